@@ -32,7 +32,7 @@ from survival_picture import draw
 from swarm_processes import STANDARD_LIBRARY, Nodes, Run, RunFailed, Site
 from trainer_processes import checked
 
-from p2pswarm.progress.events import Ended, PeerLine, Peers, Stepped
+from p2pswarm.progress.events import Ended, Note, PeerLine, Peers, Started, Stepped
 
 STOPS_S = (2.0, 25.0)  # a link is given up after 15 s of silence: shorter and longer than that
 REPLACED_S = 1.0  # after a kill
@@ -46,7 +46,7 @@ class Happening:
 
     at_s: float
     what: str
-    """kill, stop, go, trainer killed, trainer stopped, takeover."""
+    """kill, stop, go, trainer killed, trainer stopped, leads, takeover."""
     stage: int | None = None
 
 
@@ -75,13 +75,13 @@ class Record:
         times_s = [step.at_s for step in self.steps]
         return sorted(b - a for a, b in itertools.pairwise(times_s))
 
-    def takeovers_s(self, what: str) -> list[float]:
-        """From each `what` done to a coordinator until another one did a step, shortest first."""
+    def takeovers_s(self, fault: str, until: str) -> list[float]:
+        """From each `fault` of a coordinator until another leads, or did a step; shortest first."""
         taken, since_s = [], None
         for one in self.happenings:
             if one.what in TRAINER_FAULTS:
-                since_s = one.at_s if one.what == what else None
-            elif one.what == "takeover" and since_s is not None:
+                since_s = one.at_s if one.what == fault else None
+            elif one.what == until and since_s is not None:
                 taken.append(one.at_s - since_s)
                 since_s = None
         return sorted(taken)
@@ -106,6 +106,8 @@ class Swarm:
         """When to continue or to replace which process."""
         self._stopped: set[str] = set()
         self._trainers = 0
+        self._standing_by: set[str] = set()
+        """The trainers that a coordinator has taken as standbys since they were started."""
         self._hurt = ""
         """The coordinator that was hurt last, until another one, or itself, does a step."""
         self.coordinator = ""
@@ -128,9 +130,8 @@ class Swarm:
                 continue
             next_s = next_s or now_s + self._options.every_s
             next_trainer_s = next_trainer_s or now_s + self._options.trainer_every_s
-            if self._options.trainers > 1 and now_s >= next_trainer_s:
+            if now_s >= next_trainer_s and self._hurt_trainer():
                 next_trainer_s = now_s + self._options.trainer_every_s
-                self._hurt_trainer()
             elif now_s >= next_s:
                 next_s = now_s + self._options.every_s
                 self._hurt_server()
@@ -145,12 +146,16 @@ class Swarm:
         match said:  # one that is gone was killed, or its trainer said why it failed
             case Peers(peers=peers):
                 self._peers = peers
+            case Started() if self.coordinator and name != self.coordinator:
+                self._happened("leads")
             case Stepped():
                 self._stepped(name, said)
             case Ended() if said.failed:
                 raise RunFailed(f"{name}: {said.reason}")
             case Ended():
                 self.ended[name] = said
+            case Note(text=text) if found := re.match(r"trainer (\S+) at \S+ stands by", text):
+                self._standing_by.add(self._names.get(found[1], ""))
             case str() if found := re.match(r"peer (\S+) at", said):
                 self._names[found[1]] = name
 
@@ -193,19 +198,20 @@ class Swarm:
         self._happened("kill", victim.stage)
         self._due.append((self._now_s() + REPLACED_S, "server", ""))
 
-    def _hurt_trainer(self) -> None:
+    def _hurt_trainer(self) -> bool:
+        """Hurt the coordinator, if another trainer can take over."""
         name = self.coordinator
-        others = [n for n in self._up if n.startswith("trainer") and n != name]
-        if name not in self._up or name == self._hurt or not others:
-            return  # nobody has taken over since, or it is the last one that knows the text
+        if name not in self._up or name == self._hurt or not self._standing_by & self._up - {name}:
+            return False  # nobody has taken over since, or could: who starts is no standby yet
         self._hurt = name
         if self._rng.random() < self._options.stop_share:
             self._stop(name, "trainer stopped", None)
-            return
+            return True
         print(f"  {self._now_s():.1f} s: SIGKILL to {name}", flush=True)
         self._nodes.kill(name)
         self._happened("trainer killed")
-        self._due.append((self._now_s() + REPLACED_S, "trainer", name))
+        self._due.append((self._now_s() + self._options.trainer_back_s, "trainer", name))
+        return True
 
     def _stop(self, name: str, what: str, stage: int | None) -> None:
         seconds = self._rng.uniform(*STOPS_S)
@@ -237,6 +243,7 @@ class Swarm:
 
     def _start_trainer(self, name: str, *, standby: bool) -> None:
         """A trainer with a folder of its own; one that was killed comes back with its folder."""
+        self._standing_by.discard(name)
         state = self._folder / name.replace(" ", "-")
         self._nodes.start_trainer(name, self._run, state, standby=standby)
         self._listener.listen_to(name)
@@ -314,10 +321,11 @@ def _show(record: Record, chain: dict, difference: str) -> None:
     table.add_row(*counts, str(len(record.steps)), f"{median_s:.2f}", f"{longest_s:.1f}")
     Console().print(table)
     for what in TRAINER_FAULTS:
-        if times_s := record.takeovers_s(what):
-            shown = ", ".join(f"{seconds:.1f}" for seconds in times_s)
-            median_s = times_s[len(times_s) // 2]
-            print(f"{what}: another did a step after {median_s:.1f} s in the median ({shown})")
+        for until, did in (("leads", "led"), ("takeover", "did a step")):
+            if times_s := record.takeovers_s(what, until):
+                shown = ", ".join(f"{seconds:.1f}" for seconds in times_s)
+                median_s = times_s[len(times_s) // 2]
+                print(f"{what}: another {did} after {median_s:.1f} s in the median ({shown})")
     print(f"chain: {json.dumps(chain)}")
     print(f"relative difference of all parameters {difference}")
 
@@ -330,6 +338,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--trainers", type=int, default=2)
     parser.add_argument("--every-s", type=float, default=5.0, help="between two faults of servers")
     parser.add_argument("--trainer-every-s", type=float, default=20.0)
+    parser.add_argument("--trainer-back-s", type=float, default=REPLACED_S, help="after a kill")
     parser.add_argument(
         "--stop-share", type=float, default=0.4, help="of the faults; the rest kill"
     )

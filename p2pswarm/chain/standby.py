@@ -10,6 +10,7 @@ Source:  Ongaro and Ousterhout, "In Search of an Understandable Consensus Algori
          9.3, for chance; docs/chain.md.
 """
 
+import math
 import random
 from enum import Enum
 
@@ -18,6 +19,7 @@ from p2pswarm.swarm.messages.types import TERM_MAX
 RANK_S = 0.3  # longer than a round trip round the world: the first asks before the second stands
 CHANCE_S = 0.3  # two of one rank, or of ranks that do not agree, rarely stand at once
 SILENCE_S = 4.0  # a voter is calm for 3 s, and heartbeats come each second
+KEEN_S = 3.0  # so long after our link ended, a voter's link may end and let it listen any moment
 ATTEMPT_S = 3.0  # an attempt takes a few round trips; one that hangs is in the way of others
 PAUSES_MAX = 4  # a pause doubles so often, to about 10 s: voters that are away are not flooded
 
@@ -47,6 +49,7 @@ class Standby:
         self._rng = rng
         self.state = StandbyState.FOLLOWING
         self._failures = 0
+        self._keen_until_s = -math.inf
         self._wait(now_s, SILENCE_S)
 
     def start(self, now_s: float) -> None:
@@ -68,6 +71,7 @@ class Standby:
         """A link ended: if it led to the coordinator, this trainer need not wait for silence."""
         if peer == self.coordinator and self.state is StandbyState.FOLLOWING:
             self.coordinator = None
+            self._keen_until_s = now_s + KEEN_S
             self._wait(now_s, 0.0)
 
     def handed_over(self, by: bytes, to: bytes, now_s: float, *, ours: bool) -> None:
@@ -108,6 +112,9 @@ class Standby:
         """The attempt, or the leadership, is over; `promised` is a term that a voter has named."""
         self.term = max(promised, self.term)
         self.state = StandbyState.FOLLOWING
+        if now_s < self._keen_until_s:
+            self._wait(now_s, 0.0)
+            return
         self._wait(now_s, (2.0**self._failures - 1) * (RANK_S + CHANCE_S))
         self._failures = min(self._failures + 1, PAUSES_MAX)
         self.named = self.named and self._failures == 1  # a voter may have heard of it too late

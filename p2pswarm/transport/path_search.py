@@ -3,7 +3,8 @@
 All ways are tried beside each other, the best one a little ahead. If all fail, they are tried again
 after a pause that doubles. A way is *refused* where a host answers that nobody listens, or a peer
 that it does not know the link. If every way is refused, the peer's process is over as far as we can
-tell: who dialled the link gives up at once. Who was dialled waits a little for the peer to come.
+tell: who dialled the link gives up at once. Who was dialled waits a little for the peer to come,
+less if its own host refused than if a relay did, or if no way is known.
 
 Units:   `now_s` seconds on the caller's monotonic clock; counts.
 Errors:  none.
@@ -13,13 +14,14 @@ Source:  docs/paths.md.
 from collections.abc import Sequence
 
 from p2pswarm.errors import NobodyThere, SwarmError, UnknownLink
-from p2pswarm.transport.path import Path, Way, place_of
+from p2pswarm.transport.path import Path, PathKind, Way, place_of
 
 PAUSE_S = 0.1  # before the second round
 PAUSE_S_MAX = 1.0
 CLIMB_S_MAX = 5.0  # between two tries of a better way: a direct path is used 10 s after it is back
 KEEP_S = 0.2  # a doubted path has so long to bring something, once the peer answers elsewhere
 PEER_COMES_S = 1.0  # a peer that lives has dialled by then, through a relay too
+HOST_REFUSES_S = 0.3  # the same where nothing but a firewall between can have spoken for its host
 
 
 def was_refused(error: SwarmError) -> bool:
@@ -40,11 +42,12 @@ class PathSearch:
         self._peer_may_come = peer_may_come
         self._pause_s = PAUSE_S
 
-    def next_round_s(self, ways: int, refused: int, now_s: float) -> float | None:
-        """When to try all ways again, of which `refused` were refused; None to give up."""
+    def next_round_s(self, ways: int, refused: Sequence[PathKind], now_s: float) -> float | None:
+        """When to try all ways again; None to give up. `refused`: the kinds of those that were."""
         by_s = self._by_s
-        if refused == ways:
-            by_s = self._begun_s + PEER_COMES_S if self._peer_may_come else now_s
+        if len(refused) == ways:
+            wait_s = HOST_REFUSES_S if PathKind.DIRECT in refused else PEER_COMES_S
+            by_s = self._begun_s + wait_s if self._peer_may_come else now_s
         at_s = now_s + self._pause_s
         self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
         return min(at_s, by_s) if now_s < by_s else None

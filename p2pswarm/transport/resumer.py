@@ -24,7 +24,7 @@ from p2pswarm.transport.link_io import Link
 from p2pswarm.transport.link_places import LinkUse
 from p2pswarm.transport.link_request import NONCE_BYTES
 from p2pswarm.transport.owned_tasks import OwnedTasks
-from p2pswarm.transport.path import ClaimedWay, DialledWay, Path, Paths, Way, known_ways
+from p2pswarm.transport.path import ClaimedWay, DialledWay, Path, PathKind, Paths, Way, known_ways
 from p2pswarm.transport.path_search import (
     KEEP_S,
     PathClimb,
@@ -178,8 +178,10 @@ class Resumer:
             return link.paths.marks.in_order(self.paths.ways(link.contact), now_s)
         return ()
 
-    async def _round(self, link: Link, ways: Sequence[Way], doubted: Path | None = None) -> int:
-        """Try every way once; returns how many of the known ones were refused.
+    async def _round(
+        self, link: Link, ways: Sequence[Way], doubted: Path | None = None
+    ) -> list[PathKind]:
+        """Try every way once; returns the kinds of the known ones that were refused.
 
         If all of them were, the round is over: claims that never answer would prolong it.
         `doubted`: the path in use, if it may be dead; it is kept if it brings anything after all.
@@ -207,7 +209,7 @@ class Resumer:
                     await self._take(link, answered)
         except (TimeoutError, OSError, SwarmError) as error:
             _log.debug("no path to %s: %s", link.peer.short, error)
-        return len(refused)
+        return [way.kind for way in refused]
 
     async def _ask(self, link: Link, way: Way, stagger: AttemptStagger | None = None) -> _Answered:
         """Ask the peer by one way to go on there; `stagger`: of the other ways."""

@@ -1,9 +1,18 @@
 import random
+from itertools import pairwise
 
 import pytest
 from chain.harness import peer
 
-from p2pswarm.chain.standby import ATTEMPT_S, CHANCE_S, RANK_S, SILENCE_S, Standby, StandbyState
+from p2pswarm.chain.standby import (
+    ATTEMPT_S,
+    CHANCE_S,
+    KEEN_S,
+    RANK_S,
+    SILENCE_S,
+    Standby,
+    StandbyState,
+)
 from p2pswarm.swarm.messages.types import TERM_MAX
 
 A, B = peer("a"), peer("b")
@@ -96,6 +105,26 @@ def test_pauses_grow_to_a_limit():
 
     assert pauses_s[0] <= CHANCE_S
     assert 9.0 <= pauses_s[-1] <= 9.0 + CHANCE_S
+
+
+def test_pauses_do_not_grow_while_the_voters_may_still_find_that_the_coordinator_is_gone():
+    standby = following()
+    standby.link_lost(A, 11.0)
+    tries_s = []
+    while (now_s := standby.next_deadline_s) < 11.0 + KEEN_S:
+        standby.on_deadline(now_s)
+        standby.failed(0, now_s + 0.001)
+        tries_s.append(now_s)
+
+    assert all(b - a <= CHANCE_S + 0.001 for a, b in pairwise([11.0, *tries_s, 11.0 + KEEN_S]))
+    assert len(tries_s) < 60  # a few small calls each
+    pauses_s = []
+    for _ in range(3):
+        now_s = standby.next_deadline_s
+        standby.on_deadline(now_s)
+        standby.failed(0, now_s)
+        pauses_s.append(standby.next_deadline_s - now_s)
+    assert pauses_s[-1] > 3 * (RANK_S + CHANCE_S)
 
 
 def test_who_leads_waits_for_nobody_until_it_is_deposed():

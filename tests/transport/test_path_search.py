@@ -1,14 +1,16 @@
 """When a link that lost its path tries again, and when it gives up."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.errors import DialFailed, LinkLost, NobodyThere, UnknownLink
 from p2pswarm.ids import Address
 from p2pswarm.net.sockets import SocketNet
-from p2pswarm.transport.path import DialledWay, Path
+from p2pswarm.transport.path import DialledWay, Path, PathKind
 from p2pswarm.transport.path_search import (
     CLIMB_S_MAX,
+    HOST_REFUSES_S,
     PAUSE_S,
     PAUSE_S_MAX,
     PEER_COMES_S,
@@ -18,10 +20,12 @@ from p2pswarm.transport.path_search import (
     was_refused,
 )
 
+DIRECT, RELAYED = PathKind.DIRECT, PathKind.RELAYED
 
-def rounds(search: PathSearch, ways: int, refused: int, now_s: float = 100.0) -> list[float]:
-    """When each round begins, if a round takes no time."""
-    begun = [now_s]
+
+def rounds(search: PathSearch, ways: int, refused: list[PathKind]) -> list[float]:
+    """When each round begins from 100.0 on, if a round takes no time."""
+    begun = [now_s := 100.0]
     while (at_s := search.next_round_s(ways, refused, now_s)) is not None:
         assert at_s > now_s
         begun.append(now_s := at_s)
@@ -31,19 +35,27 @@ def rounds(search: PathSearch, ways: int, refused: int, now_s: float = 100.0) ->
 def test_who_dialled_gives_up_at_once_if_every_way_is_refused():
     search = PathSearch(100.0, 10.0, peer_may_come=False)
 
-    assert rounds(search, 2, 2) == [100.0]
-    assert PathSearch(100.0, 10.0, peer_may_come=False).next_round_s(0, 0, 100.0) is None
+    assert rounds(search, 2, [DIRECT, RELAYED]) == [100.0]
+    assert PathSearch(100.0, 10.0, peer_may_come=False).next_round_s(0, [], 100.0) is None
 
 
-def test_who_was_dialled_waits_a_little_for_the_peer_to_come():
-    for ways in (0, 1):
-        search = PathSearch(100.0, 10.0, peer_may_come=True)
+@pytest.mark.parametrize(
+    ("refused", "wait_s"),
+    [
+        ([], PEER_COMES_S),
+        ([RELAYED, RELAYED], PEER_COMES_S),
+        ([DIRECT], HOST_REFUSES_S),
+        ([RELAYED, DIRECT], HOST_REFUSES_S),
+    ],
+)
+def test_who_was_dialled_waits_a_little_for_the_peer_to_come(refused, wait_s):
+    search = PathSearch(100.0, 10.0, peer_may_come=True)
 
-        assert rounds(search, ways, ways)[-1] == 100.0 + PEER_COMES_S
+    assert rounds(search, len(refused), refused)[-1] == 100.0 + wait_s
 
 
 def test_while_one_way_is_only_silent_all_are_tried_as_long_as_the_link_is_kept():
-    begun = rounds(PathSearch(100.0, 10.0, peer_may_come=False), 2, 1)
+    begun = rounds(PathSearch(100.0, 10.0, peer_may_come=False), 2, [DIRECT])
 
     assert begun[1] - begun[0] == PAUSE_S or abs(begun[1] - begun[0] - PAUSE_S) < 1e-9
     assert begun[-1] == 110.0
@@ -54,7 +66,7 @@ def test_pauses_grow_to_a_second_and_no_round_begins_after_the_end(begun_s: floa
     search, now_s = PathSearch(begun_s, 10.0, peer_may_come=True), begun_s
     for refused, took_s in results:
         now_s += took_s
-        at_s = search.next_round_s(3, refused, now_s)
+        at_s = search.next_round_s(3, [RELAYED] * refused, now_s)
         if at_s is None:
             assert now_s >= begun_s + min(PEER_COMES_S, 10.0)
             return
