@@ -264,8 +264,8 @@ class ServeConfig:
     planned_stage: Annotated[int, Between(0, 255)] | None = None
     """Begin with this stage, as `p2pswarm plan` found, and move where the run finds better."""
     device: str = "auto"
-    """A torch device such as cpu or cuda:0; auto: the GPU where there is one; emulated: none, in a
-    run that is emulated."""
+    """A torch device such as cpu or cuda:0; auto: the GPU where there is one; several, as in
+    cuda:0,cuda:1 or cuda:all: one server on all of them; emulated: none, in an emulated run."""
     emulated_forward_s: Annotated[float, Between(0.0, 3_600.0)] = 0.1
     """Emulated: what a forward of a microbatch takes; a backward takes twice as long."""
     threads: Annotated[int, Between(0, 1_024)] = 0
@@ -275,8 +275,8 @@ class ServeConfig:
     packages: tuple[str, ...] = ()
     """Packages whose models this node may import, if a run is of them (docs/models.md)."""
     graph_mib: Annotated[int, Between(0, 2**20)] = 0
-    """Memory that forwards keep for their backwards; above it, a forward is computed again. 0: half
-    of what a GPU has free beside the weights, 1 GiB of a host."""
+    """Memory that forwards keep for their backwards, on each device; past it, a forward is done
+    again. 0: half of what a GPU has free beside the weights, 1 GiB of a host."""
     kept_mib: Annotated[int, Between(0, 2**20)] = 1_024
     """Memory of the host, not of the device, for activations and gradients that were given to other
     stages in this step; past it they are computed again when such a stage loses a server."""

@@ -29,7 +29,7 @@ dht tensors gossip
 swarm
 allreduce state chain checkpoint
 trainer compute
-server
+server devices
 sim
 roles
 api testing
@@ -184,9 +184,20 @@ OUTSIDE = {
     "checkpoint/folder.py",
     "checkpoint/thread_priority.py",
     "data/prepared_text.py",
+    "devices/rank.py",
+    "devices/ranks.py",
+    "devices/shared_tensors.py",
 }
 """Places that meet the operating system, so that they import more than asyncio."""
-TORCH = {"compute", "data", "models", "tensors/codecs", "roles", "trainer"}  # compute on tensors
+TORCH = {
+    "compute",
+    "data",
+    "devices",
+    "models",
+    "tensors/codecs",
+    "roles",
+    "trainer",
+}  # compute on tensors
 IMPURE = {"asyncio", "socket", "ssl", "time", "threading", "os", "uuid", "secrets"}
 LATE_IMPORTS = {
     "__init__.py",

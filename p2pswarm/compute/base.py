@@ -173,6 +173,9 @@ class Weights(Protocol):
     A digest is of weights and optimizer state (`tensors/state_tree.py`).
     """
 
+    spread: bool
+    """Whether the sum has to be brought together for its reduction, from several devices."""
+
     def reset(self, *, draw: bool) -> None:
         """Empty the gradient sum; `draw`: make the weights of version 0."""
         ...

@@ -10,7 +10,7 @@ Errors:  Unusable for blocks that cannot be trained.
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,7 +42,14 @@ class Segment:
 class FlatParameters:
     """The blocks `numbers` of a run, and the buffers that training them needs."""
 
-    def __init__(self, run: RunConfig, numbers: range, device: torch.device) -> None:
+    def __init__(
+        self,
+        run: RunConfig,
+        numbers: range,
+        device: torch.device,
+        zeros_for: Callable[[str, FlatLayout], Tensor] | None = None,
+    ) -> None:
+        """`zeros_for`: makes the buffer of that name, elsewhere than in new memory of `device`."""
         self.blocks = bare_blocks(run, numbers, device)
         self.numbers = numbers
         self._run = run
@@ -58,13 +65,14 @@ class FlatParameters:
             for t, within in zip(layout.tensors, inner, strict=True)
         ]
 
-        def zeros() -> Tensor:
-            return zero_buffer(layout, device)
+        def zeros(name: str) -> Tensor:
+            return zeros_for(name, layout) if zeros_for else zero_buffer(layout, device)
 
-        self.params_N, self.exp_avg_N, self.exp_avg_sq_N = zeros(), zeros(), zeros()
-        self.average_N = zeros() if run.optimizer.average_decay else None
+        self.params_N = zeros("params")
+        self.exp_avg_N, self.exp_avg_sq_N = zeros("exp_avg"), zeros("exp_avg_sq")
+        self.average_N = zeros("average") if run.optimizer.average_decay else None
         """An average of the weights over time, if the run has one."""
-        self.sum_N = zeros()
+        self.sum_N = zeros("sum")
         self.parameters = bind(self.blocks, layout, self.params_N)
         self.sums = [
             self.sum_N[s.start : s.stop].view_as(p)

@@ -21,7 +21,7 @@ from torch.func import functional_call
 
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.config import RunConfig
-from p2pswarm.models.base import Bundle, Value
+from p2pswarm.models.base import Value
 from p2pswarm.models.boundary import Boundary, boundaries
 from p2pswarm.models.chance import Chance, run_blocks
 
@@ -98,15 +98,15 @@ class Bfloat16(Precision):
 
     def _call(self, block: nn.Module, value: Value) -> Value:
         made: Value = functional_call(block, self._named[block], (value,))
-        given = self._given[self._numbers[block]]
-        if isinstance(made, Tensor):
-            return made.to(given.tensors[0].dtype)
-        dtypes = {tensor.key: tensor.dtype for tensor in given.tensors}
-        return _converted(made, dtypes)
+        return in_dtypes_of(made, self._given[self._numbers[block]])
 
 
-def _converted(bundle: Bundle, dtypes: dict[str, torch.dtype]) -> Bundle:
-    return {key: x.to(dtypes.get(key, x.dtype)) for key, x in bundle.items()}
+def in_dtypes_of(made: Value, given: Boundary) -> Value:
+    """What a block gave, in the dtypes that it has without autocast."""
+    if isinstance(made, Tensor):
+        return made.to(given.tensors[0].dtype)
+    dtypes = {tensor.key: tensor.dtype for tensor in given.tensors}
+    return {key: x.to(dtypes.get(key, x.dtype)) for key, x in made.items()}
 
 
 def precision_of(run: RunConfig, flat: FlatParameters) -> Precision:

@@ -24,6 +24,8 @@ from p2pswarm.tensors.state_tree import PIECE_VALUES
 class TorchWeights:
     """Implements `Weights` on flat memory."""
 
+    spread = False
+
     def __init__(self, run: RunConfig, flat: FlatParameters, piece_values: int) -> None:
         self._spans = flat.spans(piece_values)
         self._flat = flat

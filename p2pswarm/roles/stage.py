@@ -28,6 +28,10 @@ from p2pswarm.compute.parameter_names import layout_of
 from p2pswarm.compute.torch_errors import computing
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import EMULATED, NetworkConfig, RunConfig, ServeConfig
+from p2pswarm.devices.chosen_devices import devices_of
+from p2pswarm.devices.free_memory import free_bytes, graph_bytes
+from p2pswarm.devices.group_stage import group_engine
+from p2pswarm.devices.ranks import DeviceGroup
 from p2pswarm.errors import RunEnded, Unusable
 from p2pswarm.gossip.messages import RunStanding
 from p2pswarm.gossip.record import Activity, FigureKey, RunRole, figures
@@ -38,7 +42,6 @@ from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE
 from p2pswarm.roles.admitted_runs import run_choice
 from p2pswarm.roles.closed_run import own_refusal, run_calls
 from p2pswarm.roles.discovery import find_run, follow_run
-from p2pswarm.roles.free_memory import free_bytes, graph_bytes
 from p2pswarm.roles.leave_request import LeaveRequest
 from p2pswarm.roles.malloc import keep_freed_memory
 from p2pswarm.roles.run_choice import RunChoice
@@ -137,10 +140,11 @@ def chosen_device(serve: ServeConfig) -> torch.device:
         torch.set_num_threads(serve.threads)
     if serve.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if serve.device == EMULATED:
-        return torch.device("cpu")  # weights are real
+    devices = devices_of(serve.device)
+    if serve.device == EMULATED or len(devices) > 1:
+        return torch.device("cpu")  # where the weights are; several devices are others' processes
     try:
-        return torch.empty(0, device=serve.device).device
+        return torch.empty(0, device=devices[0]).device
     except (
         RuntimeError,
         AssertionError,
@@ -208,6 +212,9 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
     if run.start == PRETRAINED and serve.pretrained is not None:
         offer(serve.pretrained)
     check_once(run)
+    if len(devices := devices_of(serve.device)) > 1:
+        group = DeviceGroup(devices, serve.threads, serve.packages, serve.graph_mib)
+        return group_engine(run, stage, group)
     layout = layout_of(run, stage_blocks(run, stage))
     state_bytes = layout.buffers * layout.length * layout.item_bytes
     engine_bytes = ENGINE_BYTES_PER_STATE_BYTE * state_bytes

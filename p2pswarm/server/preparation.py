@@ -25,8 +25,9 @@ from p2pswarm.server.fetching import fetch_weights, make_replica
 from p2pswarm.server.observed_reductions import ObservedReductions
 from p2pswarm.server.observing import SILENT_S
 from p2pswarm.server.open_orders import OpenOrders
-from p2pswarm.server.replica import Replica, WeightsLost
+from p2pswarm.server.replica import Replica
 from p2pswarm.server.session import MemberSession
+from p2pswarm.server.weights_lost import WeightsLost
 from p2pswarm.swarm.messages.averaging import Shard
 from p2pswarm.swarm.messages.membership import CannotPrepare, PrepareStage
 from p2pswarm.swarm.messages.step import Commit, Committed, Reduce, Reduced

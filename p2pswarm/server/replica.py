@@ -20,7 +20,7 @@ from p2pswarm.allreduce.averaging import Averaging
 from p2pswarm.allreduce.base import AveragedGradient, Compute, Sums
 from p2pswarm.allreduce.round import RoundId
 from p2pswarm.compute.base import Engine, Update
-from p2pswarm.errors import BadMessage, NotServing, SwarmError
+from p2pswarm.errors import BadMessage, SwarmError
 from p2pswarm.flow.deferred_cancel import to_its_end
 from p2pswarm.flow.signal import Signal
 from p2pswarm.server.commit_log import (
@@ -32,6 +32,7 @@ from p2pswarm.server.commit_log import (
     ReducedGradient,
 )
 from p2pswarm.server.loading import Loading, pieces_of
+from p2pswarm.server.weights_lost import WeightsLost, lost_by
 from p2pswarm.state.base import Aside, at_once
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.state.version_reader import WINDOW_BYTES, VersionReader
@@ -41,10 +42,6 @@ from p2pswarm.tensors.state_tree import piece_hash, root_of
 LATE_REDUCTION_S = 30.0  # a commit is answered by then; the trainer waits twice as long
 FRESH_S = 60.0  # weights hashed a moment ago are not hashed again for a session that begins
 HASHES_KEPT = 16  # versions: 5 KB each for 1 GB of state
-
-
-class WeightsLost(NotServing):
-    """The stage has moved on, and the weights here cannot: they have to be fetched again."""
 
 
 class Replica:
@@ -198,7 +195,8 @@ class Replica:
 
         Applies its commit, if that has come before; raises WeightsLost where that cannot be done.
         """
-        sums = self.engine.weights.reduction()
+        weights = self.engine.weights
+        sums = await self._compute(weights.reduction) if weights.spread else weights.reduction()
         round_, reduced = RoundId(order.step, order.generation), None
         self._log.reduction_begun(order)
         if (loading := self.loading) is not None:
@@ -288,7 +286,7 @@ class Replica:
                 try:
                     await to_its_end(self._apply(order, self._log.take()))
                 except SwarmError as error:
-                    raise WeightsLost(f"step {order.step} was not applied: {error}") from error
+                    raise lost_by(error, f"step {order.step} was not applied") from error
                 finally:
                     self._changed.fire()
             elif self.loading is not None and self.version is None:
@@ -384,7 +382,7 @@ class Replica:
             self._hashes[version := self._log.held.version] = hashes
             self._hashes.pop(version - HASHES_KEPT, None)
         except SwarmError as error:
-            raise WeightsLost(f"their digest could not be computed: {error}") from error
+            raise lost_by(error, "their digest could not be computed") from error
         finally:
             self._changed.fire()
 

@@ -26,11 +26,12 @@ from p2pswarm.server.fetching import fetch_weights, make_replica
 from p2pswarm.server.leadership import Leadership
 from p2pswarm.server.lifecycle import JOIN_S, Lifecycle
 from p2pswarm.server.preparation import Preparation
-from p2pswarm.server.replica import Replica, WeightsLost
+from p2pswarm.server.replica import Replica
 from p2pswarm.server.seeker import Seeker
 from p2pswarm.server.server_state import ServerState
 from p2pswarm.server.session import ServerContext
 from p2pswarm.server.session_parts import SessionParts, join_of, session_parts
+from p2pswarm.server.weights_lost import WeightsLost
 from p2pswarm.state.donor import Donor
 from p2pswarm.swarm.member_cards import learn_all
 from p2pswarm.swarm.messages.averaging import Shard
@@ -376,11 +377,11 @@ class StageServer:
 
     @contextlib.asynccontextmanager
     async def _moving(self, parts: SessionParts) -> AsyncIterator[None]:
-        """Run a block that may change the weights or lose them."""
+        """Run a block that may change the weights or lose them, or find the device lost."""
         try:
             async with parts.orders.carrying_out():
                 yield
-        except WeightsLost as error:
+        except (WeightsLost, Unusable) as error:
             parts.fail(error)
             raise
         finally:

@@ -129,6 +129,8 @@ class Cost:
 class CountingWeights:
     """Implements `Weights`: how often each microbatch was counted, and the version."""
 
+    spread = False
+
     def __init__(self, run: RunConfig, stage: int, cost: Cost) -> None:
         self._microbatches = run.batch.microbatches
         self.state = CountingState(stage, cost.state_bytes, self._microbatches)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from p2pswarm.roles.free_memory import free_bytes, graph_bytes
+from p2pswarm.devices.free_memory import free_bytes, graph_bytes
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 GIB = 1 << 30

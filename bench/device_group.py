@@ -1,0 +1,113 @@
+"""A stage on several devices against the same stage on one: every gradient, and what it costs.
+
+    PYTHONPATH=.:tests python bench/device_group.py [FAMILY ...]
+
+Each stage of a model is computed twice: by processes that share it (`cpu,cpu` unless `--devices`
+names others), and by this process alone. Two microbatches of three rows go forward before either
+comes back. Printed are the largest differences of sums and of what goes back, over the largest
+number there; wanted is 1e-6. Families of `transformers` are tiny random copies.
+"""
+
+import argparse
+import sys
+import time
+from dataclasses import replace
+
+import torch
+from models.families import family_run
+from torch import Tensor
+
+from p2pswarm.compute.base import BackwardSpec, Engine
+from p2pswarm.compute.torch_weights import torch_engine
+from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.devices.group_stage import group_engine
+from p2pswarm.devices.ranks import DeviceGroup
+from p2pswarm.errors import Unusable
+
+ALL = BackwardSpec(counting=True, returning=True)
+ROWS, PASSES, KEEP_BYTES = 3, 2, 1 << 30
+VOCABULARY = 256  # the least that a manifest may have
+CPU = torch.device("cpu")
+
+
+def gpt(dtype: str, precision: str) -> RunConfig:
+    """A small transformer of our own in three stages."""
+    model = ModelConfig(d_model=256, layers=4, heads=4, sequence_length=128, dtype=dtype)
+    batch = BatchConfig(microbatches=PASSES, rows=ROWS)
+    return RunConfig(stages=3, model=model, batch=batch, precision=precision)
+
+
+def bundle_like(spec: list, chance: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    """What a stage may take, or a gradient of what it gives."""
+    return {
+        key.name: torch.randn(key.layout.shape, generator=chance, dtype=torch.float64).to(dtype)
+        for key in spec
+    }
+
+
+def passed(engine: Engine, run: RunConfig, dtype: torch.dtype) -> tuple[list[Tensor], float]:
+    """Sum and gradients of some microbatches, and the seconds that the last ones took."""
+    engine.weights.reset(draw=True)
+    chance = torch.Generator().manual_seed(1)
+    shape = run.batch.rows, run.model.sequence_length + 1
+    tokens_BS = torch.randint(0, run.model.vocabulary, shape, generator=chance)  # noqa: N806
+    given = bundle_like(engine.takes.keys, chance, dtype)
+    gradient = bundle_like(engine.gives.gradient().keys, chance, dtype)
+    found: list[Tensor] = []
+    for again in range(2):
+        begun_s = time.monotonic()
+        for number in range(PASSES):
+            if engine.gives.keys:
+                engine.stage.forward((number, again), tokens_BS, given)
+            else:
+                found += engine.stage.finish(tokens_BS, given, ALL).gradient.values()
+        for number in range(PASSES if engine.gives.keys else 0):
+            found += engine.stage.backward((number, again), gradient, ALL).values()
+        took_s = time.monotonic() - begun_s
+    sums = engine.weights.reduction()
+    return [*found, sums._sum_N.clone()], took_s  # noqa: SLF001  what the averaging reads
+
+
+def compared(run: RunConfig, devices: tuple[str, ...]) -> tuple[float, float]:
+    """The largest relative difference over all stages, and the time over one device's."""
+    dtype = {"float32": torch.float32, "float64": torch.float64}[run.model.dtype]
+    worst, ours_s, theirs_s = 0.0, 0.0, 0.0
+    for stage in range(run.stages):
+        ours, took_s = passed(group_engine(run, stage, DeviceGroup(devices, 1)), run, dtype)
+        ours_s += took_s
+        theirs, took_s = passed(torch_engine(run, stage, CPU, KEEP_BYTES), run, dtype)
+        theirs_s += took_s
+        for one, other in zip(ours, theirs, strict=True):
+            apart = (one - other).abs().max() / other.abs().max().clamp_min(1e-30)
+            worst = max(worst, float(apart))
+    return worst, ours_s / theirs_s
+
+
+def main() -> int:
+    """Compare, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("families", nargs="*", help="of transformers; left out: only our own")
+    parser.add_argument("--devices", default="cpu,cpu")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    devices = tuple(options.devices.split(","))
+    runs = {f"gpt, {d}, {p}": gpt(d, p) for d, p in (("float64", "full"), ("float32", "full"))}
+    runs["gpt, float32, bf16"] = gpt("float32", "bf16")
+    for name in options.families:
+        run = family_run(name, vocab_size=VOCABULARY)
+        batch = replace(run.batch, rows=ROWS, microbatches=PASSES)
+        runs[name] = replace(run, batch=batch, model=replace(run.model, vocabulary=VOCABULARY))
+    print(f"| model | {len(devices)} devices from one | time over one device's |")
+    print("|---" * 3 + "|")
+    for name, run in runs.items():
+        try:
+            worst, times = compared(run, devices)
+        except Unusable as error:
+            print(f"| {name} | refused: {error} | |", flush=True)
+        else:
+            print(f"| {name} | {worst:.2g} | {times:.2f} |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""A stage on two devices of a host against the same stage on one: processes, gloo, the CPU."""
+
+import gc
+import os
+import signal
+
+import pytest
+import torch
+
+from p2pswarm.compute.base import BackwardSpec, CountPermit, NotFiniteHere, Update
+from p2pswarm.compute.torch_weights import torch_engine
+from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.devices.group_stage import group_engine
+from p2pswarm.devices.ranks import DeviceGroup
+from p2pswarm.errors import BadMessage, NotServing, Unusable
+
+CPU = torch.device("cpu")
+TWO = DeviceGroup(("cpu", "cpu"), threads=1)
+ALL = BackwardSpec(counting=True, returning=True)
+PLENTY = 1 << 30
+ROWS, LENGTH = 3, 12
+
+
+def config(dtype="float64", rows=ROWS, **more):
+    model = ModelConfig(d_model=16, layers=2, heads=2, sequence_length=LENGTH, dtype=dtype)
+    return RunConfig(stages=3, model=model, batch=BatchConfig(microbatches=2, rows=rows), **more)
+
+
+def both(stage, run=None):
+    """The same stage on two devices, and on one."""
+    run = run or config()
+    engines = group_engine(run, stage, TWO), torch_engine(run, stage, CPU, PLENTY)
+    for engine in engines:
+        engine.weights.reset(draw=True)
+    return engines
+
+
+@pytest.fixture(scope="module")
+def shared_group():
+    """The middle stage on two devices: processes that take seconds to start."""
+    return group_engine(config(), 1, TWO)
+
+
+@pytest.fixture
+def group(shared_group):
+    shared_group.weights.reset(draw=True)
+    return shared_group
+
+
+def tokens(seed, rows=ROWS):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (rows, LENGTH + 1), dtype=torch.uint8, generator=generator)
+
+
+def bundle(seed, rows=ROWS, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return {"x": torch.randn(rows, LENGTH, 16, generator=generator, dtype=dtype)}
+
+
+def sums(engine):
+    return engine.weights.reduction()._sum_N.clone()
+
+
+def close(one, other):
+    return torch.allclose(one, other, rtol=1e-10, atol=1e-14)
+
+
+def steps_of(engine, stage, rows=ROWS):
+    """Two steps of three microbatches, their forwards before their backwards."""
+    found = []
+    for step in range(2):
+        keys = [(number, step) for number in range(3)]
+        for number, key in enumerate(keys):
+            given = {} if stage == 0 else bundle(10 + number, rows)
+            if stage == 2:
+                result = engine.stage.finish(tokens(number, rows), given, ALL)
+                found += [torch.tensor(result.loss), result.gradient["x"]]
+            else:
+                found.append(engine.stage.forward(key, tokens(number, rows), given)["x"])
+            found.append(torch.tensor(engine.stage.gradient_norm))
+        for number, key in enumerate(keys if stage < 2 else []):
+            found += engine.stage.backward(key, bundle(20 + number, rows), ALL).values()
+            found.append(torch.tensor(engine.stage.gradient_norm))
+        found.append(sums(engine))
+        reduced = engine.weights.reduction()
+        reduced.reduced_N.copy_(found[-1])
+        engine.weights.apply(reduced, Update(step + 1, 1.0, 1e-2))
+        found.append(engine.stage.evaluate(tokens(9, rows), {} if stage == 0 else bundle(9, rows)))
+        found[-1] = torch.tensor(found[-1]) if stage == 2 else found[-1]["x"]
+    return found
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_two_devices_compute_what_one_does(stage, rows):
+    group, one = both(stage, config(rows=rows))
+
+    ours, theirs = steps_of(group, stage, rows), steps_of(one, stage, rows)
+
+    assert len(ours) == len(theirs)
+    assert all(map(close, ours, theirs))
+
+
+def test_graphs_that_have_no_room_are_made_again():
+    group, one = both(1)
+    group.stage._keep_bytes = 0
+
+    assert all(map(close, steps_of(group, 1), steps_of(one, 1)))
+    assert group.stage.recomputed == 6
+
+
+def test_bf16_is_as_on_one_device():
+    group, one = both(1, config("float32", precision="bf16"))
+    results = []
+    for engine in (group, one):
+        made = engine.stage.forward((0, 0), tokens(0), bundle(1, dtype=torch.float32))
+        gradient = engine.stage.backward((0, 0), bundle(2, dtype=torch.float32), ALL)
+        results.append((made["x"], gradient["x"], sums(engine)))
+
+    for ours, theirs in zip(*results, strict=True):
+        assert ours.dtype == theirs.dtype == torch.float32
+        assert torch.allclose(ours, theirs, rtol=2e-2, atol=2e-2)
+
+
+def test_what_is_not_to_count_changes_no_sum(group):
+    withdrawn = CountPermit()
+    withdrawn.withdraw()
+    for spec in (
+        BackwardSpec(counting=False, returning=True),
+        BackwardSpec(counting=True, returning=True, permit=withdrawn),
+    ):
+        group.stage.forward((0, 0), tokens(0), bundle(1))
+        assert group.stage.backward((0, 0), bundle(2), spec)["x"].abs().sum() > 0
+
+    assert not sums(group).any()
+
+
+def test_a_gradient_that_is_not_finite_is_told_and_not_added(group):
+    group.stage.forward((0, 0), tokens(0), bundle(1))
+    group.stage.forward((1, 0), tokens(0), bundle(1))
+
+    with pytest.raises(NotFiniteHere, match="the gradient that came"):
+        group.stage.backward((0, 0), {"x": bundle(2)["x"] * float("nan")}, ALL)
+    with pytest.raises(NotFiniteHere, match="a gradient is not finite"):
+        group.stage.backward((1, 0), {"x": bundle(2)["x"] * 1e152}, ALL)
+
+    assert not sums(group).any()
+    group.stage.forward((2, 0), tokens(0), bundle(1))
+    group.stage.backward((2, 0), bundle(2), ALL)
+    assert sums(group).any()
+
+
+def test_what_is_dropped_is_gone_and_tokens_are_checked(group):
+    group.stage.forward((0, 0), tokens(0), bundle(1))
+    group.stage.forward((1, 0), tokens(1), bundle(1))
+    group.stage.drop([(0, 0), (7, 7)])
+    with pytest.raises(NotServing):
+        group.stage.backward((0, 0), bundle(2), ALL)
+    group.stage.drop(None)
+    with pytest.raises(NotServing):
+        group.stage.backward((1, 0), bundle(2), ALL)
+    with pytest.raises(BadMessage, match="vocabulary"):
+        group.stage.forward((0, 0), torch.full((ROWS, LENGTH + 1), 999), bundle(1))
+
+
+def processes(engine):
+    return [rank.process for rank in engine.stage._ranks._ranks]
+
+
+def test_a_device_that_dies_ends_the_stage_with_one_line():
+    group, _ = both(1)
+    first, second = processes(group)
+    os.kill(second.pid, signal.SIGKILL)
+
+    for _ in range(2):
+        with pytest.raises(Unusable, match="device cpu failed, start this node again"):
+            group.stage.forward((0, 0), tokens(0), bundle(1))
+    assert first.poll() is not None
+
+
+def test_the_processes_end_with_the_engine():
+    group, _ = both(1)
+    ranks = processes(group)
+    assert [rank.poll() for rank in ranks] == [None, None]
+
+    del group
+    gc.collect()
+
+    assert None not in [rank.poll() for rank in ranks]
+
+
+def test_a_device_that_is_not_there_is_named():
+    with pytest.raises(Unusable, match="device cuda:7 failed"):
+        group_engine(config(), 0, DeviceGroup(("cpu", "cuda:7"), threads=1))

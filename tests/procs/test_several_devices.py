@@ -1,0 +1,77 @@
+"""A server with two devices beside one with a single device: one run, the weights of one loop."""
+
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+import torch
+from procs.harness import plain_loop, tensors
+from procs.test_checkpoints import HERE, RUN
+
+STEPS = 12
+TWO_DEVICES = '[serve]\ndevice = "cpu,cpu"\nthreads = 1\n'
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that this one has started."""
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    return [int(line) for line in found.stdout.split()]
+
+
+@pytest.fixture
+def run_file(tmp_path, text_folder):
+    path = tmp_path / "run.toml"
+    values = {"stages": 2, "steps": STEPS, "replicas": 2, "every": 1_000, "dtype": "float64"}
+    path.write_text(RUN.format(**values).replace("rows = 2", "rows = 3"))
+    return path
+
+
+@pytest.fixture
+def two_devices(tmp_path):
+    path = tmp_path / "two.toml"
+    path.write_text(TWO_DEVICES)
+    return path
+
+
+@pytest.mark.timeout(120)
+def test_a_server_with_two_devices_and_one_with_one_train_what_a_plain_loop_does(
+    start, seed_node, run_file, two_devices, tmp_path
+):
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    trainer = start("train", run_file, *join, module="p2pswarm")
+    servers = [start("--config", two_devices, *join) for _ in range(2)]
+    servers += [start(*join) for _ in range(2)]
+    stages = [re.search(r"stage (\d)", s.line_with("serving stage"))[1] for s in servers]
+    assert sorted(stages) == ["0", "0", "1", "1"]
+
+    assert trainer.line_with(f"done after {STEPS} steps")
+    assert trainer.end() == 0, trainer.errors
+    ours = tensors(tmp_path / f"weights-saved-step-{STEPS}.safetensors")
+    theirs = plain_loop(run_file)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.allclose(ours[n], theirs[n], rtol=1e-9, atol=1e-12) for n in ours)
+
+
+@pytest.mark.timeout(120)
+def test_a_device_that_dies_ends_its_server_in_one_line_and_the_run_goes_on(
+    start, seed_node, run_file, two_devices
+):
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    run_file.write_text(run_file.read_text().replace(f"steps = {STEPS}", "steps = 99999"))
+    trainer = start("train", run_file, *join, module="p2pswarm")
+    group = start("--config", two_devices, *join)
+    for _ in range(3):
+        start(*join)
+    trainer.line_with("step     1")
+
+    os.kill(children_of(group.process.pid)[-1], signal.SIGKILL)
+
+    assert group.end() == 2
+    assert group.errors.count("\n") == 1
+    assert "device cpu failed, start this node again: its process is gone" in group.errors
+    trainer.line_with("is lost")
+    trainer.line_with("step ")
