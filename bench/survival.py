@@ -107,7 +107,7 @@ class Swarm:
         self._stopped: set[str] = set()
         self._trainers = 0
         self._standing_by: set[str] = set()
-        """The trainers that a coordinator has taken as standbys since they were started."""
+        """The short ids of trainers that a coordinator has taken as standbys since they began."""
         self._hurt = ""
         """The coordinator that was hurt last, until another one, or itself, does a step."""
         self.coordinator = ""
@@ -155,7 +155,7 @@ class Swarm:
             case Ended():
                 self.ended[name] = said
             case Note(text=text) if found := re.match(r"trainer (\S+) at \S+ stands by", text):
-                self._standing_by.add(self._names.get(found[1], ""))
+                self._standing_by.add(found[1])
             case str() if found := re.match(r"peer (\S+) at", said):
                 self._names[found[1]] = name
 
@@ -201,7 +201,8 @@ class Swarm:
     def _hurt_trainer(self) -> bool:
         """Hurt the coordinator, if another trainer can take over."""
         name = self.coordinator
-        if name not in self._up or name == self._hurt or not self._standing_by & self._up - {name}:
+        others = {self._names.get(peer) for peer in self._standing_by} & self._up - {name}
+        if name not in self._up or name == self._hurt or not others:
             return False  # nobody has taken over since, or could: who starts is no standby yet
         self._hurt = name
         if self._rng.random() < self._options.stop_share:
@@ -243,7 +244,7 @@ class Swarm:
 
     def _start_trainer(self, name: str, *, standby: bool) -> None:
         """A trainer with a folder of its own; one that was killed comes back with its folder."""
-        self._standing_by.discard(name)
+        self._standing_by = {p for p in self._standing_by if self._names.get(p) != name}
         state = self._folder / name.replace(" ", "-")
         self._nodes.start_trainer(name, self._run, state, standby=standby)
         self._listener.listen_to(name)

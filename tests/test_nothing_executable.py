@@ -47,8 +47,8 @@ LOADERS = {
 """Functions that unpickle unless this argument says otherwise."""
 SAFE = {"weights_only": True, "allow_pickle": False}
 STARTS_PROCESSES = ("system", "popen", "posix_spawn", "posix_spawnp")
-PROCESSES = {"demo/processes.py"}
-"""The demo starts nodes of this package, on this machine."""
+PROCESSES = {"demo/processes.py", "devices/ranks.py"}
+"""The demo starts nodes of this package, and a node a process for each of its devices."""
 
 
 def executable_input(package: Path) -> Iterator[str]:
