@@ -70,7 +70,7 @@ class Reachability:
         """Whether the kernel tells of changes of our addresses; else we look when we ask peers."""
         self._news = asyncio.Event()
         self._known = asyncio.Event()
-        """Set when the router and the first peers have been asked."""
+        """Set while the router and all peers have been asked that can be asked now."""
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -88,6 +88,8 @@ class Reachability:
                         self._drain(family, standing, tasks)
                     if self.settled and not any(map(self._busy, self.standings.values())):
                         self._known.set()
+                    else:
+                        self._known.clear()
                     told = [each.finding for each in self.standings.values()], self.settled
                     if told != self._told:
                         self._told = told

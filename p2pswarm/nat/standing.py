@@ -128,6 +128,8 @@ class Standing:
         self._due_s: float | None = None
         self._round_s = float("-inf")
         self._asking = False
+        self._more_to_ask = False
+        """Whether the next round asks somebody who was not asked before."""
         self._stable_rounds = 0
 
     @property
@@ -188,6 +190,7 @@ class Standing:
         if self._belief.sure and self._belief.state is not State.PROBING:
             return
         if self.asked_s(peer_host) is None:
+            self._more_to_ask = True
             self._ask_soon(now_s, AGAIN_UNANSWERED_S)
 
     def round_over(self, asked: int, answered: int, now_s: float) -> None:
@@ -228,9 +231,10 @@ class Standing:
         return hidden and self._belief.kind is not NatKind.FIREWALL
 
     def busy(self, now_s: float) -> bool:
-        """Whether peers are being asked, or will be in a moment."""
+        """Whether peers are being asked, or will be soon, so that more will be known."""
         due_s = self.next_deadline_s()
-        return self._asking or (due_s is not None and due_s <= now_s + AGAIN_LEASED_S)
+        soon_s = AGAIN_UNANSWERED_S if self._more_to_ask else AGAIN_LEASED_S
+        return self._asking or (due_s is not None and due_s <= now_s + soon_s)
 
     def events(self) -> list[Event]:
         """What happened since the last call."""
@@ -248,6 +252,7 @@ class Standing:
         if due_s is not None and now_s >= due_s:
             self._asking = True
             self._due_s = None  # whatever becomes due from now on comes after this round
+            self._more_to_ask = False
             self._round_s = now_s
             self._events.append(AskPeers(self.ports))
 

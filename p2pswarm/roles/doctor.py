@@ -46,7 +46,8 @@ from p2pswarm.roles.doctor_report import (
 from p2pswarm.roles.stack import NodeStack, open_stack
 from p2pswarm.roles.status import statuses
 
-PATIENCE_S = 15.0  # two rounds of dial-backs of 5 s, and the router
+PATIENCE_S = 20.0  # two rounds of dial-backs of 5 s, 10 s apart, and the router
+MORE_PEERS_S = 1.0  # one seed has answered: others that were named may be a moment later
 DRIVER = Path("/proc/driver/nvidia/version")
 
 log = logging.getLogger(__name__)
@@ -83,7 +84,11 @@ async def _look(stack: NodeStack, failure: str, *, named: bool) -> Findings:
     async with asyncio.TaskGroup() as tasks:
         work = tasks.create_task(stack.reaching.follow(reach))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(reach.known(), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                await reach.known()
+                if not reach.best().sure:
+                    await asyncio.sleep(MORE_PEERS_S)
+                    await reach.known()
         found = _findings(stack, reach, failure, named=named)
         work.cancel()
     banned_by = tuple(stack.endpoint.bans.banned_by.values())

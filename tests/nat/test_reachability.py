@@ -11,6 +11,7 @@ import pytest
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.ids import Address, PeerId
+from p2pswarm.nat import standing
 from p2pswarm.nat.dial_back_server import DialBackServer
 from p2pswarm.nat.messages import DialBack, DialledBack, DialOutcome
 from p2pswarm.nat.reachability import Reachability
@@ -103,6 +104,21 @@ async def test_one_network_alone_is_an_assumption():
 
         at = node.endpoint.contact.address
         assert reach.best() == Belief(State.PUBLIC, NatKind.NONE, at, sure=False)
+
+
+async def test_who_comes_after_the_first_round_is_waited_for(monkeypatch):
+    monkeypatch.setattr(standing, "AGAIN_UNANSWERED_S", 0.3)
+    async with peer_at(NODE) as node, peer_at(NEAR) as near, peer_at(FAR) as far:
+        await node.endpoint.link(near.endpoint.contact)
+
+        async with reachability(node) as reach:
+            await reach.known()
+            assert not reach.best().sure
+            await node.endpoint.link(far.endpoint.contact)
+            await asyncio.sleep(0.1)  # it is noticed
+            await reach.known()
+
+            assert reach.best().sure
 
 
 async def test_a_claim_without_a_knock_is_a_failure():

@@ -236,6 +236,22 @@ def test_a_peer_of_another_group_is_asked_soon_while_we_are_not_sure():
     assert node.next_deadline_s() == 12.0 + AGAIN_S
 
 
+def test_more_will_be_known_while_a_peer_of_another_group_waits_to_be_asked():
+    node = standing()
+    node.on_deadline(0.0)
+    assert node.busy(0.0)
+    node.dialled_back(ONE, HERE, 1.0, arrived=False)
+    node.round_over(asked=1, answered=1, now_s=1.0)
+    assert not node.busy(1.0)
+
+    node.met(TWO, 2.0)
+
+    assert node.busy(2.0)
+    node.on_deadline(10.0)
+    node.round_over(asked=2, answered=1, now_s=11.0)
+    assert not node.busy(11.0), "the next round would ask the same"
+
+
 def test_old_votes_do_not_count():
     node = behind_a_router()
 
