@@ -44,7 +44,7 @@ class Parcel(ps.Message):
 
 
 class Sayings(logging.Handler):
-    """What the node has logged of its punching."""
+    """What the node has logged of its punching, and when."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -52,7 +52,7 @@ class Sayings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a message."""
-        self.said.append(record.getMessage())
+        self.said.append(f"{record.created % 1000:.3f} {record.getMessage()}")
 
 
 def shown(link: Link) -> dict[str, Any]:
@@ -202,6 +202,8 @@ async def main() -> None:
                 told = await send(node, order, sayings)
             elif order["do"] == "follow":
                 told = await follow(node, order)
+            elif order["do"] == "said":
+                told = {"said": sayings.said}
             else:
                 told = await reach(node, order)
             print(json.dumps(told), flush=True)
