@@ -62,8 +62,8 @@ class ModelConfig:
     document_end: Annotated[int, Between(-1, 1 << 22)] = -1
     """The token that ends a document; -1: none does; filled in."""
     documents: Annotated[str, OneOf("joined", "apart")] = "joined"
-    """Whether a token sees the documents before its own in its row; apart: for `gpt`, with a
-    tokenizer (docs/data.md)."""
+    """Whether a token sees the documents before its own in its row; apart: for `gpt` and
+    `hf:`, with a tokenizer (docs/data.md)."""
     tie: bool = True
     """Whether embedding and head that the config says are one tensor stay one."""
     vocabulary: Annotated[int, Between(256, 1 << 22)] = 256
