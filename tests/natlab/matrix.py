@@ -287,7 +287,7 @@ def _attempt(lab: NatLab, a: Site, b: Site, plan: Plan) -> Row:
                 upgrade_s=plan.upgrade_s,
                 relays=relays,
             )
-            stays = told["reached"] and "upgraded" not in told and told["remote"] in relays
+            stays = told["reached"] and told["relayed"] and "upgraded" not in told
             said = [ours.told(START_S, do="said")["said"], theirs_said()] if stays else None
     except NodeFailed as failure:
         return {"path": PathKind.NO, "seconds": None, "why": str(failure)}
