@@ -270,6 +270,9 @@ class ServeConfig:
     """Emulated: what a forward of a microbatch takes; a backward takes twice as long."""
     threads: Annotated[int, Between(0, 1_024)] = 0
     """The number of torch's threads; 0: torch chooses."""
+    compiled: bool = False
+    """Run the blocks by torch.compile: faster, after a minute or two at the start; it needs a C++
+    compiler, and on a GPU Triton (docs/precision.md)."""
     pretrained: Path | None = None
     """The folder with a model's safetensors files, for runs that start from them."""
     packages: tuple[str, ...] = ()
