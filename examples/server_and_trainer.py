@@ -27,7 +27,7 @@ async def train() -> None:
         async with ps.Trainer(node, RUN, data=TEXT) as trainer:
             async for event in trainer:
                 match event:
-                    case ps.events.HeldOut(step=step, nats_per_byte=loss):
+                    case ps.events.HeldOut(step=step, nats_per_token=loss):
                         print(f"step {step}: held-out loss {loss:.2f} nats a byte")
                     case ps.events.Ended():
                         print(f"{event.reason}: {event.tokens_per_s:.0f} tokens a second")

@@ -62,8 +62,8 @@ class ModelConfig:
     document_end: Annotated[int, Between(-1, 1 << 22)] = -1
     """The token that ends a document; -1: none does; filled in."""
     documents: Annotated[str, OneOf("joined", "apart")] = "joined"
-    """Whether a token sees the documents before its own in its row; apart: for `gpt`, with a
-    tokenizer (docs/data.md)."""
+    """Whether a token sees the documents before its own in its row; apart: for `gpt` and
+    `hf:`, with a tokenizer (docs/data.md)."""
     tie: bool = True
     """Whether embedding and head that the config says are one tensor stay one."""
     vocabulary: Annotated[int, Between(256, 1 << 22)] = 256
@@ -270,6 +270,9 @@ class ServeConfig:
     """Emulated: what a forward of a microbatch takes; a backward takes twice as long."""
     threads: Annotated[int, Between(0, 1_024)] = 0
     """The number of torch's threads; 0: torch chooses."""
+    compiled: bool = False
+    """Run the blocks by torch.compile: faster, after a minute or two at the start; it needs a C++
+    compiler, and on a GPU Triton (docs/precision.md)."""
     pretrained: Path | None = None
     """The folder with a model's safetensors files, for runs that start from them."""
     packages: tuple[str, ...] = ()

@@ -2,12 +2,13 @@
 
 A small copy of it (`models/shrinking.py`) is run as a whole and in stages: forward, backward, with
 graphs that are kept and with graphs that are made again, and all of it twice. A model of
-`transformers` is compared with the library's own, which no cut has touched.
+`transformers` is compared with the library's own, which no cut has touched; where documents are to
+be apart, also with the library's own given one document at a time.
 
 Shapes:  tokens_BS as `base.py`.
 Errors:  Unusable for a model that cannot be made, cut or trained, or is too large.
 """
-# ruff: noqa: N806  shapes are written at the end of names
+# ruff: noqa: N803, N806  shapes are written at the end of names
 
 import dataclasses
 import math
@@ -28,6 +29,7 @@ from p2pswarm.errors import SwarmError, Unusable
 from p2pswarm.models.base import DTYPES, Bundle, loss_of
 from p2pswarm.models.blocks import block_costs, block_count, make_blocks
 from p2pswarm.models.chance import draws
+from p2pswarm.models.documents import APART, positions_of
 from p2pswarm.models.hf_library import library_model
 from p2pswarm.models.packages import is_place
 from p2pswarm.models.partition import stage_blocks
@@ -36,6 +38,7 @@ from p2pswarm.models.shrinking import shrunken
 CPU = torch.device("cpu")
 PARAMETERS_MAX = 100_000_000  # float64 and its gradients, a few times: some GB
 TOLERANCE = 1e-9  # of float64: sums of several gradients may round in another order
+ALONE_TOLERANCE = 1e-5  # some families sum in float32; a document that is seen makes 1e-3 and more
 KEEP_ALL = 1 << 60
 SPEC = BackwardSpec(counting=True, returning=True)
 CHECKED_KEPT = 64
@@ -112,13 +115,14 @@ def check_blocks(run: RunConfig) -> ModelCheck:
             f"the model's small copy has {count:,} parameters, {PARAMETERS_MAX:,} can be checked: "
             "make its sizes settings of run.model"
         )
-    ways = (_blocks_twice, _stages_kept, _stages_again, _whole)
+    ways = (_blocks_twice, _stages_kept, _stages_again, _whole, _alone)
     names, worst = 0, 0.0
     try:
         expected = _blocks(run)
         for way in ways:
             computed = way(run, expected)
-            apart, problem = _difference(expected, computed)
+            tolerance = ALONE_TOLERANCE if way is _alone else TOLERANCE
+            apart, problem = _difference(expected, computed, tolerance)
             names, worst = len(computed.gradients), max(worst, apart)
             if problem:
                 reason = _reason(run, way)
@@ -131,7 +135,10 @@ def check_blocks(run: RunConfig) -> ModelCheck:
 def _tokens(run: RunConfig) -> Tensor:
     generator = torch.Generator().manual_seed(run.seed)
     shape = run.batch.rows, run.model.sequence_length + 1
-    return torch.randint(0, run.model.vocabulary, shape, generator=generator)
+    tokens_BS = torch.randint(0, run.model.vocabulary, shape, generator=generator)
+    if run.model.documents == APART:
+        tokens_BS[:, shape[1] // 3] = run.model.document_end
+    return tokens_BS
 
 
 def _blocks(run: RunConfig) -> Computed:
@@ -183,6 +190,46 @@ def _stages(run: RunConfig, keep_bytes: int) -> Computed:
 
 def _whole(run: RunConfig, first: Computed) -> Computed:
     """The library's own model, with the weights of the blocks; other families have only blocks."""
+
+    def scores(whole: Any, tokens_BT: Tensor) -> Tensor:
+        return _scores(whole, tokens_BT, position_ids=_positions(run, tokens_BT))
+
+    return _of_library(run, first, scores)
+
+
+def _alone(run: RunConfig, first: Computed) -> Computed:
+    """The library's own model, given one document at a time, if they are to be apart."""
+    if run.model.documents != APART:
+        return first
+
+    def scores(whole: Any, tokens_BT: Tensor) -> Tensor:
+        rows = []
+        position_BT = positions_of(tokens_BT, run.model.document_end)
+        for row_T, position_T in zip(tokens_BT, position_BT, strict=True):
+            begins = (position_T == 0).nonzero().flatten()[1:].tolist()
+            documents = row_T.unsqueeze(0).tensor_split(begins, dim=1)
+            rows.append(torch.cat([_scores(whole, each) for each in documents], dim=1))
+        return torch.cat(rows)
+
+    return _of_library(run, first, scores)
+
+
+def _scores(whole: Any, tokens_BT: Tensor, **also: Tensor | None) -> Tensor:
+    given = {name: value for name, value in also.items() if value is not None}
+    scores_BTV: Tensor = whole(input_ids=tokens_BT, use_cache=False, **given).logits
+    return scores_BTV
+
+
+def _positions(run: RunConfig, tokens_BT: Tensor) -> Tensor | None:
+    """Of each token in its document; None where documents see each other."""
+    if run.model.documents != APART:
+        return None
+    return positions_of(tokens_BT, run.model.document_end).long()
+
+
+def _of_library(
+    run: RunConfig, first: Computed, scores: Callable[[Any, Tensor], Tensor]
+) -> Computed:
     if not run.model.family.startswith(HF):
         return first
     flat = FlatParameters(run, range(len(block_costs(run.model))), CPU)
@@ -199,8 +246,7 @@ def _whole(run: RunConfig, first: Computed) -> Computed:
         for name, parameter in ours.items():
             theirs[name].copy_(parameter)
     tokens_BS = _tokens(run)
-    scores = whole(input_ids=tokens_BS[:, :-1], use_cache=False).logits
-    loss = loss_of(scores, tokens_BS[:, 1:])
+    loss = loss_of(scores(whole, tokens_BS[:, :-1]), tokens_BS[:, 1:])
     found = torch.autograd.grad(loss, list(theirs.values()), materialize_grads=True)
     return Computed(loss.item(), dict(zip(theirs, found, strict=True)))
 
@@ -215,18 +261,18 @@ def _gradients(flats: Sequence[FlatParameters]) -> Gradients:
     }
 
 
-def _difference(one: Computed, other: Computed) -> tuple[float, str]:
+def _difference(one: Computed, other: Computed, tolerance: float = TOLERANCE) -> tuple[float, str]:
     """The largest relative difference, and the first parameter that differs by too much."""
     worst, problem = 0.0, ""
     for name, gradient in one.gradients.items():
         theirs = other.gradients[name]
         scale = max(gradient.abs().max().item(), theirs.abs().max().item()) or 1.0
         apart = (gradient - theirs).abs().max().item() / scale
-        if not apart <= TOLERANCE and not problem:
+        if not apart <= tolerance and not problem:
             problem = f"the gradient of {name} differs by {apart:.1e} of its largest value"
         worst = max(worst, apart)
     off = abs(one.loss - other.loss)
-    if not off <= TOLERANCE * max(abs(one.loss), 1.0) and not problem:
+    if not off <= tolerance * max(abs(one.loss), 1.0) and not problem:
         problem = f"the losses differ by {off:.1e}, and no gradient does"
     return worst, problem
 
@@ -242,6 +288,8 @@ def _reason(run: RunConfig, way: Callable[..., Computed]) -> str:
         "chance of its own, or keeps something from call to call",
         _whole: "the blocks together compute something else than the library's whole model: its "
         "forward does something between layers that the cut does not know",
+        _alone: f"documents in one row see each other: this family does not keep them apart: leave "
+        f'run.model.documents = "{APART}" out',
     }
     return reasons[way]
 

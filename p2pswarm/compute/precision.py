@@ -13,7 +13,8 @@ Source:  torch.amp; docs/precision.md.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +24,18 @@ from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.config import RunConfig
 from p2pswarm.models.base import Value
 from p2pswarm.models.boundary import Boundary, boundaries
-from p2pswarm.models.chance import Chance, run_blocks
+from p2pswarm.models.chance import Chance, plainly, run_blocks
 
 MATRIX = 2  # dimensions; what has fewer stays float32
+
+
+Made = Callable[[Any], Any]
+"""Makes another function of the one that runs a block."""
+
+
+def as_it_is(call: Any) -> Any:
+    """Do not change the function that runs a block."""
+    return call
 
 
 class Precision(ABC):
@@ -44,23 +54,27 @@ class Precision(ABC):
 class FullPrecision(Precision):
     """In the dtype of the weights."""
 
-    def __init__(self, flat: FlatParameters) -> None:
+    def __init__(self, flat: FlatParameters, made: Made = as_it_is) -> None:
         self._flat = flat
+        self._call = made(plainly)
         self.parameters = flat.parameters
         self.weight_storages = frozenset({flat.params_N.untyped_storage().data_ptr()})
 
     def run(self, value: Value, chance: Chance | None) -> Value:
         """See `Precision`."""
-        return run_blocks(self._flat.blocks, value, chance)
+        return run_blocks(self._flat.blocks, value, chance, self._call)
 
 
 class Bfloat16(Precision):
     """In bfloat16 where autocast has it, from a copy of the matrices."""
 
-    def __init__(self, flat: FlatParameters, given: Sequence[Boundary]) -> None:
+    def __init__(
+        self, flat: FlatParameters, given: Sequence[Boundary], made: Made = as_it_is
+    ) -> None:
         """`given`: what each block gives without autocast."""
         self._flat = flat
         self._given = given
+        self._run = made(_with_weights)
         self._copy_N = flat.params_N.to(torch.bfloat16)
         self._copied = flat.params_N._version  # noqa: SLF001  how often it was changed in place
         self.parameters = [
@@ -97,8 +111,13 @@ class Bfloat16(Precision):
             self._copied = version
 
     def _call(self, block: nn.Module, value: Value) -> Value:
-        made: Value = functional_call(block, self._named[block], (value,))
+        made: Value = self._run(block, self._named[block], value)
         return in_dtypes_of(made, self._given[self._numbers[block]])
+
+
+def _with_weights(block: nn.Module, weights: Mapping[str, Tensor], value: Value) -> Value:
+    made: Value = functional_call(block, dict(weights), (value,))
+    return made
 
 
 def in_dtypes_of(made: Value, given: Boundary) -> Value:
@@ -109,8 +128,8 @@ def in_dtypes_of(made: Value, given: Boundary) -> Value:
     return {key: x.to(dtypes.get(key, x.dtype)) for key, x in made.items()}
 
 
-def precision_of(run: RunConfig, flat: FlatParameters) -> Precision:
-    """How the stage's blocks are run."""
+def precision_of(run: RunConfig, flat: FlatParameters, made: Made = as_it_is) -> Precision:
+    """How the stage's blocks are run; `made` of the function that runs one."""
     if run.precision == "bf16":
-        return Bfloat16(flat, boundaries(run)[flat.numbers.start : flat.numbers.stop])
-    return FullPrecision(flat)
+        return Bfloat16(flat, boundaries(run)[flat.numbers.start : flat.numbers.stop], made)
+    return FullPrecision(flat, made)

@@ -26,7 +26,7 @@ from torch import Tensor
 from p2pswarm.compute.base import BackwardSpec, Key, LossResult, NotFiniteHere
 from p2pswarm.compute.bundle_spec import boundary_above
 from p2pswarm.compute.flat_parameters import FlatParameters
-from p2pswarm.compute.precision import precision_of
+from p2pswarm.compute.precision import Precision, precision_of
 from p2pswarm.compute.torch_errors import computing, out_of_memory
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage, NotServing, Unusable
@@ -54,9 +54,17 @@ class _Kept:
 class TorchStage:
     """Implements `Stage`."""
 
-    def __init__(self, run: RunConfig, stage: int, flat: FlatParameters, keep_bytes: int) -> None:
+    def __init__(
+        self,
+        run: RunConfig,
+        stage: int,
+        flat: FlatParameters,
+        keep_bytes: int,
+        precision: Precision | None = None,
+    ) -> None:
+        """`precision`: how the blocks are run, if not as the run says."""
         self._flat = flat
-        self._precision = precision_of(run, flat)
+        self._precision = precision or precision_of(run, flat)
         self._device = flat.params_N.device
         self._vocabulary = run.model.vocabulary
         self._below = boundary_above(run, stage - 1)

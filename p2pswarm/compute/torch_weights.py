@@ -1,7 +1,7 @@
 """A stage's weights in torch: the gradient sum for the averaging, and updates.
 
 Shapes:  N elements in a stage.
-Errors:  none.
+Errors:  Unusable where the stage cannot be set up.
 """
 
 import torch
@@ -9,6 +9,7 @@ import torch
 from p2pswarm.allreduce.base import Sums
 from p2pswarm.compute.base import Engine, Update
 from p2pswarm.compute.bundle_spec import boundary_above, bundle_spec
+from p2pswarm.compute.compiling import compiled_precision
 from p2pswarm.compute.digest import piece_hashes
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.optimizer import optimizer_of
@@ -61,15 +62,18 @@ def torch_engine(
     device: torch.device,
     keep_bytes: int,
     piece_values: int = PIECE_VALUES,
+    *,
+    compiles: bool = False,
 ) -> Engine:
     """Stage `stage` of a run on `device`, with `keep_bytes` for autograd graphs.
 
-    All servers of a run need the same `piece_values`.
+    All servers of a run need the same `piece_values`. `compiles`: run the blocks compiled.
     """
     takes = bundle_spec(boundary_above(run, stage - 1))
     gives = bundle_spec(boundary_above(run, stage))
     with setting_up(stage):
         flat = FlatParameters(run, stage_blocks(run, stage), device)
         weights = TorchWeights(run, flat, piece_values)
-    torch_stage = TorchStage(run, stage, flat, keep_bytes)
+    precision = compiled_precision(run, stage, flat) if compiles else None
+    torch_stage = TorchStage(run, stage, flat, keep_bytes, precision)
     return Engine(torch_stage, weights, weights.state, takes, gives)

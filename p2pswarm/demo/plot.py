@@ -83,7 +83,7 @@ def _losses(axes: Axes, history: RunHistory) -> None:
     points = history.held_out
     axes.plot(
         [point.seconds for point in points],
-        [point.nats_per_byte for point in points],
+        [point.nats_per_token for point in points],
         color=HELD_OUT,
         linewidth=1.8,
         marker="o",
@@ -92,10 +92,10 @@ def _losses(axes: Axes, history: RunHistory) -> None:
     )
     if points:
         last = points[-1]
-        axes.set_ylim(top=min(axes.get_ylim()[1], last.nats_per_byte * LOSS_TOP))
+        axes.set_ylim(top=min(axes.get_ylim()[1], last.nats_per_token * LOSS_TOP))
         axes.annotate(
-            f"{last.nats_per_byte:.2f}",
-            (last.seconds, last.nats_per_byte),
+            f"{last.nats_per_token:.2f}",
+            (last.seconds, last.nats_per_token),
             xytext=(6, -3),
             textcoords="offset points",
             color=HELD_OUT,

@@ -12,7 +12,7 @@ def summary(history: RunHistory, ready_s: float) -> dict[str, object]:
     """The figures that `--json` writes."""
     counts = history.counts
     return {
-        "held_out": [[p.seconds, p.step, p.nats_per_byte] for p in history.held_out],
+        "held_out": [[p.seconds, p.step, p.nats_per_token] for p in history.held_out],
         "tokens_per_s": history.ended.tokens_per_s if history.ended else 0.0,
         "steps": history.step,
         "microbatches": {
@@ -39,7 +39,7 @@ def rows(history: RunHistory, ready_s: float) -> list[tuple[str, str]]:
         told.append(("servers moved", str(len(history.moves))))
     if history.held_out:
         first, last = history.held_out[0], history.held_out[-1]
-        loss = f"{first.nats_per_byte:.3f} -> {last.nats_per_byte:.3f} nats/byte"
+        loss = f"{first.nats_per_token:.3f} -> {last.nats_per_token:.3f} nats/byte"
         told.append(("held-out loss", f"{loss} in {last.seconds:.0f} s"))
     rate = history.ended.tokens_per_s if history.ended else 0.0
     return [

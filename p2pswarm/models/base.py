@@ -37,7 +37,7 @@ class WholeBlock(Block):
     """Whether its forward draws (`chance.py`)."""
 
     @abstractmethod
-    def trace(self, value: Tensor) -> Tensor:
+    def trace(self, value: Value) -> Value:
         """Give what `forward` gives, in shape, on the meta device."""
 
     @abstractmethod

@@ -90,7 +90,7 @@ def _traced(build: Family, run: RunConfig) -> tuple[Boundary, ...]:
 
 
 def _trace(block: nn.Module, value: Value) -> Value:
-    if isinstance(block, WholeBlock) and isinstance(value, Tensor):
+    if isinstance(block, WholeBlock):
         return block.trace(value)
     made: Value = block(value)
     return made

@@ -70,7 +70,9 @@ def _library_model(model: ModelConfig) -> ModelConfig:
     few = _with_few_layers(whole)
     for config in (_narrow(few), few):
         text = json.dumps(config, sort_keys=True, separators=(",", ":"))
-        small = dataclasses.replace(model, config=text, vocabulary=config["vocab_size"])
+        vocabulary = config["vocab_size"]
+        end = min(model.document_end, vocabulary - 1)
+        small = dataclasses.replace(model, config=text, vocabulary=vocabulary, document_end=end)
         try:
             block_count(small)
         except Unusable:

@@ -6,20 +6,24 @@ is done as its authors wrote it. The first block has the embedding and what else
 layers, each next one a layer, the last the norm and the head. Parameters have the names that they
 have in the whole model.
 
-Shapes:  x_BTD between blocks, float; tokens_BT into the first; scores_BTV out of the last.
+Shapes:  x_BTD between blocks, float, and beside it each token's position in its document where
+         documents are apart; tokens_BT into the first; scores_BTV out of the last.
 Errors:  Unusable for a model that cannot be cut, with the reason.
 """
-# ruff: noqa: D102, SLF001  `Block` documents methods; `_init_weights` is the library's
+# ruff: noqa: D102, N803, N806, SLF001  `Block` documents methods; `_init_weights` is the library's
 
 import copy
+import inspect
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from p2pswarm.config import ModelConfig
-from p2pswarm.models.base import WholeBlock
+from p2pswarm.errors import Unusable
+from p2pswarm.models.base import LONE_KEY, Value, WholeBlock, bundle_of
 from p2pswarm.models.config_text import chances
+from p2pswarm.models.documents import APART, POSITION_KEY, check_length, positions_of
 from p2pswarm.models.hf_cut import (
     layers_name,
     make_constant,
@@ -34,17 +38,35 @@ from p2pswarm.models.hf_library import refused, whole_model
 def sliced(model: ModelConfig) -> list[nn.Module]:
     """Embedding, layers and head of the model that `model.config` describes."""
     whole: Any = whole_model(model)
+    end = _document_end(model, whole)
     with refused(model):
         count = len(getattr(whole.base_model, layers_name(whole)))
-        return [SlicedBlock(whole, number, count) for number in range(count + 2)]
+        return [SlicedBlock(whole, number, count, end) for number in range(count + 2)]
+
+
+def _document_end(model: ModelConfig, whole: Any) -> int | None:
+    """The token that ends a document, if documents are to be apart."""
+    if model.documents != APART:
+        return None
+    check_length(model.sequence_length)
+    if "position_ids" not in inspect.signature(whole.base_model.forward).parameters:
+        raise Unusable(
+            f'run.model.documents = "{APART}": {model.family} takes no positions, so that its '
+            'documents cannot be kept apart: leave it out, or set it to "joined"'
+        )
+    return model.document_end
 
 
 class SlicedBlock(WholeBlock):
     """One block: the model with its embedding, one of its layers, or its head."""
 
-    def __init__(self, whole: Any, number: int, count: int) -> None:
-        """`whole` is on the meta device and stays as it is; it has `count` layers."""
+    def __init__(self, whole: Any, number: int, count: int, end: int | None) -> None:
+        """`whole` is on the meta device and stays as it is; it has `count` layers.
+
+        `end`: the token that ends a document, if documents are to be apart.
+        """
         super().__init__()
+        self._end = end
         self.first, self.last = number == 0, number == count + 1
         self.inner: Any = part(whole, number)
         self._full, self._own = whole.base_model.config, part_config(whole, number)
@@ -58,29 +80,40 @@ class SlicedBlock(WholeBlock):
         self.cost = float(self._width if self.first else multiplications(self.inner, self._full))
         make_constant(self)
 
-    def forward(self, value: Tensor) -> Tensor:
-        base = self.inner.base_model
+    def forward(self, value: Value) -> Value:
+        bundle, base = bundle_of(value), self.inner.base_model
+        x, position_BT = bundle[LONE_KEY], bundle.get(POSITION_KEY)
         if self.first:
-            return base(input_ids=value, use_cache=False).last_hidden_state  # type: ignore[no-any-return]
+            position_BT = None if self._end is None else positions_of(x, self._end)
+        # the library makes masks by document of positions that begin again
+        place = {} if position_BT is None else {"position_ids": position_BT.long()}
+        if self.first:
+            return _beside(
+                base(input_ids=x, use_cache=False, **place).last_hidden_state, position_BT
+            )
         carried = getattr(base, self._list)[0]
-        carried.x_BTD = value
+        carried.x_BTD = x
         try:
             run = self.inner if self.last else base
-            made = run(inputs_embeds=value.detach(), use_cache=False)
+            made = run(inputs_embeds=x.detach(), use_cache=False, **place)
         finally:
             carried.x_BTD = None
-        return made.logits if self.last else made.last_hidden_state  # type: ignore[no-any-return]
+        return made.logits if self.last else _beside(made.last_hidden_state, position_BT)
 
-    def trace(self, value: Tensor) -> Tensor:
+    def trace(self, value: Value) -> Value:
         """What `forward` gives, in shape: a mixture of experts cannot run on the meta device."""
-        dtype = next(self.parameters()).dtype
+        bundle, dtype = bundle_of(value), next(self.parameters()).dtype
+        x, position_BT = bundle[LONE_KEY], bundle.get(POSITION_KEY)
         if self.first:
-            made = torch.zeros(*value.shape, self._width, dtype=dtype, device=value.device)
-            return made.requires_grad_()
-        if value.shape[-1] != self._width or value.dtype != dtype:
-            came = f"{value.dtype} by {value.shape[-1]}"
+            made = torch.zeros(*x.shape, self._width, dtype=dtype, device=x.device)
+            position_BT = None if self._end is None else positions_of(x, self._end)
+            return _beside(made.requires_grad_(), position_BT)
+        if x.shape[-1] != self._width or x.dtype != dtype:
+            came = f"{x.dtype} by {x.shape[-1]}"
             raise ValueError(f"{came} came, {dtype} by {self._width} is due")
-        return value[..., :1].expand(-1, -1, self._vocabulary) * 1 if self.last else value * 1
+        if self.last:
+            return x[..., :1].expand(-1, -1, self._vocabulary) * 1
+        return _beside(x * 1, position_BT)
 
     def full_name(self, name: str) -> str:
         """The name that a parameter of this block has in the whole model."""
@@ -124,3 +157,8 @@ class SlicedBlock(WholeBlock):
                 module._buffers[name] = torch.empty_like(buffer, device=device)
             if bare:
                 owner._init_weights(module)
+
+
+def _beside(x_BTD: Tensor, position_BT: Tensor | None) -> Value:
+    """What travels to the next block."""
+    return x_BTD if position_BT is None else {LONE_KEY: x_BTD, POSITION_KEY: position_BT}

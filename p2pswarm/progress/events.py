@@ -80,8 +80,8 @@ class HeldOut:
 
     seconds: float
     step: int
-    nats_per_byte: float
-    """Of a run with a tokenizer: per token."""
+    nats_per_token: float
+    """Of a run without a tokenizer a token is a byte."""
 
 
 @dataclass(frozen=True, slots=True)

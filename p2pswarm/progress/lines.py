@@ -53,7 +53,7 @@ def _text(event: Event) -> str:
                 f"  counted {event.counts.counted}  replayed {event.counts.replayed}"
             )
         case HeldOut():
-            text = f"step {event.step:5}  held-out loss {event.nats_per_byte:.4f} nats/token"
+            text = f"step {event.step:5}  held-out loss {event.nats_per_token:.4f} nats/token"
         case Note():
             text = event.text
         case Checkpointed():

@@ -58,7 +58,7 @@ def _figures(history: RunHistory, steps: int) -> RenderableType:
     grid.add_row("step", f"{last.step} of {steps}", bar)
     grid.add_row("train loss", f"{last.loss:.3f}", Curve([s.loss for s in history.steps]))
     if history.held_out:
-        held_out = [point.nats_per_byte for point in history.held_out]
+        held_out = [point.nats_per_token for point in history.held_out]
         grid.add_row("held-out loss", f"{held_out[-1]:.3f}", Curve(held_out))
     rates = [s.tokens_per_s for s in history.steps]
     grid.add_row("tokens/s", f"{last.tokens_per_s:,.0f}", Curve(rates))

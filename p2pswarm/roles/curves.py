@@ -80,7 +80,7 @@ def row_of(event: Event) -> Row | None:
                 "replayed": event.counts.replayed,
             }
         case HeldOut():
-            loss = event.nats_per_byte
+            loss = event.nats_per_token
             return {"step": event.step, "seconds": event.seconds, "held_out_loss": loss}
         case _:
             return None

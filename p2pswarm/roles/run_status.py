@@ -54,7 +54,7 @@ class LatestStatus:
             case Stepped():
                 self._stepped, self._committed_s = event, now_s
             case HeldOut():
-                self._held_out = event.nats_per_byte
+                self._held_out = event.nats_per_token
             case Peers():
                 self._peers = event
             case Waiting():

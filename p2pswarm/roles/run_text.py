@@ -14,7 +14,7 @@ from pathlib import Path
 from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.compute.bundle_spec import check_model
 from p2pswarm.compute.model_check import check_once
-from p2pswarm.config import NodeConfig, RunConfig
+from p2pswarm.config import HF, NodeConfig, RunConfig
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.document_files import load_documents
 from p2pswarm.data.mixture import mixed
@@ -134,10 +134,10 @@ def _check_documents(run: RunConfig) -> None:
         )
     if model.documents != APART:
         return
-    if model.family != "gpt":
+    if model.family != "gpt" and not model.family.startswith(HF):
         raise Unusable(
             f'run.model.documents = "{APART}": the family {model.family!r} cannot keep documents '
-            'apart, gpt can: leave it out, or set it to "joined"'
+            f'apart, gpt and {HF} can: leave it out, or set it to "joined"'
         )
     if model.document_end < 0:
         raise Unusable(

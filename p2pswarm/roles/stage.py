@@ -213,13 +213,15 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
         offer(serve.pretrained)
     check_once(run)
     if len(devices := devices_of(serve.device)) > 1:
+        if serve.compiled:
+            raise Unusable("serve.compiled is for one device: leave it out, or name one device")
         group = DeviceGroup(devices, serve.threads, serve.packages, serve.graph_mib)
         return group_engine(run, stage, group)
     layout = layout_of(run, stage_blocks(run, stage))
     state_bytes = layout.buffers * layout.length * layout.item_bytes
     engine_bytes = ENGINE_BYTES_PER_STATE_BYTE * state_bytes
     keep_bytes = graph_bytes(serve.graph_mib, device, free_bytes(device), engine_bytes)
-    return torch_engine(run, stage, device, keep_bytes)
+    return torch_engine(run, stage, device, keep_bytes, compiles=serve.compiled)
 
 
 def kept_pieces(state: Path | None) -> PartialFolder | None:

@@ -12,11 +12,20 @@ from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.compute.reference import ReferenceTrainer
 from p2pswarm.errors import Unusable
 from p2pswarm.models.blocks import block_costs, block_count
+from p2pswarm.models.config_text import config_text, read_config
 from p2pswarm.models.hf_library import library_model, requirement
 
 CPU = torch.device("cpu")
 ROUTERS = '{"model_type":"mixtral","output_router_logits":true}'
+END = 7
+MASKS_NO_DOCUMENTS = "gpt_oss"  # the library's forward makes its masks without the positions
 DROPOUT = {"attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1}
+
+
+def apart(run):
+    """The run with documents that do not see each other."""
+    model = dataclasses.replace(run.model, documents="apart", document_end=END, dtype="float64")
+    return dataclasses.replace(run, model=model)
 
 
 def drawn(run, numbers=None):
@@ -36,6 +45,41 @@ def test_stages_compute_what_the_librarys_whole_model_computes(name):
     assert found.problem == ""
     assert found.apart == 0.0
     assert found.stages == 3
+
+
+@pytest.mark.parametrize("name", sorted({*PLAIN, *MIXTURES} - {MASKS_NO_DOCUMENTS}))
+def test_a_document_in_a_row_gets_what_the_librarys_model_gives_it_alone(name):
+    found = check_stages(apart(family_run(name)))
+
+    assert found.problem == ""
+
+
+def test_a_family_whose_mask_knows_no_documents_is_refused():
+    found = check_stages(apart(family_run(MASKS_NO_DOCUMENTS)))
+
+    assert "documents in one row see each other" in found.problem
+
+
+def test_a_family_that_convolves_over_the_ends_of_documents_is_refused():
+    run = family_run("llama")
+    convolving = {
+        "model_type": "lfm2",
+        "layer_types": ["conv", "full_attention"],
+        "conv_L_cache": 3,
+    }
+    config = config_text(read_config(run.model.config) | convolving)
+    model = dataclasses.replace(run.model, family="hf:lfm2", config=config)
+    run = dataclasses.replace(run, model=model)
+
+    assert check_stages(run).problem == ""
+    assert "documents in one row see each other" in check_stages(apart(run)).problem
+
+
+def test_a_family_without_positions_is_refused():
+    run = apart(family_run("bloom"))
+
+    with pytest.raises(Unusable, match=r'"apart": hf:bloom takes no positions.*"joined"'):
+        block_count(run.model)
 
 
 def test_a_small_copy_has_every_kind_of_layer():

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -76,10 +76,11 @@ class Plan:
 
 
 A = TypeVar("A")
+Tells = Callable[[], Any]
 Row = dict[str, Any]
 """a, b, path, seconds (None: not reached), try; `dialled_by`: "a" or "b"; `says`: what the node
-calls the path; `first`: path and seconds of a relayed link that became a direct one; `why`: the
-error."""
+calls the path; `first`: path and seconds of a relayed link that became a direct one; `said`: what
+both nodes logged of punching where a link stayed relayed; `why`: the error."""
 
 
 class Program:
@@ -276,7 +277,7 @@ def _attempt(lab: NatLab, a: Site, b: Site, plan: Plan) -> Row:
         address(host) for address in (lab.address, lab.address6) for host in range(lab.public)
     ]
     try:
-        with _target(lab, b, plan) as card, peer(lab, a, plan) as ours:
+        with _target(lab, b, plan) as (card, theirs_said), peer(lab, a, plan) as ours:
             time.sleep(plan.settle_s)
             told = ours.told(
                 START_S + plan.limit_s + plan.upgrade_s,
@@ -286,11 +287,13 @@ def _attempt(lab: NatLab, a: Site, b: Site, plan: Plan) -> Row:
                 upgrade_s=plan.upgrade_s,
                 relays=relays,
             )
+            stays = told["reached"] and told["relayed"] and "upgraded" not in told
+            said = [ours.told(START_S, do="said")["said"], theirs_said()] if stays else None
     except NodeFailed as failure:
         return {"path": PathKind.NO, "seconds": None, "why": str(failure)}
     if not told["reached"]:
         return {"path": PathKind.NO, "seconds": None, "why": told["why"]}
-    row: Row = {}
+    row: Row = {"said": said} if said else {}
     if "upgraded" in told:
         row["first"] = {"path": path_of(told, a, b, relays), "seconds": told["seconds"]}
         told = told["upgraded"]
@@ -304,11 +307,14 @@ def _attempt(lab: NatLab, a: Site, b: Site, plan: Plan) -> Row:
 
 
 @contextmanager
-def _target(lab: NatLab, site: Site, plan: Plan) -> Iterator[Any]:
-    """A node that is to be reached; what is yielded tells its card, as it is when it is asked."""
+def _target(lab: NatLab, site: Site, plan: Plan) -> Iterator[tuple[Tells, Tells]]:
+    """A node that is to be reached: its card, and what it has logged, as they are when asked."""
     if plan.node is None:
         with peer(lab, site, plan) as theirs:
-            yield lambda: theirs.told(START_S, do="card")["card"]
+            yield (
+                lambda: theirs.told(START_S, do="card")["card"],
+                lambda: theirs.told(START_S, do="said")["said"],
+            )
         return
     with tempfile.TemporaryDirectory() as folder:
         key = Path(folder, "identity.key")
@@ -323,7 +329,7 @@ def _target(lab: NatLab, site: Site, plan: Plan) -> Iterator[Any]:
                 place = PLACE.findall("\n".join(said))[-1]
                 return pickle.dumps((Contact(peer_id, Address.parse(place)), None)).hex()
 
-            yield card
+            yield card, program.lines
 
 
 def _flags(lab: NatLab, site: Site) -> tuple[str, ...]:

@@ -15,17 +15,17 @@ SAID = {
         "anna's run is over: all steps are done",
     ],
     "fine_tune": [
-        "step=0, nats_per_byte=5.",
-        "step=20, nats_per_byte=",
+        "step=0, nats_per_token=5.",
+        "step=20, nats_per_token=",
     ],
     "hf_model": [
-        "step=0, nats_per_byte=5.",
-        "step=20, nats_per_byte=3.",
+        "step=0, nats_per_token=5.",
+        "step=20, nats_per_token=3.",
         "transformers takes them: <All keys matched successfully>",
     ],
     "own_model": [
-        "step=0, nats_per_byte=",
-        "step=20, nats_per_byte=2.",
+        "step=0, nats_per_token=",
+        "step=20, nats_per_token=2.",
     ],
     "server_and_trainer": [
         "step 0: held-out loss 6.",
