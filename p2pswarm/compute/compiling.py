@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from p2pswarm.compute.bundle_spec import boundary_above
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.precision import Precision, precision_of
+from p2pswarm.compute.torch_errors import first_line
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.models.base import Value, bundle_of
@@ -31,7 +32,6 @@ from p2pswarm.models.chance import draws
 VARIANTS_MAX = 64  # of one piece of code: kinds of layers, with and without a graph; torch allows 8
 DIFFERENCE_MAX = 0.05  # of all numbers' length: bfloat16 rounds, and a token may change its expert
 SPREAD = 0.02  # of the weights that it is tried out with, as large as first weights usually are
-REASON_CHARS_MAX = 160
 
 F = TypeVar("F", bound=Callable[..., Value])
 
@@ -67,10 +67,9 @@ def compiled_precision(run: RunConfig, stage: int, flat: FlatParameters) -> Prec
                 with torch.no_grad():
                     fast.run(_there(given, flat.params_N.device), None)
     except RuntimeError as error:  # all of torch's compiling are
-        reason = (str(error).strip() or type(error).__name__).partition("\n")[0]
         raise Unusable(
             "serve.compiled: torch compiles nothing here, leave it out, or install a C++ compiler "
-            f"(apt install g++): {reason[:REASON_CHARS_MAX]}"
+            f"(apt install g++): {first_line(error)}"
         ) from error
     finally:
         with torch.no_grad():

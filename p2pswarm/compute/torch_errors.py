@@ -27,11 +27,14 @@ def computing() -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if out_of_memory(error):
             raise Refused(
-                f"out of memory: lower serve.graph_mib here, or run.batch.rows ({_first(error)})"
+                "out of memory: lower serve.graph_mib here, or run.batch.rows "
+                f"({first_line(error)})"
             ) from error
         if isinstance(error, torch.AcceleratorError):
-            raise Unusable(f"the device failed, start this node again: {_first(error)}") from error
-        raise Refused(f"torch could not compute it: {_first(error)}") from error
+            raise Unusable(
+                f"the device failed, start this node again: {first_line(error)}"
+            ) from error
+        raise Refused(f"torch could not compute it: {first_line(error)}") from error
 
 
 @contextmanager
@@ -44,7 +47,7 @@ def setting_up(stage: int) -> Iterator[None]:
             raise
         raise Unusable(
             f"no memory for the weights of stage {stage}: set serve.device to another one, or "
-            f"raise run.stages ({_first(error)})"
+            f"raise run.stages ({first_line(error)})"
         ) from error
 
 
@@ -54,6 +57,7 @@ def out_of_memory(error: BaseException) -> bool:
     return known or (isinstance(error, RuntimeError) and ALLOCATOR in str(error))
 
 
-def _first(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What an error says, without the advice that follows."""
     line = str(error).strip().partition("\n")[0] or type(error).__name__
     return line[:REASON_CHARS_MAX]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from p2pswarm.errors import Unusable
+from p2pswarm.models.base import LONE_KEY, Value
 
 APART = "apart"
 """The setting `run.model.documents` that asks for it."""
@@ -36,6 +37,11 @@ def positions_of(tokens_BT: Tensor, end: int) -> Tensor:
     place_T = torch.arange(tokens_BT.shape[1], dtype=torch.int32, device=tokens_BT.device)
     begin_BT = torch.where(tokens_BT == end, place_T, torch.zeros_like(place_T))
     return place_T - begin_BT.cummax(dim=1).values
+
+
+def beside(x_BTD: Tensor, position_BT: Tensor | None) -> Value:
+    """What travels to the next block; no positions: documents are joined."""
+    return x_BTD if position_BT is None else {LONE_KEY: x_BTD, POSITION_KEY: position_BT}
 
 
 def seen_of(position_BT: Tensor) -> Tensor:

@@ -17,7 +17,14 @@ from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
 from p2pswarm.config import ModelConfig
 from p2pswarm.models.base import DTYPES, LONE_KEY, Block, Value, bundle_of
-from p2pswarm.models.documents import APART, POSITION_KEY, check_length, positions_of, seen_of
+from p2pswarm.models.documents import (
+    APART,
+    POSITION_KEY,
+    beside,
+    check_length,
+    positions_of,
+    seen_of,
+)
 
 MLP_RATIO = 4  # hidden features of the MLP over D, as in GPT-2
 ROTARY_BASE = 10_000.0  # as in the paper on rotary positions
@@ -47,9 +54,7 @@ class Embedding(Block):
 
     def forward(self, tokens_BT: Tensor) -> Value:
         x_BTD = F.embedding(tokens_BT, self.token_VD)
-        if not self.apart:
-            return x_BTD
-        return {LONE_KEY: x_BTD, POSITION_KEY: positions_of(tokens_BT, self.end)}
+        return beside(x_BTD, positions_of(tokens_BT, self.end) if self.apart else None)
 
 
 class Layer(Block):
@@ -106,7 +111,7 @@ class Layer(Block):
         normed_BTD = F.rms_norm(x_BTD, (width,), self.mlp_norm_D, NORM_EPS)
         hidden = F.relu(F.linear(normed_BTD, self.mlp_in)).square()
         x_BTD = x_BTD + F.linear(hidden, self.mlp_out)
-        return x_BTD if position_BT is None else {LONE_KEY: x_BTD, POSITION_KEY: position_BT}
+        return beside(x_BTD, position_BT)
 
     def _angles(self, x_BTD: Tensor, features: int) -> tuple[Tensor, Tensor]:
         """Cosine and sine of each position's rotation, made once for each length."""

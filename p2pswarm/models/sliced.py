@@ -10,7 +10,7 @@ Shapes:  x_BTD between blocks, float, and beside it each token's position in its
          documents are apart; tokens_BT into the first; scores_BTV out of the last.
 Errors:  Unusable for a model that cannot be cut, with the reason.
 """
-# ruff: noqa: D102, N803, N806, SLF001  `Block` documents methods; `_init_weights` is the library's
+# ruff: noqa: D102, N806, SLF001  `Block` documents methods; `_init_weights` is the library's
 
 import copy
 import inspect
@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from p2pswarm.config import ModelConfig
 from p2pswarm.errors import Unusable
-from p2pswarm.models.base import LONE_KEY, Value, WholeBlock, bundle_of
+from p2pswarm.models.base import LONE_KEY, Bundle, Value, WholeBlock, bundle_of
 from p2pswarm.models.config_text import chances
-from p2pswarm.models.documents import APART, POSITION_KEY, check_length, positions_of
+from p2pswarm.models.documents import APART, POSITION_KEY, beside, check_length, positions_of
 from p2pswarm.models.hf_cut import (
     layers_name,
     make_constant,
@@ -82,13 +82,11 @@ class SlicedBlock(WholeBlock):
 
     def forward(self, value: Value) -> Value:
         bundle, base = bundle_of(value), self.inner.base_model
-        x, position_BT = bundle[LONE_KEY], bundle.get(POSITION_KEY)
-        if self.first:
-            position_BT = None if self._end is None else positions_of(x, self._end)
+        x, position_BT = bundle[LONE_KEY], self._positions(bundle)
         # the library makes masks by document of positions that begin again
         place = {} if position_BT is None else {"position_ids": position_BT.long()}
         if self.first:
-            return _beside(
+            return beside(
                 base(input_ids=x, use_cache=False, **place).last_hidden_state, position_BT
             )
         carried = getattr(base, self._list)[0]
@@ -98,22 +96,27 @@ class SlicedBlock(WholeBlock):
             made = run(inputs_embeds=x.detach(), use_cache=False, **place)
         finally:
             carried.x_BTD = None
-        return made.logits if self.last else _beside(made.last_hidden_state, position_BT)
+        return made.logits if self.last else beside(made.last_hidden_state, position_BT)
 
     def trace(self, value: Value) -> Value:
         """What `forward` gives, in shape: a mixture of experts cannot run on the meta device."""
         bundle, dtype = bundle_of(value), next(self.parameters()).dtype
-        x, position_BT = bundle[LONE_KEY], bundle.get(POSITION_KEY)
+        x, position_BT = bundle[LONE_KEY], self._positions(bundle)
         if self.first:
             made = torch.zeros(*x.shape, self._width, dtype=dtype, device=x.device)
-            position_BT = None if self._end is None else positions_of(x, self._end)
-            return _beside(made.requires_grad_(), position_BT)
+            return beside(made.requires_grad_(), position_BT)
         if x.shape[-1] != self._width or x.dtype != dtype:
             came = f"{x.dtype} by {x.shape[-1]}"
             raise ValueError(f"{came} came, {dtype} by {self._width} is due")
         if self.last:
             return x[..., :1].expand(-1, -1, self._vocabulary) * 1
-        return _beside(x * 1, position_BT)
+        return beside(x * 1, position_BT)
+
+    def _positions(self, bundle: Bundle) -> Tensor | None:
+        """Of each token in its document, if documents are to be apart."""
+        if not self.first:
+            return bundle.get(POSITION_KEY)
+        return None if self._end is None else positions_of(bundle[LONE_KEY], self._end)
 
     def full_name(self, name: str) -> str:
         """The name that a parameter of this block has in the whole model."""
@@ -157,8 +160,3 @@ class SlicedBlock(WholeBlock):
                 module._buffers[name] = torch.empty_like(buffer, device=device)
             if bare:
                 owner._init_weights(module)
-
-
-def _beside(x_BTD: Tensor, position_BT: Tensor | None) -> Value:
-    """What travels to the next block."""
-    return x_BTD if position_BT is None else {LONE_KEY: x_BTD, POSITION_KEY: position_BT}

@@ -70,7 +70,7 @@ NO_DROPOUT = {
 
 def family_run(name: str, **also: object) -> RunConfig:
     """A run of a tiny copy, one block a stage would be possible: three stages."""
-    own = (PLAIN | MIXTURES).get(name, {})
+    own = (PLAIN | MIXTURES)[name]
     dtype = "float32" if name in MIXTURES else "float64"
     kind = name.partition(" ")[0]
     kept = {k: v for k, v in NO_DROPOUT.items() if hasattr(library().AutoConfig.for_model(kind), k)}
