@@ -23,6 +23,7 @@ loop, every trainer's chain is checked by `check_chain.py`, and all chains must 
 import argparse
 import functools
 import os
+import shutil
 import signal
 import sys
 import time
@@ -82,19 +83,22 @@ class Told:
 class Swarm:
     """The processes, and what the trainers say."""
 
-    def __init__(self, nodes: Nodes, run: Run, folder: Path) -> None:
+    def __init__(self, nodes: Nodes, run: Run, folder: Path, keep: Path | None) -> None:
+        """`keep`: a folder for all that trainers say and servers log."""
         self.seen = {FIRST: Seen(), SECOND: Seen()}
         self.hosts: dict[str, int] = {}
         """Short peer id of a server -> its host."""
         self._nodes, self._run, self._folder = nodes, run, folder
-        self._listener = NodeListener(nodes)
+        self._serve = SERVE if keep is None else f'log_level = "info"\n{SERVE}'
+        self._listener = NodeListener(nodes, keep)
 
     def start(self) -> None:
         """All processes; returns when every server is up."""
         self._start_trainer(FIRST, TRAINER)
-        names = [self._nodes.start_server(SERVE) for _ in range(SERVERS)]
+        names = [self._nodes.start_server(self._serve) for _ in range(SERVERS)]
         for number, name in enumerate(names):
             self.hosts[introduced(self._nodes, name)[0]] = FIRST_SERVER + number
+            self._listener.listen_to(name)  # one that ends with an error ends the bench
         self._start_trainer(SECOND, STANDBY)
 
     def chain(self, trainer: str) -> list[Rec]:
@@ -132,10 +136,12 @@ class Swarm:
         if heard is None:
             return
         name, said = heard
+        if isinstance(said, Gone) and said.failed:
+            raise said.failed
+        if name not in self.seen:
+            return
         seen = self.seen[name]
         match said:
-            case Gone(failed) if failed:
-                raise failed
             case Ended() if said.failed:
                 raise RunFailed(f"{name}: {said.reason}")
             case Ended():
@@ -294,8 +300,13 @@ def main() -> int:
 def cut_and_heal(place: LabRun, options: argparse.Namespace) -> dict[str, object]:
     """The whole run, and what its chains say."""
     place.nodes.start_bootstrap()
-    swarm = Swarm(place.nodes, place.run, place.folder)
-    told = play(place.lab, place.nodes, swarm, place.run, options)
+    swarm = Swarm(place.nodes, place.run, place.folder, options.keep)
+    try:
+        told = play(place.lab, place.nodes, swarm, place.run, options)
+    finally:
+        if options.keep:
+            for log in place.folder.glob("server*.log"):
+                shutil.copy(log, options.keep)
     for name in swarm.seen:
         place.nodes.wait(name)
     return {"chain": check_chains(swarm, place.run.steps), **asdict(told)}
@@ -309,6 +320,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--apart-s", type=float, default=17.0, help="a link lives for 15 s")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--microbatches", type=int, default=12, help="a step")
+    parser.add_argument("--keep", type=Path, help="a folder for what trainers say and servers log")
     add_options(parser, patience_s=500.0)
     return parser.parse_args()
 

@@ -40,7 +40,9 @@ class NodeListener:
 
     def listen_to(self, name: str) -> None:
         """Read a node to its end."""
-        threading.Thread(target=self._read, args=(name,), daemon=True).start()
+        reader = threading.Thread(target=self._read, args=(name,), daemon=True)
+        self._nodes.readers.append(reader)
+        reader.start()
 
     def next(self, timeout_s: float | None = None) -> tuple[str, Said] | None:
         """Who said what; None if nobody says anything in time."""

@@ -31,6 +31,7 @@ PLAIN = (sys.executable, str(ROOT / "bench" / "plain_training.py"))
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 """Text that is wherever Python is."""
 LEAVE_S = 6.0  # a node promises 5
+GROUP_FRAME = " |+-"  # what frames the lines of an exception group
 T = TypeVar("T")
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")  # what /proc counts processor time in
 
@@ -131,6 +132,8 @@ class Nodes:
         self._folder = folder
         self._all: dict[str, subprocess.Popen[str]] = {}
         self._servers = 0
+        self.readers: list[threading.Thread] = []
+        """Read the nodes to their ends; no pipe is closed before they are done."""
         self.joining = ""
         """The settings that make a node join this swarm."""
         self._late = threading.Timer(patience_s, self.kill_all)
@@ -148,6 +151,8 @@ class Nodes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 node.wait(LEAVE_S)
         self.kill_all()
+        for reader in self.readers:
+            reader.join()
         for node in self._all.values():
             node.wait()
             for pipe in (node.stdin, node.stdout):
@@ -221,9 +226,10 @@ class Nodes:
         """What a node says, until it ends; then RunFailed with its last word, if it failed."""
         node = self._all[name]
         assert node.stdout is not None
-        yield from node.stdout
+        yield from iter(node.stdout.readline, "")  # of the pipe itself, `yield from` closes it
         if node.wait():
-            words = self._log(name).read_text(errors="replace").strip().splitlines()
+            log = self._log(name).read_text(errors="replace").splitlines()
+            words = [line.strip(GROUP_FRAME) for line in log if line.strip(GROUP_FRAME)]
             raise RunFailed(f"{name} ended early: {words[-1] if words else 'without a word'}")
 
     @property

@@ -338,8 +338,9 @@ class Lifecycle:
             return False
         if self.seeking:
             return leader is not None and self._ask_first([leader], now_s)
+        if not self._called_away:
+            self.trainers.lost()
         self._called_away = True
-        self.trainers.lost()
         if leader is not None:
             self.trainers.found([leader])
         return True

@@ -22,7 +22,8 @@ class TrainerSearch:
     """The known trainers of one run; the next to ask stands first."""
 
     def __init__(self, trainers: Sequence[Contact]) -> None:
-        self._trainers = list(trainers[:TRAINERS_MAX])
+        self._trainers: list[Contact] = []
+        self.found(trainers)
         self._asked: list[Contact] = []
         """Those that were asked since the last pause."""
         self._reached_s = NEVER_S
@@ -44,7 +45,7 @@ class TrainerSearch:
 
     def beside(self, trainer: Contact) -> list[Contact]:
         """The other trainers that are known."""
-        return [t for t in self._trainers if t != trainer]
+        return [t for t in self._trainers if not _same(t, trainer)]
 
     def find(self, peer: bytes) -> Contact | None:
         """Where a trainer is dialled, if that is known."""
@@ -68,11 +69,12 @@ class TrainerSearch:
         return now_s < self._reached_s + REACHED_S
 
     def coordinates(self) -> None:
-        """The trainer that was asked coordinates the run: it is asked first the next time."""
-        present = self.present
-        self._trainers.remove(present)
-        self._trainers.insert(0, present)
-        self._asked = []
+        """The trainer that was asked coordinates the run: it is asked first the next time.
+
+        Where it was asked, it answered. Meanwhile somebody may have named it at another address.
+        """
+        present, self._asked = self.present, []
+        self.found([present])
 
     def lost(self) -> None:
         """The coordinator is gone, as it seems: the others are asked before it."""
@@ -81,16 +83,16 @@ class TrainerSearch:
 
     def told(self, trainers: Sequence[Contact]) -> None:
         """The coordinator says who may lead after it; it stays the first."""
-        self.found([self._trainers[0], *(t for t in trainers if not _same(t, self._trainers[0]))])
+        first = self._trainers[0]
+        self.found([first, *(t for t in trainers if not _same(t, first))])
 
     def found(self, trainers: Sequence[Contact]) -> None:
         """These may coordinate, as the DHT or a standby says: ask them before the others."""
         for trainer in reversed(trainers):
-            same = [t for t in self._trainers if t == trainer or _same(t, trainer)]
-            self._trainers = [trainer, *(t for t in self._trainers if t not in same)]
+            self._trainers = [trainer, *self.beside(trainer)]
         self._trainers = self._trainers[:TRAINERS_MAX]
 
 
-def _same(old: Contact, new: Contact) -> bool:
+def _same(one: Contact, other: Contact) -> bool:
     """Whether two contacts are one peer, perhaps at two addresses."""
-    return old.peer is not None and old.peer == new.peer
+    return one == other or (one.peer is not None and one.peer == other.peer)

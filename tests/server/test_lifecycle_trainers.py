@@ -1,6 +1,8 @@
 """Which trainer a server asks, and when: one that coordinates is found within two seconds."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from server.test_lifecycle import ASSIGNED, STANDBY, THIRD, TRAINER, VIEW, fail, server, serving
 
 from p2pswarm.errors import LinkLost
@@ -176,6 +178,64 @@ def test_the_coordinator_that_was_asked_is_present():
 
     assert search.present == STANDBY
     assert [search.ask(), search.ask(), search.ask()] == [STANDBY, TRAINER, THIRD]
+
+
+def test_a_trainer_that_is_named_at_another_address_meanwhile_coordinates_where_it_was_asked():
+    """It had ended the server: the contact that it had asked was not in its list any more."""
+    one = server(TRAINER, STANDBY)
+    asks(one, 0.0)
+    one.trainers.reached(0.1)
+
+    one.found([STANDBY, Contact(TRAINER.peer, Address("10.0.9.9", 5000))], 0.2)
+    one.answered(ASSIGNED)
+
+    assert one.trainer == TRAINER
+    assert one.trainers.beside(one.trainer) == [STANDBY]
+
+
+def test_a_coordinator_is_left_once_though_two_say_that_another_one_leads():
+    one = server(TRAINER, STANDBY, THIRD)
+    asks(one, 0.0)
+    one.answered(ASSIGNED)
+
+    assert one.led(2, STANDBY, 1.0)
+    assert one.led(3, None, 1.0)
+    one.session_lost("another leads", 20.0)
+
+    assert asks(one, 20.0) == STANDBY
+
+
+SOMEBODY = st.builds(
+    Contact,
+    st.one_of(st.none(), st.integers(1, 20).map(lambda n: PeerId(bytes([n]) * 32))),
+    st.integers(1, 3).map(lambda port: Address("10.0.0.1", port)),
+)
+NEWS = st.one_of(
+    st.sampled_from(["ask", "coordinates", "lost"]),
+    st.tuples(st.sampled_from(["told", "found"]), st.lists(SOMEBODY, max_size=TRAINERS_MAX + 2)),
+)
+
+
+@given(st.lists(SOMEBODY, min_size=1, max_size=TRAINERS_MAX + 2), st.lists(NEWS))
+def test_whatever_is_heard_each_trainer_is_known_once_and_the_coordinator_is_first(first, heard):
+    search = TrainerSearch(first)
+    for news in heard:
+        match news:
+            case "ask":
+                assert search.ask() == search.present
+            case "coordinates":
+                asked = search.present
+                search.coordinates()
+                assert search.present == asked
+            case "lost":
+                search.lost()
+            case (kind, contacts):
+                getattr(search, kind)(contacts)
+    search.coordinates()
+    known = [search.present, *search.beside(search.present)]
+    assert len(known) <= TRAINERS_MAX
+    peers = [one.peer for one in known if one.peer is not None]
+    assert len(peers) == len(set(peers))
 
 
 def test_a_machine_that_slept_leaves_its_session_and_joins_at_once():
