@@ -29,7 +29,7 @@ from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.reduction import Reduction
 from p2pswarm.trainer.step import Step
 
-SILENT_S = 3.0  # five words may be missing, or one may be sent again by TCP: 0.2 + 0.4 + ... s
+SILENT_S = 2.5  # four words may be missing, or one may be sent again by TCP: 0.2 + 0.4 + 0.8 s
 LEARNED_MAX_S = 8.0  # whoever pauses for longer holds all others up for more than its sum is worth
 SILENT_MAX_S = 15.0  # then its link ends anyway
 SAID_AGAIN_S = 1.0  # the load is told each second
