@@ -50,7 +50,7 @@ def test_a_killed_trainer_leaves_no_trace_in_the_weights_and_the_chain_is_whole(
     assert made.returncode == 0, made.stdout + made.stderr
     figures = json.loads(told.read_text())
     assert figures["trainer_kills"] == 1
-    assert figures["takeovers"] == 1
+    assert figures["takeovers"] >= 1  # a coordinator that is held up for seconds is replaced, too
     assert figures["relative_difference"] <= 1e-9
 
 
