@@ -19,7 +19,7 @@ from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, cost_of
 from p2pswarm.plan.genetic import TRIALS, evolve
 from p2pswarm.plan.network import DeviceNetwork
 from p2pswarm.plan.pipelined import serial_step_s
-from p2pswarm.plan.search import search
+from p2pswarm.plan.search import Effort, search
 
 NETWORKS = Path(__file__).with_name("dtfm_networks.json")
 MEASURED = Path(__file__).with_name("dtfm_measured.json")
@@ -63,7 +63,7 @@ def searches(seconds: float, trials: int) -> list[dict[str, object]]:
     for published_s, (name, network) in zip(THEIR_SEARCH_S, cases().items(), strict=True):
         costs = LinkCosts.of(network, TASK)
         begun_s, used_s = time.monotonic(), time.process_time()
-        found = search(costs, TASK, seconds, 0, time.monotonic)
+        found = search(costs, TASK, Effort(seconds, 0, time.monotonic))
         took_s, processor_s = time.monotonic() - begun_s, time.process_time() - used_s
         row = {
             "case": name,

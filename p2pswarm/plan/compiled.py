@@ -1,6 +1,7 @@
 """compiled: a function on arrays and numbers, compiled by numba at its first call.
 
-Compiled code is kept beside the source or in the user's cache, so it costs seconds once.
+Compiled code is kept beside the source or in the user's cache, so it costs seconds once. Other
+threads run while it does.
 """
 
 from collections.abc import Callable
@@ -14,4 +15,4 @@ R = TypeVar("R")
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """The function, compiled; it may call other compiled ones."""
-    return cast(Callable[P, R], numba.njit(cache=True, error_model="numpy")(function))
+    return cast(Callable[P, R], numba.njit(cache=True, error_model="numpy", nogil=True)(function))

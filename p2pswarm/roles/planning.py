@@ -5,6 +5,7 @@ Errors:  Unusable, one line, for a file that is no network or no task.
 """
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from p2pswarm.infile import read_small
 from p2pswarm.outfile import check_target, write_text
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts
 from p2pswarm.plan.network import DeviceNetwork
-from p2pswarm.plan.search import Plan, search
+from p2pswarm.plan.search import Effort, Plan, search
 
 DEVICES_MAX = 4096  # a matrix of them is 128 MiB
 FILE_BYTES_MAX = 2 * DEVICES_MAX**2 * 24  # two matrices, each number with all of its digits
@@ -26,13 +27,19 @@ def main(matrix: Path, seconds: float, seed: int, out: Path | None) -> int:
     if out is not None:
         check_target(out)
     task, network = _read(matrix)
-    found = search(LinkCosts.of(network, task), task, seconds, seed, time.monotonic)
+    effort = Effort(seconds, seed, time.monotonic, _processors())
+    found = search(LinkCosts.of(network, task), task, effort)
     sys.stdout.write("".join(f"{line}\n" for line in _lines(found)))
     if out is not None:
         text = json.dumps(_as_json(found)) + "\n"
         written = write_text(out, text)
         sys.stdout.write(f"plan: {written}\n")
     return 0
+
+
+def _processors() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _read(path: Path) -> tuple[DtfmTask, DeviceNetwork]:
