@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.errors import Unusable
+from p2pswarm.roles.run_matching import check_records
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
@@ -78,9 +80,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--profile", action="store_true", help="what the steps' time goes to")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
+    config = config_of(options)
+    try:
+        check_records(config.run)  # else servers are declined, and the run never begins
+    except Unusable as reason:
+        print(f"swarm_scale: {reason}", file=sys.stderr)
+        return 1
     began_s = time.process_time()
     profile = cProfile.Profile() if options.profile else None
-    result, clock_s = run(play(config_of(options), profile), options.seed)
+    result, clock_s = run(play(config, profile), options.seed)
     if result.ended.failed:
         print(f"swarm_scale: {result.ended.reason}", file=sys.stderr)
         return 1

@@ -24,12 +24,14 @@ END_TAG = b"p2pswarm-run-over-1:"
 
 
 def check_records(run: RunConfig) -> None:
-    """Raise Unusable if a step's record has no room for a member of each stage."""
-    microbatches = run.batch.microbatches
-    if members_that_fit(run.stages, microbatches) < run.stages:
+    """Raise Unusable if a step's record has no room for the members that the run waits for."""
+    microbatches, needed = run.batch.microbatches, run.stages * run.min_replicas
+    room = members_that_fit(run.stages, microbatches)
+    if room < needed:
         raise Unusable(
-            f"a step of {microbatches} microbatches in {run.stages} stages has more counts than "
-            "its record has room for: lower run.batch.microbatches, and raise run.batch.rows"
+            f"a step of {microbatches} microbatches in {run.stages} stages has a record with room "
+            f"for {max(0, room)} servers, and the run begins with {needed}: lower "
+            "run.batch.microbatches, and raise run.batch.rows"
         )
 
 
