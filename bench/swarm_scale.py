@@ -4,8 +4,9 @@
                                 [--seed 1] [--profile] [--json FILE]
 
 Trainer, servers and routers are the real ones, in virtual time. The servers join before the first
-step; what that costs is told apart. `step_processor_s` is the mean of the steps, from the decision
-of the one before to its own.
+step; what that costs is told apart. More servers than a step's record has room for are refused, and
+so are the defaults today: name fewer servers or microbatches. `step_processor_s` is the mean of the
+steps, from the decision of the one before to its own.
 """
 
 import argparse

@@ -201,7 +201,7 @@ def authentic(record: CommitRecord) -> bool:
 def members_that_fit(stages: int, microbatches: int) -> int:
     """How many members a record has room for, all stages together; negative if for none.
 
-    A run whose stages cannot all have a member is refused when it is set up.
+    A run that begins with more is refused when it is set up; who comes later is declined.
     """
     left = RECORD_BYTES_MAX - FIXED_BYTES - stages * (STAGE_BYTES + microbatches)
     return left // CONTRIBUTOR_BYTES
