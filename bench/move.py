@@ -15,7 +15,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from swarm_processes import NODE, ROOT, Run, Site, events, swarm
+from node_listener import Gone, NodeListener
+from swarm_processes import NODE, ROOT, Run, RunFailed, Site, swarm
 
 from p2pswarm.progress.events import Ended, Note, Peers, Relocated
 
@@ -37,8 +38,37 @@ class Balanced(Run):
         return super().settings() + "[run.balance]\nsteady_s = 1.0\n"
 
 
-def moved(options: argparse.Namespace, node: Sequence[str]) -> dict[str, object]:
+class Moved:
     """One run: how long each mover was away, and what was asked and counted."""
+
+    def __init__(self) -> None:
+        self.away_s: list[float] = []
+        self.again = 0
+        self.ended: Ended | None = None
+        self._left: dict[str, Relocated] = {}
+
+    def hear(self, said: object) -> None:
+        """A node has said something, or has ended."""
+        match said:
+            case Gone(failed=RunFailed() as failed):
+                raise failed
+            case Peers():
+                for peer in said.peers:
+                    order = self._left.get(peer.peer)
+                    if order and peer.ready and peer.stage == order.target:
+                        self.away_s.append(said.seconds - self._left.pop(peer.peer).seconds)
+            case Relocated():
+                self._left[said.server] = said
+            case Note(text=text) if "sent again" in text and SHARES not in text:
+                self.again += 1
+            case Ended():
+                self.ended = said
+                if said.failed:
+                    raise RunFailed(said.reason)
+
+
+def moved(options: argparse.Namespace, node: Sequence[str]) -> dict[str, object]:
+    """Two slow servers, then four fast ones; what becomes of the one that moves."""
     run = Balanced(
         name="move",
         steps=options.steps,
@@ -50,29 +80,20 @@ def moved(options: argparse.Namespace, node: Sequence[str]) -> dict[str, object]
         codec="raw",
         emulated=True,
     )
-    away_s: list[float] = []
-    left: dict[str, Relocated] = {}
-    again, fast, ended = 0, FAST_SERVERS, None
+    found, fast = Moved(), FAST_SERVERS
     with swarm(Site(node=node), run, [SLOW] * 2, options.patience_s) as nodes:
-        for event in events(nodes.lines("trainer")):
-            match event:
-                case Peers():
-                    for peer in event.peers:
-                        order = left.get(peer.peer)
-                        if order and peer.ready and peer.stage == order.target:
-                            away_s.append(event.seconds - left.pop(peer.peer).seconds)
-                    while fast and len(event.peers) == 2:
-                        nodes.start_server(FAST)
-                        fast -= 1
-                case Relocated():
-                    left[event.server] = event
-                case Note() if "sent again" in event.text and SHARES not in event.text:
-                    again += 1
-                case Ended():
-                    ended = event
-    assert ended is not None, "the run has ended"
-    counts = ended.counts
-    return {"away_s": away_s, "asked": counts.asked, "counted": counts.counted, "again": again}
+        listener = NodeListener(nodes)
+        for name in ("trainer", "server 0", "server 1"):
+            listener.listen_to(name)
+        while found.ended is None and (news := listener.next()):
+            found.hear(news[1])
+            while fast and isinstance(news[1], Peers) and len(news[1].peers) == 2:
+                listener.listen_to(nodes.start_server(FAST))
+                fast -= 1
+    assert found.ended is not None, "the run has ended"
+    counts = found.ended.counts
+    numbers = {"asked": counts.asked, "counted": counts.counted, "again": found.again}
+    return {"away_s": found.away_s, **numbers}
 
 
 def main() -> None:

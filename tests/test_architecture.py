@@ -127,6 +127,7 @@ SHELL = frozenset(
         "server/seeker.py",
         "server/session_parts.py",
         "server/stage_server.py",
+        "server/version_digest.py",
         "server/worker.py",
         "sim/bulk_turns.py",
         "sim/compute.py",

@@ -78,6 +78,15 @@ class ClosedSum:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedWeights:
+    """Weights by their digest, and the reduction that was or could be applied to them."""
+
+    version: int
+    digest: bytes
+    reduction: HeldReduction | None
+
+
+@dataclass(frozen=True, slots=True)
 class HeldWeights:
     """Whole weights in memory, whether they are the stage's newest or not."""
 
@@ -88,6 +97,19 @@ class HeldWeights:
     """The reduction of step `version`, if it is here: its commit would make the next version."""
     sum: ClosedSum | None = None
     """The sum of step `version` that the last session has left, if it is whole."""
+    made_of: NamedWeights | None = field(default=None, compare=False)
+    """What the last commit made them of."""
+
+    @property
+    def named(self) -> NamedWeights | None:
+        """How the trainer is told what they are; None if that takes their digest, which lacks.
+
+        Whoever has the digest of the weights before a commit, and of the gradient that it applied,
+        can tell what it made. A sum is of the weights as they are, so it takes their own digest.
+        """
+        if self.digest:
+            return NamedWeights(self.version, self.digest, self.reduction)
+        return self.made_of if self.sum is None else None
 
     @property
     def reduction(self) -> HeldReduction | None:
@@ -177,7 +199,8 @@ class CommitLog:
         """
         self._made, self._reduced, self._begun, self._noted = {}, None, None, None
         if self.held is not None:
-            self.held = replace(self.held, reduced=None, sum=None) if keep else None
+            kept = replace(self.held, reduced=None, sum=None, made_of=None) if keep else None
+            self.held = kept
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -218,10 +241,17 @@ class CommitLog:
 
     def applied(self, order: Commit) -> None:
         """A commit was applied to the weights."""
-        self.held = HeldWeights(order.step + 1, b"")
+        made_of = None
+        if self.held is not None and self.held.digest and self.held.reduction is not None:
+            made_of = NamedWeights(self.held.version, self.held.digest, self.held.reduction)
+        self.held = HeldWeights(order.step + 1, b"", made_of=made_of)
         self._made[order.step] = order.generation
         self._made.pop(order.step - self._made_max, None)
         self._drop_closed()
+
+    def has_made(self, order: Commit) -> bool:
+        """Whether the weights hold a commit already, so that it changes nothing."""
+        return self.version is not None and order.step < self.version
 
     def holds(self, step: int) -> bool:
         """Whether the weights to work with hold the commit of a step."""
@@ -267,7 +297,7 @@ class CommitLog:
         `patient`: its sender waits for an answer while a reduction is on the way. One that has
         begun is always waited for: a step may last longer than anybody waits for an answer.
         """
-        if self.version is not None and order.step < self.version:
+        if self.has_made(order):
             self._require_same(order)
             return CommitDecision.APPLIED
         if self.version is None and (known := self._decided_before(order)) is not None:

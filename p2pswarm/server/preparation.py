@@ -23,7 +23,6 @@ from p2pswarm.plan.arrangement import beside_bytes
 from p2pswarm.rpc.base import Stream
 from p2pswarm.server.fetching import fetch_weights, make_replica
 from p2pswarm.server.observed_reductions import ObservedReductions
-from p2pswarm.server.observing import SILENT_S
 from p2pswarm.server.open_orders import OpenOrders
 from p2pswarm.server.replica import Replica
 from p2pswarm.server.session import MemberSession
@@ -32,6 +31,7 @@ from p2pswarm.swarm.messages.averaging import Shard
 from p2pswarm.swarm.messages.membership import CannotPrepare, PrepareStage
 from p2pswarm.swarm.messages.step import Commit, Committed, Reduce, Reduced
 from p2pswarm.swarm.messages.types import REASON_CHARS
+from p2pswarm.trainer.prepared_moves import REST_S
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +60,8 @@ class Preparation:
         self._made = asyncio.Event()
         self._lost = asyncio.Event()
         self._observed = ObservedReductions()
+        self._last_step: int | None = None
+        """The step of the last reduction that it was told of."""
         self._orders = OpenOrders()
         self._averaging = Averaging(
             *(context.rpc, context.tensors, context.compute, members.find, tasks),
@@ -82,11 +84,14 @@ class Preparation:
     async def handed_over(self) -> Replica | None:
         """The replica, for the session that begins; None if the weights are not here.
 
-        What is being reduced or committed ends first, if it does so soon.
+        What is being reduced is decided by now, so it is waited for as long as its pieces come; and
+        so is the commit, which may be here before it.
         """
         self._task.cancel()
+        if self._last_step is not None:
+            self._observed.decided(self._last_step)
         try:
-            async with asyncio.timeout(SILENT_S):
+            async with asyncio.timeout(REST_S):
                 await self._orders.until_idle()
         except TimeoutError:
             log.info("the last reduction of stage %d has not come: going on without", self.stage)
@@ -111,6 +116,7 @@ class Preparation:
 
     async def reduce(self, order: Reduce) -> Reduced:
         """Take what the stage has averaged; says the state of that step, if it is here."""
+        self._last_step = order.step
         async with self._orders.carrying_out():
             replica = await self._ready()
             await replica.committed_before(order.step)

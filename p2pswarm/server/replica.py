@@ -5,8 +5,8 @@ version change together: nothing cuts a change short, be it a lost link, a deadl
 the session. Weights in memory may be the last of their stage. So they are kept, whatever fails,
 until others take their place or they are known to be damaged: a stale copy is brought up to date.
 
-The digest of a version is needed only when the next one is decided. So it is computed in the
-background, beside the microbatches of the step, and whatever changes the weights waits for it.
+The digest of a version is computed in the background (`version_digest.py`), and whatever changes
+the weights waits for it.
 
 Units:   seconds.
 Errors:  those of `commit_log`; WeightsLost for a commit that is not applied, or a hash that fails.
@@ -14,7 +14,6 @@ Errors:  those of `commit_log`; WeightsLost for a commit that is not applied, or
 
 import asyncio
 import contextlib
-import math
 
 from p2pswarm.allreduce.averaging import Averaging
 from p2pswarm.allreduce.base import AveragedGradient, Compute, Sums
@@ -32,6 +31,7 @@ from p2pswarm.server.commit_log import (
     ReducedGradient,
 )
 from p2pswarm.server.loading import Loading, pieces_of
+from p2pswarm.server.version_digest import VersionDigest
 from p2pswarm.server.weights_lost import WeightsLost, lost_by
 from p2pswarm.state.base import Aside, at_once
 from p2pswarm.state.snapshot import Snapshot
@@ -40,8 +40,6 @@ from p2pswarm.swarm.messages.step import Commit, Reduce
 from p2pswarm.tensors.state_tree import piece_hash, root_of
 
 LATE_REDUCTION_S = 30.0  # a commit is answered by then; the trainer waits twice as long
-FRESH_S = 60.0  # weights hashed a moment ago are not hashed again for a session that begins
-HASHES_KEPT = 16  # versions: 5 KB each for 1 GB of state
 
 
 class Replica:
@@ -65,15 +63,11 @@ class Replica:
         self.engine = engine
         self._compute = compute
         self._background = background or compute
-        self._hashing: asyncio.Task[None] | None = None
-        """Computes the digest of the weights in memory; raises WeightsLost if that fails."""
-        self._fresh_until_s = -math.inf
-        self._hashes: dict[int, tuple[bytes, ...]] = {}
-        """The hashes of the pieces of the last versions, for newcomers."""
         self._aside = aside
         self._log = CommitLog()
         self._lock = asyncio.Lock()
         self._changed = Signal()
+        self._digest = VersionDigest(self._log, engine.weights, self._background, self._changed)
         self.reader = VersionReader(
             engine.state, lambda: self.version, aside, window_bytes // engine.part_bytes_max
         )
@@ -106,23 +100,26 @@ class Replica:
     async def held(self) -> HeldWeights | None:
         """The weights in memory, and what could be applied to them, once no change is under way.
 
-        Raises WeightsLost if their digest cannot be computed just now; they are kept.
+        They are `named`, by their digest or by what they were made of a moment ago. Raises
+        WeightsLost if their digest cannot be computed just now; they are kept.
         """
         async with self._lock:
-            with contextlib.suppress(WeightsLost):
-                await self._hashed()
+            held = self._log.held
+            if held is not None and held.named and self._digest.under_way:
+                return held
+            await self._digest.settled()
             if self._log.held is not None and not self._log.digest:
-                self._hash_later()
-                await self._hashed()
+                self._digest.compute()
+                await self._digest.known()
             return self._log.held
 
     async def enter(self, era: int, *, keep: bool) -> None:
         """Take part in an era; unless they are kept, weights of another one are forgotten."""
         async with self._lock:
-            with contextlib.suppress(WeightsLost):
-                await self._hashed()
             if era != self.era:
-                self.era, self._hashes = era, {}
+                await self._digest.settled()
+                self._digest.forget()
+                self.era = era
                 self._log.other_era(keep=keep)
                 if not keep:
                     self.loading = None
@@ -141,9 +138,8 @@ class Replica:
         Returns the sum if it is kept. `agreed`: the digest of that version, if known.
         """
         async with self._lock:
-            with contextlib.suppress(WeightsLost):  # the session that it has ended is over
-                await self._hashed()
-            self._hashing = None
+            if not keep:
+                await self._digest.settled()
             kept = self._log.keep_sum(since) if keep_sum else None
             first = self._log.begin(since, keep=keep)
             draw = first is FirstWeights.DRAWN
@@ -186,7 +182,7 @@ class Replica:
             if self.loading is None or not self.loading.enough:
                 return
             self._log.became(self.loading.rules.version)
-            self._hash_later()
+            self._digest.compute()
         self._changed.fire()
         self.reader.moved()
 
@@ -248,13 +244,13 @@ class Replica:
     async def hashes(self, version: int) -> tuple[bytes, ...] | None:
         """The hash of each piece of one of the last versions; None if it is not known."""
         if self.version == version:
-            await self._hashed()
-        return self._hashes.get(version)
+            await self._digest.known()
+        return self._digest.pieces(version)
 
     async def state_of(self, version: int) -> bytes:
         """The digest of the weights, once it is known; empty if they are of another version."""
         if self.version == version:
-            await self._hashed()
+            await self._digest.known()
         return self.digest if self.version == version else b""
 
     async def digest_of(self, version: int) -> bytes:
@@ -264,10 +260,10 @@ class Replica:
 
     async def hashed(self, other_than: int | None) -> tuple[int, bytes]:
         """Wait for weights of a version `other_than` that one, and for their digest."""
-        await self._hashed()
+        await self._digest.known()
         while (version := self.version) in (None, other_than) or not self.digest:
             await self._changed.wait()
-            await self._hashed()
+            await self._digest.known()
         assert version is not None, "weights that are not here have no version"
         return version, self.digest
 
@@ -280,7 +276,8 @@ class Replica:
     async def _decide(self, order: Commit, *, patient: bool = True) -> CommitDecision:
         """Decide about a commit, and apply it if it is to be applied."""
         async with self._lock:
-            await self._hashed()
+            if not self._log.has_made(order):
+                await self._digest.known()
             decision = self._log.committed(order, patient=patient)
             if decision is CommitDecision.APPLY:
                 try:
@@ -308,13 +305,12 @@ class Replica:
                 await blocks.enter_async_context(self.reader.changing())
                 blocks.enter_context(self._log.changing())
             await self._compute(reset)
-            if keep and asyncio.get_running_loop().time() >= self._fresh_until_s:
-                hashes = await self._background(weights.hashes)
-                self._log.unchanged(root_of(hashes))
+            if keep:
+                await self._digest.check()
             elif draw:
                 self._log.became(since)
         if draw:
-            self._hash_later()
+            self._digest.compute()
 
     def _load_from(self, since: int, agreed: bytes, *, fetched: bool) -> None:
         """Begin a download, or go on with the one of the session before."""
@@ -336,7 +332,7 @@ class Replica:
         async with self.reader.changing():
             await self._compute(write)
         self._log.became(version)
-        self._hash_later()
+        self._digest.compute()
 
     async def _follow(self, loading: Loading, order: Commit, decision: CommitDecision) -> None:
         """Let the pieces that are here follow a commit, or enter that they cannot."""
@@ -365,34 +361,4 @@ class Replica:
                 hashes = await self._background(self.engine.weights.hashes)
                 self._log.untouched(before, root_of(hashes))
                 raise
-        self._hash_later()
-
-    def _hash_later(self) -> None:
-        """Compute the digest of the weights as they are now, in the background."""
-        self._fresh_until_s = -math.inf
-        self._hashing = asyncio.ensure_future(self._hash())
-        self._hashing.add_done_callback(_retrieve)
-
-    async def _hash(self) -> None:
-        try:
-            hashes = await self._background(self.engine.weights.hashes)
-            self._log.hashed(root_of(hashes))
-            self._fresh_until_s = asyncio.get_running_loop().time() + FRESH_S
-            assert self._log.held is not None, "what is hashed does not change"
-            self._hashes[version := self._log.held.version] = hashes
-            self._hashes.pop(version - HASHES_KEPT, None)
-        except SwarmError as error:
-            raise lost_by(error, "their digest could not be computed") from error
-        finally:
-            self._changed.fire()
-
-    async def _hashed(self) -> None:
-        """Wait until the digest is known: before that, nothing may change the weights."""
-        if self._hashing is not None:
-            await asyncio.shield(self._hashing)
-
-
-def _retrieve(hashing: asyncio.Task[None]) -> None:
-    """Take note of an error, even if nobody waits for the digest."""
-    if not hashing.cancelled():
-        hashing.exception()
+        self._digest.compute()

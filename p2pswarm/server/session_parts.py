@@ -191,13 +191,14 @@ class SessionParts:
 async def join_of(context: ServerContext, replica: Replica | None, records: int) -> Join:
     """What a server asks a trainer for; `records`: how many its voter knows."""
     held = await replica.held() if replica else None
+    named = held.named if held else None
     return Join(
         context.run_id,
         str(context.rpc.contact.address),
         replica.stage if replica else context.first_stage,
-        held.version if held else None,
-        held.digest if held else b"",
-        held.reduction if held else None,
+        named.version if named else None,
+        named.digest if named else b"",
+        named.reduction if named else None,
         replica.era if replica else 0,
         context.stage is not None,
         records,

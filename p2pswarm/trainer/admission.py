@@ -2,7 +2,9 @@
 
 A server that holds the current weights keeps them. One that holds the weights before the last
 commit, and the gradient that this commit applies, keeps both and is sent the commit again. All
-others download. A newcomer becomes ready once it holds what its stage holds.
+others download. A newcomer becomes ready once it holds what its stage holds, by its digest. One
+that was sent here because it had shown that it follows the stage's commits need not wait for that:
+it is ready when it has applied the last one, and says the digest later, as any member does.
 
 Units:   seconds on the caller's clock; versions count commits.
 Errors:  none.
@@ -23,6 +25,8 @@ from p2pswarm.trainer.membership import Member, Membership
 from p2pswarm.trainer.newcomers import Newcomers
 from p2pswarm.trainer.reduction import Decided, Reduction
 from p2pswarm.trainer.stage_digests import StageDigests
+
+FOLLOWED = b""  # instead of a digest: it has applied the last commit to what that applies to
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +62,27 @@ class Admission:
         """What the first decided step was computed with, by its record."""
         self.newcomers = Newcomers()
         """The joins that wait, and who has caught up."""
+        self._follows: set[Incarnation] = set()
+        """Newcomers known to hold just what the last commit applies to."""
         self.commits = Commits()
         """Who has yet to apply a commit."""
         self.still = 0
         """How many fetch the weights just now: no step is reduced meanwhile."""
 
     def admit(
-        self, peer: bytes, join: Join, step: int, now_s: float, *, keep_sum: bool = False
+        self,
+        peer: bytes,
+        join: Join,
+        step: int,
+        now_s: float,
+        *,
+        keep_sum: bool = False,
+        proved: bool = False,
     ) -> list[act.Action]:
         """Begin an incarnation; what to tell it.
 
-        `keep_sum`: it keeps its sum of this step, if it keeps its weights.
+        `keep_sum`: it keeps its sum of this step, if it keeps its weights. `proved`: it has shown
+        that it holds the weights of its stage and follows the commits.
         """
         welcome = self._welcome(join, step)
         try:
@@ -104,12 +118,15 @@ class Admission:
             self.newcomers.caught_up(to, join.digest)
         elif resent is not None:
             self.commits.decided(resent.step, [to], now_s)
+            if proved and join.stage in resent.states:
+                self._follows.add(to)
             actions.append(act.SendCommit(to, resent.commit(self._run, join, to)))
         return actions
 
     def end(self, member: Member) -> None:
         """An incarnation is over."""
         self.newcomers.end(member.incarnation)
+        self._follows.discard(member.incarnation)
         self.commits.end(member.incarnation)
         self._digests.end(member.incarnation, served=member.ready)
 
@@ -131,6 +148,7 @@ class Admission:
             if not living:
                 self._recall(self._last, [stage])
         self.newcomers.candidates()  # drop them: they catch up anew with the new version
+        self._follows.clear()
         commits = reduction.commits(self._run, decided, rate)
         return [one for one in commits if self._members.alive(one.incarnation)]
 
@@ -178,6 +196,8 @@ class Admission:
             return f"it made version {answer.version} of step {step}"
         if not answer.applied:
             return "it has lost the weights that it was to commit to"
+        if by in self._follows and not member.ready and by not in self.newcomers.holding:
+            self.newcomers.caught_up(by, FOLLOWED)
         return None
 
     def differing(self) -> list[Incarnation]:
@@ -256,10 +276,10 @@ class Admission:
             known = self._digests.known(member.stage, step)
             if returned(incarnation) and known in (None, digest):
                 outcome.ready.append(self._ready(member))  # as it was: it is asked when it reduces
-            elif known is None or (others and avoided(incarnation.peer)):
+            elif (known is None and digest != FOLLOWED) or (others and avoided(incarnation.peer)):
                 # wait until the stage's digest stands, and no better one serves
                 self.newcomers.caught_up(incarnation, digest)
-            elif known == digest:
+            elif digest in (known, FOLLOWED):
                 outcome.ready.append(self._ready(member))
             else:
                 outcome.differing.append(incarnation)
@@ -274,7 +294,7 @@ class Admission:
         """Who has a stage's weights and could be ready at once, but waits while others are."""
         known = self._digests.known(stage, step)
         caught_up = self.newcomers.holding.items()
-        members = (self._members.alive(one) for one, digest in caught_up if digest == known)
+        members = (self._members.alive(one) for one, has in caught_up if has in (known, FOLLOWED))
         return [one.incarnation for one in members if one is not None and one.stage == stage]
 
     def _welcome(self, join: Join, step: int) -> Welcome:

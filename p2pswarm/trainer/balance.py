@@ -36,6 +36,7 @@ from p2pswarm.trainer.balance_reports import (
 )
 from p2pswarm.trainer.membership import Member, Membership
 from p2pswarm.trainer.prepared_moves import (
+    REST_S,
     ChangeStage,
     PreparedMove,
     PreparedMoves,
@@ -73,6 +74,8 @@ class _OnItsWay:
     """When it has to have joined."""
     joined: bool = False
     """It has, and loads its weights."""
+    proved: bool = False
+    """It has fetched them before it left."""
 
 
 class Balance:
@@ -136,6 +139,11 @@ class Balance:
     def ready(self, peer: bytes) -> None:
         """A server computes: if it has moved, it is there."""
         self._moving.pop(peer, None)
+
+    def proved(self, peer: bytes, stage: int | None) -> bool:
+        """Whether a server was sent to this stage with weights that it has shown to be right."""
+        moving = self._moving.get(peer)
+        return moving is not None and moving.proved and moving.target == stage
 
     def ended(self, incarnation: Incarnation, now_s: float) -> None:
         """An incarnation is over."""
@@ -202,7 +210,8 @@ class Balance:
         for ended in self._prepared.ended():
             move = ended.move
             if isinstance(ended, ChangeStage):
-                self._moving[move.mover.peer] = _OnItsWay(move.target, now_s + REJOIN_S)
+                until_s = now_s + REJOIN_S + (0.0 if ended.whole else REST_S)
+                self._moving[move.mover.peer] = _OnItsWay(move.target, until_s, proved=True)
                 worth = self._worth[move]
                 reports.append(OrderedMove(move.mover, move.source, move.target, *worth))
             else:

@@ -136,7 +136,11 @@ class Incarnations(StepEnd):
         join = self._balance.joined(peer, join, now_s)
         self._look_at_weights(peer, join, now_s)
         former = self._sum_of(peer, join, now_s)
-        answer = self.admission.admit(peer, join, self.step, now_s, keep_sum=former is not None)
+        answer = self.admission.admit(
+            *(peer, join, self.step, now_s),
+            keep_sum=former is not None,
+            proved=self._balance.proved(peer, join.stage),
+        )
         self._actions += answer
         match former, answer, join.sum:
             case Incarnation() as one, [

@@ -29,6 +29,7 @@ from p2pswarm.swarm.view import Incarnation
 
 PREPARE_S = 3600.0  # as long as a newcomer may take: 10 GB at 22 Mbit/s
 PATIENCE = 4  # commits after which it changes though the last gradient is still on its way
+REST_S = 120.0  # for the rest of that gradient: 1 GB at 70 Mbit/s; a silent one ends long before
 WRONG_MAX = 2  # answers with another state than the stage's; who was mended once has a bad memory
 LACKING_MAX = 4096  # servers remembered as too small; as many as a run can have
 

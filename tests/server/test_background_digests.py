@@ -16,7 +16,7 @@ from server.harness import (
 )
 
 from p2pswarm.errors import Refused
-from p2pswarm.server.replica import FRESH_S
+from p2pswarm.server.version_digest import FRESH_S
 from p2pswarm.swarm.messages.membership import Ready
 from p2pswarm.swarm.messages.step import Commit, Committed
 from p2pswarm.tensors.state_tree import root_of
@@ -132,9 +132,9 @@ def test_a_commit_waits_for_the_digest_of_what_it_changes():
             server, member, gate = await one_server(r)
             await r.trainer.step_pushes()
             await r.trainer.reduce()
-            await server._replica._hashed()
+            await server._replica.hashed(None)
             gate.open.clear()
-            server._replica._hash_later()
+            server._replica._digest.compute()
             order = Commit(RUN_ID, 0, r.trainer.generation, member.record.incarnation, 1.0, 1e-2)
             committing = asyncio.ensure_future(r.trainer.call(member, order))
             await asyncio.sleep(LONG_S)

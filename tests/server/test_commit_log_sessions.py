@@ -4,7 +4,13 @@ import pytest
 from server.commits import average, commit, holder, newcomer
 
 from p2pswarm.errors import BadMessage, NotServing
-from p2pswarm.server.commit_log import ClosedSum, CommitDecision, CommitLog, FirstWeights
+from p2pswarm.server.commit_log import (
+    ClosedSum,
+    CommitDecision,
+    CommitLog,
+    FirstWeights,
+    NamedWeights,
+)
 from p2pswarm.swarm.messages.membership import HeldReduction
 
 
@@ -226,3 +232,43 @@ def test_a_sum_outlives_an_averaging_and_no_other_era():
     log.other_era(keep=True)
 
     assert log.held.sum is None
+
+
+def test_weights_that_are_not_hashed_yet_are_named_by_what_they_were_made_of():
+    log = holder(3)
+    average(log, 3, generation=7)
+    reduction = HeldReduction(3, 7, b"d")
+    assert log.held.named == NamedWeights(3, b"w3", reduction)
+    log.take()
+    log.applied(commit(3, 7))
+
+    assert log.held.version == 4
+    assert log.held.named == NamedWeights(3, b"w3", reduction)
+    log.hashed(b"w4")
+
+    assert log.held.named == NamedWeights(4, b"w4", None)
+
+
+def test_weights_with_a_sum_or_of_another_era_are_named_by_their_own_digest_alone():
+    log = holder(3)
+    average(log, 3)
+    log.take()
+    log.applied(commit(3))
+    log.session_over(ClosedSum(5, 4, frozenset({32})))
+    assert log.held.named is None
+    log.session_over(None)
+    assert log.held.named is not None
+
+    log.other_era(keep=True)
+
+    assert log.held.named is None
+
+
+def test_what_was_made_of_weights_that_nobody_had_hashed_has_no_name():
+    log = holder(3)
+    log.became(3)
+    average(log, 3)
+    log.take()
+    log.applied(commit(3))
+
+    assert log.held.named is None

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from server.gates import Gate
 from server.harness import (
     RUN_ID,
     assert_equal,
@@ -15,7 +16,7 @@ from server.harness import (
 
 from p2pswarm.swarm.messages.membership import CannotPrepare, MoveTo, PrepareStage
 from p2pswarm.swarm.messages.microbatch import Counted
-from p2pswarm.swarm.messages.step import Commit, Reduce, Reduced
+from p2pswarm.swarm.messages.step import Commit, Committed, Reduce, Reduced
 
 MOVER, STAYS, DONORS = 2, 4, (3, 5)
 SLOW_BYTES_PER_S = 60_000.0
@@ -121,8 +122,9 @@ class Moving:
         return loop.time() - left_s
 
 
-async def begun(r):
-    await r.ready_servers(MOVER)
+async def begun(r, **options):
+    """Two servers a stage, and a step; `options`: of the mover."""
+    await r.ready_servers(MOVER, **options)
     await r.ready_servers(DONORS[0])
     await r.ready_servers(STAYS)
     await r.ready_servers(DONORS[1])
@@ -209,6 +211,41 @@ def test_who_leaves_before_the_last_gradient_is_here_waits_for_it_alone(calls_en
             return away_s
 
     assert 0.2 < virtual(main) < 6.0
+
+
+def test_who_changes_does_not_wait_for_the_digest_of_what_the_commit_made():
+    """Of a large state it takes seconds; the trainer can tell what it holds by what it was."""
+
+    async def main():
+        async with swarm() as r:
+            gate = Gate()
+            moving = await begun(r, background=gate)
+            await moving.prepare()
+            await until_whole(moving)
+            await moving.whole_step()
+            gate.open.clear()
+            await moving.whole_step()
+            former, step = moving.member, r.trainer.version - 1
+            r.trainer.keep = lambda join: join.version == step
+            await moving.say(MoveTo(1, "+10 %"))
+            await former.over.wait()
+            await r.trainer.until(lambda: peer(MOVER).raw in r.trainer.members)
+            join, member = r.trainer.joins[-1], moving.member
+            assert (join.stage, join.version, join.held.step) == (1, step, step)
+            assert join.digest == r.trainer.state_of(1, step)
+            assert await moving.server.serving(other_than=0) == 1
+            assert moving.server.version == step + 1
+            order = Commit(RUN_ID, step, join.held.generation, member.record.incarnation, 1.0, 1e-2)
+            answer = await r.trainer.call(member, order)
+            assert answer == Committed(step + 1, applied=True)
+            assert not member.ready, "its digest is not known"
+            gate.open.set()
+            await r.trainer.until(lambda: member.ready)
+            moving.observing = False
+            await r.trainer.whole_step()
+            return r.digests(1)
+
+    assert len(virtual(main)) == 1
 
 
 def test_a_commit_that_comes_late_is_sent_again_for_the_gradient_that_it_holds():

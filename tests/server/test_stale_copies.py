@@ -16,7 +16,8 @@ from server.harness import (
 )
 
 from p2pswarm.errors import NotServing, Refused
-from p2pswarm.server.replica import FRESH_S, LATE_REDUCTION_S
+from p2pswarm.server.replica import LATE_REDUCTION_S
+from p2pswarm.server.version_digest import FRESH_S
 from p2pswarm.swarm.messages.step import Commit
 
 

@@ -7,8 +7,8 @@ from trainer.harness import Play
 
 from p2pswarm.config import BalanceConfig, BatchConfig, ModelConfig, RunConfig
 from p2pswarm.swarm.messages.capacity import Capacity
-from p2pswarm.swarm.messages.membership import CannotPrepare, Load
-from p2pswarm.swarm.messages.step import Reduced
+from p2pswarm.swarm.messages.membership import CannotPrepare, HeldReduction, Load
+from p2pswarm.swarm.messages.step import Committed, Reduced
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.balance import (
@@ -22,6 +22,7 @@ from p2pswarm.trainer.balance_reports import (
     OrderedPreparation,
 )
 from p2pswarm.trainer.prepared_moves import StopPreparing
+from p2pswarm.trainer.stage_digests import OTHER_WEIGHTS
 
 AT_ONCE = BalanceConfig(steady_s=0.0)
 FAST, SLOW = "abcd", "stuv"
@@ -387,6 +388,62 @@ def test_it_changes_once_it_has_the_weights_and_the_old_stage_loses_nothing():
     play.join(name, stage=1, version=play.version, digest=digest)
     (assigned,) = (one.message for one in play.seen(act.Assign))
     assert (assigned.stage, assigned.keep) == (1, True)
+
+
+def changed(play: Roomy) -> Incarnation:
+    """A mover that has changed its stage, and joins before anybody has hashed the new version."""
+    order = play.prepared()
+    for _ in range(8):
+        if orders(play.step()):
+            break
+        play.observes(order, f"w{play.version - 1}")
+    step, generation = play.version - 1, play.reduces[-1].message.generation
+    name, held = order.incarnation.peer[:1].decode(), HeldReduction(step, generation, b"g")
+    return play.join(name, stage=1, version=step, digest=f"w{step}".encode(), held=held)
+
+
+def test_a_mover_is_ready_with_its_commit_and_not_only_with_its_digest():
+    play = Roomy()
+    mover = changed(play)
+    (commit,) = play.seen(act.SendCommit)
+    assert (commit.incarnation, commit.message.step) == (mover, play.version - 1)
+    assert not play.coordinator.members.alive(mover).ready
+
+    answer = Committed(play.version, applied=True)
+    play.coordinator.committed(mover, play.version - 1, answer, play.now_s)
+
+    assert play.coordinator.members.alive(mover).ready
+    play.ready(mover, play.version, f"w{play.version}".encode())
+    play.coordinator.committed(mover, play.version - 1, answer, play.now_s)
+    assert play.coordinator.members.alive(mover).ready
+
+
+def test_a_mover_whose_commit_has_made_something_else_voids_the_step():
+    play = Roomy()
+    mover = changed(play)
+    answer = Committed(play.version, applied=True)
+    play.coordinator.committed(mover, play.version - 1, answer, play.now_s)
+    play.seen(object)
+
+    play.ready(mover, play.version, b"something else")
+
+    evicted = {one.incarnation: one.reason for one in play.seen(act.Evict)}
+    assert evicted[mover] == OTHER_WEIGHTS
+    assert play.coordinator.members.alive(mover) is None
+
+
+def test_who_was_not_sent_waits_for_its_digest():
+    """The record is public: anybody can say that it holds what the commit applies to."""
+    play = Roomy()
+    changed(play)
+    step, generation = play.version - 1, play.reduces[-1].message.generation
+    held = HeldReduction(step, generation, b"g")
+    other = play.join("x", stage=1, version=step, digest=f"w{step}".encode(), held=held)
+
+    answer = Committed(play.version, applied=True)
+    play.coordinator.committed(other, step, answer, play.now_s)
+
+    assert not play.coordinator.members.alive(other).ready
 
 
 def test_who_has_other_weights_than_the_stage_never_changes():

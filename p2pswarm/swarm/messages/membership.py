@@ -68,11 +68,14 @@ class Join(Message):
     stage: Stage | None
     """The stage whose weights it holds or wants; None: wherever it helps most."""
     version: Step | None
-    """The version of the weights it still holds, None if it has none."""
+    """The version of the weights it still holds, None if it has none.
+
+    While the digest of weights that it has just made is being computed, it is the version before.
+    """
     digest: Digest
     """The digest of those weights; empty if it has none."""
     held: HeldReduction | None
-    """The reduction that it could apply to them, if the commit was decided and did not come."""
+    """The reduction that it has applied to them, or could if the commit came."""
     era: Era = 0
     """Of those weights: how often the run had gone back when they were made."""
     pinned: bool = False
