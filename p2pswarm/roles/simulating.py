@@ -41,7 +41,7 @@ from p2pswarm.sim.day import DayConfig, SimDay
 from p2pswarm.sim.day_record import DayRecord
 from p2pswarm.sim.devices import SimDevice
 from p2pswarm.sim.loop import run as in_virtual_time
-from p2pswarm.sim.traces import HOUR_S, Trace, stays, trace_of
+from p2pswarm.sim.traces import HOUR_S, Trace, shortage, stays, trace_of
 from p2pswarm.sim.world import WorldConfig
 
 TERA = 1e12
@@ -233,6 +233,12 @@ def about(planned: PlannedDay) -> list[str]:
         lines.append(
             f"a simulated microbatch stands for {planned.bundled} of the run's, and a step for "
             f"{planned.steps:.1f}; the day is pressed {day.pressed:g} times (--detail)"
+        )
+    if short := shortage(day.stays, day.run.stages, day.seconds):
+        lines.append(
+            f"nothing can train for {short.seconds / 60:.0f} min, the first time after "
+            f"{short.first_s / 60:.0f} min: the trace leaves fewer machines than stages; "
+            "list more of them, or cut the run into fewer stages"
         )
     return lines
 

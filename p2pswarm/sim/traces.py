@@ -128,6 +128,27 @@ def stays(trace: Trace, machines: int, hours: float, rng: Random) -> list[Stay]:
     return sorted(found, key=lambda stay: (stay.begin_s, stay.machine))
 
 
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """When too few machines are there for a run to train at all."""
+
+    first_s: float
+    seconds: float
+    """In all."""
+
+
+def shortage(there: Sequence[Stay], needed: int, seconds: float) -> Shortage | None:
+    """When fewer than `needed` machines are there within `seconds`; None if there always are."""
+    changes = [(stay.begin_s, 1) for stay in there] + [(stay.end_s, -1) for stay in there]
+    count, since_s, first_s, total_s = 0, 0.0, math.inf, 0.0
+    for at_s, change in [*sorted(one for one in changes if one[0] < seconds), (seconds, 0)]:
+        if count < needed and at_s > since_s:
+            first_s = min(first_s, since_s)
+            total_s += at_s - since_s
+        count, since_s = count + change, at_s
+    return Shortage(first_s, total_s) if total_s else None
+
+
 def shipped_traces() -> tuple[str, ...]:
     """The names of the traces that ship."""
     return tuple(sorted(_shipped()))

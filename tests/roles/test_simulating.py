@@ -145,7 +145,9 @@ def test_a_run_without_checkpoints_is_over_then_and_says_what_to_set(files: Path
 
     assert simulate(files, "--trace", str(trace), "--hours", "0.4", "--detail", "150") == 0
 
-    assert "set checkpoint.target and run.on_stage_lost" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "set checkpoint.target and run.on_stage_lost" in said
+    assert "nothing can train for 1 min, the first time after 8 min: the trace leaves" in said
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Traces of machines that come and go: shipped, one's own, and what is wrong with them."""
 
+import itertools
 import json
 import math
 from random import Random
@@ -11,10 +12,13 @@ from hypothesis import strategies as st
 from p2pswarm.errors import Unusable
 from p2pswarm.sim.traces import (
     HOUR_S,
+    Shortage,
+    Stay,
     Trace,
     fleet_changes,
     read_trace,
     shipped_traces,
+    shortage,
     stays,
     trace_of,
 )
@@ -133,3 +137,32 @@ def test_who_stays_to_the_end_has_no_end():
     found = stays(Trace(((0.0, 2),), 60.0, 0.0), 2, 1.0, Random(1))
 
     assert [stay.end_s for stay in found] == [math.inf] * 2
+
+
+def test_too_few_machines_are_told_with_the_first_time_and_all_of_it():
+    there = [Stay(0, 10.0, 100.0), Stay(1, 20.0, 60.0), Stay(0, 100.0, math.inf)]
+
+    assert shortage(there, 1, 200.0) == Shortage(0.0, 10.0)
+    assert shortage(there, 2, 200.0) == Shortage(0.0, 20.0 + 140.0)
+    assert shortage(there, 1, 5.0) == Shortage(0.0, 5.0)
+    assert shortage(there[2:], 1, 50.0) == Shortage(0.0, 50.0)
+    assert shortage([Stay(0, 0.0, math.inf)], 1, 9.0) is None
+    assert shortage([Stay(0, 0.0, 4.0), Stay(1, 4.0, 9.0)], 1, 9.0) is None
+
+
+@given(traces, st.integers(1, 9), st.integers(1, 4), st.integers(0, 99))
+def test_the_time_without_enough_machines_is_what_the_trace_says(
+    trace: Trace, machines: int, needed: int, seed: int
+):
+    there, seconds = stays(trace, machines, 1.0, Random(seed)), HOUR_S
+
+    found = shortage(there, needed, seconds)
+
+    moments = sorted({0.0, seconds} | {t for one in there for t in (one.begin_s, one.end_s)})
+    moments = [at_s for at_s in moments if at_s <= seconds]
+    few_s = sum(
+        after - at_s
+        for at_s, after in itertools.pairwise(moments)
+        if sum(one.begin_s <= at_s < one.end_s for one in there) < needed
+    )
+    assert (found.seconds if found else 0.0) == pytest.approx(few_s)
