@@ -8,7 +8,8 @@ Each published number stands beside ours with its source, and whether it was rea
 `rebalancing` (`paper_rebalancing.py`): shares of the optimum under preemption, after SWARM.
 `oobleck` (`paper_oobleck.py`): samples of a fleet that is preempted, on Oobleck's own tables.
 `iota` (`paper_iota.py`): the workload of IOTA's simulator competition: routing and rebalancing.
-`busy` (`busy_share.py`): how much of their time servers compute, at 4 and at 200 ms of round trip.
+`busy` (`paper_busy.py`): how much of their time servers compute, and what they do a second, over
+round trip, bandwidth and depth.
 `dtfm` (`paper_dtfm.py`): the five networks of Decentralized Training of Foundation Models in
 Heterogeneous Environments (Yuan et al., NeurIPS 2022): 64 devices, 8 stages, the cost of an
 iteration by the paper's own formula. "their search" is what the authors' log records for their
