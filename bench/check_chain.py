@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 MAGIC = b"PSCHAIN1"
-HEADER_BYTES, PREFIX_BYTES, ENTRY_BYTES_MAX = 32, 12, 65_536
+HEADER_BYTES, PREFIX_BYTES, ENTRY_BYTES_MAX = 32, 12, 128_128
 PREPARE, RECORD, PROPOSE = 81, 80, 83
 COMMIT, BACK, VOTERS = 0, 1, 2
 QUARANTINED = 255  # as a holder: the microbatch is not finite, and counts as zeros in all stages
@@ -76,7 +76,9 @@ def entries(data: bytes) -> list[list]:
         size = entry_size(data, at)
         if size is None:
             rest = range(at + 1, len(data))
-            if len(data) - at > ENTRY_BYTES_MAX or any(entry_size(data, i) for i in rest):
+            if len(data) - at > PREFIX_BYTES + ENTRY_BYTES_MAX or any(
+                entry_size(data, i) for i in rest
+            ):
                 raise Wrong(f"it is damaged at byte {at}")
             print(f"the last {len(data) - at} bytes are torn", file=sys.stderr)
             break
@@ -87,7 +89,10 @@ def entries(data: bytes) -> list[list]:
 
 def entry_size(data: bytes, at: int) -> int | None:
     head = data[at : at + PREFIX_BYTES]
-    if len(head) < PREFIX_BYTES or not 1 <= (length := struct.unpack(">I", head[:4])[0]) <= 65_536:
+    if len(head) < PREFIX_BYTES:
+        return None
+    length = struct.unpack(">I", head[:4])[0]
+    if not 1 <= length <= ENTRY_BYTES_MAX:
         return None
     body = data[at + PREFIX_BYTES : at + PREFIX_BYTES + length]
     sound = len(body) == length and hashlib.sha256(head[:4] + body).digest()[:8] == head[4:]

@@ -113,6 +113,7 @@ SHELL = frozenset(
         "rpc/base.py",
         "rpc/handler_pool.py",
         "rpc/link_rpc.py",
+        "rpc/long_request.py",
         "rpc/stream.py",
         "server/checkpointing.py",
         "server/fetching.py",

@@ -15,8 +15,8 @@ from typing import BinaryIO, Self
 
 from p2pswarm.chain.chain import Genesis
 from p2pswarm.chain.chain_log import (
+    ENTRY_BYTES_MAX,
     HEADER_BYTES,
-    PREFIX_BYTES,
     LogEntry,
     LogReader,
     Restored,
@@ -28,7 +28,7 @@ from p2pswarm.chain.chain_log import (
 from p2pswarm.chain.messages import Propose
 from p2pswarm.chain.record import CommitRecord
 from p2pswarm.errors import Unusable
-from p2pswarm.wire.message import MESSAGE_BYTES_MAX, Message
+from p2pswarm.wire.message import Message
 
 try:
     import fcntl
@@ -152,7 +152,7 @@ class ChainFile:
 
     def _record_at(self, offset: int) -> CommitRecord:
         reader = LogReader(str(self._path), offset)
-        for entry in reader.feed(self._read_at(offset, PREFIX_BYTES + MESSAGE_BYTES_MAX)):
+        for entry in reader.feed(self._read_at(offset, ENTRY_BYTES_MAX)):
             message = entry.message
             record = message.record if isinstance(message, Propose) else message
             if isinstance(record, CommitRecord):

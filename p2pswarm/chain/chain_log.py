@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from p2pswarm.chain.chain import BrokenRecord, Chain, Fork, Genesis
 from p2pswarm.chain.follower import Follower
 from p2pswarm.chain.messages import Prepare, Propose
-from p2pswarm.chain.record import MEMORY_BYTES, CommitRecord, VoterId
+from p2pswarm.chain.record import CARRIER_BYTES_MAX, MEMORY_BYTES, CommitRecord, VoterId
 from p2pswarm.chain.voter import Register
 from p2pswarm.errors import BadMessage, Unusable
-from p2pswarm.wire.message import MESSAGE_BYTES_MAX, Message, decode, encode
+from p2pswarm.wire.message import Message, decode, encode
 
 MAGIC = b"PSCHAIN1"
 RUN_BYTES = 16
@@ -31,6 +31,7 @@ HEADER_BYTES = len(MAGIC) + RUN_BYTES + MEMORY_BYTES
 LENGTH_BYTES = 4
 CHECK_BYTES = 8
 PREFIX_BYTES = LENGTH_BYTES + CHECK_BYTES
+ENTRY_BYTES_MAX = PREFIX_BYTES + CARRIER_BYTES_MAX
 ENTRIES = Prepare | Propose | CommitRecord
 
 
@@ -104,7 +105,7 @@ class LogReader:
                 self.end += size
         finally:
             self._left = bytes(left[at:])
-        if len(self._left) > PREFIX_BYTES + MESSAGE_BYTES_MAX:
+        if len(self._left) > ENTRY_BYTES_MAX:
             raise self._damaged()
 
     def finish(self) -> int:
@@ -139,7 +140,7 @@ def _sound_size(data: memoryview) -> int | None:
     """The size of the whole entry that `data` begins with; None if it begins with none."""
     length = int.from_bytes(data[:LENGTH_BYTES])
     size = PREFIX_BYTES + length
-    if not 1 <= length <= MESSAGE_BYTES_MAX or len(data) < size:
+    if not 1 <= length <= CARRIER_BYTES_MAX or len(data) < size:
         return None
     sound = data[LENGTH_BYTES:PREFIX_BYTES] == _check(data[:LENGTH_BYTES], data[PREFIX_BYTES:size])
     return size if sound else None

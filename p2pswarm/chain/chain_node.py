@@ -32,6 +32,7 @@ from p2pswarm.chain.actions import (
 from p2pswarm.chain.base import ChainMachine, ChainStore
 from p2pswarm.chain.chain import Fork
 from p2pswarm.chain.messages import FetchRecords, HandOver, Heartbeat, Prepare, Propose
+from p2pswarm.chain.open_asks import OpenAsks
 from p2pswarm.chain.proven_records import ProvenRecords
 from p2pswarm.chain.record import CommitRecord
 from p2pswarm.errors import BadMessage, Busy, NotServing, PeerError, SwarmError, Unusable
@@ -39,11 +40,10 @@ from p2pswarm.ids import Contact, PeerId
 from p2pswarm.rpc.base import Rpc, Stream
 from p2pswarm.wire.message import Message
 
-ASK_S = 1.0  # the machine asks again each second
 FETCH_S = 60.0  # a chain of 100,000 records; another holder is asked after that
 OVERHEAR_S = 2.0  # between two records of a stranger that may mean to waste our time
 OVERHEARD_MAX = 4  # strangers that are asked at once
-SENT_AT_ONCE = 64  # records that are read before they are sent: a few MB at most
+SENT_AT_ONCE = 16  # records that are read before they are sent: 2 MB at most, as bytes
 
 Told = Leading | Deposed | RecordDecided | VotesMissing | VotesChanged | Followed | StoreFailed
 """What the owner of a node is told."""
@@ -81,6 +81,7 @@ class ChainNode:
         self._pumping = False
         self._closed = False
         self._disk = asyncio.Lock()
+        self._asks = OpenAsks()
         self._fetching: set[bytes] = set()
         self._overheard = 0
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -172,7 +173,8 @@ class ChainNode:
         if ask.to == self._me:
             self._ask_ourselves(ask.message)
         elif contact := self._find(ask.to):
-            self._start(self._ask(ask.to, contact, ask.message))
+            if (timeout_s := self._asks.begin(ask)) is not None:
+                self._start(self._ask(ask, contact, timeout_s))
         else:
             self.machine.unanswered(ask.to)
 
@@ -239,15 +241,17 @@ class ChainNode:
             self.pump()
         return await answer
 
-    async def _ask(self, to: bytes, contact: Contact, message: Message) -> None:
+    async def _ask(self, ask: Ask, contact: Contact, timeout_s: float) -> None:
         try:
-            answer = await self._rpc.call(contact, message, ASK_S)
+            answer = await self._rpc.call(contact, ask.message, timeout_s)
         except SwarmError as error:
-            log.info("%s did not answer a %s: %s", contact, type(message).__name__, error)
-            self.machine.unanswered(to)
+            log.info("%s did not answer a %s: %s", contact, type(ask.message).__name__, error)
+            self.machine.unanswered(ask.to)
             self.pump()
             return
-        self.machine.answered(to, answer, self._now_s())
+        finally:
+            self._asks.end(ask)
+        self.machine.answered(ask.to, answer, self._now_s())
         self.pump()
 
     async def _fetch(self, to: bytes, contact: Contact, height: int) -> None:

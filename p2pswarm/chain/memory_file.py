@@ -16,9 +16,10 @@ from p2pswarm.chain.chain import Genesis
 from p2pswarm.chain.chain_log import ENTRIES, LogEntry, Restored, restore
 from p2pswarm.chain.messages import Propose
 from p2pswarm.chain.record import CommitRecord
-from p2pswarm.wire.message import Message
+from p2pswarm.wire.message import Message, decode, encode
 
 RECORDS_KEPT = 1024  # by a server without a file: a trainer that was away for an hour lacks fewer
+KEPT_BYTES_MAX = 64 << 20  # of these; the longest are 500 steps then, which take hours
 
 
 class MemoryChain:
@@ -27,10 +28,13 @@ class MemoryChain:
     slow = False
     """`append` returns at once: it may be called where others wait."""
 
-    def __init__(self, memory: bytes, *, records_max: int | None = None) -> None:
+    def __init__(
+        self, memory: bytes, *, records_max: int | None = None, bytes_max: int = KEPT_BYTES_MAX
+    ) -> None:
         """`memory`: 8 random bytes, or those that the genesis names; `records_max`: see `records`.
 
-        Only who founds a run gives the memory that its genesis names.
+        Only who founds a run gives the memory that its genesis names. `bytes_max`: of the records
+        that are kept where `records_max` says how many.
         """
         self.memory = memory
         """With the node's peer id it is the node's `VoterId`."""
@@ -38,7 +42,10 @@ class MemoryChain:
         """Nothing is ever cut off."""
         self._records_max = records_max
         self._entries: list[ENTRIES] = []
-        self._records: dict[int, CommitRecord] = {}
+        self._bytes_max = bytes_max
+        self._records: dict[int, bytes] = {}
+        """By height, encoded: as objects they take four times the memory."""
+        self._held_bytes = 0
 
     @classmethod
     def instead_of(cls, memory: bytes, secret: bytes) -> Self:
@@ -57,9 +64,16 @@ class MemoryChain:
             self._entries.append(entry)
         record = entry.record if isinstance(entry, Propose) else entry
         if isinstance(record, CommitRecord):
-            self._records[record.height] = record
-            if self._records_max is not None and len(self._records) > self._records_max:
-                del self._records[min(self._records)]
+            data = encode(record)
+            self._held_bytes += len(data) - len(self._records.pop(record.height, b""))
+            self._records[record.height] = data
+            self._forget()
+
+    def _forget(self) -> None:
+        """Keep the newest records alone, if only these are wanted."""
+        if (most := self._records_max) is not None:
+            while len(self._records) > most or self._held_bytes > self._bytes_max:
+                self._held_bytes -= len(self._records.pop(min(self._records)))
 
     def records(self, first: int, end: int) -> Iterator[CommitRecord]:
         """The records from height `first` to `end`, without `end`, as far as they are here.
@@ -70,7 +84,9 @@ class MemoryChain:
         for height in range(first, end):
             if height not in self._records:
                 return
-            yield self._records[height]
+            record = decode(self._records[height])
+            assert isinstance(record, CommitRecord), "nothing else was encoded"
+            yield record
 
     def restored(self, genesis: Genesis) -> Restored:
         """What the entries say. Raises ValueError if `records_max` has had some forgotten."""
@@ -81,7 +97,8 @@ class MemoryChain:
 
     def copy(self) -> "MemoryChain":
         """The same entries, apart: what a machine finds on its disk that is started again."""
-        other = MemoryChain(self.memory, records_max=self._records_max)
+        other = MemoryChain(self.memory, records_max=self._records_max, bytes_max=self._bytes_max)
+        other._held_bytes = self._held_bytes
         other._entries = list(self._entries)
         other._records = dict(self._records)
         return other

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated
 
-from p2pswarm.chain.record import CommitRecord, Memory, Sha256
+from p2pswarm.chain.record import CARRIER_BYTES_MAX, CommitRecord, Memory, Sha256
 from p2pswarm.swarm.messages.types import Height, Peer, RunId, Term
 from p2pswarm.wire.message import Message, Range, Size, message
 
@@ -43,7 +43,7 @@ class Prepare(Message):
     """Drawn for this attempt: asked again, a voter promises again, but never a second attempt."""
 
 
-@message(82)
+@message(82, bytes_max=CARRIER_BYTES_MAX)
 @dataclass(frozen=True, slots=True)
 class Promise(Message):
     """The voter accepts nothing of a lower term any more; this is the last that it accepted."""
@@ -58,7 +58,7 @@ class Promise(Message):
     accepted: CommitRecord | None
 
 
-@message(83)
+@message(83, bytes_max=CARRIER_BYTES_MAX)
 @dataclass(frozen=True, slots=True)
 class Propose(Message):
     """The leader of a term asks a voter to accept a record."""

@@ -36,13 +36,14 @@ from p2pswarm.wire.message import Message, Range, Size, encode, message
 
 QUARANTINED = 255  # instead of a place: no stage counts this microbatch; no group is so large
 TERM_BITS = 32  # a term has room for so many incarnations, and for so many generations
-RECORD_BYTES_MAX = 56 * 1024  # in a `Promise` it still fits into one frame of 60 KiB
+RECORD_BYTES_MAX = 128_000  # 1,024 members, 10 stages, 8,000 microbatches; docs/chain.md has more
+CARRIER_BYTES_MAX = RECORD_BYTES_MAX + 128  # of a message with a record and a few numbers
 RECORD_TAG = b"p2pswarm-record-1:"
 SIGNED_END = -(SIGNATURE_BYTES + 2)  # msgpack writes c4 40 and the 64 bytes, at the very end
 DIGEST_BYTES = 32
 MEMORY_BYTES = 8  # enough that no two files of one voter have the same
 NO_DIGEST = bytes(DIGEST_BYTES)  # `prev` of the first record
-FIXED_BYTES = 1_200  # the fields that do not grow with stages, members and microbatches
+FIXED_BYTES = 1_280  # the fields that do not grow with stages, members and microbatches
 STAGE_BYTES = 80  # a stage's digests and headers
 CONTRIBUTOR_BYTES = 44  # a peer id and an incarnation
 CACHED = 64  # records whose digest and signature were computed a moment ago
@@ -89,7 +90,7 @@ class StageCommit(Message):
 
     members: Annotated[tuple[Contributor, ...], Size(GROUP_MAX)]
     """In the order of the group that averaged; none but in a COMMIT."""
-    holders: Annotated[bytes, Size(RECORD_BYTES_MAX)]
+    holders: Annotated[bytes, Size(MICROBATCHES_MAX)]
     """One byte a microbatch, in order: the index in `members` of the one that counted it.
 
     QUARANTINED, in all stages alike, for one that is not finite: it counts as zeros.
@@ -103,7 +104,7 @@ class StageCommit(Message):
     """Of the reduced gradient, before clipping; empty but in a COMMIT."""
 
 
-@message(80)
+@message(80, bytes_max=CARRIER_BYTES_MAX)
 @dataclass(frozen=True, slots=True)
 class CommitRecord(Message):
     """A decided step, signed by its coordinator; an answer to `FetchRecords`, too."""
@@ -205,6 +206,15 @@ def members_that_fit(stages: int, microbatches: int) -> int:
     """
     left = RECORD_BYTES_MAX - FIXED_BYTES - stages * (STAGE_BYTES + microbatches)
     return left // CONTRIBUTOR_BYTES
+
+
+def about_bytes(record: CommitRecord) -> int:
+    """About how long a record is, without encoding it; never less than it is."""
+    counts = sum(
+        STAGE_BYTES + len(stage.holders) + CONTRIBUTOR_BYTES * len(stage.members)
+        for stage in record.stages
+    )
+    return FIXED_BYTES + counts
 
 
 def first_number(term: int) -> int:

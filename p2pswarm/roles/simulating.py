@@ -35,6 +35,7 @@ from p2pswarm.plan.device_file import SiteDevices
 from p2pswarm.plan.shipped import RegionNetwork, shipped_network
 from p2pswarm.roles.day_picture import day_format, draw_day
 from p2pswarm.roles.device_settings import read_devices
+from p2pswarm.roles.run_matching import check_records
 from p2pswarm.settings import load
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.day import DayConfig, SimDay
@@ -131,6 +132,7 @@ def planned_day(asked: Asked) -> PlannedDay:
     listed = [entry for entry in given.device for _ in range(entry.count)]
     run, count = settings.run, len(listed)
     _check_count(asked.devices, count, run.stages)
+    check_records(run)  # as a trainer does: servers without room would be declined for ever
     network = _network(asked, asked.network or given.network, listed)
     trace = trace_of(asked.trace) if asked.trace else _everybody(count, asked.hours)
     there = tuple(stays(trace, count, asked.hours, Random(f"stays {asked.seed}")))

@@ -2,9 +2,10 @@
 
 The first frame is an opening: one byte for the kind (call or stream), the caller's
 deadline, and a message. Every later frame is one byte of status and a message. Status
-0 is a good message. Any other status ends the stream with an error, which the other
-side raises as the same class. The deadline is relative, because clocks differ; the
-time on the way to the peer is not subtracted.
+0 is a good message, 255 a part of one that is longer than a frame (`rpc/parts.py`).
+Any other status ends the stream with an error, which the other side raises as the same
+class. The deadline is relative, because clocks differ; the time on the way to the peer
+is not subtracted.
 
 Units:   milliseconds on the wire (u32, 0 = no deadline); seconds elsewhere.
 Errors:  BadMessage for bytes of another format; ValueError for a message that is too large.
@@ -45,19 +46,30 @@ from p2pswarm.errors import (
     UnknownLink,
     Unusable,
 )
-from p2pswarm.wire.message import Message, Range, Size, decode, encode, message
+from p2pswarm.rpc.parts import FRAME_BYTES_MAX, GOOD, MORE, cut
+from p2pswarm.wire.message import (
+    MESSAGE_BYTES_MAX,
+    Message,
+    Range,
+    Size,
+    class_at,
+    decode,
+    encode,
+    longest,
+    message,
+)
 
 log = logging.getLogger(__name__)
 
 DETAIL_CHARS = 200  # of an error, so that it fits one line
 RETRY_AFTER_MAX_S = 3600.0
 DEADLINE_MAX_MS = (1 << 32) - 1  # 49 days
-FRAME_BYTES_MAX = 60 * 1024  # the largest message of the transport
 RESET_GIVEN_UP = 16  # the caller no longer wants the answer
 RESET_LATE = 17  # the handler was stopped at the caller's deadline
 RESET_LEAVING = 18  # the handler was stopped because its process ends
-GOOD = b"\0"
+LONG = b"\3"  # instead of a kind: the first part of a call whose request is longer than a frame
 _OPENING = struct.Struct(">BI")
+OPENING_BYTES = _OPENING.size
 
 # The numbers never change; a new class gets the next one. The first class that matches
 # an error gives its number, so subclasses come before their parents.
@@ -133,10 +145,30 @@ def error_of(status: int, failure: Failure) -> SwarmError:
 
 def pack_opening(kind: Kind, timeout_s: float | None, body: bytes) -> bytes:
     """The first frame of a stream; `body` is an encoded message."""
+    return _fitting(_OPENING.pack(kind, _timeout_ms(timeout_s)) + body)
+
+
+def pack_call(timeout_s: float | None, body: bytes) -> tuple[bytes, ...]:
+    """The frames of a call's request, nearly always one; `body` is an encoded message."""
+    if fits(body, OPENING_BYTES):
+        return (_OPENING.pack(Kind.UNARY, _timeout_ms(timeout_s)) + body,)
+    return cut(_OPENING.pack(LONG[0], _timeout_ms(timeout_s)), body)
+
+
+def fits(body: bytes, head_bytes: int) -> bool:
+    """Whether an encoded message fits one frame; ValueError if it must and does not."""
+    size = head_bytes + len(body)
+    if size <= FRAME_BYTES_MAX:
+        return True
+    if longest(class_at(body)) <= MESSAGE_BYTES_MAX:
+        raise ValueError(f"a message of {size} bytes is over {FRAME_BYTES_MAX}")
+    return False
+
+
+def _timeout_ms(timeout_s: float | None) -> int:
     if timeout_s is None:
-        return _fitting(_OPENING.pack(kind, 0) + body)
-    timeout_ms = min(max(math.ceil(timeout_s * 1e3), 1), DEADLINE_MAX_MS)
-    return _fitting(_OPENING.pack(kind, timeout_ms) + body)
+        return 0
+    return min(max(math.ceil(timeout_s * 1e3), 1), DEADLINE_MAX_MS)
 
 
 def unpack_opening(frame: bytes) -> tuple[Kind, float | None, Message]:
@@ -151,9 +183,18 @@ def unpack_opening(frame: bytes) -> tuple[Kind, float | None, Message]:
     return kind, timeout_ms / 1e3 if timeout_ms else None, request
 
 
-def pack_good(good: Message) -> bytes:
-    """A frame that carries a message."""
-    return _fitting(GOOD + encode(good))
+def unpack_deadline(frame: bytes) -> float | None:
+    """The deadline in the first frame of a long call: seconds from now, or None."""
+    if len(frame) < OPENING_BYTES:
+        raise BadMessage(f"an opening of {len(frame)} bytes")
+    timeout_ms = _OPENING.unpack_from(frame)[1]
+    return timeout_ms / 1e3 if timeout_ms else None
+
+
+def pack_good(good: Message) -> tuple[bytes, ...]:
+    """The frames that carry a message, nearly always one."""
+    body = encode(good)
+    return (GOOD + body,) if fits(body, len(GOOD)) else cut(MORE, body)
 
 
 def pack_error(error: SwarmError) -> bytes:
@@ -202,14 +243,14 @@ def error_for_caller(error: Exception, request: Message) -> SwarmError:
     return Refused("internal error")
 
 
-def pack_outcome(outcome: Message | SwarmError | None, request: Message) -> bytes:
-    """The last frame of a call; a reply that cannot be encoded is our bug."""
+def pack_outcome(outcome: Message | SwarmError | None, request: Message) -> tuple[bytes, ...]:
+    """The frames of a call's reply; one that cannot be encoded is our bug."""
     if isinstance(outcome, SwarmError):
-        return pack_error(outcome)
+        return (pack_error(outcome),)
     try:
         return pack_good(outcome)  # type: ignore[arg-type]  # None is a TypeError there
     except (TypeError, ValueError) as error:
-        return pack_error(error_for_caller(error, request))
+        return (pack_error(error_for_caller(error, request)),)
 
 
 def _fitting(frame: bytes) -> bytes:

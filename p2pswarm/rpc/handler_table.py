@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 from p2pswarm.errors import BadMessage, NotServing
 from p2pswarm.rpc.base import StreamHandler, UnaryHandler
-from p2pswarm.rpc.framing import Kind, unpack_opening
-from p2pswarm.wire.message import Message, UnknownCode
+from p2pswarm.rpc.framing import OPENING_BYTES, Kind, unpack_deadline, unpack_opening
+from p2pswarm.rpc.parts import Assembly
+from p2pswarm.wire.message import Message, UnknownCode, decode
 
 M = TypeVar("M", bound=Message)
 
@@ -41,11 +42,11 @@ class HandlerTable:
         """Serve streams that open with one message type."""
         self._stream[opening] = handler
 
-    def unary(self, request: Message) -> UnaryHandler[Any]:
-        """The handler of a call; raises NotServing if there is none."""
-        handler = self._unary.get(type(request))
+    def unary(self, request: type[Message]) -> UnaryHandler[Any]:
+        """The handler of calls of a class; raises NotServing if there is none."""
+        handler = self._unary.get(request)
         if handler is None:
-            raise NotServing(f"no calls of {type(request).__name__} here")
+            raise NotServing(f"no calls of {request.__name__} here")
         return handler
 
     def stream(self, opening: Message) -> StreamHandler[Any]:
@@ -54,6 +55,35 @@ class HandlerTable:
         if handler is None:
             raise NotServing(f"no streams of {type(opening).__name__} here")
         return handler
+
+
+class LongOpening:
+    """A request that comes in parts, and the deadline that its first one told."""
+
+    __slots__ = ("_parts", "kind", "timeout_s")
+
+    def __init__(self, parts: Assembly, kind: type[Message], timeout_s: float | None) -> None:
+        self.kind = kind
+        """The class of the request."""
+        self.timeout_s = timeout_s
+        self._parts = parts
+
+    def add(self, frame: bytes) -> Opening | None:
+        """Take the next frame; the request, if it is whole."""
+        whole = self._parts.add(frame)
+        return Opening(Kind.UNARY, self.timeout_s, decode(whole.body)) if whole else None
+
+
+def read_long_opening(frame: bytes, *, ended: bool) -> LongOpening:
+    """Read the first part of a long request; NotServing if its kind is not known here."""
+    timeout_s, parts = unpack_deadline(frame), Assembly()
+    try:
+        kind = parts.begin(frame, OPENING_BYTES)
+    except UnknownCode as error:
+        raise NotServing(str(error)) from None
+    if ended:
+        raise BadMessage("a long request that ends with its first part")
+    return LongOpening(parts, kind, timeout_s)
 
 
 def read_opening(frame: bytes, *, ended: bool) -> Opening:

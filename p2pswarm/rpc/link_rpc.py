@@ -19,18 +19,20 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from p2pswarm.closing import Closing
-from p2pswarm.errors import BadMessage, Late, NotServing, PeerError, SwarmError
+from p2pswarm.errors import BadMessage, Busy, Late, NotServing, PeerError, SwarmError
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.net.address_groups import network_of
 from p2pswarm.rpc.base import CardSource, StreamHandler, UnaryHandler
 from p2pswarm.rpc.card_news import ANSWER_S, CardHeard, CardNews
-from p2pswarm.rpc.concurrency_limit import HandlerLimits
+from p2pswarm.rpc.concurrency_limit import ConcurrencyLimit, HandlerLimits
 from p2pswarm.rpc.framing import (
+    LONG,
     RESET_GIVEN_UP,
     RESET_LATE,
     Kind,
     error_for_caller,
     is_good,
+    pack_call,
     pack_error,
     pack_good,
     pack_opening,
@@ -39,8 +41,10 @@ from p2pswarm.rpc.framing import (
     unpack_good,
 )
 from p2pswarm.rpc.handler_pool import HandlerPool, HandlerRequest
-from p2pswarm.rpc.handler_table import HandlerTable, Opening, read_opening
+from p2pswarm.rpc.handler_table import HandlerTable, Opening, read_long_opening, read_opening
 from p2pswarm.rpc.listeners import Listeners, StreamListener
+from p2pswarm.rpc.long_request import AT_ONCE, LongRequest, LongRequestUser
+from p2pswarm.rpc.parts import Assembly
 from p2pswarm.rpc.stream import RpcStream, held, within
 from p2pswarm.transport.card import Card
 from p2pswarm.transport.endpoint import Endpoint, Link
@@ -53,7 +57,7 @@ from p2pswarm.transport.events import (
 )
 from p2pswarm.transport.link_table import Reach
 from p2pswarm.transport.reply_memory import STREAM_BYTES
-from p2pswarm.wire.message import Message, encode
+from p2pswarm.wire.message import Message, decode, encode
 
 log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Message)
@@ -62,22 +66,32 @@ M = TypeVar("M", bound=Message)
 class _PendingCall:
     """A caller that waits for the reply of one call."""
 
-    __slots__ = ("waiter",)
+    __slots__ = ("_parts", "waiter")
     once = True
 
     def __init__(self, waiter: asyncio.Future[Message]) -> None:
         self.waiter = waiter
+        self._parts: Assembly | None = None
 
     def data(self, frame: bytes, *, ended: bool) -> None:
-        if not ended:
-            raise BadMessage("a call has one reply")
-        if not is_good(frame):
+        if self._parts is not None or not ended:
+            self._part(frame, ended=ended)
+        elif not is_good(frame):
             self.fail(unpack_error(frame))
         elif not self.waiter.done():
             self.waiter.set_result(unpack_good(frame))
 
+    def _part(self, frame: bytes, *, ended: bool) -> None:
+        """Take a part of a reply that is longer than a frame; its credit waits for the end."""
+        self._parts = self._parts or Assembly()
+        whole = self._parts.add(frame)
+        if ended != (whole is not None):
+            raise BadMessage("a call has one reply")
+        if whole is not None and not self.waiter.done():
+            self.waiter.set_result(decode(whole.body))
+
     def credit(self) -> None:
-        """Do nothing: a request is one frame, so nothing waits for credit."""
+        """Do nothing: a request is sent at once, so nothing waits for credit."""
 
     def fail(self, error: SwarmError) -> None:
         if not self.waiter.done():
@@ -100,7 +114,7 @@ class _RunningCall:
         raise BadMessage(f"{len(frame)} bytes after a request (ended: {ended})")
 
     def credit(self) -> None:
-        """Do nothing: a reply is one frame, so nothing waits for credit."""
+        """Do nothing: a reply is sent at once, so nothing waits for credit."""
 
     def fail(self, error: SwarmError) -> None:
         """Cancel the handler, because nobody wants the reply any more."""
@@ -120,12 +134,15 @@ class _RunningCall:
         self._link.reset(self._stream, code)
 
 
-def _send_reply(link: Link, stream: int, frame: bytes) -> None:
-    """Send a reply, unless it is long and too much is unread on this link, or on all together."""
-    if len(frame) > STREAM_BYTES and not link.takes(len(frame)):
+def _send_reply(link: Link, stream: int, frames: tuple[bytes, ...]) -> None:
+    """Send a reply, unless it is large and too much is unread on this link, or on all together."""
+    nbytes = len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
+    if nbytes > STREAM_BYTES and not link.takes(nbytes):
         link.reset(stream, RESET_LATE)
-    else:
-        link.send(stream, frame, ended=True)
+        return
+    for part in frames[:-1]:
+        link.send(stream, part, ended=False)
+    link.send(stream, frames[-1], ended=True)
 
 
 class LinkRpc(Closing):
@@ -140,6 +157,7 @@ class LinkRpc(Closing):
         self._handlers = HandlerTable()
         self._listeners: Listeners[Link] = Listeners()
         self._pools = {kind: HandlerPool(config or HandlerLimits()) for kind in Kind}
+        self._long = ConcurrencyLimit(AT_ONCE)
         endpoint.on_event = self._on_event
         endpoint.on_card = self._tell_card
         self.serve_unary(CardNews, self._on_card)
@@ -175,8 +193,10 @@ class LinkRpc(Closing):
                 link = await self._endpoint.link(to)
                 left_s = (scope.when() or 0.0) - loop.time()
                 caller = _PendingCall(loop.create_future())
-                frame = pack_opening(Kind.UNARY, left_s, body)
-                listeners, stream = self._open(link, frame, caller, ended=True)
+                frames = pack_call(left_s, body)
+                listeners, stream = self._open(link, frames[0], caller, ended=len(frames) == 1)
+                for frame in frames[1:]:
+                    link.send(stream, frame, ended=frame is frames[-1])
                 try:
                     return await caller.waiter
                 finally:
@@ -283,10 +303,36 @@ class LinkRpc(Closing):
             link.reset(event.stream, RESET_REFUSED)
             return
         try:
+            if event.data[:1] == LONG:
+                self._start_long(link, event)
+                return
             opening = read_opening(event.data, ended=event.ended)
-        except NotServing as error:
+        except (NotServing, Busy) as error:
             link.send(event.stream, pack_error(error), ended=True)
             return
+        self._serve(link, event, opening)
+
+    def _start_long(self, link: Link, event: StreamOpened) -> None:
+        """Take the first part of a request that is longer than a frame."""
+        begun = read_long_opening(event.data, ended=event.ended)
+        self._handlers.unary(begun.kind)
+        stream, listeners = event.stream, self._listeners.of(link)
+        peer, network = link.peer, network_of(link.remote.host)
+        self._long.enter(peer, network)
+        link.consumed(stream, len(event.data))
+
+        def serve(last: StreamOpened, opening: Opening) -> None:
+            del listeners[stream]
+            self._serve(link, last, opening)
+
+        def drop() -> None:
+            listeners.pop(stream, None)
+
+        user = LongRequestUser(serve, drop, lambda: self._long.leave(peer, network))
+        listeners[stream] = LongRequest(link, stream, begun, user)
+
+    def _serve(self, link: Link, event: StreamOpened, opening: Opening) -> None:
+        """Serve a request that is here."""
         try:
             if opening.kind is Kind.UNARY:
                 self._answer(link, event, opening)
@@ -300,7 +346,7 @@ class LinkRpc(Closing):
 
     def _answer(self, link: Link, event: StreamOpened, opening: Opening) -> None:
         request = opening.request
-        outcome = self._handlers.unary(request)(link.peer, request)
+        outcome = self._handlers.unary(type(request))(link.peer, request)
         if isinstance(outcome, Message):
             _send_reply(link, event.stream, pack_good(outcome))
         else:

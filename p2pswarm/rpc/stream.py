@@ -26,7 +26,8 @@ from p2pswarm.rpc.framing import (
     unpack_good,
 )
 from p2pswarm.rpc.inbox import Inbox
-from p2pswarm.wire.message import Message
+from p2pswarm.rpc.parts import MORE, Assembly, LongMessage
+from p2pswarm.wire.message import Message, decode
 
 
 class StreamTransport(Protocol):
@@ -83,6 +84,8 @@ class RpcStream:
         self._scopes: dict[asyncio.Timeout, None] = {}
         """The waits for bulk bytes, which end when the stream fails."""
         self._finished = False
+        self._parts: Assembly | None = None
+        """Of a message that is longer than a frame and not whole yet."""
 
     @property
     def peer(self) -> PeerId:
@@ -91,14 +94,15 @@ class RpcStream:
 
     async def send(self, message: Message) -> None:
         """Send one message when the stream has credit; see `Stream`."""
-        frame = pack_good(message)
+        frames = pack_good(message)
         self._check_open()
         while not self._transport.writable(self.stream):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._writers.append(waiter)
             await waiter
             self._check_open()
-        self._transport.send(self.stream, frame, ended=False)
+        for frame in frames:  # at once: nothing comes between the parts of a message
+            self._transport.send(self.stream, frame, ended=False)
 
     async def receive(self) -> Message | None:
         """The next message, or None at a good end; see `Stream`."""
@@ -110,12 +114,12 @@ class RpcStream:
                 await self._reader
             finally:
                 self._reader = None
-        frame: bytes | None = self._inbox.take()
-        if frame is None:
+        item: bytes | LongMessage | None = self._inbox.take()
+        if item is None:
             return None
-        self._transport.consumed(self.stream, len(frame))
+        self._give_back(item)
         try:
-            return unpack_good(frame)
+            return unpack_good(item) if isinstance(item, bytes) else decode(item.body)
         except BadMessage:
             self._transport.close()
             raise
@@ -147,6 +151,9 @@ class RpcStream:
 
     def data(self, frame: bytes, *, ended: bool) -> None:
         """Take a frame from the transport."""
+        if self._parts is not None or frame[:1] == MORE:
+            self._part(frame, ended=ended)
+            return
         if ended and frame and not is_good(frame):
             self._transport.consumed(self.stream, len(frame))
             self.fail(unpack_error(frame))
@@ -156,6 +163,26 @@ class RpcStream:
         if ended:
             self._inbox.finish(None)
         self._wake_reader()
+
+    def _part(self, frame: bytes, *, ended: bool) -> None:
+        """Take a part of a message that is longer than a frame."""
+        self._parts = self._parts or Assembly()
+        whole = self._parts.add(frame)
+        if whole is None:
+            if ended:
+                raise BadMessage("a stream that ends within a message")
+            return
+        self._parts = None
+        self._inbox.put(whole)
+        if ended:
+            self._inbox.finish(None)
+        self._wake_reader()
+
+    def _give_back(self, item: bytes | LongMessage) -> None:
+        """Give back the credit of a message that nobody holds any more."""
+        lengths = (len(item),) if isinstance(item, bytes) else item.frames_bytes
+        for nbytes in lengths:
+            self._transport.consumed(self.stream, nbytes)
 
     def credit(self) -> None:
         """Wake the writers: the stream is writable again."""
@@ -175,8 +202,11 @@ class RpcStream:
     def finish(self, outcome: Message | SwarmError | None) -> None:
         """End our half, well or with an error; what still comes is dropped."""
         self._finished = True
-        for frame in self._inbox.clear():
-            self._transport.consumed(self.stream, len(frame))
+        for item in self._inbox.clear():
+            self._give_back(item)
+        for nbytes in self._parts.frames_bytes if self._parts else ():
+            self._transport.consumed(self.stream, nbytes)
+        self._parts = None
         last = pack_error(outcome) if isinstance(outcome, SwarmError) else b""
         self._transport.send(self.stream, last, ended=True)
 

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from p2pswarm.errors import BadHandshake, DialFailed, NotServing
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.rpc.concurrency_limit import HandlerLimits
-from p2pswarm.rpc.framing import Kind, error_for_caller
+from p2pswarm.rpc.framing import Kind, error_for_caller, pack_opening
 from p2pswarm.rpc.handler_pool import HandlerRequest
 from p2pswarm.rpc.stream import RpcStream, held, within
 from p2pswarm.sim.call import SimCall, SimPeer
@@ -78,6 +78,7 @@ class SimRpc(SimPeer):
     ) -> AsyncIterator[RpcStream]:
         """Open a stream; see `Rpc`."""
         body = encode(opening)
+        pack_opening(Kind.STREAM, timeout_s, body)  # what opens a stream fits one frame
         async with within(timeout_s, f"stream with {to.address}"):
             server = await self.connect(to)
             here = connect_streams(self, server, (self.buffers, server.buffers))

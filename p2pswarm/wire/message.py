@@ -34,11 +34,15 @@ from p2pswarm.errors import BadMessage
 
 MESSAGE_BYTES_MAX = 64 * 1024  # one control record; a mux frame of 60 KiB fits with its header
 STR_CHARS_MAX = 256  # enough for a name, an address, or a reason of one line
-BYTES_MAX = 60 * 1024  # one mux frame
+LONG_BYTES_MAX = 126 * 1024  # of a kind that may be longer than a frame: half a stream's window
+BYTES_MAX = 60 * 1024  # one mux frame; a field of a long message may name more
 ITEMS_MAX = 4096  # items of a tuple, here and in msgpack's own reader
 DEPTH_MAX = 16  # how deep messages and tuples nest; no message needs more than 4
 CODE_MAX = 65535
 INT_MAX = 2**63 - 1
+ARRAY_16 = b"\xdc"  # msgpack: two bytes of length follow
+FIX_ARRAY = 0x9  # the upper half of the only byte before the items of an array of up to 15
+CODE_BYTES = dict.fromkeys(range(128), 0) | {0xCC: 1, 0xCD: 2}  # behind a code's first byte
 SHOWN_CHARS_MAX = 40  # at most so much of a wrong value in an error text: the peer chose it
 
 
@@ -107,14 +111,20 @@ class _MessageLayout:
 
 _message_layouts: dict[type, _MessageLayout] = {}
 _readers: dict[int, Callable[[Sequence[Any]], Any]] = {}
-_codes: dict[type, int] = {}
+_classes: dict[int, type[Message]] = {}
+_longest: dict[type, int] = {}
 _writers: dict[type, tuple[int, Callable[[Any], list[Any]]]] = {}
 _pack = msgpack.Packer(autoreset=True, buf_size=MESSAGE_BYTES_MAX).pack
 _unpack = msgpack.unpackb
 
 
-def message(code: int) -> Callable[[type[M]], type[M]]:
-    """Register a frozen dataclass under a code of its own, 1..65535."""
+def message(code: int, bytes_max: int = MESSAGE_BYTES_MAX) -> Callable[[type[M]], type[M]]:
+    """Register a frozen dataclass under a code of its own, 1..65535.
+
+    With a `bytes_max` above MESSAGE_BYTES_MAX it may be longer than a frame, and travels in parts.
+    """
+    if bytes_max > LONG_BYTES_MAX:
+        raise ValueError(f"a message of {bytes_max} bytes, over {LONG_BYTES_MAX}")
 
     def register(cls: type[M]) -> type[M]:
         if not 1 <= code <= CODE_MAX:
@@ -124,6 +134,8 @@ def message(code: int) -> Callable[[type[M]], type[M]]:
         layout = _message_layout(cls)
         _readers[code] = layout.read
         _writers[cls] = code, layout.write
+        _classes[code] = cls
+        _longest[cls] = bytes_max
         return cls
 
     return register
@@ -135,9 +147,29 @@ def encode(m: Message) -> bytes:
     if writer is None:
         raise TypeError(f"{type(m).__name__} is not a registered message")
     data: bytes = _pack((writer[0], *writer[1](m)))
-    if len(data) > MESSAGE_BYTES_MAX:
-        raise ValueError(f"{type(m).__name__}: {len(data)} bytes, over {MESSAGE_BYTES_MAX}")
+    if len(data) > MESSAGE_BYTES_MAX and len(data) > longest(type(m)):
+        raise ValueError(f"{type(m).__name__}: {len(data)} bytes, over {longest(type(m))}")
     return data
+
+
+def longest(cls: type[Message]) -> int:
+    """How many bytes a message of a class may have; above MESSAGE_BYTES_MAX it may be long."""
+    return _longest[cls]
+
+
+def class_at(start: bytes | memoryview) -> type[Message]:
+    """The class of the message that begins with these bytes: 6 are enough.
+
+    Raises UnknownCode, or BadMessage if no message begins so.
+    """
+    at = 3 if start[:1] == ARRAY_16 else 1
+    width = CODE_BYTES.get(start[at]) if len(start) > at else None
+    if width is None or len(start) <= at + width or not (at > 1 or start[0] >> 4 == FIX_ARRAY):
+        raise BadMessage("no array that starts with a code")
+    code = int.from_bytes(start[at + bool(width) : at + 1 + width])
+    if code not in _classes:
+        raise UnknownCode(f"unknown code {code}")
+    return _classes[code]
 
 
 def decode(data: bytes | memoryview) -> Message:
@@ -150,8 +182,8 @@ def decode(data: bytes | memoryview) -> Message:
 
 
 def _decode(data: bytes | memoryview) -> Message:
-    if len(data) > MESSAGE_BYTES_MAX:
-        raise ValueError(f"{len(data)} bytes, over {MESSAGE_BYTES_MAX}")
+    if len(data) > MESSAGE_BYTES_MAX and len(data) > (most := longest(class_at(data))):
+        raise ValueError(f"{len(data)} bytes, over {most}")
     row = _unpack(
         data,
         use_list=False,
@@ -237,7 +269,7 @@ def _plain_check(hint: Any, notes: tuple[Any, ...], where: str) -> Check:
     if hint is str:
         return _sized_check(str, _size(notes, STR_CHARS_MAX, BYTES_MAX, where), where)
     if hint is bytes:
-        return _sized_check(bytes, _size(notes, BYTES_MAX, BYTES_MAX, where), where)
+        return _sized_check(bytes, _size(notes, BYTES_MAX, LONG_BYTES_MAX, where), where)
     raise TypeError(f"{where}: {hint!r} cannot travel in a message")
 
 

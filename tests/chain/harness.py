@@ -131,3 +131,29 @@ def chain_of(length: int, origin: Genesis | None = None) -> tuple[Chain, list[Co
 
 def short(record: CommitRecord) -> str:
     return digest(record).hex()[:8]
+
+
+LONG_MICROBATCHES = 65_000
+"""So many counts make a record longer than a frame."""
+
+
+def long_genesis(trainers: str = "ab", voters: str = "abc") -> Genesis:
+    return replace(genesis(trainers, voters), microbatches=LONG_MICROBATCHES)
+
+
+def long_commit(head: ChainHead, by: str = "a", term: int = 1) -> CommitRecord:
+    """A record of so many counts, all of them of two members in turns."""
+    counts = bytes([0, 1]) * (LONG_MICROBATCHES // 2)
+    stage = stage_commit(head.version, term, holders=counts)
+    first = head.version * LONG_MICROBATCHES
+    return commit(head, by, term, count=LONG_MICROBATCHES, first=first, stages=(stage,))
+
+
+def long_chain(length: int) -> list[CommitRecord]:
+    """The records of a chain that `a` has made."""
+    chain = Chain(long_genesis())
+    records = []
+    for _ in range(length):
+        records.append(long_commit(chain.head))
+        chain.append(records[-1])
+    return records

@@ -8,6 +8,7 @@ from p2pswarm.chain.chain_file import ChainFile
 from p2pswarm.chain.memory_file import MemoryChain
 from p2pswarm.chain.messages import Prepare, Propose
 from p2pswarm.errors import Unusable
+from p2pswarm.wire.message import encode
 
 GENESIS = genesis()
 MEMORY = b"memory 1"
@@ -93,6 +94,16 @@ def test_a_node_may_keep_the_newest_records_alone():
     assert list(memory.records(1, 9)) == []
     with pytest.raises(ValueError, match="cannot be read again"):
         memory.restored(GENESIS)
+
+
+def test_a_node_may_keep_as_many_bytes_of_records_as_it_has_room_for():
+    size = len(encode(RECORDS[0]))
+    memory = MemoryChain(MEMORY, records_max=9, bytes_max=2 * size)
+    for number in (0, 1, 2, 2):
+        memory.append(propose(number))
+
+    assert list(memory.copy().records(1, 9)) == RECORDS[1:3]
+    assert list(memory.records(0, 9)) == []
 
 
 def test_entries_that_are_no_chain_are_refused():

@@ -1,13 +1,18 @@
 from dataclasses import replace
 
 import pytest
-from chain.harness import back, chain_of, commit, genesis, key, peer, stage_commit, unsigned
+from chain.harness import back, chain_of, commit, genesis, key, peer, unsigned
 
+from p2pswarm.chain.messages import Promise, Propose
 from p2pswarm.chain.record import (
+    CARRIER_BYTES_MAX,
     RECORD_BYTES_MAX,
+    RECORD_TAG,
+    SIGNED_END,
     Contributor,
     StageCommit,
     VoterId,
+    about_bytes,
     authentic,
     digest,
     first_number,
@@ -15,7 +20,8 @@ from p2pswarm.chain.record import (
     sign,
     term_of,
 )
-from p2pswarm.wire.message import decode, encode
+from p2pswarm.swarm.messages.types import GROUP_MAX
+from p2pswarm.wire.message import LONG_BYTES_MAX, decode, encode
 
 
 def test_a_record_comes_back_from_its_bytes_with_the_same_digest():
@@ -86,26 +92,55 @@ def full(stages: int, microbatches: int, members: int):
     )
 
 
-@pytest.mark.parametrize(("stages", "microbatches"), [(1, 8), (10, 1_000), (256, 16), (4, 10_000)])
+@pytest.mark.parametrize(
+    ("stages", "microbatches"), [(1, 8), (10, 1_000), (256, 16), (4, 10_000), (10, 8_000)]
+)
 def test_so_many_members_fit_into_a_record(stages, microbatches):
-    members = min(members_that_fit(stages, microbatches), 64 * stages)
+    members = min(members_that_fit(stages, microbatches), GROUP_MAX * stages)
     assert members >= stages
 
     signed = sign(full(stages, microbatches, members), key("a"))
 
     assert len(encode(signed)) <= RECORD_BYTES_MAX
+    assert len(encode(signed)) <= about_bytes(signed) <= len(encode(signed)) + 40_000
+
+
+def test_a_thousand_members_ten_stages_and_eight_thousand_microbatches_fit():
+    assert members_that_fit(10, 8_000) >= 1_024
+
+
+def test_what_carries_the_longest_record_may_be_as_long():
+    record = sign(full(10, 8_000, members_that_fit(10, 8_000)), key("a"))
+    proposal = Propose(record.run, record.term, record)
+    promise = Promise(record.run, bytes(8), record.term, bytes(16), record.term, record)
+
+    assert all(len(encode(one)) > RECORD_BYTES_MAX - 500 for one in (record, proposal, promise))
+    assert [decode(encode(one)) for one in (record, proposal, promise)] == [
+        record,
+        proposal,
+        promise,
+    ]
+    assert CARRIER_BYTES_MAX <= LONG_BYTES_MAX
 
 
 def test_a_run_that_counts_too_much_has_no_record():
-    assert members_that_fit(64, 1_000) < 0
-    with pytest.raises(ValueError, match="fewer members or microbatches"):
-        sign(full(6, 10_000, 6), key("a"))
+    assert members_that_fit(64, 2_000) < 0
+    with pytest.raises(ValueError, match="over 128128"):
+        sign(full(6, 25_000, 6), key("a"))
 
 
 def test_a_record_over_the_limit_is_not_authentic_even_if_its_signature_is():
-    stage = stage_commit(0, 1, holders=bytes(RECORD_BYTES_MAX))
+    record = replace(full(2, 62_000, 2), key=key("a").public_key)
+    missing = CARRIER_BYTES_MAX - len(encode(record))
+    stage = replace(record.stages[0], holders=bytes(62_000 + missing))
+    long = replace(record, stages=(stage, record.stages[1]))
+    signature = key("a").sign(RECORD_TAG, encode(long)[:SIGNED_END])
 
-    assert not authentic(replace(commit(genesis().head()), stages=(stage,)))
+    assert len(encode(long)) == CARRIER_BYTES_MAX > RECORD_BYTES_MAX
+    assert not authentic(replace(long, signature=signature))
+    assert digest(long)  # it has a name
+    with pytest.raises(ValueError, match="over 128000: fewer members or microbatches"):
+        sign(long, key("a"))
 
 
 def test_numbers_of_one_term_are_below_those_of_the_next():

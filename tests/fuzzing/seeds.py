@@ -146,6 +146,17 @@ def chain_logs() -> Seeds:
     return [head, head + log_entry(RECORD), head + log_entry(RECORD)[:-3]]
 
 
+def long_messages() -> Seeds:
+    """A record in frames of 16 bytes, as a reply, and as a request in its first one."""
+    body = encode(RECORD)
+    rows = [body[at : at + 15] for at in range(0, len(body), 15)]
+    reply = [b"\xff" + row for row in rows[:-1]] + [b"\0" + rows[-1]]
+    first, rest = body[:11], body[11:]
+    later = [rest[at : at + 15] for at in range(0, len(rest), 15)]
+    request = [b"\3" + bytes(4) + first, *(b"\xff" + row for row in later[:-1])]
+    return [joined(*reply), joined(*request, b"\0" + later[-1])]
+
+
 def messages() -> Seeds:
     return [
         INTRODUCTION,
@@ -190,7 +201,8 @@ SEEDS: dict[str, Callable[[], Seeds]] = {
         pack_opening(Kind.UNARY, 1.0, encode(Ping())),
         pack_opening(Kind.STREAM, None, encode(Find(KEY))),
     ],
-    "reply": lambda: [pack_good(Ping()), pack_error(Busy("full", 0.5))],
+    "long_message": long_messages,
+    "reply": lambda: [*pack_good(Ping()), pack_error(Busy("full", 0.5))],
     "tensor_meta": tensors,
     "codec": encoded_tensors,
     "dht_request": lambda: [

@@ -42,6 +42,7 @@ from p2pswarm.errors import (
 )
 from p2pswarm.ids import Address, PeerId
 from p2pswarm.rpc import framing
+from p2pswarm.rpc.parts import Assembly
 from p2pswarm.settings import run_from_json
 from p2pswarm.state.partial_state import SLOT_HEAD_BYTES, slot_hash, slot_version
 from p2pswarm.swarm.manifest import MANIFEST_TAG, read_offer, signed_part
@@ -82,6 +83,20 @@ def opening(data: bytes) -> None:
     """The first frame of a stream."""
     with contextlib.suppress(BadMessage):
         framing.unpack_opening(data)
+
+
+@parser
+def long_message(data: bytes) -> None:
+    """The frames of messages that are longer than one, where a frame has 16 bytes."""
+    assembly, head = Assembly(frame_bytes=16), True
+    with contextlib.suppress(BadMessage):
+        for frame in parts(data):
+            if head and frame[:1] == framing.LONG:
+                framing.unpack_deadline(frame)
+                assembly.begin(frame, framing.OPENING_BYTES)
+            elif (whole := assembly.add(frame)) is not None:
+                decode(whole.body)
+            head = False
 
 
 @parser

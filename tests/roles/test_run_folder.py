@@ -112,7 +112,7 @@ def test_a_standby_says_why_it_waits(change, why):
 
 def test_a_step_that_no_record_has_room_for_is_refused_at_the_start():
     model = ModelConfig(layers=100)
-    large = RunConfig(stages=50, model=model, batch=BatchConfig(microbatches=2_000))
+    large = RunConfig(stages=50, model=model, batch=BatchConfig(microbatches=3_000))
 
     check_records(RUN)
     with pytest.raises(Unusable, match=r"lower run\.batch\.microbatches"):

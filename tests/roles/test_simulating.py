@@ -122,6 +122,15 @@ def test_what_cannot_be_played_is_one_line_with_the_remedy(files: Path, capsys):
     assert "lists 2 machines, and the run has 3 stages" in wrong(files, capsys)
 
 
+def test_a_run_whose_record_has_no_room_is_refused_as_a_trainer_does(files: Path, capsys):
+    (files / "run.toml").write_text(RUN.replace("microbatches = 16", "microbatches = 64_000"))
+
+    said = wrong(files, capsys)
+
+    assert "has a record with room for 0 servers, and the run begins with 2" in said
+    assert "lower run.batch.microbatches" in said
+
+
 def test_a_run_that_loses_its_weights_goes_back_to_its_checkpoint(files: Path, capsys):
     """Everybody is taken at once, and comes back."""
     trace = files / "all.json"

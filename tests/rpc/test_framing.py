@@ -113,7 +113,7 @@ def test_message_over_a_frame_is_our_mistake() -> None:
 
 
 def test_good_reply_survives_the_wire() -> None:
-    frame = pack_good(Note("well"))
+    (frame,) = pack_good(Note("well"))
 
     assert is_good(frame)
     assert unpack_good(frame) == Note("well")
@@ -200,18 +200,23 @@ def test_reset_tells_why() -> None:
 
 
 def test_reply_of_a_handler_is_a_good_frame() -> None:
-    assert unpack_good(pack_outcome(Note("done"), Note("ask"))) == Note("done")
+    (frame,) = pack_outcome(Note("done"), Note("ask"))
+
+    assert unpack_good(frame) == Note("done")
 
 
 def test_error_of_a_handler_is_an_error_frame() -> None:
-    assert type(unpack_error(pack_outcome(LinkLost("gone"), Note("ask")))) is LinkLost
+    (frame,) = pack_outcome(LinkLost("gone"), Note("ask"))
+
+    assert type(unpack_error(frame)) is LinkLost
 
 
 @pytest.mark.parametrize("outcome", [None, Bulky(bytes(FRAME_BYTES_MAX)), Bulky(bytes(70_000))])
 def test_reply_that_cannot_travel_is_a_refusal_and_is_logged(
     outcome: Message | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    arrived = unpack_error(pack_outcome(outcome, Note("ask")))
+    (frame,) = pack_outcome(outcome, Note("ask"))
+    arrived = unpack_error(frame)
 
     assert type(arrived) is Refused
     assert "Note" in caplog.text

@@ -119,10 +119,10 @@ ESCAPES = '"\\u001b[2J\\r\\n"'
     "config",
     [
         '{"version": %s, "run": {}}',
-        '{"version": 2, "run": {"name": %s}}',
-        '{"version": 2, "run": {"batch": %s}}',
-        '{"version": 2, "run": {%s: 1}}',
-        '{"version": 2, %s: 1}',
+        '{"version": 3, "run": {"name": %s}}',
+        '{"version": 3, "run": {"batch": %s}}',
+        '{"version": 3, "run": {%s: 1}}',
+        '{"version": 3, %s: 1}',
         "%s",
     ],
 )

@@ -61,6 +61,8 @@ def test_whole_message_is_bounded_whatever_its_fields():
     with pytest.raises(ValueError, match="over"):
         encode(everything(raw=bytes(BYTES_MAX), keys=(b"1234",) * 1000))
     with pytest.raises(BadMessage, match="over"):
+        decode(packed(65006, bytes(MESSAGE_BYTES_MAX)))
+    with pytest.raises(BadMessage, match="starts with a code"):
         decode(bytes(MESSAGE_BYTES_MAX + 1))
 
 
