@@ -9,10 +9,14 @@ do what their table has for n nodes, and of that ours do the share of their rate
 which one is taken is chance. What is charged to us, without a warning before a kill:
 
 * a newcomer computes nothing until its stage's state has come: weights and two moments, 12 bytes a
-  parameter, over 10 and over 1 Gbit/s, and 5 s; a mover serves its old stage until then
-* after a death the run stands for 3.6 s (bench/silent_host.py), and the dead node's share of the
-  step so far is done again through all stages; a step takes what it takes with 24 nodes
+  parameter, over 10 and over 1 Gbit/s, and 5 s; a mover serves its old stage until then, if its 48
+  GB hold both stages, and else leaves first
+* after a death the run stands for 3.6 s (bench/silent_host.py), and what the dead node has summed
+  in this step is done again by what is left of its stage; a step takes what it takes with 24 nodes
 * a stage that has lost its last weights costs 5 minutes (checkpoints each ten), and the load
+
+Rows with `ships` false are of a thing that is not built (docs/training.md, "Copies of sums"): each
+server gives a mate a copy of its sum, over half of its line at most.
 
 `own` is the share of what the present nodes could do at our own fault-free speed with so many,
 `linear` that of n times one node's speed: the thirtieth of what 30 do.
@@ -28,6 +32,7 @@ from typing import Any
 from fluid_swarm import FluidConfig, FluidSwarm
 
 from p2pswarm.config import BalanceConfig
+from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE, HELD_BYTES_PER_STATE_BYTE
 from p2pswarm.sim.traces import HOUR_S, Trace, stays
 
 FACTS = Path(__file__).with_name("oobleck.json")
@@ -38,9 +43,13 @@ PARAMETERS = {
     "GPT-3-2_7b": 2.7e9,
     "GPT-3-6_7b": 6.7e9,
 }
-STAGES = {"BERT-large": 2, "GPT-3-medium": 2, "GPT-3-2_7b": 3, "GPT-3-6_7b": 5}
-"""As few as 48 GB a node allow, with the memory to fetch another stage's state beside one's own."""
+STAGES = {"BERT-large": 2, "GPT-3-medium": 2, "GPT-3-2_7b": 3, "GPT-3-6_7b": 4}
+"""The largest model has as few as a node's memory allows; the others could do with fewer."""
+NODE_BYTES = 48e9
 STATE_BYTES_A_PARAMETER = 12
+GRADIENT_BYTES_A_PARAMETER = 4
+COPY_LEAST_S = 15.0  # no oftener than a detection takes some times over
+COPIED = ("GPT-3-6_7b",)
 LINKS_GBPS = (10.0, 1.0)
 NODES, STEP_NODES = 30, 24
 SILENT_S, ROLLBACK_S = 3.6, 300.0
@@ -69,7 +78,22 @@ def throughput_of(model: str, most: int) -> tuple[float, ...]:
     return 0.0, *table, *above
 
 
-def played(model: str, trace: Trace, seed: int, gbps: float) -> dict[str, float]:
+def holds_two_stages(model: str) -> bool:
+    """Whether a node has the memory for the state of another stage beside its own."""
+    state_bytes = PARAMETERS[model] * STATE_BYTES_A_PARAMETER / STAGES[model]
+    own_bytes = state_bytes * HELD_BYTES_PER_STATE_BYTE
+    return own_bytes + state_bytes * ENGINE_BYTES_PER_STATE_BYTE < NODE_BYTES
+
+
+def copies_of(model: str, gbps: float) -> tuple[float, float]:
+    """How often a node copies its sum to a mate, and how long that takes."""
+    takes_s = PARAMETERS[model] / STAGES[model] * GRADIENT_BYTES_A_PARAMETER * 8 / (gbps * 1e9)
+    return max(COPY_LEAST_S, 2 * takes_s), takes_s
+
+
+def played(
+    model: str, trace: Trace, seed: int, gbps: float, *, copies: bool = False
+) -> dict[str, float]:
     """One trace, one model, one order in which nodes are taken."""
     throughput = throughput_of(model, trace.most)
     stages = STAGES[model]
@@ -80,8 +104,10 @@ def played(model: str, trace: Trace, seed: int, gbps: float) -> dict[str, float]
         commit_s=samples / throughput[STEP_NODES],
         state_bytes=round(PARAMETERS[model] * STATE_BYTES_A_PARAMETER / stages),
         link_bytes_per_s=gbps * 1e9 / 8,
+        fetch_first=holds_two_stages(model),
         silent_s=SILENT_S,
         redo=True,
+        copies=copies_of(model, gbps) if copies else None,
         rollback_s=ROLLBACK_S,
         throughput=throughput,
     )
@@ -106,9 +132,16 @@ def table(traces: dict[str, Trace] | None = None, seeds: int = SEEDS) -> list[di
     for model in PARAMETERS:
         for name, trace in (traces or shipped()).items():
             theirs = {} if traces else _facts()["share_of_possible"][model][name]
-            for gbps in LINKS_GBPS:
-                runs = [played(model, trace, seed, gbps) for seed in range(1, seeds + 1)]
+            ways = [(gbps, ships) for gbps in LINKS_GBPS for ships in (True, False)]
+            for gbps, ships in ways:
+                if not ships and (traces or model not in COPIED):
+                    continue
+                runs = [
+                    played(model, trace, seed, gbps, copies=not ships)
+                    for seed in range(1, seeds + 1)
+                ]
                 row: dict[str, object] = {"model": model, "trace": name, "link_gbps": gbps}
+                row["ships"] = ships
                 for key in dict.fromkeys(key for run in runs for key in run):
                     row[key] = round(statistics.fmean(run.get(key, 0.0) for run in runs), 4)
                 row |= {

@@ -9,8 +9,9 @@ averaging, commits and the transfer of weights are the real ones, in virtual tim
 
 Then hours of a swarm that needs no move: the time of each microbatch jitters by 20 %, servers
 measure themselves and tell once a second, and the coordinator's part decides every few seconds.
-There is no network in it: a day has 4 million calls of stages. `--drift` lets each server's speed
-change by up to 20 % every ten minutes besides, so that moving may pay.
+There is no network in it: a day has 4 million calls of stages; who is to fetch first has all at the
+next step. `--drift` lets each server's speed change by up to 20 % every ten minutes besides, so
+that moving may pay.
 """
 
 import argparse
@@ -30,13 +31,10 @@ from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.swarm.messages.capacity import Capacity
 from p2pswarm.swarm.messages.membership import Load
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.balance import (
-    Balance,
-)
-from p2pswarm.trainer.balance_reports import (
-    OrderedMove,
-)
+from p2pswarm.trainer.balance import Balance
+from p2pswarm.trainer.balance_reports import OrderedMove, OrderedPreparation
 from p2pswarm.trainer.membership import Membership
+from p2pswarm.trainer.prepared_moves import StageDecided
 
 STAGES, SERVERS = 4, 24
 WORST = ((1.0,) * 6, (1.0,) * 2 + (2.0,) * 4, (2.0,) * 4 + (4.0,) * 2, (4.0,) * 6)
@@ -46,6 +44,7 @@ MICROBATCHES = 128
 STEPS = 27  # somewhat over 12 minutes at the best speed (3.7 a second: a step fills and drains)
 STATE_BYTES = 100 << 20  # four seconds of a 25 MB/s line
 FROM_S, TO_S = 600.0, 720.0
+SAME = dict.fromkeys(range(STAGES), StageDecided(b"state", b"gradient"))
 HOUR_S, ASK_S, JITTER, DRIFT_S = 3600.0, 5.0, 0.2, 600.0
 RULES = ("priced", "swarm", "off")
 
@@ -112,15 +111,15 @@ def played(
     return Played(rate, len(moves_s), last_s, lost)
 
 
-def quiet_moves(rule: str, hours: float, seed: int, *, drift: bool) -> int:
-    """How many servers move in hours of a swarm whose times only jitter."""
+def quiet_moves(hours: float, seed: int, free_bytes: int | None, *, drift: bool) -> int:
+    """How many servers `priced` moves in hours of a swarm whose times only jitter."""
     rng = random.Random(f"jitter {seed}")
     config = small_run(
         stages=STAGES,
         steps=10**6,
         min_replicas=1,
         batch=BatchConfig(microbatches=MICROBATCHES),
-        balance=BalanceConfig(rule=rule),
+        balance=BalanceConfig(),
     )
     members = Membership(STAGES)
     balance = Balance(config, members)
@@ -148,18 +147,21 @@ def quiet_moves(rule: str, hours: float, seed: int, *, drift: bool) -> int:
                 else:
                     meter.computed(f, clock[peer], backward=False)
                     meter.computed(b, clock[peer], backward=True)
-            told = Capacity.of(meter.measured(state_bytes=STATE_BYTES))
-            load = Load(rng.randrange(4), 0.0, 0.0, 0.0, 0, capacity=told)
+            told = meter.measured(state_bytes=STATE_BYTES, free_bytes=free_bytes)
+            load = Load(rng.randrange(4), 0.0, 0.0, 0.0, 0, capacity=Capacity.of(told))
             balance.loaded(members.of_peer(peer), load)
-        for report in balance.after_commit(ask, lambda _peer: False, now_s):
-            if isinstance(report, OrderedMove):
-                moves += 1
-                peer = report.incarnation.peer
-                members.end(report.incarnation)
-                member = members.admit(peer, "h:1", report.target, 0)
-                members.make_ready(member.incarnation)
-                balance.ready(peer)
-                true[peer] = true[peer][0], CapacityMeter(), true[peer][2]
+        changed = balance.changes(ask - 1, SAME, now_s)
+        asked = balance.after_commit(ask, lambda _peer: False, now_s)
+        for move in [one for one in asked if isinstance(one, OrderedPreparation)]:
+            balance.observed(move.incarnation, ask, SAME[move.target])
+        for move in [one for one in [*changed, *asked] if isinstance(one, OrderedMove)]:
+            moves += 1
+            peer = move.incarnation.peer
+            members.end(move.incarnation)
+            member = members.admit(peer, "h:1", move.target, 0)
+            members.make_ready(member.incarnation)
+            balance.ready(peer, now_s)
+            true[peer] = true[peer][0], CapacityMeter(), true[peer][2]
     return moves
 
 
@@ -196,7 +198,7 @@ def main() -> None:
             flush=True,
         )
     if options.hours:
-        moves = quiet_moves("priced", options.hours, options.seed, drift=options.drift)
+        moves = quiet_moves(options.hours, options.seed, room, drift=options.drift)
         results["quiet"] = {"hours": options.hours, "moves": moves, "drift": options.drift}
         print(f"{options.hours:g} h in which nobody needs to move: {moves} moves")
     if options.json:

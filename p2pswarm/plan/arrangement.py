@@ -12,10 +12,11 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from p2pswarm.plan.move_times import AWAY_PRIOR_S, NO_MOVES, MoveTimes
+
 LINK_ASSUMED_BYTES_PER_S = 12.5e6  # 100 Mbit/s, a slow line of a home, where nothing was measured
 LINK_LEAST_BYTES_PER_S = 1.25e5  # 1 Mbit/s: who says less is not worth waiting for, or lies
 LOAD_MAX_S = 1e6  # so that no sum of what peers say overflows
-JOIN_AND_WARM_UP_S = 5.0  # to join again, and until routers know how fast it is
 HELD_BYTES_PER_STATE_BYTE = 5 / 3  # at least: weights, two moments; a gradient's sum, its average
 ENGINE_BYTES_PER_STATE_BYTE = 11 / 6  # at most: the same, and weights in bfloat16
 ON_THEIR_WAY_BYTES = 36 << 20  # six pieces of 6 MiB, of three donors (docs/state.md)
@@ -65,8 +66,12 @@ class Arrangement:
     """Of one server."""
     moving: int = 0
     """So many are on their way from one stage to another."""
+    preparing: int = 0
+    """So many fetch another stage's state, and serve their own meanwhile."""
     fetch_first: bool = False
     """Servers with the memory for it fetch another stage's state before they leave their own."""
+    times: MoveTimes = NO_MOVES
+    """What a move takes beside the download."""
     usual: float = field(init=False, default=1.0)
     """The speed of a server that was not measured."""
     floor: int = field(init=False, default=1)
@@ -84,7 +89,7 @@ class Arrangement:
         link = statistics.median(links) if links else LINK_ASSUMED_BYTES_PER_S
         link = max(link, LINK_LEAST_BYTES_PER_S)
         largest = max((nbytes for nbytes in self.state_bytes if nbytes), default=0)
-        replace_s = JOIN_AND_WARM_UP_S + largest / link
+        replace_s = AWAY_PRIOR_S + largest / link
         floor = replicas_needed(self.deaths_per_s, replace_s, most)
         object.__setattr__(self, "floor", floor)
         object.__setattr__(self, "kept", max(floor, KEPT_LEAST))
@@ -130,21 +135,28 @@ class Arrangement:
         told = self.state_bytes[stage] if self.state_bytes else None
         return self.largest_state if told is None else told
 
-    def away_s(self, one: StagedServer, stage: int) -> float:
-        """How long a server computes nothing if it moves to a stage."""
-        if (
+    def may_fetch_first(self, one: StagedServer, stage: int) -> bool:
+        """Whether a server can hold a stage's state beside its own, as far as is known."""
+        return (
             self.fetch_first
             and one.free_bytes is not None
             and stage not in one.leaves_first
             and not self.lacks_beside_bytes(one, stage)
-        ):
-            return JOIN_AND_WARM_UP_S
-        return self.load_s(one, stage)
+        )
 
     def load_s(self, one: StagedServer, stage: int) -> float:
-        """How long until a server computes in a stage that it moves to."""
+        """How long until a server computes in a stage, if it does nothing else until then."""
+        return min(LOAD_MAX_S, self.times.unprepared_s + self.fetch_s(one, stage))
+
+    def prepared_load_s(self, one: StagedServer, stage: int) -> float:
+        """The same of one that fetches the state first, and serves its old stage meanwhile."""
+        times = self.times
+        return min(LOAD_MAX_S, times.prepared_s + times.waits_s + self.fetch_s(one, stage))
+
+    def fetch_s(self, one: StagedServer, stage: int) -> float:
+        """How long a stage's state takes over a server's link."""
         rate = max(one.link_bytes_per_s or LINK_ASSUMED_BYTES_PER_S, LINK_LEAST_BYTES_PER_S)
-        return min(LOAD_MAX_S, JOIN_AND_WARM_UP_S + self.state_of(stage) / rate)
+        return min(LOAD_MAX_S, self.state_of(stage) / rate)
 
     def lacks_bytes(self, one: StagedServer, stage: int) -> int:
         """How much memory a server lacks for a stage, after it has left its own; 0 if none."""

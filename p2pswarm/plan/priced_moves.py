@@ -12,7 +12,7 @@ Source:  docs/rebalancing.md, "`priced`".
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from p2pswarm.plan.arrangement import RISE_LEAST, Arrangement, StagedServer
 
@@ -33,6 +33,8 @@ class Relocation:
     """How long it computes nothing."""
     load_s: float
     """How long until it computes in its new stage."""
+    fetch_s: float = 0.0
+    """How long the stage's state takes over its link."""
 
     @property
     def fetches_first(self) -> bool:
@@ -64,6 +66,47 @@ class PricedStep:
     """In microbatches of the run."""
     load_s: float
     """How long until all of it is done."""
+
+
+Way = tuple[StagedServer, int, int]
+"""A server, the stage that it leaves, and the one that it goes to."""
+
+
+def cheaper_step(
+    arrangement: Arrangement, rates: Sequence[float], ways: Sequence[Way], gain: float
+) -> PricedStep:
+    """A move or an exchange, made by fetching first or by leaving first, whichever costs less.
+
+    `rates`: of the stages before it; `gain`: what it brings, in microbatches per second. The run
+    stays as slow as it is until the move is made, so waiting has a price, too. Nobody leaves first
+    that its stage cannot spare.
+    """
+    leaving = _step_for(arrangement, rates, ways, first=False)
+    if not all(arrangement.may_fetch_first(one, target) for one, _, target in ways):
+        return leaving
+    fetching = _step_for(arrangement, rates, ways, first=True)
+    ready = arrangement.ready_counts()
+    may_leave = all(ready[source] > arrangement.kept for _, source, _ in ways)
+    waiting = gain * (fetching.load_s - leaving.load_s)
+    return leaving if may_leave and leaving.price < fetching.price + waiting else fetching
+
+
+def _step_for(
+    arrangement: Arrangement, rates: Sequence[float], ways: Sequence[Way], *, first: bool
+) -> PricedStep:
+    """A step made in one way; the rate after it is not known here."""
+    moves, away, unused = [], [*rates], 0.0
+    for one, source, target in ways:
+        load_s = (arrangement.prepared_load_s if first else arrangement.load_s)(one, target)
+        away_s = arrangement.times.prepared_s if first else load_s
+        fetch_s = arrangement.fetch_s(one, target)
+        moves.append(Relocation(one.server, source, target, away_s, load_s, fetch_s))
+        rate = arrangement.rate(one, source)
+        away[source] -= rate
+        unused += rate * away_s / arrangement.stages
+    away_s = max(move.away_s for move in moves)
+    price = max(unused, (min(rates) - min(away)) * away_s)
+    return PricedStep(tuple(moves), min(rates), price, max(move.load_s for move in moves))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,26 +217,16 @@ class _PaperMoves:
     def _take(
         self, comes: StagedServer, goes: StagedServer | None, source: int, target: int
     ) -> PricedStep:
-        arrangement, before, rates = self.arrangement, min(self.rates), self.rates
-        after = self._after(comes, goes, source, target)
+        rates, after = self.rates, self._after(comes, goes, source, target)
         ways = [(comes, source, target)] + ([(goes, target, source)] if goes else [])
-        moves = tuple(
-            Relocation(one.server, a, b, arrangement.away_s(one, b), arrangement.load_s(one, b))
-            for one, a, b in ways
-        )
-        away = rates.copy()
-        unused = 0.0
-        for (one, leaves, _), move in zip(ways, moves, strict=True):
-            away[leaves] -= arrangement.rate(one, leaves)
-            unused += arrangement.rate(one, leaves) * move.away_s / arrangement.stages
+        step = cheaper_step(self.arrangement, rates, ways, min(after) - rates[target])
+        for one, leaves, _ in ways:
             self._free[leaves] = [each for each in self._free[leaves] if each[2] is not one]
-        away_s = max(move.away_s for move in moves)
         rates[source], rates[target] = after
         if goes is None:
             self.counts[source] -= 1
             self.counts[target] += 1
-        price = max(unused, (before - min(away)) * away_s)
-        return PricedStep(moves, min(rates), price, max(move.load_s for move in moves))
+        return replace(step, rate_after=min(rates))
 
 
 def _spread(

@@ -15,13 +15,20 @@ from dataclasses import dataclass
 
 from p2pswarm.config import BalanceConfig
 from p2pswarm.plan.arrangement import Arrangement, StagedServer
-from p2pswarm.plan.priced_moves import PricedPlan, PricedStep, Relocation, best_plan
+from p2pswarm.plan.priced_moves import (
+    PricedPlan,
+    Relocation,
+    best_plan,
+    cheaper_step,
+)
 from p2pswarm.plan.weariness import Weariness
 
 REST_MAX_S = 600.0  # who has moved stays no longer: ten times what a move of a large stage takes
 REST_LEAST_S, REST_OVER_LOAD = 60.0, 2.0  # as long as a speed is averaged; twice what it has loaded
 VALUE_OVER_PRICE = 2.0  # prices are estimates
+VALUE_OVER_PRICE_OF_CHEAP = 10.0  # then a move that the next change undoes was paid for before
 ERRORS_LEAST = 3.0  # standard errors: one gain in 700 of pure noise is as large
+PREPARING_AT_ONCE = 4  # count as one that is away: half of all at most, so each has a donor
 RESTS_MAX = 4096  # as many servers as a run can have
 
 
@@ -73,8 +80,7 @@ class Rebalancing:
             case "swarm":
                 decision = self._swarm(arrangement, now_s)
             case "priced":
-                sure = changed and arrangement.fetch_first
-                decision = self._priced(arrangement, now_s, sure=sure)
+                decision = self._priced(arrangement, now_s, changed=changed)
             case _:
                 decision = Decision(why="rebalancing is off")
         self._moved = self._moved or bool(decision.moves)
@@ -128,21 +134,23 @@ class Rebalancing:
             why = f"stage {source} has the shortest queues, and nobody to spare"
             return Decision(rate_before=rate, why=why, stay=stay)
         one = min(free, key=lambda each: (each.queued, each.server))
-        times_s = arrangement.away_s(one, target), arrangement.load_s(one, target)
-        move = Relocation(one.server, source, target, *times_s)
-        after = arrangement.rates()
+        rates = arrangement.rates()
+        after = rates.copy()
         after[source] -= arrangement.rate(one, source)
         after[target] += arrangement.rate(one, target)
+        gain = max(0.0, min(after) - rate)
+        (move,) = cheaper_step(arrangement, rates, [(one, source, target)], gain).moves
         why = (
             f"stage {target} has the longest queues ({loads[target]}), stage {source} the shortest"
         )
         return Decision((move,), rate, min(after), 1, why, stay)
 
-    def _priced(self, arrangement: Arrangement, now_s: float, *, sure: bool) -> Decision:
-        """`sure`: somebody has come or gone, so that the gain is no noise, and a move is cheap."""
+    def _priced(self, arrangement: Arrangement, now_s: float, *, changed: bool) -> Decision:
+        """`changed`: somebody has come or gone, so that the gain is no noise."""
         plan = best_plan(arrangement, frozenset(self._rests))
         stay = _bound(arrangement, self._rests)
-        weary = self._weariness.factor(cheap=arrangement.fetch_first)
+        cheap = plan.value >= VALUE_OVER_PRICE_OF_CHEAP * plan.price
+        weary, sure = self._weariness.factor(cheap=cheap), changed and cheap
         if why := self._refused(plan, self._config.least_gain * weary):
             self._good_since_s = None
             return Decision((), plan.rate_before, plan.rate_before, 0, why, stay)
@@ -180,10 +188,14 @@ class Rebalancing:
     ) -> tuple[tuple[Relocation, ...], str]:
         """The first steps, as many as may be under way at once; why not more."""
         most = max(1, int(self._config.moving_share * len(arrangement.servers)))
-        left, counts = most - arrangement.moving, arrangement.ready_counts()
+        counts = arrangement.ready_counts()
+        taken = arrangement.moving + arrangement.preparing / PREPARING_AT_ONCE
         moves: list[Relocation] = []
         for step in plan.steps:
-            if len(moves) + len(step.moves) > max(left, _exchange(step, arrangement)):
+            each = PREPARING_AT_ONCE if step.moves[0].fetches_first else 1
+            taken += len(step.moves) / each
+            alone = not moves and not arrangement.moving and not arrangement.preparing
+            if taken > most and not alone:  # an exchange is made as one, however small the swarm is
                 return tuple(moves), f"{most} may move at once, and the plan has {plan.moves} moves"
             for move in step.moves:
                 counts[move.source] -= 1
@@ -193,11 +205,6 @@ class Rebalancing:
                 return tuple(moves), why
             moves += step.moves
         return tuple(moves), ""
-
-
-def _exchange(step: PricedStep, arrangement: Arrangement) -> int:
-    """An exchange of two is begun as one where nobody else moves, however small the swarm is."""
-    return len(step.moves) if arrangement.moving == 0 else 0
 
 
 def _loads(arrangement: Arrangement) -> list[int]:

@@ -2,7 +2,7 @@
 
 Each move of the last hour raises what the next one has to bring. Moves that answer a change of who
 is there do not count where they are cheap: a server that came or went leaves the stages uneven, and
-evening them out takes a move or two, however often that happens.
+evening them out takes some moves, however often that happens.
 
 Units:   seconds on the caller's clock.
 Errors:  none.
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 WEARY = 4.0  # as many moves within an hour as there are servers: a move has to bring 5 times more
 WEARY_S = 3600.0
-MOVES_A_CHANGE = 2  # one exchange; a chain of moves from stage to stage is never needed
+MOVES_A_CHANGE = 4  # an exchange for the stage that it changed, one for the stage that gave to it
 REMEMBERED_MAX = 4096  # as many servers as a run can have
 
 
@@ -46,8 +46,8 @@ class Weariness:
     def factor(self, *, cheap: bool) -> float:
         """By what a move has to bring more than where nobody has moved.
 
-        `cheap`: servers fetch before they leave; else moves that answer a change count as well,
-        because the next change undoes many of them before they are paid for.
+        `cheap`: moves cost little of what they bring; else those that answer a change count as
+        well, because the next change undoes many of them before they are paid for.
         """
         excess = len(self._moved_s) - MOVES_A_CHANGE * len(self._changed_s) * cheap
         return 1.0 + WEARY * max(0, excess) / max(1, len(self._there or ()))

@@ -167,7 +167,12 @@ def gain_text(gain: float) -> str:
 def worth_text(gain: float, planned: int, away_s: float) -> str:
     """What a move brings and what it costs."""
     more = f" with {planned - 1} more" if planned > 1 else ""
-    return f"{gain_text(gain)}{more}, costs {away_s:.0f} s of its time"
+    return f"{gain_text(gain)}{more}, costs {seconds_text(away_s)} of its time"
+
+
+def seconds_text(seconds: float) -> str:
+    """A time that is short or long: 0.02 s, 0.5 s, 40 s."""
+    return f"{seconds:.1g} s" if seconds < 1 else f"{seconds:.0f} s"
 
 
 def to_line(event: Event) -> str:

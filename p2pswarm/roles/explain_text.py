@@ -8,10 +8,15 @@ import json
 
 from p2pswarm.flow.peer_scores import time_left
 from p2pswarm.ids import PeerId
-from p2pswarm.progress.events import gain_text, worth_text
+from p2pswarm.progress.events import gain_text, seconds_text, worth_text
 from p2pswarm.progress.printable import printable
 from p2pswarm.swarm.manifest import RunOffer
-from p2pswarm.swarm.messages.balance import BalanceStatus, PastMove, ServerPreparing
+from p2pswarm.swarm.messages.balance import (
+    BalanceStatus,
+    MovesTake,
+    PastMove,
+    ServerPreparing,
+)
 
 NOT_ASKED = "nothing was decided yet: servers are looked at after each step"
 
@@ -78,7 +83,21 @@ def _stage_lines(status: BalanceStatus) -> list[str]:
         if number == slowest:
             parts.append("the run is as fast as this stage")
         lines.append(f"stage {number}: {', '.join(parts)}")
-    return [*lines, f"each stage keeps {status.floor} ready"]
+    return [*lines, f"each stage keeps {status.floor} ready", _take_line(status.take)]
+
+
+def _take_line(take: MovesTake) -> str:
+    """What a move costs its server, and whether that was measured."""
+    waits = f" and waits {take.waits_s:.1f} s for a step" if take.waits_s else ""
+    return (
+        f"a move takes {seconds_text(take.prepared_s)} if it fetches first{waits}"
+        f" ({_measured(take.prepared)}), {seconds_text(take.unprepared_s)} beside its download"
+        f" if it leaves first ({_measured(take.unprepared)})"
+    )
+
+
+def _measured(moves: int) -> str:
+    return f"by {moves} move{'' if moves == 1 else 's'}" if moves else "not measured yet"
 
 
 def _move_line(move: PastMove) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from itertools import islice
 
 from p2pswarm.errors import NotServing
+from p2pswarm.plan.move_times import NO_MOVES, MoveTimes
 from p2pswarm.swarm.messages.balance import (
     CAPACITIES_TOLD_MAX,
     GAIN_MAX,
@@ -20,6 +21,7 @@ from p2pswarm.swarm.messages.balance import (
     AskBalance,
     AskCapacities,
     BalanceStatus,
+    MovesTake,
     PastMove,
     RunCapacities,
     ServerCapacity,
@@ -109,6 +111,7 @@ class LatestBalance:
                 StaysPut(servers, reason)
                 for reason, servers in (decision.stay[:REASONS_MAX] if decision else ())
             ),
+            take=_moves_take(asked.times if asked else NO_MOVES),
         )
 
     def capacities(self, question: AskCapacities, rtts_s: Mapping[bytes, float]) -> RunCapacities:
@@ -125,6 +128,13 @@ class LatestBalance:
             for one in told
         )
         return RunCapacities(servers, len(known))
+
+
+def _moves_take(times: MoveTimes) -> MovesTake:
+    """What moves take, as it is told."""
+    return MovesTake(
+        times.prepared_s, times.waits_s, times.unprepared_s, times.prepared, times.unprepared
+    )
 
 
 def _move_of(report: OrderedMove | OrderedPreparation) -> PreparedMove:

@@ -14,12 +14,11 @@ Source:  docs/rebalancing.md.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
 
 from p2pswarm.config import RunConfig
-from p2pswarm.models.blocks import block_costs
 from p2pswarm.plan.arrangement import Arrangement, StagedServer, beside_bytes, deaths_per_s
 from p2pswarm.plan.capacity import StageCosts
+from p2pswarm.plan.move_times import MoveMeter
 from p2pswarm.plan.priced_moves import Relocation, made_together
 from p2pswarm.plan.rebalancing import Decision, Rebalancing
 from p2pswarm.swarm.messages.capacity import NOT_MEASURED
@@ -43,11 +42,13 @@ from p2pswarm.trainer.prepared_moves import (
     StageDecided,
     StopPreparing,
 )
+from p2pswarm.trainer.stage_work import expected_costs
 
 ASK_EVERY_S = 2.0  # a plan for 1,000 servers takes a tenth of a second
 ASK_PER_SERVER_S = 0.005
 BACK_S = 60.0  # who is out for longer has died
 REJOIN_S = 30.0  # who was sent to another stage joins at once; a coordinator that averages is slow
+CHANGE_PATIENCE = 0  # commits: an answer that is late once is late each time, and steps may be long
 QUEUE_SAMPLES = 60  # a server tells once a second
 SECONDS_LEAST, SECONDS_MOST = 1e-5, 1e5  # of a microbatch: what is told beyond makes no sense
 
@@ -85,11 +86,12 @@ class Balance:
         self._config = config
         self._members = members
         self._rule = Rebalancing(config.balance)
-        self._costs = StageCosts(config.stages, MEMBERS_MAX, _expected_costs(config))
+        self._costs = StageCosts(config.stages, MEMBERS_MAX, expected_costs(config))
         self._told: dict[bytes, _Told] = {}
         self._moving: dict[bytes, _OnItsWay] = {}
         """Those that were sent to another stage, and are not ready there."""
-        self._prepared = PreparedMoves()
+        self._prepared = PreparedMoves(patience=CHANGE_PATIENCE)
+        self._meter = MoveMeter()
         self._worth: dict[PreparedMove, tuple[float, float, int]] = {}
         """Of the moves that are prepared: the gain, the time away, and the plan's moves."""
         self._left: dict[bytes, float] = {}
@@ -136,9 +138,10 @@ class Balance:
         arrangement = self._arrangement(now_s)
         return replace(join, stage=self._rule.place(arrangement, open_stages, join.stage))
 
-    def ready(self, peer: bytes) -> None:
+    def ready(self, peer: bytes, now_s: float) -> None:
         """A server computes: if it has moved, it is there."""
         self._moving.pop(peer, None)
+        self._meter.computes(peer, now_s)
 
     def proved(self, peer: bytes, stage: int | None) -> bool:
         """Whether a server was sent to this stage with weights that it has shown to be right."""
@@ -152,6 +155,7 @@ class Balance:
         moving = self._moving.get(peer)
         if moving is not None and not moving.joined:
             return  # it was sent, and is on its way
+        self._meter.over(peer)
         self._moving.pop(peer, None)
         self._left[peer] = now_s
         if len(self._left) > MEMBERS_MAX:
@@ -194,6 +198,7 @@ class Balance:
 
         `had`: the state and the gradient of each stage in that step.
         """
+        self._meter.committed(now_s)
         if not self._prepared.moves:
             return []
         arrangement = self._arrangement(now_s)
@@ -212,6 +217,7 @@ class Balance:
             if isinstance(ended, ChangeStage):
                 until_s = now_s + REJOIN_S + (0.0 if ended.whole else REST_S)
                 self._moving[move.mover.peer] = _OnItsWay(move.target, until_s, proved=True)
+                self._meter.left(move.mover.peer, now_s)
                 worth = self._worth[move]
                 reports.append(OrderedMove(move.mover, move.source, move.target, *worth))
             else:
@@ -234,7 +240,7 @@ class Balance:
         decision = self._rule.decide(arrangement, now_s)
         stages, floor = self._stages(arrangement), arrangement.floor
         known, prepared = self._known(arrangement), self._prepared.moves
-        asked = BalanceAsked(decision, stages, floor, known, prepared)
+        asked = BalanceAsked(decision, stages, floor, known, prepared, arrangement.times)
         reports: list[BalanceReport] = [asked]
         for moves in made_together(decision.moves):
             members = [self._members.of_peer(move.server) for move in moves]
@@ -244,6 +250,7 @@ class Balance:
                 continue
             for move, incarnation in living:
                 self._moving[move.server] = _OnItsWay(move.target, now_s + REJOIN_S)
+                self._meter.ordered(move.server, move.fetch_s, now_s, prepared=False)
                 numbers = decision.gain, move.away_s, decision.planned
                 reports.append(OrderedMove(incarnation, move.source, move.target, *numbers))
         return reports
@@ -262,6 +269,7 @@ class Balance:
         reports: list[BalanceReport] = []
         for (relocation, _), move in zip(moves, prepared, strict=True):
             self._worth[move] = decision.gain, relocation.away_s, decision.planned
+            self._meter.ordered(relocation.server, relocation.fetch_s, now_s, prepared=True)
             nbytes = arrangement.state_of(move.target)
             order = PrepareStage(move.target, step, b"", nbytes)
             where = move.mover, move.source, move.target
@@ -281,6 +289,7 @@ class Balance:
         late = [peer for peer, moving in self._moving.items() if now_s >= moving.until_s]
         for peer in late:
             del self._moving[peer]
+            self._meter.over(peer)
             self._deaths += 1
 
     def _arrangement(
@@ -309,8 +318,10 @@ class Balance:
             costs=costs,
             state_bytes=self._state_bytes(),
             deaths_per_s=deaths_per_s(self._deaths, self._server_s),
-            moving=len(self._moving) + len(self._prepared.moves),
+            moving=len(self._moving),
+            preparing=len(self._prepared.moves),
             fetch_first=self._roomy(servers),
+            times=self._meter.times,
         )
 
     def _roomy(self, servers: Sequence[StagedServer]) -> bool:
@@ -382,17 +393,6 @@ class Balance:
             StageState(rate, sum(wait) / len(wait) if wait else None, count, unknown)
             for rate, wait, count, unknown in zip(rates, waits, counts, unmeasured, strict=True)
         )
-
-
-def _expected_costs(config: RunConfig) -> list[float] | None:
-    """Of the stages of a cut that somebody chose, by their blocks' work; None: they are alike."""
-    if not config.cut or config.emulated:
-        return None
-    costs = block_costs(config.model)
-    ends = list(accumulate(config.cut, initial=0))
-    work = [sum(costs[first:after]) for first, after in pairwise(ends)]
-    mean = sum(work) / len(work)
-    return [each / mean for each in work] if min(work) > 0 else None
 
 
 def _without_weights(join: Join, stage: int) -> Join:

@@ -6,6 +6,7 @@ Errors:  none.
 
 from dataclasses import dataclass
 
+from p2pswarm.plan.move_times import NO_MOVES, MoveTimes
 from p2pswarm.plan.rebalancing import Decision
 from p2pswarm.progress.events import worth_text
 from p2pswarm.swarm.messages.capacity import Capacity
@@ -49,6 +50,8 @@ class BalanceAsked:
     """All that serve, in the order of their ids."""
     preparing: tuple[PreparedMove, ...] = ()
     """The moves that were being prepared when it was asked."""
+    times: MoveTimes = NO_MOVES
+    """What a move takes, by those that were made."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,7 +247,7 @@ class Coordinator(Incarnations):
         )
         self._actions += outcome.ready
         for one in outcome.ready:
-            self._balance.ready(one.incarnation.peer)
+            self._balance.ready(one.incarnation.peer, now_s)
         if self._phase is Phase.FILLING and outcome.ready:
             for stage in {one.stage: None for one in outcome.ready}:
                 servers = [member.incarnation for member in self.members.ready(stage)]

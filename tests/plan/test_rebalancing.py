@@ -9,6 +9,7 @@ from plan.arrangements import AT_ONCE, PRICED, arranged, arrangements, moved, re
 
 from p2pswarm.config import BalanceConfig
 from p2pswarm.plan.arrangement import Arrangement, replicas_needed
+from p2pswarm.plan.move_times import MoveTimes
 from p2pswarm.plan.priced_moves import best_plan
 from p2pswarm.plan.rebalancing import REST_MAX_S, Rebalancing
 
@@ -347,15 +348,15 @@ def test_who_lacks_the_memory_for_two_stages_leaves_first():
     fields = {"stages": 2, "servers": (small, large), "state_bytes": (10**8, 10**8)}
     arrangement = Arrangement(**fields, fetch_first=True)
 
-    assert arrangement.away_s(small, 1) == arrangement.load_s(small, 1)
-    assert arrangement.away_s(large, 1) < arrangement.load_s(large, 1)
-    assert Arrangement(**fields).away_s(large, 1) == arrangement.load_s(large, 1)
+    assert not arrangement.may_fetch_first(small, 1)
+    assert arrangement.may_fetch_first(large, 1)
+    assert not Arrangement(**fields).may_fetch_first(large, 1)
     lacks = arrangement.lacks_beside_bytes(small, 1)
     fits = server(0, 0, free_bytes=10**8 + lacks)
     assert arrangement.lacks_beside_bytes(fits, 1) == 0
     assert arrangement.lacks_beside_bytes(server(0, 0, free_bytes=10**8 + lacks - 1), 1) == 1
     unknown = server(0, 0)
-    assert arrangement.away_s(unknown, 1) == arrangement.load_s(unknown, 1)
+    assert not arrangement.may_fetch_first(unknown, 1)
 
 
 def test_moves_under_way_help_as_long_as_the_slower_stage_would_be_slower_without_them():
@@ -374,16 +375,16 @@ def test_moves_under_way_help_as_long_as_the_slower_stage_would_be_slower_withou
     assert Arrangement(stages=2, servers=servers).still_helps([(mover, 0, 1)])
 
 
-@pytest.mark.parametrize("fetch_first", [False, True])
-def test_a_death_is_no_noise_and_is_answered_at_once_where_a_move_is_cheap(fetch_first):
-    rule, fields = Rebalancing(PRICED), {"fetch_first": fetch_first, "deaths_per_s": 1e-5}
+@pytest.mark.parametrize(("state_bytes", "cheap"), [(10**8, True), (15 * 10**9, False)])
+def test_a_death_is_no_noise_and_is_answered_at_once_where_a_move_is_cheap(state_bytes, cheap):
+    rule, fields = Rebalancing(PRICED), {"state_bytes": (state_bytes,) * 3, "deaths_per_s": 1e-5}
     whole = arranged((1.0,) * 6, (1.0,) * 6, (1.0,) * 6, **fields)
     servers = tuple(
         one for one in whole.servers if one.server not in {bytes([0, 0]), bytes([0, 1])}
     )
 
     assert not rule.decide(whole, 0.0).moves
-    assert bool(rule.decide(rearranged(whole, servers, **fields), 30.0).moves) is fetch_first
+    assert bool(rule.decide(rearranged(whole, servers, **fields), 30.0).moves) is cheap
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -429,3 +430,52 @@ def test_one_that_says_that_it_is_fast_and_its_link_is_nothing_stops_nobody_else
 
     assert moves
     assert server(12, 1).server not in {move.server for move in moves}
+
+
+def test_who_could_fetch_first_leaves_first_where_waiting_for_a_commit_costs_more():
+    servers = tuple(
+        server(n, n // 4, 4.0 if n < 4 else 1.0, free_bytes=1 << 32, link_bytes_per_s=25e6)
+        for n in range(8)
+    )
+    fields = {"stages": 2, "servers": servers, "state_bytes": (1 << 25,) * 2, "fetch_first": True}
+    quick, slow = MoveTimes(waits_s=1.0), MoveTimes(waits_s=100.0)
+
+    first = best_plan(Arrangement(**fields, times=quick)).steps[0].moves[0]
+    leaves = best_plan(Arrangement(**fields, times=slow)).steps[0].moves[0]
+
+    assert first.fetches_first
+    assert not leaves.fetches_first
+    assert leaves.away_s == leaves.load_s < first.load_s + 100.0
+    larger = {**fields, "state_bytes": (1 << 31,) * 2}  # 86 s: the run misses it for so long
+    assert best_plan(Arrangement(**larger, times=quick)).steps[0].moves[0].fetches_first
+
+
+def test_nobody_leaves_first_whom_its_stage_cannot_spare():
+    servers = (
+        *(server(n, 0, 4.0, free_bytes=1 << 32) for n in range(2)),
+        *(server(n, 1, 1.0, free_bytes=1 << 32) for n in range(2, 4)),
+    )
+    fields = {"stages": 2, "servers": servers, "state_bytes": (1 << 20,) * 2, "fetch_first": True}
+    plan = best_plan(Arrangement(**fields, times=MoveTimes(waits_s=100.0)))
+
+    assert len(plan.steps[0].moves) == 2  # an exchange: each stage keeps two
+    assert all(move.fetches_first for move in plan.steps[0].moves)
+
+
+def test_four_that_fetch_first_count_as_one_that_is_away():
+    fast = tuple(server(n, 0, 4.0, free_bytes=1 << 34) for n in range(8))
+    slow = tuple(server(n, 1, 1.0, free_bytes=1 << 34) for n in range(8, 16))
+    fields = {"stages": 2, "servers": (*fast, *slow), "state_bytes": (1 << 32,) * 2}
+    config = BalanceConfig(rule="priced", steady_s=0.0, moving_share=0.07)  # one of 16
+
+    def moved(**changes) -> int:
+        rule = Rebalancing(config)
+        arrangement = Arrangement(**(fields | changes))
+        rule.decide(arrangement, 0.0)
+        return len(rule.decide(arrangement, 10.0).moves)
+
+    assert moved() == 1
+    assert moved(fetch_first=True) == 3  # more would not help
+    assert moved(fetch_first=True, preparing=2) == 2
+    assert moved(fetch_first=True, preparing=3) == 1
+    assert moved(fetch_first=True, moving=1) == 0

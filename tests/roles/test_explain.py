@@ -8,6 +8,7 @@ import pytest
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import NotServing
 from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.plan.move_times import MoveTimes
 from p2pswarm.plan.rebalancing import Decision
 from p2pswarm.progress.events import Relocated, from_line, relocated_text, to_line
 from p2pswarm.progress.history import RunHistory
@@ -39,6 +40,11 @@ ASKED = BalanceAsked(
     Decision(why="+0.8 % is to be had, and less than +2.0 % moves nobody", stay=(("rests", 1),)),
     STAGES,
     2,
+    times=MoveTimes(prepared_s=0.02, waits_s=12.5, prepared=3),
+)
+TAKES = (
+    "a move takes 0.02 s if it fetches first and waits 12.5 s for a step (by 3 moves),"
+    " 5 s beside its download if it leaves first (not measured yet)"
 )
 
 
@@ -87,6 +93,7 @@ def test_the_lines_name_the_slowest_stage_the_moves_and_why_others_stay():
         "  stage 0: 3 servers, 4.00 microbatches/s, a microbatch waits 0.25 s",
         f"  stage 1: 1 server, 2.50 microbatches/s, 1 not measured yet, {LIMIT}",
         "  each stage keeps 2 ready",
+        f"  {TAKES}",
         f"  1 min ago: {TOLD}",
         "  now: +0.8 % is to be had, and less than +2.0 % moves nobody",
         "  1 cannot be moved: it rests",

@@ -14,7 +14,6 @@ from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.balance import (
     BACK_S,
     REJOIN_S,
-    _expected_costs,
 )
 from p2pswarm.trainer.balance_reports import (
     BalanceAsked,
@@ -23,6 +22,7 @@ from p2pswarm.trainer.balance_reports import (
 )
 from p2pswarm.trainer.prepared_moves import StopPreparing
 from p2pswarm.trainer.stage_digests import OTHER_WEIGHTS
+from p2pswarm.trainer.stage_work import expected_costs
 
 AT_ONCE = BalanceConfig(steady_s=0.0)
 FAST, SLOW = "abcd", "stuv"
@@ -229,9 +229,9 @@ def test_stages_of_a_cut_that_was_chosen_are_taken_to_cost_what_their_blocks_do(
 
     assert dear == pytest.approx(alike[0])
     assert cheap == pytest.approx(alike[1])
-    assert _expected_costs(plain) is None
-    assert _expected_costs(dataclasses.replace(cut, emulated=True)) is None
-    one, other = _expected_costs(cut)
+    assert expected_costs(plain) is None
+    assert expected_costs(dataclasses.replace(cut, emulated=True)) is None
+    one, other = expected_costs(cut)
     assert one > other
     assert one + other == pytest.approx(2.0)
 
@@ -307,11 +307,14 @@ def test_servers_that_die_for_good_raise_the_floor_and_those_that_come_back_do_n
     assert len(floors) == 2
 
 
-ROOM = {"free_bytes": 1 << 32, "state_bytes": 1 << 20, "link_bytes_per_s": 25e6}
+ROOM = {"free_bytes": 1 << 32, "state_bytes": 1 << 30, "link_bytes_per_s": 25e6}
 
 
 class Roomy(Uneven):
-    """All servers have memory for two stages."""
+    """All servers have memory for two stages, and one of them may move."""
+
+    def __init__(self) -> None:
+        super().__init__(pinned="bcdstuv")
 
     def tell_loads(self) -> None:
         for name in FAST:
@@ -340,7 +343,7 @@ def test_who_has_room_for_both_stages_fetches_first_and_serves_on():
 
     assert (order.source, order.target) == (0, 1)
     assert (order.order.stage, order.order.since) == (1, play.version)
-    assert order.order.state_bytes == 1 << 20
+    assert order.order.state_bytes == 1 << 30
     member = play.coordinator.members.alive(order.incarnation)
     assert member.ready
     assert member.stage == 0
@@ -527,3 +530,39 @@ def test_who_changes_is_on_its_way_when_the_rule_is_asked():
     asked = next(one for one in actions if isinstance(one, BalanceAsked))
     assert order.incarnation.peer not in {one.peer for one in asked.servers if one.ready}
     assert actions.index(orders(actions)[0]) < actions.index(asked)
+
+
+def back(play: Uneven, move: OrderedMove) -> None:
+    """The mover joins again, and has its weights at once."""
+    incarnation = play.join(move.incarnation.peer[:1].decode())
+    play.ready(incarnation, play.version, f"w{play.version}".encode())
+
+
+def told_times(play: Uneven):
+    """What moves take, as it was told after the next step."""
+    (asked,) = (one for one in play.step() if isinstance(one, BalanceAsked))
+    return asked.times
+
+
+def test_how_long_a_mover_was_away_is_learnt_and_told_with_the_next_question():
+    play = Uneven()
+    move = moving(play)
+    before = play.coordinator._balance._meter.times
+
+    play.now_s += 2.0
+    back(play, move)
+
+    times = told_times(play)
+    assert (before.unprepared, times.unprepared, times.prepared) == (0, 1, 0)
+    assert times.unprepared_s < before.unprepared_s
+
+
+def test_a_mover_that_never_comes_back_tells_nothing_of_moves():
+    play = Uneven()
+    move = moving(play)
+
+    play.now_s += REJOIN_S
+    play.step()
+    back(play, move)
+
+    assert told_times(play).unprepared == 0

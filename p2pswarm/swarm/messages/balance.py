@@ -14,6 +14,7 @@ from p2pswarm.wire.message import Message, Range, Size, message
 
 MOVES_TOLD_MAX = 32  # the last ones, in one answer
 CAPACITIES_TOLD_MAX = 256  # servers in one answer: about 150 bytes each, of the 60 KiB of a message
+MOVES_MEASURED_MAX = 10**9  # beyond what a run can make
 REASONS_MAX = 16  # why servers cannot move: there are four kinds
 RATE_MAX, GAIN_MAX = 1e9, 1e6  # far beyond any run: what is more is told as this
 Rate = Annotated[float, Range(0.0, RATE_MAX)]
@@ -78,6 +79,21 @@ class StaysPut(Message):
     """In words that follow "it"."""
 
 
+@dataclass(frozen=True, slots=True)
+class MovesTake(Message):
+    """What a move is expected to take, beside the download."""
+
+    prepared_s: Seconds
+    """Who has fetched the weights is away for so long."""
+    waits_s: Seconds
+    """Until then it waits for a commit."""
+    unprepared_s: Seconds
+    """Who leaves first is away for so much longer than its download."""
+    prepared: Annotated[int, Range(0, MOVES_MEASURED_MAX)]
+    """Moves that were measured."""
+    unprepared: Annotated[int, Range(0, MOVES_MEASURED_MAX)]
+
+
 @message(126)
 @dataclass(frozen=True, slots=True)
 class BalanceStatus(Message):
@@ -98,6 +114,8 @@ class BalanceStatus(Message):
     why: Reason
     """Why nobody moves now, or not more."""
     stay: Annotated[tuple[StaysPut, ...], Size(REASONS_MAX)]
+    take: MovesTake
+    """What the next move is expected to take."""
 
 
 @message(135)
