@@ -167,17 +167,3 @@ def best_order(costs: LinkCosts, stages: Stages) -> Stages:
         order.append(last)
         visited, last = visited & ~(1 << last), paths[visited, last][1]
     return tuple(stages[each] for each in order)
-
-
-def least_cost_s(costs: LinkCosts, task: DtfmTask) -> float:
-    """What no plan can cost less: each device's cheapest partners, each stage's cheapest link.
-
-    A device exchanges with pipelines - 1 others. Of the stages, sorted by the cheapest link of
-    their worst device, all but the last leave by a boundary of their own.
-    """
-    n = len(costs.data_s_nn)
-    apart_nn = np.where(np.eye(n, dtype=bool), np.inf, 0.0)
-    data_nk = np.sort(costs.data_s_nn + apart_nn, axis=1)[:, : task.pipelines - 1]
-    nearest_n = np.sort((costs.pipeline_s_nn + apart_nn).min(axis=1))[::-1]
-    boundaries = nearest_n[: (task.stages - 1) * task.pipelines : task.pipelines]
-    return float(data_nk.sum(axis=1).max() + boundaries.sum()) if n > 1 else 0.0

@@ -18,9 +18,9 @@ from p2pswarm.plan.dtfm import (
     Stages,
     best_order,
     cost_of,
-    least_cost_s,
     pipelines_of,
 )
+from p2pswarm.plan.lower_bound import least_cost_s
 from p2pswarm.plan.network import alike
 from p2pswarm.plan.tempering import Clock, Tempering
 

@@ -1,8 +1,10 @@
 """Plans that are annealed until the time is over, as many at once as there are threads.
 
 Small networks by parallel tempering: several plans at temperatures of their own, which neighbours
-change as chance allows, so that one that is stuck in the cold warms up again. Large ones have no
-time for that: each thread cools one plan. The best are annealed again at the end.
+change as chance allows, so that one that is stuck in the cold warms up again; the best are annealed
+again at the end. Large ones have no time for that: each thread cools one plan. Where lines differ
+much, a plan that begins with the slow ones together and is kept cool is better by far than one that
+begins by chance; elsewhere it is worse. So both are tried for a while, and the better one goes on.
 
 Annealing is compiled and lets other threads run, so threads are processors here. A plan has random
 numbers of its own, and what was found is noted in the order of the plans: which thread was first
@@ -15,24 +17,40 @@ Source:  Swendsen and Wang, Physical Review Letters 57, 1986 (replicas that chan
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from p2pswarm.plan.annealing import Cooling, Ints, Links, RandomState, anneal
+from p2pswarm.plan.annealing import Cooling, Ints, RandomState, anneal, guided_s, planes_of
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, Stages, cost_of, pipelines_of
 
 Clock = Callable[[], float]
 
 POOL = 3  # plans that are polished
 POLISH_SHARE = 0.1  # of the time
-MEANS, COLD_MEANS = 1.0, 0.1  # how much means count; see bench/LOG.md
-PAIR_SHARE, OWN_SHARE = 0.4, 0.5
-REPLICAS = 8
-LADDER = 2e-3, 2e-2  # the temperatures, as shares of the cost of a plan by chance
-WARM_SHARE, COLD_SHARE = 4e-3, 2e-4
-TEMPERED_MOVES = 100_000  # for each device: with fewer, plans are cooled
+PAIR_SHARE, OWN_SHARE = 0.25, 0.25  # see bench/LOG.md, as for all that follow
+ROOTS, COOLED_ROOTS = 1, 2  # means of squares guide tempering, those of fourth powers cooling
+REPLICAS = 16
+LADDER = 2e-3, 1.5e-2  # the temperatures, as shares of the cost of a plan by chance
+TEMPERED_MOVES = 1_000_000  # for each device: with fewer, plans are cooled
 SLICE_MOVES = 20_000  # between two exchanges
+NEAREST = 2  # whose link says how fast a line is: with a neighbour it is not one chance alone
+TRIAL_SHARE = 0.1  # of the moves, for each of the two ways of cooling
+
+
+class Heats(NamedTuple):
+    """How a plan is annealed: temperatures, as shares, and how much the guide counts."""
+
+    hot: float
+    cold: float
+    hot_guide: float = 1.0
+    cold_guide: float = 1.0
+    roots: int = ROOTS
+
+
+COOL = Heats(1e-3, 5e-5, 16.0, 2.0, COOLED_ROOTS)
+HOT = Heats(1.5e-2, 2e-4, 4.0, 1.0, COOLED_ROOTS)
+POLISH = Heats(LADDER[0], 2e-4, 1.0, 0.1)
 
 
 class Tempering:
@@ -41,7 +59,10 @@ class Tempering:
     def __init__(self, costs: LinkCosts, task: DtfmTask, seed: int, threads: int) -> None:
         self._costs = costs
         self._task = task
-        self._links = Links(costs.data_s_nn, costs.pipeline_s_nn)
+        self._planes = {
+            roots: planes_of(costs.data_s_nn, costs.pipeline_s_nn, roots)
+            for roots in (ROOTS, COOLED_ROOTS)
+        }
         self._chance = np.random.default_rng(seed)
         self._lucks: list[RandomState] = []
         """Of each plan that is annealed beside others."""
@@ -53,7 +74,7 @@ class Tempering:
         self._scale_s = cost_of(costs, _as_stages(self._by_chance())).seconds
         self._note(self._by_chance())
         self._note(self._by_speed())
-        self._anneal([self._by_chance()], 1, [LADDER])  # compiles
+        self._anneal([self._by_chance()], 1, [COOL])  # compiles
 
     def __enter__(self) -> Self:
         """Nothing to do."""
@@ -74,82 +95,94 @@ class Tempering:
             self._note(np.array(known, dtype=np.int64))
         begun_s = clock()
         plans = [self._by_chance() for _ in range(self._threads)]
-        self._anneal(plans, SLICE_MOVES, [(LADDER[1], LADDER[1])] * self._threads)
+        self._anneal(plans, SLICE_MOVES, [Heats(LADDER[1], LADDER[1])] * self._threads)
         each_s = max((clock() - begun_s) / SLICE_MOVES, 1e-9)  # of a move of each thread
         left_s = max(ends_s - clock(), 0.0)
         devices = self._task.stages * self._task.pipelines
         if self._threads * left_s / each_s < TEMPERED_MOVES * devices:
-            moves = int((1 - POLISH_SHARE) * left_s / each_s)
-            if moves > SLICE_MOVES:
-                plans = [np.array(self.best, dtype=np.int64) for _ in plans]
-                self._anneal(plans, moves, [(WARM_SHARE, COLD_SHARE)] * self._threads)
-        else:
-            self._temper(ends_s - POLISH_SHARE * left_s, clock)
+            self._cool(int(left_s / each_s), ends_s, clock)
+            return
+        self._temper(ends_s - POLISH_SHARE * left_s, clock)
         moves = max(SLICE_MOVES, int(POLISH_SHARE * left_s / each_s / POOL))
         turn = 0
         while clock() + moves * each_s < ends_s:
             turns = range(turn, turn + self._threads)
             again = [self._pool[each % len(self._pool)][1] for each in turns]
             plans = [np.array(pipelines_of(self._costs, one)) for one in again]
-            self._anneal(plans, moves, [(LADDER[0], COLD_SHARE)] * self._threads)
+            self._anneal(plans, moves, [POLISH] * self._threads)
             turn += self._threads
 
+    def _cool(self, moves: int, ends_s: float, clock: Clock) -> None:
+        """Cool plans for about so many moves each: first both ways, then the better one."""
+        found_s = []
+        begun_s, trial = clock(), max(int(TRIAL_SHARE * moves), SLICE_MOVES)
+        for heats, plan in ((COOL, self._by_speed()), (HOT, self._by_chance())):
+            found_s.append(self._anneal([plan], trial, [heats]))
+        each_s = max((clock() - begun_s) / (2 * trial), 1e-9)
+        moves = int((1 - POLISH_SHARE) * (ends_s - clock()) / each_s)
+        if moves > SLICE_MOVES:
+            cool = found_s[0] <= found_s[1]
+            plans = [self._by_speed() if cool else self._by_chance() for _ in range(self._threads)]
+            self._anneal(plans, moves, [COOL if cool else HOT] * self._threads)
+
     def _temper(self, ends_s: float, clock: Clock) -> None:
-        heats = np.geomspace(*LADDER, REPLICAS)
-        ladder = [(heat, heat) for heat in heats]
-        replicas = [self._by_chance() for _ in heats]
+        shares = np.geomspace(*LADDER, REPLICAS)
+        ladder = [Heats(share, share) for share in shares]
+        replicas = [self._by_chance() for _ in shares]
         replicas[0] = np.array(self.best, dtype=np.int64)
         first, now_s, round_s = 0, clock(), 0.0
         while now_s + round_s < ends_s:
             self._anneal(replicas, SLICE_MOVES, ladder)
-            weighed_s = [self._weighed_s(device_sp) for device_sp in replicas]
+            guided = [guided_s(self._planes[ROOTS], each, 1.0, ROOTS) for each in replicas]
             for cold in range(first, REPLICAS - 1, 2):
                 warm = cold + 1
-                gain_s = weighed_s[cold] - weighed_s[warm]
-                odds = gain_s / self._scale_s * (1 / heats[cold] - 1 / heats[warm])
+                gain_s = guided[cold] - guided[warm]
+                odds = gain_s / self._scale_s * (1 / shares[cold] - 1 / shares[warm])
                 if np.log(self._chance.random()) < odds:
                     replicas[cold], replicas[warm] = replicas[warm], replicas[cold]
             first = 1 - first
             last_s, now_s = now_s, clock()
             round_s = now_s - last_s
 
-    def _weighed_s(self, device_sp: Ints) -> float:
-        """What the annealing compares at a constant temperature."""
-        groups_s = [self._costs.data_s_nn[np.ix_(row, row)].sum(axis=1).max() for row in device_sp]
-        links_bp = self._costs.pipeline_s_nn[device_sp[:-1], device_sp[1:]]
-        slowest_s = np.max(groups_s) + links_bp.max(axis=1).sum()
-        return float(slowest_s + MEANS * (np.mean(groups_s) + links_bp.mean(axis=1).sum()))
-
     def _by_chance(self) -> Ints:
         order = self._chance.permutation(self._task.stages * self._task.pipelines)
         return order.reshape(self._task.stages, self._task.pipelines)
 
     def _by_speed(self) -> Ints:
-        """Slow lines together, so that few boundaries have them."""
+        """Slow lines together, so that few boundaries have them; the best pairings of that."""
         nearest_nn = np.sort(self._costs.pipeline_s_nn, axis=1)  # the first is a device to itself
-        order = np.argsort(-nearest_nn[:, min(self._task.pipelines, len(nearest_nn) - 1)])
-        return order.reshape(self._task.stages, self._task.pipelines)
+        order = np.argsort(-nearest_nn[:, min(NEAREST, len(nearest_nn) - 1)], kind="stable")
+        device_sp = order.reshape(self._task.stages, self._task.pipelines)
+        return np.array(pipelines_of(self._costs, _as_stages(device_sp)), dtype=np.int64)
 
-    def _anneal(
-        self, plans: Sequence[Ints], moves: int, heats: Sequence[tuple[float, float]]
-    ) -> None:
-        """Anneal plans in place, from hot to cold each, and note the best on the way."""
+    def _anneal(self, plans: Sequence[Ints], moves: int, heats: Sequence[Heats]) -> float:
+        """Anneal plans in place, note the best on the way; returns what the best one costs."""
         while len(self._lucks) < len(plans):
             self._lucks.append(self._chance.integers(1, 2**63, 1, dtype=np.uint64))
 
         def one(number: int) -> tuple[float, Ints]:
-            hot, cold = heats[number]
-            means = MEANS if hot == cold else COLD_MEANS
-            heat_s = hot * self._scale_s, cold * self._scale_s
-            cooling = Cooling(moves, *heat_s, PAIR_SHARE, OWN_SHARE, MEANS, means)
+            heat = heats[number]
+            cooling = Cooling(
+                moves,
+                heat.hot * self._scale_s,
+                heat.cold * self._scale_s,
+                PAIR_SHARE,
+                OWN_SHARE,
+                heat.hot_guide,
+                heat.cold_guide,
+                heat.roots,
+            )
             best_sp = plans[number].copy()
             luck = self._lucks[number]
-            return anneal(self._links, plans[number], best_sp, cooling, luck), best_sp
+            costs_3nn = self._planes[heat.roots]
+            return anneal(costs_3nn, plans[number], best_sp, cooling, luck), best_sp
 
-        for least_s, best_sp in self._workers.map(one, range(len(plans))):
+        found = list(self._workers.map(one, range(len(plans))))
+        for least_s, best_sp in found:
             if len(self._pool) < POOL or least_s < self._pool[-1][0]:
                 self._note(best_sp)
         self.moves += moves * len(plans)
+        return min(least_s for least_s, _ in found)
 
     def _note(self, device_sp: Ints) -> None:
         stages = _as_stages(device_sp)
