@@ -6,11 +6,13 @@ no number comes from the 27 rows that it is held against (`paper_dtfm.py`):
 * **Rounds.** `scripts/aws_run_batch_gpt3.sh` makes 1,024, 2,048 and 4,096 sequences of 2, 4 and 8
   rounds of 64 for each of 8 pipelines, or of 62 with 40 layers, for want of memory. A round is
   GPipe's: all forwards, then all backwards, so it fills and drains the pipeline: n + 7 turns.
-* **A turn** is what a single pipeline of theirs took with the same lines inside a region
+* **A turn** is what a single pipeline of theirs took with lines like its slowest one
   (`results/gpt3_xl_fp16.md`, 20 April 2022, 24 layers, 96 microbatches, so 103 turns): 8.79 s at
   5 Gbit/s and 1 ms, 10.69 s at 2 Gbit/s and 5 ms. With more layers, a turn is longer by what each
-  more of them takes in Case 1, where a pipeline has the NVLink of one host.
+  more of them takes in Case 1, where a pipeline has the NVLink of one host. The slowest pipeline
+  sets the pace.
 * **Plan.** Pipelines are ranks in their order, so each stays in a region ("no special alignment").
+  By chance, the ranks are shuffled, with the seed of the log's row (`generate_assignment.py`).
 * **Delays** are those of the scripts that slowed the lines down: 10 ms inside a region in cases 4
   and 5 where the scheduler has 5, one way, by netem.
 * **Averaging** is `--dp-mode central_ps`: NCCL reduces each parameter to the first pipeline's rank,
@@ -37,10 +39,17 @@ from p2pswarm.plan.network import Floats
 
 STAGES = PIPELINES = 8
 PIPELINE_TURNS = 96 + STAGES - 1
+HOPS = 2 * (STAGES - 1)
 MODEL, WORDS, PLACES = 2048, 28_996, 2048
 LAYER_PARAMETERS = 12 * MODEL**2 + 13 * MODEL  # four matrices and two, their biases, two norms
-SINGLE_PIPELINES = {3: (8.79, 0.001), 4: (10.69, 0.005), 5: (10.69, 0.005)}
-"""Of 20 April, by case: an iteration in seconds, and the delay."""
+SINGLE_PIPELINES = (
+    (10.0, 8.14, 0.0001),
+    (5.0, 8.79, 0.001),
+    (2.0, 10.69, 0.005),
+    (1.0, 15.64, 0.01),
+)
+"""Of 20 April: Gbit/s, an iteration in seconds, and the delay."""
+MICROBATCH_GBIT = MODEL * PLACES * 2 * 8 / 1e9  # an activation in fp16
 REGION_DELAY_S = {3: 0.001, 4: 0.010, 5: 0.010}
 ROUND_SEQUENCES = 512  # of all pipelines; with 40 layers it is less, and the log does not say so
 
@@ -95,9 +104,21 @@ def barrier_s(delay_s_nn: Floats) -> float:
     return float(done_s.max())
 
 
-def averaging_s(delay_s_nn: Floats, gbps_nn: Floats, gbit: float) -> float:
+def turn_s(gbps: float) -> float:
+    """What a microbatch takes there and back, in three layers and over lines of such a rate.
+
+    Between the measured rates by a line over the time of a transfer; below them a transfer there
+    and one back take all of it.
+    """
+    slow = [1 / rate for rate, _, _ in SINGLE_PIPELINES]
+    turns = [(took_s - HOPS * delay_s) / PIPELINE_TURNS for _, took_s, delay_s in SINGLE_PIPELINES]
+    beyond = max(0.0, 1 / gbps - slow[-1])
+    return float(np.interp(1 / gbps, slow, turns)) + 2 * MICROBATCH_GBIT * beyond
+
+
+def averaging_s(delay_s_nn: Floats, gbps_nn: Floats, stage: int, gbit: float) -> float:
     """Reduce to the first pipeline's rank of a stage, then broadcast: twice along the ring."""
-    ranks = np.arange(PIPELINES) * STAGES
+    ranks = np.arange(PIPELINES) * STAGES + stage
     reduced = np.roll(ranks, -1)  # the root's neighbour begins
     seconds = 0.0
     for chain in (reduced, ranks):
@@ -106,28 +127,44 @@ def averaging_s(delay_s_nn: Floats, gbps_nn: Floats, gbit: float) -> float:
     return float(seconds)
 
 
+def shuffled(seed: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """The device of each rank in the rows by chance."""
+    ranks = np.arange(1, STAGES * PIPELINES)
+    np.random.RandomState(seed).shuffle(ranks)
+    return np.argsort([0, *ranks])
+
+
+def as_run(case: int, network: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+    """Delays and rates as the scheduler has them, with the delays of the runs."""
+    delay_s_nn = network[0].copy()
+    apart = ~np.eye(len(delay_s_nn), dtype=bool)
+    delay_s_nn[apart & (delay_s_nn == delay_s_nn[apart].min())] = REGION_DELAY_S[case]
+    return delay_s_nn, network[1]
+
+
 def iteration_s(
     row: LoggedRun, network: tuple[Floats, Floats], more_layer_s: float, parts: Parts | None = None
 ) -> float:
     """One iteration.
 
-    `network`: the delays and rates of all pairs, as the scheduler has them; `more_layer_s`: what a
+    `network`: the delays and rates of all pairs, in the order of ranks; `more_layer_s`: what a
     layer more than three takes in each turn.
     """
     parts = parts or Parts()
-    delay_s_nn, gbps_nn = network[0].copy(), network[1]
-    inside_s = REGION_DELAY_S[row.case]
-    apart = ~np.eye(len(delay_s_nn), dtype=bool)
-    delay_s_nn[apart & (delay_s_nn == delay_s_nn[apart].min())] = inside_s
-    took_s, delay_s = SINGLE_PIPELINES[row.case]
-    there_and_back = 2 * (STAGES - 1)
-    turn_s = (took_s - there_and_back * delay_s) / PIPELINE_TURNS
-    turn_s += (row.layers / STAGES - 3) * more_layer_s
+    delay_s_nn, gbps_nn = network
     turns = round_microbatches(row.layers) + (STAGES - 1) * parts.fills
+    round_s = 0.0
+    for first in range(0, STAGES * PIPELINES, STAGES):
+        one = np.arange(first, first + STAGES - 1)
+        each_s = turn_s(gbps_nn[one, one + 1].min()) + (row.layers / STAGES - 3) * more_layer_s
+        there_and_back_s = 2 * delay_s_nn[one, one + 1].sum() * parts.fills
+        round_s = max(round_s, turns * each_s + there_and_back_s)
     rounds = row.sequences // ROUND_SEQUENCES
-    work_s = rounds * (turns * turn_s + there_and_back * inside_s * parts.fills)
     waits_s = (rounds + 1) * barrier_s(delay_s_nn) * parts.barriers
-    parameters = row.layers // STAGES * LAYER_PARAMETERS
-    parameters += (WORDS + PLACES) * MODEL * parts.embedding
-    gbit = parameters * parts.gradient_bits / 1e9
-    return work_s + waits_s + averaging_s(delay_s_nn, gbps_nn, gbit)
+    averaged_s = 0.0
+    for stage in range(STAGES):
+        parameters = row.layers // STAGES * LAYER_PARAMETERS
+        parameters += (WORDS + PLACES) * MODEL * (stage == 0 and parts.embedding)
+        gbit = parameters * parts.gradient_bits / 1e9
+        averaged_s = max(averaged_s, averaging_s(delay_s_nn, gbps_nn, stage, gbit))
+    return rounds * round_s + waits_s + averaged_s

@@ -7,15 +7,17 @@ sequences, their system with its placement, means of three seeds (Decentralized_
 results/NeurIPS2022_submission.md). The model is what their program does (`dtfm_program.py`), and
 has no number that was fitted to these rows. Beside it, `formula`: averaging by the paper's formula,
 the rate of computing from Case 1 (`CASE_1_TFLOPS`), the slowest link by the plan that their search
-returns, where every pipeline stays in its region. `WITHOUT` says what each part is worth.
+returns, where every pipeline stays in its region. `WITHOUT` says what each part is worth. The same
+model is held against the log's 81 rows with ranks by chance.
 """
 
+import itertools
 import json
 import time
 from pathlib import Path
 
 import numpy as np
-from dtfm_program import LoggedRun, Parts, iteration_s, layer_s
+from dtfm_program import LoggedRun, Parts, as_run, iteration_s, layer_s, shuffled
 
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, cost_of
 from p2pswarm.plan.genetic import TRIALS, evolve
@@ -33,6 +35,7 @@ CASE_1_HOSTS = np.arange(64) // 8
 CASE_2_HOSTS = np.concatenate([np.arange(32) // 4, 8 + np.arange(32)])
 CASE_1_TFLOPS = 44.8  # of a device: 24 layers, 4,096 sequences in 33.05 s
 SEQUENCE_GBIT = 2048 * 2048 * 2 * 8 / 1e9  # activations of a sequence in fp16
+SEEDS = (2022, 2023, 2024)
 LAYERS, BATCHES = (24, 32, 40), (1024, 2048, 4096)
 WITHOUT = {
     "filling": Parts(fills=False),
@@ -103,7 +106,7 @@ def logged() -> list[dict[str, object]]:
     for number, network in enumerate(cases().values(), 1):
         if number < 3:
             continue
-        lines = network.latency_s_nn, network.gbps_nn
+        lines = as_run(number, (network.latency_s_nn, network.gbps_nn))
         for layers in LAYERS:
             work = petaflop[f"L{layers}"][0] * 1e15 / BATCHES[0]
             for batch in BATCHES:
@@ -125,6 +128,27 @@ def logged() -> list[dict[str, object]]:
     for key in ("formula", *(f"without {name}" for name in WITHOUT), "error"):
         _say(f"27 rows, {key}", [row[key] for row in rows])
     return rows
+
+
+def by_chance() -> None:
+    """The 81 rows whose ranks were shuffled: nothing of them was used to make the model."""
+    found = json.loads(MEASURED.read_text())["cases"]
+    seen_s = measured()
+    more_s = layer_s({(layers, batch): s for (n, layers, batch), s in seen_s.items() if n == 1})
+    errors: list[float] = []
+    for number, network in enumerate(cases().values(), 1):
+        if number < 3:
+            continue
+        delay_s_nn, gbps_nn = as_run(number, (network.latency_s_nn, network.gbps_nn))
+        for place, seed in enumerate(SEEDS):
+            ranks = np.ix_(shuffled(seed), shuffled(seed))
+            lines = delay_s_nn[ranks], gbps_nn[ranks]
+            for layers, batch in itertools.product(LAYERS, BATCHES):
+                row = found[f"case{number}"][f"L{layers}_B{batch}"]["Ours-random"]
+                modelled_s = iteration_s(LoggedRun(number, layers, batch), lines, more_s)
+                errors.append(modelled_s / row[place] - 1)
+        _say(f"by chance, case {number}", errors[-27:])
+    _say("by chance, 81 rows", errors)
 
 
 def measured() -> dict[tuple[int, int, int], float]:
@@ -165,4 +189,6 @@ def by_region(network: DeviceNetwork) -> tuple[tuple[int, ...], ...]:
 
 def table(seconds: float, *, genetic: bool) -> list[dict[str, object]]:
     """Everything that is printed for `--table dtfm`."""
-    return [*searches(seconds, TRIALS if genetic else 0), *logged()]
+    rows = [*searches(seconds, TRIALS if genetic else 0), *logged()]
+    by_chance()
+    return rows

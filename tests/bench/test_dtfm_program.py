@@ -35,7 +35,13 @@ def test_averaging_is_as_slow_as_the_slowest_link_of_the_ring_there_and_back(pro
     gbps_nn, delay_s_nn = np.full((64, 64), 2.0), np.zeros((64, 64))
     gbps_nn[16, 24] = 0.5  # from the third pipeline to the fourth
 
-    assert program.averaging_s(delay_s_nn, gbps_nn, 1.0) == pytest.approx(4.0)
+    assert program.averaging_s(delay_s_nn, gbps_nn, 0, 1.0) == pytest.approx(4.0)
+
+
+def test_a_turn_is_what_was_measured_and_below_that_what_transfers_take(program):
+    assert program.turn_s(2.0) == pytest.approx((10.69 - 14 * 0.005) / 103)
+    slower = program.turn_s(0.5) - program.turn_s(1.0)
+    assert slower == pytest.approx(2 * program.MICROBATCH_GBIT)
 
 
 def test_the_logged_runs_are_met_within_what_was_asked(program):

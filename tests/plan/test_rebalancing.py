@@ -479,3 +479,12 @@ def test_four_that_fetch_first_count_as_one_that_is_away():
     assert moved(fetch_first=True, preparing=2) == 2
     assert moved(fetch_first=True, preparing=3) == 1
     assert moved(fetch_first=True, moving=1) == 0
+
+
+def test_a_move_that_brings_less_than_twice_its_price_is_not_made_and_both_are_told():
+    fields = {"state_bytes": (30 * 10**9,) * 3, "deaths_per_s": 1e-5}  # 40 minutes of loading
+    arrangement = arranged((1.0,) * 4, (1.0,) * 6, (1.0,) * 6, **fields)
+    decision = asked(Rebalancing(AT_ONCE), arrangement)
+
+    assert decision.moves == ()
+    assert "microbatches, and the moves cost" in decision.why
