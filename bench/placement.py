@@ -38,15 +38,15 @@ EIGHT = [0, 1, 2, 3, 4, 7, 8, 9]  # the regions of the worldwide case, among the
 UNEVEN = (14, 4, 9, 6, 3, 8, 5, 7, 3, 5)
 NAMES = ("jitter1", "jitter2", "uneven", "uneven-cap", "plane", "tree", "noise", "thousand")
 
-BEST_KNOWN_S = {  # the cheapest plans of all runs; each line says of which
-    "jitter1": 45.679,
-    "jitter2": 45.788,
-    "uneven": 62.28,
-    "uneven-cap": 203.84,
-    "plane": 75.208,
-    "tree": 384.226,
-    "noise": 55.562,
-    "thousand": 175.334,
+BEST_KNOWN_S = {  # the cheapest plans of all runs, and which run it was: see bench/LOG.md
+    "jitter1": 45.679,  # a cooling of 60 million moves, the best of four
+    "jitter2": 44.739,  # 16 temperatures, 87 million moves, seed 2
+    "uneven": 62.28,  # 8 temperatures, 8 s, one of two seeds; all others end at 62.767
+    "uneven-cap": 203.466,  # 16 temperatures, 100 million moves, seed 12
+    "plane": 75.103,  # 16 temperatures, means of squares, 200 million moves, seed 12
+    "tree": 384.226,  # 8 temperatures, means, 400 million moves, seed 1
+    "noise": 55.562,  # 8 temperatures, means, 240 million moves, seed 13
+    "thousand": 175.334,  # slow lines first, cooled with 15 million moves
 }
 
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from p2pswarm.errors import Unusable
 from p2pswarm.plan.network import DeviceNetwork, Floats
 
+LINK_S_MAX = 1e8  # three years: with more, sums in microseconds pass the solver's 64 bits
 ORDERED_MAX = 12  # stages whose best order is looked for: 2^n * n^2 sums
 
 Stages = tuple[tuple[int, ...], ...]
@@ -65,6 +66,13 @@ class LinkCosts:
         share_gbit = task.gradient_gbit / task.pipelines
         data_s_nn = 2 * (network.latency_s_nn + share_gbit / network.gbps_nn)
         pipeline_s_nn = 2 * (network.latency_s_nn + task.activation_gbit / network.gbps_nn)
+        longest_s_nn = np.maximum(data_s_nn, pipeline_s_nn)
+        one, other = np.unravel_index(int(longest_s_nn.argmax()), longest_s_nn.shape)
+        if not longest_s_nn[one, other] <= LINK_S_MAX:
+            raise Unusable(
+                f"the link between devices {one} and {other} takes {longest_s_nn[one, other]:g} s: "
+                f"give a latency and a rate with which it takes {LINK_S_MAX:g} s at most"
+            )
         return cls(data_s_nn, pipeline_s_nn)
 
 

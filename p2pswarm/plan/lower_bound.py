@@ -59,13 +59,15 @@ def least_cost_s(costs: LinkCosts, task: DtfmTask) -> float:
     spell_l = np.searchsorted([spell.from_s for spell in spells], levels, "right") - 1
     least_s = float("inf")
     for groups_s in sorted({data_s, *(each for row in need_pm for each in row)} - {np.inf}):
-        most_l = [
+        allowed_l = [
             _allowed(near, need_pm[spell] if spell >= 0 else [], groups_s)
             for near, spell in zip(near_l, spell_l, strict=True)
         ]
-        rising = np.maximum.accumulate(most_l)
-        if rising[-1] == task.stages - 1:
-            first = np.searchsorted(rising, range(1, task.stages))
+        most_l = np.minimum.accumulate(allowed_l[::-1])[
+            ::-1
+        ]  # as many as at a higher level at most
+        if most_l[-1] == task.stages - 1:
+            first = np.searchsorted(most_l, range(1, task.stages))
             least_s = min(least_s, groups_s + float(levels[first].sum()))
     return least_s
 

@@ -30,7 +30,7 @@ POOL = 3  # plans that are polished
 POLISH_SHARE = 0.1  # of the time
 PAIR_SHARE, OWN_SHARE = 0.25, 0.25  # see bench/LOG.md, as for all that follow
 ROOTS, COOLED_ROOTS = 1, 2  # means of squares guide tempering, those of fourth powers cooling
-REPLICAS = 16
+REPLICAS = 8
 LADDER = 2e-3, 1.5e-2  # the temperatures, as shares of the cost of a plan by chance
 TEMPERED_MOVES = 1_000_000  # for each device: with fewer, plans are cooled
 SLICE_MOVES = 20_000  # between two exchanges
@@ -114,14 +114,15 @@ class Tempering:
 
     def _cool(self, moves: int, ends_s: float, clock: Clock) -> None:
         """Cool plans for about so many moves each: first both ways, then the better one."""
-        found_s = []
         begun_s, trial = clock(), max(int(TRIAL_SHARE * moves), SLICE_MOVES)
-        for heats, plan in ((COOL, self._by_speed()), (HOT, self._by_chance())):
-            found_s.append(self._anneal([plan], trial, [heats]))
-        each_s = max((clock() - begun_s) / (2 * trial), 1e-9)
+        by_speed_s, by_chance_s = self._anneal(
+            [self._by_speed(), self._by_chance()], trial, [COOL, HOT]
+        )
+        turns = 1 if self._threads > 1 else 2
+        each_s = max((clock() - begun_s) / (turns * trial), 1e-9)
         moves = int((1 - POLISH_SHARE) * (ends_s - clock()) / each_s)
         if moves > SLICE_MOVES:
-            cool = found_s[0] <= found_s[1]
+            cool = by_speed_s <= by_chance_s
             plans = [self._by_speed() if cool else self._by_chance() for _ in range(self._threads)]
             self._anneal(plans, moves, [COOL if cool else HOT] * self._threads)
 
@@ -155,8 +156,8 @@ class Tempering:
         device_sp = order.reshape(self._task.stages, self._task.pipelines)
         return np.array(pipelines_of(self._costs, _as_stages(device_sp)), dtype=np.int64)
 
-    def _anneal(self, plans: Sequence[Ints], moves: int, heats: Sequence[Heats]) -> float:
-        """Anneal plans in place, note the best on the way; returns what the best one costs."""
+    def _anneal(self, plans: Sequence[Ints], moves: int, heats: Sequence[Heats]) -> list[float]:
+        """Anneal plans in place, note the best on the way; returns what each came to."""
         while len(self._lucks) < len(plans):
             self._lucks.append(self._chance.integers(1, 2**63, 1, dtype=np.uint64))
 
@@ -182,7 +183,7 @@ class Tempering:
             if len(self._pool) < POOL or least_s < self._pool[-1][0]:
                 self._note(best_sp)
         self.moves += moves * len(plans)
-        return min(least_s for least_s, _ in found)
+        return [least_s for least_s, _ in found]
 
     def _note(self, device_sp: Ints) -> None:
         stages = _as_stages(device_sp)

@@ -135,3 +135,10 @@ def test_network_that_cannot_be_says_what_to_change(latency_s, gbps, access_gbps
 def test_task_that_does_not_fit_says_what_to_change(task, says):
     with pytest.raises(Unusable, match=says):
         LinkCosts.of(DeviceNetwork.read(GOOD, GOOD), task)
+
+
+def test_link_that_takes_years_is_refused():
+    """The solver counts microseconds in 64 bits; such a link ended in a traceback."""
+    slow = [[0, 1e-300], [1e-300, 0]]
+    with pytest.raises(Unusable, match=r"between devices 0 and 1 takes .* s: give a latency and a"):
+        LinkCosts.of(DeviceNetwork.read(GOOD, slow), DtfmTask(2, 1, 1, 1))
