@@ -36,8 +36,8 @@ PART_BYTES = 1 << 20  # of a document, tokenised at once
 BATCH_BYTES = 4 << 20  # of documents, tokenised at once: the library uses all processors
 LEARNT_BYTES = 256 << 20  # of text, about, that a tokenizer is learnt from: more changes little
 LINE = b"\n"
-CHARACTER_BYTES_MAX = 4  # in UTF-8 (RFC 3629)
-FOLLOWING = range(0x80, 0xC0)  # its bytes after the first
+FOLLOWING_MAX = 3  # bytes of a character after its first, in UTF-8 (RFC 3629)
+FOLLOWING = range(0x80, 0xC0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +129,16 @@ def end_of(tokenizer: Tokenizer | None) -> Tokens:
 
 
 def parts_of(document: bytes, bytes_max: int = PART_BYTES) -> Iterator[bytes]:
-    """A document in parts of at most `bytes_max`, cut after a line, or else before a character."""
+    """A document in parts of at most `bytes_max`, cut after a line, or else before a character.
+
+    `bytes_max` is more than `FOLLOWING_MAX`, or a part could be empty.
+    """
     start = 0
     while len(document) - start > bytes_max:
         cut = document.rfind(LINE, start, start + bytes_max) + 1
         if cut == 0:
             cut = start + bytes_max
-            while cut > start + bytes_max - CHARACTER_BYTES_MAX and document[cut] in FOLLOWING:
+            while cut > start + bytes_max - FOLLOWING_MAX and document[cut] in FOLLOWING:
                 cut -= 1
         yield document[start:cut]
         start = cut

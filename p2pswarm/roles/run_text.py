@@ -172,7 +172,7 @@ def _read_text(train: TrainConfig, run: RunConfig, tokenizer: Tokenizer | None) 
     assert train.data is not None, "the command line requires it"
     shape, seed, cache = (run.batch.rows, run.model.sequence_length), run.seed, _cache(train)
     if run.batch.samples == "streamed":
-        return streamed(train, row_files(train.data), tokenizer, seed=seed, shape=shape)
+        return streamed(train, tokenizer, seed=seed, shape=shape)
     if tokenizer is not None:
         return load_tokenised(sources_of(train), tokenizer, cache=cache, seed=seed, shape=shape)
     if files := row_files(train.data):
