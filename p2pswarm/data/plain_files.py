@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from p2pswarm.data.document_parts import FOLLOWING, FOLLOWING_MAX, parts_of
 from p2pswarm.data.fixed_files import FixedFiles
 from p2pswarm.data.row_filling import TextBatch
 from p2pswarm.data.text_files import PROBE_BYTES, SEPARATOR, is_held_out, names_of
-from p2pswarm.data.tokenised import FOLLOWING, FOLLOWING_MAX, parts_of
 from p2pswarm.errors import Unusable
 
 CHUNK_BYTES = 1 << 16
@@ -73,9 +73,8 @@ class PlainText:
             at = part.start
             while at < part.stop:
                 file.seek(at)
-                text = file.read(min(self._chunk_bytes, part.stop - at))
-                if at + len(text) < part.stop:
-                    text = next(parts_of(text, len(text) - 1))
+                text = file.read(min(self._chunk_bytes + 1, part.stop - at))
+                text = next(parts_of(text, self._chunk_bytes))
                 end = at + len(text)
                 places = base + at - part.start, base + end - part.start
                 inside = _without_half_a_character(text) if at == part.start else text
@@ -91,10 +90,12 @@ def _without_half_a_character(text: bytes) -> bytes:
     return text[begin:]
 
 
-def plain_sides(path: Path, files: Sequence[Path], share: float) -> tuple[PlainText, PlainText]:
+def plain_sides(
+    path: Path, files: Sequence[Path], share: float, chunk_bytes: int = CHUNK_BYTES
+) -> tuple[PlainText, PlainText]:
     """The text to train on and the held-out text; `files` are what `path` means.
 
-    Empty and binary files are passed over.
+    Empty and binary files are passed over. `chunk_bytes`: what is read at a time.
     """
     texts = [
         (file, name)
@@ -108,7 +109,10 @@ def plain_sides(path: Path, files: Sequence[Path], share: float) -> tuple[PlainT
     held_out = [span for span in spans if out[span.file]]
     if not train or not held_out:
         train, held_out = _cut_at_end(spans, share)
-    sides = PlainText(fixed, train, "to train on"), PlainText(fixed, held_out, "held out")
+    sides = (
+        PlainText(fixed, train, "to train on", chunk_bytes=chunk_bytes),
+        PlainText(fixed, held_out, "held out", chunk_bytes=chunk_bytes),
+    )
     for side in sides:
         if not len(side):
             raise Unusable(

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pswarm.data.tokenised import FOLLOWING, end_of, parts_of
+from p2pswarm.data.document_parts import FOLLOWING, end_of, parts_of
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.data.tokens import Tokens
 from p2pswarm.errors import Unusable

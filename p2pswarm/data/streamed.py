@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 
 from p2pswarm.data.arrow_files import ArrowFiles
 from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.document_parts import parts_of
 from p2pswarm.data.fixed_files import FixedFiles
 from p2pswarm.data.line_files import LineFiles
 from p2pswarm.data.parquet_files import ParquetFiles
@@ -30,7 +31,6 @@ from p2pswarm.data.row_filling import Row, Side, TextBatch, fill
 from p2pswarm.data.row_places import SHIPPED, PlaceLimits, RowPlaces
 from p2pswarm.data.sources import ARROW, JSON_LINES, PARQUET, row_files
 from p2pswarm.data.text_files import files_of_text
-from p2pswarm.data.tokenised import parts_of
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.data.tokens import Tokens
 from p2pswarm.errors import Unusable

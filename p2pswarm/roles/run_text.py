@@ -61,7 +61,8 @@ def tokenizer_of(config: NodeConfig) -> Tokenizer | None:
     size = trained_tokens(train.tokenizer)
     if size is None:
         return read_tokenizer(Path(train.tokenizer))
-    sources = [sources_of(train.of_part(part)) for part in train.parts]
+    streamed_too = config.run.batch.samples == "streamed"
+    sources = [sources_of(train.of_part(part), streamed=streamed_too) for part in train.parts]
     mark = (
         hashlib.sha256(b"".join(each.mark for each in sources)).digest()
         if len(sources) > 1
