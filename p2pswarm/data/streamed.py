@@ -15,7 +15,7 @@ Errors:  Unusable for files without text, and where no document is on one side. 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -110,7 +110,7 @@ class _UnreadText:
 
 
 class StreamedRows:
-    """The rows of one side, made when they are asked for; two threads may ask."""
+    """The rows of one side, made when they are asked for."""
 
     def __init__(
         self, side: Side, kind: str, places: RowPlaces, length: int, tokenizer: Tokenizer | None
@@ -119,19 +119,17 @@ class StreamedRows:
         self.side, self.places, self.tokenizer = side, places, tokenizer
         self._kind, self._length = kind, length
         self._visits: OrderedDict[Visit, dict[int, Tokens]] = OrderedDict()
-        self._lock = threading.Lock()
 
     def row(self, number: int) -> Tokens:
         """tokens_S of a row; it is kept, with those that are filled in the same pass."""
         visit = self.places.visit(number)
-        with self._lock:
-            if visit not in self._visits:
-                self._visits[visit] = self._filled(visit)
-            self._visits.move_to_end(visit)
-            # groups that were just left are asked for again: microbatches are not made in order
-            while len(self._visits) > 2 * self.places.open:
-                self._visits.popitem(last=False)
-            return self._visits[visit][number]
+        if visit not in self._visits:
+            self._visits[visit] = self._filled(visit)
+        self._visits.move_to_end(visit)
+        # groups that were just left are asked for again: microbatches are not made in order
+        while len(self._visits) > 2 * self.places.open:
+            self._visits.popitem(last=False)
+        return self._visits[visit][number]
 
     @property
     def bytes_per_token(self) -> float:
@@ -174,6 +172,8 @@ class StreamedCorpus(Corpus):
     """How it is read."""
     train_rows: StreamedRows
     held_out_samples: StreamedRows
+    lock: threading.Lock = field(default_factory=threading.Lock, compare=False)
+    """Two threads may ask for rows, and both sides read the same files."""
 
     @property
     def blocks(self) -> bool:
@@ -191,11 +191,13 @@ class StreamedCorpus(Corpus):
 
     def sample(self, number: int) -> Tokens:
         """tokens_S of a row to train on."""
-        return self.train_rows.row(number)
+        with self.lock:
+            return self.train_rows.row(number)
 
     def held_out_sample(self, number: int) -> Tokens:
         """tokens_S of a row that is never trained on."""
-        return self.held_out_samples.row(number)
+        with self.lock:
+            return self.held_out_samples.row(number)
 
     def held_out_rows(self, tokens_max: int) -> Iterator[Tokens]:
         """Rows from anywhere: no pass can be made over what nobody has counted."""
@@ -205,7 +207,8 @@ class StreamedCorpus(Corpus):
     @property
     def bytes_per_token(self) -> float:
         """Of the first held-out documents."""
-        return self.held_out_samples.bytes_per_token
+        with self.lock:
+            return self.held_out_samples.bytes_per_token
 
 
 class _StreamedText(NamedTuple):

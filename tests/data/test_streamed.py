@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import re
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, pairwise
 
 import numpy as np
@@ -303,3 +304,18 @@ def test_an_unread_text_has_no_tokens_by_number(tmp_path):
     corpus = read(written(tmp_path, numbered(40)))
     with pytest.raises(TypeError, match="no tokens by number"):
         corpus.train[0:1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_threads_get_the_rows_that_one_gets(tmp_path, kind):
+    train = kind(tmp_path / "t", numbered(60), numbered(60, 60), numbered(60, 120))
+    alone, shared = read(train, limits=OFTEN), read(train, limits=OFTEN)
+    expected = [[alone.microbatch(n), alone.held_out_batch(n)] for n in range(40)]
+
+    with ThreadPoolExecutor(2) as threads:
+        asked = [shared.microbatch, shared.held_out_batch]
+        found = [list(threads.map(batch_of, range(40))) for batch_of in asked]
+    for number, batches in enumerate(expected):
+        assert all(
+            np.array_equal(side[number], one) for side, one in zip(found, batches, strict=True)
+        )
