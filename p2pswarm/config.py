@@ -126,7 +126,7 @@ class BatchConfig:
     rows: Count = 4
     samples: Annotated[str, OneOf("drawn", "once", "packed", "streamed")] = "drawn"
     """drawn: windows from anywhere; once: each window once an epoch; packed: whole documents, with
-    a tokenizer; streamed: as drawn, and read as needed, out of JSON lines (docs/data.md)."""
+    a tokenizer; streamed: as drawn, and read as needed, out of files of any size (docs/data.md)."""
     window: Annotated[int, Between(0, 65_536)] = 0
     """The most microbatches in flight; 0: as the trainer measures (docs/training.md)."""
     evaluate_every: Annotated[int, Between(0, 10**9)] = 10

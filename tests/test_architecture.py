@@ -186,6 +186,7 @@ OUTSIDE = {
     "checkpoint/folder.py",
     "checkpoint/thread_priority.py",
     "data/prepared_text.py",
+    "data/streamed.py",
     "devices/rank.py",
     "devices/ranks.py",
     "devices/shared_tensors.py",

@@ -407,11 +407,18 @@ def test_train_takes_a_tokenizer_of_more_tokens_than_two_bytes_hold(text, tmp_pa
 
 
 def test_train_takes_a_mixture_of_texts_that_are_read_as_they_are_needed(tmp_path):
-    for name in ("a", "b"):
-        rows = [json.dumps({"text": f"{name} {number} " * 9}) for number in range(80)]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
-    data = ps.data.Mixture({f"{tmp_path}/a.jsonl": 3.0, f"{tmp_path}/b.jsonl": 1.0})
-    run = tiny_run(stages=2, batch=BATCH | {"samples": "streamed"})
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    texts = [f"{number} " * 20 for number in range(80)]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    parquet.write_table(arrow.table({"text": texts}), tmp_path / "b.parquet", row_group_size=9)
+    (tmp_path / "c.txt").write_text("\n\n".join(texts))
+    weights = {f"{tmp_path}/a.jsonl": 3.0, f"{tmp_path}/b.parquet": 1.0, f"{tmp_path}/c.txt": 1.0}
+    data = ps.data.Mixture(weights, tokenizer="train:300")
+    run = tiny_run(
+        stages=2,
+        batch=BATCH | {"samples": "streamed"},
+        model=dataclasses.replace(TINY, documents="apart"),
+    )
 
     ended = ps.train(run, data, weights=None, device="cpu", progress="json")
 

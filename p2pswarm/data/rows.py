@@ -20,6 +20,7 @@ from p2pswarm.errors import Unusable
 
 LINE_BYTES_MAX = 64 << 20  # a line is held in memory a few times over; a book has 1 MB
 BATCH_ROWS = 256  # few: rows may be whole books
+READ_BYTES = 1 << 20  # of a parquet file at a time
 NAMES_SHOWN = 8
 
 
@@ -79,7 +80,7 @@ def _columns(
 ) -> Iterator[tuple[int, object]]:
     """The rows of a file that pyarrow reads."""
     number = 0
-    errors = _pyarrow("lib")
+    errors = pyarrow_part("lib")
     try:
         for batch in batches(file, field):
             for text in batch.column(0).to_pylist():
@@ -91,24 +92,30 @@ def _columns(
 
 
 def _parquet_batches(file: Path, field: str) -> Iterator[Any]:
-    with _pyarrow("parquet").ParquetFile(file) as table:
-        _require(file, field, table.schema_arrow.names)
+    with parquet_file(file) as table:
+        require_field(file, field, table.schema_arrow.names)
         yield from table.iter_batches(batch_size=BATCH_ROWS, columns=[field])
+
+
+def parquet_file(file: Path, metadata: Any = None) -> Any:
+    """A parquet file of pyarrow that is read a page at a time: a group of rows may be gigabytes."""
+    parquet = pyarrow_part("parquet")
+    return parquet.ParquetFile(file, metadata=metadata, buffer_size=READ_BYTES, pre_buffer=False)
 
 
 def _arrow_batches(file: Path, field: str) -> Iterator[Any]:
     """Batches of arrow's stream format, which datasets write; else of its file format."""
-    arrow, ipc = _pyarrow("lib"), _pyarrow("ipc")
+    arrow, ipc = pyarrow_part("lib"), pyarrow_part("ipc")
     with arrow.memory_map(str(file)) as source:
         try:
             reader = ipc.open_stream(source)
         except arrow.ArrowInvalid:
             whole = ipc.open_file(source)
-            _require(file, field, whole.schema.names)
+            require_field(file, field, whole.schema.names)
             for number in range(whole.num_record_batches):
                 yield from _slices(whole.get_batch(number).select([field]))
             return
-        _require(file, field, reader.schema.names)
+        require_field(file, field, reader.schema.names)
         for batch in reader:
             yield from _slices(batch.select([field]))
 
@@ -119,7 +126,8 @@ def _slices(batch: Any) -> Iterator[Any]:
         yield batch.slice(start, BATCH_ROWS)
 
 
-def _require(file: Path, field: str, names: list[str]) -> None:
+def require_field(file: Path, field: str, names: list[str]) -> None:
+    """Unusable, with the nearest name, if a file has no such field."""
     if field not in names:
         raise _no_field(file, field, names)
 
@@ -134,7 +142,8 @@ def _no_field(file: Path, field: str, there: Iterable[str]) -> Unusable:
     )
 
 
-def _pyarrow(part: str) -> ModuleType:
+def pyarrow_part(part: str) -> ModuleType:
+    """A module of pyarrow; Unusable, with what to install, where it is not there."""
     try:
         return importlib.import_module(f"pyarrow.{part}")
     except ImportError as error:

@@ -8,7 +8,7 @@ Errors:  Unusable when there is no text, or too little.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -67,12 +67,17 @@ def read_texts(
     path: Path, files: list[Path], file_bytes_max: int = FILE_BYTES_MAX
 ) -> dict[str, bytes]:
     """The files of `path` that are text, by their names relative to it."""
-    base = _before_wildcards(path) if is_pattern(path) else path
     return {
-        file.relative_to(base).as_posix(): text
-        for file in files
+        name: text
+        for file, name in zip(files, names_of(path, files), strict=True)
         if (text := _read(file, file_bytes_max)) and b"\0" not in text[:PROBE_BYTES]
     }
+
+
+def names_of(path: Path, files: Sequence[Path]) -> list[str]:
+    """The names of the files that `path` means, relative to it."""
+    base = _before_wildcards(path) if is_pattern(path) else path
+    return [file.relative_to(base).as_posix() for file in files]
 
 
 def is_held_out(name: str, share: float) -> bool:

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from p2pswarm.data.corpus import Corpus, stable_hash
 from p2pswarm.data.document_files import all_documents
+from p2pswarm.data.document_parts import PART_BYTES, end_of, parts_of
+from p2pswarm.data.plain_files import plain_sides
 from p2pswarm.data.prepared_text import (
     PreparedDocument,
     cached_name,
@@ -28,16 +28,11 @@ from p2pswarm.data.prepared_text import (
 from p2pswarm.data.sources import row_files
 from p2pswarm.data.text_files import files_of_text, read_texts, split_texts
 from p2pswarm.data.tokenizer import Tokenizer
-from p2pswarm.data.tokens import Tokens
 from p2pswarm.errors import Unusable
 from p2pswarm.train_config import TrainConfig
 
-PART_BYTES = 1 << 20  # of a document, tokenised at once
 BATCH_BYTES = 4 << 20  # of documents, tokenised at once: the library uses all processors
 LEARNT_BYTES = 256 << 20  # of text, about, that a tokenizer is learnt from: more changes little
-LINE = b"\n"
-CHARACTER_BYTES_MAX = 4  # in UTF-8 (RFC 3629)
-FOLLOWING = range(0x80, 0xC0)  # its bytes after the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +44,8 @@ class Sources:
     files: list[Path]
     rows: bool
     """Whether a row of a file is a document, and not a file."""
+    streamed: bool
+    """Whether text files may be larger than the memory; they are then read in parts."""
 
     @property
     def settings(self) -> str:
@@ -62,23 +59,27 @@ class Sources:
         return fingerprint(self.files, self.settings)
 
     def documents(self) -> Iterator[tuple[bool, bytes]]:
-        """Each document, and whether it is held out."""
+        """Each document, or a part of one, and whether it is held out."""
         share = self.train.held_out_share
         if self.rows:
             for document in all_documents(self.files, self.train.field):
                 yield is_held_out_document(document, share), document
+            return
+        if self.streamed:
+            for held_out, side in enumerate(plain_sides(self.data, self.files, share, PART_BYTES)):
+                yield from ((bool(held_out), part.texts[0]) for part in side.batches_from(0))
             return
         sides = split_texts(read_texts(self.data, self.files), share)
         for held_out, texts in enumerate(sides):
             yield from ((bool(held_out), text) for text in texts)
 
 
-def sources_of(train: TrainConfig) -> Sources:
+def sources_of(train: TrainConfig, *, streamed: bool = False) -> Sources:
     """The files of `train.data`."""
     assert train.data is not None, "the command line requires it"
     rows = row_files(train.data)
     files = rows or files_of_text(train.data, train.suffixes)
-    return Sources(train, train.data, files, bool(rows))
+    return Sources(train, train.data, files, bool(rows), streamed)
 
 
 def load_tokenised(
@@ -117,29 +118,6 @@ def tokenised(
         encoded = tokenizer.encode([part for _, _, part in batch])
         for (held_out, last, part), tokens in zip(batch, encoded, strict=True):
             yield PreparedDocument(held_out, tokens.tobytes() + (end if last else b""), len(part))
-
-
-def end_of(tokenizer: Tokenizer | None) -> Tokens:
-    """What follows a document: the token that ends it, or else a line break."""
-    if tokenizer is None:
-        return np.frombuffer(LINE, dtype=np.uint8)
-    if tokenizer.end is None:
-        return tokenizer.encode([LINE])[0]
-    return np.array([tokenizer.end], dtype=tokenizer.dtype)
-
-
-def parts_of(document: bytes, bytes_max: int = PART_BYTES) -> Iterator[bytes]:
-    """A document in parts of at most `bytes_max`, cut after a line, or else before a character."""
-    start = 0
-    while len(document) - start > bytes_max:
-        cut = document.rfind(LINE, start, start + bytes_max) + 1
-        if cut == 0:
-            cut = start + bytes_max
-            while cut > start + bytes_max - CHARACTER_BYTES_MAX and document[cut] in FOLLOWING:
-                cut -= 1
-        yield document[start:cut]
-        start = cut
-    yield document[start:]
 
 
 def learnt_texts(texts: Sequence[Sources], bytes_max: int = LEARNT_BYTES) -> Iterator[bytes]:

@@ -61,7 +61,8 @@ def tokenizer_of(config: NodeConfig) -> Tokenizer | None:
     size = trained_tokens(train.tokenizer)
     if size is None:
         return read_tokenizer(Path(train.tokenizer))
-    sources = [sources_of(train.of_part(part)) for part in train.parts]
+    streamed_too = config.run.batch.samples == "streamed"
+    sources = [sources_of(train.of_part(part), streamed=streamed_too) for part in train.parts]
     mark = (
         hashlib.sha256(b"".join(each.mark for each in sources)).digest()
         if len(sources) > 1
@@ -172,7 +173,7 @@ def _read_text(train: TrainConfig, run: RunConfig, tokenizer: Tokenizer | None) 
     assert train.data is not None, "the command line requires it"
     shape, seed, cache = (run.batch.rows, run.model.sequence_length), run.seed, _cache(train)
     if run.batch.samples == "streamed":
-        return streamed(train, row_files(train.data), tokenizer, seed=seed, shape=shape)
+        return streamed(train, tokenizer, seed=seed, shape=shape)
     if tokenizer is not None:
         return load_tokenised(sources_of(train), tokenizer, cache=cache, seed=seed, shape=shape)
     if files := row_files(train.data):

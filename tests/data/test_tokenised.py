@@ -6,13 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.held_out_pass import held_out_passes
 from p2pswarm.data.prepared_text import is_held_out_document
-from p2pswarm.data.tokenised import load_tokenised, parts_of, sources_of, texts_to_learn, tokenised
+from p2pswarm.data.tokenised import load_tokenised, sources_of, texts_to_learn, tokenised
 from p2pswarm.data.tokenizer import Tokenizer, train_tokenizer
 from p2pswarm.errors import Unusable
 from p2pswarm.train_config import TrainConfig
@@ -126,23 +124,6 @@ def test_a_tokenizer_without_an_end_parts_documents_by_a_line_break(tokenizer):
     assert one.written.endswith(line.tobytes())
 
 
-@given(st.text().map(str.encode), st.integers(4, 12))
-def test_parts_are_the_document_and_each_is_text(document: bytes, bytes_max: int):
-    parts = list(parts_of(document, bytes_max))
-
-    assert b"".join(parts) == document
-    assert all(len(part) <= bytes_max for part in parts)
-    assert "".join(part.decode() for part in parts) == document.decode()
-
-
-@given(st.binary(max_size=60), st.integers(4, 12))
-def test_bytes_that_are_no_text_are_cut_too(document: bytes, bytes_max: int):
-    parts = list(parts_of(document, bytes_max))
-
-    assert b"".join(parts) == document
-    assert all(0 < len(part) <= bytes_max for part in parts) or document == b""
-
-
 def test_it_learns_from_what_is_trained_on_alone(data):
     sources = sources_of(TrainConfig(data=data, held_out_share=SHARE))
     texts = list(texts_to_learn(sources))
@@ -151,3 +132,13 @@ def test_it_learns_from_what_is_trained_on_alone(data):
     assert not any(is_held_out_document(text, SHARE) for text in texts)
     assert 0 < len(fewer) < len(texts) / 2
     assert set(fewer) < set(texts)
+
+
+def test_it_learns_from_streamed_text_in_parts_what_it_learns_from_the_whole(tmp_path):
+    for name in "abcdefgh":
+        (tmp_path / f"{name}.txt").write_text(f"{name} line\n" * 300_000)  # over two parts
+    train = TrainConfig(data=tmp_path, held_out_share=SHARE)
+
+    whole, parts = (list(texts_to_learn(sources_of(train, streamed=s))) for s in (False, True))
+    assert parts == whole
+    assert len(parts) > 8

@@ -1,0 +1,173 @@
+"""Rows filled with documents that come one after another, several rows in one pass.
+
+A row begins at a place: in the document that the place is in, as far into it. Documents follow,
+each with what ends it, until the row is full. Rows whose places lie near each other are
+filled together, so that what lies between them is read once.
+
+Units:   places are in bytes, as their source counts them.
+Errors:  Unusable where no document of the side is near.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pswarm.data.document_parts import FOLLOWING, end_of, parts_of
+from p2pswarm.data.tokenizer import Tokenizer
+from p2pswarm.data.tokens import Tokens
+from p2pswarm.errors import Unusable
+
+PASSED_BYTES_MAX = 256 << 20  # of documents on the other side before it is given up
+TOKEN_BYTES = 8  # taken for each token that a row lacks; more are read if that was too few
+
+
+class Texts(Protocol):
+    """Texts by number, made when they are asked for."""
+
+    def __getitem__(self, number: int, /) -> bytes:
+        """One of them, in UTF-8; empty for none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TextBatch:
+    """Texts that follow each other."""
+
+    begins: Sequence[int]
+    """Where each begins, and where the last one ends."""
+    texts: Texts
+    ended: bool = True
+    """Whether the last one is the end of its document; the others are."""
+
+
+class Side(Protocol):
+    """The text to train on, or the held-out text."""
+
+    @property
+    def name(self) -> str:
+        """What its documents are, for an error."""
+        ...
+
+    def __len__(self) -> int:
+        """Its places."""
+        ...
+
+    def batches_from(self, place: int) -> Iterator[TextBatch]:
+        """All of its documents once, from the one at a place on; after the end places go on."""
+        ...
+
+    def holds(self, document: bytes, /) -> bool:
+        """Whether a document is on this side."""
+        ...
+
+
+class Row:
+    """A row that is being filled."""
+
+    def __init__(self, place: int, length: int, tokenizer: Tokenizer | None) -> None:
+        self.place = place
+        self._lacking = length
+        self._tokenizer, self._end = tokenizer, end_of(tokenizer)
+        self._parts: list[NDArray[Any]] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether it needs no more."""
+        return not self._lacking
+
+    @property
+    def tokens(self) -> Tokens:
+        """tokens_S, when it is full."""
+        return np.concatenate(self._parts)
+
+    def add(self, document: bytes, into: float, *, ended: bool) -> None:
+        """A document, or a part of one, from as far into it on."""
+        begin = int(into * len(document))
+        while 0 < begin < len(document) and document[begin] in FOLLOWING:
+            begin -= 1
+        for tokens in self._encoded(document[begin:], self._lacking):
+            self._take(tokens)
+        if ended:
+            self._take(self._end)
+
+    def _take(self, tokens: Tokens) -> None:
+        self._parts.append(tokens[: self._lacking])
+        self._lacking -= len(self._parts[-1])
+
+    def _encoded(self, text: bytes, most: int) -> Iterator[Tokens]:
+        """At least `most` tokens of a text, or all."""
+        if self._tokenizer is None:
+            yield np.frombuffer(text[:most], dtype=np.uint8)
+            return
+        for part in parts_of(text, TOKEN_BYTES * most):
+            (tokens,) = self._tokenizer.encode([part])
+            yield tokens
+            most -= len(tokens)
+            if most <= 0:
+                return
+
+
+def fill(rows: Sequence[Row], side: Side, passed_bytes_max: int = PASSED_BYTES_MAX) -> None:
+    """Fill rows that are in the order of their places; a short text comes again and again."""
+    filling = _Filling(rows, side, passed_bytes_max)
+    while not filling.done:
+        filling.lap()
+
+
+class _Filling:
+    """Rows that are filled, and how much was passed over since something was found."""
+
+    def __init__(self, rows: Sequence[Row], side: Side, passed_bytes_max: int) -> None:
+        self._begin = rows[0].place
+        self._side = side
+        self._waiting, self._open = list(rows), list[Row]()
+        self._found = self._passed_bytes = 0
+        self._passed_bytes_max = passed_bytes_max
+
+    @property
+    def done(self) -> bool:
+        """Whether all rows are full."""
+        return not self._waiting and not self._open
+
+    def lap(self) -> None:
+        """Go through all documents once, or until all rows are full."""
+        self._found = self._passed_bytes = 0
+        for batch in self._side.batches_from(self._begin):
+            self._take(batch)
+            if self.done:
+                return
+            if self._passed_bytes > self._passed_bytes_max:
+                break
+        if not self._found:
+            raise Unusable(
+                f"no document is {self._side.name}: name more text, or change train.held_out_share"
+            )
+
+    def _take(self, batch: TextBatch) -> None:
+        count, number = len(batch.begins) - 1, 0
+        while number < count and not self.done:
+            if not self._open:  # what no row needs is not made
+                at = bisect_right(batch.begins, self._waiting[0].place) - 1
+                if (number := max(number, at)) >= count:
+                    return
+            begin, end = batch.begins[number], batch.begins[number + 1]
+            while self._waiting and self._waiting[0].place < end:
+                self._open.append(self._waiting.pop(0))
+            text = batch.texts[number]
+            number += 1
+            if text:
+                self._add(text, begin, end, ended=batch.ended or number < count)
+
+    def _add(self, text: bytes, begin: int, end: int, *, ended: bool) -> None:
+        if not self._side.holds(text):
+            self._passed_bytes += len(text)
+            return
+        self._found, self._passed_bytes = self._found + 1, 0
+        length = max(1, end - begin)  # a short text may lie between two places
+        for row in self._open:
+            row.add(text, max(0, row.place - begin) / length, ended=ended)
+        self._open = [row for row in self._open if not row.full]
