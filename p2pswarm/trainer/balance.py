@@ -23,7 +23,13 @@ from p2pswarm.plan.capacity import StageCosts
 from p2pswarm.plan.priced_moves import Relocation, made_together
 from p2pswarm.plan.rebalancing import Decision, Rebalancing
 from p2pswarm.swarm.messages.capacity import NOT_MEASURED
-from p2pswarm.swarm.messages.membership import CannotPrepare, Join, Load, PrepareStage
+from p2pswarm.swarm.messages.membership import (
+    CannotPrepare,
+    Join,
+    Load,
+    PrepareStage,
+    load_every_s,
+)
 from p2pswarm.swarm.messages.types import MEMBERS_MAX
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.balance_reports import (
@@ -47,7 +53,7 @@ ASK_EVERY_S = 2.0  # a plan for 1,000 servers takes a tenth of a second
 ASK_PER_SERVER_S = 0.005
 BACK_S = 60.0  # who is out for longer has died
 REJOIN_S = 30.0  # who was sent to another stage joins at once; a coordinator that averages is slow
-QUEUE_SAMPLES = 60  # a server tells once a second
+QUEUE_S = 60.0  # of a server's queue a mean is taken: right after a commit it is empty
 SECONDS_LEAST, SECONDS_MOST = 1e-5, 1e5  # of a microbatch: what is told beyond makes no sense
 
 
@@ -109,7 +115,8 @@ class Balance:
         before = self._told.pop(peer, None)
         if before is not None and before.stage != member.stage:
             before = None  # that was another queue
-        samples = min(before.samples + 1, QUEUE_SAMPLES) if before else 1
+        most = max(1, round(QUEUE_S / load_every_s(self._members.ready_count())))
+        samples = min(before.samples + 1, most) if before else 1
         queued = before.queued if before else 0.0
         queued += (load.queued - queued) / samples
         self._told[peer] = _Told(member.stage, seconds, error, load, queued, samples)
@@ -321,14 +328,13 @@ class Balance:
         told = self._told.get(peer)
         capacity = told.load.capacity if told else None
         targets = [m.target for m in self._prepared.moves if m.mover == member.incarnation]
-        stages = range(self._config.stages)
         return StagedServer(
             server=peer,
             stage=targets[0] if targets else member.stage,
             speed=speed,
             error=error,
             ready=member.ready and not targets,
-            leaves_first=frozenset(s for s in stages if self._prepared.lacks(peer, s)),
+            leaves_first=self._prepared.too_large(peer, self._config.stages),
             bound=bound,
             link_bytes_per_s=capacity.link_bytes_per_s if capacity else None,
             free_bytes=capacity.free_bytes if capacity else None,
