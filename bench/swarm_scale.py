@@ -4,9 +4,9 @@
                                 [--seed 1] [--profile] [--json FILE]
 
 Trainer, servers and routers are the real ones, in virtual time. The servers join before the first
-step; what that costs is told apart. More servers than a step's record has room for are refused, and
-so are the defaults today: name fewer servers or microbatches. `step_processor_s` is the mean of the
-steps, from the decision of the one before to its own.
+step; what that costs is told apart. More servers than a step's record has room for are refused.
+`step_processor_s` is the mean of the steps, from the decision of the one before to its own. It
+grows with what else the machine does; what `--profile` counts, the function calls, does not.
 """
 
 import argparse

@@ -1,7 +1,9 @@
-"""What a server tells the trainer: notes in the order they were made, and its load every second.
+"""What a server tells the trainer: notes in the order they were made, and its load.
 
 When it has said nothing for half a second, it says that it lives: the trainer is soon told then
-that it does not. A note is as good a sign.
+that it does not. A note is as good a sign. Each server of a small run tells its load each second;
+of a large one it does so less often, so that the trainer reads no more of them than it can use. Who
+hears nothing from the trainer says that with its load, and does so each second.
 
 Units:   seconds on the caller's clock.
 Errors:  LinkLost when the trainer does not read.
@@ -11,11 +13,13 @@ from collections import deque
 from enum import Enum
 
 from p2pswarm.errors import LinkLost
-from p2pswarm.swarm.messages.trainers import ALIVE_S
+from p2pswarm.swarm.messages.membership import load_every_s
+from p2pswarm.swarm.messages.trainers import ALIVE_S, SILENCE_S
 from p2pswarm.wire.message import Message
 
 NOTES_MAX = 100_000  # a trainer that has not read so many does not train any more
-LOAD_EVERY_S = 1.0  # for people who watch the run
+LOOK_EVERY_S = 1.0  # how often it looks whether it hears the trainer; the load of a small run
+SLACK_S = 0.01  # a look may come as much before the load's time, and the next one is far
 
 
 class SignOfLife(Enum):
@@ -29,18 +33,15 @@ class NoteQueue:
     """Notes of one session that wait to be sent."""
 
     def __init__(
-        self,
-        now_s: float,
-        notes_max: int = NOTES_MAX,
-        load_every_s: float = LOAD_EVERY_S,
-        alive_every_s: float = ALIVE_S,
+        self, now_s: float, notes_max: int = NOTES_MAX, alive_every_s: float = ALIVE_S
     ) -> None:
         self._notes: deque[Message] = deque()
         self._notes_max = notes_max
-        self._load_every_s = load_every_s
-        self._load_due_s = now_s + load_every_s
+        self._look_due_s = self._load_due_s = now_s + LOOK_EVERY_S
         self._alive_every_s = alive_every_s
         self._alive_due_s = now_s + alive_every_s
+        self._told_unheard = False
+        """The last load said that nothing comes from the trainer; the next one takes it back."""
 
     def add(self, note: Message) -> None:
         """Take a note; the caller then sends what `take` gives."""
@@ -56,15 +57,29 @@ class NoteQueue:
         return self._notes.popleft()
 
     def next_deadline_s(self) -> float:
-        """When something is to be said in any case."""
-        return min(self._load_due_s, self._alive_due_s)
+        """When to ask whether something is due."""
+        return min(self._look_due_s, self._alive_due_s)
 
-    def due(self, now_s: float) -> SignOfLife | None:
-        """What to say now, if there is no note; the next time is a period later."""
+    def looks(self, now_s: float) -> bool:
+        """Whether a second has passed since the last look; asked before `due`."""
+        return now_s >= self._look_due_s
+
+    def due(self, now_s: float, members: int, unheard_s: float) -> SignOfLife | None:
+        """What to say now, if there is no note; the next time is a period later.
+
+        `members`: how many the run has. `unheard_s`: for how long nothing came from the trainer.
+        """
         if now_s < self.next_deadline_s():
             return None
+        if now_s >= self._look_due_s:
+            self._look_due_s = now_s + LOOK_EVERY_S
+            unheard = unheard_s >= SILENCE_S
+            if unheard or self._told_unheard or now_s >= self._load_due_s:
+                self._told_unheard = unheard
+                self._load_due_s = now_s + load_every_s(members) - SLACK_S
+                self._alive_due_s = now_s + self._alive_every_s
+                return SignOfLife.LOAD
+        if now_s < self._alive_due_s:
+            return None
         self._alive_due_s = now_s + self._alive_every_s
-        if now_s < self._load_due_s:
-            return SignOfLife.ALIVE
-        self._load_due_s = now_s + self._load_every_s
-        return SignOfLife.LOAD
+        return SignOfLife.ALIVE

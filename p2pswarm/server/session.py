@@ -123,6 +123,11 @@ class MemberSession:
         """Our own peer id."""
         return self.context.me
 
+    @property
+    def members_about(self) -> int:
+        """About how many members the run has: it knows those of its own stage, and neighbours."""
+        return self.context.run.stages * len(self.members.ready(self.scheduler.stage))
+
     def links(self) -> PathCounts:
         """How its links to the trainer and to the members that it knows lead there."""
         peers = self.members.peers

@@ -70,19 +70,22 @@ class SessionParts:
     preparation: Preparation | None = None
     """The stage that it is to serve next, if it was told to prepare for one."""
 
-    def word(self, now_s: float, unheard_s: float) -> Load | Alive | None:
+    def word(self, now_s: float, unheard_s: Callable[[], float]) -> Load | Alive | None:
         """What to tell the trainer though nothing has happened, if that is due."""
-        match self.notes.due(now_s):
+        members, silent_s = 0, 0.0
+        if self.notes.looks(now_s):
+            members, silent_s = self.session.members_about, unheard_s()
+            self.session.view_changed.fire()  # a lost server may be back
+        match self.notes.due(now_s, members, silent_s):
             case SignOfLife.LOAD:
-                self.session.view_changed.fire()  # a lost server may be back
-                return replace(self.worker.load(now_s), unheard_s=unheard_s)
+                return replace(self.worker.load(now_s), unheard_s=silent_s)
             case SignOfLife.ALIVE:
                 return Alive()
             case _:
                 return None
 
     async def tell(
-        self, stream: Stream, lifecycle: Lifecycle, unheard_s: Callable[[], float], changed: Signal
+        self, stream: Stream, lifecycle: Lifecycle, unheard_s: Callable[[], float], to_tell: Signal
     ) -> None:
         """Send notes in the order they were made, and a word when there are none, to the end."""
         loop = asyncio.get_running_loop()
@@ -91,13 +94,13 @@ class SessionParts:
                 await stream.send(note)
             if lifecycle.must_say_goodbye:
                 return
-            if (word := self.word(loop.time(), unheard_s())) is not None:
+            if (word := self.word(loop.time(), unheard_s)) is not None:
                 await stream.send(word)
                 continue
             due_s = self.notes.next_deadline_s()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(due_s):
-                    await changed.wait()
+                    await to_tell.wait()
             lifecycle.woke(loop.time() - due_s)
 
     def members_changed(self) -> None:
@@ -223,13 +226,13 @@ def session_parts(
     replica: Replica,
     terms: tuple[Contact, Assigned],
     roads: tuple[WatchedRpc, WatchedRpc],
-    changed: Signal,
+    to_tell: Signal,
     tasks: asyncio.TaskGroup,
 ) -> SessionParts:
     """The parts of a new session; `terms`: the trainer and what it assigned.
 
     `roads`: for pushes and for averaging; they know what was broken in the session before.
-    `changed` is fired when there is something to tell the trainer.
+    `to_tell` is fired when there is something to tell the trainer.
     """
     loop, run, (trainer, assigned) = asyncio.get_running_loop(), context.run, terms
     notes, members = NoteQueue(loop.time()), MemberView()
@@ -237,7 +240,7 @@ def session_parts(
 
     def note(message: Message) -> None:
         notes.add(message)
-        changed.fire()
+        to_tell.fire()
 
     pushing.begin(tasks)
     reducing.begin(tasks, lambda peers: note(Apart(peers)))

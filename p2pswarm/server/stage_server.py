@@ -46,6 +46,7 @@ from p2pswarm.swarm.messages.step import (
     Reduce,
     Reduced,
 )
+from p2pswarm.swarm.messages.trainers import Alive
 from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.swarm.roads import AVERAGING_SILENT_S, AVERAGING_WAIT_S
 from p2pswarm.swarm.watched_rpc import WatchedRpc
@@ -70,15 +71,14 @@ class StageServer:
         self._session: SessionParts | None = None
         self._former: SessionParts | None = None
         """Of the session that has ended, until its sum is closed."""
-        self._changed = Signal()
-        """The lifecycle has moved, or the trainer is to be told something."""
+        self._changed, self._to_tell = Signal(), Signal()
+        """The lifecycle has moved; the trainer is to be told something."""
         self.leadership = Leadership(context, self._end_session, self._moved)
         """Its vote, and its eye on the coordinator."""
         self.seeker = Seeker(context, self.leadership, self._changed, self._moved)
         """Its search for a trainer."""
         rpc = context.rpc
-        averaging = WatchedRpc(rpc, AVERAGING_SILENT_S, AVERAGING_WAIT_S)
-        self._roads = WatchedRpc(rpc), averaging
+        self._roads = WatchedRpc(rpc), WatchedRpc(rpc, AVERAGING_SILENT_S, AVERAGING_WAIT_S)
         rpc.serve_stream(Push, self._push)
         rpc.serve_stream(Shard, self._shard)
         rpc.serve_stream(FetchPieces, self._fetch_pieces)
@@ -169,6 +169,7 @@ class StageServer:
         for remark in lifecycle.remarks():
             self._context.say(remark)
         self._changed.fire()
+        self._to_tell.fire()  # goodbye, perhaps
 
     def _end_session(self, reason: str) -> None:
         """Go to another trainer: the session ends, or the try to begin one."""
@@ -231,7 +232,7 @@ class StageServer:
         assert lifecycle is not None, "a session is a part of `run`"
         async with asyncio.TaskGroup() as tasks:
             parts = self._session = session_parts(
-                self._context, replica, (trainer, assigned), self._roads, self._changed, tasks
+                self._context, replica, (trainer, assigned), self._roads, self._to_tell, tasks
             )
             try:
                 await replica.enter(assigned.era, keep=assigned.keep)
@@ -279,12 +280,13 @@ class StageServer:
                 parts.members_changed()
             elif isinstance(part, PrepareStage):
                 parts.prepare(part, tasks)
-            self._moved()
+            if lifecycle.closing or not isinstance(part, Alive):  # a word that moves nothing
+                self._moved()
         raise _SessionOver
 
     async def _tell(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:
         """Tell the trainer what there is to tell, and goodbye."""
-        await parts.tell(stream, lifecycle, lambda: self.leadership.unheard_s, self._changed)
+        await parts.tell(stream, lifecycle, lambda: self.leadership.unheard_s, self._to_tell)
         await stream.send(Leaving())
         lifecycle.said_goodbye()
         self._moved()

@@ -181,38 +181,28 @@ class SimLoop(asyncio.BaseEventLoop):
         self._ready.append(handle)
 
     def _run_once(self) -> None:
-        """One turn: jump to the next timer if nothing is ready, then run all that is."""
-        ready = self._ready
-        due_s = self._next_due_s()
-        if not ready and not self._stopping:
-            if due_s is None:
-                raise RuntimeError("stuck: no task is ready and no timer is set")
-            self.now_s += max(0.0, due_s - self.now_s)
-        if due_s is not None:
-            self._make_ready(self.now_s + CLOCK_STEP_S)
-        for _ in range(len(ready)):  # what these make ready runs in the next turn
-            ready.popleft().run()
+        """One turn: jump to the next timer if nothing is ready, then run all that is.
 
-    def _next_due_s(self) -> float | None:
-        """When the next timer fires; None if none will."""
-        timers = self._timers
+        No timer fires before its time: who then finds that nothing is due would wait again at once,
+        and two of them, in turns, would never let the clock go on.
+        """
+        ready, timers = self._ready, self._timers
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
             self._timers_cancelled -= 1
-        return timers[0][0] if timers else None
-
-    def _make_ready(self, end_s: float) -> None:
-        """Let all timers fire that are due before `end_s`.
-
-        None fires before its time: who then finds that nothing is due would wait again at once, and
-        two of them, in turns, would never let the clock go on.
-        """
-        timers = self._timers
-        while timers and timers[0][0] < end_s:
-            when_s, _, timer = heapq.heappop(timers)
-            self.now_s = max(self.now_s, when_s)
-            timer.in_heap = False
-            self._ready.append(timer)
+        if timers:
+            if not ready and not self._stopping:
+                self.now_s = max(self.now_s, timers[0][0])
+            end_s = self.now_s + CLOCK_STEP_S
+            while timers and timers[0][0] < end_s:
+                when_s, _, timer = heapq.heappop(timers)
+                self.now_s = max(self.now_s, when_s)
+                timer.in_heap = False
+                ready.append(timer)
+        elif not ready and not self._stopping:
+            raise RuntimeError("stuck: no task is ready and no timer is set")
+        for _ in range(len(ready)):  # what these make ready runs in the next turn
+            ready.popleft().run()
 
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., T], *args: Any

@@ -86,4 +86,6 @@ def keeper_among(
 ) -> MemberRecord | None:
     """The keeper of a stage, if it is one of these members."""
     named = keepers[stage] if stage < len(keepers) else b""
+    if not named:
+        return None
     return next((one for one in members if one.peer == named), None)

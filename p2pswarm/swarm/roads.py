@@ -14,7 +14,9 @@ A peer whose answer came late, but came, is given twice that time from then on.
 
 The others of its stage a server asks from time to time though no stream waits for them: it has to
 average with all of them when all else of the step is done, and a cut that is found only then costs
-the most.
+the most. In a large stage one of two asks the other, and that is enough while all is well: who was
+asked waits for the next question, and asks itself when that does not come. Questions that come
+faster than the beat do not count: their sender has no answer of ours.
 
 An averaging fills links both ways, and an answer waits behind its bytes: for as long as an
 averaging takes, and not longer. So where each of the last ones with a peer took a moment, a silence
@@ -45,6 +47,10 @@ AVERAGINGS = 8  # that tell how long the bytes of one keep a link full
 AVERAGING_FACTOR = 4.0  # times the longest of them: links and gradients do not change faster
 BEAT_S = 2.0  # so a cut is found in 5 s; most of them begin long before the averaging
 BEATS_PER_S = 2.5  # to all mates: in a large stage one that leaves is a small loss
+TURN = 1.5  # times the beat: who was asked asks itself only if it is not asked again by then
+RARE = (
+    0.5  # times the beat: who is asked more often is asked on a road that looks broken from there
+)
 STALE_MAX = 8  # times the roads: so many dues are kept, most of which are over
 LATE_S = 1.0  # a deadline that comes later found this process stopped: it did not listen
 
@@ -80,6 +86,8 @@ class _Road:
     open: Question | None = None
     """The newest question, while it has no outcome."""
     broke_s: float = 0.0
+    asked_s: float = float("-inf")
+    """When the peer asked us last."""
 
 
 _Due = tuple[float, int, bytes, _Road]
@@ -160,6 +168,16 @@ class Roads:
         road = self._roads[peer]
         road.streams -= 1
         self._drop_idle(peer, road)
+
+    def asked(self, peer: bytes, now_s: float) -> None:
+        """A peer asks us: in a large stage our own question waits for its next one."""
+        road = self._roads.get(peer)
+        if road is None or self._beat_s == BEAT_S:
+            return
+        before_s, road.asked_s = road.asked_s, now_s
+        rare = now_s >= before_s + RARE * self._beat_s
+        if rare and road.state is RoadState.WAITING and not road.streams:
+            self._set_due(peer, road, now_s + TURN * self._beat_s)
 
     def unreachable(self, peer: bytes, now_s: float) -> None:
         """A peer that a stream is in use to, or was to be, could not be dialled."""

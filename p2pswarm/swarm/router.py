@@ -53,6 +53,7 @@ BEHIND = 2.0  # times the usual answer: then the server counts as stalled
 BEHIND_LEAST_S = 0.1  # below this a pause of the garbage collector or the kernel would count
 QUEUE_EXPLAINED = 16.0  # times a microbatch that an answer may take without a doubt about it: five
 # others before it, each of three forwards' time; with 8, queues made equal servers look unequal
+GUESSED_FROM = 8  # with so many measured, the median of one more changes no guess; then of twice
 MISSED_MAX = 1.0  # microbatches that are made up for, as a rounding of shares is
 DOWNSTREAM_USUAL = 4.0  # times the median: slower gradients show a congestion; queues make 2 of it
 DOWNSTREAM_MAX = 64.0  # by which a congestion makes a microbatch count as longer at most
@@ -65,9 +66,13 @@ class _ServerEstimate:
     member: MemberRecord
     charged_s: float
     guess_s: float
+    expected_s: float
+    """The time of one microbatch there: as measured or, before that, as guessed."""
     measured_s: Ema = field(default_factory=lambda: Ema(SMOOTHING))
     answer_s: Ema = field(default_factory=lambda: Ema(SMOOTHING))
     """From the choice to the receipt."""
+    late_s: float = float("inf")
+    """Who has had something for longer than this is behind."""
     gradient_s: float = 0.0
     """How long gradients take to come back there, as it told last; 0: unknown."""
     pending_s: list[float] = field(default_factory=list)
@@ -80,22 +85,20 @@ class _ServerEstimate:
     avoid_s: float = AVOID_FIRST_S
     """The pause after its next failure."""
 
-    def expected_s(self) -> float:
-        """The time of one microbatch there: as measured or, before that, as guessed."""
-        measured_s = self.measured_s.value
-        return self.guess_s if measured_s is None else measured_s
+    def settled(self, measured_s: float, answer_s: float) -> None:
+        """It has computed a microbatch, and answered."""
+        self.measured_s.add(measured_s)
+        self.answer_s.add(answer_s)
+        self.expected_s = self.measured_s.value or 0.0  # it has a sample
+        self.late_s = max(BEHIND_LEAST_S, BEHIND * (self.answer_s.value or 0.0))
 
     def answered_level_s(self) -> float:
         """What it was charged, without what it has yet to answer."""
-        return self.charged_s - len(self.pending_s) * self.expected_s()
+        return self.charged_s - len(self.pending_s) * self.expected_s
 
     def behind(self, now_s: float) -> bool:
         """Whether it has had something for much longer than it usually takes."""
-        if not self.pending_s:
-            return False
-        usual_s = self.answer_s.value
-        late_s = now_s - self.pending_s[0]
-        return usual_s is not None and late_s > max(BEHIND_LEAST_S, BEHIND * usual_s)
+        return bool(self.pending_s) and now_s - self.pending_s[0] > self.late_s
 
 
 class Router:
@@ -109,6 +112,8 @@ class Router:
         self._chosen_s = float("-inf")
         self._level_s = 0.0
         """The virtual time that the last chosen server had."""
+        self._measured = 0
+        """How many servers have been measured."""
         self._usual_gradient_s = 0.0
         """The median of what servers tell of their gradients; 0: unknown."""
 
@@ -116,13 +121,16 @@ class Router:
         """Follow a new view: forget servers that left, start anew with new incarnations."""
         kept = {m.peer: self._servers.get(m.peer) for m in members}
         known = [s for m in members if (s := kept[m.peer]) and s.member == m]
-        guess_s = statistics.median(s.expected_s() for s in known) if known else FIRST_GUESS_S
-        level_s = min((s.answered_level_s() for s in known), default=0.0)
         self._servers = {s.member.peer: s for s in known}
+        self._measured = sum(s.measured_s.value is not None for s in known)
+        if len(known) == len(members):
+            return
+        guess_s = statistics.median(s.expected_s for s in known) if known else FIRST_GUESS_S
+        level_s = min((s.answered_level_s() for s in known), default=0.0)
         for member in members:
             if member.peer not in self._servers:
                 start_s = level_s + self._rng.random() * guess_s  # or all senders choose alike
-                self._servers[member.peer] = _ServerEstimate(member, start_s, guess_s)
+                self._servers[member.peer] = _ServerEstimate(member, start_s, guess_s, guess_s)
 
     def choose(self, now_s: float) -> MemberRecord | None:
         """The server to try next, charged for one microbatch; None while all are busy or gone."""
@@ -132,8 +140,11 @@ class Router:
             return None
         going = [s for s in free if not s.behind(now_s)] or free
         server, charge_s, end_s = None, 0.0, float("inf")
-        for one in going:
-            one_s = one.expected_s() * self._congestion(one)
+        usual_s = DOWNSTREAM_USUAL * self._usual_gradient_s
+        for one in going:  # each push looks at all: this is what it costs
+            one_s = one.expected_s
+            if one.gradient_s > usual_s > 0.0:
+                one_s *= _congestion(one.gradient_s / usual_s)
             start_s = max(one.charged_s, self._level_s - MISSED_MAX * one_s)
             if start_s + one_s < end_s or (
                 server and start_s + one_s == end_s and one.member.peer < server.member.peer
@@ -161,10 +172,12 @@ class Router:
         bytes_s = took_s - times.queue_s - times.compute_s - times.grant_s
         shown_s = max(times.compute_s, bytes_s, took_s / QUEUE_EXPLAINED)
         first = server.measured_s.value is None
-        server.measured_s.add(min(since_s, shown_s))
+        answer_s = max(0.0, times.answered_s - min(times.chosen_s, times.started_s))
+        server.settled(min(since_s, shown_s), answer_s)
         if first:
-            self._guess_anew()
-        server.answer_s.add(max(0.0, times.answered_s - min(times.chosen_s, times.started_s)))
+            self._measured += 1
+            if self._measured <= GUESSED_FROM or not self._measured & (self._measured - 1):
+                self._guess_anew()
         server.settled_s = times.answered_s
         server.avoid_s = AVOID_FIRST_S
         server.lost_until_s = float("-inf")
@@ -189,12 +202,14 @@ class Router:
         for one in servers:
             one.guess_s = guess_s
             one.charged_s *= scale
+            if one.measured_s.value is None:
+                one.expected_s = guess_s
 
     def busy(self, peer: bytes, until_s: float) -> None:
         """It is full: do not choose it before `until_s`, and take the charge back."""
         if server := self._servers.get(peer):
             server.busy_until_s = until_s
-            server.charged_s -= server.expected_s()
+            server.charged_s -= server.expected_s
 
     def refused(self, peer: bytes, now_s: float) -> None:
         """It does not serve this step or attempt: do not choose it for `REFUSED_S`."""
@@ -227,10 +242,7 @@ class Router:
         servers = list(self._servers.values())
         return [s for s in servers if s.avoid_until_s <= self._chosen_s] or servers
 
-    def _congestion(self, server: _ServerEstimate) -> float:
-        """By what a microbatch counts as longer because gradients come back slowly there."""
-        least_s = DOWNSTREAM_USUAL * self._usual_gradient_s
-        if server.gradient_s <= least_s or not least_s:
-            return 1.0
-        slower = server.gradient_s / least_s
-        return min(slower * slower, DOWNSTREAM_MAX)
+
+def _congestion(slower: float) -> float:
+    """By what a microbatch counts as longer where gradients take so many times what is usual."""
+    return min(slower * slower, DOWNSTREAM_MAX)

@@ -9,7 +9,9 @@ Errors:  DialFailed for a member whose address cannot be read. BadMessage for a 
          follow the one before, or is too large; an older view is ignored.
 """
 
+import functools
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from p2pswarm.errors import BadMessage, DialFailed
 from p2pswarm.ids import Address, Contact, PeerId
@@ -41,9 +43,15 @@ def incarnation_of(member: MemberRecord) -> Incarnation:
 def contact(member: MemberRecord) -> Contact:
     """Where to dial a member; raises DialFailed if its address cannot be read."""
     try:
-        return Contact(PeerId(member.peer), Address.parse(member.address))
+        return Contact(PeerId(member.peer), _address(member.address))
     except ValueError as error:
         raise DialFailed(f"a member without an address: {error}") from error
+
+
+@functools.lru_cache(maxsize=MEMBERS_MAX)
+def _address(text: str) -> Address:
+    """An address that is written so; a push reads one, and views name the same again and again."""
+    return Address.parse(text)
 
 
 def view_parts(
@@ -85,6 +93,7 @@ class MemberView:
     def __init__(self) -> None:
         self._number = 0
         self._members: dict[bytes, MemberRecord] = {}
+        self._in_order: tuple[MemberRecord, ...] = ()
         self._parts: list[View] = []
         """Of a view that is not complete yet."""
         self._ready: dict[int, tuple[MemberRecord, ...]] = {}
@@ -98,7 +107,7 @@ class MemberView:
     @property
     def members(self) -> tuple[MemberRecord, ...]:
         """All members, ready or not, in the order of their peer ids."""
-        return tuple(self._members.values())
+        return self._in_order
 
     def receive(self, part: View) -> bool:
         """Take one part; True if it completes a newer view.
@@ -135,7 +144,8 @@ class MemberView:
                 known[number] = replace(known[number], ready=True)
         if len(known) > MEMBERS_MAX:
             raise BadMessage(f"a view of more than {MEMBERS_MAX} members")
-        self._members = {m.peer: m for m in sorted(known.values(), key=lambda m: m.peer)}
+        self._in_order = tuple(sorted(known.values(), key=attrgetter("peer")))
+        self._members = {m.peer: m for m in self._in_order}
         self._number = parts[0].number
         self._ready.clear()
 

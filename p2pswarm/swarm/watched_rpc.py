@@ -40,7 +40,7 @@ class WatchedRpc(ForwardingRpc):
         self._timer: asyncio.TimerHandle | None = None
         self._apart: Callable[[tuple[bytes, ...]], None] = lambda _peers: None
         self._told_apart: tuple[bytes, ...] = ()
-        rpc.serve_unary(StillThere, _answer)
+        rpc.serve_unary(StillThere, self._still_there)
 
     def begin(
         self,
@@ -151,6 +151,11 @@ class WatchedRpc(ForwardingRpc):
         self._roads.on_deadline(self._now_s())
         self._pump()
 
+    def _still_there(self, peer: PeerId, question: StillThere) -> StillThere:
+        """Answer a peer that asks; of several on one `Rpc` the last that was made does."""
+        self._roads.asked(peer.raw, self._now_s())
+        return question
+
     async def _ask(self, question: Question) -> None:
         to = self._contacts[question.peer]
         there = await is_there(self._rpc, to, question.within_s)
@@ -169,8 +174,3 @@ async def is_there(rpc: Rpc, peer: Contact, within_s: float) -> bool:
     except SwarmError:
         return True
     return True
-
-
-def _answer(peer: PeerId, question: StillThere) -> StillThere:
-    del peer
-    return question

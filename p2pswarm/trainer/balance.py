@@ -43,27 +43,13 @@ from p2pswarm.trainer.prepared_moves import (
     StopPreparing,
 )
 from p2pswarm.trainer.stage_work import expected_costs
+from p2pswarm.trainer.told_loads import ToldLoads
 
 ASK_EVERY_S = 2.0  # a plan for 1,000 servers takes a tenth of a second
 ASK_PER_SERVER_S = 0.005
 BACK_S = 60.0  # who is out for longer has died
 REJOIN_S = 30.0  # who was sent to another stage joins at once; a coordinator that averages is slow
 CHANGE_PATIENCE = 0  # commits: an answer that is late once is late each time, and steps may be long
-QUEUE_SAMPLES = 60  # a server tells once a second
-SECONDS_LEAST, SECONDS_MOST = 1e-5, 1e5  # of a microbatch: what is told beyond makes no sense
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """What a server told last."""
-
-    stage: int
-    seconds: float | None
-    error: float | None
-    load: Load
-    queued: float
-    """How long its queue is in the mean of the last minute: right after a commit it is empty."""
-    samples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +73,7 @@ class Balance:
         self._members = members
         self._rule = Rebalancing(config.balance)
         self._costs = StageCosts(config.stages, MEMBERS_MAX, expected_costs(config))
-        self._told: dict[bytes, _Told] = {}
+        self._told = ToldLoads(config.stages)
         self._moving: dict[bytes, _OnItsWay] = {}
         """Those that were sent to another stage, and are not ready there."""
         self._prepared = PreparedMoves(patience=CHANGE_PATIENCE)
@@ -102,24 +88,10 @@ class Balance:
 
     def loaded(self, member: Member, load: Load) -> None:
         """A member tells how busy it is, and what it has measured."""
-        last = member.stage == self._config.stages - 1
-        measured = load.capacity.measured
-        seconds = measured.seconds(last=last)
-        if seconds is not None and not SECONDS_LEAST <= seconds <= SECONDS_MOST:
-            seconds = None
         peer = member.incarnation.peer
-        if seconds is not None:
-            self._costs.told(peer, member.stage, seconds)
-        error = measured.relative_error(last=last)
-        before = self._told.pop(peer, None)
-        if before is not None and before.stage != member.stage:
-            before = None  # that was another queue
-        samples = min(before.samples + 1, QUEUE_SAMPLES) if before else 1
-        queued = before.queued if before else 0.0
-        queued += (load.queued - queued) / samples
-        self._told[peer] = _Told(member.stage, seconds, error, load, queued, samples)
-        if len(self._told) > MEMBERS_MAX:
-            del self._told[next(iter(self._told))]
+        told = self._told.hear(peer, member.stage, load, self._members.ready_count())
+        if told.seconds is not None:
+            self._costs.told(peer, member.stage, told.seconds)
 
     def joined(self, peer: bytes, join: Join, now_s: float) -> Join:
         """What a server asks for, with the stage that it is to have."""
@@ -285,7 +257,7 @@ class Balance:
         self._deaths += len(dead)
         for peer in dead:
             del self._left[peer]
-            self._told.pop(peer, None)
+            self._told.forget(peer)
         late = [peer for peer, moving in self._moving.items() if now_s >= moving.until_s]
         for peer in late:
             del self._moving[peer]
@@ -307,7 +279,7 @@ class Balance:
         ]
         for peer, moving in self._moving.items():
             if members.of_peer(peer) is None and now_s < moving.until_s:
-                speed, error = self._speed(peer, costs)
+                speed, error = self._told.speed(peer, costs)
                 away = StagedServer(
                     server=peer, stage=moving.target, speed=speed, error=error, ready=False
                 )
@@ -316,7 +288,7 @@ class Balance:
             stages=self._config.stages,
             servers=tuple(sorted(servers, key=lambda one: one.server)),
             costs=costs,
-            state_bytes=self._state_bytes(),
+            state_bytes=self._told.state_bytes(),
             deaths_per_s=deaths_per_s(self._deaths, self._server_s),
             moving=len(self._moving),
             preparing=len(self._prepared.moves),
@@ -326,7 +298,7 @@ class Balance:
 
     def _roomy(self, servers: Sequence[StagedServer]) -> bool:
         """Whether most servers can hold another stage beside their own, so that moves are cheap."""
-        largest = max((nbytes for nbytes in self._state_bytes() if nbytes), default=0)
+        largest = max((nbytes for nbytes in self._told.state_bytes() if nbytes), default=0)
         room = [one.free_bytes for one in servers if one.free_bytes is not None]
         return 2 * sum(not beside_bytes(largest, free) for free in room) > len(servers)
 
@@ -337,44 +309,28 @@ class Balance:
         bound = "was told which stage to serve" if member.pinned else ""
         if not bound and avoided(peer):
             bound = "fails at its work"
-        speed, error = self._speed(peer, costs)
-        told = self._told.get(peer)
+        speed, error = self._told.speed(peer, costs)
+        told = self._told.of(peer)
         capacity = told.load.capacity if told else None
         targets = [m.target for m in self._prepared.moves if m.mover == member.incarnation]
-        stages = range(self._config.stages)
         return StagedServer(
             server=peer,
             stage=targets[0] if targets else member.stage,
             speed=speed,
             error=error,
             ready=member.ready and not targets,
-            leaves_first=frozenset(s for s in stages if self._prepared.lacks(peer, s)),
+            leaves_first=self._prepared.too_large(peer, self._config.stages),
             bound=bound,
             link_bytes_per_s=capacity.link_bytes_per_s if capacity else None,
             free_bytes=capacity.free_bytes if capacity else None,
             queued=told.queued if told else 0.0,
         )
 
-    def _speed(self, peer: bytes, costs: tuple[float, ...]) -> tuple[float | None, float | None]:
-        """Of a server, and how sure it is."""
-        told = self._told.get(peer)
-        if told is None or told.seconds is None:
-            return None, None
-        return costs[told.stage] / told.seconds, told.error
-
-    def _state_bytes(self) -> tuple[int | None, ...]:
-        """Of each stage, as most of its servers tell."""
-        told: list[list[int]] = [[] for _ in range(self._config.stages)]
-        for one in self._told.values():
-            if (nbytes := one.load.capacity.state_bytes) is not None:
-                told[one.stage].append(nbytes)
-        return tuple(sorted(each)[(len(each) - 1) // 2] if each else None for each in told)
-
     def _known(self, arrangement: Arrangement) -> tuple[KnownServer, ...]:
         """What each server told last, if it was of the stage where it is."""
         known = []
         for one in arrangement.servers:
-            told = self._told.get(one.server)
+            told = self._told.of(one.server)
             there = told is not None and told.stage == one.stage
             capacity = told.load.capacity if told is not None and there else NOT_MEASURED
             known.append(KnownServer(one.server, one.stage, one.ready, capacity))
@@ -386,7 +342,7 @@ class Balance:
         unmeasured = [0] * len(rates)
         for one in arrangement.servers:
             unmeasured[one.stage] += one.speed is None
-            told = self._told.get(one.server)
+            told = self._told.of(one.server)
             if told is not None and told.load.capacity.queue_s is not None and one.ready:
                 waits[one.stage].append(told.load.capacity.queue_s)
         return tuple(

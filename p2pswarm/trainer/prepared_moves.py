@@ -133,6 +133,12 @@ class PreparedMoves:
         """The bytes that a server has said it lacks to prepare for a stage; 0 if none."""
         return self._lacking.get((peer, stage), 0)
 
+    def too_large(self, peer: bytes, stages: int) -> frozenset[int]:
+        """The stages for which a server has said that it lacks memory."""
+        if not self._lacking:  # as nearly always, and a plan asks it of each server
+            return frozenset()
+        return frozenset(stage for stage in range(stages) if self.lacks(peer, stage))
+
     def ended(self) -> list[Ended]:
         """The moves that are over, and how; drained by reading."""
         drained, self._ended = self._ended, []

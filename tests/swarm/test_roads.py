@@ -1,5 +1,7 @@
 """Roads to other servers: who is asked whether it is still there, and which roads are broken."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -162,6 +164,71 @@ def test_a_large_stage_asks_no_more_each_second_than_a_small_one():
 
     assert max(asked) <= BEATS_PER_S + 1
     assert sum(asked) >= 2 * len(peers)
+
+
+MATES = [bytes([number]) * 32 for number in range(50)]  # each is asked every 20 s
+TWENTY_S = 20.0
+
+
+def questions_to_ann(town: Town, seconds: int, asked_at: Callable[[int], bool]) -> list[int]:
+    """When Ann is asked by us, if she asks us at these seconds."""
+    times = []
+    for second in range(seconds):
+        new, _ = town.pass_by(1.0)
+        for peer in new:
+            if peer == MATES[-1]:
+                times.append(second)
+            town.answered(peer)
+        if asked_at(second):
+            town.roads.asked(MATES[-1], town.now_s)
+    return times
+
+
+def test_in_a_large_stage_who_is_asked_each_turn_need_not_ask_itself():
+    town = Town()
+    town.roads.watch(MATES, 0.0)
+
+    assert questions_to_ann(town, 200, lambda second: second % TWENTY_S == 0) == []
+
+
+def test_who_is_asked_no_more_asks_itself_soon():
+    town = Town()
+    town.roads.watch(MATES, 0.0)
+
+    times = questions_to_ann(town, 200, lambda second: second in (0, 20, 40))
+
+    assert times[0] <= 40 + 1.5 * TWENTY_S + 1
+    assert len(times) >= 6, "then at its own beat"
+
+
+def test_who_is_asked_again_and_again_asks_itself_too_for_its_answers_may_not_arrive():
+    town = Town()
+    town.roads.watch(MATES, 0.0)
+
+    times = questions_to_ann(town, 120, lambda second: second > 30 and second % 3 == 0)
+
+    assert len(times) >= 4
+
+
+def test_in_a_small_stage_both_ask():
+    town = Town()
+    town.roads.watch([ANN, BOB], 0.0)
+
+    asked, _ = town.pass_by(BEAT_S / 2)
+    town.roads.asked(ANN, town.now_s)
+    more, _ = town.pass_by(BEAT_S / 2)
+
+    assert sorted([*asked, *more]) == [ANN, BOB]
+
+
+def test_who_asks_while_a_stream_is_in_use_or_is_not_known_changes_nothing():
+    town = Town()
+    town.roads.watch(MATES, 0.0)
+    town.roads.asked(b"nobody" * 6, 0.0)
+    town.opened(MATES[0])
+    town.roads.asked(MATES[0], 0.0)
+
+    assert MATES[0] in town.pass_by(ASK_AFTER_S)[0]
 
 
 def test_streams_that_end_soon_wake_nobody_for_each():

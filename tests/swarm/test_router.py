@@ -85,7 +85,7 @@ def test_a_newcomer_is_tried_at_once_and_not_flooded():
     assert 4 <= sum(c == new for c in first) <= 6
 
 
-@given(st.floats(0.01, 100.0), st.integers(1, 4))
+@given(st.floats(0.01, 100.0), st.integers(1, 20))
 def test_who_came_before_anybody_was_measured_is_not_flooded_afterwards(takes_s, early):
     """The first step is on its way to the others when it comes; then all are equally fast."""
     others = [member(n) for n in range(1, early + 1)]

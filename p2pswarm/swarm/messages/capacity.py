@@ -5,6 +5,7 @@ Errors:  BadMessage on arrival when a field breaks its limit.
 """
 
 import dataclasses
+import operator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -34,12 +35,15 @@ class Capacity(Message):
     @classmethod
     def of(cls, measured: Measured) -> "Capacity":
         """What a server tells of what it has measured."""
-        return cls(**dataclasses.asdict(measured))
+        return cls(*_VALUES(measured))
 
     @property
     def measured(self) -> Measured:
         """What the sender has measured."""
-        return Measured(**dataclasses.asdict(self))
+        return Measured(**dict(zip(_NAMES, _VALUES(self), strict=True)))
 
+
+_NAMES = tuple(field.name for field in dataclasses.fields(Capacity))
+_VALUES = operator.attrgetter(*_NAMES)  # `asdict` takes ten times as long
 
 NOT_MEASURED = Capacity()

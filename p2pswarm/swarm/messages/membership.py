@@ -30,7 +30,13 @@ from p2pswarm.swarm.messages.types import (
 )
 from p2pswarm.wire.message import Message, Range, Size, message
 
+LOADS_PER_S = 100.0  # of all members together: what people look at, and what plans are made of
 LOSSES_MAX = 4096  # 9 bytes each: they fit into a message beside a bitmap of 8 KiB
+
+
+def load_every_s(members: int) -> float:
+    """How often each of so many members tells its load: each second, less often in a large run."""
+    return max(1.0, members / LOADS_PER_S)
 
 
 @message(78)
