@@ -31,6 +31,7 @@ from p2pswarm.plan.dtfm import DtfmTask, LinkCosts
 from p2pswarm.plan.network import Floats
 
 ISLANDS_MAX = 64  # sets of islands that are looked at: each costs some hundredths of a second
+ROUNDING = 1e-9  # relative: sums of the same links in two orders
 RUNS_MAX = 16  # stages whose runs are enumerated: 231 ways; with more the second fact is left out
 
 
@@ -66,9 +67,9 @@ def least_cost_s(costs: LinkCosts, task: DtfmTask) -> float:
         most_l = np.minimum.accumulate(allowed_l[::-1])[
             ::-1
         ]  # as many as at a higher level at most
-        if most_l[-1] == task.stages - 1:
-            first = np.searchsorted(most_l, range(1, task.stages))
-            least_s = min(least_s, groups_s + float(levels[first].sum()))
+        # At the last level all are one island, with two links each: every boundary may be there.
+        first = np.searchsorted(most_l, range(1, task.stages))
+        least_s = min(least_s, groups_s + float(levels[first].sum()))
     return least_s
 
 
@@ -83,7 +84,7 @@ def _near_most(nearest_kn: Floats, task: DtfmTask, level_s: float) -> int:
 
 def _allowed(near: int, need_m: Sequence[float], groups_s: float) -> int:
     """How many such boundaries there can be, if groups cost so much at most."""
-    while near > 0 and need_m and need_m[near] > groups_s:
+    while near > 0 and need_m and need_m[near] > groups_s * (1 + ROUNDING):
         near -= 1
     return near
 

@@ -32,7 +32,7 @@ PAIR_SHARE, OWN_SHARE = 0.25, 0.25  # see bench/LOG.md, as for all that follow
 ROOTS, COOLED_ROOTS = 1, 2  # means of squares guide tempering, those of fourth powers cooling
 REPLICAS = 8
 LADDER = 2e-3, 1.5e-2  # the temperatures, as shares of the cost of a plan by chance
-TEMPERED_MOVES = 1_000_000  # for each device: with fewer, plans are cooled
+TEMPERED_MOVES = 6_000  # for each pair of devices, both ways: with fewer, plans are cooled
 SLICE_MOVES = 20_000  # between two exchanges
 NEAREST = 2  # whose link says how fast a line is: with a neighbour it is not one chance alone
 TRIAL_SHARE = 0.1  # of the moves, for each of the two ways of cooling
@@ -99,7 +99,7 @@ class Tempering:
         each_s = max((clock() - begun_s) / SLICE_MOVES, 1e-9)  # of a move of each thread
         left_s = max(ends_s - clock(), 0.0)
         devices = self._task.stages * self._task.pipelines
-        if self._threads * left_s / each_s < TEMPERED_MOVES * devices:
+        if self._threads * left_s / each_s < TEMPERED_MOVES * devices**2:
             self._cool(int(left_s / each_s), ends_s, clock)
             return
         self._temper(ends_s - POLISH_SHARE * left_s, clock)
