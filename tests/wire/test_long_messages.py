@@ -73,15 +73,12 @@ def test_the_first_bytes_name_the_kind(m: Message, kind: type[Message]):
     assert class_at(memoryview(encode(m))) is kind
 
 
-@pytest.mark.parametrize("code", [1, 80, 127, 128, 255, 256, 65020])
+@pytest.mark.parametrize("code", [62, 200, 255, 256, 65022])
 def test_codes_of_every_width_are_read(code: int):
+    """None of them is anybody's."""
     for row in ([code, 1], [code] + [0] * 20):  # an array of up to 15 items, and a longer one
-        start = msgpack.packb(row)[:6]
-        try:
-            name = class_at(start).__name__
-        except UnknownCode as error:
-            name = str(error)
-        assert name == f"unknown code {code}" or code in (1, 80, 128, 65020)
+        with pytest.raises(UnknownCode, match=f"unknown code {code}$"):
+            class_at(msgpack.packb(row)[:6])
 
 
 @pytest.mark.parametrize(
