@@ -1,9 +1,9 @@
 """Arrow files from any place on, mapped into memory."""
 
-import itertools
 import logging
 
 import pytest
+from data.harness import TEXTS, assert_each_comes_once, texts_from
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,16 +21,6 @@ def write(path, texts, *, kind="new_stream", rows=5, compression=None):
     return path
 
 
-def texts_from(files, place):
-    """What comes from a place on, with where it begins."""
-    return [
-        (begin, batch.texts[number])
-        for batch in files.batches_from(place)
-        for number, begin in enumerate(batch.begins[:-1])
-    ]
-
-
-TEXTS = st.lists(st.text(max_size=40), min_size=1, max_size=12)
 KINDS = st.sampled_from(["new_stream", "new_file"])
 
 
@@ -52,12 +42,7 @@ def test_each_text_comes_once_from_the_one_at_a_place_on(
     files = ArrowFiles(paths, "text")
     place = int(at * len(files))
 
-    wanted = [text.encode() for text in itertools.chain(*each) if text]
-    found = texts_from(files, place)
-    after = [text for begin, text in found if begin > place and text]
-    here = [text for begin, text in found if begin <= place][-1:]
-    assert sorted(after + [text for text in here if text]) == sorted(wanted)
-    assert texts_from(files, place) == found
+    assert_each_comes_once(files, place, each)
 
 
 def test_a_text_in_a_large_batch_is_found_at_once(tmp_path):

@@ -1,10 +1,10 @@
 """Parquet files from any place on, a group of rows at a time."""
 
-import itertools
 import logging
 
 import numpy as np
 import pytest
+from data.harness import TEXTS, assert_each_comes_once, texts_from
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,18 +21,6 @@ def write(path, texts, group_rows=5, **options):
     return path
 
 
-def texts_from(files, place):
-    """What comes from a place on, with where it begins."""
-    return [
-        (begin, batch.texts[number])
-        for batch in files.batches_from(place)
-        for number, begin in enumerate(batch.begins[:-1])
-    ]
-
-
-TEXTS = st.lists(st.text(max_size=40), min_size=1, max_size=12)
-
-
 @settings(max_examples=40)
 @given(st.lists(TEXTS, min_size=1, max_size=3), st.floats(0, 1, exclude_max=True), st.booleans())
 def test_each_text_comes_once_from_the_one_at_a_place_on(tmp_path_factory, each, at, held):
@@ -41,12 +29,7 @@ def test_each_text_comes_once_from_the_one_at_a_place_on(tmp_path_factory, each,
     files = ParquetFiles(paths, "text", held_bytes=10**6 if held else 0)
     place = int(at * len(files))
 
-    wanted = [text.encode() for text in itertools.chain(*each) if text]
-    found = texts_from(files, place)
-    after = [text for begin, text in found if begin > place and text]
-    here = [text for begin, text in found if begin <= place][-1:]
-    assert sorted(after + [text for text in here if text]) == sorted(wanted)
-    assert texts_from(files, place) == found
+    assert_each_comes_once(files, place, each)
 
 
 def test_a_group_is_read_again_from_memory_if_it_is_small(tmp_path):
