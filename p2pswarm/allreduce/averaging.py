@@ -187,7 +187,7 @@ class Averaging:
             async with asyncio.TaskGroup() as tasks:
                 for owner, indices in ongoing.round.parts_to_send.items():
                     queue = iter(indices)
-                    for _ in range(PARTS_AHEAD):
+                    for _ in range(min(PARTS_AHEAD, len(indices))):
                         tasks.create_task(self._send_parts(ongoing, owner, queue))
                 tasks.create_task(self._reduce_mine(ongoing, tasks))
                 tasks.create_task(self._reveal(ongoing, tasks))

@@ -36,6 +36,8 @@ class OngoingRound:
         """For each peer: how many more reduced pieces may be on their way to it."""
         self.sent, self.received = Bandwidth(), Bandwidth()
         self._reduced = {index: asyncio.Event() for index in round_.mine}
+        self._enough: Callable[[], bool] = lambda: False
+        """What the task that takes part waits for."""
         self._came = Signal()
         self._over = asyncio.Event()
         for index in round_.mine:
@@ -50,23 +52,23 @@ class OngoingRound:
             self.parts[wanted.index][wanted.sender] = part
             if self.round.has_parts(wanted.index):
                 self.ready.put_nowait(wanted.index)
-        self._came.fire()
+        self._changed()
 
     def reduced(self, index: int) -> None:
         """Enter a piece of ours that is reduced; its senders are told."""
         self.round.reduced(index)
         self._reduced[index].set()
-        self._came.fire()
+        self._changed()
 
     def revealed(self, sender: bytes, shard: Shard) -> None:
         """Enter a member's share of the key."""
         self.round.revealed(sender, shard)
-        self._came.fire()
+        self._changed()
 
     def stopped(self, wanted: ExpectedPiece) -> None:
         """Enter that nothing more of an offer will come; if half of it came, the round fails."""
         self.round.stopped(wanted)
-        self._came.fire()
+        self._changed()
 
     async def until_reduced(self, index: int) -> None:
         """Wait for a piece of ours; NotServing if the round ends without it."""
@@ -75,11 +77,17 @@ class OngoingRound:
             raise NotServing(f"the averaging of {self.round.turn} has failed")
 
     async def has(self, enough: Callable[[], bool]) -> None:
-        """Wait until the round has `enough`; raises the round's failure."""
+        """Wait until the round has `enough`; raises the round's failure. One task may wait."""
+        self._enough = enough
         while not enough():
             if self.round.failure is not None:
                 raise self.round.failure
             await self._came.wait()
+
+    def _changed(self) -> None:
+        """Wake the task that waits, if it has what it waits for: n members send it 2 n pieces."""
+        if self.round.failure is not None or self._enough():
+            self._came.fire()
 
     def end(self) -> None:
         """The round is over, well or not: nobody waits for it any more."""

@@ -29,7 +29,7 @@ from p2pswarm.sim.suspension import PROCESS
 
 T = TypeVar("T")
 CLOCK_STEP_S = 1e-6  # timers closer than this run together; far below any latency
-NEW_OBJECTS = 20_000  # between two searches for garbage; Python's own default is 700
+NEW_OBJECTS = 200_000  # between two searches for garbage; Python's own default is 700
 CANCELLED_LEAST = 50  # cancelled timers that are not worth a look at all others
 
 

@@ -31,18 +31,16 @@ class Suspension:
         self.context = contextvars.copy_context()
         """A context of the process: what starts in it belongs to the process."""
         self.context.run(PROCESS.set, self)
+        self.stopped = False
+        """Whether the process runs nothing now."""
         self._stops = 0
         self._arrivals: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._waiting: list[Resumable] = []
 
-    @property
-    def stopped(self) -> bool:
-        """Whether the process runs nothing now."""
-        return self._stops > 0
-
     def stop(self) -> None:
         """Stop it; as often as it is stopped, it has to be continued."""
         self._stops += 1
+        self.stopped = True
 
     def go_on(self) -> None:
         """Continue it: first comes what arrived, then what was to run."""
@@ -53,6 +51,7 @@ class Suspension:
     def release(self) -> None:
         """Run all that waits, however often the process was stopped: it goes on, or it ends."""
         self._stops = 0
+        self.stopped = False
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             one.resume()
@@ -70,7 +69,7 @@ class Suspension:
 
     def arrived(self, event: Callable[..., object], *args: Any) -> None:
         """Let the network tell the process something, now or when it goes on."""
-        if self._stops:
+        if self.stopped:
             self._arrivals.append((event, args))
         else:
             self.context.run(event, *args)

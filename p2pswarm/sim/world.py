@@ -202,7 +202,8 @@ class World:
         source.up_free_s = max(now_s, source.up_free_s) + size_bytes / source.up_bytes_per_s
         target.down_free_s = max(now_s, target.down_free_s) + size_bytes / target.down_bytes_per_s
         free_s = max(source.up_free_s, target.down_free_s)
-        if (rate := self.path_bytes_per_s(source, target)) < math.inf:
+        rate = math.inf if config.network is None else self.path_bytes_per_s(source, target)
+        if rate < math.inf:
             path_s = max(now_s, source.path_free_s.get(target.index, 0.0)) + size_bytes / rate
             source.path_free_s[target.index] = path_s
             free_s = max(free_s, path_s)

@@ -49,7 +49,6 @@ ASK_EVERY_S = 2.0  # a plan for 1,000 servers takes a tenth of a second
 ASK_PER_SERVER_S = 0.005
 BACK_S = 60.0  # who is out for longer has died
 REJOIN_S = 30.0  # who was sent to another stage joins at once; a coordinator that averages is slow
-CHANGE_PATIENCE = 0  # commits: an answer that is late once is late each time, and steps may be long
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ class Balance:
         self._told = ToldLoads(config.stages)
         self._moving: dict[bytes, _OnItsWay] = {}
         """Those that were sent to another stage, and are not ready there."""
-        self._prepared = PreparedMoves(patience=CHANGE_PATIENCE)
+        self._prepared = PreparedMoves()
         self._meter = MoveMeter()
         self._worth: dict[PreparedMove, tuple[float, float, int]] = {}
         """Of the moves that are prepared: the gain, the time away, and the plan's moves."""

@@ -8,9 +8,9 @@ hold after the commit. It is never waited for: neither a reduction nor a commit 
         any  -> over: it is told to stop, and serves its old stage on
 
 PROVED: the state and the gradient of its last answer are those of its new stage, so that after that
-step's commit it holds the stage's weights. It changes at a commit by which it has answered for the
-very step. What is reduced comes to observers last, so that answer may always be a little late:
-after `PATIENCE` commits it changes all the same, and waits for the rest of one gradient.
+step's commit it holds the stage's weights. It changes at the next commit. What is reduced comes to
+observers last, so it may then have to wait for the rest of one gradient: an answer that is late
+once would be late each time, and steps may be long.
 
 An exchange of two is one move: both change at the same commit, or neither does.
 
@@ -28,7 +28,6 @@ from enum import Enum
 from p2pswarm.swarm.view import Incarnation
 
 PREPARE_S = 3600.0  # as long as a newcomer may take: 10 GB at 22 Mbit/s
-PATIENCE = 4  # commits after which it changes though the last gradient is still on its way
 REST_S = 120.0  # for the rest of that gradient: 1 GB at 70 Mbit/s; a silent one ends long before
 WRONG_MAX = 2  # answers with another state than the stage's; who was mended once has a bad memory
 LACKING_MAX = 4096  # servers remembered as too small; as many as a run can have
@@ -99,8 +98,6 @@ class _MoveGroup:
     until_s: float
     answers: dict[Incarnation, _ObserverAnswer] = field(default_factory=dict)
     wrong: Counter[Incarnation] = field(default_factory=Counter)
-    waited: int = 0
-    """Commits at which all were proved, and somebody was not whole."""
 
     def stop(self, reason: str) -> list[Ended]:
         """What becomes of its moves if none is made."""
@@ -110,9 +107,8 @@ class _MoveGroup:
 class PreparedMoves:
     """The moves under way that are prepared, in the order in which they were asked for."""
 
-    def __init__(self, prepare_s: float = PREPARE_S, patience: int = PATIENCE) -> None:
+    def __init__(self, prepare_s: float = PREPARE_S) -> None:
         self._prepare_s = prepare_s
-        self._patience = patience
         self._groups: list[_MoveGroup] = []
         self._ended: list[Ended] = []
         self._decided: dict[int, Mapping[int, StageDecided]] = {}
@@ -219,9 +215,7 @@ class PreparedMoves:
             if any(group.wrong[move.mover] >= WRONG_MAX for move in group.moves):
                 self._end(group, group.stop("the state that it fetched is not the stage's"))
             elif _MoverProgress.FETCHING in progress:
-                group.waited = 0
-            elif not all(whole) and group.waited < self._patience:
-                group.waited += 1
+                continue
             elif not helps(group.moves):
                 self._end(group, group.stop("it would help nobody any more"))
             else:
