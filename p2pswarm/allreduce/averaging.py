@@ -8,6 +8,7 @@ failed can be repeated with the members that are left.
 All links of a host share its way to the internet, and a step waits for its members alone. So
 observers are sent their pieces when the members have all. With rounds back to back that is beside
 the next round, in which they get none of their own: an observer is never behind by a whole round.
+One that becomes a member with this very step is sent them at once: its stage waits for it next.
 
 Units:   seconds.
 Errors:  Refused, naming the peer with which an averaging failed; NotServing for an order or a
@@ -248,7 +249,7 @@ class Averaging:
         message: Shard,
         encoded: EncodedTensor | None = None,
     ) -> None:
-        """Send something to a newcomer when the members have all; nobody waits for that."""
+        """Send something to a newcomer; nobody waits for that."""
         if self._turns.serve_observer():
             self._tasks.create_task(self._send_quietly(ongoing, peer, message, encoded))
         else:
@@ -264,7 +265,8 @@ class Averaging:
         self, ongoing: OngoingRound, peer: bytes, message: Shard, encoded: EncodedTensor | None
     ) -> None:
         try:
-            await ongoing.until_members_have_all()
+            if peer not in ongoing.round.prompt:
+                await ongoing.until_members_have_all()
             await self._send_reduced(ongoing, peer, message, encoded)
         except SwarmError as error:
             log.info("%s", error)

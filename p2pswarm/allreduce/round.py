@@ -105,6 +105,11 @@ class Round:
         return self.me in self.order.group
 
     @property
+    def prompt(self) -> tuple[bytes, ...]:
+        """The observers that are sent what is reduced with the members."""
+        return self.order.observers[: self.order.prompt]
+
+    @property
     def parts_to_send(self) -> dict[bytes, list[int]]:
         """The pieces that our sum is a part of, for each other owner."""
         owned: dict[bytes, list[int]] = {}

@@ -37,6 +37,7 @@ from p2pswarm.trainer.membership import Member, Membership
 from p2pswarm.trainer.prepared_moves import (
     REST_S,
     ChangeStage,
+    Movers,
     PreparedMove,
     PreparedMoves,
     StageDecided,
@@ -137,10 +138,9 @@ class Balance:
         """The stages of servers that prepare, and those that they prepare for."""
         return [(move.source, move.target) for move in self._prepared.moves]
 
-    def observers(self) -> Mapping[int, Sequence[Incarnation]]:
-        """Who observes a stage and serves another one, by the stage that it observes."""
-        targets = {move.target for move in self._prepared.moves}
-        return {stage: self._prepared.observers(stage) for stage in targets}
+    def movers(self, step: int) -> Movers:
+        """Who observes a stage and serves another one, when a step is reduced."""
+        return self._prepared.movers(step)
 
     def observed(self, by: Incarnation, step: int, held: StageDecided) -> None:
         """A server has a reduction of the stage that it prepares for."""

@@ -10,13 +10,13 @@ Errors:  none.
 """
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from p2pswarm.allreduce.shares import ShardShares
 from p2pswarm.config import OptimizerConfig
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.membership import StageGroup
+from p2pswarm.trainer.prepared_moves import Movers
 from p2pswarm.trainer.reduction import Reduction
 
 FIRST_LIMIT_S = 120.0  # nothing is measured yet: a large stage over a slow link
@@ -80,7 +80,7 @@ class Generations:
         groups: list[StageGroup],
         optimizer: OptimizerConfig,
         now_s: float,
-        movers: Mapping[int, Sequence[Incarnation]] | None = None,
+        movers: Movers | None = None,
     ) -> Reduction:
         """Start the next generation; `movers`: who observes a stage and serves another one."""
         self._number += 1

@@ -8,9 +8,10 @@ hold after the commit. It is never waited for: neither a reduction nor a commit 
         any  -> over: it is told to stop, and serves its old stage on
 
 PROVED: the state and the gradient of its last answer are those of its new stage, so that after that
-step's commit it holds the stage's weights. It changes at the next commit. What is reduced comes to
-observers last, so it may then have to wait for the rest of one gradient: an answer that is late
-once would be late each time, and steps may be long.
+step's commit it holds the stage's weights. It changes at the next commit, whether or not it has
+answered for that step: with the commit it waits for the rest of one gradient at most. So that this
+is a moment, what is reduced in that step is sent to it with the members (`prompt`), though other
+observers get it after them.
 
 An exchange of two is one move: both change at the same commit, or neither does.
 
@@ -61,6 +62,16 @@ class StopPreparing:
 
 
 Ended = ChangeStage | StopPreparing
+
+
+@dataclass(frozen=True, slots=True)
+class Movers:
+    """Who observes a stage and serves another one, when a step is reduced."""
+
+    by_stage: Mapping[int, Sequence[Incarnation]] = field(default_factory=dict)
+    """By the stage that they observe."""
+    prompt: frozenset[Incarnation] = frozenset()
+    """Those that change stage with the step's commit, if that is still worth it then."""
 
 
 class _MoverProgress(Enum):
@@ -121,9 +132,18 @@ class PreparedMoves:
         """The moves under way."""
         return tuple(move for group in self._groups for move in group.moves)
 
-    def observers(self, stage: int) -> tuple[Incarnation, ...]:
-        """Who is to receive what a stage reduces, beside the newcomers of the stage."""
-        return tuple(move.mover for move in self.moves if move.target == stage)
+    def movers(self, step: int) -> Movers:
+        """Who is to receive what stages reduce in a step, beside their newcomers."""
+        by_stage: dict[int, list[Incarnation]] = {}
+        for move in self.moves:
+            by_stage.setdefault(move.target, []).append(move.mover)
+        prompt = frozenset(
+            move.mover
+            for group in self._groups
+            if all(self._proved(group, one, step - 1) for one in group.moves)
+            for move in group.moves
+        )
+        return Movers(by_stage, prompt)
 
     def lacks(self, peer: bytes, stage: int) -> int:
         """The bytes that a server has said it lacks to prepare for a stage; 0 if none."""
@@ -241,6 +261,11 @@ class PreparedMoves:
         if not right:
             return _MoverProgress.FETCHING
         return _MoverProgress.WHOLE if answer.step == step else _MoverProgress.PROVED
+
+    def _proved(self, group: _MoveGroup, move: PreparedMove, step: int) -> bool:
+        """Whether a mover's last answer is of `step`, and what its new stage had then."""
+        answer, had = group.answers.get(move.mover), self._decided.get(step, {}).get(move.target)
+        return answer is not None and bool(answer.held.state) and answer.held == had
 
     def _group_of(self, mover: Incarnation) -> _MoveGroup | None:
         for group in self._groups:

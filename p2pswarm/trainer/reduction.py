@@ -9,7 +9,7 @@ Errors:  none; answers of incarnations that take no part are ignored.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from p2pswarm.config import OptimizerConfig
@@ -19,6 +19,7 @@ from p2pswarm.swarm.schedule import clip_scale
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.membership import StageGroup
+from p2pswarm.trainer.prepared_moves import Movers
 
 SQUARED_NORM_MAX = 1e300  # the sum over all stages stays a float; no gradient comes near
 
@@ -65,16 +66,15 @@ class Reduction:
         groups: list[StageGroup],
         optimizer: OptimizerConfig,
         deadline_s: float,
-        movers: Mapping[int, Sequence[Incarnation]] | None = None,
+        movers: Movers | None = None,
     ) -> None:
-        """`movers`: those that serve elsewhere and prepare for a stage, by that stage."""
         self.generation = generation
         self.deadline_s = deadline_s
         self._step = step
         self._groups = groups
         self._stage = {m.incarnation: m.stage for group in groups for m in group.members}
         self._optimizer = optimizer
-        self._movers: Mapping[int, Sequence[Incarnation]] = movers or {}
+        self._movers = movers or Movers()
         self._answers: dict[Incarnation, Reduced] = {}
 
     @property
@@ -113,21 +113,24 @@ class Reduction:
             members = tuple(m.incarnation.peer for m in group.members)
             stage, movers = self._observing(group)
             observers = tuple(m.incarnation.peer for m in group.observers)
-            told = members, (*observers, *(one.peer for one in movers)), group.shares
+            prompt = [one.peer for one in movers if one in self._movers.prompt]
+            others = [one.peer for one in movers if one not in self._movers.prompt]
+            told = members, (*prompt, *observers, *others), group.shares
             for one in (*group.members, *group.observers):
                 to = one.incarnation
                 place = self._step, self.generation, to.number
-                orders.append(act.SendReduce(to, Reduce(run, *place, ledger(to), *told), limit_s))
+                message = Reduce(run, *place, ledger(to), *told, prompt=len(prompt))
+                orders.append(act.SendReduce(to, message, limit_s))
             for to in movers:
                 place = self._step, self.generation, to.number
-                message = Reduce(run, *place, b"", *told, observed=stage)
+                message = Reduce(run, *place, b"", *told, stage, len(prompt))
                 orders.append(act.SendReduce(to, message, limit_s))
         return orders
 
     def _observing(self, group: StageGroup) -> tuple[int, Sequence[Incarnation]]:
         """The stage of a group, and the movers that observe it, as many as an order can name."""
         stage = group.members[0].stage
-        return stage, self._movers.get(stage, ())[: GROUP_MAX - len(group.observers)]
+        return stage, self._movers.by_stage.get(stage, ())[: GROUP_MAX - len(group.observers)]
 
     def commits(self, run: bytes, decided: Decided, learning_rate: float) -> list[act.SendCommit]:
         """The commits for all that were told to reduce; no other member has the gradient."""

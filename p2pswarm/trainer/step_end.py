@@ -104,7 +104,7 @@ class StepEnd(StepNotes):
         self._phase = Phase.REDUCING
         groups = [self.members.group(stage) for stage in range(self._config.stages)]
         limit_s = self._generations.limit.seconds
-        optimizer, movers = self._config.optimizer, self._balance.observers()
+        optimizer, movers = self._config.optimizer, self._balance.movers(self.step)
         reduction = self._generations.begin(self.step, groups, optimizer, now_s, movers)
         self.admission.reducing(self.step, reduction.stages)
         self._actions += reduction.orders(self._run, self._step.bitmap, limit_s)

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -239,6 +240,33 @@ def test_newcomers_take_none_of_the_links_until_the_members_have_all(observers):
     beside_s, newcomers_s = took_s(observers)
     assert beside_s < 1.05 * alone_s
     assert newcomers_s > beside_s
+
+
+def test_an_observer_that_becomes_a_member_with_the_step_has_all_as_soon_as_the_members():
+    small = AveragingSettings(piece=1024)
+
+    def behind_s(prompt):
+        async def main():
+            loop = asyncio.get_running_loop()
+            async with asyncio.TaskGroup() as tasks:
+                circle = Circle(tasks, 3, 2, length=60 * 1024, settings=small)
+                circle.links(1e5)
+                order = replace(circle.order(), prompt=prompt)
+                first, other = circle.begin(order, (3, 4))
+                await circle.average(order, who=range(3))
+                done_s = loop.time()
+                await first
+                first_s = loop.time() - done_s
+                await other
+                return first_s, loop.time() - done_s, done_s
+
+        return run(main(), seed=1)
+
+    late_s, _, alone_s = behind_s(0)
+    prompt_s, other_s, beside_s = behind_s(1)
+    assert prompt_s < 0.1 * late_s
+    assert other_s > prompt_s
+    assert beside_s < 1.5 * alone_s  # each member sends to three instead of two
 
 
 def test_a_newcomer_is_less_than_a_round_behind_when_rounds_follow_each_other_at_once():

@@ -43,15 +43,14 @@ def commit(prepared: PreparedMoves, step: int, *, helps: bool = True) -> list[ob
 
 def test_a_mover_that_has_all_changes_at_that_very_commit():
     prepared = asked(MOVE)
-    assert prepared.observers(1) == (MOVER,)
-    assert not prepared.observers(0)
+    assert prepared.movers(5).by_stage == {1: [MOVER]}
 
     assert commit(prepared, 4) == []
     prepared.observed(MOVER, 5, had(1, 5))
 
     assert commit(prepared, 5) == [ChangeStage(MOVE, whole=True)]
     assert not prepared.moves
-    assert not prepared.observers(1)
+    assert not prepared.movers(6).by_stage
 
 
 def test_one_that_still_fetches_says_no_state_and_stays():
@@ -67,6 +66,24 @@ def test_one_whose_answer_is_late_changes_and_has_one_gradient_to_wait_for():
     prepared.observed(MOVER, 0, had(1, 0))
 
     assert commit(prepared, 1) == [ChangeStage(MOVE, whole=False)]
+
+
+def test_who_changes_with_the_step_that_is_reduced_is_told_to_the_members():
+    prepared = asked(MOVE)
+    assert commit(prepared, 0) == []
+    assert not prepared.movers(1).prompt
+    prepared.observed(MOVER, 0, had(1, 0))
+
+    assert prepared.movers(1).prompt == {MOVER}
+    assert not prepared.movers(2).prompt
+
+
+def test_of_an_exchange_neither_is_hurried_while_one_fetches():
+    prepared = asked(MOVE, BACK)
+    assert commit(prepared, 0) == []
+    prepared.observed(MOVER, 0, had(1, 0))
+
+    assert not prepared.movers(1).prompt
 
 
 def test_one_that_is_behind_by_a_whole_step_does_not_change():
@@ -241,6 +258,7 @@ class _Told:
         self.over: Counter[PreparedMove] = Counter()
         self.answers: dict[Incarnation, tuple[int, StageDecided]] = {}
         self.pairs: dict[PreparedMove, PreparedMove] = {}
+        self.prompt: frozenset[Incarnation] = frozenset()
         self.step = 0
 
     def ask(self, *moves: PreparedMove) -> None:
@@ -271,6 +289,7 @@ class _Told:
                 step, held = self.answers[one.move.mover]
                 assert step in (self.step, self.step - 1)
                 assert (step == self.step) is one.whole
+                assert one.whole or one.move.mover in self.prompt
                 assert held == had(one.move.target, step)
             assert one.move not in self.prepared.moves
         for move in changed:
@@ -299,6 +318,7 @@ def test_whatever_happens_nobody_changes_without_the_stages_own_weights(events):
                 if moves and step >= last:
                     told.answers[mover] = step, held
             case "commit", helps:
+                told.prompt = told.prepared.movers(told.step).prompt
                 decided = {one: had(one, told.step) for one in range(STAGES)}
                 told.prepared.committing(told.step, decided, lambda _moves, helps=helps: helps)
                 told.drain()
@@ -317,5 +337,5 @@ def test_whatever_happens_nobody_changes_without_the_stages_own_weights(events):
                     leave = [one for one in told.prepared.moves if one.source == move.source]
                     apart = [one for one in leave if one not in told.pairs]
                     assert ready[move.source] - len(apart) >= 2
-        observing = [one for at in range(STAGES) for one in told.prepared.observers(at)]
+        observing = [one for at in told.prepared.movers(0).by_stage.values() for one in at]
         assert sorted(observing) == sorted(one.mover for one in told.prepared.moves)

@@ -8,6 +8,7 @@ from p2pswarm.config import OptimizerConfig
 from p2pswarm.swarm.messages.step import Reduced
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.membership import Member, StageGroup
+from p2pswarm.trainer.prepared_moves import Movers
 from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction
 
 
@@ -22,6 +23,19 @@ def reduction(*members: Member) -> Reduction:
     stages = sorted({m.stage for m in members})
     groups = [StageGroup([m for m in members if m.stage == stage], []) for stage in stages]
     return Reduction(0, 1, groups, OptimizerConfig(clip_norm=1.0), deadline_s=9.0)
+
+
+def test_orders_name_those_first_that_change_stage_with_the_commit():
+    stays, comes, newcomer = member(5, 1), member(6, 1), member(7, 0)
+    group = StageGroup([A, B], [newcomer])
+    both = [stays.incarnation, comes.incarnation]
+    movers = Movers({0: both}, frozenset({comes.incarnation, D.incarnation}))
+    tried = Reduction(0, 1, [group], OptimizerConfig(), 9.0, movers)
+    orders = [each.message for each in tried.orders(b"r" * 16, lambda _one: b"", 9.0)]
+
+    seen = tuple(one.incarnation.peer for one in (comes, newcomer, stays))
+    assert len(orders) == 5
+    assert {(one.observers, one.prompt) for one in orders} == {(seen, 1)}
 
 
 def test_nothing_is_decided_before_all_have_answered():

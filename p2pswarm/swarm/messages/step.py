@@ -75,10 +75,15 @@ class Reduce(Message):
     observed: Stage | None = None
     """The receiver prepares for this stage, and is an observer of it; None: it has an incarnation
     in the stage that is reduced."""
+    prompt: Annotated[int, Range(0, GROUP_MAX)] = 0
+    """So many of `observers`, the first, change to this stage with the commit: they are sent what
+    is reduced with the members, and not after them."""
 
     def __post_init__(self) -> None:
         if self.shares and (len(self.shares) != len(self.group) or not any(self.shares)):
             raise ValueError(f"shares {self.shares} for {len(self.group)} members")
+        if self.prompt > len(self.observers):
+            raise ValueError(f"{self.prompt} of {len(self.observers)} observers")
 
 
 @message(69)
