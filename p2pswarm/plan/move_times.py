@@ -14,10 +14,8 @@ Source:  docs/rebalancing.md, "What a move takes".
 from dataclasses import dataclass, replace
 
 AWAY_PRIOR_S = 5.0  # to join again, and until routers know how fast it is
-PREPARED_PRIOR_S = 1.0  # 0.02 s for small states, 6 s for half a gigabyte on one processor of seven
-WAIT_PRIOR = (
-    2.0  # commits: the first after the pieces have come proves them, the next is the change
-)
+PREPARED_PRIOR_S = 1.0  # 0.02 s for small states, 0.2 to 1.4 s for half a gigabyte on a busy host
+WAIT_PRIOR = 2.0  # commits: the first after the pieces have come proves them, the next changes it
 NEWEST = 0.4  # of an estimate: after four moves the prior is an eighth of it
 AWAY_MAX_S = 3600.0  # a mover that is away for longer has had another trouble than moving
 UNDER_WAY_MAX = 4096  # as many servers as a run can have

@@ -48,9 +48,7 @@ AVERAGING_FACTOR = 4.0  # times the longest of them: links and gradients do not 
 BEAT_S = 2.0  # so a cut is found in 5 s; most of them begin long before the averaging
 BEATS_PER_S = 2.5  # to all mates: in a large stage one that leaves is a small loss
 TURN = 1.5  # times the beat: who was asked asks itself only if it is not asked again by then
-RARE = (
-    0.5  # times the beat: who is asked more often is asked on a road that looks broken from there
-)
+RARE = 0.5  # times the beat: who is asked more often is asked because its road looks broken
 STALE_MAX = 8  # times the roads: so many dues are kept, most of which are over
 LATE_S = 1.0  # a deadline that comes later found this process stopped: it did not listen
 

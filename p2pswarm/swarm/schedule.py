@@ -35,7 +35,7 @@ def _left(optimizer: OptimizerConfig, done: float) -> float:
             return 1.0 - done
         case "warmup-stable-decay":
             falling = done - (1.0 - optimizer.decay_share)
-            return 1.0 if falling <= 0.0 else 1.0 - falling / optimizer.decay_share
+            return 1.0 if falling <= 0.0 else max(0.0, 1.0 - falling / optimizer.decay_share)
         case _:
             return 1.0
 

@@ -10,7 +10,6 @@ from itertools import chain, pairwise
 import numpy as np
 import pytest
 
-from p2pswarm.data import streamed as streamed_module
 from p2pswarm.data.held_out_pass import held_out_passes
 from p2pswarm.data.mixture import mixed
 from p2pswarm.data.prepared_text import is_held_out_document
@@ -291,9 +290,9 @@ def test_kinds_are_not_mixed_in_one_text_but_in_a_mixture(tmp_path):
     assert len(list(chain(*held_out_passes(whole, 900)))) >= 4
 
 
-def test_bytes_per_token_are_measured_on_a_part_of_the_text(tmp_path, monkeypatch):
-    monkeypatch.setattr(streamed_module, "MEASURED_TOKENS", 50)
-    train = written(tmp_path, numbered(80, length=90))
+def test_bytes_per_token_are_measured_on_a_part_of_the_text(tmp_path):
+    long = [" ".join(map(str, range(first, first + 2000))) for first in range(40)]
+    train = written(tmp_path, long)
     tokenizer = train_tokenizer(300, [text.encode() for text in numbered(80)])
 
     assert 1.0 < read(train, tokenizer).bytes_per_token < 96.0

@@ -67,6 +67,11 @@ def test_a_rate_without_a_decay_stays():
     assert learning_rate(run_with("warmup-stable-decay", decay_share=0.0), 110) == 1.0
 
 
+def test_a_decay_of_less_than_a_step_does_not_fall_below_its_end():
+    run = run_with("warmup-stable-decay", final_share=0.5, decay_share=1e-16)
+    assert learning_rate(run, 110) == 0.5
+
+
 @given(
     st.sampled_from(["cosine", "linear", "warmup-stable-decay", "constant"]),
     st.floats(0.0, 1.0),
