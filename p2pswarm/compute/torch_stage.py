@@ -6,6 +6,10 @@ limit allows. This changes only the speed: a graph made again from the kept inpu
 bits. So when the device has no memory left, all graphs are given up, fewer are kept from then on,
 and what failed is tried once more.
 
+On a GPU a thread that asks for a number waits until all that was launched is done. So what has to
+be known of a microbatch is asked once, at the end: whether the gradient that came, the loss and the
+gradients are finite. A forward asks for nothing. Tokens are checked where they come, on the host.
+
 Units:   bytes.
 Shapes:  as `base.py`. Shapes of bundles are checked when they are announced (`tensors/bundle.py`).
 Errors:  NotFiniteHere when a loss or a gradient is not finite; Refused when torch has no memory;
@@ -14,6 +18,7 @@ Errors:  NotFiniteHere when a loss or a gradient is not finite; Refused when tor
 """
 # ruff: noqa: N803, N806, N815  shapes are written at the end of names
 
+import functools
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -34,6 +39,7 @@ from p2pswarm.models.base import LONE_KEY, Bundle, Value, bundle_of, loss_of
 from p2pswarm.models.chance import chance_of, nothing_drawn
 
 MIB = 1 << 20
+CAME = "the gradient that came"
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -111,12 +117,14 @@ class TorchStage:
 
     def _backward(self, kept: _Kept, gradient: Bundle, spec: BackwardSpec) -> Bundle:
         gradients = [gradient[name].to(self._device) for name in self._due]
-        require_finite(gradients, "the gradient that came")
         made = kept.made
         if made is None:
             self.recomputed += 1
             made = self._ends(self._gives(self._run(kept.tokens_BS, kept.given)))
-        return self._differentiate(made, gradients, kept.given, spec)
+        found = self._differentiate(made, gradients, kept.given, spec)
+        came, squares = waited_for(squares_of(gradients), squares_of(found))
+        _refuse_infinite(came, CAME)
+        return self._counted(found, squares, spec)
 
     @computing()
     def finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
@@ -126,9 +134,10 @@ class TorchStage:
     def _finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
         tokens_BS, leaves = self._tokens(tokens_BS), self._leaves(given)
         loss = self._loss(self._run(tokens_BS, leaves), tokens_BS)
-        value = _finite(loss)
         share = torch.full_like(loss, self._share)
-        return LossResult(value, self._differentiate([loss], [share], leaves, spec))
+        found = self._differentiate([loss], [share], leaves, spec)
+        (value,), squares = waited_for([loss], squares_of(found))
+        return LossResult(_finite(value), self._counted(found, squares, spec))
 
     @computing()
     @torch.no_grad()
@@ -137,7 +146,7 @@ class TorchStage:
         tokens_BS = self._tokens(tokens_BS)
         with nothing_drawn(self._flat.blocks):
             made = self._run(tokens_BS, {name: x.to(self._device) for name, x in given.items()})
-        return self._gives(made) if self._above else _finite(self._loss(made, tokens_BS))
+        return self._gives(made) if self._above else _finite(self._loss(made, tokens_BS).item())
 
     def drop(self, keys: Iterable[Key] | None) -> None:
         """See `Stage`."""
@@ -223,22 +232,29 @@ class TorchStage:
 
     def _differentiate(
         self, ends: list[Tensor], gradients: list[Tensor], leaves: Bundle, spec: BackwardSpec
-    ) -> Bundle:
-        """Add the gradients of the weights to the sum and return those of the input, all or none.
+    ) -> Sequence[Tensor]:
+        """The gradients of the weights, if they count, and of the input, if it is to have some.
 
         A tensor that the stage does not use has a gradient of zeros.
         """
-        names = self._returned if spec.returning else ()
-        returned = [leaves[name] for name in names]
-        parameters = self._precision.parameters
-        wanted = [*parameters, *returned] if spec.counting else returned
-        self.gradient_norm = 0.0
+        returned = [leaves[name] for name in self._returned] if spec.returning else []
+        wanted = [*self._precision.parameters, *returned] if spec.counting else returned
         if not wanted:
-            return {}
-        found = torch.autograd.grad(ends, wanted, gradients, materialize_grads=True)
-        squares = require_finite(found, "a gradient")
+            return ()
+        return torch.autograd.grad(ends, wanted, gradients, materialize_grads=True)
+
+    def _counted(
+        self, found: Sequence[Tensor], squares: Sequence[float], spec: BackwardSpec
+    ) -> Bundle:
+        """Add the gradients of the weights to the sum and return those of the input, all or none.
+
+        `squares`: of each its sum of squares.
+        """
+        self.gradient_norm = 0.0
+        _refuse_infinite(squares, "a gradient")
+        names = self._returned if spec.returning else ()
         if spec.counting:
-            self.gradient_norm = math.sqrt(sum(squares[: len(parameters)]))
+            self.gradient_norm = math.sqrt(sum(squares[: len(found) - len(names)]))
         if spec.may_add():
             self._add(found)
         return dict(zip(names, found[len(found) - len(names) :], strict=True))
@@ -257,32 +273,44 @@ class TorchStage:
 
 def checked_tokens(tokens_BS: Tensor, device: torch.device, vocabulary: int) -> Tensor:
     """Tokens from a peer, checked, on the device and as int64."""
-    tokens_BS = tokens_BS.to(device, torch.int64)
-    low, high = (x.item() for x in tokens_BS.aminmax())
+    low, high = torch.stack(tokens_BS.aminmax()).tolist()
     if low < 0 or high >= vocabulary:
         raise BadMessage(f"tokens {low}..{high}, the vocabulary has {vocabulary}")
-    return tokens_BS
+    return tokens_BS.to(device, torch.int64, non_blocking=True)  # the GPU waits, and not we
 
 
-def _finite(loss: Tensor) -> float:
-    """The loss as a number; NotFiniteHere if it is none."""
-    value = loss.item()
+def _finite(value: float) -> float:
+    """The loss; NotFiniteHere if it is no number."""
     if not math.isfinite(value):
         raise NotFiniteHere(f"the loss is {value}: lower the learning rate or look at the text")
     return value
 
 
-def require_finite(tensors: Sequence[Tensor], what: str) -> list[float]:
-    """Raise NotFiniteHere for NaN, infinities, and values whose squares overflow.
+def squares_of(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The sum of squares of each, not yet waited for: not finite where a value is not, or large.
 
-    Returns the sum of squares of each.
-
-    The check takes dot products: they cost 1 % of a backward, a tenth of what norms cost.
+    They are dot products: they cost 1 % of a backward, a tenth of what norms cost.
     """
     flats = [x.reshape(-1) for x in tensors]
-    wide = torch.promote_types(flats[0].dtype, torch.float32)
-    squares = [torch.dot(x, x).to(wide) for x in flats]
-    sums: list[float] = torch.stack(squares).tolist()  # on a GPU, one wait for all
-    if not all(map(math.isfinite, sums)):
+    return [torch.dot(x, x).to(torch.promote_types(x.dtype, torch.float32)) for x in flats]
+
+
+def waited_for(*groups: Sequence[Tensor]) -> list[list[float]]:
+    """The values of scalars, group by group; on a GPU one wait for all."""
+    scalars = [x for group in groups for x in group]
+    if not scalars:
+        return [[] for _ in groups]
+    wide = functools.reduce(torch.promote_types, (x.dtype for x in scalars))
+    values = iter(torch.stack([x.detach().to(wide) for x in scalars]).tolist())
+    return [[next(values) for _ in group] for group in groups]
+
+
+def require_finite(tensors: Sequence[Tensor], what: str) -> None:
+    """Raise NotFiniteHere for NaN, infinities, and values whose squares overflow."""
+    (squares,) = waited_for(squares_of(tensors))
+    _refuse_infinite(squares, what)
+
+
+def _refuse_infinite(squares: Sequence[float], what: str) -> None:
+    if not all(map(math.isfinite, squares)):
         raise NotFiniteHere(f"{what} is not finite: lower the learning rate or look at the text")
-    return sums

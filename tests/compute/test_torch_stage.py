@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from p2pswarm.compute.base import BackwardSpec
 from p2pswarm.compute.flat_parameters import FlatParameters
@@ -56,6 +57,31 @@ def test_stages_in_a_row_sum_what_the_plain_loop_sums():
     sums = [total for flat in flats for total in flat.sums]
     for ours, theirs in zip(sums, plain.flat.sums, strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-15)
+
+
+class Asked(TorchDispatchMode):
+    """Counts the tensors that are asked for their number: on a GPU each is a wait for all of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_call_asks_for_one_number_after_another():
+    run = config()
+    stages = [stage_of(run, s)[0] for s in range(3)]
+    with Asked() as asked:
+        x = stages[0].forward((0, 0), tokens(), {})
+        y = stages[1].forward((0, 0), tokens(), x)
+        finish = stages[2].finish(tokens(), y, ALL)
+        stages[1].backward((0, 0), finish.gradient, ALL)
+        assert asked.count == 0
+        stages[2].evaluate(tokens(), y)
+        assert asked.count == 1  # the counting works
 
 
 def equal(one, other):

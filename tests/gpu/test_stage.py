@@ -1,5 +1,6 @@
 """A stage on a GPU: the same losses as on the CPU, and weights that never drift apart."""
 
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -69,6 +70,30 @@ def test_a_microbatch_gives_nearly_the_same_loss_and_gradient_on_every_device():
 
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert torch.allclose(*sums, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_call_waits_for_the_gpu_once_at_its_end_and_a_forward_never():
+    tokens = torch.randint(0, 256, (4, 33), generator=torch.Generator().manual_seed(1))
+    _, middle, last = (torch_engine(RUN, s, DEVICES[1], 1 << 30).stage for s in range(3))
+    x = {"x": torch.randn(4, 32, 64, device="cuda")}
+
+    def calls(key):
+        yield 0, lambda: middle.forward(key, tokens, x)
+        yield 1, lambda: last.finish(tokens, x, ALL)
+        yield 1, lambda: middle.backward(key, x, ALL)
+
+    for _, call in calls((0, 0)):  # the first measures, and makes what torch makes once
+        call()
+    for waits, call in calls((1, 0)):
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                call()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert sum("synchroniz" in str(each.message) for each in told) == waits
 
 
 def test_bfloat16_gives_nearly_the_loss_of_float32():

@@ -8,7 +8,16 @@ Errors:  BadMessage for a peer's wrong size.
 
 from torch import Tensor
 
-from p2pswarm.tensors.codecs.base import EVERY, LOSSLESS, TORCH, Decoder, bytes_of, expect_bytes
+from p2pswarm.tensors.codecs.base import (
+    CPU,
+    EVERY,
+    FLOATS,
+    LOSSLESS,
+    TORCH,
+    Decoder,
+    bytes_of,
+    expect_bytes,
+)
 from p2pswarm.tensors.codecs.codec import Codec
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 from p2pswarm.tensors.meta import TensorLayout
@@ -37,7 +46,11 @@ class Raw(Codec):
         return bytes_of(pool.on_host(tensor))
 
     def decoder(self, layout: TensorLayout, encoded_bytes: int, pool: TensorPool) -> Decoder:
-        """The memory of the tensor itself, or pinned memory for a GPU."""
+        """The memory of the tensor itself, or pinned memory for a GPU.
+
+        Whole numbers stay on the host: tokens are checked there, and sent on.
+        """
         assert encoded_bytes == layout.raw_bytes
         tensor = pool.host(layout.shape, TORCH[layout.dtype])
-        return Decoder(bytes_of(tensor), lambda: tensor.to(pool.device))
+        there = pool.device if layout.dtype in FLOATS else CPU
+        return Decoder(bytes_of(tensor), lambda: tensor.to(there))
