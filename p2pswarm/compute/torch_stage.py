@@ -6,9 +6,10 @@ limit allows. This changes only the speed: a graph made again from the kept inpu
 bits. So when the device has no memory left, all graphs are given up, fewer are kept from then on,
 and what failed is tried once more.
 
-On a GPU a thread that asks for a number waits until all that was launched is done. So what has to
-be known of a microbatch is asked once, at the end: whether the gradient that came, the loss and the
-gradients are finite. A forward asks for nothing. Tokens are checked where they come, on the host.
+On a GPU a thread that asks for a number waits until all that was launched is done. So each call
+waits once, at its end: there it is asked whether the gradient that came, the loss and the gradients
+are finite. A forward waits as well, because servers are judged by how long each call takes, and who
+encodes what it made is not to wait for the next one. Tokens are checked on the host.
 
 Units:   bytes.
 Shapes:  as `base.py`. Shapes of bundles are checked when they are announced (`tensors/bundle.py`).
@@ -107,6 +108,7 @@ class TorchStage:
             kept.made, kept.graph_bytes = self._ends(made), size_bytes
             self._kept_bytes += size_bytes
         self._kept[key] = kept
+        _wait_for(self._device)
         return {name: x.detach() for name, x in made.items()}
 
     @computing()
@@ -146,7 +148,10 @@ class TorchStage:
         tokens_BS = self._tokens(tokens_BS)
         with nothing_drawn(self._flat.blocks):
             made = self._run(tokens_BS, {name: x.to(self._device) for name, x in given.items()})
-        return self._gives(made) if self._above else _finite(self._loss(made, tokens_BS).item())
+        if self._above is None:
+            return _finite(self._loss(made, tokens_BS).item())
+        _wait_for(self._device)
+        return self._gives(made)
 
     def drop(self, keys: Iterable[Key] | None) -> None:
         """See `Stage`."""
@@ -277,6 +282,12 @@ def checked_tokens(tokens_BS: Tensor, device: torch.device, vocabulary: int) -> 
     if low < 0 or high >= vocabulary:
         raise BadMessage(f"tokens {low}..{high}, the vocabulary has {vocabulary}")
     return tokens_BS.to(device, torch.int64, non_blocking=True)  # the GPU waits, and not we
+
+
+def _wait_for(device: torch.device) -> None:
+    """Return when the device has done all that was launched; a CPU always has."""
+    if device.type != "cpu":
+        torch.accelerator.current_stream(device).synchronize()
 
 
 def _finite(value: float) -> float:

@@ -73,7 +73,7 @@ def test_a_microbatch_gives_nearly_the_same_loss_and_gradient_on_every_device():
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_call_waits_for_the_gpu_once_at_its_end_and_a_forward_never():
+def test_a_call_asks_the_gpu_for_numbers_once_at_its_end_and_a_forward_never():
     tokens = torch.randint(0, 256, (4, 33), generator=torch.Generator().manual_seed(1))
     _, middle, last = (torch_engine(RUN, s, DEVICES[1], 1 << 30).stage for s in range(3))
     x = {"x": torch.randn(4, 32, 64, device="cuda")}
@@ -93,6 +93,7 @@ def test_a_call_waits_for_the_gpu_once_at_its_end_and_a_forward_never():
                 call()
         finally:
             torch.cuda.set_sync_debug_mode("default")
+        assert torch.cuda.current_stream().query()  # all that was launched is done
         assert sum("synchroniz" in str(each.message) for each in told) == waits
 
 
