@@ -55,6 +55,8 @@ class AveragingSettings:
     secret: bytes = b""
     """Nobody else may know it: no member can then foresee the key of a digest."""
 
+    tied: bool = False
+    """Whether it averages the tensor that two stages have in common, beside another one."""
     early_max: int = EARLY_MAX
     observed_max: int = OBSERVED_MAX
     early_s: float = EARLY_S
@@ -96,7 +98,9 @@ class Averaging:
 
     async def average(self, order: Reduce, sums: Sums) -> AveragedGradient:
         """Do what the trainer ordered; `sums` then holds the reduced gradient."""
-        round_ = Round(order, self._me, sums.length, self._settings.piece)
+        settings = self._settings
+        given = order, self._me, sums.length, settings.piece
+        round_ = Round(*given, cut=sums.cut, tied=settings.tied)
         if (ended := self._turns.begin(round_)) is not None:
             self._ongoing[ended].scope.reschedule(asyncio.get_running_loop().time())
         ongoing = self._ongoing[round_] = OngoingRound(round_, sums)

@@ -39,6 +39,11 @@ def resolved(run: RunConfig) -> RunConfig:
             model = dataclasses.replace(model, package=packages.requirement_of(model.family))
     if run.start == PRETRAINED and not model.weights:
         model = dataclasses.replace(model, weights=_weights(run, model))
+    if model.tie and run.stages > 1:
+        raise Unusable(
+            "run.model.tie: embedding and head as one tensor over several stages is not built yet: "
+            "set run.model.tie to false, which makes them two that begin equal"
+        )
     return run if model == run.model else dataclasses.replace(run, model=model)
 
 
@@ -81,9 +86,11 @@ def _of_folder(model: ModelConfig, folder: Path) -> ModelConfig:
             f"run.model: {path}: a vocabulary of {config.vocab_size} tokens has no room for the "
             f"{BYTES} of text as bytes"
         )
+    tied = bool(getattr(config, "tie_word_embeddings", False))
     return dataclasses.replace(
         bare,
         package=requirement(),
+        tie=tied if model.tie is None else model.tie,
         vocabulary=config.vocab_size,
         d_model=config.hidden_size,
         layers=config.num_hidden_layers,

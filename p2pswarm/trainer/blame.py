@@ -98,8 +98,12 @@ class FoundWrong:
 class Blame:
     """Failures and successes of servers, and what follows from them."""
 
-    def __init__(self, members: Membership, stages: int) -> None:
+    def __init__(
+        self, members: Membership, stages: int, ends: tuple[int, int] | None = None
+    ) -> None:
+        """`ends`: two stages that average a tensor with each other."""
         self._members = members
+        self._ends = set(ends or ())
         self._last = stages - 1
         self._roads: dict[tuple[bytes, bytes], int] = {}
         self._not_finite: dict[int, _Overflows] = {}
@@ -167,8 +171,10 @@ class Blame:
         """
         here = self._members.alive(by)
         other = self._members.of_peer(beside) if beside is not None else None
-        if here is None or other is None or not other.ready or other.stage != here.stage:
+        if here is None or other is None or not other.ready:
             return by
+        if other.stage != here.stage and {other.stage, here.stage} != self._ends:
+            return by  # they have nothing to average with each other
         pair = by, other.incarnation
         ours, theirs = (int.from_bytes(ledger(one), "little").bit_count() for one in pair)
         left = self._pairs.leaves(by.peer, other.incarnation.peer, (ours, theirs), now_s)

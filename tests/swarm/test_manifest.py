@@ -119,10 +119,10 @@ ESCAPES = '"\\u001b[2J\\r\\n"'
     "config",
     [
         '{"version": %s, "run": {}}',
-        '{"version": 3, "run": {"name": %s}}',
-        '{"version": 3, "run": {"batch": %s}}',
-        '{"version": 3, "run": {%s: 1}}',
-        '{"version": 3, %s: 1}',
+        '{"version": 4, "run": {"name": %s}}',
+        '{"version": 4, "run": {"batch": %s}}',
+        '{"version": 4, "run": {%s: 1}}',
+        '{"version": 4, %s: 1}',
         "%s",
     ],
 )

@@ -331,3 +331,14 @@ def test_a_held_out_batch_that_is_late_is_on_its_way_up():
         reports += play.seen(act.RoadBroken)
 
     assert [(report.lower, report.upper) for report in reports] == [(ann, bob)]
+
+
+@pytest.mark.parametrize(("ends", "leaves"), [((0, 2), 1), (None, 0)])
+def test_of_two_that_average_a_tied_tensor_the_one_that_has_counted_less_leaves(ends, leaves):
+    crew = Crew(0, 2, 2)
+    crew.blame = Blame(crew.members, 3, ends)
+    ann, bob, _ = crew.servers
+
+    out = crew.blame.leaves(ann, bob.peer, {ann: b"\x0f", bob: b"\x01"}.__getitem__, 1.0)
+
+    assert out == crew.servers[leaves]

@@ -22,6 +22,7 @@ from p2pswarm.swarm.messages.types import (
 )
 from p2pswarm.wire.message import Message, Range, Size, message
 
+ENDS_MAX = 2 * GROUP_MAX  # members of two stages
 Share = Annotated[int, Range(0, 2**20)]
 Rate = Annotated[float, Range(0.0, 1e15)]
 
@@ -54,6 +55,19 @@ class Fenced(Message):
     counted: Annotated[tuple[Microbatch, ...], Size(1024)]
 
 
+@message(116)
+@dataclass(frozen=True, slots=True)
+class TiedGroup(Message):
+    """Who averages the tensor that the first and the last stage have in common."""
+
+    group: Annotated[tuple[Peer, ...], Size(ENDS_MAX)]
+    """The members of both that add their sums: those of the first stage, then those of the last."""
+    observers: Annotated[tuple[Peer, ...], Size(ENDS_MAX)]
+    """Newcomers of both."""
+    shares: Annotated[tuple[Share, ...], Size(ENDS_MAX)] = ()
+    """As in `Reduce`."""
+
+
 @message(68)
 @dataclass(frozen=True, slots=True)
 class Reduce(Message):
@@ -75,10 +89,29 @@ class Reduce(Message):
     observed: Stage | None = None
     """The receiver prepares for this stage, and is an observer of it; None: it has an incarnation
     in the stage that is reduced."""
+    tied: TiedGroup | None = None
+    """With whom to average the tied tensor beside all else, at an end of a tied model."""
+
+    @property
+    def partners(self) -> tuple[bytes, ...]:
+        """All that the receiver averages with, itself among them."""
+        return self.tied.group if self.tied is not None else self.group
 
     def __post_init__(self) -> None:
         if self.shares and (len(self.shares) != len(self.group) or not any(self.shares)):
             raise ValueError(f"shares {self.shares} for {len(self.group)} members")
+
+
+@message(117)
+@dataclass(frozen=True, slots=True)
+class TiedReduced(Message):
+    """The part of a member's answer that is about the tied tensor."""
+
+    digest: Digest
+    """Of its reduced gradient, the same on both ends of the model."""
+    squared_norm: float | None
+    state: Digest
+    """Of its weights and moments before the step."""
 
 
 @message(69)
@@ -93,6 +126,8 @@ class Reduced(Message):
     """What the member's links carried each way while it averaged; 0 if too little to measure."""
     state: Digest = b""
     """Of the state that the member computed the step with; empty from an observer without it."""
+    tied: TiedReduced | None = None
+    """At an end of a tied model; `digest` is then of both, and `squared_norm` of all else."""
 
 
 @message(112)
