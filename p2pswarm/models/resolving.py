@@ -39,11 +39,6 @@ def resolved(run: RunConfig) -> RunConfig:
             model = dataclasses.replace(model, package=packages.requirement_of(model.family))
     if run.start == PRETRAINED and not model.weights:
         model = dataclasses.replace(model, weights=_weights(run, model))
-    if model.tie and run.stages > 1:
-        raise Unusable(
-            "run.model.tie: embedding and head as one tensor over several stages is not built yet: "
-            "set run.model.tie to false, which makes them two that begin equal"
-        )
     return run if model == run.model else dataclasses.replace(run, model=model)
 
 

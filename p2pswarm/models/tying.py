@@ -15,6 +15,7 @@ from torch import nn
 from p2pswarm.errors import Unusable
 from p2pswarm.models.base import Block
 
+MATRIX = 2  # dimensions
 UNTIE = "leave run.model.tie out, or set it to false"
 
 
@@ -36,7 +37,7 @@ def require_ends(family: str, blocks: Sequence[nn.Module]) -> None:
         tuple(block.get_parameter(own).shape)
         for block, own in zip((blocks[0], blocks[-1]), owns, strict=True)
     )
-    if first != last:
+    if first != last or len(first) != MATRIX:
         raise Unusable(
             f"the embedding of {family} is {list(first)} and its head {list(last)}, which cannot "
             f"be one tensor: {UNTIE}"

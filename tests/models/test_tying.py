@@ -7,6 +7,7 @@ import torch
 from models.families import family_run, tied_run
 
 from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.model_check import check_stages
 from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.compute.reference import ReferenceTrainer
 from p2pswarm.compute.torch_weights import torch_engine
@@ -67,6 +68,13 @@ def test_in_one_stage_it_is_one_parameter_with_the_gradient_of_both_uses(run):
     assert len(set(names(whole))) == len(names(whole)) == len(whole.parameters)
     untouched = sorted(set(range(run.model.vocabulary)) - set(tokens.flatten().tolist()))
     assert trainer.flat.sums[0][untouched].any()  # the head's part: no token looks these up
+
+
+def test_in_bfloat16_the_two_uses_are_rounded_apart_whatever_the_cut():
+    model = dataclasses.replace(MODEL, dtype="float32")
+    run = dataclasses.replace(GPT, model=model, precision="bf16", stages=1)
+
+    assert check_stages(run).problem == ""  # it compares with a stage for each block
 
 
 def test_a_run_that_is_not_tied_draws_what_it_did():

@@ -6,10 +6,21 @@ import dataclasses
 import pytest
 import torch
 from models.families import tied_run
-from server.harness import CONFIG, Swarm, assert_equal, peer, plain_after, swarm, virtual
+from server.harness import (
+    CONFIG,
+    B,
+    Swarm,
+    assert_equal,
+    microbatch,
+    peer,
+    plain_after,
+    swarm,
+    virtual,
+)
 from server.test_bundle_training import replay_without_one_of
 
 from p2pswarm.compute.parameter_names import named_parameters
+from p2pswarm.compute.reference import ReferenceTrainer
 from p2pswarm.config import CodecConfig, RunConfig
 
 STAGES = 3
@@ -62,6 +73,31 @@ def test_a_tied_model_in_stages_trains_what_a_plain_loop_trains(config: RunConfi
                 await r.trainer.whole_step()
                 assert len(tied_states(r)) == 1
             assert_as_in_a_plain_loop(r, 3, config)
+
+    virtual(main)
+
+
+@pytest.mark.parametrize("config", [GPT, *map(of_family, FAMILIES)], ids=["gpt", *FAMILIES])
+def test_every_reduced_gradient_is_that_of_the_whole_model(config: RunConfig) -> None:
+    """Of the tied tensor at both ends: it holds what both uses give."""
+    plain = ReferenceTrainer(config)
+    for number in range(B):
+        plain.add(microbatch(number, config))
+    names = (name for name, _ in named_parameters(plain.flat.numbers, plain.flat.blocks))
+    whole = dict(zip(names, plain.flat.sums, strict=True))
+
+    async def main():
+        async with swarm(config) as r:
+            await r.ready_servers(*range(2, 2 + 2 * STAGES))
+            await r.trainer.step_pushes()
+            await r.trainer.reduce()
+            for who, server in r.servers.items():
+                flat = r.engines[who][-1].weights._flat
+                averaged = server._replica._log._reduced.sums.reduced_N
+                for tensor in flat.layout.tensors:
+                    ours = averaged[tensor.start : tensor.stop].view(tensor.shape)
+                    theirs = whole[tensor.name]
+                    assert (ours - theirs).abs().max() <= 1e-14 * max(1.0, theirs.abs().max())
 
     virtual(main)
 
