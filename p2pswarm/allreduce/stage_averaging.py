@@ -8,6 +8,7 @@ import asyncio
 from dataclasses import replace
 
 from p2pswarm.allreduce.averaging import Averaging, AveragingSettings, Find
+from p2pswarm.allreduce.bandwidth import BothWays
 from p2pswarm.allreduce.base import AveragedGradient, Compute, Sums
 from p2pswarm.allreduce.tied import joined, tied_order
 from p2pswarm.errors import BadMessage
@@ -48,12 +49,14 @@ class StageAveraging:
             raise BadMessage(f"an order of step {order.step} for a model that is tied otherwise")
         if parts is None or order.tied is None:
             return await self._rest.average(order, sums)
-        rest, tied = parts
+        (rest, tied), links = parts, BothWays()
         with raising_cause():
             async with asyncio.TaskGroup() as tasks:
-                ours = tasks.create_task(self._rest.average(order, rest))
-                both = tasks.create_task(self._tied.average(tied_order(order, order.tied), tied))
-        return joined(ours.result(), both.result())
+                ours = tasks.create_task(self._rest.average(order, rest, links))
+                both = tasks.create_task(
+                    self._tied.average(tied_order(order, order.tied), tied, links)
+                )
+        return joined(ours.result(), both.result(), links.bytes_per_s)
 
     async def shard(self, stream: Stream, shard: Shard) -> None:
         """Receive one piece."""

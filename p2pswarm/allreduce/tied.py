@@ -24,8 +24,9 @@ def tied_order(order: Reduce, tied: TiedGroup) -> Reduce:
     return replace(order, group=tied.group, observers=tied.observers, shares=tied.shares, tied=None)
 
 
-def joined(rest: AveragedGradient, tied: AveragedGradient) -> AveragedGradient:
-    """What both averagings gave, as one; they were under way at the same time."""
+def joined(
+    rest: AveragedGradient, tied: AveragedGradient, bytes_per_s: float = 0.0
+) -> AveragedGradient:
+    """What both averagings gave, as one; `bytes_per_s`: what the links carried for both."""
     digest = hashlib.blake2b(rest.digest + tied.digest, digest_size=DIGEST_BYTES).digest()
-    rate = rest.bytes_per_s + tied.bytes_per_s
-    return AveragedGradient(digest, rest.squared_norm, rate, tied)
+    return AveragedGradient(digest, rest.squared_norm, bytes_per_s, tied)

@@ -25,6 +25,12 @@ def test_an_order_says_with_whom_its_receiver_averages_in_all():
     assert Reduce(b"r" * 16, 7, 2, 1, b"", (A, B), ()).partners == (A, B)
 
 
+@pytest.mark.parametrize("shares", [(1, 2), (0, 0, 0)])
+def test_shares_that_do_not_fit_both_ends_are_refused(shares):
+    with pytest.raises(ValueError, match="for 3 members"):
+        TiedGroup((A, B, C), (), shares)
+
+
 def test_an_order_for_the_largest_stages_fits_a_message():
     many = tuple(n.to_bytes(32) for n in range(256))
     tied = TiedGroup(many, many, (1 << 20,) * 256)
@@ -35,7 +41,7 @@ def test_an_order_for_the_largest_stages_fits_a_message():
 
 @pytest.mark.parametrize(("rest", "tied"), [(b"x", b"b"), (b"a", b"x")])
 def test_the_digest_is_of_both_and_the_norm_is_not(rest, tied):
-    both = joined(AveragedGradient(b"a", 1.0, 10.0), AveragedGradient(b"b", 2.0, 5.0))
+    both = joined(AveragedGradient(b"a", 1.0), AveragedGradient(b"b", 2.0), 15.0)
     other = joined(AveragedGradient(rest, 1.0), AveragedGradient(tied, 2.0))
 
     assert (both.squared_norm, both.bytes_per_s) == (1.0, 15.0)

@@ -3,6 +3,7 @@
 Errors:  BadMessage on arrival when a field breaks its limit.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -25,6 +26,12 @@ from p2pswarm.wire.message import Message, Range, Size, message
 ENDS_MAX = 2 * GROUP_MAX  # members of two stages
 Share = Annotated[int, Range(0, 2**20)]
 Rate = Annotated[float, Range(0.0, 1e15)]
+
+
+def _check_shares(shares: Sequence[int], group: Sequence[bytes]) -> None:
+    """Raise ValueError for shares that are not one for each member, or are all 0."""
+    if shares and (len(shares) != len(group) or not any(shares)):
+        raise ValueError(f"shares {shares} for {len(group)} members")
 
 
 @message(65)
@@ -60,12 +67,15 @@ class Fenced(Message):
 class TiedGroup(Message):
     """Who averages the tensor that the first and the last stage have in common."""
 
-    group: Annotated[tuple[Peer, ...], Size(ENDS_MAX)]
+    group: Annotated[tuple[Peer, ...], Size(1, ENDS_MAX)]
     """The members of both that add their sums: those of the first stage, then those of the last."""
     observers: Annotated[tuple[Peer, ...], Size(ENDS_MAX)]
     """Newcomers of both."""
     shares: Annotated[tuple[Share, ...], Size(ENDS_MAX)] = ()
     """As in `Reduce`."""
+
+    def __post_init__(self) -> None:
+        _check_shares(self.shares, self.group)
 
 
 @message(68)
@@ -98,8 +108,7 @@ class Reduce(Message):
         return self.tied.group if self.tied is not None else self.group
 
     def __post_init__(self) -> None:
-        if self.shares and (len(self.shares) != len(self.group) or not any(self.shares)):
-            raise ValueError(f"shares {self.shares} for {len(self.group)} members")
+        _check_shares(self.shares, self.group)
 
 
 @message(117)
