@@ -81,7 +81,8 @@ class StepEnd(StepNotes):
         self._average_again()
         if blamed:
             out = self._blame.leaves(by, beside, self._step.bitmap, now_s)
-            self._evict(out, f"it could not average: {reason}", now_s)
+            if out is not None:
+                self._evict(out, f"it could not average: {reason}", now_s)
         self._advance(now_s)
 
     def decided(self, step: int, now_s: float) -> None:

@@ -78,3 +78,20 @@ def test_a_member_that_is_lost_ends_the_averaging_of_both_ends():
         (play.ann.peer, play.cid.peer)
     }
     assert again[0].message.generation > orders[0].message.generation
+
+
+def test_a_cut_between_two_servers_that_are_alone_at_their_ends_costs_no_sum():
+    """Nobody else could do their work; they average when the road is there again."""
+    play = Ends()
+    play.lose(play.dan)
+    play.promise(play.ann, play.bob, play.cid)
+    for _ in range(6):
+        generation = play.seen(act.SendReduce)[-1].message.generation
+        play.coordinator.reduce_failed(play.ann, generation, "cut", play.now_s, play.cid.peer)
+        play.promise(play.ann, play.bob, play.cid)
+
+    play.reduce(play.ann, play.bob, play.cid)
+
+    actions = play.coordinator.actions()
+    assert not of(act.Evict, actions)
+    assert of(act.StepDone, actions)
