@@ -208,6 +208,7 @@ def main() -> int:
             weights=str(ours),
             data=options.data,
             emulated=options.emulated,
+            tie=options.tied or None,
         )
         try:
             killer, counts = train(run, options)
@@ -263,7 +264,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--microbatches", type=int, default=24, help="a step")
     parser.add_argument("--rows", type=int, default=4, help="of a microbatch")
     parser.add_argument("--dtype", default="float64", choices=("float64", "float32"))
-    parser.add_argument("--emulated", action="store_true", help="a rehearsal, compared bit for bit")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--emulated", action="store_true", help="a rehearsal, compared bit for bit")
+    kind.add_argument("--tied", action="store_true", help="embedding and head are one tensor")
     parser.add_argument("--codec", default="raw", help="of what passes between the stages")
     parser.add_argument("--seed", type=int, default=1, help="of who is killed and when in a step")
     parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")

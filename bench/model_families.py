@@ -1,16 +1,16 @@
 """Prints how far stages are from the library's whole model, for families of `transformers`.
 
-    PYTHONPATH=.:tests python bench/model_families.py [FAMILY ...]
+    PYTHONPATH=.:tests python bench/model_families.py [--tied] [FAMILY ...]
 
 Every block of a tiny random copy is a stage of its own. Forward, backward, graphs that are made
-again, all twice; float64 on a CPU.
+again, all twice; float64 on a CPU. With `--tied` embedding and head are one tensor, at both ends.
 """
 
 import sys
 import time
 
 import torch
-from models.families import MIXTURES, PLAIN, family_run
+from models.families import MIXTURES, PLAIN, family_run, tied_run
 
 from p2pswarm.compute.model_check import check_stages
 from p2pswarm.errors import Unusable
@@ -18,12 +18,14 @@ from p2pswarm.errors import Unusable
 
 def main(names: list[str]) -> None:
     torch.set_num_threads(1)
+    made = tied_run if "--tied" in names else family_run
+    names = [name for name in names if name != "--tied"]
     print("| family | stages | tensors | largest difference of a gradient | s |")
     print("|---" * 5 + "|")
     for name in names or [*PLAIN, *MIXTURES]:
         begun_s = time.monotonic()
         try:
-            found = check_stages(family_run(name))
+            found = check_stages(made(name))
         except Unusable as error:
             print(f"| {name} | refused: {error} |")
             continue

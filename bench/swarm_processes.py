@@ -73,8 +73,8 @@ class Run:
     rows: int = 2
     window: int = 0
     family: str = "gpt"
-    tie: bool = True
-    """Of `hf:`: whether embedding and head stay one tensor."""
+    tie: bool | None = None
+    """Whether embedding and head are one tensor; None: as the model says."""
     precision: str = "full"
     dtype: str = "float32"
     codec: str = "bf16"
@@ -107,7 +107,7 @@ emulated = {text(self.emulated)}
 precision = {text(self.precision)}
 [run.model]
 family = {text(self.family)}
-tie = {text(self.tie)}
+{"" if self.tie is None else f"tie = {text(self.tie)}"}
 d_model = {self.d_model}
 layers = {self.layers}
 heads = {self.heads or max(1, self.d_model // 64)}

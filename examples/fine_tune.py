@@ -10,7 +10,7 @@ from transformers.utils.logging import disable_progress_bar
 import p2pswarm as ps
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": False}
+HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": True}
 TEXT = ps.data.Bytes(asyncio.__path__[0], suffixes=(".py",))
 
 

@@ -64,8 +64,8 @@ class ModelConfig:
     documents: Annotated[str, OneOf("joined", "apart")] = "joined"
     """Whether a token sees the documents before its own in its row; apart: for `gpt` and
     `hf:`, with a tokenizer (docs/data.md)."""
-    tie: bool = True
-    """Whether embedding and head that the config says are one tensor stay one."""
+    tie: bool | None = None
+    """Whether embedding and head are one tensor; left out: as config.json says, in `gpt` two."""
     vocabulary: Annotated[int, Between(256, 1 << 22)] = 256
     """The number of tokens; left out: the tokenizer's, 256 for bytes; `hf:` has its config's."""
     d_model: Annotated[int, Between(2, 65_536)] = 128
@@ -208,6 +208,11 @@ class RunConfig:
     batch: BatchConfig = field(default_factory=BatchConfig)
     codecs: CodecConfig = field(default_factory=CodecConfig)
     balance: BalanceConfig = field(default_factory=BalanceConfig)
+
+    @property
+    def tied_ends(self) -> tuple[int, int] | None:
+        """The two stages that have the tied tensor in common; None if no two have."""
+        return (0, self.stages - 1) if self.model.tie and self.stages > 1 else None
 
     def __post_init__(self) -> None:
         if self.owner and not OWNER.fullmatch(self.owner):

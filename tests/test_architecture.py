@@ -46,6 +46,7 @@ SHELL = frozenset(
         "allreduce/averaging.py",
         "allreduce/base.py",
         "allreduce/ongoing.py",
+        "allreduce/stage_averaging.py",
         "api/node.py",
         "api/server.py",
         "api/train.py",

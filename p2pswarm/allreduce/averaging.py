@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+from p2pswarm.allreduce.bandwidth import BothWays
 from p2pswarm.allreduce.base import AveragedGradient, Compute, Sums
 from p2pswarm.allreduce.delivery import PIECE_S, VIEW_S, DeliveryState, PieceDelivery
 from p2pswarm.allreduce.ongoing import OngoingRound
@@ -56,6 +57,8 @@ class AveragingSettings:
     secret: bytes = b""
     """Nobody else may know it: no member can then foresee the key of a digest."""
 
+    tied: bool = False
+    """Whether it averages the tensor that two stages have in common, beside another one."""
     early_max: int = EARLY_MAX
     observed_max: int = OBSERVED_MAX
     early_s: float = EARLY_S
@@ -95,19 +98,26 @@ class Averaging:
         viewed, self._viewed = self._viewed, asyncio.Event()
         viewed.set()
 
-    async def average(self, order: Reduce, sums: Sums) -> AveragedGradient:
-        """Do what the trainer ordered; `sums` then holds the reduced gradient."""
-        round_ = Round(order, self._me, sums.length, self._settings.piece)
+    async def average(
+        self, order: Reduce, sums: Sums, links: BothWays | None = None
+    ) -> AveragedGradient:
+        """Do what the trainer ordered; `sums` then holds the reduced gradient.
+
+        `links`: what is measured of them, if another averaging is under way beside this one.
+        """
+        settings = self._settings
+        given = order, self._me, sums.length, settings.piece
+        round_ = Round(*given, cut=sums.cut, tied=settings.tied)
         if (ended := self._turns.begin(round_)) is not None:
             self._ongoing[ended].scope.reschedule(asyncio.get_running_loop().time())
-        ongoing = self._ongoing[round_] = OngoingRound(round_, sums)
+        ongoing = self._ongoing[round_] = OngoingRound(round_, sums, links or BothWays())
         ordered, self._ordered = self._ordered, asyncio.Event()
         ordered.set()
         try:
             async with ongoing.scope:
                 await self._take_part(ongoing)
                 outcome = await self._compute(partial(sums.outcome, round_.key))
-                return replace(outcome, bytes_per_s=ongoing.bytes_per_s)
+                return replace(outcome, bytes_per_s=ongoing.links.bytes_per_s)
         except TimeoutError:
             raise NotServing(f"a newer averaging took the place of {round_.turn}") from None
         finally:
@@ -151,7 +161,7 @@ class Averaging:
         landing: memoryview | None,
     ) -> Tensor | None:
         """Receive a piece's bytes into its landing, or else as a tensor."""
-        clock, flows = asyncio.get_running_loop().time, ongoing.received
+        clock, flows = asyncio.get_running_loop().time, ongoing.links.received
         if landing is None:
             async with self._tensors.accept(stream, (meta,)) as coming:
                 ongoing.round.granted(wanted)
@@ -310,7 +320,7 @@ class Averaging:
         message: Shard,
         encoded: EncodedTensor | None,
     ) -> None:
-        clock, flows = asyncio.get_running_loop().time, ongoing.sent
+        clock, flows = asyncio.get_running_loop().time, ongoing.links.sent
         assert delivery.to is not None, "it was located"
         async with self._rpc.open_stream(delivery.to, message, self._settings.piece_s) as stream:
             if encoded is not None:

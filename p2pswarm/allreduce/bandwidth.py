@@ -52,3 +52,15 @@ class Bandwidth:
             for flow in self._flows.values()
             if flow.busy_s >= MEASURED_S
         )
+
+
+class BothWays:
+    """What a member's links carry while it averages, perhaps in two averagings at a time."""
+
+    def __init__(self) -> None:
+        self.sent, self.received = Bandwidth(), Bandwidth()
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The rate of the slower direction."""
+        return min(self.sent.bytes_per_s, self.received.bytes_per_s)

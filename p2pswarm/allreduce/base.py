@@ -26,6 +26,9 @@ class AveragedGradient:
     """None if it is not finite."""
     bytes_per_s: float = field(default=0.0, compare=False)
     """What this member's links carried each way; 0 if too little to measure."""
+    tied: "AveragedGradient | None" = None
+    """In a stage at an end of a tied model: what the tensor of both ends has (`tied.py`). `digest`
+    is of that, too, and `squared_norm` is not."""
 
 
 class Sums(Protocol):
@@ -34,6 +37,18 @@ class Sums(Protocol):
     @property
     def length(self) -> int:
         """The number of elements."""
+        ...
+
+    @property
+    def cut(self) -> int:
+        """No span may lie on both sides of this element; 0: there is no such place."""
+        ...
+
+    def apart(self) -> "tuple[Sums, Sums] | None":
+        """All but the tied tensor, and that, which are averaged with different members.
+
+        Both fill the same reduced gradient. None where there is no such tensor.
+        """
         ...
 
     def part(self, span: Span) -> EncodedTensor:

@@ -7,7 +7,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 
-from p2pswarm.allreduce.bandwidth import Bandwidth
+from p2pswarm.allreduce.bandwidth import BothWays
 from p2pswarm.allreduce.base import Sums
 from p2pswarm.allreduce.round import ExpectedPiece, Round
 from p2pswarm.errors import NotServing
@@ -21,7 +21,7 @@ REDUCED_AHEAD = 4  # reduced pieces on their way to a peer: 16 MiB, 0.1 s at 1 G
 class OngoingRound:
     """A round, its memory, and the tasks that wait for its pieces."""
 
-    def __init__(self, round_: Round, sums: Sums) -> None:
+    def __init__(self, round_: Round, sums: Sums, links: BothWays) -> None:
         self.round = round_
         self.sums = sums
         self.scope = asyncio.timeout(None)
@@ -34,7 +34,7 @@ class OngoingRound:
             lambda: asyncio.Semaphore(REDUCED_AHEAD)
         )
         """For each peer: how many more reduced pieces may be on their way to it."""
-        self.sent, self.received = Bandwidth(), Bandwidth()
+        self.links = links
         self._reduced = {index: asyncio.Event() for index in round_.mine}
         self._enough: Callable[[], bool] = lambda: False
         """What the task that takes part waits for."""
@@ -100,8 +100,3 @@ class OngoingRound:
         await self._over.wait()
         if not self.round.has_key:
             raise NotServing(f"the averaging of {self.round.turn} has failed")
-
-    @property
-    def bytes_per_s(self) -> float:
-        """What the links carried each way."""
-        return min(self.sent.bytes_per_s, self.received.bytes_per_s)

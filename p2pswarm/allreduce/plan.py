@@ -13,8 +13,8 @@ Units:   elements.
 Errors:  ValueError when there is no member, or the shares do not fit the members.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 ALIGN = 256  # the block of the int8 codec
@@ -68,6 +68,17 @@ def pieces(
         for owner, (begin, stop) in enumerate(pairwise(borders))
         for start in range(begin, stop, piece)
     )
+
+
+def cut_at(planned: Sequence[ShardPiece], cut: int) -> Iterator[ShardPiece]:
+    """The same pieces, with two instead of one that would lie on both sides of `cut`."""
+    for piece in planned:
+        span = piece.span
+        if span.start < cut < span.stop:
+            yield replace(piece, span=Span(span.start, cut))
+            yield replace(piece, span=Span(cut, span.stop))
+        else:
+            yield piece
 
 
 def _grain(length: int, members: int) -> int:

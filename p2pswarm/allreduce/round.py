@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from p2pswarm.allreduce.digest_key import KEY_BYTES, KeyShares
-from p2pswarm.allreduce.plan import PIECE, ShardPiece, pieces
+from p2pswarm.allreduce.plan import PIECE, ShardPiece, cut_at, pieces
 from p2pswarm.errors import BadMessage, Busy, Refused
 from p2pswarm.ids import PeerId
 from p2pswarm.swarm.messages.averaging import Shard
@@ -73,11 +73,22 @@ class ExpectedPiece:
 class Round:
     """The pieces of one order."""
 
-    def __init__(self, order: Reduce, me: bytes, length: int, piece: int = PIECE) -> None:
+    def __init__(
+        self,
+        order: Reduce,
+        me: bytes,
+        length: int,
+        piece: int = PIECE,
+        *,
+        cut: int = 0,
+        tied: bool = False,
+    ) -> None:
+        """`cut`: an element that no piece reaches across; `tied`: as in `Shard`."""
         self.order = order
         self.turn = RoundId(order.step, order.generation)
         self.me = me
-        self.pieces = pieces(length, len(order.group), piece, order.shares)
+        self._tied = tied
+        self.pieces = tuple(cut_at(pieces(length, len(order.group), piece, order.shares), cut))
         self.failure: Refused | None = None
         """Why this averaging cannot succeed any more; it names a peer."""
         self._missing: dict[ExpectedPiece, PieceState] = {}
@@ -140,12 +151,15 @@ class Round:
     def shard(self, index: int, tensor: TensorMeta, *, gathered: bool) -> Shard:
         """What opens the stream of one piece."""
         order = self.order
-        return Shard(order.run, order.step, order.generation, gathered, index, tensor)
+        place = order.run, order.step, order.generation
+        return Shard(*place, gathered, index, tensor, self._tied)
 
     def reveal(self, secret: bytes) -> Shard:
         """What tells the others our share of the key; only when everything is complete."""
         assert self.complete, "whoever knows a share could still choose a piece by it"
-        label = b"%s %d %d" % (self.order.run, self.turn.step, self.turn.generation)
+        # two averagings of one order must not have one share: the first would tell it too soon
+        what = b" tied" if self._tied else b""
+        label = b"%s %d %d%s" % (self.order.run, self.turn.step, self.turn.generation, what)
         share = hashlib.blake2b(self.me + label, digest_size=KEY_BYTES, key=secret).digest()
         self._shares.reveal(share)
         return self._key_message(share)

@@ -79,7 +79,7 @@ def differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
 
 
 def _shown(value: object) -> object:
-    return "not set" if value == "" else value
+    return "not set" if value in ("", None) else value
 
 
 def _check_config(step: int, next_rate: float, there: RunConfig, here: RunConfig) -> None:

@@ -188,6 +188,14 @@ class Weights(Protocol):
         """
         ...
 
+    def tied_digest(self) -> bytes:
+        """The digest of the tied tensor and its moments, the same at both ends of the model.
+
+        Empty for a stage that has none. It tells a damaged memory, and is no proof against a peer
+        that makes two states alike. It may be computed where `hashes` may.
+        """
+        ...
+
     def reduction(self) -> Sums:
         """Give the sum, with new memory for its average."""
         ...

@@ -10,6 +10,7 @@ Errors:  Unusable for a model that this machine cannot make.
 # ruff: noqa: N806  shapes are written at the end of names
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 
@@ -20,8 +21,9 @@ from p2pswarm.compute.torch_errors import setting_up
 from p2pswarm.config import RunConfig
 from p2pswarm.models.blocks import draw_blocks
 from p2pswarm.models.partition import stage_blocks
+from p2pswarm.models.tying import shared_name
 from p2pswarm.tensors.codecs.base import bytes_of
-from p2pswarm.tensors.flat_layout import STATE_TENSORS
+from p2pswarm.tensors.flat_layout import STATE_TENSORS, FlatLayout
 
 ZEROS = bytes(1 << 20)
 
@@ -49,10 +51,22 @@ def _weights(run: RunConfig, numbers: range) -> Iterator[memoryview]:
     """The first weights of one block after another."""
     cpu = torch.device("cpu")
     blocks = bare_blocks(run, numbers, cpu)
+    apart = shared_name(blocks)  # None also where both ends of a tied model are here
     for number in numbers:
         block, only = blocks.pop(0), range(number, number + 1)
         part = block_layout(run, only, [block])
         params_N = zero_buffer(part, cpu)
         bind([block], part, params_N)
         draw_blocks(run, only, [block])
-        yield bytes_of(params_N)
+        tied = shared_name([block])
+        if tied is None or apart is not None or number == numbers[0]:
+            yield bytes_of(params_N)
+        else:
+            yield _without(tied, bytes_of(params_N), part)
+
+
+def _without(name: str, flat: memoryview, layout: FlatLayout) -> memoryview:
+    """A flat buffer without one tensor and the gap behind it: another block has it."""
+    borders = [tensor.start * layout.item_bytes for tensor in layout.tensors]
+    spans = zip(layout.tensors, pairwise([*borders, flat.nbytes]), strict=True)
+    return memoryview(b"".join(flat[a:b] for tensor, (a, b) in spans if tensor.name != name))

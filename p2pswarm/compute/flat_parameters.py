@@ -16,11 +16,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from p2pswarm.allreduce.plan import Span as Shared
 from p2pswarm.compute.digest import digest_of
-from p2pswarm.compute.parameter_names import named_parameters
+from p2pswarm.compute.parameter_names import named_parameters, placed_parameters
 from p2pswarm.config import RunConfig
 from p2pswarm.models.base import DTYPES
 from p2pswarm.models.blocks import block_count, draw_blocks, fill_buffers, make_blocks
+from p2pswarm.models.tying import shared_name
 from p2pswarm.tensors.flat_layout import FlatLayout, Span, flat_layout
 from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_spans
 
@@ -55,15 +57,17 @@ class FlatParameters:
         self._run = run
         self.layout = layout = block_layout(run, numbers, self.blocks)
         rule, last = run.optimizer.decays, block_count(run.model) - 1
-        inner = (
-            0 < number < last
-            for number, block in zip(numbers, self.blocks, strict=True)
-            for _ in block.parameters()
-        )
+        inner = (0 < number < last for number, _, _ in placed_parameters(numbers, self.blocks))
         self.segments = [
             Segment(t.start, t.stop, decays(rule, len(t.shape), inner=within), within)
             for t, within in zip(layout.tensors, inner, strict=True)
         ]
+
+        shared = shared_name(self.blocks)
+        self.tied = next(
+            (Shared(t.start, t.stop) for t in layout.tensors if t.name == shared), None
+        )
+        """The place of a tensor that the stage at the other end of a tied model has as well."""
 
         def zeros(name: str) -> Tensor:
             return zeros_for(name, layout) if zeros_for else zero_buffer(layout, device)
@@ -136,7 +140,8 @@ def zero_buffer(layout: FlatLayout, device: torch.device) -> Tensor:
 
 def bind(blocks: Sequence[nn.Module], layout: FlatLayout, params_N: Tensor) -> list[nn.Parameter]:
     """Put views of a flat buffer where blocks have their parameters; returns these, in order."""
-    parameters = [p for block in blocks for p in block.parameters()]
+    unique = {id(p): p for block in blocks for p in block.parameters()}
+    parameters = list(unique.values())
     views = {
         parameter: nn.Parameter(params_N[t.start : t.stop].view(parameter.shape))
         for parameter, t in zip(parameters, layout.tensors, strict=True)

@@ -252,13 +252,13 @@ def _of_library(
 
 
 def _gradients(flats: Sequence[FlatParameters]) -> Gradients:
-    return {
-        name: total
-        for flat in flats
-        for (name, _), total in zip(
-            named_parameters(flat.numbers, flat.blocks), flat.sums, strict=True
-        )
-    }
+    """The gradient of each parameter; of a tied one the sum over both ends of the model."""
+    found: Gradients = {}
+    for flat in flats:
+        names = (name for name, _ in named_parameters(flat.numbers, flat.blocks))
+        for name, total in zip(names, flat.sums, strict=True):
+            found[name] = found[name] + total if name in found else total
+    return found
 
 
 def _difference(one: Computed, other: Computed, tolerance: float = TOLERANCE) -> tuple[float, str]:

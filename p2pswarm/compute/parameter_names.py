@@ -12,6 +12,7 @@ from torch import nn
 from p2pswarm.config import RunConfig
 from p2pswarm.models.base import WholeBlock
 from p2pswarm.models.blocks import make_blocks
+from p2pswarm.models.tying import tied_in
 from p2pswarm.tensors.flat_layout import FlatLayout, Shape, flat_layout
 
 
@@ -20,14 +21,30 @@ def named_parameters(
 ) -> Iterator[tuple[str, nn.Parameter]]:
     """The parameters of the blocks `numbers`, each once, with its full name.
 
-    A block of a model that has names of its own says them.
+    A block of a model that has names of its own says them. A tied tensor has one name, at whichever
+    end of the model it is.
     """
+    for _, name, parameter in placed_parameters(numbers, blocks):
+        yield name, parameter
+
+
+def placed_parameters(
+    numbers: range, blocks: Sequence[nn.Module]
+) -> Iterator[tuple[int, str, nn.Parameter]]:
+    """As `named_parameters`, with the number of the block that has it, the first if two have."""
+    seen: set[int] = set()
     for number, block in zip(numbers, blocks, strict=True):
+        own, tied = tied_in(block) or ("", "")
         for name, parameter in block.named_parameters():
-            if isinstance(block, WholeBlock):
-                yield block.full_name(name), parameter
+            if id(parameter) in seen:
+                continue
+            seen.add(id(parameter))
+            if name == own:
+                yield number, tied, parameter
+            elif isinstance(block, WholeBlock):
+                yield number, block.full_name(name), parameter
             else:
-                yield f"blocks.{number}.{name}", parameter
+                yield number, f"blocks.{number}.{name}", parameter
 
 
 def layout_of(run: RunConfig, numbers: range) -> FlatLayout:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.flat_parameters import FlatParameters, Segment
 from p2pswarm.config import RunConfig
 from p2pswarm.models.base import Value
 from p2pswarm.models.boundary import Boundary, boundaries
@@ -42,7 +42,9 @@ class Precision(ABC):
     """How the blocks of a stage are run, and the leaves of their graphs."""
 
     parameters: Sequence[Tensor]
-    """What gradients are taken for, in the order of `FlatParameters.parameters`."""
+    """What gradients are taken for."""
+    sums: Sequence[Tensor]
+    """Where each of these is added up."""
     weight_storages: frozenset[int]
     """Where the weights lie: a graph refers to them and does not hold them."""
 
@@ -57,7 +59,7 @@ class FullPrecision(Precision):
     def __init__(self, flat: FlatParameters, made: Made = as_it_is) -> None:
         self._flat = flat
         self._call = made(plainly)
-        self.parameters = flat.parameters
+        self.parameters, self.sums = flat.parameters, flat.sums
         self.weight_storages = frozenset({flat.params_N.untyped_storage().data_ptr()})
 
     def run(self, value: Value, chance: Chance | None) -> Value:
@@ -77,24 +79,28 @@ class Bfloat16(Precision):
         self._run = made(_with_weights)
         self._copy_N = flat.params_N.to(torch.bfloat16)
         self._copied = flat.params_N._version  # noqa: SLF001  how often it was changed in place
-        self.parameters = [
-            self._copy_N[s.start : s.stop].view(p.shape).requires_grad_()
-            if p.dim() >= MATRIX
-            else p
-            for s, p in zip(flat.segments, flat.parameters, strict=True)
-        ]
+        places = dict(zip(flat.parameters, zip(flat.segments, flat.sums, strict=True), strict=True))
+        self.parameters, self.sums = [], []
+        self._named: dict[nn.Module, dict[str, Tensor]] = {}
+        for block in flat.blocks:
+            # of a tied tensor each of its two blocks has a leaf: their gradients are added in
+            # float32, as they are where the blocks are in two stages
+            own = {p: self._leaf(p, places[p][0]) for p in dict.fromkeys(block.parameters())}
+            self.parameters += own.values()
+            self.sums += (places[p][1] for p in own)
+            names = block.named_parameters(remove_duplicate=False)
+            self._named[block] = {name: own[parameter] for name, parameter in names}
         self.weight_storages = frozenset(
             x.untyped_storage().data_ptr() for x in (flat.params_N, self._copy_N)
         )
-        leaves = dict(zip(flat.parameters, self.parameters, strict=True))
-        self._named = {
-            block: {
-                name: leaves[parameter]
-                for name, parameter in block.named_parameters(remove_duplicate=False)
-            }
-            for block in flat.blocks
-        }
         self._numbers = {block: number for number, block in enumerate(flat.blocks)}
+
+    def _leaf(self, parameter: nn.Parameter, place: Segment) -> Tensor:
+        """What a block computes with instead of a parameter."""
+        if parameter.dim() < MATRIX:
+            return parameter
+        part = self._copy_N[place.start : place.stop]
+        return part.view(parameter.shape).requires_grad_()
 
     def run(self, value: Value, chance: Chance | None) -> Value:
         """See `Precision`."""

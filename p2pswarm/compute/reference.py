@@ -78,7 +78,7 @@ class ReferenceTrainer:
         return loss.item()
 
     def _add_parts(self, found: Sequence[Tensor]) -> None:
-        for total, part in zip(self.flat.sums, found, strict=True):
+        for total, part in zip(self._precision.sums, found, strict=True):
             total.add_(part)
 
     def commit(self, learning_rate: float) -> float:

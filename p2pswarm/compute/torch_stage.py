@@ -267,7 +267,7 @@ class TorchStage:
     def _add(self, found: Sequence[Tensor]) -> None:
         """Add gradients to the sum: all of them, or the sum is of no use any more."""
         try:
-            for total, part in zip(self._flat.sums, found, strict=False):
+            for total, part in zip(self._precision.sums, found, strict=False):
                 total.add_(part)
         except (RuntimeError, MemoryError) as error:
             reason = str(error).partition("\n")[0]

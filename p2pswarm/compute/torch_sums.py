@@ -9,13 +9,13 @@ Shapes:  N elements in a stage.
 Errors:  BadMessage for a shard that does not fit.
 Source:  McGrew and Viega, "The Galois/Counter Mode of Operation" (2004), for GHASH.
 """
-# ruff: noqa: N803  shapes are written at the end of names
+# ruff: noqa: N803, N806  shapes are written at the end of names
 
 import hashlib
 import math
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -65,25 +65,54 @@ class TorchSums:
     """Implements `Sums`: reads `sum_N`, writes `reduced_N`."""
 
     def __init__(
-        self, sum_N: Tensor, codec_name: str, memory: GradientMemory | None = None
+        self,
+        sum_N: Tensor,
+        codec_name: str,
+        memory: GradientMemory | None = None,
+        *,
+        tied: Span | None = None,
+        reduced_N: Tensor | None = None,
+        hole: Span | None = None,
     ) -> None:
+        """`tied`: the place of a tensor that another stage has as well.
+
+        `reduced_N`: memory that is here already; `hole`: a place that is no part of it.
+        """
         self._sum_N = sum_N
-        self.reduced_N = (memory or GradientMemory(sum_N)).take()
+        self._tied = tied
+        self._hole = hole or Span(sum_N.numel(), sum_N.numel())
+        if reduced_N is None:
+            reduced_N = (memory or GradientMemory(sum_N)).take()
+        self.reduced_N = reduced_N
         self._codec_name = codec_name
         self._squares: dict[int, float] = {}
 
     @property
     def length(self) -> int:
         """The number of elements, N."""
-        return self._sum_N.numel()
+        return self._sum_N.numel() - self._hole.length
+
+    @property
+    def cut(self) -> int:
+        """See `Sums`: where the hole is."""
+        return self._hole.start if self._hole.length else 0
+
+    def apart(self) -> "tuple[TorchSums, TorchSums] | None":
+        """See `Sums`."""
+        if (tied := self._tied) is None:
+            return None
+        name, reduced_N = self._codec_name, self.reduced_N
+        rest = TorchSums(self._sum_N, name, reduced_N=reduced_N, hole=tied)
+        place = slice(tied.start, tied.stop)
+        return rest, TorchSums(self._sum_N[place], name, reduced_N=reduced_N[place])
 
     def part(self, span: Span) -> EncodedTensor:
         """Encode our part; for the raw codec on the CPU it is the sum's own memory."""
-        return encode(self._sum_N[span.start : span.stop], self._codec_name)
+        return encode(self._sum_N[self._at(span)], self._codec_name)
 
     def reduce(self, span: Span, parts: Sequence[Tensor | None]) -> EncodedTensor:
         """Add in the given order and in the sum's dtype; keep what the encoding decodes to."""
-        mine = self._sum_N[span.start : span.stop]
+        mine = self._sum_N[self._at(span)]
         place = self._place(span)
         terms = [mine if part is None else self._checked(part, span) for part in parts]
         if len(terms) == 1:
@@ -117,18 +146,35 @@ class TorchSums:
 
     def outcome(self, key: bytes) -> AveragedGradient:
         """The keyed digest and the squared norm, from those of the pieces in their order."""
-        digest = hashlib.blake2b(key, digest_size=DIGEST_BYTES)
-        hash_key = AESGCM(key)
-        for number, part in enumerate(torch.split(self.reduced_N, HASHED)):
-            nonce = number.to_bytes(NONCE_BYTES)
-            digest.update(hash_key.encrypt(nonce, b"", bytes_of(part.cpu())))
+        hole = self._hole
+        whole = self.reduced_N[: hole.start], self.reduced_N[hole.stop :]
         norm = sum_of_squares([self._squares[start] for start in sorted(self._squares)])
-        return AveragedGradient(digest.digest(), norm if math.isfinite(norm) else None)
+        digest = keyed_digest(key, [x_N for x_N in whole if x_N.numel()])
+        return AveragedGradient(digest, norm if math.isfinite(norm) else None)
+
+    def _at(self, span: Span) -> slice:
+        """Where a span lies in the flat buffers."""
+        shift = self._hole.length if span.start >= self._hole.start else 0
+        return slice(span.start + shift, span.stop + shift)
 
     def _place(self, span: Span) -> Tensor:
-        return self.reduced_N[span.start : span.stop]
+        return self.reduced_N[self._at(span)]
 
     def _checked(self, shard: Tensor, span: Span) -> Tensor:
         if shard.shape != (span.length,) or shard.dtype != self._sum_N.dtype:
             raise BadMessage(f"a shard of {shard.dtype} {tuple(shard.shape)} for {span}")
         return shard
+
+
+def keyed_digest(key: bytes, tensors: Sequence[Tensor]) -> bytes:
+    """The digest of tensors under a key: of the tags of their parts, one after another."""
+    digest, hash_key = hashlib.blake2b(key, digest_size=DIGEST_BYTES), AESGCM(key)
+    for number, part in enumerate(_parts(tensors)):
+        nonce = number.to_bytes(NONCE_BYTES)
+        digest.update(hash_key.encrypt(nonce, b"", bytes_of(part.cpu())))
+    return digest.digest()
+
+
+def _parts(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
+    for x_N in tensors:
+        yield from torch.split(x_N, HASHED)

@@ -16,10 +16,12 @@ from p2pswarm.compute.optimizer import optimizer_of
 from p2pswarm.compute.torch_errors import setting_up
 from p2pswarm.compute.torch_stage import TorchStage
 from p2pswarm.compute.torch_state import TorchState
-from p2pswarm.compute.torch_sums import GradientMemory, TorchSums
+from p2pswarm.compute.torch_sums import GradientMemory, TorchSums, keyed_digest
 from p2pswarm.config import RunConfig
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.tensors.state_tree import PIECE_VALUES
+
+TIED_KEY = b"p2pswarm tied 01"
 
 
 class TorchWeights:
@@ -45,9 +47,17 @@ class TorchWeights:
         """Hash weights and moments; it reads them alone, so the stage may compute meanwhile."""
         return tuple(piece_hashes(self._flat.state(), self._spans))
 
+    def tied_digest(self) -> bytes:
+        """See `Weights`; the key is known to all, because it is faults that it looks for."""
+        if (tied := self._flat.tied) is None:
+            return b""
+        parts = [x_N.detach()[tied.start : tied.stop] for x_N in self._flat.state()]
+        return keyed_digest(TIED_KEY, parts)
+
     def reduction(self) -> TorchSums:
         """Give memory that nothing else uses: the last one may be on its way to a newcomer."""
-        return TorchSums(self._flat.sum_N, self._codec_name, self._gradients)
+        flat = self._flat
+        return TorchSums(flat.sum_N, self._codec_name, self._gradients, tied=flat.tied)
 
     def apply(self, reduced: Sums, update: Update) -> None:
         """Do one step of the optimizer."""

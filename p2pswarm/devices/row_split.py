@@ -66,6 +66,11 @@ def require_splittable(run: RunConfig, stage: int) -> None:
     """Raise Unusable for a stage that several devices cannot share."""
     with torch.device("meta"):
         blocks = make_blocks(run, stage_blocks(run, stage))
+    if run.model.tie and run.stages == 1:
+        raise Unusable(
+            "a tied tensor is used by two blocks of one stage, whose weights devices would share: "
+            f"{REMEDY}, or set run.stages to 2"
+        )
     if any(map(draws, blocks)):
         raise Unusable(f"a model with dropout draws for a whole microbatch, not for rows: {REMEDY}")
     if any(parameter.dim() == 0 for block in blocks for parameter in block.parameters()):

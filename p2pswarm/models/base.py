@@ -22,6 +22,10 @@ LONE_KEY = "x"
 class Block(nn.Module, ABC):
     """A block that draws its own first weights, and may have a `cost`."""
 
+    tied: tuple[str, str] | None = None
+    """In the first and in the last block of a tied model: the parameter that both have in common,
+    by its name in this block and by its full name in the model (`tying.py`)."""
+
     @abstractmethod
     def draw(self, generator: torch.Generator) -> None:
         """Fill the parameters with their first values.

@@ -22,6 +22,7 @@ from p2pswarm.models.first_weights import TAG, PortableDraws
 from p2pswarm.models.gpt import gpt
 from p2pswarm.models.pretrained import PRETRAINED, load_blocks
 from p2pswarm.models.registry import Family, family, register
+from p2pswarm.models.tying import join_ends, require_ends
 
 register("gpt")(gpt)
 
@@ -46,6 +47,9 @@ def make_blocks(run: RunConfig, numbers: range) -> list[nn.Module]:
     for number, block in zip(numbers, blocks, strict=True):
         _require_trainable(number, block)
         block.to(dtype)
+    if run.model.tie:
+        require_ends(run.model.family, made)
+        join_ends(blocks)
     return blocks
 
 

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from p2pswarm.models.base import WholeBlock
+from p2pswarm.models.tying import tied_in
 
 Floats = npt.NDArray[np.float64]
 
@@ -124,6 +125,7 @@ class PortableDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seed, self._tag = seed, f"{TAG}:{seed}:{number}"
         self._names = {parameter.data_ptr(): name for name, parameter in block.named_parameters()}
         self._name_in_model = block.draw_name if isinstance(block, WholeBlock) else None
+        self._tied = tied_in(block)
         self._draws: dict[str, int] = {}
 
     @classmethod
@@ -174,6 +176,8 @@ class PortableDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What the values of a parameter depend on, besides how often it was drawn."""
         if name and self._name_in_model is not None:
             return f"{TAG}:{self._seed}:{self._name_in_model(name)}"
+        if self._tied is not None and name == self._tied[0]:
+            return f"{TAG}:{self._seed}:{self._tied[1]}"
         return f"{self._tag}:{name}"
 
 

@@ -5,7 +5,8 @@ Matrices start at variance 1/D. At D = 128 this learns as much in 40 s as GPT-2'
 
 Shapes:  B rows, T tokens a row, D features, H heads, K features a head, V vocabulary.
 Source:  rotary positions: arXiv 2104.09864; RMSNorm: arXiv 1910.07467; squared ReLU: arXiv
-         2109.08668; depth-scaled output projections: GPT-2.
+         2109.08668; depth-scaled output projections: GPT-2; a tied embedding times the root of D:
+         arXiv 1706.03762, 3.4.
 """
 # ruff: noqa: D102, N803, N806  `Block` documents forward and draw; shapes end the names
 
@@ -29,6 +30,8 @@ from p2pswarm.models.documents import (
 MLP_RATIO = 4  # hidden features of the MLP over D, as in GPT-2
 ROTARY_BASE = 10_000.0  # as in the paper on rotary positions
 NORM_EPS = 1e-6
+TIED = "tied.token_VD"
+"""The name of the tensor that is embedding and head, if `run.model.tie` says so."""
 
 
 def gpt(config: ModelConfig) -> list[nn.Module]:
@@ -47,13 +50,19 @@ class Embedding(Block):
         super().__init__()
         self.cost = model.d_model  # a look-up
         self.token_VD = nn.Parameter(torch.empty(model.vocabulary, model.d_model, dtype=dtype))
+        # a tied tensor begins as a head does; times the root of D its rows have variance 1 again
+        self.std, self.scale = 1.0, 1.0
+        if model.tie:
+            self.std, self.scale = model.d_model**-0.5, math.sqrt(model.d_model)
+        self.tied = ("token_VD", TIED) if model.tie else None
         self.apart, self.end = model.documents == APART, model.document_end
 
     def draw(self, generator: torch.Generator) -> None:
-        _normal(self.token_VD, 1.0, generator)
+        _normal(self.token_VD, self.std, generator)
 
     def forward(self, tokens_BT: Tensor) -> Value:
         x_BTD = F.embedding(tokens_BT, self.token_VD)
+        x_BTD = x_BTD * self.scale if self.tied else x_BTD
         return beside(x_BTD, positions_of(tokens_BT, self.end) if self.apart else None)
 
 
@@ -134,6 +143,7 @@ class Head(Block):
         self.cost = model.d_model * model.vocabulary
         self.norm_D = nn.Parameter(torch.empty(model.d_model, dtype=dtype))
         self.score_VD = nn.Parameter(torch.empty(model.vocabulary, model.d_model, dtype=dtype))
+        self.tied = ("score_VD", TIED) if model.tie else None
 
     def draw(self, generator: torch.Generator) -> None:
         self.norm_D.fill_(1.0)

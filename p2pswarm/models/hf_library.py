@@ -84,13 +84,21 @@ def library_config(model: ModelConfig) -> Any:
 
 @lru_cache(maxsize=WHOLE_KEPT)
 def whole_model(model: ModelConfig) -> nn.Module:
-    """The whole model on the meta device, untied if the settings say so; do not change it."""
+    """The whole model on the meta device, with two tensors where it is tied; do not change it.
+
+    `was_tied`: its config says that embedding and head are one; `is_tied`: the settings, too.
+    """
     config = library_config(model)
     tied = bool(getattr(config, "tie_word_embeddings", False))
-    if tied and model.tie:
+    if tied and model.tie is None:
         raise Unusable(
-            f"{model.family}: embedding and head are one tensor, and may be served by different "
-            "machines: run.model.tie = false makes them two that begin equal"
+            f"{model.family}: by its config embedding and head are one tensor, and the run does "
+            "not say whether they stay one: set run.model.tie to true or false"
+        )
+    if model.tie and not tied:
+        raise Unusable(
+            f"{model.family}: by its config.json embedding and head are two tensors: leave "
+            "run.model.tie out, or set tie_word_embeddings there"
         )
     if getattr(config, "output_router_logits", False):
         raise Unusable(
@@ -104,13 +112,15 @@ def whole_model(model: ModelConfig) -> nn.Module:
     except FAILURES as error:
         raise Unusable(f"{requirement()} makes no model of this config: {_line(error)}") from error
     whole.was_tied = tied  # type: ignore[assignment]
+    whole.is_tied = bool(model.tie)  # type: ignore[assignment]
+    config.tie_word_embeddings = whole.is_tied
     return whole
 
 
 def library_model(model: ModelConfig, dtype: torch.dtype) -> nn.Module:
     """The library's own model with memory for its weights, to compare with."""
     config = library_config(model)
-    config.tie_word_embeddings = False
+    config.tie_word_embeddings = bool(model.tie)
     whole: nn.Module = library().AutoModelForCausalLM.from_config(config, dtype=dtype)
     return whole.train()
 

@@ -81,9 +81,11 @@ def _of_folder(model: ModelConfig, folder: Path) -> ModelConfig:
             f"run.model: {path}: a vocabulary of {config.vocab_size} tokens has no room for the "
             f"{BYTES} of text as bytes"
         )
+    tied = bool(getattr(config, "tie_word_embeddings", False))
     return dataclasses.replace(
         bare,
         package=requirement(),
+        tie=tied if model.tie is None else model.tie,
         vocabulary=config.vocab_size,
         d_model=config.hidden_size,
         layers=config.num_hidden_layers,

@@ -75,6 +75,8 @@ class SlicedBlock(WholeBlock):
         self._width, self._vocabulary = int(self._full.hidden_size), int(self._full.vocab_size)
         self._tied: dict[str, str] = dict(whole._tied_weights_keys or {}) if whole.was_tied else {}
         self._embedding = (whole.get_input_embeddings(),)  # in a tuple it is no part of this one
+        if whole.is_tied and (self.first or self.last):
+            self.tied = _end_of(whole, self)
         self.inner.base_model.config = self._own
         self.random = bool(chances(self._full.to_dict()))
         self.cost = float(self._width if self.first else multiplications(self.inner, self._full))
@@ -120,6 +122,8 @@ class SlicedBlock(WholeBlock):
 
     def full_name(self, name: str) -> str:
         """The name that a parameter of this block has in the whole model."""
+        if self.tied is not None and name == self.tied[0]:
+            return self.tied[1]
         own = name.removeprefix("inner.")
         if not own.startswith(self._head):
             return own
@@ -160,3 +164,18 @@ class SlicedBlock(WholeBlock):
                 module._buffers[name] = torch.empty_like(buffer, device=device)
             if bare:
                 owner._init_weights(module)
+
+
+def _end_of(whole: Any, block: SlicedBlock) -> tuple[str, str]:
+    """What the first or the last block of a tied model has in common with the other."""
+    inner = block.inner
+    ends = [whole.get_input_embeddings(), whole.get_output_embeddings()]
+    names = [name for end in ends for name, p in whole.named_parameters() if p is end.weight]
+    if len(names) != len(ends) or dict(whole._tied_weights_keys) != {names[1]: names[0]}:
+        raise Unusable(
+            f"{whole.config.model_type} ties more than the weights of its embedding and its head: "
+            "run.model.tie = false makes them two that begin equal"
+        )
+    here = inner.get_input_embeddings() if block.first else inner.get_output_embeddings()
+    own = next(name for name, p in block.named_parameters() if p is here.weight)
+    return own, names[0]

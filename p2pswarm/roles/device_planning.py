@@ -260,8 +260,9 @@ def _tell(written: Written) -> None:
 def _toml(values: dict[str, Any]) -> str:
     """TOML of plain values: JSON writes texts, numbers and lists of them the same way."""
     return "".join(
-        f"{name} = {json.dumps('' if value is None else value)}\n"  # a path that is not set
+        f"{name} = {json.dumps(value)}\n"
         for name, value in values.items()
+        if value is not None  # what is left out is not set
     )
 
 

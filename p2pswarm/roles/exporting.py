@@ -71,11 +71,13 @@ def _write(model: TrainedModel, weights: Path, folder: Path, shard_mib: int) -> 
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
     if run.model.family.startswith(HF):
         theirs = library_model(run.model, DTYPES[run.model.dtype])
+        due = {name for name, _ in theirs.named_parameters()}
         found = theirs.load_state_dict(tensors, strict=False, assign=True)
-        lacking = set(found.missing_keys) & {name for name, _ in theirs.named_parameters()}
+        lacking = set(found.missing_keys) & due
         if lacking or found.unexpected_keys:
             name = min([*lacking, *found.unexpected_keys])
             raise Unusable(f"{weights}: does not fit {run.model.family}: {name}")
+        theirs.tie_weights()  # type: ignore[operator]  # what was assigned is at one end only
         theirs.save_pretrained(folder, max_shard_size=shard_mib << 20)  # type: ignore[operator]
         both = {"and_tokenizer": AND_TOKENIZER, "tokenizer": TOKENIZER} if tokenizer else {}
         program = OF_TRANSFORMERS.format(**{"and_tokenizer": "", "tokenizer": ""} | both)

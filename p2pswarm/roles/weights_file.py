@@ -24,6 +24,7 @@ from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage
 from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.partition import stage_blocks
+from p2pswarm.models.tying import shared_name
 from p2pswarm.outfile import Written, write_target
 from p2pswarm.settings import run_to_json
 from p2pswarm.state.host_state import StateSize
@@ -47,7 +48,8 @@ def model_size(run: RunConfig) -> ModelSize:
     """The size of the whole model."""
     with torch.device("meta"):
         blocks = make_blocks(run, range(block_count(run.model)))
-    all_parameters = [parameter for block in blocks for parameter in block.parameters()]
+    numbers = range(len(blocks))
+    all_parameters = [parameter for _, parameter in named_parameters(numbers, blocks)]
     numbers_bytes = sum(parameter.nbytes for parameter in all_parameters)
     header_bytes = HEADER_BYTES + ENTRY_BYTES * len(all_parameters)
     count = sum(parameter.numel() for parameter in all_parameters)
@@ -67,8 +69,10 @@ def named_weights(
 ) -> Iterator[tuple[str, Tensor]]:
     """Every parameter of the model, from one snapshot of each stage, in the order of stages.
 
-    `average`: of their average over time, which the run has.
+    A tied tensor, which is in the first and in the last snapshot, comes once. `average`: of their
+    average over time, which the run has.
     """
+    tied: dict[str, Tensor] = {}
     for stage, snapshot in enumerate(snapshots):
         flat = FlatParameters(run, stage_blocks(run, stage), torch.device("cpu"))
         state = state_of(snapshot.data, run)
@@ -76,6 +80,12 @@ def named_weights(
         if digest_of(state, flat.spans()) != snapshot.digest:
             raise BadMessage(f"the weights of stage {stage} are not those that were agreed on")
         for name, parameter in named_parameters(flat.numbers, flat.blocks):
+            if name in tied:
+                if not torch.equal(tied[name], parameter):
+                    raise BadMessage(f"{name} is not the same in stage {stage} as in stage 0")
+                continue
+            if name == shared_name(flat.blocks):
+                tied[name] = parameter.detach()
             yield name, parameter.detach()
 
 

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from p2pswarm.allreduce.averaging import Averaging
 from p2pswarm.allreduce.base import AveragedGradient
+from p2pswarm.allreduce.stage_averaging import StageAveraging
 from p2pswarm.errors import NotServing
 from p2pswarm.server.observing import ObserverPatience
 from p2pswarm.server.replica import Replica
@@ -25,7 +25,7 @@ class ObservedReductions:
         """The reductions that are waited for, by step."""
 
     async def observe(
-        self, order: Reduce, replica: Replica, averaging: Averaging
+        self, order: Reduce, replica: Replica, averaging: StageAveraging
     ) -> AveragedGradient:
         """Take what the members have averaged; NotServing if it does not come."""
         scope = asyncio.timeout_at(self._patience.give_up_s(order.step))

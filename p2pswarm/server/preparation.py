@@ -14,8 +14,9 @@ Source:  docs/rebalancing.md, "Fetching beforehand".
 import asyncio
 import logging
 
-from p2pswarm.allreduce.averaging import Averaging, AveragingSettings
+from p2pswarm.allreduce.averaging import AveragingSettings
 from p2pswarm.allreduce.base import AveragedGradient
+from p2pswarm.allreduce.stage_averaging import StageAveraging
 from p2pswarm.compute.base import Engine
 from p2pswarm.errors import NotServing, SwarmError
 from p2pswarm.flow.deferred_cancel import to_its_end
@@ -63,7 +64,7 @@ class Preparation:
         self._last_step: int | None = None
         """The step of the last reduction that it was told of."""
         self._orders = OpenOrders()
-        self._averaging = Averaging(
+        self._averaging = StageAveraging(
             *(context.rpc, context.tensors, context.compute, members.find, tasks),
             AveragingSettings(secret=context.secret),
         )
@@ -121,8 +122,7 @@ class Preparation:
             replica = await self._ready()
             await replica.committed_before(order.step)
             outcome = await to_its_end(self._observe(replica, order))
-            state = await replica.state_of(order.step)
-        return Reduced(outcome.digest, outcome.squared_norm, outcome.bytes_per_s, state)
+            return await replica.answer(order.step, outcome)
 
     async def commit(self, order: Commit) -> Committed:
         """Let what is here follow a commit."""

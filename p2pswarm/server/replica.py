@@ -15,9 +15,9 @@ Errors:  those of `commit_log`; WeightsLost for a commit that is not applied, or
 import asyncio
 import contextlib
 
-from p2pswarm.allreduce.averaging import Averaging
 from p2pswarm.allreduce.base import AveragedGradient, Compute, Sums
 from p2pswarm.allreduce.round import RoundId
+from p2pswarm.allreduce.stage_averaging import StageAveraging
 from p2pswarm.compute.base import Engine, Update
 from p2pswarm.errors import BadMessage, SwarmError
 from p2pswarm.flow.deferred_cancel import to_its_end
@@ -36,7 +36,7 @@ from p2pswarm.server.weights_lost import WeightsLost, lost_by
 from p2pswarm.state.base import Aside, at_once
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.state.version_reader import WINDOW_BYTES, VersionReader
-from p2pswarm.swarm.messages.step import Commit, Reduce
+from p2pswarm.swarm.messages.step import Commit, Reduce, Reduced, TiedReduced
 from p2pswarm.tensors.state_tree import piece_hash, root_of
 
 LATE_REDUCTION_S = 30.0  # a commit is answered by then; the trainer waits twice as long
@@ -186,7 +186,7 @@ class Replica:
         self._changed.fire()
         self.reader.moved()
 
-    async def reduce(self, order: Reduce, averaging: Averaging) -> AveragedGradient:
+    async def reduce(self, order: Reduce, averaging: StageAveraging) -> AveragedGradient:
         """Average the gradient sum of a step with the others of the stage; keep the result.
 
         Applies its commit, if that has come before; raises WeightsLost where that cannot be done.
@@ -252,6 +252,14 @@ class Replica:
         if self.version == version:
             await self._digest.known()
         return self.digest if self.version == version else b""
+
+    async def answer(self, step: int, outcome: AveragedGradient) -> Reduced:
+        """What to tell the trainer of the reduction of a step, once the digests are known."""
+        state = await self.state_of(step)
+        tied = None
+        if (ends := outcome.tied) is not None:
+            tied = TiedReduced(ends.digest, ends.squared_norm, self._digest.tied(step))
+        return Reduced(outcome.digest, outcome.squared_norm, outcome.bytes_per_s, state, tied)
 
     async def digest_of(self, version: int) -> bytes:
         """The digest of one of the last versions, once it is known; empty if it is not kept."""

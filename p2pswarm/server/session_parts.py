@@ -8,8 +8,9 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from p2pswarm.allreduce.averaging import Averaging, AveragingSettings
+from p2pswarm.allreduce.averaging import AveragingSettings
 from p2pswarm.allreduce.base import AveragedGradient
+from p2pswarm.allreduce.stage_averaging import StageAveraging
 from p2pswarm.errors import BadMessage, NotServing, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
@@ -54,7 +55,7 @@ class SessionParts:
 
     session: MemberSession
     worker: Worker
-    averaging: Averaging
+    averaging: StageAveraging
     replica: Replica
     notes: NoteQueue
     checkpointing: Checkpointing
@@ -159,7 +160,7 @@ class SessionParts:
             outcome = await self.observed.observe(order, self.replica, self.averaging)
         self.session.meter.averaged(outcome.bytes_per_s)
         _, roads = self.roads
-        roads.averaged(order.group, clock() - begun_s)
+        roads.averaged(order.partners, clock() - begun_s)
         return outcome
 
     async def tell_states(self) -> None:
@@ -265,7 +266,7 @@ def session_parts(
         Signal(),
         CapacityMeter(),
     )
-    averaging = Averaging(
+    averaging = StageAveraging(
         *(reducing, context.tensors, context.compute, members.find, tasks),
         AveragingSettings(secret=context.secret),
     )

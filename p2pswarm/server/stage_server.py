@@ -44,7 +44,6 @@ from p2pswarm.swarm.messages.step import (
     Committed,
     Fence,
     Reduce,
-    Reduced,
 )
 from p2pswarm.swarm.messages.trainers import Alive
 from p2pswarm.swarm.messages.types import REASON_CHARS
@@ -364,8 +363,7 @@ class StageServer:
                 outcome = await parts.average(order)
             except AveragingRoadLost as error:
                 return CannotAverage(error.peer, str(error)[:REASON_CHARS])
-            state = await replica.state_of(order.step)
-        return Reduced(outcome.digest, outcome.squared_norm, outcome.bytes_per_s, state)
+            return await replica.answer(order.step, outcome)
 
     async def _commit(self, peer: object, order: Commit) -> Message:
         if order.observed is not None:

@@ -37,6 +37,8 @@ class VersionDigest:
         self._fresh_until_s = -math.inf
         self._hashes: dict[int, tuple[bytes, ...]] = {}
         """The hashes of the pieces of the last versions, for newcomers."""
+        self._tied: tuple[int, bytes] | None = None
+        """The newest version that was hashed, and the digest of its tied tensor."""
 
     @property
     def under_way(self) -> bool:
@@ -64,6 +66,10 @@ class VersionDigest:
         """The hash of each piece of one of the last versions; None if it is not known."""
         return self._hashes.get(version)
 
+    def tied(self, version: int) -> bytes:
+        """The digest of a version's tied tensor; empty if there is none, or it is not known."""
+        return self._tied[1] if self._tied is not None and self._tied[0] == version else b""
+
     def forget(self) -> None:
         """Another era has begun, which makes the same versions with other bits."""
         self._hashes = {}
@@ -81,11 +87,13 @@ class VersionDigest:
 
     async def _hash(self) -> None:
         try:
-            hashes = await self._background(self._weights.hashes)
+            weights = self._weights
+            hashes, tied = await self._background(lambda: (weights.hashes(), weights.tied_digest()))
             self._log.hashed(root_of(hashes))
             self._fresh_until_s = asyncio.get_running_loop().time() + FRESH_S
             assert self._log.held is not None, "what is hashed does not change"
             self._hashes[version := self._log.held.version] = hashes
+            self._tied = version, tied
             self._hashes.pop(version - HASHES_KEPT, None)
         except SwarmError as error:
             raise lost_by(error, "their digest could not be computed") from error

@@ -1,9 +1,11 @@
 """SEAM 3 simulated: a stage that spends virtual seconds and counts microbatches.
 
 The gradient is a count: microbatch m of a step adds 1 to element m of the sum. If the reduced
-gradient is all ones, every microbatch was counted exactly once in this stage. An update with any
-other gradient is an error. Activations have their true size, and take time on the links. They are
-zeros; a processor that is wrong gives ones, and so does whoever computes with these.
+gradient is all ones, every microbatch was counted exactly once in this stage. In a tied run the two
+ends of the model have as many elements in common, which have to be all twos: one of each end. An
+update with any other gradient is an error. Activations have their true size, and take time on the
+links. They are zeros; a processor that is wrong gives ones, and so does whoever computes with
+these.
 
 Units:   virtual seconds, bytes.
 Shapes:  as `compute/base.py`; sum_N has N = microbatches of a step.
@@ -21,6 +23,7 @@ from typing import TypeVar
 import numpy as np
 
 from p2pswarm.allreduce.base import Sums
+from p2pswarm.allreduce.plan import Span
 from p2pswarm.compute.base import BackwardSpec, Engine, Key, LossResult, Update
 from p2pswarm.compute.torch_sums import TorchSums
 from p2pswarm.config import RunConfig
@@ -133,9 +136,13 @@ class CountingWeights:
 
     def __init__(self, run: RunConfig, stage: int, cost: Cost) -> None:
         self._microbatches = run.batch.microbatches
-        self.state = CountingState(stage, cost.state_bytes, self._microbatches)
         length = max(self._microbatches, cost.gradient_bytes // SUM_ITEM_BYTES)
-        self.sum_N = _zeros((length,), Dtype.FLOAT64)
+        self._tied: Span | None = None
+        if run.tied_ends is not None and stage in run.tied_ends:
+            self._tied = Span(length, length + self._microbatches)
+        self.state = CountingState(stage, cost.state_bytes, self._microbatches, self._tied)
+        whole = length if self._tied is None else self._tied.stop
+        self.sum_N = _zeros((whole,), Dtype.FLOAT64)
         self._stage = stage
         self.cost = cost
         self.spoilt: set[int] = set()
@@ -149,7 +156,10 @@ class CountingWeights:
 
     def count(self, number: int, *, off: bool) -> None:
         """A microbatch is in the sum, perhaps `off`."""
-        self.sum_N[number % self._microbatches] += 1
+        place = number % self._microbatches
+        self.sum_N[place] += 1
+        if self._tied is not None:
+            self.sum_N[self._tied.start + place] += 1
         if off:
             self.spoilt.add(number)
 
@@ -162,17 +172,20 @@ class CountingWeights:
 
     def reduction(self) -> TorchSums:
         """Give the sum, and memory for its average."""
-        return TorchSums(self.sum_N, "raw")
+        return TorchSums(self.sum_N, "raw", tied=self._tied)
 
     def apply(self, reduced: Sums, update: Update) -> None:
         """Do one step; every microbatch must have been counted exactly once."""
-        assert isinstance(reduced, TorchSums)
-        counts = reduced.reduced_N[: self._microbatches].tolist()
+        counts = self.state.gradient(reduced, 0).tolist()
         wrong = {number: count for number, count in enumerate(counts) if count != 1}
         assert not wrong, f"stage {self._stage}, version {update.number}: counted {wrong}"
         assert not (self._all_checked and self.spoilt), f"stage {self._stage} adds {self.spoilt}"
         self.state.become(update.number)
         self.reset(draw=False)
+
+    def tied_digest(self) -> bytes:
+        """See `Weights`: the version is all that a simulated tensor holds."""
+        return self.version.to_bytes(8) if self._tied is not None else b""
 
     def hashes(self) -> tuple[bytes, ...]:
         """The hashes of the state's pieces."""

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Sequence
 
 from p2pswarm.allreduce.base import Sums
+from p2pswarm.allreduce.plan import Span
 from p2pswarm.compute.base import Update
 from p2pswarm.compute.torch_sums import TorchSums
 from p2pswarm.errors import BadMessage
@@ -15,6 +16,7 @@ from p2pswarm.tensors.codecs.base import Tensor
 from p2pswarm.tensors.state_tree import piece_hash, root_of
 
 PIECE_BYTES = 256 * 1024
+ENDS = 2  # of a model, which add to the elements that they have in common
 HEAD_BYTES = 16  # of a piece: its stage and its version
 
 
@@ -23,10 +25,20 @@ class CountingState:
 
     tensors = 1
 
-    def __init__(self, stage: int, state_bytes: int, microbatches: int | None = None) -> None:
-        """`microbatches`: how many elements of a gradient count one each; None: all do."""
+    def __init__(
+        self,
+        stage: int,
+        state_bytes: int,
+        microbatches: int | None = None,
+        tied: Span | None = None,
+    ) -> None:
+        """`microbatches`: how many elements of a gradient count one each; None: all do.
+
+        `tied`: the elements to which both ends of the model add.
+        """
         self._stage = stage
         self._microbatches = microbatches
+        self._tied = tied
         self._bytes = max(HEAD_BYTES, state_bytes)
         self.pieces = -(-self._bytes // PIECE_BYTES)
         self._versions = [0] * self.pieces
@@ -70,10 +82,17 @@ class CountingState:
         self._versions[piece] = int.from_bytes(part[HEAD_BYTES // 2 : HEAD_BYTES])
 
     def gradient(self, reduced: Sums, piece: int) -> Tensor:
-        """How often each microbatch was counted; the same for every piece."""
+        """How often each microbatch was counted; the same for every piece.
+
+        In a tied run also how often on each of its two ends.
+        """
         del piece
         assert isinstance(reduced, TorchSums)
-        return reduced.reduced_N[: self._microbatches].clone()
+        counts = reduced.reduced_N[: self._microbatches].clone()
+        if self._tied is None:
+            return counts
+        both = reduced.reduced_N[self._tied.start : self._tied.stop]
+        return counts.new_tensor([*counts.tolist(), *(both / ENDS).tolist()])
 
     def follow(self, piece: int, gradient: Tensor, update: Update) -> None:
         """Apply a commit to one piece."""

@@ -71,6 +71,8 @@ class Balance:
     def __init__(self, config: RunConfig, members: Membership) -> None:
         self._config = config
         self._members = members
+        self._ends = frozenset(config.tied_ends or ())
+        """Stages that nobody observes who serves another: both reduce a tied tensor."""
         self._rule = Rebalancing(config.balance)
         self._costs = StageCosts(config.stages, MEMBERS_MAX, expected_costs(config))
         self._told = ToldLoads(config.stages)
@@ -318,7 +320,7 @@ class Balance:
             speed=speed,
             error=error,
             ready=member.ready and not targets,
-            leaves_first=self._prepared.too_large(peer, self._config.stages),
+            leaves_first=self._prepared.too_large(peer, self._config.stages) | self._ends,
             bound=bound,
             link_bytes_per_s=capacity.link_bytes_per_s if capacity else None,
             free_bytes=capacity.free_bytes if capacity else None,

@@ -98,8 +98,12 @@ class FoundWrong:
 class Blame:
     """Failures and successes of servers, and what follows from them."""
 
-    def __init__(self, members: Membership, stages: int) -> None:
+    def __init__(
+        self, members: Membership, stages: int, ends: tuple[int, int] | None = None
+    ) -> None:
+        """`ends`: two stages that average a tensor with each other."""
         self._members = members
+        self._ends = set(ends or ())
         self._last = stages - 1
         self._roads: dict[tuple[bytes, bytes], int] = {}
         self._not_finite: dict[int, _Overflows] = {}
@@ -158,22 +162,30 @@ class Blame:
         beside: bytes | None,
         ledger: Callable[[Incarnation], bytes],
         now_s: float,
-    ) -> Incarnation:
+    ) -> Incarnation | None:
         """Who is to leave an averaging in which `by` failed again, as it says by `beside`.
 
         Of two between whom nothing passes, the one that leaves gets no work for a while: else it
         would be back at once, and the next averaging would fail at the same cut. `ledger` gives the
-        bitmap of what a member has counted.
+        bitmap of what a member has counted. Of two stages that average with each other, one leaves
+        that its stage can spare; None if neither can, because then only the road helps.
         """
         here = self._members.alive(by)
         other = self._members.of_peer(beside) if beside is not None else None
-        if here is None or other is None or not other.ready or other.stage != here.stage:
+        if here is None or other is None or not other.ready:
             return by
+        if other.stage != here.stage and {other.stage, here.stage} != self._ends:
+            return by  # they have nothing to average with each other
         pair = by, other.incarnation
         ours, theirs = (int.from_bytes(ledger(one), "little").bit_count() for one in pair)
         left = self._pairs.leaves(by.peer, other.incarnation.peer, (ours, theirs), now_s)
         one = next(one for one in pair if one.peer == left)
-        if self._can_be_spared(one, now_s):
+        spared = [each for each in pair if self._can_be_spared(each, now_s)]
+        if one not in spared and other.stage != here.stage:
+            if not spared:
+                return None
+            (one,) = spared
+        if one in spared:
             self.servers.avoid(one.peer, now_s)
         return one
 

@@ -97,7 +97,7 @@ class Coordination:
         """Who is in the run, and how far it has come."""
         self._context = context
         self._owner = owner
-        self._connections = Connections(Views(context.run.stages))
+        self._connections = Connections(Views(context.run.stages, context.run.tied_ends))
         self._streams: dict[MemberConnection, _MemberStream] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()

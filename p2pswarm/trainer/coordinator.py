@@ -64,13 +64,13 @@ class Coordinator(Incarnations):
         limits = AttemptTimeout(), Guards.of(config, secret), AnswerLimits(FENCE_S, FENCE_MAX_S)
         self._pace = LaunchPace()
         self._step = Step(start.version, config, *limits, self._pace)
-        self._generations = Generations(former=start.former)
+        self._generations = Generations(former=start.former, ends=config.tied_ends)
         self._deciding: tuple[Reduction, Decided] | None = None
         self._held = False
         self.admission = Admission(run, config.stages, self.members, start)
         """Who has which weights; who fetches them asks it for their digests."""
         self._balance = Balance(config, self.members)
-        self._blame = Blame(self.members, config.stages)
+        self._blame = Blame(self.members, config.stages, config.tied_ends)
         self._apart = ApartPairs(self.members)
         self.silence = Silence(self.members)
         """When each member was heard last; told before what a member says."""

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from p2pswarm.allreduce.shares import ShardShares
 from p2pswarm.config import OptimizerConfig
+from p2pswarm.swarm.messages.step import TiedGroup
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.membership import StageGroup
 from p2pswarm.trainer.prepared_moves import Movers
@@ -25,6 +26,7 @@ LIMIT_MAX_S = 3600.0
 LIMIT_FACTOR = 4.0  # times the slowest of the last ones
 MEASURED = 16  # averagings remembered
 FAILED_RETRIES = 1  # a broken link between two members is dialled again before one is blamed
+BOTH_ENDS = -1  # no stage: the group that averages a tied tensor
 SLOW_RETRIES = 2  # each has twice the time of the one before
 
 
@@ -60,11 +62,20 @@ class AveragingLimit:
 class Generations:
     """The reduction under way, if there is one; every other one is over."""
 
-    def __init__(self, limit: AveragingLimit | None = None, former: int = 0) -> None:
-        """Generations are numbered from `former` + 1 on."""
+    def __init__(
+        self,
+        limit: AveragingLimit | None = None,
+        former: int = 0,
+        ends: tuple[int, int] | None = None,
+    ) -> None:
+        """Generations are numbered from `former` + 1 on.
+
+        `ends`: the two stages that have a tied tensor in common.
+        """
         self.limit = limit or AveragingLimit()
         self.reduction: Reduction | None = None
         self._shares = ShardShares()
+        self._ends = ends
         self._number = former
         self._failures = 0
         self._begun_s = 0.0
@@ -86,7 +97,7 @@ class Generations:
         self._number += 1
         self._begun_s = now_s
         deadline_s = now_s + self.limit.seconds
-        shared = [self._shared(group) for group in groups]
+        shared = self._tied([self._shared(group) for group in groups])
         self.reduction = Reduction(step, self._number, shared, optimizer, deadline_s, movers)
         return self.reduction
 
@@ -104,7 +115,10 @@ class Generations:
         self.limit.took(now_s - self._begun_s)
         if self.reduction is not None:
             for one, bytes_per_s in self.reduction.rates.items():
-                self._shares.measured(self.reduction.stages[one], one.peer, bytes_per_s)
+                stage = self.reduction.stages[one]
+                self._shares.measured(stage, one.peer, bytes_per_s)
+                if self._ends is not None and stage in self._ends:
+                    self._shares.measured(BOTH_ENDS, one.peer, bytes_per_s)
         self.reduction, self._failures = None, 0
 
     def failed(self) -> bool:
@@ -135,6 +149,20 @@ class Generations:
         """The group, with the shares by what its members' links carried."""
         peers = tuple(member.incarnation.peer for member in group.members)
         return replace(group, shares=self._shares.of_group(group.members[0].stage, peers))
+
+    def _tied(self, groups: list[StageGroup]) -> list[StageGroup]:
+        """The groups, those at the ends of a tied model with the group of both."""
+        if self._ends is None:
+            return groups
+        first, last = (groups[stage] for stage in self._ends)
+        both = tuple(member.incarnation.peer for member in (*first.members, *last.members))
+        observers = (one.incarnation.peer for one in (*first.observers, *last.observers))
+        shares = self._shares.of_group(BOTH_ENDS, both)
+        tied = TiedGroup(both, tuple(observers), shares)
+        return [
+            replace(group, tied=tied) if stage in self._ends else group
+            for stage, group in enumerate(groups)
+        ]
 
     def _again(self, retries: int) -> bool:
         self._failures += 1

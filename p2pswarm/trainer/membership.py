@@ -13,6 +13,7 @@ from operator import attrgetter
 
 from p2pswarm.errors import Unusable
 from p2pswarm.swarm.messages.membership import MemberRecord
+from p2pswarm.swarm.messages.step import TiedGroup
 from p2pswarm.swarm.messages.types import GROUP_MAX, MEMBERS_MAX
 from p2pswarm.swarm.view import Incarnation
 
@@ -61,6 +62,8 @@ class StageGroup:
     """Newcomers that receive the result only."""
     shares: tuple[int, ...] = ()
     """The size of each member's shard relative to the others; none mean equal ones."""
+    tied: TiedGroup | None = None
+    """Who averages the tied tensor with them, at an end of a tied model."""
 
 
 class Membership:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from p2pswarm.config import OptimizerConfig
-from p2pswarm.swarm.messages.step import Commit, Reduce, Reduced
+from p2pswarm.swarm.messages.step import Commit, Reduce, Reduced, TiedReduced
 from p2pswarm.swarm.messages.types import GROUP_MAX
 from p2pswarm.swarm.schedule import clip_scale
 from p2pswarm.swarm.view import Incarnation
@@ -21,6 +21,8 @@ from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.membership import StageGroup
 from p2pswarm.trainer.prepared_moves import Movers
 
+Said = tuple[bytes, tuple[bytes, bytes] | None]
+"""The digest of a reduced gradient; and of the tied tensor in it, and of that in the state."""
 SQUARED_NORM_MAX = 1e300  # the sum over all stages stays a float; no gradient comes near
 
 
@@ -50,10 +52,11 @@ class NotFinite:
     stage: int
 
 
-def sound(answer: Reduced) -> bool:
-    """Whether a gradient can have that squared norm: a sum of squares, or None if it overflowed."""
-    square = answer.squared_norm
-    return square is None or 0.0 <= square <= SQUARED_NORM_MAX
+@dataclass(frozen=True, slots=True)
+class EndsDiffer:
+    """The two stages that have a tied tensor in common computed the step with different ones."""
+
+    stages: tuple[int, int]
 
 
 class Reduction:
@@ -70,6 +73,8 @@ class Reduction:
     ) -> None:
         self.generation = generation
         self.deadline_s = deadline_s
+        self._ends = [group.members[0].stage for group in groups if group.tied is not None]
+        """The two stages that have a tied tensor in common, if any."""
         self._step = step
         self._groups = groups
         self._stage = {m.incarnation: m.stage for group in groups for m in group.members}
@@ -119,7 +124,8 @@ class Reduction:
             for one in (*group.members, *group.observers):
                 to = one.incarnation
                 place = self._step, self.generation, to.number
-                message = Reduce(run, *place, ledger(to), *told, prompt=len(prompt))
+                also = None, len(prompt), group.tied
+                message = Reduce(run, *place, ledger(to), *told, *also)
                 orders.append(act.SendReduce(to, message, limit_s))
             for to in movers:
                 place = self._step, self.generation, to.number
@@ -146,6 +152,18 @@ class Reduction:
                 commits.append(act.SendCommit(to, message))
         return commits
 
+    def sound(self, by: Incarnation, answer: Reduced) -> bool:
+        """Whether a member's stage can have that answer.
+
+        A squared norm is a sum of squares, or None if it overflowed; a tied tensor is at both ends.
+        """
+        squares = [answer.squared_norm]
+        if answer.tied is not None:
+            squares.append(answer.tied.squared_norm)
+        if by in self._stage and (self._stage[by] in self._ends) != (answer.tied is not None):
+            return False
+        return all(square is None or 0.0 <= square <= SQUARED_NORM_MAX for square in squares)
+
     def awaits(self, incarnation: Incarnation) -> bool:
         """Whether a member has yet to answer."""
         return incarnation in self._stage and incarnation not in self._answers
@@ -155,32 +173,56 @@ class Reduction:
         if incarnation in self._stage:
             self._answers[incarnation] = answer
 
-    def verdict(self) -> Decided | Disagreed | NotFinite | None:
+    def verdict(self) -> Decided | Disagreed | EndsDiffer | NotFinite | None:
         """What follows, once all have answered; None before."""
         if len(self._answers) < len(self._stage):
             return None
         odd = tuple(incarnation for stage in self._stages() for incarnation in self._odd(stage))
         if odd:
             return Disagreed(odd, tuple(stage for stage in self._stages() if self._tied(stage)))
-        squares = {stage: self._squared_norm(stage) for stage in self._stages()}
-        for stage, square in squares.items():
+        if apart := self._ends_apart():
+            return apart
+        squares = [(stage, self._squared_norm(stage)) for stage in self._stages()]
+        squares += [(stage, said.squared_norm) for stage, said in self._tied_answers()[:1]]
+        for stage, square in squares:
             if square is None:
                 return NotFinite(stage)
-        norm = math.sqrt(math.fsum(s for s in squares.values() if s is not None))
+        norm = math.sqrt(math.fsum(square for _, square in squares if square is not None))
         states = {stage: self._answers[one].state for one, stage in self._stage.items()}
         return Decided(norm, clip_scale(self._optimizer, norm), states)
 
     def _stages(self) -> list[int]:
         return sorted(set(self._stage.values()))
 
-    def _votes(self, stage: int) -> list[tuple[bytes, int]]:
-        """The digests of a stage, the commonest first; in a tie, the first in group order."""
-        digests = (self._answers[one].digest for one in self.group(stage))
-        return Counter(digests).most_common()
+    def _votes(self, stage: int) -> list[tuple[Said, int]]:
+        """What a stage says, the commonest first; in a tie, the first in group order."""
+        return Counter(self._said(one) for one in self.group(stage)).most_common()
+
+    def _said(self, one: Incarnation) -> Said:
+        """What all members of a stage have to say alike."""
+        answer = self._answers[one]
+        tied = answer.tied
+        return answer.digest, None if tied is None else (tied.digest, tied.state)
 
     def _odd(self, stage: int) -> list[Incarnation]:
         (usual, _), *_ = self._votes(stage)
-        return [one for one in self.group(stage) if self._answers[one].digest != usual]
+        return [one for one in self.group(stage) if self._said(one) != usual]
+
+    def _tied_answers(self) -> list[tuple[int, TiedReduced]]:
+        """What each end of a tied model says; within a stage all say the same by now."""
+        firsts = ((stage, self._answers[self.group(stage)[0]].tied) for stage in self._ends)
+        return [(stage, tied) for stage, tied in firsts if tied is not None]
+
+    def _ends_apart(self) -> Disagreed | EndsDiffer | None:
+        """What follows if the two ends of a tied model do not agree."""
+        if not (answers := self._tied_answers()):
+            return None
+        (first, one), (last, other) = answers
+        if one.digest != other.digest:
+            groups = self.group(first), self.group(last)
+            odd = min(reversed(groups), key=len)
+            return Disagreed(tuple(odd), (last,) if len(groups[0]) == len(groups[1]) else ())
+        return EndsDiffer((first, last)) if one.state != other.state else None
 
     def _tied(self, stage: int) -> bool:
         (_, most), *others = self._votes(stage)

@@ -23,7 +23,7 @@ from p2pswarm.trainer.former_sums import FormerSums
 from p2pswarm.trainer.generations import Generations
 from p2pswarm.trainer.phase import Phase
 from p2pswarm.trainer.prepared_moves import StageDecided
-from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction, sound
+from p2pswarm.trainer.reduction import Decided, Disagreed, EndsDiffer, NotFinite, Reduction
 from p2pswarm.trainer.stage_digests import OTHER_GRADIENT
 from p2pswarm.trainer.step_notes import StepNotes
 from p2pswarm.trainer.suspensions import Suspensions
@@ -50,11 +50,13 @@ class StepEnd(StepNotes):
         """A member holds its stage's reduced gradient."""
         reduction = self._generations.current(generation)
         if reduction is not None and self._phase is Phase.REDUCING:
-            if sound(answer):
+            if reduction.sound(by, answer):
                 self.admission.computed_with(by, self.step, answer.state)
                 reduction.reduced(by, answer)
             elif reduction.awaits(by):
-                self._evict(by, "the norm of its gradient is no number that a sum can have", now_s)
+                self._evict(
+                    by, "it answered a reduction with what no gradient of its stage can have", now_s
+                )
             self._judge(now_s)
         self._advance(now_s)
 
@@ -79,7 +81,8 @@ class StepEnd(StepNotes):
         self._average_again()
         if blamed:
             out = self._blame.leaves(by, beside, self._step.bitmap, now_s)
-            self._evict(out, f"it could not average: {reason}", now_s)
+            if out is not None:
+                self._evict(out, f"it could not average: {reason}", now_s)
         self._advance(now_s)
 
     def decided(self, step: int, now_s: float) -> None:
@@ -141,6 +144,13 @@ class StepEnd(StepNotes):
                 self._actions += [act.DigestsTied(stage, self.step + 1) for stage in tied]
                 for incarnation in incarnations:
                     self._evict_and_blame(incarnation, OTHER_GRADIENT, now_s)
+            case EndsDiffer((first, last)):
+                self._finish(
+                    f"the tied tensor of stages {first} and {last} is not the same at step "
+                    f"{self.step}: the memory of a server is damaged; go on from the newest "
+                    "checkpoint with --resume, and leave out a server that is alone in its stage",
+                    failed=True,
+                )
             case NotFinite(stage):
                 reason = f"the gradient of step {self.step} is not finite in stage {stage}"
                 self._finish(f"{reason}: lower the learning rate", failed=True)

@@ -83,8 +83,10 @@ class ViewDifference:
 class StageViews:
     """The views of the members of one stage."""
 
-    def __init__(self, stage: int, remembered: int) -> None:
-        self._stage = stage
+    def __init__(self, stage: int, remembered: int, also: frozenset[int] = frozenset()) -> None:
+        """`also`: another stage whose members it averages with."""
+        self._all_of = also | {stage}
+        """The stages of which those are shown that are not ready, too."""
         self.number = 0
         """Of the newest view."""
         self._members: dict[int, MemberRecord] = {}
@@ -95,8 +97,8 @@ class StageViews:
         """The messages of the newest view, by the view that they follow."""
 
     def change(self, change: MemberChange) -> None:
-        """A member of this stage, or of the one before or after it, has changed."""
-        record, ours = change.record, change.record.stage == self._stage
+        """A member of this stage, or of another that it deals with, has changed."""
+        record, ours = change.record, change.record.stage in self._all_of
         if not (ours or record.ready):
             return
         if change.gone:
@@ -159,11 +161,17 @@ class Views:
     def __init__(
         self,
         stages: int,
+        ends: tuple[int, int] | None = None,
         pause_s: float = PAUSE_S,
         pause_per_member_s: float = PAUSE_PER_MEMBER_S,
         remembered: int = REMEMBERED,
     ) -> None:
-        self._of = [StageViews(stage, remembered) for stage in range(stages)]
+        """`ends`: the two stages that average a tied tensor, so that all of them know all."""
+        self._ends = frozenset(ends or ())
+        self._of = [
+            StageViews(stage, remembered, self._ends if stage in self._ends else frozenset())
+            for stage in range(stages)
+        ]
         self._pause_s = pause_s
         self._pause_per_member_s = pause_per_member_s
         self._known: list[dict[int, MemberRecord]] = [{} for _ in range(stages)]
@@ -182,8 +190,8 @@ class Views:
                 known.pop(record.incarnation, None)
             else:
                 known[record.incarnation] = record
-            for views in self._of[max(0, stage - 1) : stage + 2]:
-                views.change(change)
+            for seeing in sorted(self._seeing(stage)):
+                self._of[seeing].change(change)
             for seeing, seen in self._beside:
                 if seen == stage:
                     self._of[seeing].change(change)
@@ -194,7 +202,7 @@ class Views:
 
         A server of one prepares for the other: donors and observers have to know each other.
         """
-        far = {(a, b) for a, b in pairs if abs(a - b) > 1}
+        far = {(a, b) for a, b in pairs if b not in self._seeing(a)}
         wanted = far | {(b, a) for a, b in far}
         if wanted == self._beside:
             return
@@ -205,6 +213,11 @@ class Views:
                     self._of[seeing].change(MemberChange(record, gone=gone))
         self._beside = wanted
         self._changed = True
+
+    def _seeing(self, stage: int) -> frozenset[int]:
+        """The stages that always see members of this one, which it is one of."""
+        near = frozenset(range(max(0, stage - 1), min(stage + 2, len(self._of))))
+        return near | self._ends if stage in self._ends else near
 
     def due(self, now_s: float) -> bool:
         """Whether there is something to publish, and the pause is over."""

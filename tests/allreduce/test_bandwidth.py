@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2pswarm.allreduce.bandwidth import MEASURED_S, Bandwidth
+from p2pswarm.allreduce.bandwidth import MEASURED_S, Bandwidth, BothWays
 
 A, B = b"a" * 32, b"b" * 32
 
@@ -44,3 +44,12 @@ def test_what_took_no_time_or_is_not_over_is_not_measured():
     one.began(B, 0.0)
 
     assert one.bytes_per_s == 0.0
+
+
+def test_of_both_ways_the_slower_counts():
+    links = BothWays()
+    for one, took_s in ((links.sent, 1.0), (links.received, 4.0)):
+        one.began(A, 0.0)
+        one.ended(A, 100, took_s)
+
+    assert links.bytes_per_s == pytest.approx(25.0)

@@ -9,6 +9,7 @@ from p2pswarm.allreduce.plan import (
     OWNERS_LEAST,
     SHARD_LEAST,
     Span,
+    cut_at,
     pieces,
 )
 
@@ -95,3 +96,17 @@ def test_a_plan_for_nobody_is_our_own_mistake(length, members, piece):
 def test_shares_that_do_not_fit_the_members_are_our_own_mistake(shares):
     with pytest.raises(ValueError, match="shares"):
         pieces(1000, 2, shares=shares)
+
+
+@given(cuts(), st.integers(0, 20_000))
+def test_no_piece_reaches_across_a_cut_and_nothing_else_changes(cut, place):
+    length, members, piece, shares = cut
+    made = pieces(length, members, piece, shares)
+
+    parted = tuple(cut_at(made, place))
+
+    ends = [0, *(p.span.stop for p in parted)]
+    assert [p.span.start for p in parted] == ends[:-1]
+    assert not any(p.span.start < place < p.span.stop for p in parted)
+    assert owned(parted, members) == owned(made, members)
+    assert len(parted) - len(made) == any(p.span.start < place < p.span.stop for p in made)

@@ -230,3 +230,19 @@ def test_an_order_divides_the_pieces_by_its_shares():
 def test_an_order_whose_shares_are_not_those_of_its_group_is_refused(shares):
     with pytest.raises(ValueError, match="shares"):
         Reduce(b"r" * 16, 7, 2, 1, b"", (A, B, C), (), shares)
+
+
+def test_the_share_of_a_key_in_one_averaging_tells_nothing_of_the_other_of_the_same_order():
+    """The first is told while pieces of the second are on their way."""
+    orders = Round(ORDER, WATCHER, 0), Round(ORDER, WATCHER, 0, tied=True)
+    rest, tied = (one.reveal(b"secret") for one in orders)
+
+    assert rest.tensor.inline != tied.tensor.inline
+    assert (rest.tied, tied.tied) == (False, True)
+
+
+def test_pieces_end_at_a_cut():
+    one = Round(ORDER, B, 6 * ALIGN, piece=ALIGN, cut=ALIGN + 1)
+
+    assert [p.span.length for p in one.pieces[:4]] == [ALIGN, 1, ALIGN - 1, ALIGN]
+    assert one.mine == (3, 4)

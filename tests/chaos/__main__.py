@@ -56,9 +56,11 @@ def _spread(values: list[float]) -> dict[str, float]:
     return {"median": round(statistics.median(values), 3), "max": round(max(values), 3)}
 
 
-def outcomes_of(seeds: range, kinds: tuple[FaultKind, ...], processes: int) -> Iterator[Outcome]:
+def outcomes_of(
+    seeds: range, kinds: tuple[FaultKind, ...], processes: int, *, tied: bool = False
+) -> Iterator[Outcome]:
     """Play every seed, several at a time where there are processors; in the order of seeds."""
-    one = partial(measure, kinds=kinds)
+    one = partial(measure, kinds=kinds, tied=tied)
     if processes == 1 or len(seeds) == 1:
         yield from map(one, seeds)
         return
@@ -66,13 +68,13 @@ def outcomes_of(seeds: range, kinds: tuple[FaultKind, ...], processes: int) -> I
         yield from pool.map(one, seeds, chunksize=4)
 
 
-def tell(outcomes: Iterable[Outcome], faults: str) -> list[Outcome]:
+def tell(outcomes: Iterable[Outcome], options: str) -> list[Outcome]:
     """Print a line for each failure, with the command that repeats it."""
     done = []
     for one in outcomes:
         done.append(one)
         if one.what is not None:
-            again = f"python -m tests.chaos --seeds {one.seed}:{one.seed + 1} --faults {faults}"
+            again = f"python -m tests.chaos --seeds {one.seed}:{one.seed + 1} {options}"
             print(f"seed {one.seed}: {one.what}\n    again: {again}", flush=True)
     return done
 
@@ -92,6 +94,7 @@ def main() -> int:
         metavar="KIND,...",
         help=f"of {', '.join(KINDS)}; all by default",
     )
+    parser.add_argument("--tied", action="store_true", help="of a tied model")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, metavar="N")
     options = parser.parse_args()
@@ -102,10 +105,12 @@ def main() -> int:
             check_target(options.json)
         except Unusable as error:
             parser.error(str(error))
-    faults = ",".join(kind.value for kind in options.faults)
+    again = "--faults " + ",".join(kind.value for kind in options.faults)
+    again += " --tied" if options.tied else ""
     logging.getLogger("p2pswarm").addHandler(logging.NullHandler())
     begun_s = time.monotonic()
-    outcomes = tell(outcomes_of(options.seeds, options.faults, options.processes), faults)
+    played = outcomes_of(options.seeds, options.faults, options.processes, tied=options.tied)
+    outcomes = tell(played, again)
     results = summary(outcomes)
     if len(outcomes) == 1:
         print(f"seed {outcomes[0].seed}: {'; '.join(outcomes[0].happened)}")

@@ -63,21 +63,23 @@ class Shape:
     cost: Cost
     steps: int = STEPS
     trainers: int = 1
+    tied: bool = False
+    """Whether the first and the last stage have a tensor in common."""
 
     @classmethod
-    def drawn(cls, seed: int) -> "Shape":
+    def drawn(cls, seed: int, *, tied: bool = False) -> "Shape":
         """One server a stage or up to three; steps of half a second or of several."""
         rng = Random(f"shape {seed}")
         cost = Cost(
             state_bytes=rng.choice((1 << 14, 1 << 22)), forward_s=rng.choice((0.03, 0.1, 0.3))
         )
         servers, every_s = rng.choice((3, 5, 7, 9)), rng.choice((1.5, 4.0, 8.0))
-        return cls(servers, every_s, cost, trainers=rng.choice((1, 2, 3)))
+        return cls(servers, every_s, cost, trainers=rng.choice((1, 2, 3)), tied=tied)
 
 
 def chaos_config(seed: int, shape: Shape, plan: FaultPlan) -> SwarmConfig:
     """The swarm that the faults hit."""
-    model = ModelConfig(d_model=8, layers=4, heads=4, sequence_length=8)
+    model = ModelConfig(d_model=8, layers=4, heads=4, sequence_length=8, tie=shape.tied or None)
     batch = BatchConfig(microbatches=MICROBATCHES, rows=1, evaluate_every=0)
     run_config = small_run(
         stages=STAGES, steps=shape.steps, min_replicas=1, model=model, batch=batch, codecs=RAW
@@ -279,16 +281,21 @@ class WatchedSwarm:
         return f"step {coordinator.step}, {coordinator._phase.name}, ready {ready}, {where}"
 
 
-def play(seed: int, kinds: tuple[FaultKind, ...] = tuple(FaultKind)) -> Outcome:
+def play(
+    seed: int, kinds: tuple[FaultKind, ...] = tuple(FaultKind), *, tied: bool = False
+) -> Outcome:
     """Play one seed to its end."""
-    shape = Shape.drawn(seed)
+    shape = Shape.drawn(seed, tied=tied)
     options = options_of(shape, kinds)
     return play_plan(seed, shape, draw_plan(seed, options))
 
 
-def measure(seed: int, kinds: tuple[FaultKind, ...] = tuple(FaultKind)) -> Outcome:
+def measure(
+    seed: int, kinds: tuple[FaultKind, ...] = tuple(FaultKind), *, tied: bool = False
+) -> Outcome:
     """Play one seed, and beside it the same shape without faults."""
-    return replace(play(seed, kinds), calm_step_s=longest_calm_step_s(seed, Shape.drawn(seed)))
+    calm_step_s = longest_calm_step_s(seed, Shape.drawn(seed, tied=tied))
+    return replace(play(seed, kinds, tied=tied), calm_step_s=calm_step_s)
 
 
 def longest_calm_step_s(seed: int, shape: Shape) -> float:

@@ -40,6 +40,25 @@ def test_nothing_is_lost_or_counted_twice_and_the_run_goes_on(seed: int) -> None
     assert outcome.what is None, f"python -m tests.chaos --seeds {seed}: {outcome.happened}"
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_of_a_tied_model_nothing_is_lost_or_counted_twice_at_either_end(seed: int) -> None:
+    outcome = play(seed, tied=True)
+
+    assert outcome.what is None, f"python -m tests.chaos --seeds {seed} --tied: {outcome.happened}"
+
+
+def test_a_cut_between_the_ends_of_a_tied_model_costs_a_server_and_the_run_goes_on() -> None:
+    """They average with each other, though nothing else passes between them."""
+    shape = Shape(6, 1.0, Cost(state_bytes=1 << 14, forward_s=0.1), steps=8, tied=True)
+    first, last = 1, 3
+    cut = FaultPlan(1, (Fault(FaultKind.CUT, 3.0, 40.0, (first, last)),))
+
+    outcome = play_plan(1, shape, cut)
+
+    assert outcome.what is None
+    assert outcome.longest_stall_s < 20.0
+
+
 @pytest.mark.parametrize("at_s", [4.0, 9.0, 14.0])
 def test_a_link_that_is_reset_costs_no_sum(at_s: float) -> None:
     """A stage's only server is back in a moment, with its sum; it cost up to a whole step."""

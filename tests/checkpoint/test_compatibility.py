@@ -39,6 +39,7 @@ def test_another_cut_and_other_codecs_go_on(run):
         (dataclasses.replace(RUN, seed=2), "run.seed is 1 in the checkpoint and 2 here"),
         (dataclasses.replace(RUN, emulated=True), "run.emulated is False in the checkpoint"),
         (replaced("model", d_model=8), "run.model.d_model is 4 in the checkpoint and 8 here"),
+        (replaced("model", tie=True), "run.model.tie is not set in the checkpoint and True here"),
         (replaced("model", dtype="float64"), "run.model.dtype is float32"),
         (replaced("optimizer", beta2=0.9), "run.optimizer.beta2 is 0.95"),
         (replaced("batch", microbatches=9), "run.batch.microbatches is 8"),

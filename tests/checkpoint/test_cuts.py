@@ -21,7 +21,7 @@ from checkpoint.harness import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models.families import family_run
+from models.families import family_run, tied_run
 
 from p2pswarm.checkpoint.checking import check_stage
 from p2pswarm.checkpoint.finding import Checkpoint, open_checkpoint
@@ -176,6 +176,29 @@ async def test_a_model_with_names_of_its_own_goes_on_in_another_cut(tmp_path):
             wanted = layout_of(after, stage_blocks(after, stage))
             state = b"".join(state_pieces(checkpoint, wanted))
             assert state == trained(after, stage, range(1))
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+@pytest.mark.parametrize("kind", ["gpt", "llama"])
+async def test_a_tied_model_goes_on_in_another_cut_with_the_tensor_at_both_ends(
+    kind, stages, tmp_path
+):
+    before = run_of(3, "float64") if kind == "gpt" else tied_run("llama", vocab_size=256)
+    before = dataclasses.replace(
+        before, model=dataclasses.replace(before.model, tie=True, vocabulary=256)
+    )
+    after = dataclasses.replace(before, stages=stages)
+    at_2 = [trained(before, stage, range(2)) for stage in range(before.stages)]
+
+    checkpoint = await saved(LocalFolder(tmp_path, WRITER), before, at_2)
+
+    for stage in range(stages):
+        wanted = layout_of(after, stage_blocks(after, stage))
+        state = b"".join(state_pieces(checkpoint, wanted))
+        assert state == trained(after, stage, range(2))
+        assert trained(after, stage, range(2, 4), state) == trained(after, stage, range(4))
+    for one in checkpoint.manifest.stages:
+        check_stage(checkpoint.reader(one), one)
 
 
 def test_the_layout_of_a_file_is_that_of_memory():

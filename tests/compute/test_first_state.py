@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from models.families import tied_run
 
 from p2pswarm.compute.first_state import first_state
 from p2pswarm.compute.flat_parameters import FlatParameters
@@ -17,6 +18,8 @@ RUN = RunConfig(
     model=ModelConfig(d_model=24, layers=3, heads=2, sequence_length=8),
     batch=BatchConfig(microbatches=1),
 )
+
+TIED = dataclasses.replace(RUN, model=dataclasses.replace(RUN.model, tie=True, vocabulary=259))
 
 
 class Tied(torch.nn.Module):
@@ -68,3 +71,12 @@ def test_another_seed_has_another_digest():
 
 def test_it_pauses_after_each_block():
     assert len(list(first_state(RUN, 0))) == len(stage_blocks(RUN, 0)) + 1
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize("start", ["gpt", "llama"])
+def test_of_a_tied_model_it_is_what_a_server_draws_at_either_end(stages, start):
+    run = dataclasses.replace(tied_run("llama") if start == "llama" else TIED, stages=stages)
+
+    for stage in range(stages):
+        assert proved(run, stage) == served(run, stage)

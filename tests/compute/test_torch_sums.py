@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from p2pswarm.allreduce.plan import Span
+from p2pswarm.allreduce.plan import Span, cut_at, pieces
 from p2pswarm.compute.torch_sums import HASHED, GradientMemory, TorchSums
 from p2pswarm.tensors.codecs.registry import encode
 
@@ -96,3 +96,40 @@ def test_memory_is_used_again_once_nothing_refers_to_it():
 
     assert while_sent.data_ptr() != where
     assert again.data_ptr() == where
+
+
+@pytest.mark.parametrize("place", [(0, 900), (700, 1_500), (LENGTH - 800, LENGTH)])
+def test_a_tied_tensor_and_the_rest_fill_one_reduced_gradient(place):
+    tied = Span(*place)
+    sums = TorchSums(numbers(), "raw", tied=tied)
+    rest, segment = sums.apart()
+    for part in (rest, segment):
+        for piece in cut_at(pieces(part.length, 3, piece=1_000), part.cut):
+            part.reduce(piece.span, [None])
+
+    assert (rest.length, segment.length) == (LENGTH - tied.length, tied.length)
+    assert (rest.cut, segment.cut) == (tied.start, 0)
+    assert torch.equal(sums.reduced_N, numbers())
+    whole = rest.outcome(KEY).squared_norm + segment.outcome(KEY).squared_norm
+    assert whole == pytest.approx(reduced().outcome(KEY).squared_norm, rel=1e-12)
+
+
+@pytest.mark.parametrize("at", [0, 699, 700, 1_499, 1_500, LENGTH - 1])
+def test_each_digest_is_of_its_own_part(at):
+    def digests(value):
+        parts = TorchSums(value, "raw", tied=Span(700, 1_500)).apart()
+        for part in parts:
+            for piece in cut_at(pieces(part.length, 1), part.cut):
+                part.reduce(piece.span, [None])
+        return [part.outcome(KEY).digest for part in parts]
+
+    value = numbers()
+    value[at] += 1.0
+    (rest, tied), (other, same) = digests(numbers()), digests(value)
+
+    assert (rest != other, tied != same) == ((False, True) if 700 <= at < 1_500 else (True, False))
+
+
+def test_without_a_tied_tensor_there_is_one_averaging():
+    assert TorchSums(numbers(), "raw").apart() is None
+    assert TorchSums(numbers(), "raw").cut == 0

@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
@@ -99,6 +100,17 @@ def test_two_devices_compute_what_one_does(stage, rows):
 
     assert len(ours) == len(theirs)
     assert all(map(close, ours, theirs))
+
+
+@pytest.mark.parametrize("stage", [0, 2])
+def test_two_devices_serve_an_end_of_a_tied_model(stage):
+    untied = config()
+    run = replace(untied, model=replace(untied.model, tie=True))
+    group, one = both(stage, run)
+
+    assert group.weights.tied_digest() == one.weights.tied_digest() != b""
+    assert all(map(close, steps_of(group, stage), steps_of(one, stage)))
+    assert group.weights.reduction().apart() is not None
 
 
 def test_graphs_that_have_no_room_are_made_again():

@@ -1,6 +1,8 @@
 """Which rows of a microbatch each rank computes, and which models are refused."""
 # ruff: noqa: N803  shapes are written at the end of names
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -102,3 +104,12 @@ def test_dropout_is_refused():
     model = ModelConfig(family="dropping", d_model=8, layers=2, heads=1, sequence_length=4)
     with pytest.raises(Unusable, match="dropout draws for a whole microbatch"):
         require_splittable(RunConfig(stages=2, model=model), 1)
+
+
+def test_a_tied_model_in_one_stage_is_refused_and_in_two_it_is_not():
+    model = ModelConfig(d_model=16, layers=1, heads=2, sequence_length=8, tie=True)
+    run = RunConfig(stages=1, model=model, batch=BatchConfig(microbatches=1))
+
+    with pytest.raises(Unusable, match=r"used by two blocks.*set run\.stages to 2"):
+        require_splittable(run, 0)
+    require_splittable(replace(run, stages=2), 1)

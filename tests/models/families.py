@@ -1,5 +1,7 @@
 """Tiny random copies of families of `transformers`, whole against staged."""
 
+from dataclasses import replace
+
 from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.models.config_text import config_text
 from p2pswarm.models.hf_library import library
@@ -84,3 +86,9 @@ def family_run(name: str, **also: object) -> RunConfig:
         tie=False,
     )
     return RunConfig(model=model, stages=3, batch=BatchConfig(rows=2, microbatches=1), seed=3)
+
+
+def tied_run(name: str, **also: object) -> RunConfig:
+    """The same with embedding and head as one tensor."""
+    run = family_run(name, tie_word_embeddings=True, **also)
+    return replace(run, model=replace(run.model, tie=True))

@@ -1,10 +1,11 @@
 """Families of `transformers` in stages: the loss and every gradient of the library's own model."""
 
+import copy
 import dataclasses
 
 import pytest
 import torch
-from models.families import MIXTURES, PLAIN, family_run
+from models.families import MIXTURES, PLAIN, family_run, tied_run
 
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.model_check import check_blocks, check_stages
@@ -13,7 +14,8 @@ from p2pswarm.compute.reference import ReferenceTrainer
 from p2pswarm.errors import Unusable
 from p2pswarm.models.blocks import block_costs, block_count
 from p2pswarm.models.config_text import config_text, read_config
-from p2pswarm.models.hf_library import library_model, requirement
+from p2pswarm.models.hf_library import library_model, requirement, whole_model
+from p2pswarm.models.sliced import SlicedBlock
 
 CPU = torch.device("cpu")
 ROUTERS = '{"model_type":"mixtral","output_router_logits":true}'
@@ -129,6 +131,24 @@ def test_first_weights_have_the_spread_that_the_library_gives_them():
             assert parameter.std().item() == pytest.approx(theirs.std().item(), rel=0.1, abs=1e-9)
 
 
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2", "gpt2", "granite"])
+def test_a_tied_model_in_stages_computes_what_the_library_computes(name):
+    run = tied_run(name)
+
+    found = check_stages(run)
+
+    assert (found.problem, found.apart) == ("", 0.0)
+    assert found.parameters == check_stages(family_run(name)).parameters - 1
+
+
+def test_a_family_that_ties_more_than_embedding_and_head_is_refused():
+    whole = copy.copy(whole_model(tied_run("llama").model))
+    whole._tied_weights_keys = {"lm_head.weight": "another"}
+
+    with pytest.raises(Unusable, match=r"ties more than .*tie = false"):
+        SlicedBlock(whole, 0, 2, None)
+
+
 def test_a_head_that_was_tied_begins_as_the_embedding():
     weights = named(drawn(family_run("gemma2", tie_word_embeddings=True)))
 
@@ -146,7 +166,8 @@ def test_an_expert_costs_what_a_token_gives_it():
 @pytest.mark.parametrize(
     ("name", "change", "match"),
     [
-        ("gemma2", {"tie": True}, r"one tensor.*run\.model\.tie = false"),
+        ("gemma2", {"tie": None}, r"one tensor.*run\.model\.tie to true or false"),
+        ("llama", {"tie": True}, "two tensors.*leave run.model.tie out"),
         ("mixtral", {"config": ROUTERS}, "output_router_logits.*set it to false"),
         ("llama", {"config": ""}, "comes without a config"),
         ("llama", {"config": '{"model_type":"t5"}'}, "'t5' is no causal language model"),

@@ -110,6 +110,26 @@ def test_a_head_that_is_tied_in_the_file_begins_as_the_embedding(tmp_path):
     assert torch.equal(head, tensors["model.embed_tokens.weight"].float())
 
 
+@pytest.mark.parametrize("stages", [1, 3])
+def test_both_ends_of_a_tied_model_begin_with_the_one_published_tensor(tmp_path, stages):
+    tensors = published(tmp_path)
+    del tensors["lm_head.weight"]
+    write(tmp_path, tensors)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"tie_word_embeddings": True}))
+    model = ModelConfig(family="hf", folder=tmp_path)
+    run = resolved(RunConfig(start="pretrained", stages=stages, model=model))
+
+    flats = [drawn(run, stage) for stage in range(stages)]
+
+    published_tensor = tensors["model.embed_tokens.weight"].float()
+    for stage, flat in enumerate(flats):
+        assert [*first_state(run, stage)][-1] == flat.digest()
+        named = dict(named_parameters(flat.numbers, flat.blocks))
+        assert "lm_head.weight" not in named
+        if stage in (0, stages - 1):
+            assert torch.equal(named["model.embed_tokens.weight"], published_tensor)
+
+
 def test_a_server_has_a_folder_of_its_own(tmp_path):
     tensors = published(tmp_path)
     write(tmp_path, tensors)

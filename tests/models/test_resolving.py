@@ -2,6 +2,7 @@
 
 import json
 
+import models.harness  # noqa: F401  registers the family
 import pytest
 
 from p2pswarm.compute.bundle_spec import check_model
@@ -41,6 +42,33 @@ def test_a_folder_becomes_a_model_that_needs_no_folder(tmp_path, key):
     check_model(run)
     assert resolved(run) is run
     assert run_from_json(run_to_json(run)) == run
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("said", [None, True, False])
+def test_embedding_and_head_are_one_as_the_config_says_unless_the_settings_do(tmp_path, tied, said):
+    setting = "" if said is None else f"tie = {str(said).lower()}\n"
+    settings = f'[run]\nstages = 3\n[run.model]\nfamily = "hf:./tiny"\n{setting}'
+    run = run_of(tmp_path, CONFIG | {"tie_word_embeddings": tied}, settings)
+
+    if said and not tied:
+        with pytest.raises(Unusable, match=r"two tensors: leave run\.model\.tie out"):
+            check_model(resolved(run))
+        return
+    found = resolved(run)
+    check_model(found)
+    assert found.model.tie is (tied if said is None else said)
+    assert found.tied_ends == ((0, 2) if found.model.tie else None)
+    assert run_from_json(run_to_json(found)) == found
+
+
+def test_a_family_of_a_program_that_cannot_be_tied_is_refused_in_a_line(tmp_path):
+    (tmp_path / "run.toml").write_text('[run.model]\nfamily = "skipping"\ntie = true\n')
+
+    with pytest.raises(Unusable, match=r"leave run\.model\.tie out, or set it to false") as caught:
+        check_model(resolved(load(tmp_path / "run.toml").run))
+
+    assert "\n" not in str(caught.value)
 
 
 def test_the_settings_beside_the_folder_stay(tmp_path):

@@ -16,14 +16,18 @@ MINIATURE = (
 
 
 @pytest.mark.timeout(300)
-def test_a_killed_server_leaves_no_trace_in_the_weights(tmp_path):
+@pytest.mark.parametrize("model", [(), ("--tied",)], ids=["untied", "tied"])
+def test_a_killed_server_leaves_no_trace_in_the_weights(tmp_path, model):
     text = tmp_path / "text"
     text.write_bytes(random.Random(1).randbytes(20_000).replace(b"\0", b" "))
     told = tmp_path / "told.json"
     files = ("--data", text, "--json", told)
 
     made = subprocess.run(
-        [sys.executable, BENCH, *MINIATURE, *files], capture_output=True, text=True, check=False
+        [sys.executable, BENCH, *MINIATURE, *files, *model],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert made.returncode == 0, made.stdout + made.stderr

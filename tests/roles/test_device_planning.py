@@ -8,7 +8,10 @@ import pytest
 
 from p2pswarm import cli
 from p2pswarm.commands.plan import EXAMPLE
+from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.models.partition import stage_blocks
+from p2pswarm.plan.device_file import PlanOptions
+from p2pswarm.roles.device_planning import load_of
 from p2pswarm.settings import load
 
 MODEL = """
@@ -175,3 +178,12 @@ def test_links_that_need_several_connections_are_named(tmp_path, capsys):
     assert re.search(
         r"links that need several: \w+ to \w+ 3; a device's settings have one", printed
     )
+
+
+def test_a_tied_tensor_takes_the_memory_of_both_ends():
+    """A plan of two stages or more has it twice, as the servers will."""
+    untied, tied = (
+        load_of(RunConfig(model=ModelConfig(tie=tie)), PlanOptions()) for tie in (None, True)
+    )
+
+    assert tied.values_k.tolist() == untied.values_k.tolist()

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from models.families import family_run
+from models.families import family_run, tied_run
+from safetensors import safe_open
 
 from p2pswarm.commands.run import main
 from p2pswarm.compute.parameter_names import named_parameters
@@ -53,6 +54,27 @@ def test_from_pretrained_computes_the_same_scores(name: str, tmp_path: Path, cap
         scores = theirs.eval()(tokens, use_cache=False).logits
     assert torch.allclose(scores, load_model(weights).scores(tokens), atol=1e-5)
     assert "README.md shows how to load it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_a_tied_model_is_exported_with_one_tensor(name: str, tmp_path: Path):
+    run = tied_run(name, vocab_size=TOKENIZER.size)
+    run = dataclasses.replace(run, model=dataclasses.replace(run.model, vocabulary=TOKENIZER.size))
+    weights = written(run, tmp_path)
+    tokens = torch.arange(10).reshape(1, 10)
+
+    assert main(["export", str(weights), str(tmp_path / "out")]) == 0
+
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["tie_word_embeddings"]
+    with safe_open(tmp_path / "out" / "model.safetensors", "pt") as file:
+        assert "lm_head.weight" not in file.keys()  # noqa: SIM118  no mapping
+    theirs = library().AutoModelForCausalLM.from_pretrained(
+        tmp_path / "out", dtype=torch.float64, local_files_only=True
+    )
+    assert theirs.get_input_embeddings().weight is theirs.get_output_embeddings().weight
+    with torch.no_grad():
+        scores = theirs.eval()(tokens, use_cache=False).logits
+    assert torch.allclose(scores, load_model(weights).scores(tokens), atol=1e-12)
 
 
 def test_a_tokenizer_goes_along(tmp_path: Path):

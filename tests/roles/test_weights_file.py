@@ -10,10 +10,13 @@ import torch
 from safetensors import safe_open
 
 from p2pswarm.compute.base import StateMemory, Update
+from p2pswarm.compute.digest import digest_of
+from p2pswarm.compute.flat_parameters import FlatParameters, state_of
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.models.blocks import block_count, make_blocks
+from p2pswarm.models.partition import stage_blocks
 from p2pswarm.roles.weights_file import (
     model_size,
     named_weights,
@@ -82,6 +85,28 @@ def test_every_parameter_of_the_model_is_named_once():
         for name, parameter in block.named_parameters()
     }
     assert {name: tensor.shape for name, tensor in named.items()} == shapes
+
+
+def test_a_tied_tensor_is_written_once_and_has_to_be_the_same_at_both_ends():
+    run = dataclasses.replace(RUN, model=dataclasses.replace(RUN.model, tie=True))
+    first, last = snapshots(run)
+    named = list(named_weights(run, [first, last]))
+
+    assert len({name for name, _ in named}) == len(named)
+    assert len(named) == len(list(named_weights(RUN, snapshots()))) - 1
+    assert sum(x.numel() for _, x in named) == model_size(run).parameters
+    assert model_size(run).parameters == model_size(RUN).parameters - 256 * 16
+
+    last.data[last.data.nbytes // 3 - 8] ^= 1  # the last element of the weights is the head's
+    damaged = Snapshot(0, digest_in(run, last), last.data)
+    with pytest.raises(BadMessage, match=r"tied\.token_VD is not the same in stage 1"):
+        list(named_weights(run, [first, damaged]))
+
+
+def digest_in(run: RunConfig, snapshot: Snapshot) -> bytes:
+    """The digest of what a snapshot of the last stage holds."""
+    flat = FlatParameters(run, stage_blocks(run, run.stages - 1), torch.device("cpu"))
+    return digest_of(state_of(snapshot.data, run), flat.spans())
 
 
 def test_an_average_over_time_is_that_of_the_weights_of_all_steps():

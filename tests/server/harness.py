@@ -87,6 +87,7 @@ class Swarm:
         background=None,
         keep_bytes: int = 1 << 30,
         partials=None,
+        stage: int | None = None,
     ) -> StageServer:
         who = peer(number)
 
@@ -108,6 +109,7 @@ class Swarm:
             say=lambda line: self.said.append((who.raw, line)),
             background=background,
             partials=partials,
+            stage=stage,
         )
         server = self.servers[who.raw] = StageServer(context)
         self.running[who.raw] = self.tasks.create_task(server.run())

@@ -30,6 +30,7 @@ from p2pswarm.swarm.messages.step import (
     FencedWork,
     Reduce,
     Reduced,
+    TiedGroup,
 )
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import view_parts
@@ -229,7 +230,19 @@ class ScriptedTrainer:
             self.bitmap(member),
             tuple(m.record.peer for m in self.of_stage(stage)),
             tuple(m.record.peer for m in self.of_stage(stage, ready=False)),
+            tied=self.tied_group(stage),
         )
+
+    def tied_group(self, stage: int) -> TiedGroup | None:
+        """Who averages the tied tensor with the members of an end of a tied model."""
+        ends = self.config.tied_ends or ()
+        if stage not in ends:
+            return None
+        both, watching = (
+            tuple(m.record.peer for end in ends for m in self.of_stage(end, ready=ready))
+            for ready in (True, False)
+        )
+        return TiedGroup(both, watching)
 
     async def call(self, member: Member, request: Message) -> Message:
         return await self.rpc.call(member.contact, request, CALL_S)

@@ -3,7 +3,7 @@
 from p2pswarm.config import BatchConfig, RunConfig
 from p2pswarm.swarm.messages.membership import Join, Ready
 from p2pswarm.swarm.messages.microbatch import Counted, Handed, Sketch, Undelivered
-from p2pswarm.swarm.messages.step import Committed, Reduced
+from p2pswarm.swarm.messages.step import Committed, Reduced, TiedReduced
 from p2pswarm.swarm.messages.types import Obstacle, Work
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
@@ -32,6 +32,8 @@ class Play:
         self.now_s = 0.0
         self.states: dict[Incarnation, bytes] = {}
         """The digest that each member said last: it says the same when it has reduced."""
+        self.tied: dict[Incarnation, TiedReduced] = {}
+        """What each says of a tied tensor."""
 
     def seen(self, kind: type) -> list:
         return [a for a in self.coordinator.actions() if isinstance(a, kind)]
@@ -122,7 +124,7 @@ class Play:
     def told_reduced(
         self, by: Incarnation, generation: int, digest: bytes = b"g", norm: float | None = 1.0
     ) -> None:
-        answer = Reduced(digest, norm, state=self.states.get(by, b"w0"))
+        answer = Reduced(digest, norm, state=self.states.get(by, b"w0"), tied=self.tied.get(by))
         self.coordinator.reduced(by, generation, answer, self.now_s)
 
     def commit(self, incarnation: Incarnation, digest: bytes, step: int = 0) -> None:

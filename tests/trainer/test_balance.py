@@ -8,7 +8,7 @@ from trainer.harness import Play
 from p2pswarm.config import BalanceConfig, BatchConfig, ModelConfig, RunConfig
 from p2pswarm.swarm.messages.capacity import Capacity
 from p2pswarm.swarm.messages.membership import CannotPrepare, HeldReduction, Load
-from p2pswarm.swarm.messages.step import Committed, Reduced
+from p2pswarm.swarm.messages.step import Committed, Reduced, TiedReduced
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.balance import (
@@ -313,8 +313,8 @@ ROOM = {"free_bytes": 1 << 32, "state_bytes": 1 << 30, "link_bytes_per_s": 25e6}
 class Roomy(Uneven):
     """All servers have memory for two stages, and one of them may move."""
 
-    def __init__(self) -> None:
-        super().__init__(pinned="bcdstuv")
+    def __init__(self, config: RunConfig | None = None) -> None:
+        super().__init__(config, pinned="bcdstuv")
 
     def tell_loads(self) -> None:
         for name in FAST:
@@ -566,3 +566,21 @@ def test_a_mover_that_never_comes_back_tells_nothing_of_moves():
     back(play, move)
 
     assert told_times(play).unprepared == 0
+
+
+def test_to_an_end_of_a_tied_model_a_server_moves_by_leaving_first():
+    """A reduction of it comes from two stages, and nobody observes it beside its own."""
+    plain = config_of()
+    model = dataclasses.replace(plain.model, tie=True)
+    play = Roomy(dataclasses.replace(plain, model=model))
+
+    for one in play.coordinator.members.ready():
+        play.tied[one.incarnation] = TiedReduced(b"t", 1.0, b"s")
+
+    moves: list = []
+    while not moves and play.version < 9:
+        told = play.step()
+        moves = orders(told)
+        assert not [one for one in told if isinstance(one, OrderedPreparation)]
+
+    assert [one.target for one in moves] == [1]

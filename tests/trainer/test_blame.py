@@ -331,3 +331,25 @@ def test_a_held_out_batch_that_is_late_is_on_its_way_up():
         reports += play.seen(act.RoadBroken)
 
     assert [(report.lower, report.upper) for report in reports] == [(ann, bob)]
+
+
+@pytest.mark.parametrize(
+    ("stages", "ends", "leaves"),
+    [
+        ((0, 0, 2, 2), (0, 2), 2),  # it has counted less
+        ((0, 2, 2), (0, 2), 1),
+        ((0, 0, 2), (0, 2), 0),  # the other one is alone in its stage
+        ((0, 2), (0, 2), None),  # and so are both: only the road helps
+        ((0, 0, 2, 2), None, 0),  # they have nothing to average with each other
+    ],
+)
+def test_of_two_that_average_a_tied_tensor_one_leaves_that_its_stage_can_spare(
+    stages, ends, leaves
+):
+    crew = Crew(*stages)
+    crew.blame = Blame(crew.members, 3, ends)
+    ann, bob = crew.servers[0], crew.servers[stages.index(2)]
+
+    out = crew.blame.leaves(ann, bob.peer, {ann: b"\x0f", bob: b"\x01"}.__getitem__, 1.0)
+
+    assert out == (None if leaves is None else crew.servers[leaves])

@@ -6,7 +6,7 @@ import pytest
 from trainer.harness import CONFIG, Play
 
 from p2pswarm.config import BatchConfig
-from p2pswarm.swarm.messages.step import Reduced
+from p2pswarm.swarm.messages.step import Reduced, TiedGroup
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.generations import (
     FAILED_RETRIES,
@@ -203,3 +203,32 @@ def test_after_an_averaging_that_took_too_long_the_shards_are_equal():
         orders = generations.reduction.orders(b"r" * 16, lambda _: b"", 9.0)
         assert (orders[0].message.shares == ()) == equal
         generations.give_up()
+
+
+def test_the_group_of_a_tied_tensor_is_of_both_ends_and_has_shares_of_its_own():
+    generations = Generations(ends=(0, 2))
+    members = Membership(3)
+    for number, stage in enumerate((0, 0, 1, 2, 2, 2)):
+        one = members.admit(bytes([number]) * 32, "h:1", stage, 0)
+        if number < 5:
+            members.make_ready(one.incarnation)
+
+    def begin() -> dict:
+        groups = [members.group(stage) for stage in range(3)]
+        reduction = generations.begin(0, groups, CONFIG.optimizer, 5.0)
+        orders = reduction.orders(b"r" * 16, lambda _one: b"", 9.0)
+        return {order.incarnation.peer[0]: order.message.tied for order in orders}
+
+    tied = begin()
+    assert tied[2] is None
+    assert {*tied.values()} - {None} == {
+        TiedGroup(tuple(bytes([n]) * 32 for n in (0, 1, 3, 4)), (bytes([5]) * 32,))
+    }
+    for one in generations.reduction.stages:
+        rate = 1e6 if one.peer[0] == 0 else 1e8
+        generations.reduction.reduced(one, Reduced(b"x", 1.0, rate))
+    generations.decided(9.0)
+
+    shares = begin()[0].shares
+    assert len(shares) == 4
+    assert shares[0] < min(shares[1:])

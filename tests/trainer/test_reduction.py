@@ -5,18 +5,19 @@ import math
 import pytest
 
 from p2pswarm.config import OptimizerConfig
-from p2pswarm.swarm.messages.step import Reduced
+from p2pswarm.swarm.messages.step import Reduced, TiedGroup, TiedReduced
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.membership import Member, StageGroup
 from p2pswarm.trainer.prepared_moves import Movers
-from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction
+from p2pswarm.trainer.reduction import Decided, Disagreed, EndsDiffer, NotFinite, Reduction
 
 
 def member(number: int, stage: int) -> Member:
     return Member(Incarnation(bytes([number]) * 32, number), "h:1", stage, 0, ready=True)
 
 
-A, B, C, D = member(1, 0), member(2, 0), member(3, 0), member(4, 1)
+A, B, C, D, E = *(member(n, 0) for n in (1, 2, 3)), member(4, 1), member(5, 1)
+ANY_STATES = {0: b"", 1: b""}
 
 
 def reduction(*members: Member) -> Reduction:
@@ -83,3 +84,87 @@ def test_answers_of_strangers_are_ignored():
     tried.reduced(D.incarnation, Reduced(b"y", math.pi))
 
     assert tried.silent == [A.incarnation]
+
+
+def tied(*members: Member) -> Reduction:
+    stages = sorted({m.stage for m in members})
+    both = TiedGroup(tuple(m.incarnation.peer for m in members), ())
+    groups = [
+        StageGroup([m for m in members if m.stage == stage], [], tied=both) for stage in stages
+    ]
+    return Reduction(0, 1, groups, OptimizerConfig(clip_norm=1.0), deadline_s=9.0)
+
+
+def said(one: Member, digest: bytes = b"d", square: float | None = 16.0, state: bytes = b"s"):
+    return Reduced(bytes([one.stage]) + digest, 9.0, tied=TiedReduced(digest, square, state))
+
+
+def answered(*answers: tuple[Member, Reduced]) -> Reduction:
+    tried = tied(*(one for one, _ in answers))
+    for one, answer in answers:
+        tried.reduced(one.incarnation, answer)
+    return tried
+
+
+def test_a_tied_tensor_is_once_in_the_norm():
+    tried = answered((A, said(A)), (B, said(B)), (D, said(D)))
+
+    assert tried.verdict() == Decided(math.sqrt(9 + 9 + 16), pytest.approx(34**-0.5), ANY_STATES)
+
+
+def test_of_two_ends_that_hold_other_bytes_the_one_with_fewer_servers_leaves():
+    tried = answered((A, said(A, b"x")), (D, said(D, b"y")), (E, said(E, b"y")))
+
+    assert tried.verdict() == Disagreed((A.incarnation,))
+
+
+def test_of_two_ends_of_one_server_each_the_first_stands_and_the_tie_is_told():
+    tried = answered((A, said(A, b"x")), (D, said(D, b"y")))
+
+    assert tried.verdict() == Disagreed((D.incarnation,), tied=(1,))
+
+
+def test_who_says_another_tied_state_than_its_stage_is_named():
+    tried = answered((A, said(A)), (B, said(B)), (C, said(C, state=b"odd")), (D, said(D)))
+
+    assert tried.verdict() == Disagreed((C.incarnation,))
+
+
+def test_ends_that_computed_with_other_tied_tensors_are_told_apart_before_anything_is_decided():
+    tried = answered((A, said(A)), (D, said(D, state=b"damaged")))
+
+    assert tried.verdict() == EndsDiffer((0, 1))
+
+
+def test_a_tied_gradient_that_overflowed_ends_as_any_other():
+    tried = answered((A, said(A, square=None)), (D, said(D, square=None)))
+
+    assert tried.verdict() == NotFinite(0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "sound"),
+    [
+        (said(A), True),
+        (said(A, square=None), True),
+        (said(A, square=-1.0), False),
+        (said(A, square=math.nan), False),
+        (Reduced(b"x", 1.0), False),
+        (Reduced(b"x", -1.0, tied=TiedReduced(b"d", 1.0, b"")), False),
+    ],
+)
+def test_an_answer_of_an_end_says_something_of_the_tied_tensor(answer, sound):
+    assert tied(A, D).sound(A.incarnation, answer) is sound
+
+
+def test_an_answer_of_another_stage_says_nothing_of_it():
+    assert not reduction(A, D).sound(A.incarnation, said(A))
+    assert reduction(A, D).sound(B.incarnation, said(B))  # it takes no part, and is not asked
+
+
+def test_the_order_of_an_end_names_the_members_of_both():
+    orders = tied(A, B, D).orders(b"r" * 16, lambda _one: b"", 9.0)
+
+    assert {order.message.tied for order in orders} == {
+        TiedGroup(tuple(m.incarnation.peer for m in (A, B, D)), ())
+    }

@@ -251,3 +251,31 @@ def test_whoever_takes_a_view_knows_all_that_is_published(rng, rounds, remembere
                     if record.stage == each.stage
                     or (record.ready and abs(record.stage - each.stage) == 1)
                 ]
+
+
+def test_members_of_both_ends_of_a_tied_model_know_all_of_each_other():
+    views = Views(STAGES, (0, 3))
+    low, middle, high = (Told(views, stage) for stage in (0, 1, 3))
+    published(views, *(change(10 * s + 1, s, ready=True) for s in range(STAGES)))
+    published(views, *(change(10 * s + 2, s) for s in range(STAGES)))
+    for one in (low, middle, high):
+        one.take()
+
+    assert [m.incarnation for m in low.view.members] == [1, 2, 11, 31, 32]
+    assert [m.incarnation for m in high.view.members] == [1, 2, 21, 31, 32]
+    assert [m.incarnation for m in middle.view.members] == [1, 11, 12, 21]
+
+    published(views, change(32, 3, ready=True))
+    low.take()
+    assert [m.incarnation for m in low.view.members if m.ready] == [1, 11, 31, 32]
+    views.beside([(0, 3)])
+    views.beside([])
+    assert views.publish(0, 0.0) == []
+
+
+def test_of_two_stages_that_are_both_ends_each_change_is_told_once():
+    views = Views(2, (0, 1))
+    low = Told(views, 0)
+    published(views, change(1, 0), change(11, 1))
+
+    assert [m.incarnation for m in low.take()[0].joined] == [1, 11]

@@ -202,17 +202,22 @@ class ToyServers:
         base = message.step * self.config.batch.microbatches
         if server.peer not in message.group and self.rng.random() < self.miss_share:
             return
+        partners = [self.servers[peer] for peer in message.partners]
         failed = self.rng.random() < self.failure_share / 4
-        if failed or any(not s.alive or s.version != message.step for s in group):
+        if failed or any(not s.alive or s.version != message.step for s in partners):
             args = incarnation, message.generation, "a peer is gone"
             self.note(server, lambda: self.coordinator.reduce_failed(*args, self.now_s))
             return
         summed = tuple(sorted(m - base for s in group for m in s.summed))
         server.reductions[message.step, message.generation] = summed
         server.kept = (message.step, message.generation), summed
-        answer = Reduced(digest(summed), 1.0, state=digest(server.weights))
+        answer = self.reduced(server, message, summed)
         args = incarnation, message.generation, answer
         self.note(server, lambda: self.coordinator.reduced(*args, self.now_s))
+
+    def reduced(self, server: Server, _message: Reduce, summed: tuple) -> Reduced:
+        """What a server answers that has averaged."""
+        return Reduced(digest(summed), 1.0, state=digest(server.weights))
 
     def commit(self, server: Server, message: Commit) -> None:
         round_ = message.step, message.generation

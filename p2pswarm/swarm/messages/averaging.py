@@ -27,3 +27,5 @@ class Shard(Message):
     the last piece is that of the sender's share of the digest's key, inline; or of the shares of
     all in the order of the group, which a large group's collector tells."""
     tensor: TensorMeta
+    tied: bool = False
+    """Whether the piece is of the tensor that two stages have in common."""

@@ -3,6 +3,7 @@
 Errors:  BadMessage on arrival when a field breaks its limit.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -22,8 +23,15 @@ from p2pswarm.swarm.messages.types import (
 )
 from p2pswarm.wire.message import Message, Range, Size, message
 
+ENDS_MAX = 2 * GROUP_MAX  # members of two stages
 Share = Annotated[int, Range(0, 2**20)]
 Rate = Annotated[float, Range(0.0, 1e15)]
+
+
+def _check_shares(shares: Sequence[int], group: Sequence[bytes]) -> None:
+    """Raise ValueError for shares that are not one for each member, or are all 0."""
+    if shares and (len(shares) != len(group) or not any(shares)):
+        raise ValueError(f"shares {shares} for {len(group)} members")
 
 
 @message(65)
@@ -54,6 +62,22 @@ class Fenced(Message):
     counted: Annotated[tuple[Microbatch, ...], Size(1024)]
 
 
+@message(116)
+@dataclass(frozen=True, slots=True)
+class TiedGroup(Message):
+    """Who averages the tensor that the first and the last stage have in common."""
+
+    group: Annotated[tuple[Peer, ...], Size(1, ENDS_MAX)]
+    """The members of both that add their sums: those of the first stage, then those of the last."""
+    observers: Annotated[tuple[Peer, ...], Size(ENDS_MAX)]
+    """Newcomers of both."""
+    shares: Annotated[tuple[Share, ...], Size(ENDS_MAX)] = ()
+    """As in `Reduce`."""
+
+    def __post_init__(self) -> None:
+        _check_shares(self.shares, self.group)
+
+
 @message(68)
 @dataclass(frozen=True, slots=True)
 class Reduce(Message):
@@ -78,12 +102,30 @@ class Reduce(Message):
     prompt: Annotated[int, Range(0, GROUP_MAX)] = 0
     """So many of `observers`, the first, change to this stage with the commit: they are sent what
     is reduced with the members, and not after them."""
+    tied: TiedGroup | None = None
+    """With whom to average the tied tensor beside all else, at an end of a tied model."""
+
+    @property
+    def partners(self) -> tuple[bytes, ...]:
+        """All that the receiver averages with, itself among them."""
+        return self.tied.group if self.tied is not None else self.group
 
     def __post_init__(self) -> None:
-        if self.shares and (len(self.shares) != len(self.group) or not any(self.shares)):
-            raise ValueError(f"shares {self.shares} for {len(self.group)} members")
+        _check_shares(self.shares, self.group)
         if self.prompt > len(self.observers):
             raise ValueError(f"{self.prompt} of {len(self.observers)} observers")
+
+
+@message(117)
+@dataclass(frozen=True, slots=True)
+class TiedReduced(Message):
+    """The part of a member's answer that is about the tied tensor."""
+
+    digest: Digest
+    """Of its reduced gradient, the same on both ends of the model."""
+    squared_norm: float | None
+    state: Digest
+    """Of its weights and moments before the step."""
 
 
 @message(69)
@@ -98,6 +140,8 @@ class Reduced(Message):
     """What the member's links carried each way while it averaged; 0 if too little to measure."""
     state: Digest = b""
     """Of the state that the member computed the step with; empty from an observer without it."""
+    tied: TiedReduced | None = None
+    """At an end of a tied model; `digest` is then of both, and `squared_norm` of all else."""
 
 
 @message(112)
