@@ -209,6 +209,11 @@ class RunConfig:
     codecs: CodecConfig = field(default_factory=CodecConfig)
     balance: BalanceConfig = field(default_factory=BalanceConfig)
 
+    @property
+    def state_dtypes(self) -> tuple[str, ...]:
+        """The dtype of each tensor of a stage's state: weights, two moments, perhaps an average."""
+        return (self.model.dtype,) * self.optimizer.state_tensors
+
     def __post_init__(self) -> None:
         if self.owner and not OWNER.fullmatch(self.owner):
             raise ValueError("owner is a public key: 64 digits from 0 to 9 and a to f")

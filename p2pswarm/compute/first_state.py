@@ -3,7 +3,7 @@
 A trainer computes it to tell which servers have drawn their first weights right. It may be smaller
 than any of them: it needs the weights of one block, and no moments.
 
-Units:   elements of the run's dtype.
+Units:   bytes.
 Errors:  Unusable for a model that this machine cannot make.
 """
 
@@ -35,7 +35,8 @@ def first_state(run: RunConfig, stage: int) -> Iterator[bytes]:
         for weights in _weights(run, numbers):
             hasher.update(weights)
             yield b""
-        left = (STATE_TENSORS - 1) * layout.length * layout.item_bytes  # the moments are zero
+        moments = layout.item_bytes[1:STATE_TENSORS]
+        left = layout.length * sum(moments)  # they are zero
         while left:
             hasher.update(ZEROS[:left])
             left -= min(left, len(ZEROS))
@@ -52,7 +53,7 @@ def _weights(run: RunConfig, numbers: range) -> Iterator[memoryview]:
     for number in numbers:
         block, only = blocks.pop(0), range(number, number + 1)
         part = block_layout(run, only, [block])
-        params_N = zero_buffer(part, cpu)
+        params_N = zero_buffer(part, run.model.dtype, cpu)
         bind([block], part, params_N)
         draw_blocks(run, only, [block])
         yield bytes_of(params_N)

@@ -3,7 +3,7 @@
 Parameters are views into one buffer. So averaging, digests, snapshots and the optimizer work on
 one flat tensor.
 
-Units:   elements of the run's dtype; `nbytes` where bytes are meant.
+Units:   elements; `nbytes` where bytes are meant.
 Shapes:  N elements in a stage, laid out as `tensors/flat_layout.py` says.
 Errors:  Unusable for blocks that cannot be trained.
 """
@@ -21,7 +21,7 @@ from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.config import RunConfig
 from p2pswarm.models.base import DTYPES
 from p2pswarm.models.blocks import block_count, draw_blocks, fill_buffers, make_blocks
-from p2pswarm.tensors.flat_layout import FlatLayout, Span, flat_layout
+from p2pswarm.tensors.flat_layout import STATE_TENSORS, FlatLayout, Span, flat_layout
 from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_spans
 
 NORM_CHUNK = 1 << 18  # elements widened to float64 at a time: 2 MiB stay in the cache
@@ -47,9 +47,11 @@ class FlatParameters:
         run: RunConfig,
         numbers: range,
         device: torch.device,
-        zeros_for: Callable[[str, FlatLayout], Tensor] | None = None,
+        zeros_for: Callable[[str, torch.dtype, int], Tensor] | None = None,
     ) -> None:
-        """`zeros_for`: makes the buffer of that name, elsewhere than in new memory of `device`."""
+        """`zeros_for`: makes the buffer of that name, dtype and length, elsewhere than in new
+        memory of `device`.
+        """
         self.blocks = bare_blocks(run, numbers, device)
         self.numbers = numbers
         self._run = run
@@ -65,14 +67,18 @@ class FlatParameters:
             for t, within in zip(layout.tensors, inner, strict=True)
         ]
 
-        def zeros(name: str) -> Tensor:
-            return zeros_for(name, layout) if zeros_for else zero_buffer(layout, device)
+        def zeros(name: str, dtype: str) -> Tensor:
+            if zeros_for is None:
+                return zero_buffer(layout, dtype, device)
+            return zeros_for(name, DTYPES[dtype], layout.length)
 
-        self.params_N = zeros("params")
-        self.exp_avg_N, self.exp_avg_sq_N = zeros("exp_avg"), zeros("exp_avg_sq")
-        self.average_N = zeros("average") if run.optimizer.average_decay else None
+        names = ("params", "exp_avg", "exp_avg_sq", "average")
+        state = tuple(map(zeros, names, layout.dtypes))  # without an average it has three
+        self._state = state
+        self.params_N, self.exp_avg_N, self.exp_avg_sq_N = state[:STATE_TENSORS]
+        self.average_N = state[STATE_TENSORS] if len(state) > STATE_TENSORS else None
         """An average of the weights over time, if the run has one."""
-        self.sum_N = zeros("sum")
+        self.sum_N = zeros("sum", run.model.dtype)
         self.parameters = bind(self.blocks, layout, self.params_N)
         self.sums = [
             self.sum_N[s.start : s.stop].view_as(p)
@@ -102,8 +108,7 @@ class FlatParameters:
 
     def state(self) -> tuple[Tensor, ...]:
         """The buffers that a snapshot holds and the digest covers, in their order."""
-        state = self.params_N, self.exp_avg_N, self.exp_avg_sq_N
-        return state if self.average_N is None else (*state, self.average_N)
+        return self._state
 
 
 def decays(rule: str, dimensions: int, *, inner: bool) -> bool:
@@ -126,12 +131,12 @@ def bare_blocks(run: RunConfig, numbers: range, device: torch.device) -> list[nn
 def block_layout(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) -> FlatLayout:
     """How the parameters of these blocks lie flat."""
     shapes = ((name, tuple(p.shape)) for name, p in named_parameters(numbers, blocks))
-    return flat_layout(run.model.dtype, shapes, run.optimizer.state_tensors)
+    return flat_layout(run.state_dtypes, shapes)
 
 
-def zero_buffer(layout: FlatLayout, device: torch.device) -> Tensor:
+def zero_buffer(layout: FlatLayout, dtype: str, device: torch.device) -> Tensor:
     """A flat buffer of zeros."""
-    return torch.zeros(layout.length, dtype=DTYPES[layout.dtype], device=device)
+    return torch.zeros(layout.length, dtype=DTYPES[dtype], device=device)
 
 
 def bind(blocks: Sequence[nn.Module], layout: FlatLayout, params_N: Tensor) -> list[nn.Parameter]:
@@ -168,5 +173,8 @@ def sum_of_squares(squares: Sequence[float]) -> float:
 
 def state_of(snapshot: memoryview, run: RunConfig) -> tuple[Tensor, ...]:
     """Weights, first and second moments of a snapshot, perhaps an average; without a copy."""
-    whole = torch.frombuffer(snapshot, dtype=DTYPES[run.model.dtype])
-    return whole.chunk(run.optimizer.state_tensors)
+    dtypes = [DTYPES[dtype] for dtype in run.state_dtypes]
+    whole = torch.frombuffer(snapshot, dtype=torch.uint8)
+    length = len(whole) // sum(dtype.itemsize for dtype in dtypes)
+    parts = torch.split(whole, [length * dtype.itemsize for dtype in dtypes])
+    return tuple(part.view(dtype) for part, dtype in zip(parts, dtypes, strict=True))

@@ -37,4 +37,4 @@ def layout_of(run: RunConfig, numbers: range) -> FlatLayout:
     shapes: Iterator[tuple[str, Shape]] = (
         (name, tuple(parameter.shape)) for name, parameter in named_parameters(numbers, blocks)
     )
-    return flat_layout(run.model.dtype, shapes, run.optimizer.state_tensors)
+    return flat_layout(run.state_dtypes, shapes)

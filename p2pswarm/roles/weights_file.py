@@ -58,8 +58,7 @@ def state_sizes(run: RunConfig) -> list[StateSize]:
     """The size of each stage's state."""
     meta = torch.device("meta")
     flats = [FlatParameters(run, stage_blocks(run, stage), meta) for stage in range(run.stages)]
-    tensors = run.optimizer.state_tensors
-    return [StateSize(flat.spans(), flat.params_N.element_size(), tensors) for flat in flats]
+    return [StateSize(flat.spans(), flat.layout.item_bytes) for flat in flats]
 
 
 def named_weights(

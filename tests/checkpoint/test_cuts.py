@@ -7,6 +7,8 @@ import itertools
 import pytest
 import torch
 from checkpoint.harness import (
+    DTYPES,
+    FLOAT32,
     RUN,
     SHAPES,
     TRAINER,
@@ -59,16 +61,16 @@ BLOCKS = st.lists(st.lists(SHAPE, min_size=1, max_size=4), min_size=1, max_size=
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.data(), BLOCKS, st.sampled_from(["float32", "float64"]), st.integers(1, 300))
-def test_any_partition_in_any_partition_out_the_same_bits(data, shapes, dtype, piece_bytes):
+@given(st.data(), BLOCKS, st.sampled_from(DTYPES), st.integers(1, 300))
+def test_any_partition_in_any_partition_out_the_same_bits(data, shapes, dtypes, piece_bytes):
     here = data.draw(cuts(len(shapes))) if len(shapes) > 1 else (range(1),)
     there = data.draw(cuts(len(shapes))) if len(shapes) > 1 else (range(1),)
     store = FsspecStore(f"memory://cuts-{next(NUMBERS)}")
 
-    checkpoint = asyncio.run(save(store, step=7, cut=here, dtype=dtype, shapes=shapes))
+    checkpoint = asyncio.run(save(store, step=7, cut=here, dtypes=dtypes, shapes=shapes))
 
     for blocks in there:
-        wanted = layout(blocks, dtype, shapes)
+        wanted = layout(blocks, dtypes, shapes)
         pieces = list(state_pieces(checkpoint, wanted, piece_bytes))
         assert b"".join(pieces) == state_of(wanted, seed=7)
         assert len(pieces) <= 2 * len(b"".join(pieces)) // piece_bytes + 1
@@ -77,15 +79,16 @@ def test_any_partition_in_any_partition_out_the_same_bits(data, shapes, dtype, p
 async def test_a_model_with_other_tensors_is_refused_by_name(tmp_path):
     checkpoint = await save(LocalFolder(tmp_path, WRITER))
 
-    def refused(shapes, blocks=range(1), dtype="float32") -> str:
+    def refused(shapes, blocks=range(1), dtypes=FLOAT32) -> str:
         with pytest.raises(OtherCheckpoint, match="it is of another model") as caught:
-            list(state_pieces(checkpoint, layout(blocks, dtype, shapes)))
+            list(state_pieces(checkpoint, layout(blocks, dtypes, shapes)))
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
     assert "has no tensor blocks.0.p2" in refused([[*SHAPES[0], (1,)]])
     assert "has blocks.0.p0 as float32 [5], the run as float32 [6]" in refused([[(6,)]])
-    assert "the run as float64 [5]" in refused(SHAPES, dtype="float64")
+    assert "the run as float64 [5]" in refused(SHAPES, dtypes=("float64",) * 3)
+    assert "the run as bfloat16 [5]" in refused(SHAPES, dtypes=("bfloat16", *FLOAT32[1:]))
     assert "has no tensor blocks.4.p0" in refused([*SHAPES, [(1,)]], range(4, 5))
     assert loaded(checkpoint, range(1)) == state_of(layout(range(1)), seed=7)
 
@@ -187,4 +190,4 @@ def test_the_layout_of_a_file_is_that_of_memory():
     assert [(s.start, s.stop) for s in flat.segments] == [(t.start, t.stop) for t in found.tensors]
     assert found.length == flat.length
     assert found.tensors[0].name == "blocks.0.token_VD"
-    assert RUN.model.dtype == found.dtype
+    assert found.dtypes == (RUN.model.dtype,) * 3

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from p2pswarm.checkpoint.compatibility import differences
-from p2pswarm.compute.base import BackwardSpec, Update
+from p2pswarm.compute.base import BackwardSpec, Update, part_sizes
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.model_check import check_stages
 from p2pswarm.compute.precision import Bfloat16, FullPrecision, precision_of
@@ -93,7 +93,7 @@ def updated(engine) -> None:
 def written(engine) -> None:
     state = engine.weights.state
     for piece in range(state.pieces):
-        parts = [memoryview(bytearray(b"\x3f" * state.part_bytes(piece))) for _ in range(3)]
+        parts = [memoryview(bytearray(b"\x3f" * size)) for size in part_sizes(state, piece)]
         state.write(piece, parts)
 
 
