@@ -11,14 +11,12 @@ Errors:  Unusable for a model that this machine cannot make.
 
 from collections.abc import Iterator
 
-import torch
-
 from p2pswarm.checkpoint.state_hash import StateHasher
-from p2pswarm.compute.flat_parameters import bare_blocks, bind, block_layout, zero_buffer
+from p2pswarm.compute.flat_parameters import first_weights
 from p2pswarm.compute.parameter_names import layout_of
 from p2pswarm.compute.torch_errors import setting_up
 from p2pswarm.config import RunConfig
-from p2pswarm.models.blocks import draw_blocks
+from p2pswarm.models.base import DTYPES
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.tensors.codecs.base import bytes_of
 from p2pswarm.tensors.flat_layout import STATE_TENSORS
@@ -32,28 +30,16 @@ def first_state(run: RunConfig, stage: int) -> Iterator[bytes]:
     with setting_up(stage):
         layout = layout_of(run, numbers)
         hasher = StateHasher(layout)
-        for weights in _weights(run, numbers):
-            hasher.update(weights)
+        kept, *wide = (DTYPES[dtype] for dtype in layout.dtypes)
+        for part_N in first_weights(run, numbers):
+            hasher.update(bytes_of(part_N.to(kept)))
             yield b""
         moments = layout.item_bytes[1:STATE_TENSORS]
         left = layout.length * sum(moments)  # they are zero
         while left:
             hasher.update(ZEROS[:left])
             left -= min(left, len(ZEROS))
-        for weights in _weights(run, numbers) if run.optimizer.average_decay else ():
-            hasher.update(weights)  # their average begins as they do
+        for part_N in first_weights(run, numbers) if run.optimizer.average_decay else ():
+            hasher.update(bytes_of(part_N.to(kept).to(wide[-1])))  # it begins as they do
             yield b""
     yield hasher.digest()
-
-
-def _weights(run: RunConfig, numbers: range) -> Iterator[memoryview]:
-    """The first weights of one block after another."""
-    cpu = torch.device("cpu")
-    blocks = bare_blocks(run, numbers, cpu)
-    for number in numbers:
-        block, only = blocks.pop(0), range(number, number + 1)
-        part = block_layout(run, only, [block])
-        params_N = zero_buffer(part, run.model.dtype, cpu)
-        bind([block], part, params_N)
-        draw_blocks(run, only, [block])
-        yield bytes_of(params_N)

@@ -1,7 +1,7 @@
 """A stage's weights, gradient sum and optimizer state, each in one contiguous buffer.
 
 Parameters are views into one buffer. So averaging, digests, snapshots and the optimizer work on
-one flat tensor.
+one flat tensor. Weights may be kept in bfloat16 (`rounding.py`); all else has the model's dtype.
 
 Units:   elements; `nbytes` where bytes are meant.
 Shapes:  N elements in a stage, laid out as `tensors/flat_layout.py` says.
@@ -10,7 +10,7 @@ Errors:  Unusable for blocks that cannot be trained.
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from p2pswarm.compute.digest import digest_of
 from p2pswarm.compute.parameter_names import named_parameters
+from p2pswarm.compute.rounding import ChanceRounding
 from p2pswarm.config import RunConfig
 from p2pswarm.models.base import DTYPES
 from p2pswarm.models.blocks import block_count, draw_blocks, fill_buffers, make_blocks
@@ -79,6 +80,8 @@ class FlatParameters:
         self.average_N = state[STATE_TENSORS] if len(state) > STATE_TENSORS else None
         """An average of the weights over time, if the run has one."""
         self.sum_N = zeros("sum", run.model.dtype)
+        bf16 = run.weight_storage == "bf16"
+        self._rounding = ChanceRounding(run.seed, layout.tensors, self.params_N) if bf16 else None
         self.parameters = bind(self.blocks, layout, self.params_N)
         self.sums = [
             self.sum_N[s.start : s.stop].view_as(p)
@@ -92,7 +95,14 @@ class FlatParameters:
 
     def draw(self) -> None:
         """Make version 0: first weights, also as their average; zero moments, an empty sum."""
-        draw_blocks(self._run, self.numbers, self.blocks)
+        if self._rounding is None:
+            draw_blocks(self._run, self.numbers, self.blocks)
+        else:
+            start = 0
+            for part_N in first_weights(self._run, self.numbers):
+                stop = start + len(part_N)
+                self.params_N[start:stop].copy_(part_N)  # rounded once, to the nearest
+                start = stop
         if self.average_N is not None:
             self.average_N.copy_(self.params_N)
         for state_N in (self.exp_avg_N, self.exp_avg_sq_N, self.sum_N):
@@ -105,6 +115,15 @@ class FlatParameters:
     def spans(self, piece_values: int = PIECE_VALUES) -> list[Span]:
         """Where the pieces of the state lie."""
         return piece_spans(self.length, piece_values, self.layout.row_blocks())
+
+    def weights(self, start: int, stop: int) -> Tensor:
+        """The weights start..stop-1 in the dtype of the sum, to be changed and then kept."""
+        return self.params_N[start:stop].to(self.sum_N.dtype)
+
+    def keep(self, weights_C: Tensor, start: int, number: int) -> None:
+        """Keep the weights from `start` on, as update `number` has made them of `weights`."""
+        if self._rounding is not None:
+            self._rounding.store(weights_C, start, number)
 
     def state(self) -> tuple[Tensor, ...]:
         """The buffers that a snapshot holds and the digest covers, in their order."""
@@ -132,6 +151,19 @@ def block_layout(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) ->
     """How the parameters of these blocks lie flat."""
     shapes = ((name, tuple(p.shape)) for name, p in named_parameters(numbers, blocks))
     return flat_layout(run.state_dtypes, shapes)
+
+
+def first_weights(run: RunConfig, numbers: range) -> Iterator[Tensor]:
+    """The weights of version 0 in the model's dtype, on the CPU, one block after another."""
+    cpu = torch.device("cpu")
+    blocks = bare_blocks(run, numbers, cpu)
+    for number in numbers:
+        block, only = blocks.pop(0), range(number, number + 1)
+        part = block_layout(run, only, [block])
+        params_N = zero_buffer(part, run.model.dtype, cpu)
+        bind([block], part, params_N)
+        draw_blocks(run, only, [block])
+        yield params_N
 
 
 def zero_buffer(layout: FlatLayout, dtype: str, device: torch.device) -> Tensor:

@@ -1,11 +1,12 @@
 """What blocks compute in: the dtype of the weights, or bfloat16 where that is good enough.
 
 `run.precision = "bf16"` is torch's autocast: products of matrices in bfloat16, norms, softmax and
-the loss in float32. Weights, gradient sums and the optimizer stay float32. Two things differ from
-autocast alone. The matrices are converted once after each change of the weights, and not in each
-forward: a graph that is kept would keep a copy of them. And what a block gives has the dtype that
-it has without autocast, so the cut into stages changes no bits, and additions from block to block
-stay float32.
+the loss in float32. Gradient sums and the optimizer stay float32. Two things differ from autocast
+alone. The matrices are converted once after each change of the weights, and not in each forward: a
+graph that is kept would keep a copy of them. Where the weights are kept in bfloat16, there is
+nothing to convert: graphs begin at the weights themselves, and of what is no matrix there is a
+float32 copy. And what a block gives has the dtype that it has without autocast, so the cut into
+stages changes no bits, and additions from block to block stay float32.
 
 Shapes:  N elements in a stage, as in `flat_parameters.py`.
 Errors:  none.
@@ -66,7 +67,7 @@ class FullPrecision(Precision):
 
 
 class Bfloat16(Precision):
-    """In bfloat16 where autocast has it, from a copy of the matrices."""
+    """In bfloat16 where autocast has it, from the matrices in bfloat16."""
 
     def __init__(
         self, flat: FlatParameters, given: Sequence[Boundary], made: Made = as_it_is
@@ -75,16 +76,16 @@ class Bfloat16(Precision):
         self._flat = flat
         self._given = given
         self._run = made(_with_weights)
-        self._copy_N = flat.params_N.to(torch.bfloat16)
+        self._copy_N = flat.params_N.to(torch.bfloat16)  # themselves, if they are that already
         self._copied = flat.params_N._version  # noqa: SLF001  how often it was changed in place
         self.parameters = [
             self._copy_N[s.start : s.stop].view(p.shape).requires_grad_()
             if p.dim() >= MATRIX
-            else p
+            else as_float32(p)
             for s, p in zip(flat.segments, flat.parameters, strict=True)
         ]
         self.weight_storages = frozenset(
-            x.untyped_storage().data_ptr() for x in (flat.params_N, self._copy_N)
+            x.untyped_storage().data_ptr() for x in (flat.params_N, self._copy_N, *self.parameters)
         )
         leaves = dict(zip(flat.parameters, self.parameters, strict=True))
         self._named = {
@@ -106,13 +107,25 @@ class Bfloat16(Precision):
     def _follow(self) -> None:
         """Copy the weights anew if they have changed."""
         version = self._flat.params_N._version  # noqa: SLF001
-        if version != self._copied:
+        if version == self._copied:
+            return
+        if self._copy_N is not self._flat.params_N:
             self._copy_N.copy_(self._flat.params_N)
-            self._copied = version
+        for kept, leaf in zip(self._flat.parameters, self.parameters, strict=True):
+            if leaf.dtype != self._copy_N.dtype and leaf is not kept:
+                leaf.copy_(kept)
+        self._copied = version
 
     def _call(self, block: nn.Module, value: Value) -> Value:
         made: Value = self._run(block, self._named[block], value)
         return in_dtypes_of(made, self._given[self._numbers[block]])
+
+
+def as_float32(parameter: nn.Parameter) -> Tensor:
+    """A parameter as a leaf in float32: itself if it is that already, else a copy."""
+    if parameter.dtype != torch.bfloat16:
+        return parameter
+    return parameter.detach().float().requires_grad_()
 
 
 def _with_weights(block: nn.Module, weights: Mapping[str, Tensor], value: Value) -> Value:

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from p2pswarm.checkpoint.names import slug
 from p2pswarm.compute.digest import digest_of
-from p2pswarm.compute.flat_parameters import FlatParameters, state_of
-from p2pswarm.compute.parameter_names import named_parameters
+from p2pswarm.compute.flat_parameters import state_of
+from p2pswarm.compute.parameter_names import layout_of
 from p2pswarm.compute.trained_model import AVERAGE_ENDING
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage
@@ -28,6 +28,8 @@ from p2pswarm.outfile import Written, write_target
 from p2pswarm.settings import run_to_json
 from p2pswarm.state.host_state import StateSize
 from p2pswarm.state.snapshot import Snapshot
+from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout, Span
+from p2pswarm.tensors.state_tree import piece_spans
 
 HEADER_BYTES = 8 << 10  # the run's settings and the header's frame, at most
 AVERAGE = 3  # its place in the state
@@ -48,17 +50,15 @@ def model_size(run: RunConfig) -> ModelSize:
     with torch.device("meta"):
         blocks = make_blocks(run, range(block_count(run.model)))
     all_parameters = [parameter for block in blocks for parameter in block.parameters()]
-    numbers_bytes = sum(parameter.nbytes for parameter in all_parameters)
     header_bytes = HEADER_BYTES + ENTRY_BYTES * len(all_parameters)
     count = sum(parameter.numel() for parameter in all_parameters)
-    return ModelSize(count, numbers_bytes + header_bytes)
+    return ModelSize(count, count * ITEM_BYTES[run.state_dtypes[0]] + header_bytes)
 
 
 def state_sizes(run: RunConfig) -> list[StateSize]:
     """The size of each stage's state."""
-    meta = torch.device("meta")
-    flats = [FlatParameters(run, stage_blocks(run, stage), meta) for stage in range(run.stages)]
-    return [StateSize(flat.spans(), flat.layout.item_bytes) for flat in flats]
+    layouts = [layout_of(run, stage_blocks(run, stage)) for stage in range(run.stages)]
+    return [StateSize(_spans(layout), layout.item_bytes) for layout in layouts]
 
 
 def named_weights(
@@ -69,13 +69,18 @@ def named_weights(
     `average`: of their average over time, which the run has.
     """
     for stage, snapshot in enumerate(snapshots):
-        flat = FlatParameters(run, stage_blocks(run, stage), torch.device("cpu"))
+        layout = layout_of(run, stage_blocks(run, stage))
         state = state_of(snapshot.data, run)
-        flat.params_N.copy_(state[AVERAGE if average else 0])
-        if digest_of(state, flat.spans()) != snapshot.digest:
+        if digest_of(state, _spans(layout)) != snapshot.digest:
             raise BadMessage(f"the weights of stage {stage} are not those that were agreed on")
-        for name, parameter in named_parameters(flat.numbers, flat.blocks):
-            yield name, parameter.detach()
+        values = state[AVERAGE if average else 0]
+        for tensor in layout.tensors:
+            yield tensor.name, values[tensor.start : tensor.stop].view(tensor.shape)
+
+
+def _spans(layout: FlatLayout) -> list[Span]:
+    """Where the pieces of a stage's state lie."""
+    return piece_spans(layout.length, whole=layout.row_blocks())
 
 
 def weights_name(path: Path, run: RunConfig, step: int) -> Path:

@@ -96,9 +96,19 @@ async def test_a_model_with_other_tensors_is_refused_by_name(tmp_path):
 # Real weights
 
 
-def run_of(stages: int, dtype: str) -> RunConfig:
+def run_of(stages: int, kept: str) -> RunConfig:
+    """`kept`: what weights are kept in."""
+    bf16 = kept == "bfloat16"
+    dtype, low = ("float32", "bf16") if bf16 else (kept, "full")
     model = ModelConfig(d_model=8, layers=3, heads=2, sequence_length=8, dtype=dtype)
-    return RunConfig(name="real", stages=stages, model=model, batch=BatchConfig(microbatches=2))
+    return RunConfig(
+        name="real",
+        stages=stages,
+        model=model,
+        batch=BatchConfig(microbatches=2),
+        precision=low,
+        weight_storage=low,
+    )
 
 
 def trained(run: RunConfig, stage: int, steps: range, state: bytes | None = None) -> bytes:
@@ -144,19 +154,22 @@ async def saved(store, run: RunConfig, states: list[bytes]) -> Checkpoint:
     return open_checkpoint(store, identity.folder)
 
 
-@pytest.mark.parametrize(("dtype", "decay"), [("float32", 0.9), ("float32", 0.0), ("float64", 0.0)])
+@pytest.mark.parametrize("kept", ["bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("decay", [0.0, 0.9])
 @pytest.mark.parametrize("stages", [1, 2, 5])
 async def test_training_that_goes_on_in_another_cut_ends_with_the_same_bits(
-    dtype, decay, stages, tmp_path
+    kept, decay, stages, tmp_path
 ):
     optimizer = OptimizerConfig(average_decay=decay)
     before, after = (
-        dataclasses.replace(run_of(count, dtype), optimizer=optimizer) for count in (3, stages)
+        dataclasses.replace(run_of(count, kept), optimizer=optimizer) for count in (3, stages)
     )
     at_3 = [trained(before, stage, range(3)) for stage in range(before.stages)]
 
     checkpoint = await saved(LocalFolder(tmp_path, WRITER), before, at_3)
 
+    for stage in checkpoint.manifest.stages:
+        check_stage(checkpoint.reader(stage), stage)
     for stage in range(after.stages):
         state = b"".join(state_pieces(checkpoint, layout_of(after, stage_blocks(after, stage))))
         resumed = trained(after, stage, range(3, 6), state)
