@@ -8,7 +8,8 @@ to compare, with weights that are rounded to the nearest bfloat16 after each ste
 does. It prints the held-out loss of each, in its own precision.
 
 Then, for each way that a run can have: what a stage's memory is made of, in bytes a parameter, what
-a newcomer downloads, and the processor time of one commit by this optimizer.
+a newcomer downloads; and what a process takes that computes and commits a stage of all blocks of a
+model `--wide-d-model` wide: its memory, the processor time of a commit, and of its hashes.
 """
 # ruff: noqa: N806  shapes are written at the end of names
 
@@ -17,18 +18,23 @@ import json
 import statistics
 import time
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
 
 import side_by_side
 import torch
 from side_by_side import base_run, parser_of, train_side_by_side
 
-from p2pswarm.compute.base import Update
+from p2pswarm.allreduce.plan import Span
+from p2pswarm.compute.base import BackwardSpec, Update
 from p2pswarm.compute.flat_parameters import FlatParameters
-from p2pswarm.compute.optimizer import optimizer_of
 from p2pswarm.compute.precision import precision_of
 from p2pswarm.compute.reference import ReferenceTrainer
-from p2pswarm.config import RunConfig
+from p2pswarm.compute.torch_weights import torch_engine
+from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.models.blocks import block_count
+from p2pswarm.tensors.flat_layout import ITEM_BYTES
 
 CPU = torch.device("cpu")
 NEAREST = "nearest"
@@ -79,26 +85,70 @@ def memory_of(run: RunConfig) -> dict[str, float]:
     return {name: nbytes / count for name, nbytes in found.items()}
 
 
-def commit_s(ways: Mapping[str, RunConfig]) -> dict[str, float]:
-    """The processor time of one commit, the median of some that take turns."""
-    optimizers = {}
-    for name, run in ways.items():
-        flat = FlatParameters(run, range(block_count(run.model)), CPU)
-        flat.draw()
-        optimizers[name] = optimizer_of(run.optimizer, flat)
-    gradient_N = torch.randn(flat.length)
-    took_s: dict[str, list[float]] = {name: [] for name in ways}
+@dataclasses.dataclass(frozen=True, slots=True)
+class Weighed:
+    """What a process of one stage takes."""
+
+    now: float
+    """Its memory after some commits, without what it had before: bytes a parameter."""
+    most: float
+    """The same at its largest."""
+    commit_s: float
+    """The processor time of the optimizer's step, the median."""
+    hash_s: float
+    """Of the digest of weights and moments."""
+
+
+def weighed(run: RunConfig) -> Weighed:
+    """Compute and commit in this process, which does nothing else."""
+    torch.set_num_threads(1)
+    before = _status("VmRSS:")
+    engine = torch_engine(run, 0, CPU, 0)
+    engine.weights.reset(draw=True)
+    count = engine.state_bytes // sum(ITEM_BYTES[dtype] for dtype in run.state_dtypes)
+    tokens_BS = torch.zeros(1, run.model.sequence_length + 1, dtype=torch.int64)
+    commit_s, hash_s = [], []
     for number in range(1, COMMITS + 1):
-        for name, optimizer in optimizers.items():
-            begun_s = time.process_time()
-            optimizer.step(gradient_N, Update(number, 1.0, 1e-4))
-            took_s[name].append(time.process_time() - begun_s)
-    return {name: statistics.median(each[1:]) for name, each in took_s.items()}
+        engine.stage.finish(tokens_BS, {}, BackwardSpec(counting=True, returning=False))
+        reduced = engine.weights.reduction()
+        reduced.reduce(Span(0, reduced.length), [None])
+        begun_s = time.process_time()
+        engine.weights.apply(reduced, Update(number, 1.0, 1e-4))
+        commit_s.append(time.process_time() - begun_s)
+        begun_s = time.process_time()
+        engine.weights.hashes()
+        hash_s.append(time.process_time() - begun_s)
+    times_s = statistics.median(commit_s), statistics.median(hash_s)
+    now, most = _status("VmRSS:") - before, _status("VmHWM:") - before
+    return Weighed(now / count, most / count, *times_s)
+
+
+def _status(field: str) -> int:
+    """A field of this process's status (man 5 proc), in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+def weigh(ways: Mapping[str, RunConfig], d_model: int) -> dict[str, Weighed]:
+    """Weigh a process of each way."""
+    model = ModelConfig(d_model=d_model, layers=4, heads=d_model // 64, sequence_length=16)
+    found = {}
+    for name, way in ways.items():
+        run = dataclasses.replace(way, stages=1, model=model)
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            each = found[name] = pool.submit(weighed, run).result()
+        print(
+            f"a process: {name}: {each.now:.1f} bytes a parameter, {each.most:.1f} at most; a "
+            f"commit {1e3 * each.commit_s:.0f} ms of processor, its hashes {1e3 * each.hash_s:.0f}"
+        )
+    return found
 
 
 def main() -> None:
     """Train all, compare, and weigh."""
-    options = parser_of(__doc__.partition("\n")[0]).parse_args()
+    parser = parser_of(__doc__.partition("\n")[0])
+    parser.add_argument("--wide-d-model", type=int, default=768)
+    options = parser.parse_args()
     ways = ways_of(base_run(options))
     side_by_side.ReferenceTrainer = NearestTrainer  # type: ignore[misc]
     found = train_side_by_side(ways, options)
@@ -110,12 +160,11 @@ def main() -> None:
     for name, parts in memory.items():
         told = ", ".join(f"{part} {nbytes:.2f}" for part, nbytes in parts.items())
         print(f"bytes a parameter: {name}: {told}")
-    took_s = commit_s(ways)
-    for name, seconds in took_s.items():
-        print(f"processor time of a commit: {name} {1e3 * seconds:.1f} ms")
+    processes = weigh(ways, options.wide_d_model)
     if options.json:
         held_out = {name: each.held_out for name, each in found.items()}
-        figures = {"held_out": held_out, "memory": memory, "commit_s": took_s}
+        weights = {name: dataclasses.asdict(each) for name, each in processes.items()}
+        figures = {"held_out": held_out, "memory": memory, "processes": weights}
         options.json.write_text(json.dumps(figures))
 
 

@@ -76,6 +76,7 @@ class Run:
     tie: bool = True
     """Of `hf:`: whether embedding and head stay one tensor."""
     precision: str = "full"
+    weight_storage: str = "full"
     dtype: str = "float32"
     codec: str = "bf16"
     """Of activations and gradients; sums travel raw."""
@@ -105,6 +106,7 @@ steps = {self.steps}
 min_replicas = {self.min_replicas}
 emulated = {text(self.emulated)}
 precision = {text(self.precision)}
+weight_storage = {text(self.weight_storage)}
 [run.model]
 family = {text(self.family)}
 tie = {text(self.tie)}
