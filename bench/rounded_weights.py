@@ -5,7 +5,8 @@
 Four plain loops train the same model on the same microbatches (`side_by_side.py`): in float32; with
 `run.precision = "bf16"`; with `run.weight_storage = "bf16"` besides, which rounds by chance; and,
 to compare, with weights that are rounded to the nearest bfloat16 after each step, which no run
-does. It prints the held-out loss of each, in its own precision.
+does. It prints the held-out loss of each, in its own precision, and the mean training loss of the
+last quarter of the steps, which chance moves less.
 
 Then, for each way that a run can have: what a stage's memory is made of, in bytes a parameter, what
 a newcomer downloads; and what a process takes that computes and commits a stage of all blocks of a
@@ -152,9 +153,12 @@ def main() -> None:
     ways = ways_of(base_run(options))
     side_by_side.ReferenceTrainer = NearestTrainer  # type: ignore[misc]
     found = train_side_by_side(ways, options)
-    full = found["float32"].held_out
+    full = found["float32"]
     for name, each in found.items():
-        print(f"held-out loss: {name} {each.held_out:.5f} ({each.held_out / full - 1:+.3%})")
+        print(
+            f"held-out loss: {name} {each.held_out:.5f} ({each.held_out / full.held_out - 1:+.3%});"
+            f" training, last quarter: {each.late:.5f} ({each.late / full.late - 1:+.3%})"
+        )
     del ways[NEAREST]
     memory = {name: memory_of(run) for name, run in ways.items()}
     for name, parts in memory.items():

@@ -22,8 +22,6 @@ target = "checkpoints"
 every_steps = {every}
 
 [run]
-precision = "{low}"
-weight_storage = "{low}"
 name = "saved"
 stages = {stages}
 steps = {steps}
@@ -61,17 +59,17 @@ def step_of(folder: Path) -> int:
 
 @pytest.fixture
 def run_file(tmp_path, text_folder):
-    def write(**values) -> Path:
+    def write(low="full", **values) -> Path:
         values = {
             "stages": 2,
             "steps": 1_000_000,
             "replicas": 1,
             "every": 3,
             "dtype": "float64",
-            "low": "full",
         } | values
         path = tmp_path / "run.toml"
-        path.write_text(RUN.format(**values))
+        kept = f'[run]\nprecision = "{low}"\nweight_storage = "{low}"\n'
+        path.write_text(RUN.format(**values).replace("[run]\n", kept))
         return path
 
     return write
