@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.flat_parameters import FlatParameters, Segment
 from p2pswarm.config import RunConfig
 from p2pswarm.models.base import Value
 from p2pswarm.models.boundary import Boundary, boundaries
@@ -78,11 +78,10 @@ class Bfloat16(Precision):
         self._run = made(_with_weights)
         self._copy_N = flat.params_N.to(torch.bfloat16)  # themselves, if they are that already
         self._copied = flat.params_N._version  # noqa: SLF001  how often it was changed in place
+        self._widened: list[tuple[Tensor, Tensor]] = []
+        """What is no matrix and is kept in bfloat16; and its copy in float32."""
         self.parameters = [
-            self._copy_N[s.start : s.stop].view(p.shape).requires_grad_()
-            if p.dim() >= MATRIX
-            else as_float32(p)
-            for s, p in zip(flat.segments, flat.parameters, strict=True)
+            self._leaf(p, s) for s, p in zip(flat.segments, flat.parameters, strict=True)
         ]
         self.weight_storages = frozenset(
             x.untyped_storage().data_ptr() for x in (flat.params_N, self._copy_N, *self.parameters)
@@ -96,6 +95,17 @@ class Bfloat16(Precision):
             for block in flat.blocks
         }
         self._numbers = {block: number for number, block in enumerate(flat.blocks)}
+
+    def _leaf(self, parameter: nn.Parameter, place: Segment) -> Tensor:
+        """What a block computes with instead of a parameter."""
+        if parameter.dim() >= MATRIX:
+            part = self._copy_N[place.start : place.stop]
+            return part.view(parameter.shape).requires_grad_()
+        if parameter.dtype != torch.bfloat16:
+            return parameter
+        leaf = parameter.detach().float().requires_grad_()
+        self._widened.append((parameter, leaf))
+        return leaf
 
     def run(self, value: Value, chance: Chance | None) -> Value:
         """See `Precision`."""
@@ -111,21 +121,13 @@ class Bfloat16(Precision):
             return
         if self._copy_N is not self._flat.params_N:
             self._copy_N.copy_(self._flat.params_N)
-        for kept, leaf in zip(self._flat.parameters, self.parameters, strict=True):
-            if leaf.dtype != self._copy_N.dtype and leaf is not kept:
-                leaf.copy_(kept)
+        for kept, leaf in self._widened:
+            leaf.copy_(kept)
         self._copied = version
 
     def _call(self, block: nn.Module, value: Value) -> Value:
         made: Value = self._run(block, self._named[block], value)
         return in_dtypes_of(made, self._given[self._numbers[block]])
-
-
-def as_float32(parameter: nn.Parameter) -> Tensor:
-    """A parameter as a leaf in float32: itself if it is that already, else a copy."""
-    if parameter.dtype != torch.bfloat16:
-        return parameter
-    return parameter.detach().float().requires_grad_()
 
 
 def _with_weights(block: nn.Module, weights: Mapping[str, Tensor], value: Value) -> Value:
