@@ -22,7 +22,6 @@ from p2pswarm.checkpoint.loading import state_pieces
 from p2pswarm.checkpoint.manifest import CheckpointManifest, Cursor
 from p2pswarm.checkpoint.names import CheckpointId
 from p2pswarm.checkpoint.saving import on_thread, save_stage
-from p2pswarm.checkpoint.stage_file import state_bytes
 from p2pswarm.checkpoint.stage_writing import StageToSave, write_manifest
 from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.checkpoint.targets import open_store
@@ -76,7 +75,7 @@ async def watch(late_s: list[float]) -> None:
 
 def made_state(layout: FlatLayout) -> memoryview:
     """A state without gaps, of bytes that differ from page to page."""
-    state = bytearray(state_bytes(layout))
+    state = bytearray(layout.state_bytes)
     for offset in range(0, len(state), 4096):
         state[offset : offset + 8] = offset.to_bytes(8, "little")
     return memoryview(state)
@@ -88,7 +87,9 @@ def peak_mb() -> float:
 
 async def measure(mb: int, folder: Path) -> dict[str, float]:
     matrices = max(1, round(mb * MB / 3 / 4 / WIDTH**2))
-    layout = flat_layout("float32", [(f"blocks.0.w{i}", (WIDTH, WIDTH)) for i in range(matrices)])
+    layout = flat_layout(
+        ("float32",) * 3, [(f"blocks.0.w{i}", (WIDTH, WIDTH)) for i in range(matrices)]
+    )
     state = made_state(layout)
     hasher = StateHasher(layout)
     hasher.update(state)

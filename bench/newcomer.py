@@ -54,6 +54,7 @@ sys.path.insert(0, str(ROOT))
 from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.progress.events import Event, Stepped
 from p2pswarm.roles.weights_file import state_sizes
+from p2pswarm.state.host_state import StateSize
 from p2pswarm.tensors.state_tree import PIECE_VALUES
 from tests.wanlab.lab import Lab, LabUnavailable
 from tests.wanlab.link import Link
@@ -62,7 +63,6 @@ SERVE = '[serve]\nthreads = 1\ndevice = "cpu"\n'
 WAITING = (sys.executable, str(ROOT / "bench" / "waiting_node.py"))
 SAMPLE_S = 0.1
 RESTORED = re.compile(r"taken from the folder `state`: (\d+)")
-PIECE_STATE_BYTES = 3 * PIECE_VALUES * 4  # weights and both moments, float32
 PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
 BEGUN_BYTES = 1_000_000  # of the download: the link to the trainer carries less
 
@@ -264,11 +264,14 @@ def measure(options: argparse.Namespace) -> Measured:
         rows=1,
         microbatches=options.microbatches,
         family=FAMILY if options.gpu else "gpt",
+        precision=options.weights,
+        weight_storage=options.weights,
     )
     model = ModelConfig(
         d_model=run.d_model, layers=run.layers, heads=max(1, run.d_model // 64), sequence_length=64
     )
-    (size,) = state_sizes(RunConfig(stages=1, model=model))
+    low = {"precision": options.weights, "weight_storage": options.weights}
+    (size,) = state_sizes(RunConfig(stages=1, model=model, **low))
     newcomer = FIRST_SERVER + options.donors
     link = Link(rate_bits_per_s=options.rate_mbit * 1e6, delay_s=options.rtt_ms / 2e3)
     with Lab(newcomer + 1, link) as lab:
@@ -297,14 +300,14 @@ def measure(options: argparse.Namespace) -> Measured:
             steps.until(steps.count + 1)  # the one that it began to serve in
             busy = (busy_before, processors.sample())
     links = options.donors * options.rate_mbit * 1e6
-    found = figures(lives, steps, size.nbytes, links, statistics.median(before), busy)
+    found = figures(lives, steps, size, links, statistics.median(before), busy)
     return replace(found, donors_grew_mb=grew_mb)
 
 
 def figures(
     lives: Sequence[Life],
     steps: Steps,
-    state_bytes: int,
+    size: StateSize,
     links: float,
     before_s: float,
     busy: tuple[float, float],
@@ -315,7 +318,8 @@ def figures(
     meanwhile = steps.lengths_s(lives[0].begun_s, lives[-1].ended_s)
     mean_s = statistics.mean(meanwhile) if meanwhile else before_s
     again = lives[1:]
-    restored = sum(life.restored for life in again) * PIECE_STATE_BYTES
+    state_bytes = size.nbytes
+    restored = sum(life.restored for life in again) * PIECE_VALUES * sum(size.item_bytes)
     return Measured(
         state_bytes=state_bytes,
         came_bytes=bytes_,
@@ -378,6 +382,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rtt-ms", type=float, default=40.0)
     parser.add_argument("--d-model", type=int, default=512, help="1024 with 7 layers: 1 GB")
     parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument(
+        "--weights", default="full", choices=["full", "bf16"], help="what they are kept in"
+    )
     parser.add_argument("--microbatches", type=int, default=48, help="a step; 64 tokens each")
     parser.add_argument(
         "--gpu",

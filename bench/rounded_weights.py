@@ -1,104 +1,175 @@
-"""What weights in bfloat16 would cost in quality: rounded to the nearest, and by chance.
+"""What weights in bfloat16 cost in quality and time, and what they save in memory.
 
-    python bench/rounded_weights.py --text docs --d-model 128 --layers 2 --steps 300
+    python bench/rounded_weights.py --text docs --suffixes .md --d-model 128 --layers 4
 
-Three plain loops train the same model on the same microbatches (`side_by_side.py`): with float32
-weights, with weights that are rounded to the nearest bfloat16 after each step, and with weights
-that are rounded up or down by a hash of step and place, as often as each is near. Moments and
-gradient sums are float32 in all three. It prints the held-out loss of each. The memory of the
-weights is float32 here: no run has this yet, and this says whether it would be worth having.
+Four plain loops train the same model on the same microbatches (`side_by_side.py`): in float32; with
+`run.precision = "bf16"`; with `run.weight_storage = "bf16"` besides, which rounds by chance; and,
+to compare, with weights that are rounded to the nearest bfloat16 after each step, which no run
+does. It prints the held-out loss of each, in its own precision, and the mean training loss of the
+last quarter of the steps, which chance moves less.
 
-Source:  the rounding as in Gupta et al., "Deep Learning with Limited Numerical Precision", 2015;
-         the hash is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+Then, for each way that a run can have: what a stage's memory is made of, in bytes a parameter, what
+a newcomer downloads; and what a process takes that computes and commits a stage of all blocks of a
+model `--wide-d-model` wide: its memory, the processor time of a commit, and of its hashes.
 """
-# ruff: noqa: N803, N806  shapes are written at the end of names
+# ruff: noqa: N806  shapes are written at the end of names
 
 import dataclasses
 import json
-from collections.abc import Callable
+import statistics
+import time
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
 
 import side_by_side
 import torch
 from side_by_side import base_run, parser_of, train_side_by_side
-from torch import Tensor
 
+from p2pswarm.allreduce.plan import Span
+from p2pswarm.compute.base import BackwardSpec, Update
+from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.precision import precision_of
 from p2pswarm.compute.reference import ReferenceTrainer
-from p2pswarm.config import RunConfig
+from p2pswarm.compute.torch_weights import torch_engine
+from p2pswarm.config import ModelConfig, RunConfig
+from p2pswarm.models.blocks import block_count
+from p2pswarm.tensors.flat_layout import ITEM_BYTES
 
-FIRST, SECOND = 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64)
-STEP = 0x9E3779B97F4A7C15 - (1 << 64)
-LOW_BITS = 0xFFFF  # of a float32 that a bfloat16 does not have
-NOT_FINITE = 0x7F800000
-
-
-def nearest(x_N: Tensor, _step: int) -> None:
-    """Round to the nearest bfloat16."""
-    x_N.copy_(x_N.to(torch.bfloat16))
+CPU = torch.device("cpu")
+NEAREST = "nearest"
+COMMITS = 9
 
 
-def stochastic(x_N: Tensor, step: int) -> None:
-    """Round to one of the two bfloat16 beside each value; in the mean it stays what it is."""
-    bits_N = x_N.view(torch.int32)
-    word_N = torch.arange(len(x_N)) * STEP + (step << 40)
-    for shift, factor in ((30, FIRST), (27, SECOND)):
-        word_N = (word_N ^ (word_N >> shift & (1 << (64 - shift)) - 1)) * factor
-    chance_N = (word_N >> 40 & LOW_BITS).to(torch.int32)
-    rounded_N = bits_N + chance_N & ~LOW_BITS
-    bits_N.copy_(torch.where(bits_N & NOT_FINITE == NOT_FINITE, bits_N, rounded_N))
-
-
-class RoundedTrainer(ReferenceTrainer):
-    """The plain loop, with weights that are rounded after each step."""
+class NearestTrainer(ReferenceTrainer):
+    """The plain loop; a run of that name has its weights rounded to the nearest after each step."""
 
     def __init__(self, run: RunConfig, device: torch.device | None = None) -> None:
-        """`run.name` says how."""
         super().__init__(run, device)
-        ways: dict[str, Callable[[Tensor, int], None]] = {
-            "nearest": nearest,
-            "stochastic": stochastic,
-        }
-        self._round = ways.get(run.name)
+        self._nearest = run.name == NEAREST
 
     def apply(self, scale: float, learning_rate: float) -> None:
         """Update, and round."""
         super().apply(scale, learning_rate)
-        if self._round is not None:
+        if self._nearest:
             with torch.no_grad():
-                self._round(self.flat.params_N, self.version)
+                self.flat.params_N.copy_(self.flat.params_N.to(torch.bfloat16))
 
 
-def check_rounding() -> None:
-    """Stop unless the mean of roundings is the value, and they are its neighbours."""
-    value_N = torch.linspace(-3.0, 3.0, 1001)
-    total_N, rounds = torch.zeros(1001, dtype=torch.float64), 4000
-    for step in range(rounds):
-        found_N = value_N.clone()
-        stochastic(found_N, step)
-        assert torch.equal(found_N, found_N.to(torch.bfloat16).to(torch.float32))
-        total_N += found_N
-    gap_N = value_N.abs() * 2.0**-7 + 1e-9  # at most between two neighbours
-    assert ((total_N / rounds - value_N).abs() < 5 * gap_N / rounds**0.5).all()
-    kept = torch.tensor([0.0, 1.0, -0.5, torch.inf, -torch.inf, torch.nan])
-    again = kept.clone()
-    stochastic(again, 1)
-    assert torch.equal(kept.view(torch.int32), again.view(torch.int32))
+def ways_of(run: RunConfig) -> dict[str, RunConfig]:
+    """The four ways, by their names."""
+    low = dataclasses.replace(run, precision="bf16")
+    return {
+        "float32": run,
+        "bf16": low,
+        "by chance": dataclasses.replace(low, weight_storage="bf16"),
+        NEAREST: dataclasses.replace(low, name=NEAREST),
+    }
+
+
+def memory_of(run: RunConfig) -> dict[str, float]:
+    """The tensors of one stage that has all blocks, in bytes a parameter."""
+    flat = FlatParameters(run, range(block_count(run.model)), CPU)
+    count = sum(p.numel() for p in flat.parameters)
+    found = {
+        "weights": flat.params_N.nbytes,
+        "moments": flat.exp_avg_N.nbytes + flat.exp_avg_sq_N.nbytes,
+        "sum": flat.sum_N.nbytes,
+        "average of sums": flat.sum_N.nbytes,  # as `GradientMemory` takes it
+    }
+    own = {x.untyped_storage().data_ptr() for x in (*flat.state(), flat.sum_N)}
+    leaves = [leaf.untyped_storage() for leaf in precision_of(run, flat).parameters]
+    copies = {each.data_ptr(): each.nbytes() for each in leaves if each.data_ptr() not in own}
+    found["copies to compute with"] = sum(copies.values())
+    found["newcomer downloads"] = sum(x_N.nbytes for x_N in flat.state())
+    return {name: nbytes / count for name, nbytes in found.items()}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Weighed:
+    """What a process of one stage takes."""
+
+    now: float
+    """Its memory after some commits, without what it had before: bytes a parameter."""
+    most: float
+    """The same at its largest."""
+    commit_s: float
+    """The processor time of the optimizer's step, the median."""
+    hash_s: float
+    """Of the digest of weights and moments."""
+
+
+def weighed(run: RunConfig) -> Weighed:
+    """Compute and commit in this process, which does nothing else."""
+    torch.set_num_threads(1)
+    before = _status("VmRSS:")
+    engine = torch_engine(run, 0, CPU, 0)
+    engine.weights.reset(draw=True)
+    count = engine.state_bytes // sum(ITEM_BYTES[dtype] for dtype in run.state_dtypes)
+    tokens_BS = torch.zeros(1, run.model.sequence_length + 1, dtype=torch.int64)
+    commit_s, hash_s = [], []
+    for number in range(1, COMMITS + 1):
+        engine.stage.finish(tokens_BS, {}, BackwardSpec(counting=True, returning=False))
+        reduced = engine.weights.reduction()
+        reduced.reduce(Span(0, reduced.length), [None])
+        begun_s = time.process_time()
+        engine.weights.apply(reduced, Update(number, 1.0, 1e-4))
+        commit_s.append(time.process_time() - begun_s)
+        begun_s = time.process_time()
+        engine.weights.hashes()
+        hash_s.append(time.process_time() - begun_s)
+    times_s = statistics.median(commit_s), statistics.median(hash_s)
+    now, most = _status("VmRSS:") - before, _status("VmHWM:") - before
+    return Weighed(now / count, most / count, *times_s)
+
+
+def _status(field: str) -> int:
+    """A field of this process's status (man 5 proc), in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+def weigh(ways: Mapping[str, RunConfig], d_model: int) -> dict[str, Weighed]:
+    """Weigh a process of each way."""
+    model = ModelConfig(d_model=d_model, layers=4, heads=d_model // 64, sequence_length=16)
+    found = {}
+    for name, way in ways.items():
+        run = dataclasses.replace(way, stages=1, model=model)
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            each = found[name] = pool.submit(weighed, run).result()
+        print(
+            f"a process: {name}: {each.now:.1f} bytes a parameter, {each.most:.1f} at most; a "
+            f"commit {1e3 * each.commit_s:.0f} ms of processor, its hashes {1e3 * each.hash_s:.0f}"
+        )
+    return found
 
 
 def main() -> None:
-    """Train all three, and compare."""
-    options = parser_of(__doc__.partition("\n")[0]).parse_args()
-    check_rounding()
-    run = base_run(options)
-    ways = {
-        name: dataclasses.replace(run, name=name) for name in ("float32", "nearest", "stochastic")
-    }
-    side_by_side.ReferenceTrainer = RoundedTrainer  # type: ignore[misc]
+    """Train all, compare, and weigh."""
+    parser = parser_of(__doc__.partition("\n")[0])
+    parser.add_argument("--wide-d-model", type=int, default=768)
+    options = parser.parse_args()
+    ways = ways_of(base_run(options))
+    side_by_side.ReferenceTrainer = NearestTrainer  # type: ignore[misc]
     found = train_side_by_side(ways, options)
-    full = found["float32"].held_out
+    full = found["float32"]
     for name, each in found.items():
-        print(f"held-out loss: {name} {each.held_out:.5f} ({each.held_out / full - 1:+.3%})")
+        print(
+            f"held-out loss: {name} {each.held_out:.5f} ({each.held_out / full.held_out - 1:+.3%});"
+            f" training, last quarter: {each.late:.5f} ({each.late / full.late - 1:+.3%})"
+        )
+    del ways[NEAREST]
+    memory = {name: memory_of(run) for name, run in ways.items()}
+    for name, parts in memory.items():
+        told = ", ".join(f"{part} {nbytes:.2f}" for part, nbytes in parts.items())
+        print(f"bytes a parameter: {name}: {told}")
+    processes = weigh(ways, options.wide_d_model)
     if options.json:
-        options.json.write_text(json.dumps({name: e.held_out for name, e in found.items()}))
+        held_out = {name: each.held_out for name, each in found.items()}
+        weights = {name: dataclasses.asdict(each) for name, each in processes.items()}
+        figures = {"held_out": held_out, "memory": memory, "processes": weights}
+        options.json.write_text(json.dumps(figures))
 
 
 if __name__ == "__main__":

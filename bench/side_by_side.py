@@ -33,6 +33,8 @@ class Outcome:
 
     held_out: float
     """Nats a token, in the run's own precision."""
+    late: float
+    """The mean training loss of the last quarter of the steps."""
     step_s: float
     """The median."""
 
@@ -41,6 +43,7 @@ def base_run(options: argparse.Namespace) -> RunConfig:
     """The run that the options describe."""
     return RunConfig(
         steps=options.steps,
+        seed=options.seed,
         model=ModelConfig(
             d_model=options.d_model,
             layers=options.layers,
@@ -81,7 +84,11 @@ def train_side_by_side(
             told = "  ".join(f"{name} {loss:.4f}" for name, loss in mean.items())
             print(f"step {step + 1}: {told}", flush=True)
     return {
-        name: Outcome(_held_out(loop, corpus), statistics.median(took_s[name]))
+        name: Outcome(
+            _held_out(loop, corpus),
+            statistics.fmean(losses[name][3 * options.steps // 4 :]),
+            statistics.median(took_s[name]),
+        )
         for name, loop in loops.items()
     }
 
@@ -97,6 +104,7 @@ def parser_of(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--text", type=Path, required=True, help="as train.data")
     parser.add_argument("--suffixes", nargs="*", default=[])
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--d-model", type=int, default=512)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--sequence-length", type=int, default=128)

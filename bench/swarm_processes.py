@@ -76,6 +76,7 @@ class Run:
     tie: bool | None = None
     """Whether embedding and head are one tensor; None: as the model says."""
     precision: str = "full"
+    weight_storage: str = "full"
     dtype: str = "float32"
     codec: str = "bf16"
     """Of activations and gradients; sums travel raw."""
@@ -105,6 +106,7 @@ steps = {self.steps}
 min_replicas = {self.min_replicas}
 emulated = {text(self.emulated)}
 precision = {text(self.precision)}
+weight_storage = {text(self.weight_storage)}
 [run.model]
 family = {text(self.family)}
 {"" if self.tie is None else f"tie = {text(self.tie)}"}

@@ -199,6 +199,9 @@ class RunConfig:
     """The owner's public key in hexadecimal, for a closed run; `train.closed` fills it in."""
     precision: Annotated[str, OneOf("full", "bf16")] = "full"
     """What blocks compute in: the model's dtype, or bfloat16 by autocast (docs/precision.md)."""
+    weight_storage: Annotated[str, OneOf("full", "bf16")] = "full"
+    """What weights are kept in: the model's dtype; or bfloat16, rounded by chance after each step,
+    for precision "bf16": 4 bytes a parameter fewer, for a little loss (docs/precision.md)."""
     spot_check_share: Share = 0.0
     """The share of microbatches that two servers compute, to find one that computes wrong."""
     emulated: bool = False
@@ -214,6 +217,13 @@ class RunConfig:
         """The two stages that have the tied tensor in common; None if no two have."""
         return (0, self.stages - 1) if self.model.tie and self.stages > 1 else None
 
+    @property
+    def state_dtypes(self) -> tuple[str, ...]:
+        """The dtype of each tensor of a stage's state: weights, two moments, perhaps an average."""
+        wide = self.model.dtype
+        weights = "bfloat16" if self.weight_storage == "bf16" else wide
+        return weights, *(wide,) * (self.optimizer.state_tensors - 1)
+
     def __post_init__(self) -> None:
         if self.owner and not OWNER.fullmatch(self.owner):
             raise ValueError("owner is a public key: 64 digits from 0 to 9 and a to f")
@@ -223,6 +233,11 @@ class RunConfig:
             raise ValueError(
                 "precision bf16 differs between kinds of processors as much as a fault might: set "
                 "spot_check_share to 0, or precision to full"
+            )
+        if self.weight_storage == "bf16" and self.precision != "bf16":
+            raise ValueError(
+                "weight_storage bf16 saves nothing where blocks compute from a float32 copy: set "
+                "precision to bf16, too, or weight_storage to full"
             )
         if self.cut and len(self.cut) != self.stages:
             raise ValueError(

@@ -36,6 +36,7 @@ RENAMED = {
     **dict.fromkeys(("vocab", "vocab_size"), "vocabulary"),
     **dict.fromkeys(("torch_dtype",), "dtype"),
     **dict.fromkeys(("amp", "autocast", "mixed_precision", "compute_dtype"), "precision"),
+    **dict.fromkeys(("stochastic_rounding", "param_dtype", "weight_dtype"), "weight_storage"),
     **dict.fromkeys(("micro_batches", "num_microbatches", "grad_accum"), "microbatches"),
     **dict.fromkeys(("microbatch_size", "micro_batch_size"), "rows"),
     **dict.fromkeys(("eval_every", "eval_interval", "eval_steps"), "evaluate_every"),

@@ -81,6 +81,8 @@ def _run_rows(run: RunConfig) -> list[Row]:
     last = f"{learning_rate(run, last_step):g} at step {last_step}, {rate.schedule}"
     kind = "a rehearsal that learns nothing, " if run.emulated else ""
     computed = "" if run.precision == "full" else f", computed in {run.precision}"
+    if run.weight_storage != "full":
+        computed += f", weights kept in {run.weight_storage} and rounded by chance"
     cut = f"stages: {run.stages}, servers of each: {run.min_replicas} or more"
     return [
         ("run", f"{run.name!r}, {kind}{cut}"),

@@ -63,6 +63,18 @@ def test_a_trainer_tells_the_run_and_its_files():
     assert shown["weights"] == "not written"
 
 
+def test_a_trainer_tells_what_blocks_compute_in_and_what_weights_are_kept_in():
+    low = {"precision": "bf16", "weight_storage": "bf16"}
+
+    shown = [
+        rows(NodeConfig(role="trainer", run=RunConfig(**each)))["model"].partition("float32")[2]
+        for each in ({}, {"precision": "bf16"}, low)
+    ]
+
+    computed = ", computed in bf16"
+    assert shown == ["", computed, f"{computed}, weights kept in bf16 and rounded by chance"]
+
+
 def test_a_trainers_files_are_tried(tmp_path):
     (tmp_path / "text").write_text("some")
     good = TrainConfig(data=tmp_path / "text", weights=tmp_path / "w")

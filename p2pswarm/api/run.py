@@ -45,6 +45,8 @@ class RunSettings(TypedDict, total=False):
     """The public key of the owner, in hexadecimal, if the run is closed (docs/closed_runs.md)."""
     precision: str
     """What blocks compute in: "full", the model's dtype, or "bf16" (docs/precision.md)."""
+    weight_storage: str
+    """What weights are kept in: "full", the model's dtype, or "bf16" (docs/precision.md)."""
     spot_check_share: float
     """The share of microbatches that are computed twice, to find servers that compute wrong."""
     emulated: bool

@@ -51,13 +51,13 @@ def _hash_tensors(
 ) -> None:
     """Feed the tensors in order: to the file's hash as they are, to the state's with the gaps."""
     whole, state = hashers
-    for kind in kinds(layout):
+    for kind, item_bytes in zip(kinds(layout), layout.item_bytes, strict=True):
         at = 0
         for tensor in layout.tensors:
-            state.update(bytes((tensor.start - at) * layout.item_bytes))
+            state.update(bytes((tensor.start - at) * item_bytes))
             place = tensors[kind + tensor.name]
             for part in reader.read(place.offset, place.nbytes):
                 whole.update(part)
                 state.update(part)
             at = tensor.stop
-        state.update(bytes((layout.length - at) * layout.item_bytes))
+        state.update(bytes((layout.length - at) * item_bytes))

@@ -17,6 +17,7 @@ from p2pswarm.errors import OtherCheckpoint
 from p2pswarm.ids import PeerId
 from p2pswarm.swarm.schedule import learning_rate
 
+SAME_RUN = ("seed", "emulated", "precision", "weight_storage")
 SAME_BATCH = ("microbatches", "rows", "samples")  # what decides which samples a step has
 
 
@@ -60,7 +61,7 @@ def check(signed: SignedManifest, wanted: Wanted) -> None:
 def differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
     """The settings that decide the bits of the weights and are not the same, one line each."""
     pairs: list[tuple[str, object, object]] = [
-        (n, getattr(there, n), getattr(here, n)) for n in ("seed", "emulated", "precision")
+        (n, getattr(there, n), getattr(here, n)) for n in SAME_RUN
     ]
     for table in ("model", "optimizer"):
         one, other = getattr(there, table), getattr(here, table)

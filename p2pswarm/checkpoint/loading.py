@@ -16,7 +16,7 @@ from p2pswarm.checkpoint.manifest import CheckpointManifest, SavedStage
 from p2pswarm.checkpoint.pieces import PieceReader
 from p2pswarm.checkpoint.stage_file import KINDS, TensorInFile, kinds
 from p2pswarm.errors import OtherCheckpoint
-from p2pswarm.tensors.flat_layout import FlatLayout, FlatTensor
+from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout, FlatTensor
 
 GATHER_BYTES = 256 << 10  # a hundred small parameters, and the gaps beside them
 
@@ -47,14 +47,14 @@ def state_pieces(
 def _state_parts(checkpoint: Checkpoint, layout: FlatLayout) -> Iterator[memoryview | bytes]:
     """The bytes of the state, in parts of any size."""
     files = _StageFiles(checkpoint)
-    for kind in kinds(layout):
-        at = 0
+    for kind, dtype in zip(kinds(layout), layout.dtypes, strict=True):
+        at, item_bytes = 0, ITEM_BYTES[dtype]
         for tensor in layout.tensors:
-            yield bytes((tensor.start - at) * layout.item_bytes)
-            reader, place = files.find(kind, tensor, layout.dtype)
+            yield bytes((tensor.start - at) * item_bytes)
+            reader, place = files.find(kind, tensor, dtype)
             yield from reader.read(place.offset, place.nbytes)
             at = tensor.stop
-        yield bytes((layout.length - at) * layout.item_bytes)
+        yield bytes((layout.length - at) * item_bytes)
 
 
 def stage_of_cut(manifest: CheckpointManifest, blocks: range) -> SavedStage | None:

@@ -23,7 +23,7 @@ from p2pswarm.tensors.flat_layout import ITEM_BYTES, STATE_TENSORS, FlatLayout, 
 KINDS = ("", "exp_avg.", "exp_avg_sq.", "average.")
 """What stands before a parameter's name: nothing for weights, torch's names for moments; the last
 for an average of the weights, if the run has one."""
-DTYPE_NAMES = {"float32": "F32", "float64": "F64"}
+DTYPE_NAMES = {"bfloat16": "BF16", "float32": "F32", "float64": "F64"}
 DTYPES_BY_NAME = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 LENGTH_BYTES = 8  # the header's length, a little-endian u64
 HEADER_BYTES_MAX = 16 << 20  # 100,000 tensors; the format allows 100 MB
@@ -43,23 +43,18 @@ class TensorInFile:
 
 def kinds(layout: FlatLayout) -> tuple[str, ...]:
     """What stands before the names of a state's tensors."""
-    return KINDS[: layout.buffers]
-
-
-def state_bytes(layout: FlatLayout) -> int:
-    """The size of a stage's state in memory, gaps included."""
-    return layout.buffers * layout.length * layout.item_bytes
+    return KINDS[: len(layout.dtypes)]
 
 
 def header_of(layout: FlatLayout, about: Mapping[str, str]) -> bytes:
     """The first bytes of the file: the header and its length."""
     entries: dict[str, object] = {"__metadata__": dict(about)}
     offset = 0
-    for kind in kinds(layout):
+    for kind, dtype in zip(kinds(layout), layout.dtypes, strict=True):
         for tensor in layout.tensors:
-            end = offset + (tensor.stop - tensor.start) * layout.item_bytes
+            end = offset + (tensor.stop - tensor.start) * ITEM_BYTES[dtype]
             entries[kind + tensor.name] = {
-                "dtype": DTYPE_NAMES[layout.dtype],
+                "dtype": DTYPE_NAMES[dtype],
                 "shape": list(tensor.shape),
                 "data_offsets": [offset, end],
             }
@@ -72,7 +67,7 @@ def header_of(layout: FlatLayout, about: Mapping[str, str]) -> bytes:
 def file_bytes(layout: FlatLayout, header_bytes: int) -> int:
     """The size of the file, with a header of `header_bytes`."""
     elements = sum(tensor.stop - tensor.start for tensor in layout.tensors)
-    return header_bytes + layout.buffers * elements * layout.item_bytes
+    return header_bytes + elements * sum(layout.item_bytes)
 
 
 class StageFileEncoder:
@@ -80,7 +75,7 @@ class StageFileEncoder:
 
     def __init__(self, layout: FlatLayout) -> None:
         self._spans = deque(_tensor_spans(layout))
-        self._total = state_bytes(layout)
+        self._total = layout.state_bytes
         self._taken = 0
 
     def encode(self, piece: memoryview) -> list[memoryview]:
@@ -120,7 +115,7 @@ class StageFileDecoder:
 
     def __init__(self, layout: FlatLayout) -> None:
         self._spans = deque(_tensor_spans(layout))
-        self._total = state_bytes(layout)
+        self._total = layout.state_bytes
         self._at = 0
 
     def decode(self, data: memoryview) -> Iterator[memoryview]:
@@ -145,12 +140,12 @@ class StageFileDecoder:
 
 def _tensor_spans(layout: FlatLayout) -> Iterator[tuple[int, int]]:
     """Where the parameters lie in the state, in bytes: start and stop of each."""
-    for kind in range(layout.buffers):
-        base = kind * layout.length
+    base = 0
+    for item_bytes in layout.item_bytes:
         for tensor in layout.tensors:
             if tensor.stop > tensor.start:
-                start, stop = base + tensor.start, base + tensor.stop
-                yield start * layout.item_bytes, stop * layout.item_bytes
+                yield base + tensor.start * item_bytes, base + tensor.stop * item_bytes
+        base += layout.length * item_bytes
 
 
 def header_length(first: bytes, size: int) -> int:
@@ -184,13 +179,17 @@ def tensors_in(header: bytes, size: int) -> dict[str, TensorInFile]:
 def layout_in(tensors: Mapping[str, TensorInFile]) -> FlatLayout:
     """The layout of the state that a file was made of, from its tensors in the file's order."""
     ordered = sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].nbytes))
-    weights = [(name, t) for name, t in ordered if not name.startswith(KINDS[1:])]
-    dtypes = {tensor.dtype for tensor in tensors.values()}
+    weights = [(name, t.shape) for name, t in ordered if not name.startswith(KINDS[1:])]
     buffers = len(KINDS) if any(name.startswith(KINDS[-1]) for name in tensors) else STATE_TENSORS
-    shaped = [(name, t.shape) for name, t in weights]
-    layout = flat_layout(next(iter(dtypes), "float32"), shaped, buffers)
-    shapes = {kind + t.name: t.shape for kind in kinds(layout) for t in layout.tensors}
-    if len(dtypes) > 1 or shapes != {name: tensor.shape for name, tensor in tensors.items()}:
+    firsts = [tensors.get(kind + name) for name, _ in weights[:1] for kind in KINDS[:buffers]]
+    dtypes = [first.dtype for first in firsts if first is not None] or ["float32"] * buffers
+    layout = flat_layout(dtypes, weights)
+    whole = {
+        kind + t.name: (dtype, t.shape)
+        for kind, dtype in zip(kinds(layout), dtypes, strict=True)
+        for t in layout.tensors
+    }
+    if whole != {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}:
         raise BadCheckpoint("a stage's file whose weights and moments do not belong together")
     return layout
 

@@ -8,6 +8,7 @@ Units:   bytes; pieces in elements.
 """
 
 import hashlib
+from collections import deque
 
 from p2pswarm.tensors.flat_layout import FlatLayout
 from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_spans, root_of
@@ -17,25 +18,26 @@ class StateHasher:
     """Takes the bytes of a state in order, gaps included."""
 
     def __init__(self, layout: FlatLayout, piece_values: int = PIECE_VALUES) -> None:
-        self._tensor_bytes = layout.length * layout.item_bytes
         spans = piece_spans(layout.length, piece_values, layout.row_blocks())
-        self._stops = [stop * layout.item_bytes for _, stop in spans]
         self._pieces = [hashlib.sha256() for _ in spans]
-        self._number = 0
-        self._bytes = layout.buffers * self._tensor_bytes
-        self._taken = 0
+        sizes = [
+            (piece, (stop - start) * item_bytes)
+            for item_bytes in layout.item_bytes
+            for piece, (start, stop) in enumerate(spans)
+        ]
+        self._parts = deque((piece, nbytes) for piece, nbytes in sizes if nbytes)
+        """What is still to come: which piece, and how much of it."""
 
     def update(self, data: bytes | memoryview) -> None:
         """Take the next bytes; at most as many as the state has."""
         view = memoryview(data).cast("B")
-        assert self._taken + view.nbytes <= self._bytes, "the layout's size"
         while view.nbytes:
-            part = view[: self._stops[self._number] - self._taken % self._tensor_bytes]
-            self._pieces[self._number].update(part)
-            self._taken += part.nbytes
-            view = view[part.nbytes :]
-            if self._taken % self._tensor_bytes in (0, self._stops[self._number]):
-                self._number = (self._number + 1) % len(self._pieces)
+            assert self._parts, "the layout's size"
+            piece, nbytes = self._parts.popleft()
+            part, view = view[:nbytes], view[nbytes:]
+            self._pieces[piece].update(part)
+            if part.nbytes < nbytes:
+                self._parts.appendleft((piece, nbytes - part.nbytes))
 
     def digest(self) -> bytes:
         """The digest of the whole state."""

@@ -1,9 +1,10 @@
 """AdamW on flat memory, with operations that every processor rounds alike.
 
 The optimizer uses only operations that IEEE 754 rounds exactly once, in a fixed order: replicas on
-different processors stay bit-identical as long as they are given the same bytes.
+different processors stay bit-identical as long as they are given the same bytes. Weights that are
+kept in bfloat16 are changed in float32, a chunk at a time, and then rounded (`rounding.py`).
 
-Units:   elements of the run's dtype.
+Units:   elements.
 Shapes:  N elements in a stage, C elements in a chunk.
 Errors:  ValueError when a gradient does not fit.
 Source:  AdamW, arXiv 1711.05101, as torch.optim.AdamW computes it.
@@ -20,25 +21,25 @@ from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.config import OptimizerConfig
 
 CHUNK_VALUES = 1 << 17  # elements at a time: 0.5 MiB of float32, and few calls
+GPU_CHUNK_VALUES = 1 << 24  # 64 MiB: a GPU wants large launches
 
 
 class AdamW:
     """Decoupled weight decay, on flat memory."""
 
     def __init__(
-        self, config: OptimizerConfig, flat: FlatParameters, chunk_values: int = CHUNK_VALUES
+        self, config: OptimizerConfig, flat: FlatParameters, chunk_values: int | None = None
     ) -> None:
+        """`chunk_values`: elements at a time; None: as the device likes it."""
         self._config = config
         self._flat = flat
         device = flat.params_N.device
-        chunk = (
-            chunk_values if device.type == "cpu" else flat.length
-        )  # a GPU wants one large launch
-        self._chunk = chunk
+        liked = CHUNK_VALUES if device.type == "cpu" else GPU_CHUNK_VALUES
+        self._chunk = chunk = min(chunk_values or liked, max(1, flat.length))
         self._decay_N = torch.zeros_like(flat.params_N, dtype=torch.bool)
         for segment in flat.segments:
             self._decay_N[segment.start : segment.stop] = segment.decays
-        self._work_2C = torch.empty(2, chunk, dtype=flat.params_N.dtype, device=device)
+        self._work_2C = torch.empty(2, chunk, dtype=flat.sum_N.dtype, device=device)
 
     @torch.no_grad()
     def step(self, gradient_N: Tensor, update: Update) -> None:
@@ -63,7 +64,8 @@ class AdamW:
         the reciprocal where a CPU divides.
         """
         config, flat = self._config, self._flat
-        param, mean, square = (x[start:stop] for x in flat.state()[:3])
+        param = flat.weights(start, stop)
+        mean, square = (x[start:stop] for x in (flat.exp_avg_N, flat.exp_avg_sq_N))
         grad, work = self._work_2C[:, : stop - start]
         torch.mul(gradient_C, update.scale, out=grad)
         mean.mul_(config.beta1)
@@ -79,11 +81,12 @@ class AdamW:
         work.mul_(correction).add_(config.epsilon)
         torch.div(mean, work, out=work)
         param.sub_(work.mul_(update.learning_rate / (1.0 - config.beta1**update.number)))
+        flat.keep(param, start, update.number)
         keep_average(config, flat, start, stop)
 
 
 def keep_average(config: OptimizerConfig, flat: FlatParameters, start: int, stop: int) -> None:
     """Let the average of the weights follow the elements start..stop-1, if there is one."""
     if flat.average_N is not None:
-        fresh = flat.params_N[start:stop] * (1.0 - config.average_decay)
+        fresh = flat.weights(start, stop) * (1.0 - config.average_decay)
         flat.average_N[start:stop].mul_(config.average_decay).add_(fresh)

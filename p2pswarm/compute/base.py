@@ -146,7 +146,7 @@ class StateMemory(Protocol):
     """Weights, first moments, second moments."""
     pieces: int
 
-    def part_bytes(self, piece: int) -> int:
+    def part_bytes(self, tensor: int, piece: int) -> int:
         """The size of a piece's part of one tensor."""
         ...
 
@@ -220,10 +220,14 @@ class Engine:
     @property
     def state_bytes(self) -> int:
         """The size of weights and optimizer state."""
-        state = self.state
-        return state.tensors * sum(state.part_bytes(piece) for piece in range(state.pieces))
+        return sum(sum(part_sizes(self.state, piece)) for piece in range(self.state.pieces))
 
     @property
     def part_bytes_max(self) -> int:
         """The size of the largest piece's part of one tensor."""
-        return max(self.state.part_bytes(piece) for piece in range(self.state.pieces))
+        return max(max(part_sizes(self.state, piece)) for piece in range(self.state.pieces))
+
+
+def part_sizes(state: StateMemory, piece: int) -> list[int]:
+    """The sizes of a piece's parts: one of each tensor, in their order."""
+    return [state.part_bytes(tensor, piece) for tensor in range(state.tensors)]

@@ -1,17 +1,18 @@
 """A stage's weights, gradient sum and optimizer state, each in one contiguous buffer.
 
 Parameters are views into one buffer. So averaging, digests, snapshots and the optimizer work on
-one flat tensor.
+one flat tensor. Weights may be kept in bfloat16 (`rounding.py`); all else has the model's dtype.
 
-Units:   elements of the run's dtype; `nbytes` where bytes are meant.
+Units:   elements; `nbytes` where bytes are meant.
 Shapes:  N elements in a stage, laid out as `tensors/flat_layout.py` says.
 Errors:  Unusable for blocks that cannot be trained.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +20,12 @@ from torch import Tensor, nn
 from p2pswarm.allreduce.plan import Span as Shared
 from p2pswarm.compute.digest import digest_of
 from p2pswarm.compute.parameter_names import named_parameters, placed_parameters
+from p2pswarm.compute.rounding import ChanceRounding
 from p2pswarm.config import RunConfig
 from p2pswarm.models.base import DTYPES
 from p2pswarm.models.blocks import block_count, draw_blocks, fill_buffers, make_blocks
 from p2pswarm.models.tying import shared_name
-from p2pswarm.tensors.flat_layout import FlatLayout, Span, flat_layout
+from p2pswarm.tensors.flat_layout import STATE_TENSORS, FlatLayout, Span, flat_layout
 from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_spans
 
 NORM_CHUNK = 1 << 18  # elements widened to float64 at a time: 2 MiB stay in the cache
@@ -49,9 +51,11 @@ class FlatParameters:
         run: RunConfig,
         numbers: range,
         device: torch.device,
-        zeros_for: Callable[[str, FlatLayout], Tensor] | None = None,
+        zeros_for: Callable[[str, torch.dtype, int], Tensor] | None = None,
     ) -> None:
-        """`zeros_for`: makes the buffer of that name, elsewhere than in new memory of `device`."""
+        """`zeros_for`: makes the buffer of that name, dtype and length, elsewhere than in new
+        memory of `device`.
+        """
         self.blocks = bare_blocks(run, numbers, device)
         self.numbers = numbers
         self._run = run
@@ -69,14 +73,20 @@ class FlatParameters:
         )
         """The place of a tensor that the stage at the other end of a tied model has as well."""
 
-        def zeros(name: str) -> Tensor:
-            return zeros_for(name, layout) if zeros_for else zero_buffer(layout, device)
+        def zeros(name: str, dtype: str) -> Tensor:
+            if zeros_for is None:
+                return zero_buffer(layout, dtype, device)
+            return zeros_for(name, DTYPES[dtype], layout.length)
 
-        self.params_N = zeros("params")
-        self.exp_avg_N, self.exp_avg_sq_N = zeros("exp_avg"), zeros("exp_avg_sq")
-        self.average_N = zeros("average") if run.optimizer.average_decay else None
+        names = ("params", "exp_avg", "exp_avg_sq", "average")
+        state = tuple(map(zeros, names, layout.dtypes))  # without an average it has three
+        self._state = state
+        self.params_N, self.exp_avg_N, self.exp_avg_sq_N = state[:STATE_TENSORS]
+        self.average_N = state[STATE_TENSORS] if len(state) > STATE_TENSORS else None
         """An average of the weights over time, if the run has one."""
-        self.sum_N = zeros("sum")
+        self.sum_N = zeros("sum", run.model.dtype)
+        bf16 = run.weight_storage == "bf16"
+        self._rounding = ChanceRounding(run.seed, layout.tensors, self.params_N) if bf16 else None
         self.parameters = bind(self.blocks, layout, self.params_N)
         self.sums = [
             self.sum_N[s.start : s.stop].view_as(p)
@@ -90,7 +100,14 @@ class FlatParameters:
 
     def draw(self) -> None:
         """Make version 0: first weights, also as their average; zero moments, an empty sum."""
-        draw_blocks(self._run, self.numbers, self.blocks)
+        if self._rounding is None:
+            draw_blocks(self._run, self.numbers, self.blocks)
+        else:
+            start = 0
+            for part_N in first_weights(self._run, self.numbers):
+                stop = start + len(part_N)
+                self.params_N[start:stop].copy_(part_N)  # rounded once, to the nearest
+                start = stop
         if self.average_N is not None:
             self.average_N.copy_(self.params_N)
         for state_N in (self.exp_avg_N, self.exp_avg_sq_N, self.sum_N):
@@ -104,10 +121,18 @@ class FlatParameters:
         """Where the pieces of the state lie."""
         return piece_spans(self.length, piece_values, self.layout.row_blocks())
 
+    def weights(self, start: int, stop: int) -> Tensor:
+        """The weights start..stop-1 in the dtype of the sum, to be changed and then kept."""
+        return self.params_N[start:stop].to(self.sum_N.dtype)
+
+    def keep(self, weights_C: Tensor, start: int, number: int) -> None:
+        """Keep the weights from `start` on, as update `number` has made them of `weights`."""
+        if self._rounding is not None:
+            self._rounding.store(weights_C, start, number)
+
     def state(self) -> tuple[Tensor, ...]:
         """The buffers that a snapshot holds and the digest covers, in their order."""
-        state = self.params_N, self.exp_avg_N, self.exp_avg_sq_N
-        return state if self.average_N is None else (*state, self.average_N)
+        return self._state
 
 
 def decays(rule: str, dimensions: int, *, inner: bool) -> bool:
@@ -130,12 +155,40 @@ def bare_blocks(run: RunConfig, numbers: range, device: torch.device) -> list[nn
 def block_layout(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) -> FlatLayout:
     """How the parameters of these blocks lie flat."""
     shapes = ((name, tuple(p.shape)) for name, p in named_parameters(numbers, blocks))
-    return flat_layout(run.model.dtype, shapes, run.optimizer.state_tensors)
+    return flat_layout(run.state_dtypes, shapes)
 
 
-def zero_buffer(layout: FlatLayout, device: torch.device) -> Tensor:
+def first_weights(run: RunConfig, numbers: range) -> Iterator[Tensor]:
+    """The weights of version 0 in the model's dtype, on the CPU, one block after another.
+
+    A tensor that two of these blocks have comes with the first.
+    """
+    cpu = torch.device("cpu")
+    blocks = bare_blocks(run, numbers, cpu)
+    apart = shared_name(blocks)  # None also where both ends of a tied model are here
+    for number in numbers:
+        block, only = blocks.pop(0), range(number, number + 1)
+        part = block_layout(run, only, [block])
+        params_N = zero_buffer(part, run.model.dtype, cpu)
+        bind([block], part, params_N)
+        draw_blocks(run, only, [block])
+        tied = shared_name([block])
+        if tied is None or apart is not None or number == numbers[0]:
+            yield params_N
+        else:
+            yield _without(tied, params_N, part)
+
+
+def _without(name: str, flat_N: Tensor, layout: FlatLayout) -> Tensor:
+    """A flat buffer without one tensor and the gap behind it: another block has it."""
+    borders = [tensor.start for tensor in layout.tensors]
+    spans = zip(layout.tensors, pairwise([*borders, layout.length]), strict=True)
+    return torch.cat([flat_N[a:b] for tensor, (a, b) in spans if tensor.name != name])
+
+
+def zero_buffer(layout: FlatLayout, dtype: str, device: torch.device) -> Tensor:
     """A flat buffer of zeros."""
-    return torch.zeros(layout.length, dtype=DTYPES[layout.dtype], device=device)
+    return torch.zeros(layout.length, dtype=DTYPES[dtype], device=device)
 
 
 def bind(blocks: Sequence[nn.Module], layout: FlatLayout, params_N: Tensor) -> list[nn.Parameter]:
@@ -173,5 +226,8 @@ def sum_of_squares(squares: Sequence[float]) -> float:
 
 def state_of(snapshot: memoryview, run: RunConfig) -> tuple[Tensor, ...]:
     """Weights, first and second moments of a snapshot, perhaps an average; without a copy."""
-    whole = torch.frombuffer(snapshot, dtype=DTYPES[run.model.dtype])
-    return whole.chunk(run.optimizer.state_tensors)
+    dtypes = [DTYPES[dtype] for dtype in run.state_dtypes]
+    whole = torch.frombuffer(snapshot, dtype=torch.uint8)
+    length = len(whole) // sum(dtype.itemsize for dtype in dtypes)
+    parts = torch.split(whole, [length * dtype.itemsize for dtype in dtypes])
+    return tuple(part.view(dtype) for part, dtype in zip(parts, dtypes, strict=True))

@@ -89,7 +89,10 @@ def check_stages(run: RunConfig) -> ModelCheck:
     if run.precision == "full" or found.problem:
         return found
     model = dataclasses.replace(small.model, dtype=run.model.dtype)
-    problem = _low_precision(dataclasses.replace(small, model=model, precision=run.precision))
+    low = dataclasses.replace(
+        small, model=model, precision=run.precision, weight_storage=run.weight_storage
+    )
+    problem = _low_precision(low)
     return dataclasses.replace(found, problem=problem)
 
 

@@ -14,7 +14,7 @@ the start, and 1.21 after any step, because the polynomial maps 0..1.21 into its
 of products is at most the product of two rows' norms (Cauchy-Schwarz), so of the largest singular
 values: 3.4 times 2**50 at most.
 
-Units:   elements of the run's dtype; `units`: whole numbers that count 2**-25.
+Units:   elements; `units`: whole numbers that count 2**-25.
 Shapes:  B row blocks of R rows and C columns; N elements in a stage.
 Errors:  ValueError when a gradient does not fit.
 Source:  Keller Jordan et al., Muon (2024); its scale beside AdamW: arXiv 2502.16982, 2.2.
@@ -122,10 +122,11 @@ class Muon:
         unit = update.learning_rate * RMS * math.sqrt(max(blocks[0].shape)) / (1 << UNIT_BITS)
         decayed = 1.0 - update.learning_rate * config.weight_decay
         for block, units_RC in zip(blocks, units_BRC, strict=True):
-            param = flat.params_N[block.start : block.stop]
+            param = flat.weights(block.start, block.stop)
             if block.decays:
                 param.mul_(decayed)
             param.sub_((units_RC * unit).to(param.dtype).reshape(-1))
+            flat.keep(param, block.start, update.number)
             keep_average(config, flat, block.start, block.stop)
 
 

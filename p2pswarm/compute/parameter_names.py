@@ -12,7 +12,7 @@ from torch import nn
 from p2pswarm.config import RunConfig
 from p2pswarm.models.base import WholeBlock
 from p2pswarm.models.blocks import make_blocks
-from p2pswarm.models.tying import tied_in
+from p2pswarm.models.tying import shared_name, tied_in
 from p2pswarm.tensors.flat_layout import FlatLayout, Shape, flat_layout
 
 
@@ -54,4 +54,10 @@ def layout_of(run: RunConfig, numbers: range) -> FlatLayout:
     shapes: Iterator[tuple[str, Shape]] = (
         (name, tuple(parameter.shape)) for name, parameter in named_parameters(numbers, blocks)
     )
-    return flat_layout(run.model.dtype, shapes, run.optimizer.state_tensors)
+    return flat_layout(run.state_dtypes, shapes)
+
+
+def shared_in(run: RunConfig, numbers: range) -> str | None:
+    """The full name of the tensor that these blocks have in common with another stage, if any."""
+    with torch.device("meta"):
+        return shared_name(make_blocks(run, numbers))

@@ -1,11 +1,12 @@
 """What blocks compute in: the dtype of the weights, or bfloat16 where that is good enough.
 
 `run.precision = "bf16"` is torch's autocast: products of matrices in bfloat16, norms, softmax and
-the loss in float32. Weights, gradient sums and the optimizer stay float32. Two things differ from
-autocast alone. The matrices are converted once after each change of the weights, and not in each
-forward: a graph that is kept would keep a copy of them. And what a block gives has the dtype that
-it has without autocast, so the cut into stages changes no bits, and additions from block to block
-stay float32.
+the loss in float32. Gradient sums and the optimizer stay float32. Two things differ from autocast
+alone. The matrices are converted once after each change of the weights, and not in each forward: a
+graph that is kept would keep a copy of them. Where the weights are kept in bfloat16, there is
+nothing to convert: graphs begin at the weights themselves, and of what is no matrix there is a
+float32 copy. And what a block gives has the dtype that it has without autocast, so the cut into
+stages changes no bits, and additions from block to block stay float32.
 
 Shapes:  N elements in a stage, as in `flat_parameters.py`.
 Errors:  none.
@@ -68,7 +69,7 @@ class FullPrecision(Precision):
 
 
 class Bfloat16(Precision):
-    """In bfloat16 where autocast has it, from a copy of the matrices."""
+    """In bfloat16 where autocast has it, from the matrices in bfloat16."""
 
     def __init__(
         self, flat: FlatParameters, given: Sequence[Boundary], made: Made = as_it_is
@@ -77,8 +78,10 @@ class Bfloat16(Precision):
         self._flat = flat
         self._given = given
         self._run = made(_with_weights)
-        self._copy_N = flat.params_N.to(torch.bfloat16)
+        self._copy_N = flat.params_N.to(torch.bfloat16)  # themselves, if they are that already
         self._copied = flat.params_N._version  # noqa: SLF001  how often it was changed in place
+        self._widened: list[tuple[Tensor, Tensor]] = []
+        """What is no matrix and is kept in bfloat16; and its copy in float32."""
         places = dict(zip(flat.parameters, zip(flat.segments, flat.sums, strict=True), strict=True))
         self.parameters, self.sums = [], []
         self._named: dict[nn.Module, dict[str, Tensor]] = {}
@@ -91,16 +94,20 @@ class Bfloat16(Precision):
             names = block.named_parameters(remove_duplicate=False)
             self._named[block] = {name: own[parameter] for name, parameter in names}
         self.weight_storages = frozenset(
-            x.untyped_storage().data_ptr() for x in (flat.params_N, self._copy_N)
+            x.untyped_storage().data_ptr() for x in (flat.params_N, self._copy_N, *self.parameters)
         )
         self._numbers = {block: number for number, block in enumerate(flat.blocks)}
 
     def _leaf(self, parameter: nn.Parameter, place: Segment) -> Tensor:
         """What a block computes with instead of a parameter."""
-        if parameter.dim() < MATRIX:
+        if parameter.dim() >= MATRIX:
+            part = self._copy_N[place.start : place.stop]
+            return part.view(parameter.shape).requires_grad_()
+        if parameter.dtype != torch.bfloat16:
             return parameter
-        part = self._copy_N[place.start : place.stop]
-        return part.view(parameter.shape).requires_grad_()
+        leaf = parameter.detach().float().requires_grad_()
+        self._widened.append((parameter, leaf))
+        return leaf
 
     def run(self, value: Value, chance: Chance | None) -> Value:
         """See `Precision`."""
@@ -112,9 +119,13 @@ class Bfloat16(Precision):
     def _follow(self) -> None:
         """Copy the weights anew if they have changed."""
         version = self._flat.params_N._version  # noqa: SLF001
-        if version != self._copied:
+        if version == self._copied:
+            return
+        if self._copy_N is not self._flat.params_N:
             self._copy_N.copy_(self._flat.params_N)
-            self._copied = version
+        for kept, leaf in self._widened:
+            leaf.copy_(kept)
+        self._copied = version
 
     def _call(self, block: nn.Module, value: Value) -> Value:
         made: Value = self._run(block, self._named[block], value)

@@ -36,8 +36,9 @@ class ReferenceTrainer:
         self.flat.draw()
         self._precision = precision_of(run, self.flat)
         self._optimizer = optimizer_of(run.optimizer, self.flat)
-        for parameter, total in zip(self.flat.parameters, self.flat.sums, strict=True):
-            parameter.grad = total
+        if isinstance(self._precision, FullPrecision):
+            for parameter, total in zip(self.flat.parameters, self.flat.sums, strict=True):
+                parameter.grad = total
         self.version = 0
 
     def loss(self, tokens_BS: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from p2pswarm.allreduce.base import Sums
-from p2pswarm.compute.base import Update
+from p2pswarm.compute.base import Update, part_sizes
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.optimizer import Optimizer
 from p2pswarm.compute.torch_sums import TorchSums
@@ -32,10 +32,10 @@ class TorchState:
         self._spans = flat.spans(piece_values)
         self.pieces = len(self._spans)
 
-    def part_bytes(self, piece: int) -> int:
+    def part_bytes(self, tensor: int, piece: int) -> int:
         """The size of a piece's part of one tensor."""
         start, stop = self._spans[piece]
-        return (stop - start) * self._flat.params_N.element_size()
+        return (stop - start) * self._flat.layout.item_bytes[tensor]
 
     def read(self, tensor: int, piece: int) -> memoryview:
         """Copy a part; it stays as it is whatever happens to the weights."""
@@ -48,11 +48,11 @@ class TorchState:
         """Put a piece in its place."""
         start, stop = self._spans[piece]
         sizes = [part.nbytes for part in parts]
-        if sizes != [self.part_bytes(piece)] * self.tensors:
+        if sizes != part_sizes(self, piece):
             raise BadMessage(f"parts of {sizes} bytes are no piece {piece}")
         for x_N, part in zip(self._flat.state(), parts, strict=True):
-            if part.nbytes:
-                x_N[start:stop].copy_(torch.frombuffer(part, dtype=x_N.dtype))
+            if part.nbytes:  # as bytes: a part of four a value may follow one of two, at any place
+                x_N[start:stop].view(torch.uint8).copy_(torch.frombuffer(part, dtype=torch.uint8))
 
     def gradient(self, reduced: Sums, piece: int) -> Tensor:
         """Copy a piece's part of a reduced gradient, to the host."""

@@ -158,7 +158,7 @@ def load_model(path: str | Path) -> TrainedModel:
             numbers = range(block_count(run.model))
             blocks = bare_blocks(run, numbers, CPU)
             layout = block_layout(run, numbers, blocks)
-            bind(blocks, layout, zero_buffer(layout, CPU))
+            bind(blocks, layout, zero_buffer(layout, run.model.dtype, CPU))
             named = dict(named_parameters(numbers, blocks))
             there = set(file.keys())
             if unlike := sorted(there ^ named.keys()):

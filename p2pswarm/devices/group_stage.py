@@ -42,10 +42,9 @@ from p2pswarm.devices.ranks import DeviceGroup, Ranks
 from p2pswarm.devices.row_split import require_splittable
 from p2pswarm.devices.shared_tensors import SharedTensors
 from p2pswarm.errors import NotServing, Refused
-from p2pswarm.models.base import DTYPES, Bundle
+from p2pswarm.models.base import Bundle
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.settings import run_to_json
-from p2pswarm.tensors.flat_layout import FlatLayout
 from p2pswarm.tensors.state_tree import PIECE_VALUES
 
 CPU = torch.device("cpu")
@@ -215,8 +214,8 @@ def group_engine(
     require_splittable(run, stage)
     shared = SharedTensors()
 
-    def zeros_for(name: str, layout: FlatLayout) -> Tensor:
-        return shared.zeros(name, DTYPES[layout.dtype], (layout.length,))
+    def zeros_for(name: str, dtype: torch.dtype, length: int) -> Tensor:
+        return shared.zeros(name, dtype, (length,))
 
     try:
         with setting_up(stage):

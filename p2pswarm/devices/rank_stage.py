@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 
 from p2pswarm.compute.base import Key
 from p2pswarm.compute.bundle_spec import boundary_above
-from p2pswarm.compute.flat_parameters import bare_blocks, bind, block_layout
+from p2pswarm.compute.flat_parameters import bare_blocks, bind, block_layout, zero_buffer
 from p2pswarm.compute.precision import in_dtypes_of
 from p2pswarm.config import RunConfig
 from p2pswarm.devices.row_split import rows_of, split_keys
@@ -90,7 +90,8 @@ class RankStage:
         numbers = stage_blocks(run, stage)
         blocks = bare_blocks(run, numbers, device)
         self._layout = block_layout(run, numbers, blocks)
-        bind(blocks, self._layout, shared["params"])
+        # shards have the model's dtype, in which their gradients are added up
+        bind(blocks, self._layout, zero_buffer(self._layout, run.model.dtype, torch.device("cpu")))
         given = boundaries(run)[numbers.start : numbers.stop]
         self._model = StageBlocks(blocks, given, bf16=run.precision == "bf16", device=device.type)
         self._parameters = _sharded(self._model, device, self._ranks)

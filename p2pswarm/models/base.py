@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
+"""Of weights as they are kept; models are made in the last two."""
 
 Bundle = dict[str, Tensor]
 """What a block gives to the next one: named tensors in a fixed order."""

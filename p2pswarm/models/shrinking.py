@@ -48,11 +48,11 @@ COUNTS = ("num_hidden_layers", "n_layer")
 
 
 def shrunken(run: RunConfig) -> RunConfig:
-    """The run with a small copy of its model, in float64 and full precision."""
+    """The run with a small copy of its model, in float64 and full precision throughout."""
     model = dataclasses.replace(
         run.model, sequence_length=min(run.model.sequence_length, TOKENS), dtype="float64"
     )
-    run = dataclasses.replace(run, start="random", precision="full")
+    run = dataclasses.replace(run, start="random", precision="full", weight_storage="full")
     batch = dataclasses.replace(run.batch, rows=ROWS, microbatches=1)
     if model.family == "gpt":
         layers = min(model.layers, LAYERS)

@@ -13,7 +13,8 @@ from p2pswarm.errors import Unusable
 from p2pswarm.plan.network import DeviceNetwork, Floats
 
 BYTES_PER_GBIT = 1e9 / 8
-STATE_BYTES_PER_VALUE = 20  # weight, two moments, the gradient's sum and its average, float32 each
+STATE_BYTES_PER_VALUE = 20.0
+"""Weight, two moments, the gradient's sum and its average, float32 each."""
 CONNECTIONS_MAX = 16  # as `network.bulk_connections` allows
 
 
@@ -103,6 +104,8 @@ class WorkLoad:
     codec: WireCodec
     """Of activations and their gradients."""
     averaging_bytes_per_value: float = 4.0
+    held_bytes_per_value: float = STATE_BYTES_PER_VALUE
+    """Memory of a server for each parameter: its state, and what a step makes of it."""
     working_bytes: float = 0.0
     """Memory of a server beside its state: graphs of microbatches in flight."""
     averaging_overlaps: bool = False
@@ -133,7 +136,7 @@ class WorkLoad:
             largest = float(np.sort(fleet.memory_bytes_n)[-stages])
             raise Unusable(
                 f"no cut into {stages} stages fits the devices' memory: the model's state is "
-                f"{STATE_BYTES_PER_VALUE * self.values_k.sum() / 2**30:.3g} GiB and the device "
+                f"{self.held_bytes_per_value * self.values_k.sum() / 2**30:.3g} GiB and the device "
                 f"number {stages} by memory has {largest / 2**30:.3g} GiB: more stages or devices "
                 "with more memory are needed"
             )
@@ -146,7 +149,7 @@ class WorkLoad:
         answer may be too large for awkward blocks, never too small.
         """
         room = np.sort(fleet.memory_bytes_n)[::-1][:stages] - self.working_bytes
-        if room.sum() < STATE_BYTES_PER_VALUE * self.values_k.sum():
+        if room.sum() < self.held_bytes_per_value * self.values_k.sum():
             return 0
-        smallest = STATE_BYTES_PER_VALUE * float(self.values_k.min())
+        smallest = self.held_bytes_per_value * float(self.values_k.min())
         return int((room >= smallest).sum())

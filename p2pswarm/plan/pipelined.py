@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 from ortools.graph.python import max_flow  # type: ignore[import-untyped]
 
-from p2pswarm.plan.fleet import BYTES_PER_GBIT, STATE_BYTES_PER_VALUE, DeviceFleet, WorkLoad
+from p2pswarm.plan.fleet import BYTES_PER_GBIT, DeviceFleet, WorkLoad
 from p2pswarm.plan.network import Floats
 from p2pswarm.plan.pipelined_annealing import Draft, Needs, device_rate, parts_of
 
@@ -62,7 +62,7 @@ def needs_of(fleet: DeviceFleet, load: WorkLoad) -> Needs:
         max(load.boundary_bytes, 1.0),
         load.codec.values_per_s / each,
         load.averaging_bytes_per_value,
-        STATE_BYTES_PER_VALUE,
+        load.held_bytes_per_value,
         load.working_bytes,
         load.averaging_overlaps,
     )

@@ -30,6 +30,7 @@ from p2pswarm.plan.pipelined_annealing import Draft
 from p2pswarm.plan.pipelined_search import PipelinedPlan, loads_of, one_more, search_pipelined
 from p2pswarm.roles.device_settings import read_devices
 from p2pswarm.roles.plan_picture import draw_plan
+from p2pswarm.tensors.flat_layout import ITEM_BYTES
 
 FLOPS_PER_MULTIPLICATION = 6  # a multiplication and an addition; a backward is two forwards
 ONE_MORE_SHARE = 0.15  # of the time, for what another device would bring
@@ -137,9 +138,21 @@ def load_of(run: RunConfig, options: PlanOptions) -> WorkLoad:
         boundary_values=float(tokens * run.model.d_model),
         codec=codec_of(options.codecs[0]),
         averaging_bytes_per_value=codec_of(run.codecs.averaging).bytes_per_value,
+        held_bytes_per_value=held_bytes_per_value(run),
         working_bytes=options.working_gib * 2.0**30,
         averaging_overlaps=options.averaging_overlaps,
     )
+
+
+def held_bytes_per_value(run: RunConfig) -> float:
+    """The memory that a server has for each parameter of its stage, graphs not counted.
+
+    The state, the gradient's sum and its average; and a copy of the matrices in bfloat16, where
+    blocks compute in it and the weights are kept otherwise.
+    """
+    state = sum(ITEM_BYTES[dtype] for dtype in run.state_dtypes)
+    copied = run.precision == "bf16" and run.weight_storage != "bf16"
+    return state + 2 * ITEM_BYTES[run.model.dtype] + copied * ITEM_BYTES["bfloat16"]
 
 
 def lines(found: PlanAnswer) -> list[str]:

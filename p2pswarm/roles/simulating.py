@@ -18,7 +18,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +26,7 @@ from random import Random
 from typing import Any, Protocol
 
 from p2pswarm.compute.parameter_names import layout_of
-from p2pswarm.config import BatchConfig, CheckpointConfig, ModelConfig
+from p2pswarm.config import BatchConfig, CheckpointConfig, ModelConfig, RunConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.models.blocks import block_costs
 from p2pswarm.models.partition import stage_blocks
@@ -44,15 +44,14 @@ from p2pswarm.sim.devices import SimDevice
 from p2pswarm.sim.loop import run as in_virtual_time
 from p2pswarm.sim.traces import HOUR_S, Trace, shortage, stays, trace_of
 from p2pswarm.sim.world import WorldConfig
+from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout
 
 TERA = 1e12
 FLOPS_A_COST = 2  # a multiplication and an addition
-STATE_TENSORS = 3
 DEVICES_MAX = 1_000  # a day of more would take hours
 BUSY_MICROBATCHES = 4  # of a step, for each machine: fewer would leave machines idle
 SMALL = ModelConfig(d_model=128, layers=2, heads=2, sequence_length=256)
 """What is in memory in place of the run's tensors: as little as is not sent within a message."""
-ITEM_BYTES = {"float32": 4, "float64": 8}
 STEP_MAX_S = 600.0  # a longer step would lose more with each machine, and hardly ever end
 PRESSED_MAX = 4.0  # a server is taken for dead after 4 s, so after 16 s of a day that is pressed so
 PIECES = 96  # of the day, in the picture and in the JSON
@@ -136,13 +135,9 @@ def planned_day(asked: Asked) -> PlannedDay:
     network = _network(asked, asked.network or given.network, listed)
     trace = trace_of(asked.trace) if asked.trace else _everybody(count, asked.hours)
     there = tuple(stays(trace, count, asked.hours, Random(f"stays {asked.seed}")))
-    blocks, block_cost = [stage_blocks(run, s) for s in range(run.stages)], block_costs(run.model)
-    costs = [sum(block_cost[n] for n in each) for each in blocks]
-    sizes = [layout_of(run, each).length for each in blocks]
-    item_bytes = ITEM_BYTES[run.model.dtype]
-    _check_memory(listed, STATE_TENSORS * item_bytes * min(sizes), asked.devices)
-    mean_cost, mean_size = statistics.fmean(costs), statistics.fmean(sizes)
-    tokens = run.batch.rows * run.model.sequence_length
+    blocks = [stage_blocks(run, stage) for stage in range(run.stages)]
+    layouts = [layout_of(run, each) for each in blocks]
+    _check_memory(listed, min(layout.state_bytes for layout in layouts), asked.devices)
     fleet = tuple(
         SimDevice(
             speed=device.tflops,
@@ -156,12 +151,7 @@ def planned_day(asked: Asked) -> PlannedDay:
         fleet=fleet,
         stays=there,
         seconds=asked.hours * HOUR_S,
-        cost=Cost(
-            forward_s=FLOPS_A_COST * mean_cost * tokens / TERA,
-            state_bytes=round(STATE_TENSORS * item_bytes * mean_size),
-            gradient_bytes=round(item_bytes * mean_size),
-            shares=tuple(cost / mean_cost for cost in costs),
-        ),
+        cost=_cost(run, blocks, layouts),
         world=WorldConfig(network=network)
         if network is not None
         else WorldConfig(bandwidth_bytes_per_s=HOME_BYTES_PER_S),
@@ -335,6 +325,21 @@ def _network(asked: Asked, name: str, listed: list[SiteDevices]) -> RegionNetwor
     if not all(placed):
         raise Unusable(f"{asked.devices}: device {placed.index(False) + 1} names no region")
     return shipped_network(name)
+
+
+def _cost(run: RunConfig, blocks: Sequence[range], layouts: Sequence[FlatLayout]) -> Cost:
+    """What a stage of the run costs, and how the stages differ."""
+    block_cost = block_costs(run.model)
+    costs = [sum(block_cost[number] for number in each) for each in blocks]
+    mean_cost, tokens = statistics.fmean(costs), run.batch.rows * run.model.sequence_length
+    return Cost(
+        forward_s=FLOPS_A_COST * mean_cost * tokens / TERA,
+        state_bytes=round(statistics.fmean(layout.state_bytes for layout in layouts)),
+        gradient_bytes=round(
+            ITEM_BYTES[run.model.dtype] * statistics.fmean(each.length for each in layouts)
+        ),
+        shares=tuple(cost / mean_cost for cost in costs),
+    )
 
 
 def _check_memory(listed: list[SiteDevices], least_bytes: float, path: Path) -> None:

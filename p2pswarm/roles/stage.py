@@ -218,8 +218,7 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
         group = DeviceGroup(devices, serve.threads, serve.packages, serve.graph_mib)
         return group_engine(run, stage, group)
     layout = layout_of(run, stage_blocks(run, stage))
-    state_bytes = layout.buffers * layout.length * layout.item_bytes
-    engine_bytes = ENGINE_BYTES_PER_STATE_BYTE * state_bytes
+    engine_bytes = ENGINE_BYTES_PER_STATE_BYTE * layout.state_bytes
     keep_bytes = graph_bytes(serve.graph_mib, device, free_bytes(device), engine_bytes)
     return torch_engine(run, stage, device, keep_bytes, compiles=serve.compiled)
 

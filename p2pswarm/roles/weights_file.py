@@ -17,18 +17,19 @@ from torch import Tensor
 
 from p2pswarm.checkpoint.names import slug
 from p2pswarm.compute.digest import digest_of
-from p2pswarm.compute.flat_parameters import FlatParameters, state_of
-from p2pswarm.compute.parameter_names import named_parameters
+from p2pswarm.compute.flat_parameters import state_of
+from p2pswarm.compute.parameter_names import layout_of, named_parameters, shared_in
 from p2pswarm.compute.trained_model import AVERAGE_ENDING
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage
 from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.partition import stage_blocks
-from p2pswarm.models.tying import shared_name
 from p2pswarm.outfile import Written, write_target
 from p2pswarm.settings import run_to_json
 from p2pswarm.state.host_state import StateSize
 from p2pswarm.state.snapshot import Snapshot
+from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout, Span
+from p2pswarm.tensors.state_tree import piece_spans
 
 HEADER_BYTES = 8 << 10  # the run's settings and the header's frame, at most
 AVERAGE = 3  # its place in the state
@@ -50,18 +51,15 @@ def model_size(run: RunConfig) -> ModelSize:
         blocks = make_blocks(run, range(block_count(run.model)))
     numbers = range(len(blocks))
     all_parameters = [parameter for _, parameter in named_parameters(numbers, blocks)]
-    numbers_bytes = sum(parameter.nbytes for parameter in all_parameters)
     header_bytes = HEADER_BYTES + ENTRY_BYTES * len(all_parameters)
     count = sum(parameter.numel() for parameter in all_parameters)
-    return ModelSize(count, numbers_bytes + header_bytes)
+    return ModelSize(count, count * ITEM_BYTES[run.state_dtypes[0]] + header_bytes)
 
 
 def state_sizes(run: RunConfig) -> list[StateSize]:
     """The size of each stage's state."""
-    meta = torch.device("meta")
-    flats = [FlatParameters(run, stage_blocks(run, stage), meta) for stage in range(run.stages)]
-    tensors = run.optimizer.state_tensors
-    return [StateSize(flat.spans(), flat.params_N.element_size(), tensors) for flat in flats]
+    layouts = [layout_of(run, stage_blocks(run, stage)) for stage in range(run.stages)]
+    return [StateSize(_spans(layout), layout.item_bytes) for layout in layouts]
 
 
 def named_weights(
@@ -74,19 +72,27 @@ def named_weights(
     """
     tied: dict[str, Tensor] = {}
     for stage, snapshot in enumerate(snapshots):
-        flat = FlatParameters(run, stage_blocks(run, stage), torch.device("cpu"))
+        numbers = stage_blocks(run, stage)
+        layout = layout_of(run, numbers)
         state = state_of(snapshot.data, run)
-        flat.params_N.copy_(state[AVERAGE if average else 0])
-        if digest_of(state, flat.spans()) != snapshot.digest:
+        if digest_of(state, _spans(layout)) != snapshot.digest:
             raise BadMessage(f"the weights of stage {stage} are not those that were agreed on")
-        for name, parameter in named_parameters(flat.numbers, flat.blocks):
-            if name in tied:
-                if not torch.equal(tied[name], parameter):
-                    raise BadMessage(f"{name} is not the same in stage {stage} as in stage 0")
+        values, shared = state[AVERAGE if average else 0], shared_in(run, numbers)
+        for tensor in layout.tensors:
+            parameter = values[tensor.start : tensor.stop].view(tensor.shape)
+            if tensor.name in tied:
+                if not torch.equal(tied[tensor.name], parameter):
+                    where = f"in stage {stage} as in stage 0"
+                    raise BadMessage(f"{tensor.name} is not the same {where}")
                 continue
-            if name == shared_name(flat.blocks):
-                tied[name] = parameter.detach()
-            yield name, parameter.detach()
+            if tensor.name == shared:
+                tied[tensor.name] = parameter
+            yield tensor.name, parameter
+
+
+def _spans(layout: FlatLayout) -> list[Span]:
+    """Where the pieces of a stage's state lie."""
+    return piece_spans(layout.length, whole=layout.row_blocks())
 
 
 def weights_name(path: Path, run: RunConfig, step: int) -> Path:

@@ -10,12 +10,13 @@ Source:  docs/state.md.
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from p2pswarm.allreduce.base import Compute, Sums
-from p2pswarm.compute.base import StateMemory, Update
+from p2pswarm.compute.base import StateMemory, Update, part_sizes
 from p2pswarm.errors import BadMessage
 from p2pswarm.flow.deferred_cancel import to_its_end
 from p2pswarm.flow.signal import Signal
@@ -65,7 +66,7 @@ class Loading:
 
     def piece_bytes(self, piece: int) -> int:
         """The size of a piece."""
-        return self._state.tensors * self._state.part_bytes(piece)
+        return sum(part_sizes(self._state, piece))
 
     def agreed(self, version: int, digest: bytes) -> None:
         """The stage agrees on the digest of a version."""
@@ -137,13 +138,13 @@ class Loading:
         return version, memoryview(data)
 
     async def _place(self, placement: Placement, data: memoryview) -> None:
-        piece, state, size = placement.piece, self._state, len(data) // self._state.tensors
+        piece, state = placement.piece, self._state
         kept = {part.update.number - 1: part for part in self._kept.pop(piece, [])}
         if self._overwrites is not None:
             self._overwrites()
 
         def place() -> None:
-            state.write(piece, [data[i * size : (i + 1) * size] for i in range(state.tensors)])
+            state.write(piece, parts_of(data, part_sizes(state, piece)))
             for step in placement.steps:
                 state.follow(piece, kept[step].gradient, kept[step].update)
 
@@ -168,12 +169,16 @@ class _Guard:
 
 def pieces_of(data: memoryview, state: StateMemory) -> Iterator[list[memoryview]]:
     """The parts of each piece of a whole state, which lies tensor after tensor."""
-    starts, start = [], 0
-    for piece in range(state.pieces):
-        starts.append(start)
-        start += state.part_bytes(piece)
-    if len(data) != state.tensors * start:
+    sizes = [part_sizes(state, piece) for piece in range(state.pieces)]
+    by_tensor = list(zip(*sizes, strict=True))
+    if len(data) != sum(map(sum, sizes)):
         raise BadMessage(f"a state of {len(data)} bytes does not fit this stage")
-    for piece, at in enumerate(starts):
-        size = state.part_bytes(piece)
-        yield [data[t * start + at : t * start + at + size] for t in range(state.tensors)]
+    tensors = parts_of(data, [sum(each) for each in by_tensor])
+    parts = [parts_of(whole, each) for whole, each in zip(tensors, by_tensor, strict=True)]
+    yield from map(list, zip(*parts, strict=True))
+
+
+def parts_of(data: memoryview, sizes: Sequence[int]) -> list[memoryview]:
+    """What lies one after another in `data`, whose last part ends where it is too short."""
+    stops = list(itertools.accumulate(sizes))
+    return [data[stop - size : stop] for stop, size in zip(stops, sizes, strict=True)]

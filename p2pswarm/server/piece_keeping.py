@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from p2pswarm.allreduce.base import Compute
+from p2pswarm.compute.base import part_sizes
 from p2pswarm.errors import NotSaved
 from p2pswarm.server.loading import Loading
 from p2pswarm.server.replica import Replica
@@ -51,7 +52,7 @@ class PieceKeeping:
         folder, state = self._context.partials, self._replica.engine.state
         if folder is None or folder.refused:
             return None
-        sizes = [state.tensors * state.part_bytes(piece) for piece in range(state.pieces)]
+        sizes = [sum(part_sizes(state, piece)) for piece in range(state.pieces)]
         return folder.file(self._context.run_id, self._replica.stage, sizes)
 
     async def _restore(self, file: PartialFile, loading: Loading) -> None:

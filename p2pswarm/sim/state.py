@@ -54,30 +54,30 @@ class CountingState:
 
     def hashes(self) -> tuple[bytes, ...]:
         """The hash of each piece."""
-        sizes = map(self.part_bytes, range(self.pieces))
         return tuple(
-            _hash_of(self._stage, version, nbytes)
-            for version, nbytes in zip(self._versions, sizes, strict=True)
+            _hash_of(self._stage, version, self.part_bytes(0, piece))
+            for piece, version in enumerate(self._versions)
         )
 
     def digest(self) -> bytes:
         """The digest of the state: replicas of one version have the same."""
         return root_of(self.hashes())
 
-    def part_bytes(self, piece: int) -> int:
+    def part_bytes(self, tensor: int, piece: int) -> int:
         """The size of a piece."""
+        del tensor
         rest = self._bytes - piece * PIECE_BYTES
         return max(HEAD_BYTES, min(PIECE_BYTES, rest))
 
     def read(self, tensor: int, piece: int) -> memoryview:
         """Copy a piece."""
-        del tensor
-        return memoryview(_content(self._stage, self._versions[piece], self.part_bytes(piece)))
+        nbytes = self.part_bytes(tensor, piece)
+        return memoryview(_content(self._stage, self._versions[piece], nbytes))
 
     def write(self, piece: int, parts: Sequence[memoryview]) -> None:
         """Put a piece in its place."""
         (part,) = parts
-        if part.nbytes != self.part_bytes(piece):
+        if part.nbytes != self.part_bytes(0, piece):
             raise BadMessage(f"{part.nbytes} bytes are no piece {piece}")
         self._versions[piece] = int.from_bytes(part[HEAD_BYTES // 2 : HEAD_BYTES])
 

@@ -28,9 +28,8 @@ class StateSize:
 
     spans: Sequence[Span]
     """Of its pieces."""
-    value_bytes: int
-    tensors: int = 3
-    """Weights, first and second moments."""
+    item_bytes: Sequence[int]
+    """Of an element of each tensor: weights, first and second moments, perhaps an average."""
 
     @property
     def values(self) -> int:
@@ -40,7 +39,7 @@ class StateSize:
     @property
     def nbytes(self) -> int:
         """Of all tensors."""
-        return self.tensors * self.values * self.value_bytes
+        return self.values * sum(self.item_bytes)
 
 
 class HostState:
@@ -48,12 +47,10 @@ class HostState:
 
     def __init__(self, size: StateSize, version: int, digest: bytes, moved: Signal) -> None:
         """`digest`: what the stage agrees on for that version; `moved`: donors have changed."""
-        self._tensors, self._tensor_bytes = size.tensors, size.values * size.value_bytes
-        item = size.value_bytes
-        self._spans = [(start * item, stop * item) for start, stop in size.spans]
-        self._data = memoryview(bytearray(self._tensors * self._tensor_bytes))
+        self._size = size
+        self._data = memoryview(bytearray(size.nbytes))
         self._version, self._digest = version, digest
-        self.rules = PieceDownload(len(self._spans), version, STILL)
+        self.rules = PieceDownload(len(size.spans), version, STILL)
         self.rules.agreed(version, digest)
         self.moved = moved
         """Fired when the rules were told something."""
@@ -69,8 +66,8 @@ class HostState:
 
     def piece_bytes(self, piece: int) -> int:
         """The size of a piece."""
-        start, stop = self._spans[piece]
-        return self._tensors * (stop - start)
+        start, stop = self._size.spans[piece]
+        return (stop - start) * sum(self._size.item_bytes)
 
     async def came(self, donor: bytes, piece: int, version: int, data: memoryview) -> None:
         """Put a piece that a donor has given in its place."""
@@ -78,10 +75,13 @@ class HostState:
         now_s = asyncio.get_running_loop().time()
         if self.rules.piece_came(donor, piece, version, hashed, now_s) is None:
             return
-        start, stop = self._spans[piece]
-        for tensor in range(self._tensors):
-            at, part = tensor * self._tensor_bytes, tensor * (stop - start)
-            self._data[at + start : at + stop] = data[part : part + stop - start]
+        start, stop = self._size.spans[piece]
+        at = part = 0
+        for item in self._size.item_bytes:
+            nbytes = (stop - start) * item
+            self._data[at + start * item : at + stop * item] = data[part : part + nbytes]
+            at += self._size.values * item
+            part += nbytes
 
     def snapshot(self) -> Snapshot:
         """The whole state."""

@@ -2,24 +2,25 @@
 
 Every parameter starts at a multiple of `ALIGN`; the gaps are zero. A stage has three such buffers:
 weights, first moments and second moments; a fourth for an average of the weights, if the run has
-one. One after another they are its state.
+one. One after another they are its state. Each has a dtype of its own; an element has the same
+place in all of them.
 
 An optimizer that works on matrices takes *row blocks* of them, each of which lies in one piece of
 the state: so every piece can follow a commit alone (docs/optimizers.md). They depend on a matrix's
 shape alone, not on its place, or another cut into stages would train other weights.
 
-Units:   elements of the run's dtype; `_bytes` where bytes are meant.
+Units:   elements; `_bytes` where bytes are meant.
 Shapes:  N elements in a buffer.
 """
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 ALIGN = 16  # elements: 64 bytes of float32, a cache line
 STATE_TENSORS = 3  # weights, first and second moments
-ITEM_BYTES = {"float32": 4, "float64": 8}
+ITEM_BYTES = {"bfloat16": 2, "float32": 4, "float64": 8}
 MATRIX = 2  # dimensions
 ROW_BLOCK_VALUES = 1 << 19  # a piece of the state has as many
 
@@ -43,18 +44,21 @@ class FlatTensor:
 class FlatLayout:
     """The places of all parameters of a stage, in their order."""
 
-    dtype: str
-    """A key of `ITEM_BYTES`."""
+    dtypes: tuple[str, ...]
+    """Of each buffer of the state: keys of `ITEM_BYTES`."""
     tensors: tuple[FlatTensor, ...]
     length: int
-    """Elements of the buffer, gaps included: N."""
-    buffers: int = STATE_TENSORS
-    """How many buffers the state has."""
+    """Elements of a buffer, gaps included: N."""
 
     @property
-    def item_bytes(self) -> int:
-        """The size of an element."""
-        return ITEM_BYTES[self.dtype]
+    def item_bytes(self) -> tuple[int, ...]:
+        """The size of an element of each buffer."""
+        return tuple(ITEM_BYTES[dtype] for dtype in self.dtypes)
+
+    @property
+    def state_bytes(self) -> int:
+        """The size of the state in memory, gaps included."""
+        return self.length * sum(self.item_bytes)
 
     def row_blocks(self) -> Iterator[Span]:
         """Where the row blocks of all matrices lie, in their order."""
@@ -76,14 +80,12 @@ def row_blocks(shape: Shape) -> list[Span]:
     return list(itertools.pairwise(edges))
 
 
-def flat_layout(
-    dtype: str, named_shapes: Iterable[tuple[str, Shape]], buffers: int = STATE_TENSORS
-) -> FlatLayout:
-    """Lay parameters out, in the order given."""
+def flat_layout(dtypes: Sequence[str], named_shapes: Iterable[tuple[str, Shape]]) -> FlatLayout:
+    """Lay parameters out, in the order given; `dtypes`: of the buffers."""
     tensors = []
     length = 0
     for name, shape in named_shapes:
         stop = length + math.prod(shape)
         tensors.append(FlatTensor(name, shape, length, stop))
         length = -(-stop // ALIGN) * ALIGN
-    return FlatLayout(dtype, tuple(tensors), length, buffers)
+    return FlatLayout(tuple(dtypes), tuple(tensors), length)

@@ -13,7 +13,7 @@ from p2pswarm.checkpoint.loading import state_pieces
 from p2pswarm.checkpoint.manifest import CheckpointManifest, Cursor, SavedStage
 from p2pswarm.checkpoint.names import CheckpointId
 from p2pswarm.checkpoint.saving import save_stage
-from p2pswarm.checkpoint.stage_file import kinds, state_bytes
+from p2pswarm.checkpoint.stage_file import kinds
 from p2pswarm.checkpoint.stage_writing import StageToSave, chain_file, write_manifest
 from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.checkpoint.store import CheckpointStore
@@ -39,24 +39,27 @@ SHAPES = [[(5,), (3, 7)], [(16,)], [(2, 2, 2), (), (9,)], [(33,)]]
 """The parameters of each block: some fill a line of 16, most leave a gap."""
 FILE_PIECE_BYTES = 150  # so that files have several pieces, and tensors lie across them
 CUT = (range(2), range(2, 4))
+FLOAT32 = ("float32",) * 3
+DTYPES = (FLOAT32, ("float64",) * 4, ("bfloat16", "float32", "float32"), ("bfloat16", *FLOAT32))
+"""Of the tensors of a state."""
 
 
-def layout(blocks: range, dtype: str = "float32", shapes=SHAPES) -> FlatLayout:
+def layout(blocks: range, dtypes=FLOAT32, shapes=SHAPES) -> FlatLayout:
     return flat_layout(
-        dtype,
+        dtypes,
         [(f"blocks.{n}.p{i}", shape) for n in blocks for i, shape in enumerate(shapes[n])],
     )
 
 
 def state_of(of: FlatLayout, seed: int = 0) -> bytes:
     """Random state: each parameter's bytes depend on its name alone, not on the cut; gaps are 0."""
-    item = of.item_bytes
-    out = bytearray(state_bytes(of))
-    for k, kind in enumerate(kinds(of)):
+    out, base = bytearray(of.state_bytes), 0
+    for kind, item in zip(kinds(of), of.item_bytes, strict=True):
         for t in of.tensors:
             data = Random(f"{seed}:{kind}{t.name}").randbytes((t.stop - t.start) * item)
-            begin = (k * of.length + t.start) * item
+            begin = base + t.start * item
             out[begin : begin + len(data)] = data
+        base += of.length * item
     return bytes(out)
 
 
@@ -75,9 +78,9 @@ def digest_of(state: bytes, layout: FlatLayout) -> bytes:
     return hasher.digest()
 
 
-def to_save(stage: int, cut=CUT, identity=None, dtype="float32", shapes=SHAPES) -> StageToSave:
+def to_save(stage: int, cut=CUT, identity=None, dtypes=FLOAT32, shapes=SHAPES) -> StageToSave:
     """A stage whose state will be `state_of(layout, seed=step)`."""
-    identity, there = identity or checkpoint_id(), layout(cut[stage], dtype, shapes)
+    identity, there = identity or checkpoint_id(), layout(cut[stage], dtypes, shapes)
     return StageToSave(
         id=identity,
         stage=stage,
@@ -142,8 +145,8 @@ async def save(
     return open_checkpoint(store, identity.folder)
 
 
-def loaded(checkpoint: Checkpoint, blocks: range, dtype: str = "float32") -> bytes:
-    return b"".join(state_pieces(checkpoint, layout(blocks, dtype), 64))
+def loaded(checkpoint: Checkpoint, blocks: range) -> bytes:
+    return b"".join(state_pieces(checkpoint, layout(blocks), 64))
 
 
 class FailingFile:

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from checkpoint.harness import WRITER, layout, save, state_of
+from checkpoint.harness import DTYPES, WRITER, layout, save, state_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,19 +20,26 @@ from p2pswarm.tensors.state_tree import piece_spans
 ALL = layout(range(4))
 
 
-@given(st.integers(1, 400), st.lists(st.integers(0, 10_000), max_size=5))
-def test_the_state_has_one_digest_however_its_bytes_come(piece_values, cuts):
-    """Written out from the definition: the parts of a piece lie in all three buffers."""
-    spans = piece_spans(ALL.length, piece_values, ALL.row_blocks())
-    state = state_of(ALL)
+@given(st.sampled_from(DTYPES), st.integers(1, 400), st.lists(st.integers(0, 10_000), max_size=5))
+def test_the_state_has_one_digest_however_its_bytes_come(dtypes, piece_values, cuts):
+    """Written out from the definition: the parts of a piece lie in all buffers."""
+    of = layout(range(4), dtypes)
+    spans = piece_spans(of.length, piece_values, of.row_blocks())
+    state = state_of(of)
     edges = sorted({0, len(state), *(min(cut, len(state)) for cut in cuts)})
-    hasher = StateHasher(ALL, piece_values)
+    hasher = StateHasher(of, piece_values)
 
     for start, stop in itertools.pairwise(edges):
         hasher.update(state[start:stop])
 
-    values = torch.frombuffer(bytearray(state), dtype=torch.float32).chunk(3)
-    pieces = [b"".join(x[start:stop].numpy().tobytes() for x in values) for start, stop in spans]
+    starts = [of.length * sum(of.item_bytes[:k]) for k in range(len(dtypes))]
+    pieces = [
+        b"".join(
+            state[at + start * item : at + stop * item]
+            for at, item in zip(starts, of.item_bytes, strict=True)
+        )
+        for start, stop in spans
+    ]
     hashes = b"".join(sha256(piece) for piece in pieces)
     assert hasher.digest() == sha256(hashes)
 

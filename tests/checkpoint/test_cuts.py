@@ -7,6 +7,8 @@ import itertools
 import pytest
 import torch
 from checkpoint.harness import (
+    DTYPES,
+    FLOAT32,
     RUN,
     SHAPES,
     TRAINER,
@@ -59,16 +61,16 @@ BLOCKS = st.lists(st.lists(SHAPE, min_size=1, max_size=4), min_size=1, max_size=
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.data(), BLOCKS, st.sampled_from(["float32", "float64"]), st.integers(1, 300))
-def test_any_partition_in_any_partition_out_the_same_bits(data, shapes, dtype, piece_bytes):
+@given(st.data(), BLOCKS, st.sampled_from(DTYPES), st.integers(1, 300))
+def test_any_partition_in_any_partition_out_the_same_bits(data, shapes, dtypes, piece_bytes):
     here = data.draw(cuts(len(shapes))) if len(shapes) > 1 else (range(1),)
     there = data.draw(cuts(len(shapes))) if len(shapes) > 1 else (range(1),)
     store = FsspecStore(f"memory://cuts-{next(NUMBERS)}")
 
-    checkpoint = asyncio.run(save(store, step=7, cut=here, dtype=dtype, shapes=shapes))
+    checkpoint = asyncio.run(save(store, step=7, cut=here, dtypes=dtypes, shapes=shapes))
 
     for blocks in there:
-        wanted = layout(blocks, dtype, shapes)
+        wanted = layout(blocks, dtypes, shapes)
         pieces = list(state_pieces(checkpoint, wanted, piece_bytes))
         assert b"".join(pieces) == state_of(wanted, seed=7)
         assert len(pieces) <= 2 * len(b"".join(pieces)) // piece_bytes + 1
@@ -77,15 +79,16 @@ def test_any_partition_in_any_partition_out_the_same_bits(data, shapes, dtype, p
 async def test_a_model_with_other_tensors_is_refused_by_name(tmp_path):
     checkpoint = await save(LocalFolder(tmp_path, WRITER))
 
-    def refused(shapes, blocks=range(1), dtype="float32") -> str:
+    def refused(shapes, blocks=range(1), dtypes=FLOAT32) -> str:
         with pytest.raises(OtherCheckpoint, match="it is of another model") as caught:
-            list(state_pieces(checkpoint, layout(blocks, dtype, shapes)))
+            list(state_pieces(checkpoint, layout(blocks, dtypes, shapes)))
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
     assert "has no tensor blocks.0.p2" in refused([[*SHAPES[0], (1,)]])
     assert "has blocks.0.p0 as float32 [5], the run as float32 [6]" in refused([[(6,)]])
-    assert "the run as float64 [5]" in refused(SHAPES, dtype="float64")
+    assert "the run as float64 [5]" in refused(SHAPES, dtypes=("float64",) * 3)
+    assert "the run as bfloat16 [5]" in refused(SHAPES, dtypes=("bfloat16", *FLOAT32[1:]))
     assert "has no tensor blocks.4.p0" in refused([*SHAPES, [(1,)]], range(4, 5))
     assert loaded(checkpoint, range(1)) == state_of(layout(range(1)), seed=7)
 
@@ -93,9 +96,19 @@ async def test_a_model_with_other_tensors_is_refused_by_name(tmp_path):
 # Real weights
 
 
-def run_of(stages: int, dtype: str) -> RunConfig:
+def run_of(stages: int, kept: str) -> RunConfig:
+    """`kept`: what weights are kept in."""
+    bf16 = kept == "bfloat16"
+    dtype, low = ("float32", "bf16") if bf16 else (kept, "full")
     model = ModelConfig(d_model=8, layers=3, heads=2, sequence_length=8, dtype=dtype)
-    return RunConfig(name="real", stages=stages, model=model, batch=BatchConfig(microbatches=2))
+    return RunConfig(
+        name="real",
+        stages=stages,
+        model=model,
+        batch=BatchConfig(microbatches=2),
+        precision=low,
+        weight_storage=low,
+    )
 
 
 def trained(run: RunConfig, stage: int, steps: range, state: bytes | None = None) -> bytes:
@@ -141,19 +154,22 @@ async def saved(store, run: RunConfig, states: list[bytes]) -> Checkpoint:
     return open_checkpoint(store, identity.folder)
 
 
-@pytest.mark.parametrize(("dtype", "decay"), [("float32", 0.9), ("float32", 0.0), ("float64", 0.0)])
+@pytest.mark.parametrize("kept", ["bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("decay", [0.0, 0.9])
 @pytest.mark.parametrize("stages", [1, 2, 5])
 async def test_training_that_goes_on_in_another_cut_ends_with_the_same_bits(
-    dtype, decay, stages, tmp_path
+    kept, decay, stages, tmp_path
 ):
     optimizer = OptimizerConfig(average_decay=decay)
     before, after = (
-        dataclasses.replace(run_of(count, dtype), optimizer=optimizer) for count in (3, stages)
+        dataclasses.replace(run_of(count, kept), optimizer=optimizer) for count in (3, stages)
     )
     at_3 = [trained(before, stage, range(3)) for stage in range(before.stages)]
 
     checkpoint = await saved(LocalFolder(tmp_path, WRITER), before, at_3)
 
+    for stage in checkpoint.manifest.stages:
+        check_stage(checkpoint.reader(stage), stage)
     for stage in range(after.stages):
         state = b"".join(state_pieces(checkpoint, layout_of(after, stage_blocks(after, stage))))
         resumed = trained(after, stage, range(3, 6), state)
@@ -210,4 +226,4 @@ def test_the_layout_of_a_file_is_that_of_memory():
     assert [(s.start, s.stop) for s in flat.segments] == [(t.start, t.stop) for t in found.tensors]
     assert found.length == flat.length
     assert found.tensors[0].name == "blocks.0.token_VD"
-    assert RUN.model.dtype == found.dtype
+    assert found.dtypes == (RUN.model.dtype,) * 3

@@ -46,9 +46,12 @@ def staged(run: RunConfig, keep_bytes: int, *, compiles: bool) -> tuple[float, t
     return result.loss, torch.cat([total.reshape(-1) for flat in flats for total in flat.sums])
 
 
-@pytest.mark.parametrize(("precision", "near"), [("full", 1e-5), ("bf16", 2e-2)])
-def test_compiled_stages_compute_the_same_but_for_rounding(precision, near):
-    run = replace(RUN, precision=precision)
+@pytest.mark.parametrize(
+    ("precision", "storage", "near"),
+    [("full", "full", 1e-5), ("bf16", "full", 2e-2), ("bf16", "bf16", 2e-2)],
+)
+def test_compiled_stages_compute_the_same_but_for_rounding(precision, storage, near):
+    run = replace(RUN, precision=precision, weight_storage=storage)
     loss, total_N = staged(run, 1 << 30, compiles=False)
 
     for keep_bytes in (1 << 30, 0):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from p2pswarm.checkpoint.compatibility import differences
-from p2pswarm.compute.base import BackwardSpec, Update
+from p2pswarm.compute.base import BackwardSpec, Update, part_sizes
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.model_check import check_stages
 from p2pswarm.compute.precision import Bfloat16, FullPrecision, precision_of
@@ -93,7 +93,7 @@ def updated(engine) -> None:
 def written(engine) -> None:
     state = engine.weights.state
     for piece in range(state.pieces):
-        parts = [memoryview(bytearray(b"\x3f" * state.part_bytes(piece))) for _ in range(3)]
+        parts = [memoryview(bytearray(b"\x3f" * size)) for size in part_sizes(state, piece)]
         state.write(piece, parts)
 
 
@@ -105,20 +105,23 @@ def followed(engine) -> None:
 
 
 def drawn(engine) -> None:
-    engine.stage._flat._run = replace(RUN, seed=7)
+    engine.stage._flat._run = replace(engine.stage._flat._run, seed=7)
     engine.weights.reset(draw=True)
 
 
+@pytest.mark.parametrize("storage", ["full", "bf16"])
 @pytest.mark.parametrize("change", [updated, written, followed, drawn])
-def test_it_computes_with_the_weights_as_they_are(change):
-    changed_by(RUN, change)
+def test_it_computes_with_the_weights_as_they_are(change, storage):
+    changed_by(replace(RUN, weight_storage=storage), change)
 
 
-def test_a_graph_holds_no_copy_of_the_weights():
+@pytest.mark.parametrize("storage", ["full", "bf16"])
+def test_a_graph_holds_no_copy_of_the_weights(storage):
     """Of wide layers and few tokens, activations are small beside the weights."""
     run = RunConfig(
         stages=2,
         precision="bf16",
+        weight_storage=storage,
         model=ModelConfig(d_model=128, layers=2, heads=2, sequence_length=2),
         batch=BatchConfig(microbatches=1, rows=1),
     )

@@ -1,5 +1,6 @@
 """Seam 3: what a server may rely on, whoever computes: torch, an emulation, or a simulation."""
 
+import dataclasses
 import itertools
 import math
 
@@ -31,6 +32,11 @@ def torch_made(stage: int) -> Engine:
     return torch_engine(RUN, stage, torch.device("cpu"), 1 << 30, PIECE_VALUES)
 
 
+def bf16_made(stage: int) -> Engine:
+    run = dataclasses.replace(RUN, precision="bf16", weight_storage="bf16")
+    return torch_engine(run, stage, torch.device("cpu"), 1 << 30, PIECE_VALUES)
+
+
 def emulated_made(stage: int) -> Engine:
     return emulated_engine(RUN, stage, 0.0, lambda _seconds: None, PIECE_VALUES)
 
@@ -39,7 +45,10 @@ def sim_made(stage: int) -> Engine:
     return sim_engine(RUN, stage, Cost(), Processor(1.0))
 
 
-@pytest.fixture(params=[torch_made, emulated_made, sim_made], ids=["torch", "emulated", "sim"])
+MADE = {"torch": torch_made, "bf16": bf16_made, "emulated": emulated_made, "sim": sim_made}
+
+
+@pytest.fixture(params=MADE.values(), ids=MADE)
 def engines(request):
     made = [request.param(stage) for stage in range(RUN.stages)]
     for engine in made:

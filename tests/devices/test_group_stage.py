@@ -121,8 +121,9 @@ def test_graphs_that_have_no_room_are_made_again():
     assert group.stage.recomputed == 6
 
 
-def test_bf16_is_as_on_one_device():
-    group, one = both(1, config("float32", precision="bf16"))
+@pytest.mark.parametrize("storage", ["full", "bf16"])
+def test_bf16_is_as_on_one_device(storage):
+    group, one = both(1, config("float32", precision="bf16", weight_storage=storage))
     results = []
     for engine in (group, one):
         made = engine.stage.forward((0, 0), tokens(0), bundle(1, dtype=torch.float32))

@@ -10,6 +10,7 @@ from p2pswarm.allreduce.plan import Span
 from p2pswarm.compute.adamw import AdamW
 from p2pswarm.compute.base import BackwardSpec, Update
 from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.rounding import chances, rounded
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
 
@@ -29,8 +30,10 @@ def gradient(length, step):
 
 
 @pytest.mark.parametrize("average_decay", [0.0, 0.99])
-def test_the_optimizer_gives_the_same_bits_on_every_device(average_decay):
-    run = replace(RUN, optimizer=OptimizerConfig(average_decay=average_decay))
+@pytest.mark.parametrize("storage", ["full", "bf16"])
+def test_the_optimizer_gives_the_same_bits_on_every_device(storage, average_decay):
+    optimizer = OptimizerConfig(average_decay=average_decay)
+    run = replace(RUN, optimizer=optimizer, precision="bf16", weight_storage=storage)
     digests = []
     for device in DEVICES:
         flat = FlatParameters(run, range(1, 3), device)
@@ -43,8 +46,10 @@ def test_the_optimizer_gives_the_same_bits_on_every_device(average_decay):
     assert digests[0] == digests[1]
 
 
-def test_first_weights_are_the_same_on_every_device():
-    flats = [FlatParameters(RUN, range(5), device) for device in DEVICES]
+@pytest.mark.parametrize("storage", ["full", "bf16"])
+def test_first_weights_are_the_same_on_every_device(storage):
+    run = replace(RUN, precision="bf16", weight_storage=storage)
+    flats = [FlatParameters(run, range(5), device) for device in DEVICES]
     for flat in flats:
         flat.draw()
 
@@ -122,3 +127,12 @@ def test_a_graph_made_again_gives_the_same_gradient(precision):
         gradients.append(engine.stage.backward((0, 0), {"x": x}, ALL)["x"].cpu())
 
     assert torch.allclose(*gradients, rtol=1e-4, atol=1e-6)
+
+
+def test_rounding_by_chance_gives_the_same_bits_on_every_device():
+    """Also of what is near infinity, or is none."""
+    x = torch.randn(1 << 16, generator=torch.Generator().manual_seed(1)) * 1e38
+    x[:4] = torch.tensor([torch.inf, -torch.inf, torch.nan, 3.4e38])
+    found = [rounded(x.to(device), chances(7, (5, 5 + len(x)), device)).cpu() for device in DEVICES]
+
+    assert torch.equal(found[0].view(torch.int16), found[1].view(torch.int16))

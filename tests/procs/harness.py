@@ -11,7 +11,7 @@ from p2pswarm.roles.run_text import read_corpus
 from p2pswarm.settings import load
 from p2pswarm.swarm.schedule import learning_rate
 
-KINDS = {"F32": torch.float32, "F64": torch.float64}
+KINDS = {"BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 
 
 def tensors(path: Path) -> dict[str, torch.Tensor]:

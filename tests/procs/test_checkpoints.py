@@ -59,7 +59,7 @@ def step_of(folder: Path) -> int:
 
 @pytest.fixture
 def run_file(tmp_path, text_folder):
-    def write(**values) -> Path:
+    def write(low="full", **values) -> Path:
         values = {
             "stages": 2,
             "steps": 1_000_000,
@@ -68,28 +68,33 @@ def run_file(tmp_path, text_folder):
             "dtype": "float64",
         } | values
         path = tmp_path / "run.toml"
-        path.write_text(RUN.format(**values))
+        kept = f'[run]\nprecision = "{low}"\nweight_storage = "{low}"\n'
+        path.write_text(RUN.format(**values).replace("[run]\n", kept))
         return path
 
     return write
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("low", ["full", "bf16"], ids=["float32", "weights in bfloat16"])
 def test_a_run_that_was_killed_goes_on_with_another_cut_and_has_the_weights_of_a_plain_loop(
-    start, seed_node, run_file, tmp_path
+    start, seed_node, run_file, tmp_path, low
 ):
-    """In float32; tests/checkpoint/test_cuts.py has both dtypes."""
-    dtype = "float32"
+    """With a newcomer that downloaded its stage; tests/checkpoint/test_cuts.py has float64."""
+    kinds = {"dtype": "float32", "low": low}
     _, address = seed_node
     join = ("--bootstrap", address, *HERE)
-    first = [start("train", run_file(dtype=dtype, replicas=2), *join, module="p2pswarm")]
+    first = [start("train", run_file(**kinds, replicas=2), *join, module="p2pswarm")]
     first += [start(*join) for _ in range(4)]
+    assert first[0].line_with("checkpoint of step ")
+    first.append(start(*join))
+    assert first[-1].line_with("serving stage ")
     assert first[0].line_with("checkpoint of step ")
 
     for node in first:
         os.killpg(node.process.pid, signal.SIGKILL)
     step = max(parse_folder(path.parent.name).step for path in manifests(tmp_path))
-    again = run_file(dtype=dtype, stages=3, steps=step + 7)
+    again = run_file(**kinds, stages=3, steps=step + 7)
     trainer = start("train", again, "--resume", *join, module="p2pswarm")
     assert trainer.line_with(f"going on from step {step} ")
     servers = [start(*join) for _ in range(3)]

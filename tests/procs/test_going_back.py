@@ -11,16 +11,20 @@ from procs.test_checkpoints import HERE, RUN, plain_loop, tensors
 STEPS = 60
 
 
+LOW = 'precision = "bf16"\nweight_storage = "bf16"\n'
+
+
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize(("dtype", "kept"), [("float64", ""), ("float32", LOW)])
 def test_a_killed_stage_is_loaded_from_the_checkpoint_and_the_weights_are_those_of_the_loop(
-    start, seed_node, text_folder, tmp_path
+    start, seed_node, text_folder, tmp_path, dtype, kept
 ):
     _, address = seed_node
     join = ("--bootstrap", address, *HERE)
     run = tmp_path / "run.toml"
-    values = {"stages": 2, "steps": STEPS, "replicas": 2, "every": 5, "dtype": "float64"}
-    text = RUN.format(**values)
-    run.write_text(text.replace("[run]\n", '[run]\non_stage_lost = "rewind"\nrewind_after_s = 6\n'))
+    values = {"stages": 2, "steps": STEPS, "replicas": 2, "every": 5, "dtype": dtype}
+    rewind = f'[run]\n{kept}on_stage_lost = "rewind"\nrewind_after_s = 6\n'
+    run.write_text(RUN.format(**values).replace("[run]\n", rewind))
     servers = [start(*join) for _ in range(4)]
     trainer = start("train", run, *join, module="p2pswarm")
     stages = [re.search(r"stage (\d)", s.line_with("serving stage"))[1] for s in servers]

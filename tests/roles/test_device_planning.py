@@ -8,10 +8,10 @@ import pytest
 
 from p2pswarm import cli
 from p2pswarm.commands.plan import EXAMPLE
-from p2pswarm.config import ModelConfig, RunConfig
+from p2pswarm.config import ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.plan.device_file import PlanOptions
-from p2pswarm.roles.device_planning import load_of
+from p2pswarm.roles.device_planning import held_bytes_per_value, load_of
 from p2pswarm.settings import load
 
 MODEL = """
@@ -21,6 +21,7 @@ layers = 6
 heads = 2
 sequence_length = 64
 """
+LOW = '[run]\nprecision = "bf16"\nweight_storage = "bf16"\n'
 DEVICE = """
 [[device]]
 name = "{name}"
@@ -187,3 +188,29 @@ def test_a_tied_tensor_takes_the_memory_of_both_ends():
     )
 
     assert tied.values_k.tolist() == untied.values_k.tolist()
+
+
+@pytest.mark.parametrize(
+    ("settings", "nbytes"),
+    [
+        ({}, 20),  # weights, two moments, the sum and its average
+        ({"precision": "bf16"}, 22),  # and a copy of the matrices
+        ({"precision": "bf16", "weight_storage": "bf16"}, 18),  # weights of two, and no copy
+        ({"optimizer": OptimizerConfig(average_decay=0.9)}, 24),
+        ({"model": ModelConfig(dtype="float64")}, 40),
+    ],
+)
+def test_a_plan_counts_the_memory_that_the_settings_take(settings, nbytes):
+    assert held_bytes_per_value(RunConfig(**settings)) == nbytes
+
+
+@pytest.mark.parametrize(("run", "status"), [("", 2), (LOW, 0)])
+def test_a_model_that_fits_only_in_bfloat16_is_planned_only_so(tmp_path, capsys, run, status):
+    """0.33 million parameters: 6.6 MB in float32, 5.9 MB in bfloat16, and machines of 6.2 MB."""
+    small = HOME.replace("memory_gib = 4.0", "memory_gib = 5.775e-3").replace(
+        "count = 1", "count = 2"
+    )
+    text = small + LINK.format("home") + "[plan]\nstages = [1]\nworking_gib = 0.0\n" + run + MODEL
+
+    assert plan(tmp_path, text) == status
+    assert ("the model's state is" in capsys.readouterr().err) is (status == 2)

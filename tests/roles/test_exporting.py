@@ -77,6 +77,25 @@ def test_a_tied_model_is_exported_with_one_tensor(name: str, tmp_path: Path):
     assert torch.allclose(scores, load_model(weights).scores(tokens), atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_weights_kept_in_bfloat16_are_exported_as_they_are(name: str, tmp_path: Path):
+    run = tiny(name)
+    model = dataclasses.replace(run.model, dtype="float32")
+    run = dataclasses.replace(run, model=model, precision="bf16", weight_storage="bf16")
+    weights = written(run, tmp_path)
+    tokens = torch.arange(10).reshape(1, 10)
+
+    assert main(["export", str(weights), str(tmp_path / "out")]) == 0
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert "bfloat16" in (config.get("dtype"), config.get("torch_dtype"))
+    found = library().AutoModelForCausalLM.from_pretrained(
+        tmp_path / "out", dtype=torch.float32, local_files_only=True
+    )
+    with torch.no_grad():
+        scores = found.eval()(tokens, use_cache=False).logits
+    assert torch.allclose(scores, load_model(weights).scores(tokens), atol=1e-5)
+
+
 def test_a_tokenizer_goes_along(tmp_path: Path):
     run = tiny("llama")
     weights = written(tokenised_run(run, TOKENIZER), tmp_path, TOKENIZER)

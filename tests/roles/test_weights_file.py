@@ -12,7 +12,9 @@ from safetensors import safe_open
 from p2pswarm.compute.base import StateMemory, Update
 from p2pswarm.compute.digest import digest_of
 from p2pswarm.compute.flat_parameters import FlatParameters, state_of
+from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.compute.torch_weights import torch_engine
+from p2pswarm.compute.trained_model import load_model
 from p2pswarm.config import ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.models.blocks import block_count, make_blocks
@@ -34,6 +36,15 @@ RUN = RunConfig(
     stages=2,
     model=ModelConfig(d_model=16, layers=2, heads=2, sequence_length=8, dtype="float64"),
 )
+
+
+BF16 = dataclasses.replace(
+    RUN,
+    precision="bf16",
+    weight_storage="bf16",
+    model=dataclasses.replace(RUN.model, dtype="float32"),
+)
+HEADER_ROOM_BYTES = 16_384
 
 
 @contextlib.contextmanager
@@ -68,10 +79,32 @@ def snapshots(run: RunConfig = RUN, steps: int = 0) -> list[Snapshot]:
     return found
 
 
-def test_the_sizes_are_those_of_the_snapshots():
-    assert [size.nbytes for size in state_sizes(RUN)] == [
-        snapshot.data.nbytes for snapshot in snapshots()
+@pytest.mark.parametrize("run", [RUN, BF16])
+def test_the_sizes_are_those_of_the_snapshots(run):
+    assert [size.nbytes for size in state_sizes(run)] == [
+        snapshot.data.nbytes for snapshot in snapshots(run)
     ]
+
+
+def test_weights_that_are_kept_in_bfloat16_are_so_in_the_file_and_their_average_is_not(tmp_path):
+    run = dataclasses.replace(BF16, optimizer=OptimizerConfig(average_decay=0.75))
+    found = snapshots(run, 2)
+
+    written = write_run(tmp_path / "w.safetensors", run, found)
+
+    assert (
+        written.size_bytes
+        <= model_size(run).file_bytes
+        < 2.2 * model_size(run).parameters + (HEADER_ROOM_BYTES)
+    )
+    for average, dtype in ((False, torch.bfloat16), (True, torch.float32)):
+        path = tmp_path / ("w-average.safetensors" if average else "w.safetensors")
+        model = dict(named_parameters(range(4), load_model(path)._blocks))
+        for name, tensor in named_weights(run, found, average=average):
+            assert tensor.dtype == dtype
+            assert model[name].dtype == torch.float32
+            assert torch.equal(model[name], tensor.float())
+    assert len("".join(load_model(written.path).generate_text("a", tokens=4))) > 0
 
 
 def test_every_parameter_of_the_model_is_named_once():

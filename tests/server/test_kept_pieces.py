@@ -14,6 +14,7 @@ from server.harness import (
     weights_of,
 )
 
+from p2pswarm.compute.base import part_sizes
 from p2pswarm.state.partial_file import PartialFolder
 
 NEWCOMER = 5
@@ -34,8 +35,7 @@ def sent_by_donors(r):
 
 
 def state_bytes(r):
-    state = r.engines[peer(2).raw][-1].state
-    return sum(state.tensors * state.part_bytes(piece) for piece in range(state.pieces))
+    return r.engines[peer(2).raw][-1].state_bytes
 
 
 def told(r):
@@ -185,7 +185,7 @@ def test_a_forged_piece_with_its_own_hash_is_found_out_and_fetched(folder, caplo
             await donors(r)
             await killed_half_way(r, folder)
             state = r.engines[peer(2).raw][-1].state
-            sizes = [state.tensors * state.part_bytes(piece) for piece in range(state.pieces)]
+            sizes = [sum(part_sizes(state, piece)) for piece in range(state.pieces)]
             forged = folder.file(RUN_ID, 0, sizes)
             forged.begin()
             for piece in (0, state.pieces - 1):

@@ -1,6 +1,7 @@
 """A newcomer's weights come in pieces from several members, whatever happens to them and to it."""
 
 import asyncio
+import dataclasses
 
 import pytest
 from server.harness import (
@@ -51,8 +52,7 @@ def sent_by_donors(r):
 
 
 def state_bytes(r):
-    state = r.engines[peer(2).raw][-1].state
-    return sum(state.tensors * state.part_bytes(piece) for piece in range(state.pieces))
+    return r.engines[peer(2).raw][-1].state_bytes
 
 
 def here(r):
@@ -60,10 +60,10 @@ def here(r):
     return len(loading.rules._held) / loading.rules.pieces
 
 
-async def joined(r):
+async def joined(r, bytes_per_s=SLOW_BYTES_PER_S):
     """A slow newcomer that has got some of its pieces."""
     r.serve(NEWCOMER)
-    r.world.world.hosts[peer(NEWCOMER).raw].down_bytes_per_s = SLOW_BYTES_PER_S
+    r.world.world.hosts[peer(NEWCOMER).raw].down_bytes_per_s = bytes_per_s
     await r.trainer.until(lambda: peer(NEWCOMER).raw in r.trainer.members)
     await asyncio.sleep(2.5)
     assert 0.2 < here(r) < 0.8
@@ -88,6 +88,33 @@ def test_every_donor_gives_a_part_and_each_piece_comes_once():
             return fetched
 
     assert virtual(main) == pytest.approx(1.0, abs=0.1)
+
+
+BF16 = dataclasses.replace(
+    ONE_STAGE,
+    model=dataclasses.replace(ONE_STAGE.model, dtype="float32"),
+    precision="bf16",
+    weight_storage="bf16",
+)
+
+
+def test_pieces_of_weights_in_bfloat16_follow_the_commits_that_they_come_in():
+    """Rounded where they arrive, by the same chance as where they were."""
+
+    async def main():
+        async with swarm(BF16) as r:
+            await three_donors(r)
+            assert state_bytes(r) == 10 * r.engines[peer(2).raw][-1].weights._flat.length
+            await joined(r, SLOW_BYTES_PER_S * 10 / 24)  # a value has 10 bytes instead of 24
+            version = r.trainer.version
+            await r.trainer.whole_step()
+            assert here(r) < 1.0
+            await r.trainer.until_ready(4)
+            await r.trainer.whole_step()
+            assert len(r.digests(0)) == 1
+            assert r.trainer.version == version + 2
+
+    virtual(main)
 
 
 def test_a_newcomer_whose_session_was_lost_fetches_only_what_is_missing():

@@ -20,7 +20,7 @@ from p2pswarm.state.host_state import HostState, StateSize
 from p2pswarm.swarm.messages.state import AskHashes, AskPiece, FetchPieces, StateOffer
 from p2pswarm.tensors.state_tree import piece_spans, root_of
 
-SIZE = StateSize(piece_spans(1000, 100), value_bytes=4)  # 12 kB in ten pieces
+SIZE = StateSize(piece_spans(1000, 100), (4, 4, 4))  # 12 kB in ten pieces
 PIECES, PART = 10, 400
 SLOW = WorldConfig(bandwidth_bytes_per_s=5_000.0)
 OPENING = FetchPieces(b"r" * 16, 0)

@@ -124,7 +124,7 @@ class ManyTrainers:
             torch_engine(self.config, s, torch.device("cpu"), 0) for s in range(self.config.stages)
         ]
         sizes = [
-            StateSize([(0, engine.state.part_bytes(0) // 8)], 8) for engine in engines
+            StateSize([(0, engine.state.part_bytes(0, 0) // 8)], (8,) * 3) for engine in engines
         ]  # one piece
         snapshots = await trainer.weights(sizes)
         values = [torch.frombuffer(s.data, dtype=torch.float64) for s in snapshots]

@@ -134,7 +134,9 @@ async def trained(swarm: Swarm) -> tuple[act.RunFinished, torch.Tensor]:
         sizes = []
         for stage in range(swarm.config.stages):
             engine = torch_engine(swarm.config, stage, torch.device("cpu"), 0)
-            sizes.append(StateSize([(0, engine.state.part_bytes(0) // VALUE_BYTES)], VALUE_BYTES))
+            sizes.append(
+                StateSize([(0, engine.state.part_bytes(0, 0) // VALUE_BYTES)], (VALUE_BYTES,) * 3)
+            )
         snapshots = await trainer.weights(sizes)
     parts = []
     for snapshot in snapshots:
