@@ -48,8 +48,8 @@ class ChanceRounding:
     def __init__(self, seed: int, tensors: Sequence[FlatTensor], place_N: Tensor) -> None:
         """`seed` of the run; `tensors`: the parameters whose weights `place_N` has, in order."""
         self._seed = seed
-        self._tensors = [tensor for tensor in tensors if tensor.stop > tensor.start]
-        self._stops = [tensor.stop for tensor in self._tensors]
+        self._tensors = tensors
+        self._stops = [tensor.stop for tensor in tensors]
         self._place_N = place_N
 
     def store(self, value_C: Tensor, start: int, step: int) -> None:

@@ -136,13 +136,13 @@ def test_what_a_bfloat16_has_stays(chance):
 
 @pytest.mark.parametrize("chance", [-(1 << 15), 0, (1 << 15) - 1])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_beyond_the_largest_it_stays_the_largest_and_never_becomes_infinite(sign, chance):
-    largest = torch.finfo(torch.float32).max
-    x = sign * torch.tensor([largest, 3.39e38, LARGEST, LARGE, 1.0])
+@pytest.mark.parametrize("value", [torch.finfo(torch.float32).max, 3.395e38, 3.39e38, LARGEST])
+def test_beyond_the_largest_it_stays_the_largest_and_never_becomes_infinite(value, sign, chance):
+    x = sign * torch.tensor([value, 1.0])
 
-    found = rounded(x, each(chance, len(x))).float()
+    found = rounded(x, each(chance, 2)).float()
 
-    assert (sign * found)[:3].tolist() == [LARGEST] * 3
+    assert (sign * found)[0] == LARGEST
     assert found.isfinite().all()
 
 
