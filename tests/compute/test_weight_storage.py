@@ -264,3 +264,26 @@ def test_a_gradient_that_is_not_finite_adds_nothing():
 
     assert trainer.add_all([tokens(0)]) == []
     assert not trainer.flat.sum_N.any()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_tied_tensor_is_rounded_alike_at_both_ends_and_where_one_stage_has_both(optimizer):
+    """One name, so one chance; and the first weights of one stage have it once."""
+    run = replace(RUN, model=replace(MODEL, tie=True, vocabulary=257), optimizer=optimizer)
+    whole = stepped(flat_of(run), run)
+    ends = [stepped(flat_of(run, blocks), run) for blocks in (range(2), range(2, 4))]
+
+    assert whole.tied is None
+    tied = [flat.layout.tensors[at].name for flat, at in zip(ends, (0, -1), strict=True)]
+    assert len(set(tied)) == 1
+    assert_alike(named(ends[0]) | named(ends[1]), named(whole))
+    assert_alike(named(ends[1]) | named(ends[0]), named(whole))
+
+
+def test_the_first_digest_of_a_tied_stage_is_that_of_its_weights():
+    run = replace(RUN, model=replace(MODEL, tie=True, vocabulary=257))
+    for stages in (1, 2):
+        cut = replace(run, stages=stages)
+        for stage in range(stages):
+            *_, digest = first_state(cut, stage)
+            assert digest == flat_of(cut, stage_blocks(cut, stage)).digest()
