@@ -28,6 +28,7 @@ from p2pswarm.plan.exchanges import (
     CHANCES,
     LOOK_MAX,
     LUCKS,
+    Spots,
     Where,
     cost_s,
     cross,
@@ -37,6 +38,7 @@ from p2pswarm.plan.exchanges import (
     likely_crossings,
     likely_far,
     likely_near,
+    likely_own,
     slowest_other,
 )
 from p2pswarm.plan.network import Floats, Ints
@@ -65,17 +67,17 @@ class Cooling(NamedTuple):
 @compiled
 def anneal(
     costs_2mm: Floats, device_sp: Ints, best_sp: Ints, cooling: Cooling, luck: RandomState
-) -> tuple[float, int]:
+) -> tuple[float, float, int]:
     """Anneal `device_sp`; `best_sp` becomes the cheapest on the way.
 
-    Returns what that costs, and how many moves were judged.
+    Returns what that costs; what the last one does, guide and all; how many moves were judged.
     """
     stages, width = device_sp.shape
     device_tp, parts_tk, links_3tp = judged(costs_2mm, device_sp)
     cost = least = cost_s(parts_tk)
     best_sp[:] = device_sp
     if stages == 1:
-        return least, 0
+        return least, least, 0
     moves = 0
     heat_s, guide = cooling.hot_s, cooling.hot_guide
     factor = (cooling.cold_s / cooling.hot_s) ** (1.0 / cooling.turns)
@@ -84,23 +86,24 @@ def anneal(
         heat_s *= factor
         guide += fade
         kind, drawn, looks, turn = _draw(luck, stages, width, cooling)
-        one, place, other, first, chance = drawn
-        rest = 0.0 if kind == CROSSING else slowest_other(parts_tk, one, other)
+        one, _, other, _, chance = drawn
+        rest = slowest_other(parts_tk, one, other) if kind == EXCHANGE else 0.0
         rule = heat_s, guide / stages, guide, rest
         if kind == CROSSING:
             hits = likely_crossings(costs_2mm, device_tp, parts_tk, links_3tp, drawn, rule)
         elif kind == OWN:
-            hits = 1 << turn
+            hits = likely_own(costs_2mm, device_tp, parts_tk, links_3tp, drawn, rule)
         elif abs(one - other) == 1:
             hits = likely_near(costs_2mm, device_tp, parts_tk, links_3tp, drawn, rule)
         else:
             hits = likely_far(costs_2mm, device_tp, parts_tk, links_3tp, drawn, rule)
-        moves += 1 if kind == OWN else looks
+        moves += looks
         while hits != 0:
             turn = _next(hits, turn, looks)
             hits &= ~(1 << turn)
-            spots = one, place, other, first + turn
-            rule = heat_s * CHANCES[chance + turn], rule[1], rule[2], rule[3]
+            spots = _spots(kind, drawn, turn)
+            rest = slowest_other(parts_tk, one, spots[2])
+            rule = heat_s * CHANCES[chance + turn], guide / stages, guide, rest
             if kind == CROSSING:
                 change = cross(costs_2mm, device_tp, parts_tk, links_3tp, spots)
             else:
@@ -112,14 +115,7 @@ def anneal(
             least = cost
             best_sp[:] = device_tp[1 : stages + 1]
     device_sp[:] = device_tp[1 : stages + 1]
-    return float(least), moves
-
-
-@compiled
-def guided_s(costs_2mm: Floats, device_sp: Ints, guide: float) -> float:
-    """What annealing compares: the cost and the guide."""
-    _, parts_tk, _ = judged(costs_2mm, device_sp)
-    return float(cost_s(parts_tk) + guide * guide_s(parts_tk))
+    return float(least), float(cost + guide * guide_s(parts_tk)), moves
 
 
 @inlined
@@ -129,21 +125,30 @@ def _draw(
     """What a turn is about: its kind, where, how many places are judged, and which comes first."""
     drawn = _random(luck)
     share, place = _part(drawn, 0, 65536) / 65536, _part(drawn, 16, width)
-    look, chance = _part(drawn, 32, (width - 1) // LOOK_MAX + 1), _part(drawn, 48, LUCKS)
     kind = EXCHANGE
     if share < cooling.pair_share:
         kind = CROSSING
     elif share < cooling.pair_share + cooling.own_share:
-        kind, look = OWN, place // LOOK_MAX
+        kind = OWN
+    along = stages if kind == OWN else width
+    first = LOOK_MAX * _part(drawn, 32, (along - 1) // LOOK_MAX + 1)
+    looks, chance = min(along - first, LOOK_MAX), _part(drawn, 48, LUCKS)
     drawn = _random(luck)
     one, other = _part(drawn, 0, stages), _part(drawn, 16, stages - 1)
     other += other >= one
     if kind == CROSSING:
         one, other = min(one, other), max(one, other)
-    first = look * LOOK_MAX
-    looks = min(width - first, LOOK_MAX)
-    turn = place - first if kind == OWN else _part(drawn, 32, looks)
-    return kind, (one + 1, place, other + 1, first, chance), looks, turn
+    where = one + 1, place, other + 1, first, chance
+    return kind, where, looks, _part(drawn, 32, looks)
+
+
+@inlined
+def _spots(kind: int, where: Where, turn: int) -> Spots:
+    """What a hit means."""
+    one, place, other, first, _ = where
+    return (
+        (one, place, first + turn + 1, place) if kind == OWN else (one, place, other, first + turn)
+    )
 
 
 @inlined

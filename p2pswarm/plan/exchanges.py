@@ -175,6 +175,30 @@ def _newcomers(
 
 
 @inlined
+def _links_apart(
+    costs_2mm: Floats,
+    device_tp: Ints,
+    parts_tk: Floats,
+    links_3tp: Floats,
+    spots: Spots,
+    guide: float,
+) -> float:
+    """By how much boundaries become dearer, guide and all, for spots of stages not side by side."""
+    one, place, other, spot = spots
+    leaves, comes = device_tp[one, place], device_tp[other, spot]
+    new = costs_2mm[PIPELINE, device_tp[one - 1, place], comes], guide
+    more, rise = _with_link(parts_tk, links_3tp, one - 1, place, new)
+    new = costs_2mm[PIPELINE, device_tp[one + 1, place], comes], guide
+    more_after, rise_after = _with_link(parts_tk, links_3tp, one, place, new)
+    dearer = more + rise + more_after + rise_after
+    new = costs_2mm[PIPELINE, leaves, device_tp[other - 1, spot]], guide
+    more, rise = _with_link(parts_tk, links_3tp, other - 1, spot, new)
+    new = costs_2mm[PIPELINE, leaves, device_tp[other + 1, spot]], guide
+    more_after, rise_after = _with_link(parts_tk, links_3tp, other, spot, new)
+    return float(dearer + more + rise + more_after + rise_after)
+
+
+@inlined
 def likely_far(
     costs_2mm: Floats,
     device_tp: Ints,
@@ -190,19 +214,40 @@ def likely_far(
         spot = first + turn
         comes = device_tp[other, spot]
         dearer = _newcomers(costs_2mm, parts_tk, (stage, other), (device, comes), rule)
-        link = costs_2mm[PIPELINE, device_tp[stage - 1, place], comes]
-        more, rise = _with_link(parts_tk, links_3tp, stage - 1, place, (link, rule[2]))
-        dearer += more + rise
-        link = costs_2mm[PIPELINE, device_tp[stage + 1, place], comes]
-        more, rise = _with_link(parts_tk, links_3tp, stage, place, (link, rule[2]))
-        dearer += more + rise
-        link = costs_2mm[PIPELINE, device, device_tp[other - 1, spot]]
-        more, rise = _with_link(parts_tk, links_3tp, other - 1, spot, (link, rule[2]))
-        dearer += more + rise
-        link = costs_2mm[PIPELINE, device, device_tp[other + 1, spot]]
-        more, rise = _with_link(parts_tk, links_3tp, other, spot, (link, rule[2]))
-        dearer += more + rise
+        spots = stage, place, other, spot
+        dearer += _links_apart(costs_2mm, device_tp, parts_tk, links_3tp, spots, rule[2])
         hits |= int(dearer <= rule[0] * CHANCES[luck + turn]) << turn
+    return hits
+
+
+@inlined
+def likely_own(
+    costs_2mm: Floats,
+    device_tp: Ints,
+    parts_tk: Floats,
+    links_3tp: Floats,
+    where: Where,
+    rule: Rule,
+) -> int:
+    """Which devices of a pipeline may change places with one of it, but those beside; a bit each.
+
+    `where`: its stage and place; a number that is not used, the first stage less one, the luck.
+    """
+    stage, place, _, first, luck = where
+    device, hits = device_tp[stage, place], 0
+    most = second = 0.0
+    for other in range(1, parts_tk.shape[0] - 1):
+        group = parts_tk[other, GROUP] if other != stage else 0.0
+        second, most = max(second, min(most, group)), max(most, group)
+    for turn in range(min(parts_tk.shape[0] - 2 - first, LOOK_MAX)):
+        other = first + turn + 1
+        rest = second if parts_tk[other, GROUP] == most else most
+        comes, own = device_tp[other, place], (rule[0], rule[1], rule[2], rest)
+        dearer = _newcomers(costs_2mm, parts_tk, (stage, other), (device, comes), own)
+        spots = stage, place, other, place
+        dearer += _links_apart(costs_2mm, device_tp, parts_tk, links_3tp, spots, rule[2])
+        apart = abs(stage - other) > 1
+        hits |= int(apart and dearer <= rule[0] * CHANCES[luck + turn]) << turn
     return hits
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pswarm.plan.annealing import Cooling, anneal, guided_s
+from p2pswarm.plan.annealing import Cooling, anneal
 from p2pswarm.plan.exchanges import (
     CHANCES,
     LOOK_MAX,
@@ -20,11 +20,12 @@ from p2pswarm.plan.exchanges import (
     likely_crossings,
     likely_far,
     likely_near,
+    likely_own,
     planes_of,
     slowest_other,
 )
 
-SHAPES = [(2, 1), (2, 3), (3, 2), (4, 5), (6, 9), (2, 70)]
+SHAPES = [(2, 1), (2, 3), (3, 2), (4, 5), (6, 9), (2, 70), (70, 2)]
 ALWAYS = 1e9  # dearer than any plan may become
 
 
@@ -81,7 +82,6 @@ def test_plan_costs_what_its_slowest_group_and_links_do(drawn):
     cost, guide = by_definition(costs, device_sp)
     assert cost_s(parts) == pytest.approx(cost)
     assert guide_s(parts) == pytest.approx(guide)
-    assert guided_s(costs, device_sp, 0.5) == pytest.approx(cost + 0.5 * guide)
 
 
 @settings(max_examples=60, deadline=None)
@@ -158,6 +158,31 @@ def test_no_exchange_that_luck_allows_is_overlooked(drawn, guide, heat):
             assert hits >> turn & 1
 
 
+@settings(max_examples=80, deadline=None)
+@given(plans(), st.sampled_from([0.0, 1.0]), st.sampled_from([0.01, 0.3, 3.0, 30.0]))
+def test_no_exchange_within_a_pipeline_is_overlooked_but_with_stages_beside(drawn, guide, heat):
+    costs, device_sp, chance = drawn
+    stages = len(device_sp)
+    one, place, other, _ = drawn_spots(chance, *device_sp.shape)
+    first = int(chance.integers((stages - 1) // LOOK_MAX + 1)) * LOOK_MAX
+    luck = int(chance.integers(LUCKS))
+    plan = judged(costs, device_sp)
+    where, rule = (one, place, other, first, luck), (heat, guide / stages, guide, 0.0)
+
+    hits = likely_own(costs, *plan, where, rule)
+
+    for turn in range(min(stages - first, LOOK_MAX)):
+        other = first + turn + 1
+        if abs(one - other) <= 1:
+            assert not hits >> turn & 1
+            continue
+        limit = heat * CHANCES[luck + turn] - 1e-9  # but for rounding
+        alone = judged(costs, device_sp)
+        rule = rule_of(alone[1], (one, other), limit, guide)
+        if exchange(costs, *alone, (one, place, other, place), rule) < np.inf:
+            assert hits >> turn & 1
+
+
 @settings(max_examples=60, deadline=None)
 @given(plans(), st.sampled_from([0.0, 1.0]), st.sampled_from([0.01, 0.3, 3.0, 30.0]))
 def test_crossings_that_luck_allows_are_those_that_stay_within_its_limit(drawn, guide, heat):
@@ -190,13 +215,15 @@ def test_annealed_plan_has_every_device_once_and_costs_what_is_said(drawn, seed)
     was = cost_s(judged(costs, device_sp)[1])
     best_sp, luck = device_sp.copy(), np.array([seed], dtype=np.uint64)
 
-    least, moves = anneal(
+    least, guided, moves = anneal(
         costs, device_sp, best_sp, Cooling(2000, 5.0, 0.01, 0.3, 0.1, 1.0, 0.1), luck
     )
 
     assert sorted(best_sp.ravel()) == sorted(device_sp.ravel()) == devices
     assert least == pytest.approx(cost_s(judged(costs, best_sp)[1]))
     assert least <= was
+    _, parts, _ = judged(costs, device_sp)
+    assert guided == pytest.approx(cost_s(parts) + 0.1 * guide_s(parts))
     assert moves >= 2000
 
 
