@@ -227,6 +227,20 @@ def test_annealed_plan_has_every_device_once_and_costs_what_is_said(drawn, seed)
     assert moves >= 2000
 
 
+def test_way_out_of_the_slowest_group_pays_for_a_slower_link():
+    """Devices 6 and 7 exchange for 10 s, and the last one's link to device 3 takes 5 s."""
+    data_nn, pipeline_nn = np.ones((8, 8)) - np.eye(8), np.zeros((8, 8))
+    data_nn[6, 7] = data_nn[7, 6] = 10.0
+    pipeline_nn[7, 3] = pipeline_nn[3, 7] = 5.0
+    costs = planes_of(data_nn, pipeline_nn)
+    plan = judged(costs, np.arange(8).reshape(4, 2))
+    where, rule = (1, 1, 4, 0, 0), (1e-6, 0.0, 0.0, 1.0)
+
+    assert likely_own(costs, *plan, where, rule) >> 3 & 1
+    assert likely_far(costs, *plan, where, rule) >> 1 & 1
+    assert exchange(costs, *plan, (1, 1, 4, 1), rule) == pytest.approx(-4.0)
+
+
 def test_luck_is_drawn_by_metropolis_rule():
     """An exponential distribution: the mean is 1, and half of it is over the logarithm of 2."""
     once = CHANCES[:LUCKS]
