@@ -23,9 +23,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from p2pswarm.plan.annealing import Ints
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, Stages, best_order, cost_of
-from p2pswarm.plan.network import Floats
+from p2pswarm.plan.network import Floats, Ints
 
 POPULATION = 100
 TRIALS = 4_900

@@ -25,10 +25,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from p2pswarm.plan.annealing import Ints
 from p2pswarm.plan.compiled import compiled
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts
-from p2pswarm.plan.network import Floats
+from p2pswarm.plan.network import Floats, Ints
 
 ISLANDS_MAX = 64  # sets of islands that are looked at: each costs some hundredths of a second
 ROUNDING = 1e-9  # relative: sums of the same links in two orders

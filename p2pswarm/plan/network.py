@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from p2pswarm.errors import Unusable
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 ASYMMETRY_MAX = 1e-6  # relative: more is a matrix of another meaning, not rounding
 

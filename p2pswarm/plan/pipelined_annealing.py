@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from p2pswarm.plan.annealing import Ints, RandomState, below, share
+from p2pswarm.plan.annealing import RandomState, below, share
 from p2pswarm.plan.compiled import compiled
-from p2pswarm.plan.network import Floats
+from p2pswarm.plan.network import Floats, Ints
 
 PENALTY_S = 1e7  # of a stage without a device, and of each device that is too small for its stage
 RATE_LEAST = 1e-12

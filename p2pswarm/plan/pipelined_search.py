@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from p2pswarm.errors import Unusable
-from p2pswarm.plan.annealing import Ints, RandomState
+from p2pswarm.plan.annealing import RandomState
 from p2pswarm.plan.fleet import DeviceFleet, WireCodec, WorkLoad
-from p2pswarm.plan.network import Floats
+from p2pswarm.plan.network import Floats, Ints
 from p2pswarm.plan.pipelined import StepCost, needs_of, step_cost
 from p2pswarm.plan.pipelined_annealing import PENALTY_S, Draft, Needs, anneal_pipelined
 

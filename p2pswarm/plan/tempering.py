@@ -21,21 +21,22 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from p2pswarm.plan.annealing import Cooling, Ints, RandomState, anneal, guided_s, planes_of
+from p2pswarm.plan.annealing import Cooling, RandomState, anneal
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, Stages, cost_of, pipelines_of
+from p2pswarm.plan.exchanges import planes_of
+from p2pswarm.plan.network import Ints
 
 Clock = Callable[[], float]
 
 POOL = 3  # plans that are polished
 POLISH_SHARE = 0.1  # of the time
-PAIR_SHARE, OWN_SHARE = 0.25, 0.25  # see bench/LOG.md, as for all that follow
-ROOTS, COOLED_ROOTS = 1, 2  # means of squares guide tempering, those of fourth powers cooling
-REPLICAS = 8
+PAIR_SHARE, OWN_SHARE = 0.25, 0.2  # of the turns; see bench/LOG.md, as for all that follow
+REPLICAS = 16
 LADDER = 2e-3, 1.5e-2  # the temperatures, as shares of the cost of a plan by chance
-TEMPERED_MOVES = 6_000  # for each pair of devices, both ways: with fewer, plans are cooled
-SLICE_MOVES = 20_000  # between two exchanges
+TEMPERED_TURNS = 1_000  # for each pair of devices, both ways: with fewer, plans are cooled
+SLICE_TURNS = 10_000  # between two exchanges
 NEAREST = 2  # whose link says how fast a line is: with a neighbour it is not one chance alone
-TRIAL_SHARE = 0.1  # of the moves, for each of the two ways of cooling
+TRIAL_SHARE = 0.1  # of the turns, for each of the two ways of cooling
 
 
 class Heats(NamedTuple):
@@ -45,12 +46,20 @@ class Heats(NamedTuple):
     cold: float
     hot_guide: float = 1.0
     cold_guide: float = 1.0
-    roots: int = ROOTS
 
 
-COOL = Heats(1e-3, 5e-5, 16.0, 2.0, COOLED_ROOTS)
-HOT = Heats(1.5e-2, 2e-4, 4.0, 1.0, COOLED_ROOTS)
+COOL = Heats(1e-3, 5e-5, 16.0, 2.0)
+HOT = Heats(1.5e-2, 2e-4, 4.0, 1.0)
 POLISH = Heats(LADDER[0], 2e-4, 1.0, 0.1)
+
+
+class Annealed(NamedTuple):
+    """What a plan came to: the cheapest on the way, and what the last one costs with its guide."""
+
+    least_s: float
+    guided_s: float
+    moves: int
+    best_sp: Ints
 
 
 class Tempering:
@@ -59,10 +68,7 @@ class Tempering:
     def __init__(self, costs: LinkCosts, task: DtfmTask, seed: int, threads: int) -> None:
         self._costs = costs
         self._task = task
-        self._planes = {
-            roots: planes_of(costs.data_s_nn, costs.pipeline_s_nn, roots)
-            for roots in (ROOTS, COOLED_ROOTS)
-        }
+        self._planes = planes_of(costs.data_s_nn, costs.pipeline_s_nn)
         self._chance = np.random.default_rng(seed)
         self._lucks: list[RandomState] = []
         """Of each plan that is annealed beside others."""
@@ -95,49 +101,51 @@ class Tempering:
             self._note(np.array(known, dtype=np.int64))
         begun_s = clock()
         plans = [self._by_chance() for _ in range(self._threads)]
-        self._anneal(plans, SLICE_MOVES, [Heats(LADDER[1], LADDER[1])] * self._threads)
-        each_s = max((clock() - begun_s) / SLICE_MOVES, 1e-9)  # of a move of each thread
+        self._anneal(plans, SLICE_TURNS, [Heats(LADDER[1], LADDER[1])] * self._threads)
+        each_s = max((clock() - begun_s) / SLICE_TURNS, 1e-9)  # of a turn of each thread
         left_s = max(ends_s - clock(), 0.0)
         devices = self._task.stages * self._task.pipelines
-        if self._threads * left_s / each_s < TEMPERED_MOVES * devices**2:
+        if self._threads * left_s / each_s < TEMPERED_TURNS * devices**2:
             self._cool(int(left_s / each_s), ends_s, clock)
             return
         self._temper(ends_s - POLISH_SHARE * left_s, clock)
-        moves = max(SLICE_MOVES, int(POLISH_SHARE * left_s / each_s / POOL))
-        turn = 0
-        while clock() + moves * each_s < ends_s:
-            turns = range(turn, turn + self._threads)
-            again = [self._pool[each % len(self._pool)][1] for each in turns]
-            plans = [np.array(pipelines_of(self._costs, one)) for one in again]
-            self._anneal(plans, moves, [POLISH] * self._threads)
-            turn += self._threads
+        self._polish(max(SLICE_TURNS, int(POLISH_SHARE * left_s / each_s / POOL)), ends_s, clock)
 
-    def _cool(self, moves: int, ends_s: float, clock: Clock) -> None:
-        """Cool plans for about so many moves each: first both ways, then the better one."""
-        begun_s, trial = clock(), max(int(TRIAL_SHARE * moves), SLICE_MOVES)
-        by_speed_s, by_chance_s = self._anneal(
-            [self._by_speed(), self._by_chance()], trial, [COOL, HOT]
-        )
-        turns = 1 if self._threads > 1 else 2
-        each_s = max((clock() - begun_s) / (turns * trial), 1e-9)
-        moves = int((1 - POLISH_SHARE) * (ends_s - clock()) / each_s)
-        if moves > SLICE_MOVES:
-            cool = by_speed_s <= by_chance_s
+    def _polish(self, turns: int, ends_s: float, clock: Clock) -> None:
+        """Anneal the best plans again, for so many turns each, until the time is over."""
+        first, now_s, round_s = 0, clock(), 0.0
+        while now_s + round_s < ends_s:
+            numbers = range(first, first + self._threads)
+            again = [self._pool[each % len(self._pool)][1] for each in numbers]
+            self._anneal([self._paired(each) for each in again], turns, [POLISH] * self._threads)
+            first += self._threads
+            last_s, now_s = now_s, clock()
+            round_s = now_s - last_s
+
+    def _cool(self, turns: int, ends_s: float, clock: Clock) -> None:
+        """Cool plans for about so many turns each: first both ways, then the better one."""
+        begun_s, trial = clock(), max(int(TRIAL_SHARE * turns), SLICE_TURNS)
+        trials = [self._by_speed(), self._by_chance()]
+        by_speed, by_chance = self._anneal(trials, trial, [COOL, HOT])
+        rounds = 1 if self._threads > 1 else 2
+        each_s = max((clock() - begun_s) / (rounds * trial), 1e-9)
+        turns = int((1 - POLISH_SHARE) * (ends_s - clock()) / each_s)
+        if turns > SLICE_TURNS:
+            cool = by_speed.least_s <= by_chance.least_s
             plans = [self._by_speed() if cool else self._by_chance() for _ in range(self._threads)]
-            self._anneal(plans, moves, [COOL if cool else HOT] * self._threads)
+            self._anneal(plans, turns, [COOL if cool else HOT] * self._threads)
 
     def _temper(self, ends_s: float, clock: Clock) -> None:
         shares = np.geomspace(*LADDER, REPLICAS)
         ladder = [Heats(share, share) for share in shares]
         replicas = [self._by_chance() for _ in shares]
-        replicas[0] = np.array(self.best, dtype=np.int64)
+        replicas[0] = self._paired(self.best)
         first, now_s, round_s = 0, clock(), 0.0
         while now_s + round_s < ends_s:
-            self._anneal(replicas, SLICE_MOVES, ladder)
-            guided = [guided_s(self._planes[ROOTS], each, 1.0, ROOTS) for each in replicas]
+            found = self._anneal(replicas, SLICE_TURNS, ladder)
             for cold in range(first, REPLICAS - 1, 2):
                 warm = cold + 1
-                gain_s = guided[cold] - guided[warm]
+                gain_s = found[cold].guided_s - found[warm].guided_s
                 odds = gain_s / self._scale_s * (1 / shares[cold] - 1 / shares[warm])
                 if np.log(self._chance.random()) < odds:
                     replicas[cold], replicas[warm] = replicas[warm], replicas[cold]
@@ -154,42 +162,52 @@ class Tempering:
         nearest_nn = np.sort(self._costs.pipeline_s_nn, axis=1)  # the first is a device to itself
         order = np.argsort(-nearest_nn[:, min(NEAREST, len(nearest_nn) - 1)], kind="stable")
         device_sp = order.reshape(self._task.stages, self._task.pipelines)
-        return np.array(pipelines_of(self._costs, _as_stages(device_sp)), dtype=np.int64)
+        return self._paired(_as_stages(device_sp))
 
-    def _anneal(self, plans: Sequence[Ints], moves: int, heats: Sequence[Heats]) -> list[float]:
+    def _paired(self, stages: Stages) -> Ints:
+        """Stages with their best pairings."""
+        return np.array(pipelines_of(self._costs, stages), dtype=np.int64)
+
+    def _anneal(self, plans: Sequence[Ints], turns: int, heats: Sequence[Heats]) -> list[Annealed]:
         """Anneal plans in place, note the best on the way; returns what each came to."""
         while len(self._lucks) < len(plans):
             self._lucks.append(self._chance.integers(1, 2**63, 1, dtype=np.uint64))
 
-        def one(number: int) -> tuple[float, Ints]:
-            heat = heats[number]
-            cooling = Cooling(
-                moves,
-                heat.hot * self._scale_s,
-                heat.cold * self._scale_s,
-                PAIR_SHARE,
-                OWN_SHARE,
-                heat.hot_guide,
-                heat.cold_guide,
-                heat.roots,
-            )
-            best_sp = plans[number].copy()
-            luck = self._lucks[number]
-            costs_3nn = self._planes[heat.roots]
-            return anneal(costs_3nn, plans[number], best_sp, cooling, luck), best_sp
+        def some(first: int) -> list[Annealed]:
+            numbers = range(first, len(plans), self._threads)
+            return [
+                self._annealed(plans[each], turns, heats[each], self._lucks[each])
+                for each in numbers
+            ]
 
-        found = list(self._workers.map(one, range(len(plans))))
-        for least_s, best_sp in found:
-            if len(self._pool) < POOL or least_s < self._pool[-1][0]:
-                self._note(best_sp)
-        self.moves += moves * len(plans)
-        return [least_s for least_s, _ in found]
+        parts = list(self._workers.map(some, range(self._threads)))
+        found = [parts[each % self._threads][each // self._threads] for each in range(len(plans))]
+        for one in found:
+            self.moves += one.moves
+            if len(self._pool) < POOL or one.least_s < self._pool[-1][0]:
+                self._note(one.best_sp)
+        return found
+
+    def _annealed(self, plan: Ints, turns: int, heat: Heats, luck: RandomState) -> Annealed:
+        cooling = Cooling(
+            turns,
+            heat.hot * self._scale_s,
+            heat.cold * self._scale_s,
+            PAIR_SHARE,
+            OWN_SHARE,
+            heat.hot_guide,
+            heat.cold_guide,
+        )
+        best_sp = plan.copy()
+        return Annealed(*anneal(self._planes, plan, best_sp, cooling, luck), best_sp)
 
     def _note(self, device_sp: Ints) -> None:
-        stages = _as_stages(device_sp)
-        seconds = cost_of(self._costs, stages).seconds
-        self._pool.append((seconds, stages))
-        self._pool = sorted(set(self._pool))[:POOL]
+        """Keep a plan if it is one of the best, whatever its pairings and its direction."""
+        rows = tuple(tuple(map(int, row)) for row in np.sort(device_sp, axis=1))
+        stages = min(rows, rows[::-1])
+        if all(stages != each for _, each in self._pool):
+            self._pool.append((cost_of(self._costs, stages).seconds, stages))
+            self._pool = sorted(self._pool)[:POOL]
 
 
 def _as_stages(device_sp: Ints) -> Stages:
