@@ -39,14 +39,14 @@ UNEVEN = (14, 4, 9, 6, 3, 8, 5, 7, 3, 5)
 NAMES = ("jitter1", "jitter2", "uneven", "uneven-cap", "plane", "tree", "noise", "thousand")
 
 BEST_KNOWN_S = {  # the cheapest plans of all runs, and which run it was: see bench/LOG.md
-    "jitter1": 45.668,  # 16 temperatures, 1.58 billion moves, seed 3
+    "jitter1": 45.500,  # 12 temperatures, 330 million moves, seed 1, two threads
     "jitter2": 44.701,  # 16 temperatures, 1.57 billion moves, seed 3
     "uneven": 62.28,  # 8 temperatures, 8 s, one of two seeds; all others end at 62.767
     "uneven-cap": 203.466,  # 16 temperatures, 100 million moves, seed 12
     "plane": 75.103,  # 16 temperatures, means of squares, 200 million moves, seed 12
     "tree": 384.002,  # 8 temperatures, 77 million moves, seeds 1 and 2
-    "noise": 55.388,  # 8 temperatures, 2.4 billion moves, seed 2, a prototype of the same moves
-    "thousand": 175.334,  # slow lines first, cooled with 15 million moves
+    "noise": 53.604,  # 12 temperatures, 2.48 billion moves, seed 1
+    "thousand": 167.631,  # slow lines first, cooled with 645 million moves, seed 1
 }
 
 

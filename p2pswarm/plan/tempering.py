@@ -31,8 +31,8 @@ Clock = Callable[[], float]
 POOL = 3  # plans that are polished
 POLISH_SHARE = 0.1  # of the time
 PAIR_SHARE, OWN_SHARE = 0.25, 0.2  # of the turns; see bench/LOG.md, as for all that follow
-REPLICAS = 16
-LADDER = 2e-3, 1.5e-2  # the temperatures, as shares of the cost of a plan by chance
+REPLICAS = 12
+LADDER = 3e-3, 1.2e-2  # the temperatures, as shares of the cost of a plan by chance
 TEMPERED_TURNS = 1_000  # for each pair of devices, both ways: with fewer, plans are cooled
 SLICE_TURNS = 10_000  # between two exchanges
 NEAREST = 2  # whose link says how fast a line is: with a neighbour it is not one chance alone
@@ -50,7 +50,7 @@ class Heats(NamedTuple):
 
 COOL = Heats(1e-3, 5e-5, 16.0, 2.0)
 HOT = Heats(1.5e-2, 2e-4, 4.0, 1.0)
-POLISH = Heats(LADDER[0], 2e-4, 1.0, 0.1)
+POLISH = Heats(2e-3, 2e-4, 1.0, 0.1)
 
 
 class Annealed(NamedTuple):

@@ -96,3 +96,26 @@ def test_a_tied_run_goes_on_from_a_checkpoint_in_another_cut(tmp_path, stages):
     assert steps_saved(tmp_path)[-1] == 8
     newest = max(tmp_path.iterdir(), key=lambda path: path.name.split(".step-")[1])
     assert verify(str(newest), lambda _line: None, check_records).ok
+
+
+def test_a_fault_in_the_memory_of_one_end_ends_the_run_with_the_remedy(tmp_path):
+    """Its stage has no other server, so nobody else could tell."""
+
+    async def story():
+        async with saved_run(tmp_path, TIED) as run:
+
+            def damage(report: act.Report) -> None:
+                if isinstance(report, act.StepDone) and report.step == 2:
+                    flat = run.engines[run.server_of(2)].weights._flat
+                    flat.exp_avg_N[flat.tied.start + 5] += 1.0
+
+            run.on_report = damage
+            for number in (1, 2, 3):
+                run.serve(number)
+            return await run.trainer.run()
+
+    ended = virtual(story)
+
+    assert ended.failed
+    assert "the tied tensor of stages 0 and 2 is not the same" in ended.reason
+    assert "--resume" in ended.reason

@@ -171,14 +171,16 @@ def test_members_of_both_ends_say_the_same_of_the_tied_tensor() -> None:
             answers = await r.trainer.reduce()
             ends = [answers[m.record.peer] for stage in (0, 2) for m in r.trainer.of_stage(stage)]
             (middle,) = {answers[m.record.peer].tied for m in r.trainer.of_stage(1)}
-            return ends, middle
+            first = r.trainer.of_stage(0)[0].record.peer
+            return ends, middle, r.engines[first][-1].weights.tied_digest()
 
-    ends, middle = virtual(main)
+    ends, middle, state = virtual(main)
 
     assert middle is None
     assert len({(one.tied.digest, one.tied.squared_norm, one.tied.state) for one in ends}) == 1
     assert len({one.digest for one in ends}) == 2
     assert ends[0].tied.squared_norm > 0
+    assert ends[0].tied.state == state != b""
 
 
 @pytest.mark.parametrize("stage", [0, STAGES - 1])
