@@ -6,7 +6,9 @@ Real processes on localhost, twice: servers that know their free memory fetch th
 stage before they leave the old one; servers that do not know it leave first. They rehearse: they
 take the time of computing and have weights, moments, sums and averages of full size. Two slow
 servers hold stage 1, four fast ones stage 0 and 1; a fast one of stage 0 is to move. The time is
-the trainer's: from the order to move until the server computes in its new stage.
+the trainer's: from the order to move until the server computes in its new stage. Beside it stands
+what the rule foretold: a server that could fetch first leaves first where that is cheaper, and is
+then foretold to be away for a download.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from node_listener import Gone, NodeListener
 from swarm_processes import NODE, ROOT, Run, RunFailed, Site, swarm
@@ -43,6 +46,7 @@ class Moved:
 
     def __init__(self) -> None:
         self.away_s: list[float] = []
+        self.foretold_s: list[float] = []
         self.again = 0
         self.ended: Ended | None = None
         self._left: dict[str, Relocated] = {}
@@ -57,6 +61,7 @@ class Moved:
                     order = self._left.get(peer.peer)
                     if order and peer.ready and peer.stage == order.target:
                         self.away_s.append(said.seconds - self._left.pop(peer.peer).seconds)
+                        self.foretold_s.append(order.away_s)
             case Relocated():
                 self._left[said.server] = said
             case Note(text=text) if "sent again" in text and SHARES not in text:
@@ -67,7 +72,7 @@ class Moved:
                     raise RunFailed(said.reason)
 
 
-def moved(options: argparse.Namespace, node: Sequence[str]) -> dict[str, object]:
+def moved(options: argparse.Namespace, node: Sequence[str]) -> dict[str, Any]:
     """Two slow servers, then four fast ones; what becomes of the one that moves."""
     run = Balanced(
         name="move",
@@ -93,7 +98,7 @@ def moved(options: argparse.Namespace, node: Sequence[str]) -> dict[str, object]
     assert found.ended is not None, "the run has ended"
     counts = found.ended.counts
     numbers = {"asked": counts.asked, "counted": counts.counted, "again": found.again}
-    return {"away_s": found.away_s, **numbers}
+    return {"away_s": found.away_s, "foretold_s": found.foretold_s, **numbers}
 
 
 def main() -> None:
@@ -108,7 +113,8 @@ def main() -> None:
     found = {}
     for name, node in (("fetch first", NODE), ("leave first", FORGETFUL)):
         found[name] = one = moved(options, node)
-        away = ", ".join(f"{each:.2f}" for each in one["away_s"]) or "nobody moved"
+        pairs = zip(one["away_s"], one["foretold_s"], strict=True)
+        away = ", ".join(f"{s:.2f} ({said:.1f} foretold)" for s, said in pairs) or "nobody moved"
         print(
             f"{name}: away for {away} s; {one['counted']} of {one['asked']} microbatches counted,"
             f" {one['again']} times sent again for a loss",
