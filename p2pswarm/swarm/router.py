@@ -118,9 +118,16 @@ class Router:
         """The median of what servers tell of their gradients; 0: unknown."""
 
     def update(self, members: tuple[MemberRecord, ...]) -> None:
-        """Follow a new view: forget servers that left, start anew with new incarnations."""
-        kept = {m.peer: self._servers.get(m.peer) for m in members}
-        known = [s for m in members if (s := kept[m.peer]) and s.member == m]
+        """Follow a new view: forget servers that left, start anew with new incarnations.
+
+        A new address or card changes nothing of what a server has shown.
+        """
+        known = []
+        for member in members:
+            server = self._servers.get(member.peer)
+            if server is not None and server.member.incarnation == member.incarnation:
+                server.member = member
+                known.append(server)
         self._servers = {s.member.peer: s for s in known}
         self._measured = sum(s.measured_s.value is not None for s in known)
         if len(known) == len(members):

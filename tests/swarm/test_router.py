@@ -3,6 +3,7 @@
 import heapq
 import random
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -251,6 +252,20 @@ def test_a_new_incarnation_of_a_peer_starts_without_its_history():
     chosen = [built.choose(1e3) for _ in range(40)]
 
     assert 10 <= chosen.count(again) <= 30
+
+
+def test_a_server_that_is_dialled_elsewhere_keeps_what_it_has_shown():
+    """A new card comes whenever a node learns an address of its own: often in its first minutes."""
+    fast, slow = member(1), member(2)
+    built = router(fast, slow)
+    serve(built, {fast.peer: 0.1, slow.peer: 0.9}, 100, window=8)
+
+    elsewhere = replace(slow, address="10.9.9.9:1", card=b"new")
+    built.update((fast, elsewhere))
+    chosen = [built.choose(1e3) for _ in range(40)]
+
+    assert 2 <= chosen.count(elsewhere) <= 6  # of a server without a history: half
+    assert slow not in chosen  # it is dialled where it is now
 
 
 def test_answers_about_strangers_change_nothing():
