@@ -21,10 +21,12 @@ class CudaStream:
     """Implements `SideStream`; torch's streams do not wait for the default stream."""
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def current(self) -> AbstractContextManager[object]:
-        """See `SideStream`."""
+        """See `SideStream`; the thread's device stays set, as going back to another GPU uses it."""
+        torch.cuda.set_device(self._device)
         return torch.cuda.stream(self._stream)
 
     def wait(self) -> None:
