@@ -16,7 +16,7 @@ from torch import Tensor
 
 from p2pswarm.tensors.codecs.slabs import SLAB_BYTES_MIN, Slabs
 
-LOCKED_BYTES_MAX = 1 << 29  # of a process: four tensors of 64 MiB each way at a time
+LOCKED_BYTES_MAX = 1 << 29  # for one device: four tensors of 64 MiB each way at a time
 
 _log = logging.getLogger(__name__)
 
