@@ -3,7 +3,8 @@
     python bench/codecs.py [--mib 64] [--device cuda] [--json FILE]
 
 Speed is of the tensor's own bytes, the best of several rounds, in CPU time of one thread.
-Memory is used again, as between peers that stream tensors all the time.
+Memory is used again, as between peers that stream tensors all the time. With `--device cuda` there
+is a second table: how long one tensor takes while the GPU computes, behind it and beside it.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 from p2pswarm.tensors.meta import Dtype
 
 ROUNDS = 7
+SQUARE, PRODUCTS = 8_192, 20  # 22 TFLOP: a second at 22 TFLOP/s
 DTYPES = (Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.FLOAT64)
 IN_PLACE_MB_PER_S = 1e6  # past any memory: nothing was copied
 
@@ -66,6 +68,54 @@ def measure(codec: Codec, tensor: torch.Tensor) -> dict[str, Any]:
     }
 
 
+def beside_computing(codec: Codec, tensor: torch.Tensor) -> dict[str, Any]:
+    """Milliseconds of one tensor's encoding and decoding while the GPU is busy for longer.
+
+    Behind: on the stream that computes. Beside: as a node does it (`device_streams.py`).
+    """
+    pool = TensorPool(tensor.device)
+    square = torch.randn(SQUARE, SQUARE, device=tensor.device)
+
+    def there_and_back() -> None:
+        encoded = encode(tensor, codec.name, inline_bytes=0, pool=pool)
+        place = decoder(encoded.meta, pool)
+        place.buffer[:] = encoded.data
+        place.finish()
+
+    ways = {
+        "idle_ms": (0, there_and_back),
+        "behind_ms": (PRODUCTS, there_and_back),
+        "beside_ms": (PRODUCTS, lambda: pool.streams.aside(there_and_back)),
+    }
+    row: dict[str, Any] = {"codec": codec.name}
+    for name, (products, work) in ways.items():
+        taken_s = []
+        for _ in range(ROUNDS):
+            torch.cuda.synchronize()
+            for _ in range(products):
+                square @ square
+            begin_s = time.perf_counter()
+            work()
+            taken_s.append(time.perf_counter() - begin_s)
+            row["computing_left"] = not torch.cuda.current_stream().query()
+        row[name] = min(taken_s) * 1e3
+    return row
+
+
+def print_beside(device: torch.device, mib: int) -> list[dict[str, Any]]:
+    """The second table."""
+    rows = []
+    tensor = torch.randn((mib << 20) // 4, device=device)
+    print(f"\nfloat32, there and back beside {PRODUCTS} products of {SQUARE} x {SQUARE}")
+    print(f"{'codec':12} {'idle ms':>10} {'behind ms':>10} {'beside ms':>10}   done before them")
+    for codec in (c for c in CODECS if Dtype.FLOAT32 in c.dtypes):
+        row = beside_computing(codec, tensor)
+        rows.append(row)
+        print(f"{row['codec']:12} {row['idle_ms']:10.1f} {row['behind_ms']:10.1f}", end=" ")
+        print(f"{row['beside_ms']:10.1f}   {'yes' if row['computing_left'] else 'no'}", flush=True)
+    return rows
+
+
 def shown(rate_mb_per_s: float) -> str:
     return "in place" if rate_mb_per_s > IN_PLACE_MB_PER_S else f"{rate_mb_per_s:,.0f}"
 
@@ -97,6 +147,8 @@ def main() -> int:
             print(f"{row['codec']:12} {row['dtype']:9} {row['ratio']:6.2f}", end=" ")
             print(f"{speeds[0]:>12} {speeds[1]:>12}", end=" ")
             print(f"{row['error_max']:10.1e} {row['error_rms']:10.1e}", flush=True)
+    if device.type == "cuda":
+        rows += print_beside(device, args.mib)
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1))
     return 0

@@ -149,6 +149,7 @@ SHELL = frozenset(
         "state/version_reader.py",
         "swarm/pusher.py",
         "swarm/watched_rpc.py",
+        "tensors/codecs/cuda_device.py",
         "tensors/transfer.py",
         "trainer/checkpoint_keeper.py",
         "trainer/coordination.py",

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from p2pswarm.compute.bundle_spec import boundary_above
+from p2pswarm.compute.device_dtypes import place_for
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.precision import Precision, precision_of
 from p2pswarm.compute.torch_errors import first_line
@@ -116,7 +117,8 @@ def _computed(precision: Precision, given: Value, device: torch.device) -> Tenso
     gradients = torch.autograd.grad(
         ends, precision.parameters, [torch.ones_like(x) for x in ends], materialize_grads=True
     )
-    return torch.cat([x.detach().double().flatten() for x in (*ends, *gradients)])
+    there = place_for(device, torch.float64)
+    return torch.cat([x.detach().to(there).double().flatten() for x in (*ends, *gradients)])
 
 
 def _difference(one_N: Tensor, other_N: Tensor) -> float:

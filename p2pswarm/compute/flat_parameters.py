@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from p2pswarm.allreduce.plan import Span as Shared
+from p2pswarm.compute.device_dtypes import place_for
 from p2pswarm.compute.digest import digest_of
 from p2pswarm.compute.parameter_names import named_parameters, placed_parameters
 from p2pswarm.compute.rounding import ChanceRounding
@@ -209,7 +210,8 @@ def bind(blocks: Sequence[nn.Module], layout: FlatLayout, params_N: Tensor) -> l
 def squared_norm(x_N: Tensor) -> float:
     """The sum of squares, in float64 and in one fixed order."""
     squares = []
-    wide_N = torch.empty(min(len(x_N), NORM_CHUNK), dtype=torch.float64, device=x_N.device)
+    there = place_for(x_N.device, torch.float64)
+    wide_N = torch.empty(min(len(x_N), NORM_CHUNK), dtype=torch.float64, device=there)
     for part_N in torch.split(x_N, NORM_CHUNK):
         part64_N = wide_N[: len(part_N)].copy_(part_N)
         squares.append(torch.dot(part64_N, part64_N).item())

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from p2pswarm.compute.adamw import AdamW, keep_average
 from p2pswarm.compute.base import Update
+from p2pswarm.compute.device_dtypes import place_for
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.config import OptimizerConfig
 from p2pswarm.tensors.flat_layout import row_blocks
@@ -125,7 +126,7 @@ class Muon:
             param = flat.weights(block.start, block.stop)
             if block.decays:
                 param.mul_(decayed)
-            param.sub_((units_RC * unit).to(param.dtype).reshape(-1))
+            param.sub_((units_RC * unit).to(param.dtype).to(param.device).reshape(-1))
             flat.keep(param, block.start, update.number)
             keep_average(config, flat, block.start, block.stop)
 
@@ -133,10 +134,10 @@ class Muon:
 def orthogonal_units(x_BRC: Tensor) -> Tensor:
     """The matrices with the same singular vectors and singular values near 1, in units of 2**-25.
 
-    float64, on the device of `x_BRC`; a matrix of zeros stays one.
+    float64, on the device of `x_BRC` or, if that has none, on the host; a matrix of zeros stays
+    one.
     """
-    there = x_BRC.device
-    x_BRC = x_BRC.to("cpu" if there.type == "mps" else there, torch.float64)
+    x_BRC = x_BRC.to(place_for(x_BRC.device, torch.float64)).to(torch.float64)
     tall = x_BRC.shape[1] > x_BRC.shape[2]
     x_BRC = x_BRC.mT if tall else x_BRC
     scales_B = torch.tensor(_scales(x_BRC), dtype=torch.float64, device=x_BRC.device)
@@ -145,7 +146,7 @@ def orthogonal_units(x_BRC: Tensor) -> Tensor:
         a_BRR = _product(x_BRC, x_BRC.mT)
         b_BRR = (_product(a_BRR, a_BRR) * FIFTH).add_(a_BRR * THIRD).round_()
         x_BRC = _product(b_BRR, x_BRC).add_((x_BRC * FIRST).round_())
-    return (x_BRC.mT if tall else x_BRC).to(there)
+    return x_BRC.mT if tall else x_BRC
 
 
 def _product(x: Tensor, y: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from p2pswarm.compute.device_dtypes import place_for
 from p2pswarm.models.base import Bundle
 
 SKETCH_NUMBERS = 16  # then a distance is within a third of the true one, mostly
@@ -51,6 +52,7 @@ class Sketcher:
     def _sums(self, x_N: Tensor, begin: int) -> Tensor:
         """Sixteen sums of elements with their signs; the first has the number `begin`."""
         end = begin + len(x_N)
+        x_N = x_N.to(place_for(x_N.device, torch.float64))
         if len(self._signs_N) < end or self._signs_N.device != x_N.device:
             self._signs_N = self._drawn(max(end, len(self._signs_N))).to(x_N.device)
         signed_N = x_N.to(torch.float64) * self._signs_N[begin:end]

@@ -38,6 +38,7 @@ from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage, NotServing, Unusable
 from p2pswarm.models.base import LONE_KEY, Bundle, Value, bundle_of, loss_of
 from p2pswarm.models.chance import chance_of, nothing_drawn
+from p2pswarm.tensors.codecs.cuda_device import wait_for
 
 MIB = 1 << 20
 CAME = "the gradient that came"
@@ -108,7 +109,7 @@ class TorchStage:
             kept.made, kept.graph_bytes = self._ends(made), size_bytes
             self._kept_bytes += size_bytes
         self._kept[key] = kept
-        _wait_for(self._device)
+        wait_for(self._device)
         return {name: x.detach() for name, x in made.items()}
 
     @computing()
@@ -150,7 +151,7 @@ class TorchStage:
             made = self._run(tokens_BS, {name: x.to(self._device) for name, x in given.items()})
         if self._above is None:
             return _finite(self._loss(made, tokens_BS).item())
-        _wait_for(self._device)
+        wait_for(self._device)
         return self._gives(made)
 
     def drop(self, keys: Iterable[Key] | None) -> None:
@@ -282,12 +283,6 @@ def checked_tokens(tokens_BS: Tensor, device: torch.device, vocabulary: int) -> 
     if low < 0 or high >= vocabulary:
         raise BadMessage(f"tokens {low}..{high}, the vocabulary has {vocabulary}")
     return tokens_BS.to(device, torch.int64, non_blocking=True)  # the GPU waits, and not we
-
-
-def _wait_for(device: torch.device) -> None:
-    """Return when the device has done all that was launched; a CPU always has."""
-    if device.type != "cpu":
-        torch.accelerator.current_stream(device).synchronize()
 
 
 def _finite(value: float) -> float:

@@ -85,6 +85,7 @@ class TorchSums:
             reduced_N = (memory or GradientMemory(sum_N)).take()
         self.reduced_N = reduced_N
         self._codec_name = codec_name
+        self._pool = TensorPool(sum_N.device, keep_bytes=0)
         self._squares: dict[int, float] = {}
 
     @property
@@ -108,7 +109,7 @@ class TorchSums:
 
     def part(self, span: Span) -> EncodedTensor:
         """Encode our part; for the raw codec on the CPU it is the sum's own memory."""
-        return encode(self._sum_N[self._at(span)], self._codec_name)
+        return encode(self._sum_N[self._at(span)], self._codec_name, pool=self._pool)
 
     def reduce(self, span: Span, parts: Sequence[Tensor | None]) -> EncodedTensor:
         """Add in the given order and in the sum's dtype; keep what the encoding decodes to."""
@@ -121,9 +122,9 @@ class TorchSums:
             torch.add(terms[0], terms[1], out=place)
         for term in terms[2:]:
             place.add_(term)
-        encoded_tensor = encode(place, self._codec_name)
+        encoded_tensor = encode(place, self._codec_name, pool=self._pool)
         if self._codec_name != "raw":
-            received = decoder(encoded_tensor.meta, TensorPool(place.device, keep_bytes=0))
+            received = decoder(encoded_tensor.meta, self._pool)
             received.buffer[:] = encoded_tensor.data
             place.copy_(received.finish())
         self._squares[span.start] = squared_norm(self._place(span))

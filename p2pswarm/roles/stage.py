@@ -22,6 +22,7 @@ from p2pswarm.chain.chain_log import Restored, blank
 from p2pswarm.chain.memory_file import RECORDS_KEPT, MemoryChain
 from p2pswarm.chain.record import MEMORY_BYTES
 from p2pswarm.compute.base import Engine
+from p2pswarm.compute.device_dtypes import require_dtype
 from p2pswarm.compute.emulated_stage import emulated_engine
 from p2pswarm.compute.model_check import check_once
 from p2pswarm.compute.parameter_names import layout_of
@@ -208,6 +209,7 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
     """What computes a stage, or takes its time."""
     if serve.device == EMULATED:
         return emulated_engine(run, stage, serve.emulated_forward_s, time.sleep)
+    require_dtype(device.type, run.model.dtype)
     trust(serve.packages)
     if run.start == PRETRAINED and serve.pretrained is not None:
         offer(serve.pretrained)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from p2pswarm.compute.base import Key
 from p2pswarm.compute.sketch import Sketcher
+from p2pswarm.compute.torch_errors import computing
 from p2pswarm.errors import NotComputed, NotServing, SwarmError, Unusable
 from p2pswarm.models.base import Bundle
 from p2pswarm.rpc.base import Stream
@@ -84,7 +85,9 @@ class Worker:
         try:
             async with session.context.tensors.accept(stream, push.tensors) as coming:
                 await stream.send(coming.grant)
-                inputs = scheduler.expected.inputs(item.work, await coming.tensors())
+                with computing():
+                    tensors = await coming.tensors()
+                inputs = scheduler.expected.inputs(item.work, tensors)
             scheduler.arrived(item, loop.time())
             if item.work is Work.BACKWARD:
                 self._returns.came(item.key, loop.time())

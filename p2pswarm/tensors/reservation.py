@@ -4,14 +4,14 @@ Units:   bytes.
 Errors:  Busy or TooLarge if there is no memory; BadMessage for an impossible announcement.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from p2pswarm.errors import BadMessage
 from p2pswarm.ids import PeerId
 from p2pswarm.rpc.base import Arrival
 from p2pswarm.tensors.budget import Budget
-from p2pswarm.tensors.codecs.base import Decoder
+from p2pswarm.tensors.codecs.base import FLOATS, Decoder, Tensor
 from p2pswarm.tensors.codecs.registry import (
     AdmittedTensor,
     EncodedTensor,
@@ -63,7 +63,7 @@ class Reservation:
             for meta, admission in zip(self._metas, admitted, strict=True):
                 place = admitted_decoder(meta, admission, pool)
                 arrival = expect(place.buffer) if travels_alone(meta) else None
-                on_thread = _decoded_on_thread(admission)
+                on_thread = _decoded_on_thread(admission, pool)
                 self.tensors.append(ReservedTensor(place, arrival, on_thread))
         except BaseException:
             self.close()
@@ -89,10 +89,17 @@ def granted(grant: Grant, encoded: Sequence[EncodedTensor]) -> list[tuple[int, m
     return [(transfer, each.data) for transfer, each in pairs if transfer]
 
 
-def worth_a_thread(tensors: Iterable[tuple[str, int]]) -> bool:
-    """Whether to encode in a thread; `tensors`: the codec and the bytes of each."""
-    return sum(size for codec, size in tensors if named(codec).heavy) > THREAD_BYTES
+def worth_a_thread(tensors: Sequence[tuple[str, Tensor]], pool: TensorPool) -> bool:
+    """Whether to encode in a thread; `tensors`: each with its codec.
+
+    What is on a device is copied to the host, however small it is, and the copy is waited for.
+    """
+    if any(pool.streams.device.holds(tensor) for _, tensor in tensors):
+        return True
+    return sum(x.nbytes for codec, x in tensors if named(codec).heavy) > THREAD_BYTES
 
 
-def _decoded_on_thread(admission: AdmittedTensor) -> bool:
+def _decoded_on_thread(admission: AdmittedTensor, pool: TensorPool) -> bool:
+    if pool.apart:
+        return admission.codec.heavy or admission.layout.dtype in FLOATS
     return admission.codec.heavy and admission.layout.raw_bytes > THREAD_BYTES

@@ -2,7 +2,8 @@
 
 The receiver allocates memory before it sends the grant, so every buffer is counted.
 The bytes are sent outside of the messages, in any order, over any bulk connection.
-Codecs that compute run in a thread, and the event loop only waits.
+Codecs that compute run in a thread, and the event loop only waits. With tensors on a GPU all of
+them do, each on a stream of its own (`codecs/device_streams.py`).
 
     sender                                     receiver
     encoded = await tensors.pack(xs, "bf16")
@@ -16,7 +17,8 @@ Errors:  Busy or TooLarge if the receiver has no memory; BadMessage for an impos
 """
 
 import asyncio
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -38,8 +40,9 @@ from p2pswarm.tensors.reservation import Reservation, granted, worth_a_thread
 class IncomingTensors:
     """Tensors whose memory was granted. Leaving the block takes the memory back."""
 
-    def __init__(self, reservation: Reservation) -> None:
+    def __init__(self, reservation: Reservation, pool: TensorPool) -> None:
         self._reservation = reservation
+        self._pool = pool
         self.grant = reservation.grant
         """The answer to the announcement."""
 
@@ -49,7 +52,7 @@ class IncomingTensors:
             if reserved.arrival is not None:
                 await reserved.arrival.wait()
         return [
-            await asyncio.to_thread(each.decoder.finish)
+            await asyncio.to_thread(self._pool.streams.decoded, each.decoder.finish)
             if each.on_thread
             else each.decoder.finish()
             for each in self._reservation.tensors
@@ -75,16 +78,24 @@ class TensorTransfer:
         self._pool = TensorPool(device)
 
     async def pack(self, tensors: Sequence[Tensor], codec_name: str) -> list[EncodedTensor]:
-        """Encode tensors for one announcement, in a thread if worth while; see `encode_all`."""
-        if worth_a_thread((codec_name, tensor.nbytes) for tensor in tensors):
-            return await asyncio.to_thread(encode_all, tensors, codec_name, self._pool)
-        return encode_all(tensors, codec_name, self._pool)
+        """Encode tensors for one announcement, in a thread if worth while; see `encode_all`.
+
+        Tensors on a device are complete: what writes them is not only launched.
+        """
+        encoding = functools.partial(encode_all, tensors, codec_name, self._pool)
+        return await self._encoded([(codec_name, x) for x in tensors], encoding)
 
     async def pack_bundle(self, bundle: Sequence[TensorToEncode]) -> list[EncodedTensor]:
-        """Encode a bundle, in a thread if worth while; see `encode_bundle`."""
-        if worth_a_thread((each.codec_name, each.tensor.nbytes) for each in bundle):
-            return await asyncio.to_thread(encode_bundle, bundle, self._pool)
-        return encode_bundle(bundle, self._pool)
+        """Encode a bundle, in a thread if worth while; see `encode_bundle` and `pack`."""
+        encoding = functools.partial(encode_bundle, bundle, self._pool)
+        return await self._encoded([(each.codec_name, each.tensor) for each in bundle], encoding)
+
+    async def _encoded(
+        self, tensors: Sequence[tuple[str, Tensor]], encoding: Callable[[], list[EncodedTensor]]
+    ) -> list[EncodedTensor]:
+        if worth_a_thread(tensors, self._pool):
+            return await asyncio.to_thread(self._pool.streams.aside, encoding)
+        return encoding()
 
     async def send(
         self, stream: Stream, grant: Grant, encoded: Sequence[EncodedTensor], priority: Priority
@@ -106,4 +117,4 @@ class TensorTransfer:
         """Allocate memory for all tensors of `metas`, or for none; use it in an `async with`."""
         reservation = Reservation(stream.peer, metas, self._budget)
         reservation.open(self._pool, stream.expect)
-        return IncomingTensors(reservation)
+        return IncomingTensors(reservation, self._pool)

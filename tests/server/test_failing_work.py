@@ -7,7 +7,7 @@ import pytest
 from server.harness import CONFIG, swarm, virtual
 
 from p2pswarm.config import BatchConfig, CodecConfig
-from p2pswarm.errors import NotComputed, Unusable
+from p2pswarm.errors import NotComputed, Refused, Unusable
 from p2pswarm.swarm.messages.microbatch import Undelivered
 
 
@@ -93,6 +93,32 @@ def test_a_result_for_whose_encoding_there_is_no_memory_is_told_to_the_trainer()
 
     reason, members = virtual(main)
     assert "out of memory" in reason
+    assert members == 2
+
+
+def test_a_microbatch_for_whose_decoding_there_is_no_memory_is_refused_with_the_remedy():
+    async def main():
+        async with swarm() as r:
+            await r.ready_servers(2, 3)
+            (door,) = r.trainer.of_stage(0)
+            tensors = r.servers[door.record.peer]._context.tensors
+            accept = tensors.accept
+
+            async def no_memory():
+                out_of_memory(None)
+
+            def accept_without_memory(stream, metas):
+                coming = accept(stream, metas)
+                coming.tensors = no_memory
+                return coming
+
+            tensors.accept = accept_without_memory
+            with pytest.raises(Refused) as told:
+                await r.trainer.push(door, 0)
+            return str(told.value), len(r.trainer.members)
+
+    told, members = virtual(main)
+    assert "out of memory: lower serve.graph_mib" in told
     assert members == 2
 
 

@@ -38,6 +38,22 @@ def test_only_long_work_is_decoded_on_a_thread():
     assert [each.on_thread for each in reservation.tensors] == [False, False, False, True]
 
 
+def test_what_comes_to_a_gpu_is_decoded_on_a_thread_and_whole_numbers_stay_on_the_host():
+    tensors = [("raw", torch.zeros(9)), ("int8", torch.zeros(9)), ("raw", torch.arange(9))]
+    metas = [encode(x, codec, 0).meta for codec, x in tensors]
+    reservation = Reservation(PEER, metas, Budget())
+    reservation.open(TensorPool(torch.device("meta")), pair()[0].expect)
+
+    assert [each.on_thread for each in reservation.tensors] == [True, True, False]
+
+
+def test_what_is_on_a_gpu_is_encoded_on_a_thread():
+    pool = TensorPool(torch.device("meta"))
+
+    assert worth_a_thread([("raw", torch.zeros(1, device="meta"))], pool)
+    assert not worth_a_thread([("raw", torch.zeros(THREAD_BYTES))], pool)
+
+
 @pytest.mark.parametrize(
     ("tensors", "worth"),
     [
@@ -49,7 +65,9 @@ def test_only_long_work_is_decoded_on_a_thread():
     ],
 )
 def test_only_long_work_is_encoded_on_a_thread(tensors, worth):
-    assert worth_a_thread(tensors) is worth
+    of_bytes = [(codec, torch.zeros(size, dtype=torch.uint8)) for codec, size in tensors]
+
+    assert worth_a_thread(of_bytes, TensorPool()) is worth
 
 
 def test_more_tensors_than_an_announcement_holds_are_the_peers_fault():

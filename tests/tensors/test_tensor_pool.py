@@ -7,7 +7,10 @@ import pytest
 import torch
 
 from p2pswarm.tensors.codecs.base import bytes_of
-from p2pswarm.tensors.codecs.tensor_pool import FRESH, SLAB_BYTES_MAX, SLAB_BYTES_MIN, TensorPool
+from p2pswarm.tensors.codecs.device_streams import DeviceStreams, PlainDevice
+from p2pswarm.tensors.codecs.locked_memory import LockedMemory
+from p2pswarm.tensors.codecs.slabs import SLAB_BYTES_MAX, SLAB_BYTES_MIN
+from p2pswarm.tensors.codecs.tensor_pool import FRESH, TensorPool
 
 VALUES = SLAB_BYTES_MIN // 4
 
@@ -71,9 +74,9 @@ def test_idle_memory_is_bounded():
     again = [pool.host((VALUES,), torch.float32) for _ in range(5)]
 
     assert len({place(t) for t in again} & places) >= 2
-    assert sum(len(idle) for idle in pool._idle.values()) == 0
+    assert pool._slabs.idle_bytes() == 0
     del again
-    assert sum(len(idle) for idle in pool._idle.values()) == 2
+    assert pool._slabs.idle_bytes() == 2 * SLAB_BYTES_MIN
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, SLAB_BYTES_MIN // 2, SLAB_BYTES_MAX + 1])
@@ -82,13 +85,13 @@ def test_very_small_and_very_large_tensors_are_not_kept(size_bytes):
 
     assert pool.host((size_bytes,), torch.uint8).numel() == size_bytes
 
-    assert not any(pool._idle.values())
+    assert pool._slabs.idle_bytes() == 0
 
 
 def test_fresh_memory_keeps_nothing():
     FRESH.host((VALUES,), torch.float32)
 
-    assert not any(FRESH._idle.values())
+    assert FRESH._slabs.idle_bytes() == 0
 
 
 async def test_threads_share_it():
@@ -110,6 +113,28 @@ def test_tensor_of_another_device_is_brought_to_the_host():
     pool = TensorPool(meta)
 
     assert pool.host((3,), torch.float32).device.type == "cpu"
+    assert pool.way((3,), torch.float32).device.type == "cpu"
     assert pool.home((3,), torch.float32).device == meta
+    assert pool.on_device(torch.ones(3)).device == meta
+    assert pool.beside(torch.empty(3, device=meta), (2,), torch.float32).device == meta
+    assert pool.beside(torch.empty(3), (2,), torch.float32).device.type == "cpu"
     with pytest.raises(NotImplementedError):  # a meta tensor has no bytes to bring
         pool.on_host(torch.empty(3, device=meta))
+
+
+def test_what_goes_to_a_device_passes_through_locked_memory_while_there_is_some():
+    made: list[torch.Tensor] = []
+
+    def lock(size_bytes: int) -> torch.Tensor:
+        made.append(torch.empty(size_bytes, dtype=torch.uint8))
+        return made[-1]
+
+    streams = DeviceStreams(PlainDevice(apart=True), LockedMemory(lock, SLAB_BYTES_MIN))
+    pool = TensorPool(torch.device("meta"), streams=streams)
+
+    first, second = (pool.way((VALUES,), torch.float32) for _ in range(2))
+
+    assert place(first) == place(made[0])
+    assert place(second) != place(made[0])
+    assert place(pool.host((VALUES,), torch.float32)) != place(made[0])
+    assert (second.shape, second.dtype) == ((VALUES,), torch.float32)

@@ -83,9 +83,9 @@ class PlanesZstd(Codec):
 
         def finish() -> Tensor:
             _refuse_bomb(buffer, layout.raw_bytes)
-            tensor = pool.host(layout.shape, TORCH[layout.dtype])
+            tensor = pool.way(layout.shape, TORCH[layout.dtype])
             _unpack(buffer, _values(tensor, VALUE_BYTES[layout.dtype]))
-            return tensor.to(pool.device)
+            return pool.on_device(tensor)
 
         return Decoder(buffer, finish)
 

@@ -50,15 +50,19 @@ class Cast(Codec):
         """Round to nearest, ties to even."""
         if tensor.numel():
             self._refuse_overflow(tensor)
-        carried = pool.on(tensor.device, tuple(tensor.shape), self._carried)
+        carried = pool.beside(tensor, tuple(tensor.shape), self._carried)
         return bytes_of(pool.on_host(carried.copy_(tensor.detach())))
 
     def decoder(self, layout: TensorLayout, encoded_bytes: int, pool: TensorPool) -> Decoder:
         """Memory for the narrow values, which `finish` widens on the device."""
         assert encoded_bytes == layout.values * self._value_bytes
-        carried = pool.host(layout.shape, self._carried)
-        values = pool.home(layout.shape, TORCH[layout.dtype])
-        return Decoder(bytes_of(carried), lambda: values.copy_(carried.to(pool.device)))
+        carried = pool.way(layout.shape, self._carried)
+
+        def finish() -> Tensor:
+            values = pool.home(layout.shape, TORCH[layout.dtype])
+            return values.copy_(pool.on_device(carried))
+
+        return Decoder(bytes_of(carried), finish)
 
     def _refuse_overflow(self, tensor: Tensor) -> None:
         lowest, highest = torch.aminmax(tensor.detach())

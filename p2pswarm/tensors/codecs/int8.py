@@ -66,13 +66,13 @@ class Int8(Codec):
 
     def decoder(self, layout: TensorLayout, encoded_bytes: int, pool: TensorPool) -> Decoder:
         """Memory for scales and codes, which `finish` multiplies on the device."""
-        encoded = pool.host((encoded_bytes,), torch.uint8)
-        values = pool.home((layout.values,), TORCH[layout.dtype])
+        encoded = pool.way((encoded_bytes,), torch.uint8)
 
         def finish() -> Tensor:
-            scales, codes = _parts(encoded.to(pool.device), layout.values)
+            scales, codes = _parts(pool.on_device(encoded), layout.values)
             if not bool(((scales >= 0) & (scales <= SCALE_MAX)).all()):
                 raise BadMessage("an int8 scale that no encoder makes")
+            values = pool.home((layout.values,), TORCH[layout.dtype])
             _restore_all(scales, codes, values)
             return values.reshape(layout.shape)
 
@@ -82,7 +82,7 @@ class Int8(Codec):
 def quantised(tensor: Tensor, pool: TensorPool) -> Tensor:
     """The encoded bytes of a tensor, on its device."""
     flat = tensor.detach().reshape(-1)
-    encoded = pool.on(flat.device, (_encoded_bytes(len(flat)),), torch.uint8)
+    encoded = pool.beside(flat, (_encoded_bytes(len(flat)),), torch.uint8)
     scales, codes = _parts(encoded, len(flat))
     for at, blocks in _chunks(flat):
         _quantise(flat[at], scales[blocks], codes[at])

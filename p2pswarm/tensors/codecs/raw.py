@@ -9,7 +9,6 @@ Errors:  BadMessage for a peer's wrong size.
 from torch import Tensor
 
 from p2pswarm.tensors.codecs.base import (
-    CPU,
     EVERY,
     FLOATS,
     LOSSLESS,
@@ -46,11 +45,13 @@ class Raw(Codec):
         return bytes_of(pool.on_host(tensor))
 
     def decoder(self, layout: TensorLayout, encoded_bytes: int, pool: TensorPool) -> Decoder:
-        """The memory of the tensor itself, or pinned memory for a GPU.
+        """The memory of the tensor itself, or page-locked memory for a GPU.
 
         Whole numbers stay on the host: tokens are checked there, and sent on.
         """
         assert encoded_bytes == layout.raw_bytes
-        tensor = pool.host(layout.shape, TORCH[layout.dtype])
-        there = pool.device if layout.dtype in FLOATS else CPU
-        return Decoder(bytes_of(tensor), lambda: tensor.to(there))
+        if layout.dtype not in FLOATS:
+            whole = pool.host(layout.shape, TORCH[layout.dtype])
+            return Decoder(bytes_of(whole), lambda: whole)
+        tensor = pool.way(layout.shape, TORCH[layout.dtype])
+        return Decoder(bytes_of(tensor), lambda: pool.on_device(tensor))

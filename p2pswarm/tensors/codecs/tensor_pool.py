@@ -2,83 +2,98 @@
 
 The kernel clears each page at its first use: 27 ms for 64 MiB, as long as their
 decryption takes. So memory that no tensor refers to any more is kept for the next
-tensor of about the same size. No call gives memory back: a slab is free when the last
+tensor of about the same size. No call gives memory back: it is free when the last
 tensor, view or memoryview of it is gone.
 
-Tensors on a GPU pass through pinned host memory, once each way. torch caches that
-memory itself.
+Tensors on a GPU pass through page-locked host memory, once each way. What they take on the
+GPU is allocated where a codec works (`device_streams.py`), and torch keeps it.
 
 Units:   bytes; the sizes of slabs are powers of two, and unused pages are never touched.
 Errors:  none.
 """
 
-import weakref
-from collections import deque
-
 import torch
 
 from p2pswarm.tensors.codecs.base import CPU, Device, Tensor
+from p2pswarm.tensors.codecs.cuda_device import streams_of
+from p2pswarm.tensors.codecs.device_streams import DeviceStreams
+from p2pswarm.tensors.codecs.slabs import Slabs
 
-SLAB_BYTES_MIN = 1 << 18  # malloc serves smaller sizes from pages that it has
-SLAB_BYTES_MAX = 1 << 28  # the default budget of a peer
 KEEP_BYTES = 1 << 27  # idle slabs of one size: two tensors of 64 MiB
 
 
 class TensorPool:
     """Makes uninitialised tensors; several threads may use it at once."""
 
-    def __init__(self, device: Device = CPU, keep_bytes: int = KEEP_BYTES) -> None:
-        """`device`: for received tensors; `keep_bytes`: the most idle bytes of each slab size."""
+    def __init__(
+        self,
+        device: Device = CPU,
+        keep_bytes: int = KEEP_BYTES,
+        streams: DeviceStreams | None = None,
+    ) -> None:
+        """`device`: for received tensors; `keep_bytes`: the most idle bytes of each slab size.
+
+        `streams`: where codecs work, if not as the device says.
+        """
         self.device = device
-        self._idle: dict[int, deque[Tensor]] = {}
-        size_bytes = SLAB_BYTES_MIN
-        while size_bytes <= SLAB_BYTES_MAX:
-            # A deque's append and pop are atomic between threads: no lock is needed.
-            self._idle[size_bytes] = deque(maxlen=keep_bytes // size_bytes)
-            size_bytes *= 2
+        self.streams = streams or streams_of(device)
+        self._slabs = Slabs(_pageable, keep_bytes)
+
+    @property
+    def apart(self) -> bool:
+        """Whether tensors on `device` have to be copied to the host and back."""
+        return self.streams.device.apart
 
     def host(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A CPU tensor to copy from or to `device`."""
-        if self.device.type == "cpu":
-            return self._reused(shape, dtype)
-        return _pinned(shape, dtype, self.device)
+        """A CPU tensor; pageable if it is not to copy from or to `device`."""
+        return _of(self._slabs.lease(_bytes(shape, dtype)), shape, dtype)
+
+    def way(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A CPU tensor to copy from or to `device`, page-locked if it can be."""
+        locked = self.streams.locked
+        lease = None if locked is None else locked.lease(_bytes(shape, dtype))
+        return self.host(shape, dtype) if lease is None else _of(lease, shape, dtype)
 
     def home(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A tensor on the device for received tensors."""
-        return self.on(self.device, shape, dtype)
+        if self.apart:
+            return self.streams.device.empty(shape, dtype, self.device)
+        return self.host(shape, dtype)
 
-    def on(self, device: Device, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A tensor on any device."""
-        if device.type == "cpu":
-            return self._reused(shape, dtype)
-        return torch.empty(shape, dtype=dtype, device=device)
+    def beside(self, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A tensor where another one is."""
+        if self.streams.device.holds(tensor):
+            return self.streams.device.empty(shape, dtype, tensor.device)
+        return self.host(shape, dtype)
 
     def on_host(self, tensor: Tensor) -> Tensor:
         """The tensor, contiguous and on the CPU; no copy is made if it is so already."""
         tensor = tensor.detach().contiguous()
-        if tensor.device.type == "cpu":
+        if not self.streams.device.holds(tensor):
             return tensor
-        host = _pinned(tuple(tensor.shape), tensor.dtype, tensor.device)
+        host = self.way(tuple(tensor.shape), tensor.dtype)
         return host.copy_(tensor)  # blocks until the bytes are here
 
-    def _reused(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        need_bytes = torch.Size(shape).numel() * dtype.itemsize
-        slab_bytes = 1 << (need_bytes - 1).bit_length()
-        idle = self._idle.get(slab_bytes)
-        if idle is None:
-            return torch.empty(shape, dtype=dtype)
-        try:
-            slab = idle.pop()
-        except IndexError:
-            slab = torch.empty(slab_bytes, dtype=torch.uint8)
-        lease = slab.numpy()  # freed with the last tensor that is made of it
-        weakref.finalize(lease, idle.append, slab).atexit = False
-        return torch.from_numpy(lease)[:need_bytes].view(dtype).reshape(shape)
+    def on_device(self, tensor: Tensor) -> Tensor:
+        """A CPU tensor on the device for received tensors; no copy is made if that is the CPU."""
+        if not self.apart:
+            return tensor
+        return self.home(tuple(tensor.shape), tensor.dtype).copy_(tensor)  # blocks as well
 
 
-def _pinned(shape: tuple[int, ...], dtype: torch.dtype, device: Device) -> Tensor:
-    """A CPU tensor that a GPU copies from and to at full speed."""
-    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
+def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    return torch.Size(shape).numel() * dtype.itemsize
+
+
+def _of(lease: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A tensor of leased bytes, or one of its own memory."""
+    if lease is None:
+        return torch.empty(shape, dtype=dtype)
+    return lease.view(dtype).reshape(shape)
+
+
+def _pageable(size_bytes: int) -> Tensor:
+    return torch.empty(size_bytes, dtype=torch.uint8)
 
 
 FRESH = TensorPool(keep_bytes=0)

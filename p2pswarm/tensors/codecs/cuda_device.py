@@ -1,0 +1,85 @@
+"""CudaDevice: torch's CUDA streams and its page-locked memory, each call in one line.
+
+Nothing is decided here, and no test on a CPU reaches it: tests/gpu does.
+
+Units:   bytes.
+Errors:  torch's.
+Source:  torch.cuda.Stream, Tensor.record_stream, "CUDA semantics" in torch's documentation.
+"""
+
+import functools
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor
+
+from p2pswarm.tensors.codecs.device_streams import APART, PLAIN, DeviceStreams, SideStream
+from p2pswarm.tensors.codecs.locked_memory import LockedMemory
+
+
+class CudaStream:
+    """Implements `SideStream`; torch's streams do not wait for the default stream."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def current(self) -> AbstractContextManager[object]:
+        """See `SideStream`; the thread's device stays set, as going back to another GPU uses it."""
+        torch.cuda.set_device(self._device)
+        return torch.cuda.stream(self._stream)
+
+    def wait(self) -> None:
+        """See `SideStream`."""
+        self._stream.synchronize()
+
+
+class CudaDevice:
+    """Implements `StreamDevice`. Compute threads never leave torch's default stream."""
+
+    apart = True
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def new_stream(self) -> SideStream:
+        """See `StreamDevice`."""
+        return CudaStream(self._device)
+
+    def holds(self, tensor: Tensor) -> bool:
+        """See `StreamDevice`."""
+        return tensor.is_cuda
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """See `StreamDevice`."""
+        return torch.empty(shape, dtype=dtype, device=device)
+
+    def used_by_computing(self, tensor: Tensor) -> None:
+        """See `StreamDevice`."""
+        tensor.record_stream(torch.cuda.default_stream(tensor.device))
+
+
+@functools.cache
+def _cuda_streams(device: torch.device) -> DeviceStreams:
+    """One for each device of the process: what is locked is never given back."""
+    return DeviceStreams(CudaDevice(device), LockedMemory(_page_locked))
+
+
+def _page_locked(size_bytes: int) -> Tensor:
+    return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
+
+
+def streams_of(device: torch.device) -> DeviceStreams:
+    """Where codecs work for tensors on `device`."""
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        return _cuda_streams(torch.device("cuda", index))
+    return PLAIN if device.type == "cpu" else APART
+
+
+def wait_for(device: torch.device) -> None:
+    """Return when the device has done what this thread launched; a CPU always has."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+    elif device.type != "cpu":  # Metal's stream cannot be waited for by itself
+        torch.accelerator.synchronize(device)
