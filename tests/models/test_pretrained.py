@@ -14,8 +14,9 @@ from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.models.hf_library import library_model
 from p2pswarm.models.partition import stage_blocks
-from p2pswarm.models.pretrained import INDEX, ONE_FILE, offer
+from p2pswarm.models.pretrained import offer
 from p2pswarm.models.resolving import resolved
+from p2pswarm.models.weight_files import INDEX, ONE_FILE
 
 CPU = torch.device("cpu")
 CONFIG = {
