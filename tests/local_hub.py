@@ -77,7 +77,8 @@ class Asked(BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         found = ROUTE.fullmatch(self.path)
-        assert found, self.path
+        if found is None:  # the library may ask for news of its own
+            return self.refuse(404, "EntryNotFound")
         who, large, name, revision, file = found.groups()
         hub = self.hub
         hub.tokens.add((bool(large), self.headers.get("Authorization", "")))

@@ -55,13 +55,16 @@ def offer_served(run: RunConfig, serve: ServeConfig) -> None:
         return
     if serve.pretrained is not None:
         offer(serve.pretrained)
-    if serve.hub and run.model.hub and run.model.weights not in _files:
+    elif serve.hub and run.model.hub:
         if hub_name(serve.hub) not in _named(run.model.hub):
             raise Unusable(
                 f"run {run.name!r} starts from {run.model.hub} of the hub, and serve.pretrained "
-                f'lets this server read hf:{serve.hub}: set it to "hf:{run.model.hub}"'
+                f'lets this server read hf:{serve.hub}: set it to "hf:{run.model.hub}" if you agree'
             )
-        offer_hub(run.model.hub)
+        # Another model may have tensors of the same names: what is known is compared by its name.
+        known = _files.get(run.model.weights)
+        if known is None or known.where != run.model.hub:
+            offer_hub(run.model.hub)
 
 
 def _named(pinned: str) -> list[tuple[str, str] | None]:
@@ -74,10 +77,11 @@ def load_blocks(run: RunConfig, blocks: Sequence[nn.Module]) -> None:
     files = _files.get(run.model.weights)
     if files is None:
         hub = run.model.hub
-        more = f', or let this server download its stage\'s part: "hf:{hub}"' if hub else ""
+        name = hub.partition("@")[0]
+        more = f', or to "hf:{name}" to download this stage\'s part of the hub' if hub else ""
         raise Unusable(
             f"run {run.name!r} starts from pretrained weights: put the files of "
-            f"{hub or run.model.family} ({ONE_FILE}, or {INDEX} and the parts that it names) into "
+            f"{name or run.model.family} ({ONE_FILE}, or {INDEX} and the parts that it names) into "
             f"a folder, and set serve.pretrained to it{more}"
         )
     places = files.places()

@@ -205,7 +205,7 @@ def test_a_server_downloads_what_its_owner_names_and_nothing_else(tmp_path, hub,
     pretrained._files.clear()
 
     offer_served(run, serve(""))
-    with pytest.raises(Unusable, match=f'download its stage\'s part: "hf:{commit}"') as caught:
+    with pytest.raises(Unusable, match=f'or to "hf:{name}" to download this stage') as caught:
         FlatParameters(run, blocks, CPU).draw()
     assert "\n" not in str(caught.value)
     for other in ("hf:owner/other", f"hf:{name}@v1"):
@@ -219,6 +219,22 @@ def test_a_server_downloads_what_its_owner_names_and_nothing_else(tmp_path, hub,
         pretrained._files.clear()
         offer_served(run, serve(named))
         FlatParameters(run, blocks, CPU).draw()
+
+
+def test_another_model_with_tensors_of_the_same_names_is_told_apart(tmp_path, hub, tensors):
+    first = run_of(tmp_path, publish(hub, files_of(tensors)))
+    name = publish(hub, files_of({n: t + 1 for n, t in tensors.items()}))
+    second = run_of(tmp_path, name)
+    offer_served(first, serve(f"hf:{first.model.hub}"))
+    assert first.model.weights == second.model.weights
+
+    offer_served(second, serve(f"hf:{name}"))
+    hub.asked.clear()
+    offer_served(second, serve(f"hf:{name}"))
+
+    assert hub.asked == []
+    assert [*first_state(second, 1)][-1] != drawn(first, 1).digest()
+    assert [*first_state(first, 1)][-1] == drawn(first, 1).digest()
 
 
 def wrong_dtype(files):
