@@ -9,7 +9,16 @@ import pytest
 from local_hub import local_hub
 
 from p2pswarm.errors import Unusable
-from p2pswarm.hub import Pinned, file_bytes, kept_file, library, pinned_file, ranged, small_file
+from p2pswarm.hub import (
+    Pinned,
+    asking,
+    file_bytes,
+    kept_file,
+    library,
+    pinned_file,
+    ranged,
+    small_file,
+)
 
 INSTEAD = "put the file into a folder"
 NUMBERS = bytes(range(256)) * 32
@@ -198,6 +207,13 @@ def test_offline_nothing_is_asked(hub, name):
     assert "HF_HUB_OFFLINE forbids to ask the hub: unset it, or do that" in third
     assert hub.asked == []
     assert done.stderr == ""
+
+
+def test_a_hub_that_must_not_be_asked_says_which_setting_forbids_it():
+    forbidden = library().errors.OfflineModeIsEnabled("offline")
+
+    with pytest.raises(Unusable, match="HF_HUB_OFFLINE forbids"), asking("a/b", "file", INSTEAD):
+        raise forbidden
 
 
 def test_without_the_library_a_name_says_what_to_install(monkeypatch):

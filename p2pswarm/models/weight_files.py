@@ -8,8 +8,9 @@ Errors:  Unusable, one line that says which file to put where.
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -69,24 +70,23 @@ class FolderFiles:
 
     def shapes(self, file: str, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
         """See `WeightFiles`."""
-        try:
-            with safe_open(self._folder / file, framework="pt") as opened:
-                return {name: tuple(opened.get_slice(name).get_shape()) for name in names}
-        except (OSError, SafetensorError) as error:
-            raise self._unreadable(file, error) from error
+        with self._opened(file) as opened:
+            return {name: tuple(opened.get_slice(name).get_shape()) for name in names}
 
     def tensors(self, file: str, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
         """See `WeightFiles`."""
-        try:
-            with safe_open(self._folder / file, framework="pt") as opened:
-                for name in names:
-                    yield name, opened.get_tensor(name)
-        except (OSError, SafetensorError) as error:
-            raise self._unreadable(file, error) from error
+        with self._opened(file) as opened:
+            for name in names:
+                yield name, opened.get_tensor(name)
 
-    def _unreadable(self, file: str, error: Exception) -> Unusable:
+    @contextmanager
+    def _opened(self, file: str) -> Iterator[Any]:
         path = self._folder / file
-        return Unusable(f"{path} cannot be read: {error}: put the model's file there")
+        try:
+            with safe_open(path, framework="pt") as opened:
+                yield opened
+        except (OSError, SafetensorError) as error:
+            raise Unusable(f"{path} cannot be read: {error}: put the model's file there") from error
 
 
 def places_in(index: Path) -> dict[str, str]:

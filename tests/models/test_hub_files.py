@@ -1,5 +1,6 @@
 """First weights from the hub: the numbers of the folder, and of its bytes one's own alone."""
 
+import dataclasses
 import itertools
 import json
 
@@ -219,6 +220,31 @@ def test_a_server_downloads_what_its_owner_names_and_nothing_else(tmp_path, hub,
         pretrained._files.clear()
         offer_served(run, serve(named))
         FlatParameters(run, blocks, CPU).draw()
+
+
+def test_a_server_with_a_folder_asks_nobody(tmp_path, hub, tensors):
+    run = run_of(tmp_path, publish(hub, files_of(tensors)))
+    for file, data in files_of(tensors).items():
+        (tmp_path / file).write_bytes(data)
+    hub.asked.clear()
+
+    offer_served(run, serve(str(tmp_path)))
+    flat = FlatParameters(run, stage_blocks(run, 1), CPU)
+    flat.draw()
+    offer_served(dataclasses.replace(run, start="random"), serve("hf:some/other"))
+
+    assert hub.asked == []
+    assert flat.digest() == drawn(run, 1).digest()
+
+
+def test_a_hub_that_is_gone_is_told_by_a_server_that_has_nothing_kept(
+    tmp_path, hub, tensors, monkeypatch
+):
+    run = run_of(tmp_path, publish(hub, files_of(tensors)))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+
+    with pytest.raises(Unusable, match=r"cannot be reached.*: put its model\.safetensors"):
+        offer_hub(run.model.hub)
 
 
 def test_another_model_with_tensors_of_the_same_names_is_told_apart(tmp_path, hub, tensors):

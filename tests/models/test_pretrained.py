@@ -199,6 +199,14 @@ def test_numbers_that_are_whole_do_not_train(tmp_path):
         drawn(run_of(tmp_path), 2)
 
 
+def test_a_model_of_ones_own_is_refused(tmp_path):
+    write(tmp_path, published(tmp_path))
+    named = ModelConfig(weights=offer(tmp_path))
+
+    with pytest.raises(Unusable, match="is for models of transformers"):
+        drawn(RunConfig(start="pretrained", model=named), 0)
+
+
 def test_only_a_folder_of_weights_can_be_started_from():
     with pytest.raises(Unusable, match="needs weights in a folder"):
         resolved(RunConfig(start="pretrained"))
