@@ -30,6 +30,7 @@ SILENCE_S = 20.0  # of a hub that is asked, or that sends: people wait at a prom
 PAUSES_S = (0.5, 2.0, 8.0, 30.0)  # before a range is asked for again, if not a byte of it came
 REASON_CHARS_MAX = 200  # of what others' code says, in our one line
 FOUND, PART_OF_IT = 200, 206
+PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})  # what a server says that is busy or ill
 RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
 
 
@@ -67,7 +68,11 @@ def pinned_file(text: str, file: str, bytes_max: int, instead: str) -> tuple[Pin
 
 
 class HubSilent(Unusable):
-    """The hub was not reached, or must not be asked."""
+    """The hub was not reached, or says that it cannot answer now."""
+
+
+class HubForbidden(HubSilent):
+    """The hub must not be asked."""
 
 
 def kept_file(model: Pinned, file: str) -> Path | None:
@@ -119,11 +124,11 @@ def ranged(
                 for chunk in _request(model, file, (start, stop), instead):
                     start += len(chunk)
                     yield chunk
-        except HubSilent:
+        except HubSilent as error:
             if start > before:
                 left_s = iter(pauses_s)
                 continue
-            pause_s = next(left_s, None)
+            pause_s = None if isinstance(error, HubForbidden) else next(left_s, None)
             if pause_s is None:
                 raise
             time.sleep(pause_s)
@@ -204,15 +209,16 @@ def asking(what: str, file: str, instead: str) -> Iterator[None]:
     except errors.RemoteEntryNotFoundError as error:
         raise NoSuchFile(f"{what} has no {file}: {instead}") from error
     except errors.OfflineModeIsEnabled as error:
-        raise HubSilent(
+        raise HubForbidden(
             f"{what}: {file} is not kept here, and HF_HUB_OFFLINE forbids to ask the hub: "
             f"unset it, or {instead}"
         ) from error
     except errors.HfHubHTTPError as error:
-        raise HubSilent(
+        passing = error.response.status_code in PASSING
+        raise (HubSilent if passing else Unusable)(
             f"{what}: {_place()} does not give {file} ({_reason(error)}): {instead}"
         ) from error
-    except (errors.HTTPError, errors.HFValidationError, OSError) as error:
+    except (errors.HTTPError, errors.HFValidationError, errors.XetDownloadError, OSError) as error:
         raise HubSilent(
             f"{what}: {_place()} cannot be reached ({_reason(error)}): {instead}"
         ) from error

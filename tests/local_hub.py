@@ -123,6 +123,8 @@ class Asked(BaseHTTPRequestHandler):
                 return self.say(200, about, b"", 0)
             case "busy":
                 return self.say(503, {}, b"", 0)
+            case "never":
+                return self.say(403, {}, b"", 0)
             case "cut":  # the connection breaks in the middle
                 body = body[: len(body) // 2]
             case "dead":  # before the first byte

@@ -10,6 +10,7 @@ from local_hub import local_hub
 
 from p2pswarm.errors import Unusable
 from p2pswarm.hub import (
+    HubForbidden,
     Pinned,
     asking,
     file_bytes,
@@ -132,6 +133,7 @@ def test_a_hub_that_sends_nothing_is_asked_again_and_then_named(hub, name):
     ("fault", "match"),
     [
         ("whole", "whole and not by ranges"),
+        ("never", "does not give numbers"),
         ("elsewhere", "other bytes of numbers than asked"),
         ("long", "more of numbers than asked"),
     ],
@@ -140,6 +142,8 @@ def test_a_hub_that_gives_other_bytes_is_refused(hub, name, fault, match):
     hub.faults = [fault]
 
     refusal(lambda: span(model_of(hub, name), 0, 40), match)
+
+    assert len([where for _, _, where in hub.asked if where]) == 2  # it is not asked again
 
 
 def test_unknown_names_revisions_and_files_are_told_apart(hub, name):
@@ -212,7 +216,7 @@ def test_offline_nothing_is_asked(hub, name):
 def test_a_hub_that_must_not_be_asked_says_which_setting_forbids_it():
     forbidden = library().errors.OfflineModeIsEnabled("offline")
 
-    with pytest.raises(Unusable, match="HF_HUB_OFFLINE forbids"), asking("a/b", "file", INSTEAD):
+    with pytest.raises(HubForbidden, match="it, or put the"), asking("a/b", "file", INSTEAD):
         raise forbidden
 
 

@@ -97,6 +97,6 @@ def places_in(index: Path) -> dict[str, str]:
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise Unusable(f"{index} is no index of weights: {error}") from error
     for name, file in places.items():
-        if not isinstance(file, str) or Path(file).name != file:
+        if not isinstance(file, str) or Path(file).name != file or file == "..":
             raise Unusable(f"{index}: the file of {name} is {file!r}, which is no file beside it")
     return places

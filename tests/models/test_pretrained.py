@@ -180,6 +180,7 @@ def test_weights_that_do_not_fit_are_refused_before_anything_starts(tmp_path, ch
         (INDEX, "{", "is no index of weights"),
         (INDEX, "[]", "is no index of weights"),
         (INDEX, '{"weight_map": {"a": "../b"}}', "no file beside it"),
+        (INDEX, '{"weight_map": {"a": ".."}}', "no file beside it"),
     ],
 )
 def test_a_folder_without_weights_says_what_to_put_there(tmp_path, name, text, match):
