@@ -61,10 +61,15 @@ def offer_served(run: RunConfig, serve: ServeConfig) -> None:
                 f"run {run.name!r} starts from {run.model.hub} of the hub, and serve.pretrained "
                 f'lets this server read hf:{serve.hub}: set it to "hf:{run.model.hub}" if you agree'
             )
-        # Another model may have tensors of the same names: what is known is compared by its name.
-        known = _files.get(run.model.weights)
-        if known is None or known.where != run.model.hub:
-            offer_hub(run.model.hub)
+        offer_named(run)
+
+
+def offer_named(run: RunConfig) -> None:
+    """Make known the model of the hub that a run names, unless it is."""
+    # Another model may have tensors of the same names: what is known is compared by its name.
+    known = _files.get(run.model.weights)
+    if known is None or known.where != run.model.hub:
+        offer_hub(run.model.hub)
 
 
 def _named(pinned: str) -> list[tuple[str, str] | None]:

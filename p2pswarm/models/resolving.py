@@ -21,7 +21,7 @@ from p2pswarm.models import packages
 from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.config_text import config_text
 from p2pswarm.models.hf_library import library_config, requirement
-from p2pswarm.models.pretrained import PRETRAINED, check_names, offer, offer_hub
+from p2pswarm.models.pretrained import PRETRAINED, check_names, offer, offer_hub, offer_named
 
 CONFIG_FILE = "config.json"
 CONFIG_BYTES_MAX = 1 << 20  # most have 1 kB; some name a thousand labels
@@ -44,6 +44,8 @@ def resolved(run: RunConfig) -> RunConfig:
             model = dataclasses.replace(model, package=packages.requirement_of(model.family))
     if run.start == PRETRAINED and not model.weights:
         model = dataclasses.replace(model, weights=_weights(run, model))
+    elif run.start == PRETRAINED and model.hub:
+        offer_named(run)  # settings that were resolved before, as `p2pswarm plan` writes them
     return run if model == run.model else dataclasses.replace(run, model=model)
 
 

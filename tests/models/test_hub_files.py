@@ -15,6 +15,7 @@ from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.config import ModelConfig, ServeConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.hub import library
+from p2pswarm.models import pretrained
 from p2pswarm.models.config_text import config_text
 from p2pswarm.models.hf_library import library_model
 from p2pswarm.models.hub_files import INSTEAD
@@ -201,8 +202,6 @@ def test_a_server_downloads_what_its_owner_names_and_nothing_else(tmp_path, hub,
     blocks = stage_blocks(run, 0)
     commit = run.model.hub
     hub.asked.clear()
-    from p2pswarm.models import pretrained  # noqa: PLC0415
-
     pretrained._files.clear()
 
     offer_served(run, serve(""))
@@ -220,6 +219,15 @@ def test_a_server_downloads_what_its_owner_names_and_nothing_else(tmp_path, hub,
         pretrained._files.clear()
         offer_served(run, serve(named))
         FlatParameters(run, blocks, CPU).draw()
+
+
+def test_settings_that_were_resolved_before_name_the_same_files(tmp_path, hub, tensors):
+    run = run_of(tmp_path, publish(hub, files_of(tensors)))
+    proof = [*first_state(run, 0)][-1]
+    pretrained._files.clear()
+
+    assert resolved(run) == run
+    assert [*first_state(run, 0)][-1] == proof
 
 
 def test_a_server_with_a_folder_asks_nobody(tmp_path, hub, tensors):
