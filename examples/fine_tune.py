@@ -15,7 +15,7 @@ TEXT = ps.data.Bytes(asyncio.__path__[0], suffixes=(".py",))
 
 
 def publish(folder: Path) -> None:
-    """Stands for a download: config.json and model.safetensors of a model."""
+    """Stands for a download: config.json and model.safetensors. Or name "hf:OWNER/NAME"."""
     disable_progress_bar()
     config = AutoConfig.for_model("llama", vocab_size=256, **SIZES, **HEADS)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)

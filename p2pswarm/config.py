@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from p2pswarm.limits import AtMost, Between, OneOf, Text, check_entries, entry_for
+from p2pswarm.limits import HUB_CHARS_MAX, AtMost, Between, OneOf, Text, check_entries, entry_for
 from p2pswarm.train_config import TrainConfig
 
 CODEC_NAMES = ("raw", "fp16", "bf16", "int8", "planes-zstd", "int8-ef")
@@ -48,9 +48,11 @@ class ModelConfig:
     """The model, a list of blocks; the GPT's are an embedding, `layers` layers and a head."""
 
     family: Annotated[str, Text(64)] = "gpt"
-    """`gpt`, `hf:FOLDER`, `PACKAGE.MODULE:FUNCTION`, or a name that the program has registered."""
+    """`gpt`, `hf:FOLDER` or `hf:NAME`, `PACKAGE.MODULE:FUNCTION`, or one the program registered."""
     folder: Path | None = None
     """The folder of `hf:FOLDER`; it stays on the trainer's machine."""
+    hub: Annotated[str, AtMost(HUB_CHARS_MAX)] = ""
+    """NAME@COMMIT of the hub's model whose weights the run starts from; filled in."""
     config: Annotated[str, AtMost(CONFIG_CHARS_MAX)] = ""
     """What the folder's config.json says, for the manifest; filled in."""
     package: Annotated[str, AtMost(PACKAGE_CHARS_MAX)] = ""
@@ -183,7 +185,7 @@ class RunConfig:
     seed: Annotated[int, Between(0, 2**63 - 1)] = 1
     """The seed of the initial weights and of the order of the samples."""
     start: Annotated[str, OneOf("random", "pretrained")] = "random"
-    """The first weights: drawn from the seed, or those in the folder of `hf:FOLDER`."""
+    """The first weights: drawn from the seed, or those of `hf:FOLDER` or `hf:NAME`."""
     stages: Annotated[int, Between(1, 256)] = 2
     cut: tuple[Count, ...] = ()
     """How many blocks each stage has, as `p2pswarm plan` found; empty: about the same work."""
@@ -294,7 +296,10 @@ class ServeConfig:
     """Run the blocks by torch.compile: faster, after a minute or two at the start; it needs a C++
     compiler, and on a GPU Triton (docs/precision.md)."""
     pretrained: Path | None = None
-    """The folder with a model's safetensors files, for runs that start from them."""
+    """The folder with a model's safetensors files, for runs that start from them; or "hf:NAME":
+    download this stage's part of that model of the hub (docs/models.md)."""
+    hub: Annotated[str, AtMost(HUB_CHARS_MAX)] = ""
+    """The name that `pretrained = "hf:NAME"` gives; filled in."""
     packages: tuple[str, ...] = ()
     """Packages whose models this node may import, if a run is of them (docs/models.md)."""
     graph_mib: Annotated[int, Between(0, 2**20)] = 0

@@ -56,6 +56,28 @@ class AtMost:
         return f"at most {self.longest} printable characters"
 
 
+HUB_NAME = re.compile(
+    r"((?:[a-zA-Z0-9][\w.-]{0,95}/)?[a-zA-Z0-9][\w.-]{0,95})(?:@([\w./-]{1,100}))?", re.ASCII
+)
+HUB_NAME_CHARS_MAX = 96  # the hub's own limit, of owner and name together
+HUB_CHARS_MAX = HUB_NAME_CHARS_MAX + 101  # and a revision
+COMMIT = re.compile("[0-9a-f]{40}")
+
+
+def hub_name(text: str) -> tuple[str, str] | None:
+    """The name and the revision (empty: the newest) of NAME or NAME@REVISION; None for a path."""
+    found = HUB_NAME.fullmatch(text)
+    if found is None or len(found[1]) > HUB_NAME_CHARS_MAX or "--" in found[1] or ".." in text:
+        return None
+    return found[1], found[2] or ""
+
+
+def is_pinned(text: str) -> bool:
+    """Whether it is NAME@COMMIT, which names the same files for ever."""
+    found = hub_name(text)
+    return found is not None and COMMIT.fullmatch(found[1]) is not None
+
+
 BYTES = "bytes"
 """The tokenizer that is none: a byte is a token."""
 TRAIN = "train:"
@@ -64,7 +86,7 @@ TRAINED_TOKENS = Between(300, 1_000_000)  # 256 bytes, and something learnt
 
 @dataclass(frozen=True, slots=True)
 class Tokenizing:
-    """A text names a tokenizer: "bytes", a folder, or "train:" and how many tokens."""
+    """A text names a tokenizer: "bytes", a folder, a name of the hub, or "train:" and a number."""
 
     longest: int = 1_000
 
@@ -77,7 +99,10 @@ class Tokenizing:
 
     def __str__(self) -> str:
         number = TRAINED_TOKENS.whole.removeprefix("a whole number ")
-        return f'"bytes", a folder with a tokenizer.json, or "train:N", N {number}'
+        return (
+            '"bytes", a folder with a tokenizer.json, "hf:NAME" of the hub, or "train:N", '
+            f"N {number}"
+        )
 
 
 def trained_tokens(text: str) -> int | None:

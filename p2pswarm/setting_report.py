@@ -7,6 +7,7 @@ from pathlib import Path
 
 from p2pswarm.config import (
     EMULATED,
+    HF,
     CheckpointConfig,
     NetworkConfig,
     NodeConfig,
@@ -31,7 +32,7 @@ def check_files(config: NodeConfig) -> None:
         check_there(part.data)
     weights = config.train.weights
     name = config.train.tokenizer
-    if name != BYTES and not trained_tokens(name):
+    if name != BYTES and not trained_tokens(name) and not name.startswith(HF):
         tokenizer_file(Path(name))
     if weights is not None:
         check_target(weights)

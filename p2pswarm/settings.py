@@ -17,9 +17,26 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
-from p2pswarm.config import HF, ModelConfig, NodeConfig, OptimizerConfig, RunConfig
+from p2pswarm.config import (
+    HF,
+    ModelConfig,
+    NodeConfig,
+    OptimizerConfig,
+    RunConfig,
+    ServeConfig,
+)
 from p2pswarm.errors import BadMessage, Unusable
-from p2pswarm.limits import BYTES, TRAIN, AtMost, Between, OneOf, Text, Tokenizing
+from p2pswarm.limits import (
+    BYTES,
+    TRAIN,
+    AtMost,
+    Between,
+    OneOf,
+    Text,
+    Tokenizing,
+    hub_name,
+    is_pinned,
+)
 from p2pswarm.setting_names import unknown
 from p2pswarm.train_config import TrainConfig
 
@@ -112,6 +129,8 @@ def run_from_json(data: bytes, version: int = RUN_VERSION) -> RunConfig:
         raise BadMessage(f"manifest: {error}") from error
     if run.model.folder is not None:
         raise BadMessage("a manifest that names a folder")
+    if run.model.hub and not is_pinned(run.model.hub):
+        raise BadMessage("a manifest that names a model of the hub without its commit")
     if run_to_json(run, version) != data:
         raise BadMessage("a manifest that is not in canonical form")
     return run
@@ -152,12 +171,7 @@ def _as_in_a_file(value: object) -> object:
 
 def _build(kind: type[T], table: object, key: str, base: Path) -> T:
     """An instance of the dataclass `kind`; ValueError names the wrong key."""
-    if kind is ModelConfig:
-        table = _model_table(table)
-    if kind is OptimizerConfig and isinstance(table, str):
-        table = {"name": table}
-    if kind is TrainConfig:
-        table = _train_table(table, base)
+    table = _in_full(kind, table, base)
     if not isinstance(table, Mapping):
         raise ValueError(f"{key} is a table, not {_show(table)}")  # noqa: TRY004 - the user's, not ours
     hints = typing.get_type_hints(kind, include_extras=True)
@@ -177,25 +191,59 @@ def _build(kind: type[T], table: object, key: str, base: Path) -> T:
         raise ValueError(f"{key}: {error}" if key else str(error)) from error
 
 
+def _in_full(kind: type, table: object, base: Path) -> object:
+    """The table without what may be written shorter."""
+    if kind is ModelConfig:
+        return _model_table(table)
+    if kind is OptimizerConfig and isinstance(table, str):
+        return {"name": table}
+    if kind is ServeConfig:
+        return _serve_table(table)
+    return _train_table(table, base) if kind is TrainConfig else table
+
+
 def _model_table(table: object) -> object:
-    """A model may be given by its family alone; and `hf:FOLDER` names a folder."""
+    """A model may be given by its family alone; and `hf:` names a folder, or a model of the hub."""
     if isinstance(table, str):
         table = {"family": table}
     if not isinstance(table, Mapping):
         return table
     family, folder = table.get("family"), table.get("folder")
     if isinstance(family, str) and family.startswith(HF) and not (table.get("config") or folder):
-        return {**table, "family": HF.rstrip(":"), "folder": family.removeprefix(HF)}
+        place = family.removeprefix(HF)
+        named = {"hub": place} if hub_name(place) else {}  # if there is no such folder
+        return {**table, "family": HF.rstrip(":"), "folder": place, **named}
     return table
 
 
+def _serve_table(table: object) -> object:
+    """Pretrained weights are in a folder, or `hf:NAME` on the hub."""
+    place = table.get("pretrained") if isinstance(table, Mapping) else None
+    if not isinstance(place, str) or not place.startswith(HF):
+        return table
+    assert isinstance(table, Mapping), "it has a place"
+    if hub_name(place.removeprefix(HF)) is None:
+        raise ValueError(
+            f'serve.pretrained is a folder, or "hf:NAME" with a name of the hub, not {_show(place)}'
+        )
+    return {**table, "pretrained": "", "hub": place.removeprefix(HF)}
+
+
 def _train_table(table: object, base: Path) -> object:
-    """The folder of a tokenizer is relative to the file, as other paths are."""
+    """The folder of a tokenizer is relative to the file, as other paths are.
+
+    A name of the hub begins with `hf:`, which OWNER/NAME gets where there is no such folder.
+    """
     name = table.get("tokenizer") if isinstance(table, Mapping) else None
     if not isinstance(name, str) or name == BYTES or name.startswith(TRAIN) or not name:
         return table
     assert isinstance(table, Mapping), "it has a name"
+    if name.startswith(HF) and hub_name(name.removeprefix(HF)):
+        return table
+    name = name.removeprefix(HF)
     path = PurePath(name) if "\0" in name or name.startswith("~") else base / name
+    if "/" in name and hub_name(name) and not (base / name).exists():
+        return {**table, "tokenizer": f"{HF}{name}"}
     return {**table, "tokenizer": str(path)}
 
 

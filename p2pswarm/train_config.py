@@ -43,8 +43,8 @@ class TrainConfig:
     field: Annotated[str, Text(64)] = "text"
     """Which field of a row is the document."""
     tokenizer: Annotated[str, Tokenizing()] = "bytes"
-    """What makes tokens of the text: "bytes"; a folder with a tokenizer.json; or "train:32000", as
-    many learnt from the text (docs/data.md)."""
+    """What makes tokens of the text: "bytes"; a folder with a tokenizer.json; "hf:NAME" of the hub;
+    or "train:32000", as many learnt from the text (docs/data.md)."""
     cache: Path | None = None
     """A folder for what is prepared of the text; left out: p2pswarm in the user's cache folder."""
     suffixes: tuple[str, ...] = ()

@@ -1,16 +1,23 @@
-"""What every test shares: one torch thread a process, and seeds that can be replayed."""
+"""What every test shares: one torch thread a process, no hub, and seeds that can be replayed."""
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anybody imports torch
+os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="p2pswarm-hub-")  # not the user's cache
+os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # where nobody listens; a test may name its own
+os.environ.pop("HF_TOKEN", None)
 
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 hypothesis.settings.register_profile("any machine", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("any machine")
 

@@ -19,7 +19,7 @@ FLOORS = """
 limits
 errors ids train_config version
 config
-setting_names infile outfile closing
+setting_names infile outfile closing hub
 net wire flow models data settings progress plan
 crypto
 transport
@@ -192,6 +192,7 @@ OUTSIDE = {
     "devices/rank.py",
     "devices/ranks.py",
     "devices/shared_tensors.py",
+    "hub.py",
 }
 """Places that meet the operating system, so that they import more than asyncio."""
 TORCH = {
@@ -211,6 +212,7 @@ LATE_IMPORTS = {
     "commands",
     "data/rows.py",
     "data/tokenizer.py",
+    "hub.py",
     "models/hf_library.py",
     "models/packages.py",
     "net/web_net.py",

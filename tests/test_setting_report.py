@@ -83,6 +83,11 @@ def test_a_trainers_files_are_tried(tmp_path):
 
     with pytest.raises(Unusable, match="no such file or folder to train on"):
         check_files(NodeConfig(role="trainer", train=TrainConfig(data=tmp_path / "gone")))
+    hub = TrainConfig(data=tmp_path / "text", weights=None, tokenizer="hf:owner/name")
+    check_files(NodeConfig(role="trainer", train=hub))  # it is asked for when the run is made
+    away = TrainConfig(data=tmp_path / "text", tokenizer=str(tmp_path / "gone"))
+    with pytest.raises(Unusable, match="there is no such folder"):
+        check_files(NodeConfig(role="trainer", train=away))
     bad = TrainConfig(data=tmp_path / "text", weights=tmp_path)
     with pytest.raises(Unusable, match="it is a folder"):
         check_files(NodeConfig(role="trainer", train=bad))

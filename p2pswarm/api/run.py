@@ -23,10 +23,10 @@ class RunSettings(TypedDict, total=False):
     """The arguments of `Run` besides its name; the defaults are those of `RunConfig`."""
 
     model: ModelConfig | Table | str
-    """The model: `p2pswarm.models.GPT(...)`, the settings of `[run.model]`, or "hf:FOLDER" and the
-    like (docs/models.md)."""
+    """The model: `p2pswarm.models.GPT(...)`, the settings of `[run.model]`, or "hf:FOLDER",
+    "hf:OWNER/NAME" and the like (docs/models.md)."""
     start: str
-    """The first weights: "random", or "pretrained", those in the folder of "hf:FOLDER"."""
+    """The first weights: "random", or "pretrained", those of "hf:FOLDER"."""
     stages: int
     """The number of parts that the model is cut into."""
     cut: Sequence[int]

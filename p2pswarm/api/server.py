@@ -43,7 +43,8 @@ class Server:
         threads: Torch's threads, for the whole process; 0 leaves torch's own choice.
         graph_mib: Memory, in MiB, for what a forward pass keeps for its backward pass; 0: half of
             what a GPU has free, 1 GiB of a host.
-        pretrained: A folder with a model's safetensors files, for a run that starts from them.
+        pretrained: A folder with a model's safetensors files, for a run that starts from them; or
+            "hf:OWNER/NAME", to download a stage's part of that model of the hub.
 
     Raises:
         ValueError: A setting is not allowed; the message names it and what is.

@@ -18,6 +18,7 @@ from p2pswarm.ids import PeerId
 from p2pswarm.swarm.schedule import learning_rate
 
 SAME_RUN = ("seed", "emulated", "precision", "weight_storage")
+NOT_BITS = ("hub",)  # of the model: where first weights lay; a checkpoint has later ones
 SAME_BATCH = ("microbatches", "rows", "samples")  # what decides which samples a step has
 
 
@@ -67,7 +68,8 @@ def differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
         one, other = getattr(there, table), getattr(here, table)
         for field in dataclasses.fields(one):
             name = field.name
-            pairs.append((f"{table}.{name}", getattr(one, name), getattr(other, name)))
+            if name not in NOT_BITS:
+                pairs.append((f"{table}.{name}", getattr(one, name), getattr(other, name)))
     pairs += [(f"batch.{n}", getattr(there.batch, n), getattr(here.batch, n)) for n in SAME_BATCH]
     if here.optimizer.decay_steps == 0 and here.optimizer.schedule != "constant":
         # the schedule then ends with the run

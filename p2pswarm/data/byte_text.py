@@ -34,7 +34,8 @@ class Tokenised:
     path: str | Path
     """As that of `Bytes`."""
     tokenizer: str | Path
-    """A folder with a tokenizer.json; or "train:32000": as many are learnt from the text."""
+    """A folder with a tokenizer.json; or "OWNER/NAME" of the hub; or "train:32000": as many are
+    learnt from the text."""
     suffixes: tuple[str, ...] = ()
     held_out_share: float = HELD_OUT_SHARE
     field: str = "text"

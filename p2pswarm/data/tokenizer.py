@@ -22,6 +22,7 @@ import numpy as np
 from p2pswarm.data.sources import TOKENIZER_FILE, tokenizer_file
 from p2pswarm.data.tokens import Tokens
 from p2pswarm.errors import Unusable
+from p2pswarm.hub import pinned_file, small_file
 from p2pswarm.infile import read_small
 
 LIBRARY = "tokenizers"
@@ -31,6 +32,9 @@ CONFIG_BYTES_MAX = 16 << 20  # some list every token that was added
 END = "<|endoftext|>"
 ENDS = (END, "</s>", "<eos>", "<|end_of_text|>", "[SEP]")
 """What ends a document where no tokenizer_config.json says so: GPT-2, Llama 2, Gemma, Llama 3."""
+INSTEAD = (
+    f"put its {TOKENIZER_FILE} and {CONFIG_FILE} into a folder, and set train.tokenizer to that"
+)
 UNUSED = ("truncation", "padding")
 SMALL_TOKENS = 1 << 16  # below it a token fits two bytes
 HALF = "\ufffd"  # bytes that are no character (yet)
@@ -125,6 +129,16 @@ def read_tokenizer(place: Path) -> Tokenizer:
     file = tokenizer_file(place)
     text = read_small(file, FILE_BYTES_MAX, "it is no tokenizer")
     return Tokenizer(text.decode("utf-8", "replace"), str(file), _end_in(file))
+
+
+def hub_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer of a model of the hub; both of its files come from one commit."""
+    try:
+        model, path = pinned_file(name, TOKENIZER_FILE, FILE_BYTES_MAX, INSTEAD)
+        small_file(model, CONFIG_FILE, CONFIG_BYTES_MAX, INSTEAD)  # beside it, if there is one
+    except Unusable as error:
+        raise Unusable(f"train.tokenizer: there is no such folder, and {error}") from error
+    return read_tokenizer(path)
 
 
 def tokenizer_beside(weights: Path) -> Path:

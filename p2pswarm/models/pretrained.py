@@ -1,11 +1,14 @@
-"""First weights from a folder of safetensors files, as a model of `transformers` is published.
+"""First weights from safetensors files, as a model of `transformers` is published.
 
 The manifest has a digest of the tensors' names, and where they are (`model.safetensors`, or the
-index of a model in parts). Whoever draws first weights takes them from a folder of its own with
-that digest: a trainer from its model's, a server from `serve.pretrained`. Files are mapped, so a
-stage reads the bytes of its own parameters, and of a model in parts needs those parts alone. That
-the numbers are those of the trainer is proved by the digest of the stage's state
-(`roles/first_states.py`).
+index of a model in parts). Whoever draws first weights takes them from files of its own with that
+digest: a trainer from its model's; a server from `serve.pretrained`, a folder or the hub. Files in
+a folder are mapped, and those of the hub are read by ranges, so a stage reads the bytes of its own
+parameters, and of a model in parts needs those parts alone. That the numbers are those of the
+trainer is proved by the digest of the stage's state (`roles/first_states.py`).
+
+A manifest is written by strangers. What it names of the hub is downloaded only if the owner of the
+server has named it, too.
 
 Shapes:  as the parameters; floating numbers of another type are converted.
 Errors:  Unusable, one line that says which file to put where.
@@ -17,76 +20,112 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from p2pswarm.config import RunConfig
+from p2pswarm.config import RunConfig, ServeConfig
 from p2pswarm.errors import Unusable
-from p2pswarm.infile import read_small
+from p2pswarm.hub import Pinned
+from p2pswarm.limits import hub_name, is_pinned
 from p2pswarm.models.base import WholeBlock
 from p2pswarm.models.hf_cut import CONSTANTS
+from p2pswarm.models.hub_files import HubFiles
+from p2pswarm.models.weight_files import INDEX, ONE_FILE, FolderFiles, WeightFiles
 
-ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
-INDEX_BYTES_MAX = 64 << 20  # a name and a file for each tensor: the largest models have 10 MB
 PRETRAINED = "pretrained"
-_folders: dict[str, Path] = {}
+_files: dict[str, WeightFiles] = {}
 """By the digest that a manifest has."""
 
 
 def offer(folder: Path) -> str:
     """Make a folder of this machine known to runs that start from it; returns its digest."""
-    places = json.dumps(_places(folder), sort_keys=True).encode()
-    digest = hashlib.sha256(b"p2pswarm-pretrained-1:" + places).hexdigest()
-    _folders[digest] = folder
-    return digest
+    return _offered(FolderFiles(folder))
+
+
+def offer_hub(pinned: str) -> str:
+    """The same for NAME@COMMIT of the hub, of which no numbers are read yet."""
+    found = hub_name(pinned)
+    if found is None or not is_pinned(pinned):
+        raise Unusable('run.model.hub is filled in: name the model by run.model = "hf:NAME"')
+    return _offered(HubFiles(Pinned(*found)))
+
+
+def offer_served(run: RunConfig, serve: ServeConfig) -> None:
+    """Make known what this server's owner lets it read, for a run that starts from weights."""
+    if run.start != PRETRAINED:
+        return
+    if serve.pretrained is not None:
+        offer(serve.pretrained)
+    elif serve.hub and run.model.hub:
+        if hub_name(serve.hub) not in _named(run.model.hub):
+            raise Unusable(
+                f"run {run.name!r} starts from {run.model.hub} of the hub, and serve.pretrained "
+                f'lets this server read hf:{serve.hub}: set it to "hf:{run.model.hub}" if you agree'
+            )
+        offer_named(run)
+
+
+def offer_named(run: RunConfig) -> None:
+    """Make known the model of the hub that a run names, unless it is."""
+    # Another model may have tensors of the same names: what is known is compared by its name.
+    known = _files.get(run.model.weights)
+    if known is None or known.where != run.model.hub:
+        offer_hub(run.model.hub)
+
+
+def _named(pinned: str) -> list[tuple[str, str] | None]:
+    """The names that mean NAME@COMMIT: with the commit and without."""
+    return [hub_name(pinned), hub_name(pinned.partition("@")[0])]
 
 
 def load_blocks(run: RunConfig, blocks: Sequence[nn.Module]) -> None:
     """Copy the blocks' parameters from the files of the run's model."""
-    folder = _folders.get(run.model.weights)
-    if folder is None:
+    files = _files.get(run.model.weights)
+    if files is None:
+        hub = run.model.hub
+        name = hub.partition("@")[0]
+        more = f', or to "hf:{name}" to download this stage\'s part of the hub' if hub else ""
         raise Unusable(
-            f"run {run.name!r} starts from pretrained weights: put the files of {run.model.family} "
-            f"({ONE_FILE}, or {INDEX} and the parts that it names) into a folder, and set "
-            "serve.pretrained to it"
+            f"run {run.name!r} starts from pretrained weights: put the files of "
+            f"{name or run.model.family} ({ONE_FILE}, or {INDEX} and the parts that it names) into "
+            f"a folder, and set serve.pretrained to it{more}"
         )
-    places = _places(folder)
-    wanted = list(_wanted(folder, places, blocks))
-    for name in sorted({places[name] for name, _ in wanted}):
-        path = folder / name
-        try:
-            with safe_open(path, framework="pt") as file:
-                for tensor_name, parameter in wanted:
-                    if places[tensor_name] == name:
-                        _copy(file.get_tensor(tensor_name), parameter, f"{path}: {tensor_name}")
-        except (OSError, SafetensorError) as error:
-            raise Unusable(f"{path} cannot be read: {error}: put the model's file there") from error
+    places = files.places()
+    targets: dict[str, list[nn.Parameter]] = {}
+    for name, parameter in _wanted(files, blocks):
+        targets.setdefault(name, []).append(parameter)
+    for file in sorted({places[name] for name in targets}):
+        names = [name for name in targets if places[name] == file]
+        _require_shapes(files, file, [(name, each) for name in names for each in targets[name]])
+        for name, tensor in files.tensors(file, names):
+            for parameter in targets[name]:
+                _copy(tensor, parameter, f"{files.where}: {file}: {name}")
 
 
 def check_names(run: RunConfig, blocks: Sequence[nn.Module]) -> None:
     """Raise Unusable unless the run's files have all parameters of `blocks`, in their shapes."""
-    folder = _folders[run.model.weights]
-    places = _places(folder)
+    files = _files[run.model.weights]
+    places = files.places()
     fixed = [name for name in places if name.rpartition(".")[2] in CONSTANTS]
     if fixed:
         raise Unusable(
-            f"{folder}: {fixed[0]} is trained otherwise than by gradients, and newcomers would "
-            'lack it: run.start = "random"'
+            f"{files.where}: {fixed[0]} is trained otherwise than by gradients, and newcomers "
+            'would lack it: run.start = "random"'
         )
-    for name, parameter in _wanted(folder, places, blocks):
-        path = folder / places[name]
-        try:
-            with safe_open(path, framework="pt") as file:
-                shape = tuple(file.get_slice(name).get_shape())
-        except (OSError, SafetensorError) as error:
-            raise Unusable(f"{path} cannot be read: {error}: put the model's file there") from error
-        _require_shape(shape, parameter, f"{path}: {name}")
+    wanted = list(_wanted(files, blocks))
+    for file in sorted({places[name] for name, _ in wanted}):
+        _require_shapes(files, file, [one for one in wanted if places[one[0]] == file])
 
 
-def _wanted(
-    folder: Path, places: dict[str, str], blocks: Sequence[nn.Module]
-) -> Iterator[tuple[str, nn.Parameter]]:
+def _offered(files: WeightFiles) -> str:
+    places = json.dumps(files.places(), sort_keys=True).encode()
+    digest = hashlib.sha256(b"p2pswarm-pretrained-1:" + places).hexdigest()
+    _files[digest] = files
+    return digest
+
+
+def _wanted(files: WeightFiles, blocks: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
     """Every parameter with the name that it has in the files."""
+    places = files.places()
     for block in blocks:
         if not isinstance(block, WholeBlock):
             raise Unusable('run.start = "pretrained" is for models of transformers: set "random"')
@@ -96,48 +135,27 @@ def _wanted(
             found = next((each for each in names if each in places), None)
             if found is None:
                 raise Unusable(
-                    f"{folder} has no tensor {full}: its files are of another model, or older than "
-                    "this version of transformers, which can save them anew"
+                    f"{files.where} has no tensor {full}: its files are of another model, or older "
+                    "than this version of transformers, which can save them anew"
                 )
             yield found, parameter
 
 
+def _require_shapes(
+    files: WeightFiles, file: str, wanted: Sequence[tuple[str, nn.Parameter]]
+) -> None:
+    """Raise Unusable for another shape, before any number is read."""
+    shapes = files.shapes(file, [name for name, _ in wanted])
+    for name, parameter in wanted:
+        if shapes[name] != (due := tuple(parameter.shape)):
+            raise Unusable(
+                f"{files.where}: {file}: {name} has the shape {shapes[name]}, by config.json it "
+                f"is {due}"
+            )
+
+
 def _copy(tensor: Tensor, parameter: nn.Parameter, what: str) -> None:
-    _require_shape(tuple(tensor.shape), parameter, what)
     if not tensor.is_floating_point():
         raise Unusable(f"{what} holds {tensor.dtype}, and such weights do not train")
     with torch.no_grad():
         parameter.copy_(tensor)
-
-
-def _require_shape(shape: tuple[int, ...], parameter: nn.Parameter, what: str) -> None:
-    due = tuple(parameter.shape)
-    if shape != due:
-        raise Unusable(f"{what} has the shape {shape}, by config.json it is {due}")
-
-
-def _places(folder: Path) -> dict[str, str]:
-    """The file of each tensor, by the tensor's name."""
-    if (folder / INDEX).is_file():
-        return _of_index(folder / INDEX)
-    path = folder / ONE_FILE
-    try:
-        with safe_open(path, framework="pt") as file:
-            return dict.fromkeys(file.keys(), ONE_FILE)
-    except (OSError, SafetensorError) as error:
-        raise Unusable(
-            f"there are no weights in {folder} ({error}): put {ONE_FILE} there, or {INDEX} and the "
-            "parts that it names"
-        ) from error
-
-
-def _of_index(path: Path) -> dict[str, str]:
-    try:
-        found = json.loads(read_small(path, INDEX_BYTES_MAX, "it is no index of weights"))
-        places = dict(found["weight_map"])
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise Unusable(f"{path} is no index of weights: {error}") from error
-    for name, file in places.items():
-        if not isinstance(file, str) or Path(file).name != file:
-            raise Unusable(f"{path}: the file of {name} is {file!r}, which is no file beside it")
-    return places

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from p2pswarm.config import RunConfig
+from p2pswarm.config import HF, RunConfig
 from p2pswarm.models.blocks import block_costs, make_blocks
 from p2pswarm.models.resolving import resolved
 from p2pswarm.outfile import Written, check_target, write_target, write_text
@@ -247,7 +247,9 @@ def server_toml(found: PlanAnswer, device: int) -> str:
     """The settings of a device's server."""
     stage = next((stage for stage, group in enumerate(found.plan.stages) if device in group), None)
     text = "# Made by p2pswarm plan: p2pswarm node --config THIS --bootstrap HOST:PORT\n\n"
-    text += 'role = "stage"\n\n[serve]\n' + _toml({"run": found.run.name})
+    hub = found.run.model.hub
+    named = {"run": found.run.name} | ({"pretrained": f"{HF}{hub}"} if hub else {})
+    text += 'role = "stage"\n\n[serve]\n' + _toml(named)
     if stage is None:
         text += "# The plan has no use for it: it would serve wherever it helps most.\n"
     else:

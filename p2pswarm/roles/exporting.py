@@ -22,7 +22,7 @@ from p2pswarm.data.tokenizer import CONFIG_FILE, Tokenizer
 from p2pswarm.errors import Unusable
 from p2pswarm.models.base import DTYPES
 from p2pswarm.models.hf_library import library_model
-from p2pswarm.models.pretrained import ONE_FILE
+from p2pswarm.models.weight_files import ONE_FILE
 from p2pswarm.settings import run_to_json
 
 README = "README.md"

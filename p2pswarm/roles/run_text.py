@@ -26,6 +26,7 @@ from p2pswarm.data.tokenised import learnt_texts, load_tokenised, sources_of
 from p2pswarm.data.tokenizer import (
     FILE_BYTES_MAX,
     Tokenizer,
+    hub_tokenizer,
     read_tokenizer,
     train_tokenizer,
 )
@@ -58,6 +59,8 @@ def tokenizer_of(config: NodeConfig) -> Tokenizer | None:
     train = config.train
     if train.tokenizer == BYTES:
         return None
+    if train.tokenizer.startswith(HF):
+        return hub_tokenizer(train.tokenizer.removeprefix(HF))
     size = trained_tokens(train.tokenizer)
     if size is None:
         return read_tokenizer(Path(train.tokenizer))

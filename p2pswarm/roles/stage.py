@@ -38,7 +38,7 @@ from p2pswarm.gossip.messages import RunStanding
 from p2pswarm.gossip.record import Activity, FigureKey, RunRole, figures
 from p2pswarm.models.packages import trust
 from p2pswarm.models.partition import stage_blocks
-from p2pswarm.models.pretrained import PRETRAINED, offer
+from p2pswarm.models.pretrained import offer_served
 from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE
 from p2pswarm.roles.admitted_runs import run_choice
 from p2pswarm.roles.closed_run import own_refusal, run_calls
@@ -211,8 +211,7 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
         return emulated_engine(run, stage, serve.emulated_forward_s, time.sleep)
     require_dtype(device.type, run.model.dtype)
     trust(serve.packages)
-    if run.start == PRETRAINED and serve.pretrained is not None:
-        offer(serve.pretrained)
+    offer_served(run, serve)
     check_once(run)
     if len(devices := devices_of(serve.device)) > 1:
         if serve.compiled:

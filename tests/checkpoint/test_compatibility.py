@@ -27,6 +27,7 @@ def replaced(table: str, **values):
         dataclasses.replace(RUN, steps=5, min_replicas=3, name="another name"),
         dataclasses.replace(RUN, codecs=CodecConfig(activation="raw")),
         replaced("batch", window=3, evaluate_every=0),
+        replaced("model", hub=f"owner/name@{'0' * 40}"),
     ],
 )
 def test_another_cut_and_other_codecs_go_on(run):

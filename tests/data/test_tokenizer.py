@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from local_hub import local_hub
 
-from p2pswarm.data.tokenizer import END, Tokenizer, read_tokenizer, train_tokenizer
+from p2pswarm.data.tokenizer import (
+    END,
+    Tokenizer,
+    hub_tokenizer,
+    read_tokenizer,
+    train_tokenizer,
+)
 from p2pswarm.errors import Unusable
 
 TEXTS = [Path(__file__).read_bytes(), "né à Zürich".encode()]
@@ -123,3 +130,32 @@ def test_a_place_without_a_tokenizer_names_what_would_do(tmp_path: Path):
         read_tokenizer(tmp_path)
     with pytest.raises(Unusable, match="there is no such folder"):
         read_tokenizer(tmp_path / "gone")
+
+
+@pytest.mark.parametrize("config", [{"eos_token": "a"}, None])
+def test_the_hub_gives_the_tokenizer_of_a_folder(learnt: Tokenizer, config, monkeypatch):
+    files = {"tokenizer.json": learnt.text.encode()}
+    if config:
+        files["tokenizer_config.json"] = json.dumps(config).encode()
+    name = f"tokenizers/{'with' if config else 'without'}-config"
+    with local_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.at("trainer"))
+        hub.publish(name, files)
+
+        found = hub_tokenizer(name)
+        again = hub_tokenizer(f"{name}@{hub.models[name].commit}")
+
+    assert found.digest == again.digest == learnt.digest
+    assert found.end_text == again.end_text == ("a" if config else END)
+
+
+def test_a_tokenizer_that_is_neither_here_nor_on_the_hub_is_one_line(monkeypatch):
+    with local_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.at("trainer"))
+        hub.publish("tokenizers/none", {"config.json": b"{}"})
+        for name, why in (("nobody/knows", "has no such model"), ("tokenizers/none", "has no tok")):
+            with pytest.raises(Unusable, match=f"train.tokenizer: there is no such folder.*{why}"):
+                hub_tokenizer(name)
+    with pytest.raises(Unusable, match=r"cannot be reached.*: put its tokenizer\.json and") as told:
+        hub_tokenizer("nobody/knows")
+    assert "\n" not in str(told.value)

@@ -226,6 +226,10 @@ SEEDS: dict[str, Callable[[], Seeds]] = {
         stage_header(),
         len(stage_header()).to_bytes(8, "little") + stage_header(),
     ],
+    "published_header": lambda: [
+        stage_header(),
+        len(stage_header()).to_bytes(8, "little") + stage_header(),
+    ],
     "partial_slot": lambda: [slot_head(7, memoryview(b"piece")) + b"piece", bytes(40)],
     "address": lambda: [
         b"203.0.113.7:4000",

@@ -41,6 +41,7 @@ from p2pswarm.errors import (
     Unusable,
 )
 from p2pswarm.ids import Address, PeerId
+from p2pswarm.models.safetensors_header import header_bytes, joined, stored_tensors
 from p2pswarm.rpc import framing
 from p2pswarm.rpc.parts import Assembly
 from p2pswarm.settings import run_from_json
@@ -249,6 +250,16 @@ def stage_file(data: bytes) -> None:
     header = struct.pack("<Q", len(data)) + data
     with contextlib.suppress(BadCheckpoint, OtherCheckpoint):
         layout_in(tensors_in(header, len(header) + 48))
+
+
+@parser
+def published_header(data: bytes) -> None:
+    """The header of a published file of weights."""
+    for first, header in ((data[:8], data[8:]), (len(data).to_bytes(8, "little"), data)):
+        size = 8 + len(header) + 48
+        with contextlib.suppress(ValueError):
+            length = header_bytes(first, size)
+            joined(stored_tensors(header[:length], size).items())
 
 
 @parser

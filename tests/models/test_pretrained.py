@@ -14,8 +14,9 @@ from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.models.hf_library import library_model
 from p2pswarm.models.partition import stage_blocks
-from p2pswarm.models.pretrained import INDEX, ONE_FILE, offer
+from p2pswarm.models.pretrained import offer
 from p2pswarm.models.resolving import resolved
+from p2pswarm.models.weight_files import INDEX, ONE_FILE
 
 CPU = torch.device("cpu")
 CONFIG = {
@@ -179,6 +180,7 @@ def test_weights_that_do_not_fit_are_refused_before_anything_starts(tmp_path, ch
         (INDEX, "{", "is no index of weights"),
         (INDEX, "[]", "is no index of weights"),
         (INDEX, '{"weight_map": {"a": "../b"}}', "no file beside it"),
+        (INDEX, '{"weight_map": {"a": ".."}}', "no file beside it"),
     ],
 )
 def test_a_folder_without_weights_says_what_to_put_there(tmp_path, name, text, match):
@@ -196,6 +198,14 @@ def test_numbers_that_are_whole_do_not_train(tmp_path):
 
     with pytest.raises(Unusable, match=r"holds torch\.int8"):
         drawn(run_of(tmp_path), 2)
+
+
+def test_a_model_of_ones_own_is_refused(tmp_path):
+    write(tmp_path, published(tmp_path))
+    named = ModelConfig(weights=offer(tmp_path))
+
+    with pytest.raises(Unusable, match="is for models of transformers"):
+        drawn(RunConfig(start="pretrained", model=named), 0)
 
 
 def test_only_a_folder_of_weights_can_be_started_from():

@@ -5,10 +5,15 @@ import re
 import tomllib
 
 import pytest
+import torch
+from local_hub import local_hub
+from safetensors.torch import save
 
 from p2pswarm import cli
 from p2pswarm.commands.plan import EXAMPLE
 from p2pswarm.config import ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.models.config_text import config_text
+from p2pswarm.models.hf_library import library_model
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.plan.device_file import PlanOptions
 from p2pswarm.roles.device_planning import held_bytes_per_value, load_of
@@ -214,3 +219,26 @@ def test_a_model_that_fits_only_in_bfloat16_is_planned_only_so(tmp_path, capsys,
 
     assert plan(tmp_path, text) == status
     assert ("the model's state is" in capsys.readouterr().err) is (status == 2)
+
+
+def test_settings_of_a_plan_name_the_model_of_the_hub_for_servers_too(tmp_path, monkeypatch):
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "vocab_size": 256}
+    heads = {"num_hidden_layers": 2, "num_attention_heads": 2, "tie_word_embeddings": False}
+    config = {"model_type": "llama"} | sizes | heads
+    model = library_model(
+        ModelConfig(family="hf:llama", config=config_text(config)), torch.bfloat16
+    )
+    tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    text = AWS + OREGON + '[run]\nmodel = "hf:some/model"\nstart = "pretrained"\n'
+    with local_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.at("planner"))
+        files = {"config.json": json.dumps(config).encode(), "model.safetensors": save(tensors)}
+        commit = hub.publish("some/model", files)
+
+        assert plan(tmp_path, text, "--out", str(tmp_path / "plan")) == 0
+
+    run = load(tmp_path / "plan" / "run.toml").run
+    servers = [load(file).serve for file in (tmp_path / "plan").glob("west*.toml")]
+    assert run.model.hub == f"some/model@{commit}"
+    assert len(servers) == 2
+    assert all(serve.hub == run.model.hub for serve in servers)

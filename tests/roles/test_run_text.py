@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from local_hub import local_hub
 
 from p2pswarm.checkpoint.compatibility import differences
 from p2pswarm.config import BatchConfig, CheckpointConfig, ModelConfig, NodeConfig, RunConfig
@@ -87,6 +88,19 @@ def test_bytes_leave_a_run_as_it_is(tmp_path):
     assert tokenizer_of(config) is None
     assert checked_model(config.run) == config.run
     assert "bytes to train on" in describe(read_corpus(config), None)
+
+
+def test_a_tokenizer_of_the_hub_is_named_as_its_digest_alone(tmp_path, monkeypatch):
+    tokenizer = train_tokenizer(320, [TEXT])
+    (tmp_path / "run.toml").write_text('role = "trainer"\n[train]\ntokenizer = "some/body"\n')
+    with local_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.at("trainer"))
+        hub.publish("some/body", {"tokenizer.json": tokenizer.text.encode()})
+
+        found = tokenizer_of(load(tmp_path / "run.toml"))
+
+    assert found.digest == tokenizer.digest
+    assert b"some/body" not in run_to_json(checked_model(sized(384), found))
 
 
 def test_a_learnt_tokenizer_is_kept_and_used_again(tmp_path):
