@@ -216,11 +216,8 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
     if len(devices := devices_of(serve.device)) > 1:
         if serve.compiled:
             raise Unusable("serve.compiled is for one device: leave it out, or name one device")
-        if serve.recompute == "block":
-            raise Unusable(
-                'serve.recompute = "block" is for one device: leave it out, or name one device'
-            )
-        group = DeviceGroup(devices, serve.threads, serve.packages, serve.graph_mib)
+        by_block = serve.recompute == "block"
+        group = DeviceGroup(devices, serve.threads, serve.packages, serve.graph_mib, by_block)
         return group_engine(run, stage, group)
     layout = layout_of(run, stage_blocks(run, stage))
     engine_bytes = ENGINE_BYTES_PER_STATE_BYTE * layout.state_bytes
