@@ -54,9 +54,12 @@ class GraphBudget:
         """Whole graphs that were broken off: they take more than that."""
 
     @property
-    def told_to_be_whole(self) -> bool:
-        """Whether the setting forbids to go block by block."""
-        return self._recompute == "stage"
+    def always_by_block(self) -> bool:
+        """Whether all graphs were made block by block from the start, which leaves most memory.
+
+        What a larger graph has left behind is in pieces, so one that begins so may need less.
+        """
+        return self._recompute == "block"
 
     def kind_to_keep(self, shape: Hashable) -> GraphKind:
         """How to make the graph that may be kept."""
@@ -67,9 +70,9 @@ class GraphBudget:
         return self._kind(shape, self._room_bytes)
 
     def _kind(self, shape: Hashable, limit_bytes: float) -> GraphKind:
-        if self.told_to_be_whole:
+        if self._recompute == "stage":
             return GraphKind.WHOLE
-        if self._recompute == "block" or self._short:
+        if self.always_by_block or self._short:
             return GraphKind.BLOCKS
         size_bytes = self.size_bytes(shape, GraphKind.WHOLE)
         if size_bytes is None:

@@ -37,7 +37,10 @@ from p2pswarm.models.base import Bundle, Value
 from p2pswarm.models.chance import Around, RunBlock, at_once
 
 MIB = 1 << 20
-WHOLE_REMEDY = 'out of memory: set serve.recompute = "block" here, or lower run.batch.rows ({})'
+BLOCK_REMEDY = (
+    'out of memory: set serve.recompute = "block" here, or lower run.batch.rows, or raise '
+    "run.stages ({})"
+)
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -150,9 +153,9 @@ class KeptGraphs:
                 if not out_of_memory(error):
                     raise
                 if not self._make_room(of):
-                    if self._budget.told_to_be_whole:
-                        raise Refused(WHOLE_REMEDY.format(first_line(error))) from error
-                    raise
+                    if self._budget.always_by_block:
+                        raise
+                    raise Refused(BLOCK_REMEDY.format(first_line(error))) from error
             if self._device.type == "cuda":  # outside of `except`, which holds what was made
                 torch.cuda.empty_cache()
 

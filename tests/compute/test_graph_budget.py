@@ -66,7 +66,7 @@ def test_what_was_set_is_done_whatever_fits(recompute, kind):
     assert kinds(rules) == (kind, kind)
     assert rules.most_to_keep(kind) == rules.most_at_once(kind) == math.inf
     assert not rules.make_smaller()
-    assert rules.told_to_be_whole == (recompute == "stage")
+    assert rules.always_by_block == (recompute == "block")
 
 
 def test_each_way_has_a_size_of_its_own():

@@ -279,7 +279,7 @@ def test_without_memory_graphs_are_given_up_then_it_goes_block_by_block(
 @pytest.mark.parametrize(
     ("recompute", "failing", "remedy"),
     [
-        ("auto", 3, r"lower serve\.graph_mib here, or run\.batch\.rows, or raise run\.stages"),
+        ("auto", 3, r'set serve\.recompute = "block" here, or lower run\.batch\.rows, or raise'),
         ("block", 2, r"lower serve\.graph_mib here, or run\.batch\.rows, or raise run\.stages"),
         ("stage", 2, r'set serve\.recompute = "block" here, or lower run\.batch\.rows'),
     ],
