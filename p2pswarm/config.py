@@ -305,6 +305,9 @@ class ServeConfig:
     graph_mib: Annotated[int, Between(0, 2**20)] = 0
     """Memory that forwards keep for their backwards, on each device; past it, a forward is done
     again. 0: half of what a GPU has free beside the weights, 1 GiB of a host."""
+    recompute: Annotated[str, OneOf("auto", "stage", "block")] = "auto"
+    """How a forward is done again: block, one block at a time in the memory of one block's graph;
+    stage, all blocks at once; auto: whichever fits, on one device (docs/precision.md)."""
     kept_mib: Annotated[int, Between(0, 2**20)] = 1_024
     """Memory of the host, not of the device, for activations and gradients that were given to other
     stages in this step; past it they are computed again when such a stage loses a server."""

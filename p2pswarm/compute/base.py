@@ -111,7 +111,9 @@ class Stage(Protocol):
     """Forward and backward of a range of blocks."""
 
     recomputed: int
-    """Backward passes so far that computed their graph again."""
+    """Backward passes so far of whose forward only the input was kept: too many were on their way.
+
+    Not those of graphs that are made block by block: fewer on their way would not spare that."""
     gradient_norm: float
     """Of the weights' gradient that the last backward made; 0 if it made none."""
 

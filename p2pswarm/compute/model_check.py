@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from p2pswarm.compute.base import BackwardSpec, NotFiniteHere
 from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.graph_budget import GraphLimits
 from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.compute.reference import ReferenceTrainer
 from p2pswarm.compute.torch_stage import TorchStage
@@ -118,7 +119,7 @@ def check_blocks(run: RunConfig) -> ModelCheck:
             f"the model's small copy has {count:,} parameters, {PARAMETERS_MAX:,} can be checked: "
             "make its sizes settings of run.model"
         )
-    ways = (_blocks_twice, _stages_kept, _stages_again, _whole, _alone)
+    ways = (_blocks_twice, _stages_kept, _stages_again, _stages_by_block, _whole, _alone)
     names, worst = 0, 0.0
     try:
         expected = _blocks(run)
@@ -175,11 +176,17 @@ def _stages_again(run: RunConfig, first: Computed) -> Computed:
     return _stages(run, 0)
 
 
-def _stages(run: RunConfig, keep_bytes: int) -> Computed:
+def _stages_by_block(run: RunConfig, first: Computed) -> Computed:
+    """Stages that keep what passes between their blocks, and make one block's graph at a time."""
+    del first
+    return _stages(run, GraphLimits(KEEP_ALL, recompute="block"))
+
+
+def _stages(run: RunConfig, graphs: int | GraphLimits) -> Computed:
     flats = [FlatParameters(run, stage_blocks(run, stage), CPU) for stage in range(run.stages)]
     for flat in flats:
         flat.draw()
-    stages = [TorchStage(run, n, flat, keep_bytes) for n, flat in enumerate(flats)]
+    stages = [TorchStage(run, n, flat, graphs) for n, flat in enumerate(flats)]
     tokens_BS = _tokens(run)
     bundle: Bundle = {}
     for stage in stages[:-1]:
@@ -289,6 +296,8 @@ def _reason(run: RunConfig, way: Callable[..., Computed]) -> str:
         "reads something that is not in its bundle, or changes a tensor that it was given",
         _stages_again: "a graph that is made again gives other results: its forward draws by "
         "chance of its own, or keeps something from call to call",
+        _stages_by_block: "a block whose graph is made again by itself gives other results: it "
+        "keeps something from call to call, or changes a tensor that it was given",
         _whole: "the blocks together compute something else than the library's whole model: its "
         "forward does something between layers that the cut does not know",
         _alone: f"documents in one row see each other: this family does not keep them apart: leave "

@@ -25,7 +25,7 @@ from p2pswarm.compute.flat_parameters import FlatParameters, Segment
 from p2pswarm.config import RunConfig
 from p2pswarm.models.base import Value
 from p2pswarm.models.boundary import Boundary, boundaries
-from p2pswarm.models.chance import Chance, plainly, run_blocks
+from p2pswarm.models.chance import Around, Chance, at_once, plainly, run_blocks
 
 MATRIX = 2  # dimensions; what has fewer stays float32
 
@@ -50,7 +50,7 @@ class Precision(ABC):
     """Where the weights lie: a graph refers to them and does not hold them."""
 
     @abstractmethod
-    def run(self, value: Value, chance: Chance | None) -> Value:
+    def run(self, value: Value, chance: Chance | None, around: Around = at_once) -> Value:
         """Run all blocks, one after another."""
 
 
@@ -63,9 +63,9 @@ class FullPrecision(Precision):
         self.parameters, self.sums = flat.parameters, flat.sums
         self.weight_storages = frozenset({flat.params_N.untyped_storage().data_ptr()})
 
-    def run(self, value: Value, chance: Chance | None) -> Value:
+    def run(self, value: Value, chance: Chance | None, around: Around = at_once) -> Value:
         """See `Precision`."""
-        return run_blocks(self._flat.blocks, value, chance, self._call)
+        return run_blocks(self._flat.blocks, value, chance, self._call, around)
 
 
 class Bfloat16(Precision):
@@ -109,11 +109,11 @@ class Bfloat16(Precision):
         self._widened.append((parameter, leaf))
         return leaf
 
-    def run(self, value: Value, chance: Chance | None) -> Value:
+    def run(self, value: Value, chance: Chance | None, around: Around = at_once) -> Value:
         """See `Precision`."""
         self._follow()
         with torch.autocast(self._copy_N.device.type, torch.bfloat16):
-            return run_blocks(self._flat.blocks, value, chance, self._call)
+            return run_blocks(self._flat.blocks, value, chance, self._call, around)
 
     @torch.no_grad()
     def _follow(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch.utils.checkpoint import CheckpointError
 
 from p2pswarm.errors import Refused, Unusable
 
@@ -27,8 +28,13 @@ def computing() -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if out_of_memory(error):
             raise Refused(
-                "out of memory: lower serve.graph_mib here, or run.batch.rows "
+                "out of memory: lower serve.graph_mib here, or run.batch.rows, or raise run.stages "
                 f"({first_line(error)})"
+            ) from error
+        if isinstance(error, CheckpointError):
+            raise Refused(
+                "a block does something else when it is computed again: mend the model, which "
+                "p2pswarm check-model names"
             ) from error
         if isinstance(error, torch.AcceleratorError):
             raise Unusable(

@@ -2,9 +2,9 @@
 
 Gradients are taken with `torch.autograd.grad` and added to the sum only after all of them were
 found finite, so an error never leaves a microbatch half counted. A graph is kept while the memory
-limit allows. This changes only the speed: a graph made again from the kept input gives the same
-bits. So when the device has no memory left, all graphs are given up, fewer are kept from then on,
-and what failed is tried once more.
+limit allows, whole or block by block. This changes only the speed: a graph made again gives the
+same bits. So when the device has no memory left, what failed is tried again with less of them
+(`kept_graphs.py`).
 
 On a GPU a thread that asks for a number waits until all that was launched is done. So each call
 waits once, at its end: there it is asked whether the gradient that came, the loss and the gradients
@@ -17,14 +17,11 @@ Errors:  NotFiniteHere when a loss or a gradient is not finite; Refused when tor
          NotServing when nothing is kept for a key; Unusable when a block gives another bundle than
          when traced, or the sum is spoilt.
 """
-# ruff: noqa: N803, N806, N815  shapes are written at the end of names
+# ruff: noqa: N803, N806  shapes are written at the end of names
 
 import functools
-import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -32,31 +29,17 @@ from torch import Tensor
 from p2pswarm.compute.base import BackwardSpec, Key, LossResult, NotFiniteHere
 from p2pswarm.compute.bundle_spec import boundary_above
 from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.graph_budget import GraphLimits
+from p2pswarm.compute.kept_graphs import Kept, KeptGraphs
 from p2pswarm.compute.precision import Precision, precision_of
-from p2pswarm.compute.torch_errors import computing, out_of_memory
+from p2pswarm.compute.torch_errors import computing
 from p2pswarm.config import RunConfig
-from p2pswarm.errors import BadMessage, NotServing, Unusable
+from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.models.base import LONE_KEY, Bundle, Value, bundle_of, loss_of
-from p2pswarm.models.chance import chance_of, nothing_drawn
+from p2pswarm.models.chance import Around, at_once, chance_of, nothing_drawn
 from p2pswarm.tensors.codecs.cuda_device import wait_for
 
-MIB = 1 << 20
 CAME = "the gradient that came"
-
-T = TypeVar("T")
-_log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Kept:
-    """One microbatch between its forward and its backward."""
-
-    tokens_BS: Tensor
-    given: Bundle
-    """Its differentiable tensors are leaves of the graph."""
-    made: list[Tensor] | None
-    """The ends of the graph, if there was memory for it."""
-    graph_bytes: int
 
 
 class TorchStage:
@@ -67,10 +50,13 @@ class TorchStage:
         run: RunConfig,
         stage: int,
         flat: FlatParameters,
-        keep_bytes: int,
+        graphs: int | GraphLimits,
         precision: Precision | None = None,
     ) -> None:
-        """`precision`: how the blocks are run, if not as the run says."""
+        """`graphs`: what they may take, or how many bytes are kept of them.
+
+        `precision`: how the blocks are run, if not as the run says.
+        """
         self._flat = flat
         self._precision = precision or precision_of(run, flat)
         self._device = flat.params_N.device
@@ -81,49 +67,41 @@ class TorchStage:
         self._due = self._above.differentiable if self._above else ()
         self._seed = run.seed
         self._share = 1.0 / run.batch.microbatches
-        self._keep_bytes = keep_bytes
-        self._kept_bytes = 0
-        self._kept: dict[Key, _Kept] = {}
-        self._graph_bytes: dict[torch.Size, int] = {}
-        """Measured once for each shape of tokens."""
+        limits = GraphLimits(graphs) if isinstance(graphs, int) else graphs
+        self._graphs = KeptGraphs(
+            limits, self._device, len(flat.blocks), self._precision.weight_storages
+        )
         self.recomputed = 0
         self.gradient_norm = 0.0
 
     @computing()
     def forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
         """See `Stage`; keeps the graph if its measured size still fits."""
-        return self._with_room(lambda: self._forward(key, tokens_BS, given))
+        return self._graphs.with_room(lambda: self._forward(key, tokens_BS, given))
 
     def _forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
-        kept = _Kept(self._tokens(tokens_BS), self._leaves(given), None, 0)
-        size_bytes = self._graph_bytes.get(tokens_BS.shape)
-        if size_bytes is None:
-            made, size_bytes = self._measured(kept)
-            self._graph_bytes[tokens_BS.shape] = size_bytes
-            fits = self._kept_bytes + size_bytes <= self._keep_bytes
-        else:
-            fits = self._kept_bytes + size_bytes <= self._keep_bytes
-            with torch.set_grad_enabled(fits):
-                made = self._gives(self._run(kept.tokens_BS, kept.given))
-        if fits:
-            kept.made, kept.graph_bytes = self._ends(made), size_bytes
-            self._kept_bytes += size_bytes
-        self._kept[key] = kept
+        kept = Kept(self._tokens(tokens_BS), self._leaves(given))
+        made, with_graph = self._graphs.forward(kept, lambda around: self._made(kept, around))
+        if with_graph:
+            kept.made = self._ends(made)
+        self._graphs.keep(key, kept)
         wait_for(self._device)
         return {name: x.detach() for name, x in made.items()}
 
     @computing()
     def backward(self, key: Key, gradient: Bundle, spec: BackwardSpec) -> Bundle:
         """See `Stage`."""
-        kept = self._take(key)
-        return self._with_room(lambda: self._backward(kept, gradient, spec), kept)
+        kept = self._graphs.take(key)
+        returned = self._graphs.with_room(lambda: self._backward(kept, gradient, spec), kept)
+        self.recomputed += kept.made is None
+        return returned
 
-    def _backward(self, kept: _Kept, gradient: Bundle, spec: BackwardSpec) -> Bundle:
+    def _backward(self, kept: Kept, gradient: Bundle, spec: BackwardSpec) -> Bundle:
         gradients = [gradient[name].to(self._device) for name in self._due]
         made = kept.made
         if made is None:
-            self.recomputed += 1
-            made = self._ends(self._gives(self._run(kept.tokens_BS, kept.given)))
+            again = self._graphs.at_once(kept.shape, lambda around: self._made(kept, around))
+            made = self._ends(again)
         found = self._differentiate(made, gradients, kept.given, spec)
         came, squares = waited_for(squares_of(gradients), squares_of(found))
         _refuse_infinite(came, CAME)
@@ -132,11 +110,14 @@ class TorchStage:
     @computing()
     def finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
         """See `Stage`."""
-        return self._with_room(lambda: self._finish(tokens_BS, given, spec))
+        return self._graphs.with_room(lambda: self._finish(tokens_BS, given, spec))
 
     def _finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
         tokens_BS, leaves = self._tokens(tokens_BS), self._leaves(given)
-        loss = self._loss(self._run(tokens_BS, leaves), tokens_BS)
+        made = self._graphs.at_once(
+            tokens_BS.shape, lambda around: self._run(tokens_BS, leaves, around)
+        )
+        loss = self._loss(made, tokens_BS)
         share = torch.full_like(loss, self._share)
         found = self._differentiate([loss], [share], leaves, spec)
         (value,), squares = waited_for([loss], squares_of(found))
@@ -156,43 +137,7 @@ class TorchStage:
 
     def drop(self, keys: Iterable[Key] | None) -> None:
         """See `Stage`."""
-        for key in list(self._kept) if keys is None else keys:
-            if key in self._kept:
-                self._take(key)
-
-    def _with_room(self, work: Callable[[], T], of: _Kept | None = None) -> T:
-        """Do some work; once more without any graphs if there was no memory for it."""
-        try:
-            return work()
-        except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error) or not self._give_up_graphs(of):
-                raise
-        return work()  # outside of `except`, which holds the memory of the first try
-
-    def _give_up_graphs(self, of: _Kept | None) -> bool:
-        """Free the graphs, and keep half as many from now on; False if there were none."""
-        with_graphs = [kept for kept in (*self._kept.values(), of) if kept and kept.made]
-        if not with_graphs:
-            return False
-        held = sum(kept.graph_bytes for kept in with_graphs)
-        self._keep_bytes = min(self._keep_bytes, held // 2)
-        _log.warning(
-            "out of memory with graphs of %d MiB: %d MiB at most from now on",
-            *(held // MIB, self._keep_bytes // MIB),
-        )
-        for kept in with_graphs:
-            kept.made, kept.graph_bytes = None, 0
-        self._kept_bytes = 0
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
-        return True
-
-    def _take(self, key: Key) -> _Kept:
-        kept = self._kept.pop(key, None)
-        if kept is None:
-            raise NotServing(f"nothing is kept for microbatch {key[0]}, attempt {key[1]}")
-        self._kept_bytes -= kept.graph_bytes
-        return kept
+        self._graphs.drop(keys)
 
     def _tokens(self, tokens_BS: Tensor) -> Tensor:
         return checked_tokens(tokens_BS, self._device, self._vocabulary)
@@ -204,11 +149,14 @@ class TorchStage:
             there[name].requires_grad_()
         return there
 
-    def _run(self, tokens_BS: Tensor, given: Bundle) -> Value:
+    def _made(self, kept: Kept, around: Around) -> Bundle:
+        return self._gives(self._run(kept.tokens_BS, kept.given, around))
+
+    def _run(self, tokens_BS: Tensor, given: Bundle, around: Around = at_once) -> Value:
         value = self._below.value(given) if self._below else tokens_BS[:, :-1]
         flat = self._flat
         chance = chance_of(self._seed, flat.numbers, flat.blocks, tokens_BS)
-        return self._precision.run(value, chance)
+        return self._precision.run(value, chance, around)
 
     def _gives(self, value: Value) -> Bundle:
         """The bundle for the next stage."""
@@ -221,20 +169,6 @@ class TorchStage:
 
     def _loss(self, made: Value, tokens_BS: Tensor) -> Tensor:
         return loss_of(bundle_of(made)[LONE_KEY], tokens_BS[:, 1:])
-
-    def _measured(self, kept: _Kept) -> tuple[Bundle, int]:
-        """Run, and measure the memory in bytes that the graph holds, weights not counted."""
-        storages: dict[int, int] = {}
-
-        def note(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in self._precision.weight_storages:
-                storages[storage.data_ptr()] = storage.nbytes()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            made = self._gives(self._run(kept.tokens_BS, kept.given))
-        return made, sum(storages.values())
 
     def _differentiate(
         self, ends: list[Tensor], gradients: list[Tensor], leaves: Bundle, spec: BackwardSpec

@@ -12,6 +12,7 @@ from p2pswarm.compute.bundle_spec import boundary_above, bundle_spec
 from p2pswarm.compute.compiling import compiled_precision
 from p2pswarm.compute.digest import piece_hashes
 from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.graph_budget import GraphLimits
 from p2pswarm.compute.optimizer import optimizer_of
 from p2pswarm.compute.torch_errors import setting_up
 from p2pswarm.compute.torch_stage import TorchStage
@@ -70,12 +71,12 @@ def torch_engine(
     run: RunConfig,
     stage: int,
     device: torch.device,
-    keep_bytes: int,
+    graphs: int | GraphLimits,
     piece_values: int = PIECE_VALUES,
     *,
     compiles: bool = False,
 ) -> Engine:
-    """Stage `stage` of a run on `device`, with `keep_bytes` for autograd graphs.
+    """Stage `stage` of a run on `device`; `graphs`: what they may take, as `TorchStage` has it.
 
     All servers of a run need the same `piece_values`. `compiles`: run the blocks compiled.
     """
@@ -85,5 +86,5 @@ def torch_engine(
         flat = FlatParameters(run, stage_blocks(run, stage), device)
         weights = TorchWeights(run, flat, piece_values)
     precision = compiled_precision(run, stage, flat) if compiles else None
-    torch_stage = TorchStage(run, stage, flat, keep_bytes, precision)
+    torch_stage = TorchStage(run, stage, flat, graphs, precision)
     return Engine(torch_stage, weights, weights.state, takes, gives)

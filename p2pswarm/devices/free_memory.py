@@ -6,6 +6,7 @@ Source:  proc_meminfo(5), `MemAvailable`.
 """
 
 import contextlib
+import math
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ MEMINFO = Path("/proc/meminfo")
 KIB, MIB = 1 << 10, 1 << 20
 GRAPH_MIB = 1_024  # of a host, which other processes need as well
 GRAPH_SHARE = 0.5  # of a GPU; the rest: what a forward needs for a moment, codecs, other programs
+ROOM_SHARE = 0.5  # of a GPU: the rest of it; of a host: other programs
 
 
 def free_bytes(device: torch.device, meminfo: Path = MEMINFO) -> int | None:
@@ -41,3 +43,11 @@ def graph_bytes(asked_mib: int, device: torch.device, free: int | None, engine_b
     if device.type != "cuda" or free is None:
         return GRAPH_MIB * MIB
     return max(0, int(GRAPH_SHARE * (free - engine_bytes)))
+
+
+def room_bytes(free: int | None, engine_bytes: float) -> float:
+    """What one graph may take that is made for a backward at once, beside those that are kept.
+
+    A larger one is made block by block: a host has no error to tell when its memory is gone.
+    """
+    return math.inf if free is None else max(0.0, ROOM_SHARE * (free - engine_bytes))

@@ -41,6 +41,8 @@ class Begin:
     packages: tuple[str, ...]
     graph_mib: int
     """For graphs, on this device; 0: by what it has free. The answer says how many bytes."""
+    by_block: bool
+    """Make one block's graph at a time."""
     places: tuple[SharedPlace, ...]
 
 

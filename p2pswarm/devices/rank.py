@@ -85,7 +85,8 @@ def _begun(message: Command | Answer) -> tuple[RankStage, int]:
         world_size=count,
     )
     run = run_from_json(message.run)
-    stage = RankStage(run, message.stage, (message.rank, count), device, shared)
+    rank = message.rank, count
+    stage = RankStage(run, message.stage, rank, device, shared, by_block=message.by_block)
     keep_bytes = graph_bytes(message.graph_mib, device, free_bytes(device), engine_bytes=0)
     return stage, keep_bytes if message.graph_mib or device.type != "cpu" else keep_bytes // count
 

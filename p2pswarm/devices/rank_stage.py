@@ -11,6 +11,7 @@ Source:  Zhao et al., "PyTorch FSDP" (2023); torch.distributed.fsdp.fully_shard.
 """
 # ruff: noqa: N803, N806, N815  shapes are written at the end of names
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from torch.distributed.tensor import DTensor
 from p2pswarm.compute.base import Key
 from p2pswarm.compute.bundle_spec import boundary_above
 from p2pswarm.compute.flat_parameters import bare_blocks, bind, block_layout, zero_buffer
+from p2pswarm.compute.kept_graphs import block_made_again
 from p2pswarm.compute.precision import in_dtypes_of
 from p2pswarm.config import RunConfig
 from p2pswarm.devices.row_split import rows_of, split_keys
@@ -77,8 +79,13 @@ class RankStage:
         rank: tuple[int, int],
         device: torch.device,
         shared: Mapping[str, Tensor],
+        *,
+        by_block: bool = False,
     ) -> None:
-        """`rank`: which of how many. `shared`: what all processes of the node map."""
+        """`rank`: which of how many. `shared`: what all processes of the node map.
+
+        `by_block`: make one block's graph at a time (`compute/kept_graphs.py`).
+        """
         self._shared = shared
         self._device = device
         self._rank, self._ranks = rank
@@ -92,6 +99,9 @@ class RankStage:
         self._layout = block_layout(run, numbers, blocks)
         # shards have the model's dtype, in which their gradients are added up
         bind(blocks, self._layout, zero_buffer(self._layout, run.model.dtype, torch.device("cpu")))
+        if by_block:
+            for block in blocks:  # inside of what gathers its weights, which happens once
+                block.forward = functools.partial(block_made_again, block.forward)
         given = boundaries(run)[numbers.start : numbers.stop]
         self._model = StageBlocks(blocks, given, bf16=run.precision == "bf16", device=device.type)
         self._parameters = _sharded(self._model, device, self._ranks)

@@ -31,6 +31,9 @@ from p2pswarm.devices.messages import (
 )
 from p2pswarm.errors import Unusable
 
+MEMORY_REMEDY = (
+    'set serve.recompute = "block" or lower serve.graph_mib here, or lower run.batch.rows, and '
+)
 MODULE = "p2pswarm.devices.rank"
 LOCAL = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 """The ranks of one host meet on the loopback interface, whatever its name leads to."""
@@ -47,6 +50,8 @@ class DeviceGroup:
     """Whose models the processes may import."""
     graph_mib: int = 0
     """For graphs, on each device; 0: by what it has free."""
+    by_block: bool = False
+    """Make one block's graph at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +82,10 @@ class Ranks:
         self._failed = ""
         for device in group.devices:
             self._ranks.append(_started(device, group.threads, [p.descriptor for p in places]))
-        devices, packages, mib = group.devices, group.packages, group.graph_mib
+        devices, packages = group.devices, group.packages
+        limits = group.graph_mib, group.by_block
         begins = [
-            Begin(run, stage, rank, devices, meeting, packages, mib, tuple(places))
+            Begin(run, stage, rank, devices, meeting, packages, *limits, tuple(places))
             for rank in range(len(devices))
         ]
         self.keep_bytes = min(answer.graph_bytes for answer in self._each(begins))
@@ -131,7 +137,7 @@ class Ranks:
     def _gave_up(self, rank: RankProcess, reason: str, *, memory: bool) -> Unusable:
         """End all; what the user is told."""
         self.end()
-        remedy = "lower serve.graph_mib here, or run.batch.rows, and " if memory else ""
+        remedy = MEMORY_REMEDY if memory else ""
         self._failed = f"device {rank.device} failed, {remedy}start this node again: {reason}"
         return Unusable(self._failed)
 

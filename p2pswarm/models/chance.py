@@ -10,6 +10,7 @@ Errors:  none.
 """
 # ruff: noqa: N803  shapes are written at the end of names
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,10 @@ TAG = "p2pswarm-chance-1"
 
 Call = Callable[[nn.Module, Value], Value]
 """Run one block."""
+RunBlock = Callable[[Value], Value]
+"""Run a certain block, with all that it draws; always the same bits for the same value."""
+Around = Callable[[int, RunBlock, Value], Value]
+"""Run the block of that offset, and decide what its graph holds (`compute/kept_graphs.py`)."""
 
 DRAWING = (
     nn.Dropout,
@@ -74,15 +79,26 @@ def plainly(block: nn.Module, value: Value) -> Value:
     return made
 
 
+def at_once(offset: int, run: RunBlock, value: Value) -> Value:
+    """Run a block as it is: its graph holds all that its backward needs."""
+    del offset
+    return run(value)
+
+
 def run_blocks(
-    blocks: Iterable[nn.Module], value: Value, chance: Chance | None = None, call: Call = plainly
+    blocks: Iterable[nn.Module],
+    value: Value,
+    chance: Chance | None = None,
+    call: Call = plainly,
+    around: Around = at_once,
 ) -> Value:
     """Run one block after another by `call`; those that draw do so by `chance`."""
     for offset, block in enumerate(blocks):
         if chance is not None and draws(block):
-            value = chance.run(offset, block, value, call)
+            run = functools.partial(chance.run, offset, block, call=call)
         else:
-            value = call(block, value)
+            run = functools.partial(call, block)
+        value = around(offset, run, value)
     return value
 
 

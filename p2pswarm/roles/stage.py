@@ -24,13 +24,14 @@ from p2pswarm.chain.record import MEMORY_BYTES
 from p2pswarm.compute.base import Engine
 from p2pswarm.compute.device_dtypes import require_dtype
 from p2pswarm.compute.emulated_stage import emulated_engine
+from p2pswarm.compute.graph_budget import GraphLimits
 from p2pswarm.compute.model_check import check_once
 from p2pswarm.compute.parameter_names import layout_of
 from p2pswarm.compute.torch_errors import computing
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import EMULATED, NetworkConfig, RunConfig, ServeConfig
 from p2pswarm.devices.chosen_devices import devices_of
-from p2pswarm.devices.free_memory import free_bytes, graph_bytes
+from p2pswarm.devices.free_memory import free_bytes, graph_bytes, room_bytes
 from p2pswarm.devices.group_stage import group_engine
 from p2pswarm.devices.ranks import DeviceGroup
 from p2pswarm.errors import RunEnded, Unusable
@@ -216,12 +217,18 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
     if len(devices := devices_of(serve.device)) > 1:
         if serve.compiled:
             raise Unusable("serve.compiled is for one device: leave it out, or name one device")
-        group = DeviceGroup(devices, serve.threads, serve.packages, serve.graph_mib)
+        by_block = serve.recompute == "block"
+        group = DeviceGroup(devices, serve.threads, serve.packages, serve.graph_mib, by_block)
         return group_engine(run, stage, group)
     layout = layout_of(run, stage_blocks(run, stage))
     engine_bytes = ENGINE_BYTES_PER_STATE_BYTE * layout.state_bytes
-    keep_bytes = graph_bytes(serve.graph_mib, device, free_bytes(device), engine_bytes)
-    return torch_engine(run, stage, device, keep_bytes, compiles=serve.compiled)
+    free = free_bytes(device)
+    graphs = GraphLimits(
+        graph_bytes(serve.graph_mib, device, free, engine_bytes),
+        room_bytes(free, engine_bytes),
+        serve.recompute,
+    )
+    return torch_engine(run, stage, device, graphs, compiles=serve.compiled)
 
 
 def kept_pieces(state: Path | None) -> PartialFolder | None:

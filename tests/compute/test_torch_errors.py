@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils.checkpoint import CheckpointError
 
 from p2pswarm.compute.torch_errors import REASON_CHARS_MAX, computing, setting_up
 from p2pswarm.errors import NotServing, Refused, Unusable
@@ -26,6 +27,11 @@ def test_any_other_error_of_torch_is_a_refusal_of_one_line():
         raise RuntimeError("shapes " + "x" * 999 + "\nadvice")
     assert len(str(caught.value)) < REASON_CHARS_MAX + 50
     assert "advice" not in str(caught.value)
+
+
+def test_a_block_that_does_something_else_the_second_time_is_the_models_fault():
+    with pytest.raises(Refused, match="mend the model, which p2pswarm check-model"), computing():
+        raise CheckpointError("torch.utils.checkpoint: A different number of tensors")
 
 
 def test_a_lost_device_ends_the_server():

@@ -1,9 +1,11 @@
 """How much memory is free, where the system says so."""
 
+import math
+
 import pytest
 import torch
 
-from p2pswarm.devices.free_memory import free_bytes, graph_bytes
+from p2pswarm.devices.free_memory import free_bytes, graph_bytes, room_bytes
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 GIB = 1 << 30
@@ -42,3 +44,10 @@ def test_of_another_device_nothing_is_known():
 )
 def test_graphs_get_what_was_asked_or_half_of_a_gpu(asked_mib, device, free, expected):
     assert graph_bytes(asked_mib, device, free, 10 * GIB) == expected
+
+
+@pytest.mark.parametrize(
+    ("free", "expected"), [(80 * GIB, 35 * GIB), (8 * GIB, 0.0), (None, math.inf)]
+)
+def test_one_graph_made_at_once_gets_half_of_what_is_free(free, expected):
+    assert room_bytes(free, 10 * GIB) == expected

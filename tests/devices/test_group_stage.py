@@ -27,10 +27,10 @@ def config(dtype="float64", rows=ROWS, **more):
     return RunConfig(stages=3, model=model, batch=BatchConfig(microbatches=2, rows=rows), **more)
 
 
-def both(stage, run=None):
+def both(stage, run=None, group=TWO):
     """The same stage on two devices, and on one."""
     run = run or config()
-    engines = group_engine(run, stage, TWO), torch_engine(run, stage, CPU, PLENTY)
+    engines = group_engine(run, stage, group), torch_engine(run, stage, CPU, PLENTY)
     for engine in engines:
         engine.weights.reset(draw=True)
     return engines
@@ -111,6 +111,22 @@ def test_two_devices_serve_an_end_of_a_tied_model(stage):
     assert group.weights.tied_digest() == one.weights.tied_digest() != b""
     assert all(map(close, steps_of(group, stage), steps_of(one, stage)))
     assert group.weights.reduction().apart() is not None
+
+
+@pytest.mark.parametrize(("stage", "precision"), [(1, "full"), (2, "bf16")])
+def test_two_devices_give_the_same_bits_block_by_block_and_keep_less(stage, precision):
+    dtype = "float64" if precision == "full" else "float32"
+    run = config(dtype, precision=precision, cut=(1, 2, 1))
+    whole, _ = both(stage, run)
+    by_block, _ = both(stage, run, replace(TWO, by_block=True))
+
+    expected = steps_of(whole, stage)
+    assert all(map(torch.equal, steps_of(by_block, stage), expected))
+    if stage == 1:
+        assert 0 < by_block.stage._graph_bytes < whole.stage._graph_bytes / 4
+        by_block.weights.reset(draw=True)
+        by_block.stage._keep_bytes, by_block.stage.gradient_norm = 0, 0.0
+        assert all(map(torch.equal, steps_of(by_block, stage), expected))
 
 
 def test_graphs_that_have_no_room_are_made_again():

@@ -10,6 +10,7 @@ from p2pswarm.allreduce.plan import Span
 from p2pswarm.compute.adamw import AdamW
 from p2pswarm.compute.base import BackwardSpec, Update
 from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.graph_budget import GraphLimits
 from p2pswarm.compute.rounding import chances, rounded
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
@@ -136,3 +137,51 @@ def test_rounding_by_chance_gives_the_same_bits_on_every_device():
     found = [rounded(x.to(device), chances(7, (5, 5 + len(x)), device)).cpu() for device in DEVICES]
 
     assert torch.equal(found[0].view(torch.int16), found[1].view(torch.int16))
+
+
+@pytest.mark.parametrize("precision", ["full", "bf16"])
+def test_block_by_block_gives_the_same_gradient_in_less_memory(precision):
+    model = replace(RUN.model, layers=8, sequence_length=256)
+    run = replace(RUN, cut=(1, 8, 1), model=model, precision=precision)
+    tokens = torch.randint(0, 256, (4, 257), generator=torch.Generator().manual_seed(1))
+    x = {"x": torch.randn(4, 256, 64, generator=torch.Generator().manual_seed(2))}
+    gradients, peaks = [], []
+    for recompute in ("stage", "block"):
+        graphs = GraphLimits(1 << 34, recompute=recompute)
+        engine = torch_engine(run, 1, DEVICES[1], graphs)
+        engine.weights.reset(draw=True)
+        for number in range(2):  # the first measures, and makes what torch makes once
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            engine.stage.forward((number, 0), tokens, x)
+            gradients.append(engine.stage.backward((number, 0), x, ALL)["x"].cpu())
+            peaks.append(torch.cuda.max_memory_allocated() - before)
+
+    assert torch.allclose(gradients[1], gradients[3], rtol=1e-4, atol=1e-6)
+    assert peaks[3] < peaks[1] / 2
+
+
+def test_a_gpu_without_memory_goes_block_by_block_and_serves_on():
+    model = replace(RUN.model, layers=8, sequence_length=256)
+    run = replace(RUN, cut=(1, 8, 1), model=model)
+    tokens = torch.randint(0, 256, (4, 257), generator=torch.Generator().manual_seed(1))
+    x = {"x": torch.randn(4, 256, 64, generator=torch.Generator().manual_seed(2))}
+    engine = torch_engine(run, 1, DEVICES[1], 1 << 34)
+    engine.weights.reset(draw=True)
+    stage = engine.stage
+    stage.forward((0, 0), tokens, x)
+    whole_bytes = stage._graphs.kept_bytes
+    expected = stage.backward((0, 0), x, ALL)["x"].cpu()
+    torch.cuda.empty_cache()
+
+    total_bytes = torch.cuda.get_device_properties(0).total_memory
+    room_bytes = torch.cuda.memory_reserved() + whole_bytes // 2
+    torch.cuda.set_per_process_memory_fraction(room_bytes / total_bytes)
+    try:
+        stage.forward((1, 0), tokens, x)
+        found = stage.backward((1, 0), x, ALL)["x"].cpu()
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-6)
+    assert stage._graphs.keep_bytes > 0

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from server.scripted_trainer import CONFIG, RUN_ID, B, Member, ScriptedTrainer, microbatch
 
+from p2pswarm.compute.graph_budget import GraphLimits
 from p2pswarm.compute.reference import ReferenceTrainer
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import RunConfig
@@ -85,7 +86,7 @@ class Swarm:
         *,
         compute=compute_here,
         background=None,
-        keep_bytes: int = 1 << 30,
+        keep_bytes: int | GraphLimits = 1 << 30,
         partials=None,
         stage: int | None = None,
     ) -> StageServer:

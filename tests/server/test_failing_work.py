@@ -43,7 +43,7 @@ def test_torch_without_memory_is_told_with_the_remedy():
 
     noted, told, who = virtual(main)
     assert noted == told
-    assert noted.startswith(f"{who} could not compute it: out of memory: lower serve.graph_mib")
+    assert noted.startswith(f"{who} could not compute it: out of memory: set serve.recompute")
 
 
 def test_a_server_that_fails_fast_attracts_no_work_and_is_named():

@@ -19,6 +19,7 @@ from server.harness import (
     weights_of,
 )
 
+from p2pswarm.compute.graph_budget import GraphLimits
 from p2pswarm.errors import NotComputed
 from p2pswarm.rpc.base import Priority
 from p2pswarm.swarm.messages.membership import Ready
@@ -127,6 +128,21 @@ def test_a_server_without_memory_for_graphs_trains_the_same():
 
     weights, recomputed = virtual(main)
     assert sorted(recomputed) == [0, B]
+    assert_equal(weights, plain_after(1).flat.parameters)
+
+
+@pytest.mark.parametrize("keep_bytes", [1 << 30, 0])
+def test_servers_whose_graphs_are_made_block_by_block_train_the_same(keep_bytes):
+    graphs = GraphLimits(keep_bytes, recompute="block")
+
+    async def main():
+        async with swarm() as r:
+            await r.ready_servers(*range(2, 4), keep_bytes=graphs)
+            await r.trainer.whole_step()
+            return weights_of(r), [e[-1].stage.recomputed for e in r.engines.values()]
+
+    weights, recomputed = virtual(main)
+    assert sorted(recomputed) == [0, 0 if keep_bytes else B]
     assert_equal(weights, plain_after(1).flat.parameters)
 
 

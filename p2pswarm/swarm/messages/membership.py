@@ -197,7 +197,7 @@ class Load(Message):
     rate_per_s: Annotated[float, Range(0.0, 1e9)]
     """Microbatches counted per second over the last period."""
     recomputed: Annotated[int, Range(0, 2**48)]
-    """Backward passes that computed their graph again, because memory was short."""
+    """Backward passes of whose forward only the input was kept, because memory was short."""
     unheard_s: Seconds = 0.0
     """For how long nothing has come from the trainer."""
     links: PathCounts = NO_PATHS
