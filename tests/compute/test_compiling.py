@@ -100,14 +100,14 @@ def test_what_is_compiled_wrong_is_refused(monkeypatch):
         compiled_precision(RUN, 1, flat)
 
 
-def test_without_a_compiler_it_says_what_to_do(monkeypatch):
-    monkeypatch.setattr(inductor.cpp, "cxx", (None, "no-such-compiler"))
+def test_without_a_compiler_it_says_what_to_do():
     torch.compiler.reset()
     flat = FlatParameters(RUN, stage_blocks(RUN, 1), CPU)
 
     with (
         pytest.raises(Unusable, match=r"serve\.compiled: .*apt install g\+\+") as caught,
         torch._inductor.utils.fresh_inductor_cache(),
+        inductor.patch({"cpp.cxx": (None, "no-such-compiler")}),  # pytest's would delete it
     ):
         compiled_precision(RUN, 1, flat)
 
