@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from p2pswarm.config import HF, ModelConfig, NodeConfig, OptimizerConfig, RunConfig
 from p2pswarm.errors import BadMessage, Unusable
-from p2pswarm.limits import BYTES, TRAIN, AtMost, Between, OneOf, Text, Tokenizing
+from p2pswarm.limits import BYTES, TRAIN, AtMost, Between, OneOf, Text, Tokenizing, Wandb
 from p2pswarm.setting_names import unknown
 from p2pswarm.train_config import TrainConfig
 
@@ -254,7 +254,7 @@ def _fits(limit: object, value: Any) -> bool:
             return bool(low <= value <= high)  # false for NaN
         case OneOf():
             return value in limit.choices
-        case Tokenizing():
+        case Tokenizing() | Wandb():
             return limit.allows(value)
         case Text(longest):
             return 1 <= len(value) <= longest and value.isprintable()
