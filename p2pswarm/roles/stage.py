@@ -28,7 +28,7 @@ from p2pswarm.compute.parameter_names import layout_of
 from p2pswarm.compute.torch_errors import computing
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import EMULATED, NetworkConfig, RunConfig, ServeConfig
-from p2pswarm.devices.chosen_devices import devices_of
+from p2pswarm.devices.chosen_devices import devices_of, one_device, require_dtypes
 from p2pswarm.devices.free_memory import free_bytes, graph_bytes
 from p2pswarm.devices.group_stage import group_engine
 from p2pswarm.devices.ranks import DeviceGroup
@@ -143,14 +143,7 @@ def chosen_device(serve: ServeConfig) -> torch.device:
     devices = devices_of(serve.device)
     if serve.device == EMULATED or len(devices) > 1:
         return torch.device("cpu")  # where the weights are; several devices are others' processes
-    try:
-        return torch.empty(0, device=devices[0]).device
-    except (
-        RuntimeError,
-        AssertionError,
-    ) as error:  # Assertion: no CUDA build
-        first = str(error).partition("\n")[0]
-        raise Unusable(f"serve.device {serve.device!r}: {first}") from error
+    return one_device(devices[0])
 
 
 def tensors_within(network: NetworkConfig, device: torch.device) -> TensorTransfer:
@@ -217,6 +210,7 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
             raise Unusable("serve.compiled is for one device: leave it out, or name one device")
         group = DeviceGroup(devices, serve.threads, serve.packages, serve.graph_mib)
         return group_engine(run, stage, group)
+    require_dtypes(run, device)
     layout = layout_of(run, stage_blocks(run, stage))
     engine_bytes = ENGINE_BYTES_PER_STATE_BYTE * layout.state_bytes
     keep_bytes = graph_bytes(serve.graph_mib, device, free_bytes(device), engine_bytes)
