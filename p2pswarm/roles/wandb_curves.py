@@ -157,6 +157,7 @@ class WandbCurves:
         except (self._wandb.Error, OSError) as error:
             why = one_line(error)
             log.warning("wandb: %s; the curves stay on this machine: wandb sync sends them", why)
+            self._wandb.teardown()  # its process holds the id of the run that failed
             run = self._init({"mode": "offline"})
         # by the step and not by the order of rows: a step that was done anew is drawn in its place
         run.define_metric("*", step_metric="step")

@@ -60,7 +60,7 @@ class Library:
 
     def __init__(self, fails=(), mode="online", known=True):
         self.fails, self.calls, self.run = list(fails), [], Run()
-        self.mode, self.known = mode, known
+        self.mode, self.known, self.free = mode, known, True
 
     def Settings(self, **values):  # noqa: N802 - wandb's name
         return types.SimpleNamespace(**({"mode": self.mode} | values))
@@ -73,8 +73,13 @@ class Library:
         assert not verify
         return self.known
 
+    def teardown(self):
+        self.free = True
+
     def init(self, **values):
+        assert self.free, "the id is in use by the run that failed"
         self.calls.append(values)
+        self.free = False
         if self.fails:
             raise self.fails.pop(0)
         return self.run
