@@ -53,7 +53,13 @@ PRIVATE = {
     "program": "p2pswarm",
 }
 """What wandb would send by itself: the terminal, code, the machine, its user, its packages."""
-LIMITS = {"silent": True, "init_timeout": INIT_S, "finish_timeout": FINISH_S}
+FLUSH_S = 1.0  # what a process that is killed may lose of its last rows; wandb's own is 15 s
+LIMITS = {
+    "silent": True,
+    "init_timeout": INIT_S,
+    "finish_timeout": FINISH_S,
+    "x_transaction_log_flush_interval": FLUSH_S,
+}
 NO_REPORTS = "WANDB_ERROR_REPORTING"
 """The variable by which wandb does not report its own errors, whose traces have paths."""
 
