@@ -105,6 +105,24 @@ class Tokenizing:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Wandb:
+    """A text is empty, a project of wandb, or PROJECT/NAME; without what wandb refuses in names."""
+
+    longest: int = 128
+
+    def allows(self, text: str) -> bool:
+        """Whether it is."""
+        parts = text.split("/", 1) if text else []
+        usable = (re.fullmatch(r"[^/\\#?%:]+", part) and part.strip() for part in parts)
+        short = all(len(part) <= self.longest for part in parts)
+        return short and all(usable) and (text.isprintable() or not text)
+
+    def __str__(self) -> str:
+        characters = "printable characters without / \\ # ? % :"
+        return f'a project of wandb or "PROJECT/NAME", each 1 to {self.longest} {characters}'
+
+
 def trained_tokens(text: str) -> int | None:
     """How many tokens are to be learnt; None if it is not "train:" and a number."""
     if not text.startswith(TRAIN):

@@ -51,7 +51,7 @@ def report(config: NodeConfig, source: Path | None) -> str:
     ]
     match config.role:
         case "trainer":
-            rows += _run_rows(config.run) + _train_rows(config.train)
+            rows += _run_rows(config.run) + _train_rows(config.train, config.run)
             rows += _checkpoint_rows(config.checkpoint)
         case "stage":
             rows += _serve_rows(config.serve)
@@ -74,7 +74,9 @@ def _relay_rows(network: NetworkConfig) -> list[Row]:
 def _run_rows(run: RunConfig) -> list[Row]:
     model, batch, rate = run.model, run.batch, run.optimizer
     tokens = batch.microbatches * batch.rows * model.sequence_length
-    width = f"{model.layers} layers, d_model {model.d_model}, {model.heads} heads"
+    made = f"{model.family}, {model.layers} layers, d_model {model.d_model}, {model.heads} heads"
+    if model.folder is not None:  # its config.json has the sizes
+        made = f"{model.family}: {model.folder}"
     shape = (
         f"{batch.microbatches} microbatches of {batch.rows} sequences of {model.sequence_length}"
     )
@@ -87,22 +89,25 @@ def _run_rows(run: RunConfig) -> list[Row]:
     cut = f"stages: {run.stages}, servers of each: {run.min_replicas} or more"
     return [
         ("run", f"{run.name!r}, {kind}{cut}"),
-        ("model", f"{model.family}, {width}, {model.dtype}{computed}"),
+        ("model", f"{made}, {model.dtype}{computed}"),
         ("steps", f"{run.steps} of {tokens:,} tokens: {shape}"),
         ("learning rate", f"{rate.learning_rate:g} after {rate.warmup_steps} steps, {last}"),
     ]
 
 
-def _train_rows(train: TrainConfig) -> list[Row]:
+def _train_rows(train: TrainConfig, run: RunConfig) -> list[Row]:
     only = f", files that end in {' '.join(train.suffixes)}" if train.suffixes else ""
     total = sum(part.weight for part in train.parts)
     texts = [f"{part.data} ({part.weight / total:.2%})" for part in train.mixture]
     text = ", ".join(texts) or train.data
+    curves = [str(train.curves)] if train.curves else []
+    curves += [f"wandb: {train.wandb}"] if train.wandb else []
     return [
         ("text", f"{text}{only}; {train.held_out_share:.1%} held out"),
         ("tokens", train.tokenizer),
-        ("goes on from", train.resume or "the first weights"),
+        ("goes on from", train.resume or f"the first weights, {run.start}"),
         ("weights", f"{train.weights}, with run and step" if train.weights else "not written"),
+        ("curves", " and ".join(curves) or "not written"),
     ]
 
 

@@ -34,6 +34,7 @@ from p2pswarm.limits import (
     OneOf,
     Text,
     Tokenizing,
+    Wandb,
     hub_name,
     is_pinned,
 )
@@ -302,7 +303,7 @@ def _fits(limit: object, value: Any) -> bool:
             return bool(low <= value <= high)  # false for NaN
         case OneOf():
             return value in limit.choices
-        case Tokenizing():
+        case Tokenizing() | Wandb():
             return limit.allows(value)
         case Text(longest):
             return 1 <= len(value) <= longest and value.isprintable()

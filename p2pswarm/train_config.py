@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from p2pswarm.limits import AtMost, Between, OneOf, Text, Tokenizing
+from p2pswarm.limits import AtMost, Between, OneOf, Text, Tokenizing, Wandb
 
 HELD_OUT_SHARE = 0.1
 """Of the text: the more, the surer the loss on it, and the less is left to learn from."""
@@ -55,6 +55,8 @@ class TrainConfig:
     """The file to write at the end, with the run's name and the step added; "" writes none."""
     curves: Path | None = None
     """A .csv file that grows with each step, or a folder for TensorBoard; empty: none."""
+    wandb: Annotated[str, Wandb()] = ""
+    """The same curves at Weights & Biases: a project there, or PROJECT/NAME; empty: none."""
     standby: bool = False
     """Found no run: stand by for one of the same settings and text, and lead it when needed."""
     closed: bool = False

@@ -220,9 +220,10 @@ LATE_IMPORTS = {
     "roles/curves.py",
     "roles/reaching.py",
     "roles/relaying.py",
+    "roles/wandb_curves.py",
 }
-"""Who loads torch, aiohttp, pyarrow or transformers only when it is asked to: the package's own
-names, the roles of a node, a run's model, WebSocket, and parquet."""
+"""Who loads torch, aiohttp, pyarrow, wandb or transformers only when it is asked to: the package's
+own names, the roles of a node, a run's model, WebSocket, and parquet."""
 OFFERS = {"data/__init__.py", "models/__init__.py"}
 """What programs see as `p2pswarm.data` and `p2pswarm.models`: these name what they offer."""
 FILE_LINES_MAX, FUNCTION_LINES_MAX, PARAMETERS_MAX = 400, 50, 6

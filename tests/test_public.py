@@ -384,7 +384,9 @@ def test_train_starts_what_a_run_needs_and_writes_the_weights(text, tmp_path, ca
 
     assert (ended.step, ended.failed, ended.counts.counted) == (2, False, 4)
     assert path.exists()
-    assert '"event":"ended"' in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert '"event":"ended"' in said
+    assert said.endswith(f"\nweights: {path}\n")
 
 
 def test_train_takes_a_tokenizer_of_more_tokens_than_two_bytes_hold(text, tmp_path, monkeypatch):
@@ -423,6 +425,13 @@ def test_train_takes_a_mixture_of_texts_that_are_read_as_they_are_needed(tmp_pat
     ended = ps.train(run, data, weights=None, device="cpu", progress="json")
 
     assert (ended.step, ended.failed, ended.counts.counted) == (2, False, 4)
+
+
+def test_train_tries_the_place_of_the_weights_before_it_begins(text, tmp_path):
+    (tmp_path / "file").touch()
+
+    with pytest.raises(ps.errors.Unusable, match=r"cannot be written: .*; name another file"):
+        ps.train(tiny_run(), text, weights=tmp_path / "file" / "w.safetensors")
 
 
 def test_train_refuses_an_unknown_kind_of_progress(text):

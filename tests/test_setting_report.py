@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pswarm.config import CheckpointConfig, NodeConfig, RunConfig, ServeConfig
+from p2pswarm.config import CheckpointConfig, ModelConfig, NodeConfig, RunConfig, ServeConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.setting_report import check_files, report
 from p2pswarm.train_config import TrainConfig
@@ -109,4 +109,25 @@ def test_checkpoints_are_told_with_what_stays():
     assert shown["checkpoints"] == (
         "every 50 steps to out; the newest 3 stay, and each 1000 steps one"
     )
-    assert (none["goes on from"], none["checkpoints"]) == ("the first weights", "not written")
+    first = "the first weights, random"
+    assert (none["goes on from"], none["checkpoints"]) == (first, "not written")
+
+
+def test_a_model_of_a_folder_is_told_without_sizes_that_are_not_its_own():
+    run = RunConfig(model=ModelConfig(family="hf", folder=Path("qwen")), start="pretrained")
+
+    shown = rows(NodeConfig(role="trainer", run=run, train=TrainConfig(data=Path("text"))))
+
+    assert shown["model"] == "hf: qwen, float32"
+    assert shown["goes on from"] == "the first weights, pretrained"
+
+
+def test_where_curves_go_is_told():
+    both = TrainConfig(data=Path("text"), curves=Path("c.csv"), wandb="tries/first")
+
+    shown = [rows(NodeConfig(role="trainer", train=train)) for train in (both, TrainConfig())]
+
+    assert [each["curves"] for each in shown] == [
+        "c.csv and wandb: tries/first",
+        "not written",
+    ]

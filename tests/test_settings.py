@@ -56,6 +56,11 @@ def test_a_mixture_names_its_texts_relative_to_the_file(written):
     assert settings.from_values(type(train), {"mixture": train.mixture}, "train") == train
 
 
+@pytest.mark.parametrize("place", ["", "tries", "tries/the first one"])
+def test_a_project_of_wandb_may_have_the_runs_name_behind_it(written, place):
+    assert settings.load(written(f'[train]\nwandb = "{place}"')).train.wandb == place
+
+
 def test_a_whole_number_may_be_written_as_a_float(written):
     steps = settings.load(written("[run]\nsteps = 1e3")).run.steps
 
@@ -119,6 +124,10 @@ def test_an_optional_number_can_be_left_out_or_given(written):
         ('[[train.mixture]]\ndata = "a"\nweight = 0', ["train.mixture[0].weight is a number"]),
         ("[train]\nmixture = 'a'", ['train.mixture is a list, not "a"']),
         ("[train]\nmixture = ['a']", ["train.mixture[0] is a table"]),
+        ('[train]\nwandb = "a/b/c"', ["train.wandb is a project of wandb or", "without / "]),
+        ('[train]\nwandb = "tries/"', ["each 1 to 128 printable characters"]),
+        ('[train]\nwandb = " "', ["each 1 to 128 printable characters"]),
+        (f'[train]\nwandb = "{"a" * 129}"', ["each 1 to 128 printable characters"]),
         ("[train]\ndata = 3", ["train.data is a text, not 3"]),
         ("listen = [", ["not TOML", "at end of document"]),
         ('listen = ":1"\nlisten = ":2"', ["stands there twice"]),

@@ -15,8 +15,9 @@ from p2pswarm.api.trainer import RunTrainer
 from p2pswarm.data.byte_text import Bytes, TrainedText
 from p2pswarm.errors import RunEnded
 from p2pswarm.net.event_loop import run as run_loop
+from p2pswarm.outfile import check_target
 from p2pswarm.progress.events import Ended
-from p2pswarm.roles.output import output
+from p2pswarm.roles.output import output, write_line
 from p2pswarm.settings import from_values
 from p2pswarm.train_config import TrainConfig
 
@@ -53,9 +54,12 @@ def train(
 
     Raises:
         ValueError: A setting is not allowed.
+        p2pswarm.errors.Unusable: The text cannot be used, or `weights` not be written.
         p2pswarm.errors.RunEnded: The run could not go on; the message says why.
     """
     from_values(TrainConfig, {"progress": progress}, "train")
+    if weights is not None:
+        check_target(Path(weights))
     text = Bytes(data) if isinstance(data, str | Path) else data
     if bootstrap:
         ended = run_loop(_train_with(Node(bootstrap=bootstrap), run, text, weights, progress))
@@ -92,12 +96,16 @@ async def _train_with(
 async def _train_on(
     node: Node, run: Run, text: TrainedText, weights: str | Path | None, progress: str
 ) -> Ended:
+    ended, written = None, None
     with output(progress, run.config.steps, f"run {run.name}") as tell:
         async with RunTrainer(node, run, data=text) as trainer:
             async for event in trainer:
                 tell(event)
                 if isinstance(event, Ended):
+                    ended = event
                     if weights is not None and not event.failed:
-                        await trainer.save(weights)
-                    return event
-    raise AssertionError("the last event of a run is Ended")
+                        written = await trainer.save(weights)
+    assert ended is not None, "the last event of a run is Ended"
+    if written is not None:
+        write_line(f"weights: {written}")  # it may be another place than was asked for
+    return ended

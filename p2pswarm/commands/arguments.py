@@ -45,6 +45,12 @@ def add_json(parser: argparse.ArgumentParser, text: str = "one line of JSON, for
     parser.add_argument("--json", action="store_true", help=text)
 
 
+def add_package(parser: argparse.ArgumentParser) -> None:
+    """Add whose code may be run: a file of weights may name any function, as strangers do."""
+    text = "a package whose code you trust, if the model is of one; repeatable"
+    parser.add_argument("--package", action="append", default=[], metavar="NAME", help=text)
+
+
 class whole:  # noqa: N801 - reads as the type of an argument
     """A whole number from low to high."""
 

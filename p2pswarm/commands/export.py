@@ -8,7 +8,7 @@ import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2pswarm.commands.arguments import Commands, whole
+from p2pswarm.commands.arguments import Commands, add_package, whole
 from p2pswarm.commands.printing import say
 
 TEXT = (
@@ -26,12 +26,14 @@ class ExportCommand:
     weights: Path
     folder: Path
     shard_mib: int
+    packages: tuple[str, ...] = ()
+    """Whose code may be run: the model may be of one."""
 
     def run(self, begun_s: float) -> int:
         """Write it, and say how large it is."""
         del begun_s
         exporting = importlib.import_module("p2pswarm.roles.exporting")
-        written = exporting.export(self.weights, self.folder, self.shard_mib)
+        written = exporting.export(self.weights, self.folder, self.shard_mib, self.packages)
         say(f"{self.folder}: {written:,} bytes; its README.md shows how to load it")
         return 0
 
@@ -53,7 +55,8 @@ def add(commands: Commands) -> None:
         metavar="MIB",
         help=f"no file of a model of transformers is larger; default {SHARD_MIB:,}",
     )
+    add_package(parser)
 
 
 def _read(flags: argparse.Namespace) -> ExportCommand:
-    return ExportCommand(flags.weights, flags.folder, flags.shard_mib)
+    return ExportCommand(flags.weights, flags.folder, flags.shard_mib, tuple(flags.package))

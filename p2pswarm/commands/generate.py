@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2pswarm.commands.arguments import SEED_MAX, Commands, whole
+from p2pswarm.commands.arguments import SEED_MAX, Commands, add_package, whole
 
 TEXT = "Goes on from a text, with the weights that a run wrote. The same seed gives the same text."
 TOKENS_MAX = 1_000_000
@@ -25,12 +25,15 @@ class GenerateCommand:
     tokens: int
     temperature: float
     seed: int
+    packages: tuple[str, ...] = ()
+    """Whose code may be run: the model may be of one."""
 
     def run(self, begun_s: float) -> int:
         """Print the prompt and what follows, as it is found."""
         del begun_s
         using = importlib.import_module("p2pswarm.roles.using_weights")
-        pieces = using.generate(self.weights, self.prompt, self.tokens, self.temperature, self.seed)
+        model = using.load_model(self.weights, self.packages)
+        pieces = using.generate(model, self.prompt, self.tokens, self.temperature, self.seed)
         shown = self.prompt
         for piece in pieces:
             sys.stdout.write(shown + piece)
@@ -59,6 +62,7 @@ def add(commands: Commands) -> None:
         help="0: always the likeliest; 1: as likely as in the text; default 0.8",
     )
     parser.add_argument("--seed", type=whole(0, SEED_MAX), default=1, metavar="N", help="default 1")
+    add_package(parser)
 
 
 def _temperature(text: str) -> float:
@@ -72,4 +76,7 @@ def _temperature(text: str) -> float:
 
 
 def _read(flags: argparse.Namespace) -> GenerateCommand:
-    return GenerateCommand(flags.weights, flags.prompt, flags.tokens, flags.temperature, flags.seed)
+    drawn = flags.temperature, flags.seed
+    return GenerateCommand(
+        flags.weights, flags.prompt, flags.tokens, *drawn, packages=tuple(flags.package)
+    )

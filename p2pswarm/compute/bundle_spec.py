@@ -40,7 +40,8 @@ def bundle_spec(boundary: Boundary | None) -> BundleSpec:
         keys.append(BundleKey(tensor.key, TensorLayout(dtype, tensor.shape), tensor.differentiable))
     if not any(key.differentiable for key in keys):
         raise Unusable(
-            "nothing that crosses between two stages depends on weights: use fewer stages"
+            "nothing that crosses between two stages depends on weights, so the blocks below could "
+            "not learn: a block gives whole numbers only, or detaches what it gives"
         )
     return BundleSpec(tuple(keys))
 

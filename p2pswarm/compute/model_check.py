@@ -19,18 +19,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from p2pswarm.compute.base import BackwardSpec, NotFiniteHere
+from p2pswarm.compute.base import BackwardSpec
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.graph_budget import GraphLimits
 from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.compute.reference import ReferenceTrainer
 from p2pswarm.compute.torch_stage import TorchStage
 from p2pswarm.config import HF, RunConfig
-from p2pswarm.errors import SwarmError, Unusable
+from p2pswarm.errors import Refused, SwarmError, Unusable
 from p2pswarm.models.base import DTYPES, Bundle, loss_of
 from p2pswarm.models.blocks import block_costs, block_count, make_blocks
 from p2pswarm.models.chance import draws
 from p2pswarm.models.documents import APART, positions_of
+from p2pswarm.models.foreign_code import FAILURES, said
 from p2pswarm.models.hf_library import library_model
 from p2pswarm.models.packages import is_place
 from p2pswarm.models.partition import stage_blocks
@@ -43,6 +44,10 @@ ALONE_TOLERANCE = 1e-5  # some families sum in float32; a document that is seen 
 KEEP_ALL = 1 << 60
 SPEC = BackwardSpec(counting=True, returning=True)
 CHECKED_KEPT = 64
+NOT_FINITE = (
+    "its loss or a gradient is not finite with first weights, already as a whole: a block gives "
+    "NaN or infinity"
+)
 
 Gradients = dict[str, Tensor]
 
@@ -53,6 +58,12 @@ class Computed:
 
     loss: float
     gradients: Gradients
+
+    @property
+    def finite(self) -> bool:
+        """Whether all of it is."""
+        each = (gradient.isfinite().all() for gradient in self.gradients.values())
+        return math.isfinite(self.loss) and all(each)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,18 +132,20 @@ def check_blocks(run: RunConfig) -> ModelCheck:
         )
     ways = (_blocks_twice, _stages_kept, _stages_again, _stages_by_block, _whole, _alone)
     names, worst = 0, 0.0
-    try:
-        expected = _blocks(run)
-        for way in ways:
+    expected = _as_a_whole(run)
+    if not expected.finite:
+        return ModelCheck(run.stages, names, math.inf, NOT_FINITE)
+    for way in ways:
+        try:
             computed = way(run, expected)
-            tolerance = ALONE_TOLERANCE if way is _alone else TOLERANCE
-            apart, problem = _difference(expected, computed, tolerance)
-            names, worst = len(computed.gradients), max(worst, apart)
-            if problem:
-                reason = _reason(run, way)
-                return ModelCheck(run.stages, names, worst, f"{problem}; {reason}")
-    except NotFiniteHere as error:
-        return ModelCheck(run.stages, names, math.inf, str(error))
+        except (*FAILURES, Refused) as error:
+            problem = f"it cannot be computed so: {said(error)}; {_reason(way)}"
+            return ModelCheck(run.stages, names, math.inf, problem)
+        tolerance = ALONE_TOLERANCE if way is _alone else TOLERANCE
+        apart, problem = _difference(expected, computed, tolerance)
+        names, worst = len(computed.gradients), max(worst, apart)
+        if problem:
+            return ModelCheck(run.stages, names, worst, f"{problem}; {_reason(way)}")
     return ModelCheck(run.stages, names, worst, "")
 
 
@@ -150,6 +163,17 @@ def _blocks(run: RunConfig) -> Computed:
     trainer = ReferenceTrainer(run)
     loss = trainer.add(_tokens(run))
     return Computed(loss, _gradients([trainer.flat]))
+
+
+def _as_a_whole(run: RunConfig) -> Computed:
+    """As `_blocks`; Unusable for a model whose own code fails."""
+    try:
+        return _blocks(run)
+    except FAILURES as error:
+        raise Unusable(
+            f"a small copy of the model {run.model.family} cannot be computed: {said(error)}; a "
+            "block computes in the dtype and on the device of what it is given, which stays"
+        ) from error
 
 
 def _blocks_twice(run: RunConfig, first: Computed) -> Computed:
@@ -287,8 +311,7 @@ def _difference(one: Computed, other: Computed, tolerance: float = TOLERANCE) ->
     return worst, problem
 
 
-def _reason(run: RunConfig, way: Callable[..., Computed]) -> str:
-    del run
+def _reason(way: Callable[..., Computed]) -> str:
     reasons: Mapping[Callable[..., Computed], str] = {
         _blocks_twice: "computed twice it gives two results: its forward draws by chance of its "
         "own, or keeps something from call to call (a block that draws says `random = True`)",

@@ -26,6 +26,7 @@ from p2pswarm.models.base import LONE_KEY, bundle_of, loss_of
 from p2pswarm.models.blocks import block_count
 from p2pswarm.models.chance import run_blocks
 from p2pswarm.models.documents import APART
+from p2pswarm.models.packages import NotTrusted, trust
 from p2pswarm.settings import run_from_json
 
 BYTE_TOKENS = 256
@@ -143,12 +144,17 @@ class TrainedModel:
         return tokens or self.tokenizer.encode([FIRST])[0].tolist()
 
 
-def load_model(path: str | Path) -> TrainedModel:
+def load_model(path: str | Path, packages: Iterable[str] = ()) -> TrainedModel:
     """Read the file that a trainer wrote at the end of its run.
+
+    Args:
+        path: The file.
+        packages: Packages whose code may be run for it: its model may be a function of one.
 
     Raises:
         p2pswarm.errors.Unusable: The file holds no weights of a run, or they do not fit its model.
     """
+    trust(packages)
     try:
         with safe_open(path, "pt", "cpu") as file:
             about = (file.metadata() or {}).get("run")
@@ -168,6 +174,11 @@ def load_model(path: str | Path) -> TrainedModel:
                 _fill(parameter, file.get_tensor(name), f"{path}: {name}")
     except BadMessage as error:
         raise Unusable(f"{path}: {error}") from error
+    except NotTrusted as error:
+        raise Unusable(
+            f"{path}: its model is code of the package {error.package}: if you trust it, say "
+            f'--package {error.package}, or p2pswarm.load(FILE, packages=["{error.package}"])'
+        ) from error
     except (OSError, SafetensorError) as error:
         reason = " ".join(str(error).split())
         raise Unusable(f"{path}: cannot be read as safetensors: {reason}") from error

@@ -36,7 +36,7 @@ def documents(file: Path, field: str, *, line_bytes_max: int = LINE_BYTES_MAX) -
     try:
         for number, text in rows:
             if not isinstance(text, str):
-                raise Unusable(f"{file}: row {number}: {field} is no text")
+                raise _no_text(file, f"row {number}", field)
             if text:
                 yield text.encode("utf-8", "replace")  # JSON can carry halves of surrogate pairs
     except OSError as error:
@@ -59,8 +59,14 @@ def text_of_line(line: bytes, file: Path, field: str, row: str) -> bytes:
     """The document of a line of JSON, in UTF-8; Unusable, which names the `row`, without one."""
     text = _field_of(line, file, field, row)
     if not isinstance(text, str):
-        raise Unusable(f"{file}: {row}: {field} is no text")
+        raise _no_text(file, row, field)
     return text.encode("utf-8", "replace")
+
+
+def _no_text(file: Path, row: str, field: str) -> Unusable:
+    return Unusable(
+        f"{file}: {row}: the field {field!r} is no text: remove the row, or set train.field"
+    )
 
 
 def _field_of(line: bytes, file: Path, field: str, row: str) -> object:
@@ -88,7 +94,9 @@ def _columns(
                 yield number, text
     except errors.ArrowException as error:
         reason = str(error).split("\n")[0]
-        raise Unusable(f"{file}: unreadable after row {number}: {reason}") from error
+        raise Unusable(
+            f"{file}: unreadable after row {number}, remove it or copy it again: {reason}"
+        ) from error
 
 
 def _parquet_batches(file: Path, field: str) -> Iterator[Any]:

@@ -3,10 +3,16 @@
 Errors:  Unusable, with what is allowed, for names of which torch has no device.
 """
 
+from collections.abc import Callable
+
 import torch
 
+from p2pswarm.compute.torch_errors import first_line
+from p2pswarm.config import RunConfig
 from p2pswarm.errors import Unusable
+from p2pswarm.models.base import DTYPES
 
+BF16 = "bf16"
 ALL = "cuda:all"
 KINDS = ("cuda", "cpu")  # what torch's sharding has collectives for; cpu: to try it
 
@@ -25,6 +31,39 @@ def devices_of(setting: str, gpus: int | None = None) -> tuple[str, ...]:
     if len(names) > 1:
         _check(setting, names, gpus)
     return names
+
+
+def one_device(setting: str) -> torch.device:
+    """The device of that name, which torch can use here."""
+    remedy = 'set it to "auto", "cpu" or "cuda:0"'
+    try:
+        device = torch.empty(0, device=setting).device
+    except (RuntimeError, AssertionError) as error:  # Assertion: no CUDA build
+        raise Unusable(f"serve.device {setting!r}: {first_line(error)}: {remedy}") from error
+    if device.type == "meta":
+        raise Unusable(f"serve.device {setting!r} has no memory and computes no numbers: {remedy}")
+    return device
+
+
+def require_dtypes(
+    run: RunConfig, device: torch.device, make: Callable[..., object] = torch.empty
+) -> None:
+    """Raise Unusable for a device that lacks a dtype of the weights, or in which blocks compute.
+
+    What needs float64 for a moment is done on the host there (`compute/device_dtypes.py`). `make`
+    makes a tensor.
+    """
+    due = {run.model.dtype: f"run.model.dtype is {run.model.dtype}"}
+    if run.precision == BF16:
+        due.setdefault("bfloat16", f"run.precision is {BF16}")
+    for dtype, why in due.items():
+        try:
+            make(1, dtype=DTYPES[dtype], device=device)
+        except (RuntimeError, TypeError) as error:
+            raise Unusable(
+                f"serve.device {device}: {dtype} is a dtype the device lacks ({why}): set "
+                f"serve.device to another one ({first_line(error)})"
+            ) from error
 
 
 def _check(setting: str, names: tuple[str, ...], gpus: int) -> None:

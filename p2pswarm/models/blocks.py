@@ -19,6 +19,7 @@ from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.models.base import DTYPES, Block, WholeBlock
 from p2pswarm.models.first_weights import TAG, PortableDraws
+from p2pswarm.models.foreign_code import blocks_of
 from p2pswarm.models.gpt import gpt
 from p2pswarm.models.pretrained import PRETRAINED, load_blocks
 from p2pswarm.models.registry import Family, family, register
@@ -42,7 +43,7 @@ def block_costs(model: ModelConfig) -> tuple[float, ...]:
 def make_blocks(run: RunConfig, numbers: range) -> list[nn.Module]:
     """The blocks `numbers` of the model on torch's current device, without first weights."""
     dtype = DTYPES[run.model.dtype]
-    made = list(family(run.model.family, run.model.package)(run.model))
+    made = blocks_of(family(run.model.family, run.model.package), run.model)
     blocks = made[numbers.start : numbers.stop]
     for number, block in zip(numbers, blocks, strict=True):
         _require_trainable(number, block)
@@ -113,7 +114,7 @@ def _reset_of(module: nn.Module) -> Callable[[], object] | None:
 @lru_cache(maxsize=COSTS_KEPT)
 def _costs(build: Family, model: ModelConfig) -> tuple[float, ...]:
     with torch.device("meta"):
-        blocks = list(build(model))
+        blocks = blocks_of(build, model)
     if len({id(p) for b in blocks for p in b.parameters()}) < sum(
         len(list(b.parameters())) for b in blocks
     ):

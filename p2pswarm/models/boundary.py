@@ -18,6 +18,7 @@ from p2pswarm.config import RunConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.models.base import DTYPES, LONE_KEY, Bundle, Value, WholeBlock, bundle_of
 from p2pswarm.models.blocks import block_count, make_blocks
+from p2pswarm.models.foreign_code import FAILURES, said
 from p2pswarm.models.registry import Family, family
 
 TRACES_KEPT = 4  # models whose boundaries are remembered; a process serves one or two
@@ -78,13 +79,13 @@ def _traced(build: Family, run: RunConfig) -> tuple[Boundary, ...]:
         for number, block in enumerate(blocks):
             try:
                 value = _trace(block, value)
-                found.append(_boundary(value))
-            except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
-                reason = str(error).partition("\n")[0]
+            except FAILURES as error:
                 raise Unusable(
                     f"block {number} ({type(block).__name__}) of family {run.model.family!r} "
-                    f"cannot be traced on the meta device: {reason}"
+                    f"cannot be traced on the meta device: {said(error)}"
                 ) from error
+            _require_value(value, f"block {number} ({type(block).__name__})", run.model.family)
+            found.append(_boundary(value))
     _require_scores(bundle_of(value), shape, run)
     return tuple(found)
 
@@ -94,6 +95,23 @@ def _trace(block: nn.Module, value: Value) -> Value:
         return block.trace(value)
     made: Value = block(value)
     return made
+
+
+def _require_value(value: object, block: str, family_name: str) -> None:
+    """Raise Unusable for what no block may give."""
+    parts = value.items() if isinstance(value, dict) else [(LONE_KEY, value)]
+    for key, part in parts:
+        if isinstance(key, str) and isinstance(part, Tensor):
+            continue
+        what = f"{type(part).__name__} as {key!r}" if isinstance(value, dict) else _kind(value)
+        raise Unusable(
+            f"{block} of family {family_name!r} gives {what}: a block gives a tensor, or a dict of "
+            "tensors by their names"
+        )
+
+
+def _kind(value: object) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"
 
 
 def _boundary(value: Value) -> Boundary:

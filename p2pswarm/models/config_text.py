@@ -44,7 +44,8 @@ DROPPED = frozenset(
 )
 """What says nothing about computing the scores."""
 CODE = {
-    "auto_map": "its code is not part of transformers, and no code is fetched",
+    "auto_map": "its code is not part of transformers, and no code is fetched: take auto_map out "
+    "if transformers has this model_type itself, or install its code as a package",
     "quantization_config": "its weights are quantized, and such weights do not train",
     "text_config": "it is a model of more than text: take the config.json of its text part",
     "vision_config": "it is a model of more than text: take the config.json of its text part",

@@ -64,7 +64,10 @@ def layers_name(whole: Any) -> str:
     for name in LAYER_LISTS:
         if base is not whole and isinstance(getattr(base, name, None), nn.ModuleList):
             return name
-    raise Unusable(f"{kind} cannot be cut: {type(base).__name__} has no list of layers")
+    raise Unusable(
+        f"{kind} cannot be cut: {type(base).__name__} has no list of layers: docs/models.md names "
+        "families that can be"
+    )
 
 
 def part(whole: Any, number: int) -> Any:

@@ -20,21 +20,12 @@ from torch import nn
 from p2pswarm.config import ModelConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.models.config_text import read_config
+from p2pswarm.models.foreign_code import FAILURES
 
 LIBRARY = "transformers"
 WHOLE_KEPT = 4  # models without memory for weights; a process serves one or two
-FAILURES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    NotImplementedError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""What foreign classes raise for a config that they do not understand."""
+SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+"""What a config of a causal language model says, under these names or others that mean them."""
 
 
 @lru_cache(maxsize=1)
@@ -70,13 +61,21 @@ def library_config(model: ModelConfig) -> Any:
     kind = values.pop("model_type")
     known = importlib.import_module(f"{library().__name__}.models.auto.modeling_auto")
     if kind not in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        raise Unusable(f"{kind!r} is no causal language model of {requirement()}")
+        raise Unusable(
+            f"{kind!r} is no causal language model of {requirement()}: docs/models.md names "
+            "families that work; a newer transformers may know more"
+        )
     try:
         config = library().AutoConfig.for_model(kind, **values)
     except FAILURES as error:
         raise Unusable(
             f"the config of {kind} is refused by {requirement()}: {_line(error)}"
         ) from error
+    if missing := [name for name in SIZES if not hasattr(config, name)]:
+        raise Unusable(
+            f"{kind} cannot be cut: its config has no {missing[0]}: "
+            "docs/models.md names families that work"
+        )
     if model.dtype == "float64":
         config._experts_implementation = "eager"  # noqa: SLF001  the fast one has no float64
     return config

@@ -17,12 +17,24 @@ from torch import nn
 
 from p2pswarm.config import HF, ModelConfig
 from p2pswarm.errors import Unusable
+from p2pswarm.models.foreign_code import FAILURES, said
 
 ENTRY_POINTS = "p2pswarm.models"
 PLACE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:==([A-Za-z0-9][A-Za-z0-9._+!-]*))?")
 """It is shown behind `pip install`, so nothing else may stand in it."""
 _trusted: set[str] = set()
+
+
+class NotTrusted(Unusable):
+    """A model's code is of a package that nobody on this machine named."""
+
+    def __init__(self, package: str) -> None:
+        super().__init__(
+            f"the run's model is code of the package {package}: this node runs only code that its "
+            f'owner names, so set serve.packages = ["{package}"] if you trust it'
+        )
+        self.package = package
 
 
 def trust(packages: Iterable[str]) -> None:
@@ -72,20 +84,23 @@ def function_of(family: str) -> Callable[[ModelConfig], Sequence[nn.Module]]:
     """Import the function that makes the blocks."""
     package = package_of(family)
     if package not in _trusted and package not in _declared():
-        raise Unusable(
-            f"the run's model is code of the package {package}: this node runs only code that its "
-            f'owner names, so set serve.packages = ["{package}"] if you trust it'
-        )
+        raise NotTrusted(package)
     module, _, name = family.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
+        if error.name is not None and package_of(error.name) != package:
+            raise Unusable(
+                f"{family} imports {error.name}, which is not here: install it beside {package}"
+            ) from error
         raise Unusable(
             f"{family}: there is no module {error.name} here: install the package {package} or put "
             "its folder on PYTHONPATH"
         ) from error
-    except (ImportError, AttributeError) as error:
-        raise Unusable(f"{family}: {' '.join(str(error).split())}") from error
+    except FAILURES as error:
+        raise Unusable(f"{family} cannot be imported: {said(error)}") from error
+    except SyntaxError as error:
+        raise Unusable(f"{family} cannot be imported: {error}") from error
     if not callable(found):
         raise Unusable(f"{family} is no function that makes a list of blocks")
     build: Callable[[ModelConfig], Sequence[nn.Module]] = found

@@ -10,6 +10,7 @@ Errors:  Unusable for a file that holds no weights of a run, or a folder that ca
 
 import json
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -22,6 +23,7 @@ from p2pswarm.data.tokenizer import CONFIG_FILE, Tokenizer
 from p2pswarm.errors import Unusable
 from p2pswarm.models.base import DTYPES
 from p2pswarm.models.hf_library import library_model
+from p2pswarm.models.packages import is_place, package_of
 from p2pswarm.models.weight_files import ONE_FILE
 from p2pswarm.settings import run_to_json
 
@@ -35,19 +37,20 @@ AND_TOKENIZER, TOKENIZER = ", AutoTokenizer", '\ntokenizer = AutoTokenizer.from_
 OF_OURS = """\
 import p2pswarm as ps
 
-model = ps.load("{file}")
+model = ps.load("{file}"{packages})
 print("".join(model.generate_text("Once upon a time", tokens=100)))
 """
 
 
-def export(weights: Path, folder: Path, shard_mib: int) -> int:
+def export(weights: Path, folder: Path, shard_mib: int, packages: Iterable[str] = ()) -> int:
     """Write the folder, which must not be there; returns how many bytes it has.
 
-    Of a model of transformers no file is larger than `shard_mib`, unless one tensor is.
+    Of a model of transformers no file is larger than `shard_mib`, unless one tensor is. `packages`
+    are those whose code may be run: the model may be of one.
     """
     if folder.exists():
         raise Unusable(f"{folder} is there already, and is kept: name another folder")
-    model = load_model(weights)
+    model = load_model(weights, packages)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(
@@ -84,7 +87,9 @@ def _write(model: TrainedModel, weights: Path, folder: Path, shard_mib: int) -> 
     else:
         about = {"run": run_to_json(run).decode(), "format": "pt"}
         save_file(tensors, folder / ONE_FILE, metadata=about)
-        program = OF_OURS.format(file=ONE_FILE)
+        family = run.model.family
+        named = f', packages=["{package_of(family)}"]' if is_place(family) else ""
+        program = OF_OURS.format(file=ONE_FILE, packages=named)
     if tokenizer is not None:
         _write_tokenizer(tokenizer, model, folder)
     (folder / README).write_text(_readme(model, program))
@@ -108,5 +113,6 @@ def _readme(model: TrainedModel, program: str) -> str:
         f"# {run.name}\n\n"
         f"Trained with p2pswarm: {run.steps} steps at most, sequences of "
         f"{run.model.sequence_length} tokens. Family: `{run.model.family}`. Tokens: {tokens}.\n\n"
+        "In this folder (or with its path instead):\n\n"
         f"```python\n{program}```\n"
     )

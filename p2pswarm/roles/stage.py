@@ -22,7 +22,6 @@ from p2pswarm.chain.chain_log import Restored, blank
 from p2pswarm.chain.memory_file import RECORDS_KEPT, MemoryChain
 from p2pswarm.chain.record import MEMORY_BYTES
 from p2pswarm.compute.base import Engine
-from p2pswarm.compute.device_dtypes import require_dtype
 from p2pswarm.compute.emulated_stage import emulated_engine
 from p2pswarm.compute.graph_budget import GraphLimits
 from p2pswarm.compute.model_check import check_once
@@ -30,7 +29,7 @@ from p2pswarm.compute.parameter_names import layout_of
 from p2pswarm.compute.torch_errors import computing
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import EMULATED, NetworkConfig, RunConfig, ServeConfig
-from p2pswarm.devices.chosen_devices import devices_of
+from p2pswarm.devices.chosen_devices import devices_of, one_device, require_dtypes
 from p2pswarm.devices.free_memory import free_bytes, graph_bytes, room_bytes
 from p2pswarm.devices.group_stage import group_engine
 from p2pswarm.devices.ranks import DeviceGroup
@@ -145,14 +144,7 @@ def chosen_device(serve: ServeConfig) -> torch.device:
     devices = devices_of(serve.device)
     if serve.device == EMULATED or len(devices) > 1:
         return torch.device("cpu")  # where the weights are; several devices are others' processes
-    try:
-        return torch.empty(0, device=devices[0]).device
-    except (
-        RuntimeError,
-        AssertionError,
-    ) as error:  # Assertion: no CUDA build
-        first = str(error).partition("\n")[0]
-        raise Unusable(f"serve.device {serve.device!r}: {first}") from error
+    return one_device(devices[0])
 
 
 def tensors_within(network: NetworkConfig, device: torch.device) -> TensorTransfer:
@@ -210,7 +202,6 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
     """What computes a stage, or takes its time."""
     if serve.device == EMULATED:
         return emulated_engine(run, stage, serve.emulated_forward_s, time.sleep)
-    require_dtype(device.type, run.model.dtype)
     trust(serve.packages)
     offer_served(run, serve)
     check_once(run)
@@ -220,6 +211,7 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
         by_block = serve.recompute == "block"
         group = DeviceGroup(devices, serve.threads, serve.packages, serve.graph_mib, by_block)
         return group_engine(run, stage, group)
+    require_dtypes(run, device)
     layout = layout_of(run, stage_blocks(run, stage))
     engine_bytes = ENGINE_BYTES_PER_STATE_BYTE * layout.state_bytes
     free = free_bytes(device)

@@ -46,6 +46,7 @@ from p2pswarm.roles.run_text import (
 )
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.roles.stage import tensors_within, unless
+from p2pswarm.roles.wandb_curves import sent, try_wandb
 from p2pswarm.roles.weights_file import (
     model_size,
     state_sizes,
@@ -91,6 +92,7 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
         last = weights_name(config.train.weights, config.run, config.run.steps)
         check_target(last, model_size(config.run).file_bytes)
     try_curves(config.train.curves)
+    await asyncio.to_thread(try_wandb, config.train.wandb)
     if config.run.emulated:
         say("run.emulated: a rehearsal; its servers compute nothing, and its weights are worthless")
     corpus = await asyncio.to_thread(read_corpus, config, tokenizer)
@@ -104,20 +106,19 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     stack = dataclasses.replace(stack, config=config)
     saved = ""
     try:
-        with (
-            output(config.train.progress, config.run.steps, f"run {config.run.name}") as show,
-            recorded(config.train.curves, show) as tell,
+        async with (
+            _shown(config, entry) as tell,
+            open_trainer(stack, corpus, tell, entry) as trainer,
         ):
-            async with open_trainer(stack, corpus, tell, entry) as trainer:
-                ended = await unless(leaving, trainer.run())
-                if ended is not None and ended.failed:
-                    leaving.set()  # nothing is left to do; this starts the time limit of leaving
-                with leaving.saved():
-                    await _save_state(trainer, config, ended, say)
-                    saved = await _save(trainer, config, ended, tokenizer, patient=leaving.patient)
-                if ended is not None and not ended.failed:
-                    await asyncio.to_thread(entry.finished)
-                    await _leave_word(stack, entry.identity, trainer, ended)
+            ended = await unless(leaving, trainer.run())
+            if ended is not None and ended.failed:
+                leaving.set()  # nothing is left to do; this starts the time limit of leaving
+            with leaving.saved():
+                await _save_state(trainer, config, ended, say)
+                saved = await _save(trainer, config, ended, tokenizer, patient=leaving.patient)
+            if ended is not None and not ended.failed:
+                await asyncio.to_thread(entry.finished)
+                await _leave_word(stack, entry.identity, trainer, ended)
     finally:
         if saved:  # also if the folder of `state` cannot be written any more
             say(saved)
@@ -126,6 +127,19 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     if ended.failed:
         raise RunEnded(ended.reason)
     return 0
+
+
+@contextlib.asynccontextmanager
+async def _shown(config: NodeConfig, entry: RunEntry) -> AsyncIterator[Callable[[Event], None]]:
+    """Give what shows an event, and writes and sends the curves."""
+    name, train = config.run.name, config.train
+    with (
+        output(train.progress, config.run.steps, f"run {name}") as show,
+        recorded(train.curves, show) as told,
+        contextlib.ExitStack() as sending,
+    ):
+        yield sending.enter_context(sent(train.wandb, entry.identity, told))
+        await asyncio.to_thread(sending.close)  # it may wait for the service, and others for us
 
 
 class RunReports:

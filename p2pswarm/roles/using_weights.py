@@ -11,9 +11,10 @@ from pathlib import Path
 
 import torch
 
-from p2pswarm.compute.trained_model import Quality, load_model
+from p2pswarm.compute.trained_model import Quality, TrainedModel, load_model
 from p2pswarm.data.held_out_pass import held_out_passes
 from p2pswarm.errors import Unusable
+from p2pswarm.models.packages import is_place, package_of
 from p2pswarm.roles.run_text import read_corpus, tokenizer_of
 from p2pswarm.settings import load
 
@@ -21,10 +22,9 @@ LAYOUT = frozenset("\n\t")
 
 
 def generate(
-    weights: Path, prompt: str, tokens: int, temperature: float, seed: int
+    model: TrainedModel, prompt: str, tokens: int, temperature: float, seed: int
 ) -> Iterator[str]:
     """Pieces of text that go on from `prompt`, as a terminal may show them."""
-    model = load_model(weights)
     for piece in model.generate_text(prompt, tokens=tokens, temperature=temperature, seed=seed):
         yield _shown(piece)
 
@@ -33,8 +33,10 @@ def evaluate(
     weights: Path, settings: Path, tokens_max: int, tell: Callable[[str], None]
 ) -> "TextQualities":
     """How well the weights predict the held-out text of a trainer's settings."""
-    model = load_model(weights)
-    config = dataclasses.replace(load(settings), run=model.run)
+    config = load(settings)
+    family = config.run.model.family  # by the user's own settings its code may be run
+    model = load_model(weights, [package_of(family)] if is_place(family) else ())
+    config = dataclasses.replace(config, run=model.run)
     if not config.train.parts:
         raise Unusable(f"{settings}: train.data is missing: name the text that is held out from")
     tokenizer = model.tokenizer or tokenizer_of(config)

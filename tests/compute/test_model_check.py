@@ -102,7 +102,32 @@ def test_what_is_passed_beside_the_bundle_is_found():
 def test_numbers_that_are_not_finite_are_told():
     found = check_stages(odd_run(lambda _, x: x / 0.0))
 
-    assert "not finite" in found.problem or "nan" in found.problem
+    assert "not finite with first weights, already as a whole" in found.problem
+
+
+def test_code_that_fails_on_real_tensors_is_told_with_its_line():
+    def fails(_, x):
+        return x if x.is_meta else x.half() @ torch.eye(x.shape[-1])
+
+    with pytest.raises(Unusable, match=r"cannot be computed: RuntimeError: .* \(test_model_check"):
+        check_stages(odd_run(fails))
+
+
+def test_a_tensor_that_is_changed_where_it_lies_is_told():
+    class InPlace(nn.Linear):
+        def forward(self, x):
+            x += 1
+            return super().forward(x)
+
+    def first():
+        return nn.Embedding(MODEL.vocabulary, 8)
+
+    run = run_of([first, lambda: InPlace(8, 8), lambda: nn.Linear(8, MODEL.vocabulary)], stages=3)
+
+    found = check_stages(run)
+
+    assert "in-place operation; one stage after another" in found.problem
+    assert "changes a tensor that it was given" in found.problem
 
 
 def test_a_model_that_stays_too_large_is_refused():

@@ -37,8 +37,8 @@ def test_half_a_surrogate_pair_does_not_stop_the_reading(tmp_path: Path):
         ("{", "row 2: not JSON"),
         ("[" * 100_000, "row 2: not JSON"),
         ('"text"', "row 2: not an object"),
-        ('{"text": 3}', "row 2: text is no text"),
-        ('{"text": null}', "row 2: text is no text"),
+        ('{"text": 3}', "row 2: the field 'text' is no text: remove the row, or set"),
+        ('{"text": null}', "row 2: the field 'text' is no text: remove the row, or set"),
         ('{"texts": ""}', r"no field 'text' \(did you mean 'texts'\?\); there are: texts; set"),
         ("{}", "no field 'text'; there are: none"),
     ],
@@ -89,7 +89,7 @@ def test_each_row_of_parquet_is_a_document(tmp_path: Path, table):
     assert list(documents(tmp_path / "a.parquet", "text")) == READ
     with pytest.raises(Unusable, match=r"no field 'txt' \(did you mean 'text'\?\)"):
         list(documents(tmp_path / "a.parquet", "txt"))
-    with pytest.raises(Unusable, match="row 1: id is no text"):
+    with pytest.raises(Unusable, match="row 1: the field 'id' is no text: remove"):
         list(documents(tmp_path / "a.parquet", "id"))
 
 

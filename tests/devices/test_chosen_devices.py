@@ -1,8 +1,10 @@
 """Which devices a setting names, and which of them can share a stage."""
 
 import pytest
+import torch
 
-from p2pswarm.devices.chosen_devices import devices_of
+from p2pswarm.config import ModelConfig, RunConfig
+from p2pswarm.devices.chosen_devices import devices_of, one_device, require_dtypes
 from p2pswarm.errors import Unusable
 
 
@@ -41,3 +43,45 @@ def test_what_cannot_share_a_stage_is_refused_with_the_reason(setting, why):
 def test_all_of_none_is_refused():
     with pytest.raises(Unusable, match="torch sees no GPU here"):
         devices_of("cuda:all", gpus=0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "match"),
+    [
+        ("banana", r"^serve\.device 'banana': .{20,160}: set it to \"auto\", \"cpu\" or"),
+        ("cuda:77", r"^serve\.device 'cuda:77': .{10,160}: set it to \"auto\", \"cpu\" or"),
+        ("meta", "has no memory and computes no numbers: set it to"),
+    ],
+)
+def test_a_device_that_torch_has_not_is_told_in_a_short_line(setting, match):
+    with pytest.raises(Unusable, match=match) as caught:
+        one_device(setting)
+
+    assert "\n" not in str(caught.value)
+    assert one_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("settings", "lacks", "match"),
+    [
+        (
+            {"model": ModelConfig(dtype="float64")},
+            torch.float64,
+            "float64 is a dtype the device lacks .run",
+        ),
+        ({"precision": "bf16"}, torch.bfloat16, r"lacks \(run.precision is bf16"),
+    ],
+)
+def test_a_device_without_a_dtype_of_the_run_is_refused(settings, lacks, match):
+    def make(_size, dtype, device):
+        if dtype == lacks:
+            raise TypeError(f"Cannot convert a {device} Tensor to {dtype}\nadvice")
+
+    run, device = RunConfig(**settings), torch.device("mps")
+
+    with pytest.raises(Unusable, match=match) as caught:
+        require_dtypes(run, device, make)
+
+    assert "serve.device mps" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    require_dtypes(run, torch.device("cpu"))

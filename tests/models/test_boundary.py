@@ -103,12 +103,15 @@ def test_before_the_first_and_after_the_last_stage_nothing_crosses():
     [
         ((lambda e, t: e(t)[t.sum() :],), "block 0 .* cannot be traced"),
         ((scores, lambda e, x: x["x"]), "block 1 .* cannot be traced"),
-        ((lambda e, t: [e(t)],), "block 0 .* cannot be traced"),
+        ((lambda e, t: [e(t)],), "block 0 .* gives a list: a block gives a tensor, or a dict"),
+        ((lambda e, t: None,), "block 0 .* gives nothing: a block gives"),
+        ((lambda e, t: {"x": e(t), "n": 3},), "block 0 .* gives int as 'n': a block gives"),
+        ((lambda e, t: {0: e(t)},), "block 0 .* gives Tensor as 0: a block gives"),
         ((lambda e, t: e(t)[:, 1:],), "scores of float32"),
         ((lambda e, t: {"y": e(t)},), "gives nothing as 'x'"),
         ((lambda e, t: e(t).bfloat16(),), "gives torch.bfloat16"),
     ],
-    ids=["data", "lone", "list", "shape", "key", "dtype"],
+    ids=["data", "lone", "list", "nothing", "value", "number", "shape", "key", "dtype"],
 )
 def test_a_model_that_cannot_be_traced_or_scored_says_which_block(makes, match):
     run = run_of(gives(*makes))

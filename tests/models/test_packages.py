@@ -64,6 +64,7 @@ def test_who_serves_names_the_packages_that_may_be_imported(package):
         ("{}:nothing", "has no attribute 'nothing'"),
         ("{}.inner:make", "there is no module {}.inner"),
         ("{}_gone:make", "PYTHONPATH"),
+        ("{}:nothing", "cannot be imported: AttributeError"),
     ],
 )
 def test_a_function_that_is_not_there_is_told_in_a_line(package, family, match):
@@ -72,6 +73,25 @@ def test_a_function_that_is_not_there_is_told_in_a_line(package, family, match):
 
     with pytest.raises(Unusable, match=match.format(package)) as caught:
         function_of(place)
+
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "match"),
+    [
+        ("import a_module_of_nobody", "imports a_module_of_nobody, which is not here: install it"),
+        ("def make(", r"cannot be imported: .*never closed \("),
+        ("1/0", r"cannot be imported: ZeroDivisionError: division by zero \(.*\.py, line 1\)"),
+        ("raise SystemExit", r"cannot be imported: SystemExit \(.*\.py, line 1\)"),
+    ],
+)
+def test_a_module_that_fails_is_told_with_its_line(package, tmp_path, source, match):
+    (tmp_path / f"{package}.py").write_text(source)
+    trust([package])
+
+    with pytest.raises(Unusable, match=match) as caught:
+        function_of(f"{package}:make")
 
     assert "\n" not in str(caught.value)
 

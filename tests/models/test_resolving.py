@@ -95,7 +95,7 @@ def test_a_manifest_names_no_folder_of_ours(tmp_path, model):
         ("{", "is not JSON"),
         ("[]", "no table of settings"),
         ("{}" + " " * CONFIG_BYTES_MAX, "it is no config of a model"),
-        (CONFIG | {"auto_map": {"AutoConfig": "x"}}, "no code is fetched"),
+        (CONFIG | {"auto_map": {"AutoConfig": "x"}}, "no code is fetched: take auto_map out"),
         (CONFIG | {"vocab_size": 255}, "no room for the 256 of text as bytes"),
         (CONFIG | {"model_type": "bert"}, "is no model|is no causal|cannot be cut"),
     ],

@@ -21,6 +21,12 @@ from p2pswarm.roles.weights_file import write_weights
 from p2pswarm.settings import run_to_json
 
 TOKENIZER = train_tokenizer(300, [Path(__file__).read_bytes()])
+OF_PACKAGE = """
+from torch import nn
+
+def make(config):
+    return [nn.Embedding(config.vocabulary, 8), nn.Linear(8, config.vocabulary)]
+"""
 OWN = RunConfig(model=ModelConfig(d_model=8, layers=1, heads=2, sequence_length=8))
 
 
@@ -129,6 +135,31 @@ def test_a_model_of_ours_is_loaded_as_its_readme_shows(tmp_path: Path, monkeypat
     exec(compile(program, "README.md", "exec"), {})
     assert capsys.readouterr().out
     assert load_model("model.safetensors").tokenizer.digest == TOKENIZER.digest
+
+
+def test_a_model_of_a_package_is_used_by_who_trusts_it(tmp_path: Path, monkeypatch, capsys):
+    name = f"own_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(OF_PACKAGE)
+    (tmp_path / "run.toml").write_text(
+        f'[train]\ndata = "{__file__}"\n[run]\nmodel = "{name}:make"'
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    model = ModelConfig(family=f"{name}:make", package=name, d_model=8, sequence_length=8)
+    monkeypatch.setattr("p2pswarm.models.packages._trusted", {name})
+    weights = str(written(RunConfig(model=model), tmp_path))
+    out = str(tmp_path / "out")
+
+    for trusted in (["generate", weights], ["export", weights, out]):
+        monkeypatch.setattr("p2pswarm.models.packages._trusted", set())
+        assert main(trusted) == 2
+        assert f"if you trust it, say --package {name}, or p2pswarm.load" in capsys.readouterr().err
+        assert main([*trusted, "--package", name]) == 0
+    monkeypatch.setattr("p2pswarm.models.packages._trusted", set())
+    assert main(["evaluate", weights, str(tmp_path / "run.toml"), "--tokens", "100"]) == 0
+    monkeypatch.setattr("p2pswarm.models.packages._trusted", set())
+    monkeypatch.chdir(out)
+    program = Path("README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    exec(compile(program, "README.md", "exec"), {})
 
 
 def test_what_is_there_is_kept_and_what_fails_leaves_nothing(tmp_path: Path, capsys):

@@ -85,7 +85,7 @@ def test_evaluate_says_how_well_each_text_of_a_mixture_is_predicted(
     ("flags", "why"),
     [
         (["generate", "gone.safetensors"], "gone.safetensors: cannot be read"),
-        (["evaluate", "gone.safetensors", "run.toml"], "gone.safetensors: cannot be read"),
+        (["evaluate", "gone.safetensors", "run.toml"], "run.toml: cannot be read"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(flags: list[str], why: str, capsys):
