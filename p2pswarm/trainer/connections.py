@@ -105,7 +105,9 @@ class Connections:
         """Those that are told the views of a stage."""
         self._changed: dict[MemberConnection, None] = {}
         self._published = False
-        self._finished: Finished | None = None
+        self._closed = False
+        """Whether each stream that is opened is told the last word, and ends."""
+        self._last_word: Finished | StandsBy | None = None
         self._trainers: Trainers | None = None
         self._alive_s: float | None = None
         """When to look for those that were told nothing; None while nobody is assigned."""
@@ -120,9 +122,8 @@ class Connections:
             self._former[former] = None
             self._end(former)
         connection = self._open[peer] = MemberConnection(peer)
-        if self._finished is not None:
-            self._tell(connection, self._finished)
-            self._end(connection)
+        if self._closed:
+            self._dismiss(connection)
         return connection
 
     def close(self, connection: MemberConnection) -> bool:
@@ -229,29 +230,33 @@ class Connections:
 
     def refuse(self, reason: str) -> None:
         """The run is over: tell it to every peer that opens a stream from now on."""
-        self._finished = Finished(reason[:REASON_CHARS])
+        self._closed, self._last_word = True, Finished(reason[:REASON_CHARS])
 
     def abandon(self, then: StandsBy | None = None) -> None:
         """Another trainer leads, and may take the members' sums: say so, and end all streams.
 
+        A member that is back before all have ended is told the same: nobody would answer it here.
         `then`: who it is, if that is known; None: the run goes back, and all sums are void.
         """
+        self._closed, self._last_word = True, then
         for connection in self._open.values():
-            if then is not None:
-                self._tell(connection, then)
-            self._end(connection)
+            self._dismiss(connection)
 
     def finish(self, reason: str) -> None:
         """The trainer leaves: tell all members why, and end all streams."""
-        self._finished = finished = Finished(reason[:REASON_CHARS])
+        self.refuse(reason)
         for connection in self._open.values():
-            self._tell(connection, finished)
-            self._end(connection)
+            self._dismiss(connection)
 
     def changed(self) -> list[MemberConnection]:
         """The connections that have something to send or are to end; drained by reading."""
         drained, self._changed = list(self._changed), {}
         return drained
+
+    def _dismiss(self, connection: MemberConnection) -> None:
+        if self._last_word is not None:
+            self._tell(connection, self._last_word)
+        self._end(connection)
 
     def _tell(self, connection: MemberConnection, message: Message) -> None:
         self._changed[connection] = None

@@ -223,6 +223,21 @@ def test_streams_that_are_abandoned_end_without_a_word():
     assert not ann.dismissed
 
 
+def test_who_is_back_before_all_have_ended_is_told_the_same():
+    """Servers come back at once; a stream without an answer would keep a trainer from leaving."""
+    connections, (ann, _bob) = opened(ANN, BOB)
+    connections.assign(FIRST, ASSIGNED)
+    then = StandsBy(b"b" * 32, "h:1")
+    connections.abandon(then)
+    connections.close(ann)
+
+    back = connections.open(ANN)
+
+    assert back in connections.changed()
+    assert said(connections, back) == [then]
+    assert back.over
+
+
 def test_streams_that_are_abandoned_for_another_trainer_say_who():
     connections, (ann,) = opened(ANN)
     connections.assign(FIRST, ASSIGNED)

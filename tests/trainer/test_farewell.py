@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -97,7 +98,7 @@ class Mute:
 class Swarm:
     """A trainer among members that do not answer."""
 
-    def __init__(self, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, tasks: asyncio.TaskGroup, *, lasts: bool = False) -> None:
         self.tasks, self.world = tasks, SimWorld(1)
         self.begun = asyncio.Event()
         self.run_id = run_id(run_to_json(CONFIG))
@@ -111,7 +112,7 @@ class Swarm:
             corpus=numbered_corpus(CONFIG),
             report=self.reported,
             rng=random.Random(1),
-            chain=founding_place(TRAINER, self.run_id, CONFIG),
+            chain=replace(founding_place(TRAINER, self.run_id, CONFIG), lasts=lasts),
         )
         self.trainer = Trainer(context)
 
@@ -219,6 +220,24 @@ def test_member_that_comes_after_the_end_is_told_so() -> None:
     ended, farewell = run(story(), seed=1)
 
     assert farewell == ended.reason
+
+
+def test_a_member_that_comes_back_to_a_trainer_that_has_left_its_run_is_sent_away() -> None:
+    """With a file of records others can go on; a stream without an answer would keep this one."""
+
+    async def story() -> bool:
+        async with asyncio.TaskGroup() as tasks:
+            swarm = Swarm(tasks, lasts=True)
+            async with swarm.trainer:
+                ann, bob = Mute(swarm, 2), Mute(swarm, 3)
+                await swarm.begun.wait()
+            await asyncio.wait([ann.task, bob.task])
+            back = tasks.create_task(ann.take_part())
+            done, _ = await asyncio.wait([back], timeout=LEAVE_S)
+            swarm.world.kill(swarm.contact.peer)
+        return back in done
+
+    assert run(story(), seed=1)
 
 
 def test_peer_that_joins_again_and_again_has_one_stream() -> None:
