@@ -212,6 +212,8 @@ def _model_table(table: object) -> object:
     family, folder = table.get("family"), table.get("folder")
     if isinstance(family, str) and family.startswith(HF) and not (table.get("config") or folder):
         place = family.removeprefix(HF)
+        if not place:
+            raise ValueError('run.model "hf:" names nothing: "hf:FOLDER", or "hf:NAME" of the hub')
         named = {"hub": place} if hub_name(place) else {}  # if there is no such folder
         return {**table, "family": HF.rstrip(":"), "folder": place, **named}
     return table

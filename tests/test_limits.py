@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2pswarm.config import HF, ServeConfig
+from p2pswarm.config import HF, RunConfig, ServeConfig
 from p2pswarm.errors import BadMessage
 from p2pswarm.limits import HUB_NAME_CHARS_MAX, hub_name, is_pinned
 from p2pswarm.settings import RUN_VERSION, from_values, load, run_from_json
@@ -67,6 +67,8 @@ def test_a_server_names_a_folder_or_a_model_of_the_hub(tmp_path):
 
     assert (folder.pretrained, folder.hub) == (tmp_path / "owner" / "name", "")
     assert (hub.pretrained, hub.hub) == (None, "owner/name")
+    with pytest.raises(ValueError, match=r'run\.model "hf:" names nothing'):
+        from_values(RunConfig, {"model": "hf:"}, "run")
     with pytest.raises(ValueError, match=r'serve\.pretrained is a folder, or "hf:NAME"'):
         from_values(ServeConfig, {"pretrained": "hf:/etc"}, "serve")
 

@@ -19,6 +19,8 @@ from p2pswarm.errors import Unusable
 from p2pswarm.infile import read_small
 
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLED = "pytorch_model.bin", "pytorch_model.bin.index.json"
+"""What models were published as before; reading it may run what is in it."""
 INDEX_BYTES_MAX = 64 << 20  # a name and a file for each tensor: the largest models have 10 MB
 
 
@@ -62,11 +64,13 @@ class FolderFiles:
         try:
             with safe_open(path, framework="pt") as file:
                 return dict.fromkeys(file.keys(), ONE_FILE)
-        except (OSError, SafetensorError) as error:
-            raise Unusable(
-                f"there are no weights in {self._folder} ({error}): put {ONE_FILE} there, or "
-                f"{INDEX} and the parts that it names"
-            ) from error
+        except SafetensorError as error:
+            raise Unusable(f"{path} is not whole: copy it again ({error})") from error
+        except OSError as error:
+            remedy = f"put {ONE_FILE} there, or {INDEX} and the parts that it names"
+            if any((self._folder / each).is_file() for each in PICKLED):
+                remedy = f"{PICKLED[0]} is not read: load it and save_pretrained it anew"
+            raise Unusable(f"there are no weights in {self._folder}: {remedy} ({error})") from error
 
     def shapes(self, file: str, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
         """See `WeightFiles`."""

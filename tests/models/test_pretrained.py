@@ -175,8 +175,10 @@ def test_weights_that_do_not_fit_are_refused_before_anything_starts(tmp_path, ch
 @pytest.mark.parametrize(
     ("name", "text", "match"),
     [
-        (ONE_FILE, "no weights", "there are no weights in"),
-        ("other", "", f"put {ONE_FILE} there"),
+        (ONE_FILE, "no weights", f"{ONE_FILE} is not whole: copy it again"),
+        (ONE_FILE, "", f"{ONE_FILE} is not whole: copy it again"),
+        ("other", "", f"there are no weights in .*: put {ONE_FILE} there"),
+        ("pytorch_model.bin", "", "is not read: load it and save_pretrained it anew"),
         (INDEX, "{", "is no index of weights"),
         (INDEX, "[]", "is no index of weights"),
         (INDEX, '{"weight_map": {"a": "../b"}}', "no file beside it"),
