@@ -25,11 +25,13 @@ class CheckModelCommand:
 
     source: Path
     """A trainer's settings, in TOML."""
+    times: bool = False
+    """Measure the blocks, and say the best cut."""
 
     def run(self, begun_s: float) -> int:
         """Check with torch, which only this command and nodes load."""
         checking = importlib.import_module("p2pswarm.roles.model_checking")
-        code: int = checking.main(self.source, begun_s)
+        code: int = checking.main(self.source, begun_s, times=self.times)
         return code
 
 
@@ -40,7 +42,12 @@ def add(commands: Commands) -> None:
     )
     parser.set_defaults(read=_read)
     parser.add_argument("source", type=Path, metavar="FILE.toml", help="a trainer's settings")
+    parser.add_argument(
+        "--times",
+        action="store_true",
+        help="measure each block on this processor, one at a time, and say the best run.cut",
+    )
 
 
 def _read(flags: argparse.Namespace) -> CheckModelCommand:
-    return CheckModelCommand(flags.source)
+    return CheckModelCommand(flags.source, flags.times)

@@ -67,7 +67,7 @@ def library_config(model: ModelConfig) -> Any:
         )
     try:
         config = library().AutoConfig.for_model(kind, **values)
-    except FAILURES as error:
+    except (*FAILURES, _config_error()) as error:
         raise Unusable(
             f"the config of {kind} is refused by {requirement()}: {_line(error)}"
         ) from error
@@ -79,6 +79,13 @@ def library_config(model: ModelConfig) -> Any:
     if model.dtype == "float64":
         config._experts_implementation = "eager"  # noqa: SLF001  the fast one has no float64
     return config
+
+
+def _config_error() -> type[Exception]:
+    """What the library raises for sizes that do not go together: an Exception of no kind."""
+    errors = importlib.import_module("huggingface_hub.errors")  # comes with the library
+    found: type[Exception] = errors.StrictDataclassError
+    return found
 
 
 @lru_cache(maxsize=WHOLE_KEPT)

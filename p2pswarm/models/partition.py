@@ -31,11 +31,11 @@ def stage_blocks(run: RunConfig, stage: int) -> range:
             f"run.cut has {sum(run.cut)} blocks, and the family {run.model.family!r} makes "
             f"{len(costs)}: the numbers have to add up to that"
         )
-    borders = [0, *accumulate(run.cut)] if run.cut else _cut(costs, run.stages)
+    borders = [0, *accumulate(run.cut)] if run.cut else cheapest_cut(costs, run.stages)
     return range(borders[stage], borders[stage + 1])
 
 
-def _cut(costs: Sequence[float], stages: int) -> list[int]:
+def cheapest_cut(costs: Sequence[float], stages: int) -> list[int]:
     """The borders of the cut whose costliest part is cheapest; of equal cuts the first."""
     count = len(costs)
     sums = [0.0]

@@ -112,5 +112,5 @@ def _narrow(config: dict[str, Any]) -> dict[str, Any]:
     }
     heads, groups = config.get("num_attention_heads"), config.get("num_key_value_heads")
     if isinstance(groups, int):
-        narrow["num_key_value_heads"] = HEADS if groups == heads else min(groups, 2)
+        narrow["num_key_value_heads"] = min(groups, HEADS if groups == heads else 2)
     return config | narrow

@@ -97,6 +97,7 @@ def test_a_manifest_names_no_folder_of_ours(tmp_path, model):
         ("{}" + " " * CONFIG_BYTES_MAX, "it is no config of a model"),
         (CONFIG | {"auto_map": {"AutoConfig": "x"}}, "no code is fetched: take auto_map out"),
         (CONFIG | {"vocab_size": 255}, "no room for the 256 of text as bytes"),
+        (CONFIG | {"hidden_size": 18, "num_attention_heads": 4}, "the config of llama is refused"),
         (CONFIG | {"model_type": "bert"}, "is no model|is no causal|cannot be cut"),
     ],
 )
