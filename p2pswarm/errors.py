@@ -125,3 +125,8 @@ class BadCheckpoint(Unusable):
 
 class OtherCheckpoint(Unusable):
     """A checkpoint is of another run, model, text or program: name the right one."""
+
+
+def one_line(error: BaseException, chars_max: int | None = None) -> str:
+    """What an error of others' code says, as a part of one of our lines; never empty."""
+    return " ".join(str(error).split())[:chars_max] or type(error).__name__

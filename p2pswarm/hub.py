@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from p2pswarm.errors import Unusable
+from p2pswarm.errors import Unusable, one_line
 from p2pswarm.limits import COMMIT, hub_name
 
 LIBRARY = "huggingface_hub"
@@ -216,16 +216,13 @@ def asking(what: str, file: str, instead: str) -> Iterator[None]:
     except errors.HfHubHTTPError as error:
         passing = error.response.status_code in PASSING
         raise (HubSilent if passing else Unusable)(
-            f"{what}: {_place()} does not give {file} ({_reason(error)}): {instead}"
+            f"{what}: {_place()} does not give {file} "
+            f"({one_line(error, REASON_CHARS_MAX)}): {instead}"
         ) from error
     except (errors.HTTPError, errors.HFValidationError, errors.XetDownloadError, OSError) as error:
         raise HubSilent(
-            f"{what}: {_place()} cannot be reached ({_reason(error)}): {instead}"
+            f"{what}: {_place()} cannot be reached ({one_line(error, REASON_CHARS_MAX)}): {instead}"
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:REASON_CHARS_MAX] or type(error).__name__
 
 
 def _metadata(name: str, revision: str, file: str) -> Any:

@@ -25,7 +25,7 @@ from p2pswarm.config import (
     RunConfig,
     ServeConfig,
 )
-from p2pswarm.errors import BadMessage, Unusable
+from p2pswarm.errors import BadMessage, Unusable, one_line
 from p2pswarm.limits import (
     BYTES,
     TRAIN,
@@ -87,7 +87,7 @@ def read_table(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise Unusable(f"{path}: not TOML: not UTF-8 at byte {error.start}") from error
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
-        what = _one_line(error)
+        what = one_line(error)
         if what.startswith(TWICE):
             what = f"something stands there twice: {what}"
         raise Unusable(f"{path}: not TOML: {what}") from error
@@ -116,7 +116,7 @@ def run_from_json(data: bytes, version: int = RUN_VERSION) -> RunConfig:
     try:
         whole = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise BadMessage(f"a manifest that is not JSON: {_one_line(error)}") from error
+        raise BadMessage(f"a manifest that is not JSON: {one_line(error)}") from error
     if not isinstance(whole, dict) or "version" not in whole:
         raise BadMessage("a manifest without a version")
     found = whole["version"]
@@ -321,7 +321,3 @@ def _show(value: object) -> str:
         return "a table"
     text = json.dumps(value, default=str)
     return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

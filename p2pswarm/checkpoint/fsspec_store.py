@@ -14,8 +14,9 @@ from typing import Any
 
 import fsspec  # type: ignore[import-untyped]
 
-from p2pswarm.errors import Unusable
+from p2pswarm.errors import Unusable, one_line
 
+REASON_CHARS_MAX = 200  # of what a store's library says: some print a whole answer
 BLOCK_BYTES = 8 << 20  # one call of an upload; S3 takes 5 MiB or more
 BLOCKS_MAX = 9_000  # S3 takes 10,000 in an upload
 
@@ -140,5 +141,4 @@ def _as_os_error() -> Iterator[None]:
     except OSError:
         raise
     except Exception as error:  # each library has a tree of errors of its own
-        brief = " ".join(str(error).split())[:200] or type(error).__name__
-        raise OSError(0, brief) from error
+        raise OSError(0, one_line(error, REASON_CHARS_MAX)) from error

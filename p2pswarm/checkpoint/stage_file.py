@@ -17,12 +17,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from p2pswarm.errors import BadCheckpoint
+from p2pswarm.errors import BadCheckpoint, one_line
 from p2pswarm.tensors.flat_layout import ITEM_BYTES, STATE_TENSORS, FlatLayout, Shape, flat_layout
 
 KINDS = ("", "exp_avg.", "exp_avg_sq.", "average.")
 """What stands before a parameter's name: nothing for weights, torch's names for moments; the last
 for an average of the weights, if the run has one."""
+REASON_CHARS_MAX = 60  # of what JSON says, beside the file's name
 DTYPE_NAMES = {"bfloat16": "BF16", "float32": "F32", "float64": "F64"}
 DTYPES_BY_NAME = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 LENGTH_BYTES = 8  # the header's length, a little-endian u64
@@ -165,7 +166,9 @@ def tensors_in(header: bytes, size: int) -> dict[str, TensorInFile]:
         entries.pop("__metadata__", None)
         tensors = {name: _tensor(entry, len(header)) for name, entry in entries.items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise BadCheckpoint(f"a stage's file with a broken header: {_brief(error)}") from error
+        raise BadCheckpoint(
+            f"a stage's file with a broken header: {one_line(error, REASON_CHARS_MAX)}"
+        ) from error
     end = len(header)
     for tensor in sorted(tensors.values(), key=lambda t: (t.offset, t.nbytes)):
         if tensor.offset != end:
@@ -210,7 +213,3 @@ def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) != len(pairs):
         raise ValueError("a name twice")
     return values
-
-
-def _brief(error: Exception) -> str:
-    return " ".join(str(error).split())[:60] or type(error).__name__

@@ -16,8 +16,9 @@ from dataclasses import replace
 
 import torch
 
-from p2pswarm.compute.base import BackwardSpec, Key
+from p2pswarm.compute.base import Key
 from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.model_check import KEEP_ALL, SPEC, tokens_of
 from p2pswarm.compute.torch_errors import computing
 from p2pswarm.compute.torch_stage import TorchStage
 from p2pswarm.config import RunConfig
@@ -25,7 +26,6 @@ from p2pswarm.models.base import Bundle
 from p2pswarm.models.blocks import block_count
 
 TURNS = 5  # the fastest counts: what else the machine does only makes one slower
-SPEC = BackwardSpec(counting=True, returning=True)
 
 
 @computing()
@@ -35,14 +35,12 @@ def block_times_s(
     """Forward and backward of one microbatch, of each block."""
     count = block_count(run.model)
     alone = replace(run, stages=count, cut=(1,) * count, start="random")
-    shape = run.batch.rows, run.model.sequence_length + 1
-    luck = torch.Generator().manual_seed(run.seed)
-    tokens_BS = torch.randint(run.model.vocabulary, shape, generator=luck)
+    tokens_BS = tokens_of(run)
     times_s, given = [], Bundle()
     for number in range(count):
         flat = FlatParameters(alone, range(number, number + 1), device)
         flat.draw()
-        stage = TorchStage(alone, number, flat, graphs=1 << 62)
+        stage = TorchStage(alone, number, flat, KEEP_ALL)
         took_s = []
         for turn in range(1 + TURNS):  # the first one takes memory, and compiles
             begun_s = clock()

@@ -149,7 +149,8 @@ def check_blocks(run: RunConfig) -> ModelCheck:
     return ModelCheck(run.stages, names, worst, "")
 
 
-def _tokens(run: RunConfig) -> Tensor:
+def tokens_of(run: RunConfig) -> Tensor:
+    """Tokens by chance for one microbatch; with documents apart, each row has the end of one."""
     generator = torch.Generator().manual_seed(run.seed)
     shape = run.batch.rows, run.model.sequence_length + 1
     tokens_BS = torch.randint(0, run.model.vocabulary, shape, generator=generator)
@@ -161,7 +162,7 @@ def _tokens(run: RunConfig) -> Tensor:
 def _blocks(run: RunConfig) -> Computed:
     """All blocks in one process, as the plain loop computes."""
     trainer = ReferenceTrainer(run)
-    loss = trainer.add(_tokens(run))
+    loss = trainer.add(tokens_of(run))
     return Computed(loss, _gradients([trainer.flat]))
 
 
@@ -179,7 +180,7 @@ def _as_a_whole(run: RunConfig) -> Computed:
 def _blocks_twice(run: RunConfig, first: Computed) -> Computed:
     """The same blocks a second time: nothing may depend on what was computed before."""
     trainer = ReferenceTrainer(run)
-    tokens_BS = _tokens(run)
+    tokens_BS = tokens_of(run)
     before = _buffers(trainer.flat.blocks)
     trainer.add(tokens_BS)
     _require_buffers(before, trainer.flat.blocks)
@@ -211,7 +212,7 @@ def _stages(run: RunConfig, graphs: int | GraphLimits) -> Computed:
     for flat in flats:
         flat.draw()
     stages = [TorchStage(run, n, flat, graphs) for n, flat in enumerate(flats)]
-    tokens_BS = _tokens(run)
+    tokens_BS = tokens_of(run)
     bundle: Bundle = {}
     for stage in stages[:-1]:
         bundle = stage.forward((0, 0), tokens_BS, bundle)
@@ -279,7 +280,7 @@ def _of_library(
     with torch.no_grad():
         for name, parameter in ours.items():
             theirs[name].copy_(parameter)
-    tokens_BS = _tokens(run)
+    tokens_BS = tokens_of(run)
     loss = loss_of(scores(whole, tokens_BS[:, :-1]), tokens_BS[:, 1:])
     found = torch.autograd.grad(loss, list(theirs.values()), materialize_grads=True)
     return Computed(loss.item(), dict(zip(theirs, found, strict=True)))

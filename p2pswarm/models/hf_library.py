@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from p2pswarm.config import ModelConfig
-from p2pswarm.errors import Unusable
+from p2pswarm.errors import Unusable, one_line
 from p2pswarm.models.config_text import read_config
-from p2pswarm.models.foreign_code import FAILURES
+from p2pswarm.models.foreign_code import FAILURES, LINE_CHARS_MAX
 
 LIBRARY = "transformers"
 WHOLE_KEPT = 4  # models without memory for weights; a process serves one or two
@@ -69,7 +69,7 @@ def library_config(model: ModelConfig) -> Any:
         config = library().AutoConfig.for_model(kind, **values)
     except (*FAILURES, _config_error()) as error:
         raise Unusable(
-            f"the config of {kind} is refused by {requirement()}: {_line(error)}"
+            f"the config of {kind} is refused by {requirement()}: {one_line(error, LINE_CHARS_MAX)}"
         ) from error
     if missing := [name for name in SIZES if not hasattr(config, name)]:
         raise Unusable(
@@ -116,7 +116,9 @@ def whole_model(model: ModelConfig) -> nn.Module:
         with torch.device("meta"):
             whole: nn.Module = library().AutoModelForCausalLM.from_config(config)
     except FAILURES as error:
-        raise Unusable(f"{requirement()} makes no model of this config: {_line(error)}") from error
+        raise Unusable(
+            f"{requirement()} makes no model of this config: {one_line(error, LINE_CHARS_MAX)}"
+        ) from error
     whole.was_tied = tied  # type: ignore[assignment]
     whole.is_tied = bool(model.tie)  # type: ignore[assignment]
     config.tie_word_embeddings = whole.is_tied
@@ -137,8 +139,6 @@ def refused(model: ModelConfig) -> Iterator[None]:
     try:
         yield
     except FAILURES as error:
-        raise Unusable(f"{model.family} cannot be cut: {_line(error)}") from error
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+        raise Unusable(
+            f"{model.family} cannot be cut: {one_line(error, LINE_CHARS_MAX)}"
+        ) from error

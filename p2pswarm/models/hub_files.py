@@ -16,6 +16,7 @@ from p2pswarm.errors import Unusable
 from p2pswarm.hub import HubSilent, Pinned, file_bytes, kept_file, ranged, small_file
 from p2pswarm.models.safetensors_header import (
     LENGTH_BYTES,
+    TYPES,
     StoredTensor,
     header_bytes,
     joined,
@@ -29,12 +30,6 @@ from p2pswarm.models.weight_files import (
     places_in,
 )
 
-TYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-}
 INSTEAD = (
     f"put its {ONE_FILE}, or {INDEX} and the parts that it names, into a folder, and set "
     "serve.pretrained to it (a trainer: run.model to hf:FOLDER)"

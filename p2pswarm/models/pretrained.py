@@ -91,7 +91,7 @@ def load_blocks(run: RunConfig, blocks: Sequence[nn.Module]) -> None:
         )
     places = files.places()
     targets: dict[str, list[nn.Parameter]] = {}
-    for name, parameter in _wanted(files, blocks):
+    for name, parameter in _wanted(files, places, blocks):
         targets.setdefault(name, []).append(parameter)
     for file in sorted({places[name] for name in targets}):
         names = [name for name in targets if places[name] == file]
@@ -111,7 +111,7 @@ def check_names(run: RunConfig, blocks: Sequence[nn.Module]) -> None:
             f"{files.where}: {fixed[0]} is trained otherwise than by gradients, and newcomers "
             'would lack it: run.start = "random"'
         )
-    wanted = list(_wanted(files, blocks))
+    wanted = list(_wanted(files, places, blocks))
     for file in sorted({places[name] for name, _ in wanted}):
         _require_shapes(files, file, [one for one in wanted if places[one[0]] == file])
 
@@ -123,9 +123,10 @@ def _offered(files: WeightFiles) -> str:
     return digest
 
 
-def _wanted(files: WeightFiles, blocks: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
-    """Every parameter with the name that it has in the files."""
-    places = files.places()
+def _wanted(
+    files: WeightFiles, places: dict[str, str], blocks: Sequence[nn.Module]
+) -> Iterator[tuple[str, nn.Parameter]]:
+    """Every parameter with the name that it has in the files, which are at `places`."""
     for block in blocks:
         if not isinstance(block, WholeBlock):
             raise Unusable('run.start = "pretrained" is for models of transformers: set "random"')

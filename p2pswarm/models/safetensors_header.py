@@ -15,11 +15,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 LENGTH_BYTES = 8
 HEADER_BYTES_MAX = 100_000_000  # the library's own limit
 METADATA = "__metadata__"
-ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
-"""Of the types that can be trained on, by the format's names."""
+TYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+"""Those that can be trained on, by the format's names."""
 DIMENSIONS_MAX = 16  # far more than any weight has
 
 
@@ -65,7 +72,7 @@ def _stored(name: str, entry: Any, begin: int, file_bytes: int) -> StoredTensor:
             raise ValueError(f"{name} has no dtype, shape and data_offsets")
     if not start <= stop <= file_bytes - begin or len(shape) > DIMENSIONS_MAX:
         raise ValueError(f"{name} does not lie in the file")
-    if dtype in ITEM_BYTES and stop - start != ITEM_BYTES[dtype] * math.prod(shape):
+    if dtype in TYPES and stop - start != TYPES[dtype].itemsize * math.prod(shape):
         raise ValueError(f"{name} has {stop - start} bytes, and another shape")
     return StoredTensor(dtype, tuple(shape), begin + start, begin + stop)
 

@@ -24,7 +24,7 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from p2pswarm.errors import Unusable
+from p2pswarm.errors import Unusable, one_line
 from p2pswarm.limits import OneOf
 from p2pswarm.progress.events import Event
 from p2pswarm.progress.printable import printable
@@ -109,7 +109,7 @@ def try_wandb(place: str, package: str = PACKAGE) -> None:
             f"itself: pip install --upgrade {package}"
         ) from error
     except (wandb.Error, OSError) as error:
-        raise Unusable(f"train.wandb: {one_line(error)}") from error
+        raise Unusable(f"train.wandb: {printable(one_line(error))}") from error
     if not known:
         raise Unusable(
             "train.wandb: nobody is logged in: run wandb login, or set WANDB_MODE=offline in the "
@@ -154,14 +154,14 @@ class WandbCurves:
                 row = rows.get()
             run.finish()
         except Exception as error:  # noqa: BLE001  whatever it is, it is said, and costs the curves alone
-            log.warning("wandb: no more curves are sent: %s", one_line(error))
+            log.warning("wandb: no more curves are sent: %s", printable(one_line(error)))
 
     def _begun(self) -> Any:
         """The run there; in wandb's folder alone if the service cannot be reached."""
         try:
             run = self._init({})
         except (self._wandb.Error, OSError) as error:
-            why = one_line(error)
+            why = printable(one_line(error))
             log.warning("wandb: %s; the curves stay on this machine: wandb sync sends them", why)
             self._wandb.teardown()  # its process holds the id of the run that failed
             run = self._init({"mode": "offline"})
@@ -179,11 +179,6 @@ class WandbCurves:
             config=plain_settings(self._run, "run."),
             settings=wandb.Settings(**PRIVATE, **LIMITS, **more),
         )
-
-
-def one_line(error: BaseException) -> str:
-    """What an error of wandb says, in one line."""
-    return printable(" ".join(str(error).split()) or type(error).__name__)
 
 
 def _library(package: str) -> Any:

@@ -313,7 +313,7 @@ class StageServer:
         return parts
 
     def _prepares(self, peer: object, order: Reduce | Commit, stage: int) -> Preparation:
-        """The stage that is prepared, in this session or in the one that has just ended."""
+        """The stage that is prepared, by the present membership or the one that has just ended."""
         parts = self._session or self._former
         if parts is None or order.run != self._context.run_id:
             raise NotServing("not in this run now")

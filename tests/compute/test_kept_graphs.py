@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from compute.test_torch_stage import without_memory
 from models.families import family_run
 from models.harness import Between, End, Start, run_of
 from torch import nn
@@ -318,16 +319,7 @@ def test_memory_that_fails_while_a_block_is_made_again_gives_up_the_boundaries()
     gradient = {"x": torch.randn(3, 12, 16)}
     for each in (stage, calm):
         each.forward((0, 0), tokens(GPT), {})
-    block = stage._flat.blocks[1]
-    forward, left = block.forward, [1]
-
-    def fails(value):
-        if left[0]:
-            left[0] -= 1
-            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-        return forward(value)
-
-    block.forward = fails
+    without_memory(stage._flat.blocks[1])
     for each in (stage, calm):
         each.backward((0, 0), gradient, ALL)
 

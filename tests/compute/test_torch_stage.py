@@ -221,10 +221,9 @@ def test_a_run_of_one_stage_needs_no_activation():
     assert torch.equal(flat.sum_N, plain.flat.sum_N)
 
 
-def without_memory(stage, flat, times=1):
-    """The next so many forwards of the stage's first block find no memory."""
-    block, left = flat.blocks[0], [times]
-    forward = block.forward
+def without_memory(block, times=1):
+    """The next so many forwards of a block find no memory."""
+    forward, left = block.forward, [times]
 
     def fails(value):
         if left[0]:
@@ -242,7 +241,7 @@ def test_without_memory_graphs_are_given_up_and_the_bits_stay():
         each.forward((0, 0), tokens(0), activation(0))
     held = stage._graphs.kept_bytes
 
-    without_memory(stage, flat)
+    without_memory(flat.blocks[0])
     given = stage.forward((1, 0), tokens(1), activation(1))
 
     assert equal(given, calm.forward((1, 0), tokens(1), activation(1)))
@@ -278,7 +277,7 @@ def test_a_backward_without_memory_goes_on_without_its_graph():
 
 def test_without_memory_and_graphs_it_is_refused():
     stage, flat = stage_of(config(), 1)
-    without_memory(stage, flat, times=2)
+    without_memory(flat.blocks[0], times=2)
 
     with pytest.raises(Refused, match="out of memory"):
         stage.forward((0, 0), tokens(), activation())
