@@ -1,7 +1,8 @@
 """The fastest pipelined plan that can be found in a given time, and what no plan can be under.
 
-Every number of stages that may be is annealed for a little; the best few share what is left. A
-bound is made of what all devices together can do, if nothing kept them from it.
+A few devices have few plans: all are tried. Else every number of stages that may be is annealed for
+a little; the best few share what is left. A bound is made of what all devices together can do, if
+nothing kept them from it.
 
 Units:   seconds, of the clock and of a step.
 Errors:  Unusable for a task that no plan can do.
@@ -15,10 +16,18 @@ import numpy as np
 
 from p2pswarm.errors import Unusable
 from p2pswarm.plan.annealing import RandomState
+from p2pswarm.plan.every_plan import PLANS_MAX, fastest_draft, plan_count
 from p2pswarm.plan.fleet import DeviceFleet, WireCodec, WorkLoad
 from p2pswarm.plan.network import Floats, Ints
 from p2pswarm.plan.pipelined import StepCost, needs_of, step_cost
-from p2pswarm.plan.pipelined_annealing import PENALTY_S, Draft, Needs, anneal_pipelined
+from p2pswarm.plan.pipelined_annealing import (
+    PENALTY_S,
+    Draft,
+    Needs,
+    anneal_pipelined,
+    parts_of,
+    step_s,
+)
 
 Clock = Callable[[], float]
 
@@ -28,6 +37,18 @@ FINALISTS = 3
 TRIAL_MOVES = 2_000  # that measure the machine's speed
 HOT, COLD, MEANS = 0.2, 1e-3, 0.5
 WARM = 0.02
+ROUNDING = 1e-9  # what two reckonings of one plan may differ by
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEffort:
+    """How hard to search."""
+
+    seconds: float
+    seed: int
+    clock: Clock
+    plans_max: int = PLANS_MAX
+    """If there are no more plans than this, all are tried."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +70,11 @@ class PipelinedPlan:
         """The time of a step."""
         return self.cost.seconds
 
+    @property
+    def proven(self) -> bool:
+        """Whether no plan takes less."""
+        return self.seconds <= self.lower_bound_s * (1 + ROUNDING)
+
 
 @dataclass(slots=True, eq=False)
 class _Contender:
@@ -63,47 +89,61 @@ def search_pipelined(
     fleet: DeviceFleet,
     loads: Sequence[WorkLoad],
     stages: Sequence[int | Draft],
-    limit_s: float,
-    seed: int,
-    clock: Clock,
+    effort: PlanEffort,
 ) -> PipelinedPlan:
-    """Search for `limit_s`; `loads` differ in their codec, `stages` are the numbers to try.
+    """Search for the time given, or less, if few plans are possible.
 
-    A draft among them, one at most, is a plan that is there already: what is found is no worse
-    than it is with the first load.
+    `loads` differ in their codec, `stages` are the numbers to try. A draft among them, one at
+    most, is a plan that is there already: what is found is no worse than it is with the first load.
     """
-    if not limit_s > 0:
-        raise Unusable(f"a search of {limit_s:g} s finds nothing: give it a second at least")
+    if not effort.seconds > 0:
+        raise Unusable(f"a search of {effort.seconds:g} s finds nothing: give it a second at least")
     known = [each for each in stages if isinstance(each, Draft)]
     counts = [each for each in stages if not isinstance(each, Draft)]
     possible = _possible(fleet, loads[0], counts)
-    annealing = _Drafts(fleet, seed)
-    tried = [_Contender(load, annealing.first(load, count)) for count in possible for load in loads]
-    tried = [*(_Contender(loads[0], draft) for draft in known), *tried]
-    annealing.run(tried[0], 1, HOT)  # compiles
+    drafts = _Drafts(fleet, effort.seed)
+    plans = len(loads) * _plan_count(fleet, loads[0], possible)
+    if plans <= effort.plans_max:
+        tried = [drafts.known(loads[0], draft) for draft in known]
+        tried += [drafts.fastest(load, possible) for load in loads]
+        best = min(tried, key=_seconds)
+        _refuse_unfit(best)
+        return _finished(fleet, best, math.inf, plans)
+    tried = [_Contender(loads[0], draft) for draft in known]
+    tried += [_Contender(load, drafts.first(load, n)) for n in possible for load in loads]
+    best = _annealed(drafts, tried, effort)
+    _refuse_unfit(best)
+    bound_s = min(step_bound_s(fleet, each.load, _count(each.draft)) for each in tried)
+    return _finished(fleet, best, bound_s, drafts.moves)
+
+
+def _annealed(drafts: "_Drafts", tried: list[_Contender], effort: PlanEffort) -> _Contender:
+    """The fastest that is found in the time: all a little, then the best few."""
+    limit_s, clock = effort.seconds, effort.clock
+    drafts.run(tried[0], 1, HOT)  # compiles
     begun_s = clock()
-    annealing.run(tried[0], TRIAL_MOVES, HOT)
+    drafts.run(tried[0], TRIAL_MOVES, HOT)
     each_s = max((clock() - begun_s) / TRIAL_MOVES, 1e-8)
     ends_s = begun_s + limit_s
     moves = max(TRIAL_MOVES, int(FIRST_SHARE * limit_s / each_s / len(tried)))
     for candidate in tried:
         if candidate is tried[0] or clock() + moves * each_s < ends_s:
-            annealing.run(candidate, moves, HOT)
-    tried.sort(key=lambda each: each.seconds)
-    best = tried[:FINALISTS]
+            drafts.run(candidate, moves, HOT)
+    best = sorted(tried, key=_seconds)[:FINALISTS]
     moves = max(TRIAL_MOVES, int((1 - FIRST_SHARE) * limit_s / each_s / 6))
     turn = 0
     while clock() + moves * each_s < ends_s:
-        annealing.run(best[turn % len(best)], moves, HOT if turn < len(best) else WARM)
+        drafts.run(best[turn % len(best)], moves, HOT if turn < len(best) else WARM)
         turn += 1
-    best.sort(key=lambda each: each.seconds)
-    if best[0].seconds >= PENALTY_S:
+    return min(best, key=_seconds)
+
+
+def _refuse_unfit(best: _Contender) -> None:
+    if best.seconds >= PENALTY_S:
         raise Unusable(
             "no cut was found whose stages fit the memory of the devices that serve them: allow "
             "more stages, or name devices with more memory"
         )
-    bound_s = min(step_bound_s(fleet, each.load, _count(each.draft)) for each in tried)
-    return _finished(fleet, best[0], bound_s, annealing.moves)
 
 
 def step_bound_s(fleet: DeviceFleet, load: WorkLoad, stages: int) -> float:
@@ -132,23 +172,26 @@ def step_bound_s(fleet: DeviceFleet, load: WorkLoad, stages: int) -> float:
 
 
 def one_more(
-    fleet: DeviceFleet, plan: PipelinedPlan, load: WorkLoad, limit_s: float, seed: int, clock: Clock
+    fleet: DeviceFleet, plan: PipelinedPlan, load: WorkLoad, effort: PlanEffort
 ) -> list[tuple[str, float]]:
     """For each kind of device, the step's time with one more of it, at most; the best first."""
-    kinds = sorted(set(fleet.kinds))
+    kinds, stages = sorted(set(fleet.kinds)), [len(plan.stages)]
     gains = []
     for kind in kinds:
         larger = fleet.with_one_more(fleet.kinds.index(kind))
-        annealing = _Drafts(larger, seed)
+        annealing = _Drafts(larger, effort.seed)
+        if _plan_count(larger, load, stages) <= effort.plans_max:
+            gains.append((kind, min(annealing.fastest(load, stages).seconds, plan.seconds)))
+            continue
         stage_n = np.append(_stage_n(plan, len(fleet.names)), -1)
         least = math.inf
         for stage in range(len(plan.stages)):
             stage_n[-1] = stage
             draft = Draft(stage_n.copy(), np.array(plan.borders))
             candidate = _Contender(load, draft)
-            begun_s = clock()
+            begun_s = effort.clock()
             moves = TRIAL_MOVES
-            while clock() - begun_s < limit_s / len(kinds) / len(plan.stages):
+            while effort.clock() - begun_s < effort.seconds / len(kinds) / len(plan.stages):
                 annealing.run(candidate, moves, WARM)
             annealing.run(candidate, moves, WARM)
             least = min(least, step_cost(larger, load, candidate.draft).seconds)
@@ -178,6 +221,16 @@ class _Drafts:
             cut = int(np.searchsorted(sums, stage / stages)) + 1
             borders.append(min(max(cut, borders[-1] + 1), blocks - (stages - stage)))
         return Draft(stage_n, np.array([*borders, blocks], dtype=np.int64))
+
+    def known(self, load: WorkLoad, draft: Draft) -> _Contender:
+        """A plan that is there already."""
+        needs = self._needed(load)
+        return _Contender(load, draft, step_s(needs, parts_of(needs, draft), 0.0))
+
+    def fastest(self, load: WorkLoad, stages: Sequence[int]) -> _Contender:
+        """The fastest of all plans with so many stages."""
+        seconds, draft = fastest_draft(self._needed(load), stages)
+        return _Contender(load, draft, seconds)
 
     def run(self, candidate: _Contender, moves: int, hot: float) -> None:
         """Anneal a candidate; it keeps the best."""
@@ -227,6 +280,14 @@ def _finished(fleet: DeviceFleet, best: _Contender, bound_s: float, moves: int) 
 
 def _count(draft: Draft) -> int:
     return len(draft.borders_s) - 1
+
+
+def _plan_count(fleet: DeviceFleet, load: WorkLoad, stages: Sequence[int]) -> int:
+    return sum(plan_count(len(fleet.names), len(load.flops_k), count) for count in stages)
+
+
+def _seconds(contender: _Contender) -> float:
+    return contender.seconds
 
 
 def _stage_n(plan: PipelinedPlan, devices: int) -> Ints:

@@ -19,7 +19,13 @@ from p2pswarm.plan.fleet import (
 from p2pswarm.plan.network import DeviceNetwork
 from p2pswarm.plan.pipelined import connections_of, needs_of, step_cost
 from p2pswarm.plan.pipelined_annealing import PENALTY_S, Draft, parts_of, step_s
-from p2pswarm.plan.pipelined_search import loads_of, one_more, search_pipelined, step_bound_s
+from p2pswarm.plan.pipelined_search import (
+    PlanEffort,
+    loads_of,
+    one_more,
+    search_pipelined,
+    step_bound_s,
+)
 
 GIB = 2.0**30
 
@@ -48,6 +54,11 @@ def load(blocks=4, flops=1.0, **more):
         "codec": codec_of("bf16"),
     }
     return WorkLoad(**(given | more))
+
+
+def searching(seconds=1.0, seed=1):
+    """Anneal, also where so few plans are that all could be tried."""
+    return PlanEffort(seconds, seed, clock_of_ticks(), plans_max=0)
 
 
 def draft(stage_n, borders):
@@ -175,7 +186,7 @@ def test_search_finds_about_the_fastest_of_all_small_plans(data):
     if fastest_s >= PENALTY_S:
         return
 
-    found = search_pipelined(some, [work], [1, 2], 2.0, 1, clock_of_ticks())
+    found = search_pipelined(some, [work], [1, 2], searching(2.0, 1))
 
     assert found.lower_bound_s <= found.seconds
     assert found.seconds >= fastest_s * (1 - 1e-9)
@@ -196,7 +207,7 @@ def test_plan_gives_slow_devices_less_and_large_stages_to_those_who_can_hold_the
     block_gib = 1e6 * STATE_BYTES_PER_VALUE / GIB
     two = fleet([10.0, 10.0], memory_gib=[1.5 * block_gib, 3.5 * block_gib])
 
-    found = search_pipelined(two, [load()], [2], 1.0, 1, clock_of_ticks())
+    found = search_pipelined(two, [load()], [2], searching(1.0, 1))
 
     cut = dict(zip(found.stages, [b - a for a, b in pairwise(found.borders)], strict=True))
     assert cut == {(0,): 1, (1,): 3}
@@ -206,7 +217,7 @@ def test_codec_is_chosen_with_the_placement():
     narrow = fleet([100.0, 100.0], access_gbps=[0.01, 0.01])
     loads = loads_of(load(boundary_values=1e6), [codec_of("raw"), codec_of("int8")])
 
-    assert search_pipelined(narrow, loads, [2], 1.0, 1, clock_of_ticks()).codec.name == "int8"
+    assert search_pipelined(narrow, loads, [2], searching(1.0, 1)).codec.name == "int8"
 
 
 def test_device_whose_line_would_hold_all_up_is_not_used():
@@ -214,7 +225,7 @@ def test_device_whose_line_would_hold_all_up_is_not_used():
     three.network.gbps_nn[2, :2] = three.network.gbps_nn[:2, 2] = 1e-4
     work = load(averaging_bytes_per_value=4.0)
 
-    found = search_pipelined(three, [work], [1, 2], 1.0, 1, clock_of_ticks())
+    found = search_pipelined(three, [work], [1, 2], searching(1.0, 1))
 
     assert found.unused == (2,)
 
@@ -222,9 +233,9 @@ def test_device_whose_line_would_hold_all_up_is_not_used():
 def test_one_more_of_what_is_needed_brings_most():
     three = fleet([10.0, 10.0, 1.0])
     work = load(microbatches=512, values_k=np.full(4, 10.0))
-    found = search_pipelined(three, [work], [2], 1.0, 1, clock_of_ticks())
+    found = search_pipelined(three, [work], [2], searching(1.0, 1))
 
-    gains = one_more(three, found, work, 1.0, 1, clock_of_ticks())
+    gains = one_more(three, found, work, searching(1.0, 1))
 
     assert [kind for kind, _ in gains] == ["kind10", "kind1"]
     assert gains[0][1] < 0.9 * found.seconds
@@ -251,12 +262,12 @@ def test_one_more_of_what_is_needed_brings_most():
 )
 def test_task_that_no_plan_can_do_says_what_to_change(some, work, stages, says):
     with pytest.raises(Unusable, match=says):
-        search_pipelined(some, [work], stages, 1.0, 1, clock_of_ticks())
+        search_pipelined(some, [work], stages, searching(1.0, 1))
 
 
 def test_no_time_and_no_such_codec_say_so():
     with pytest.raises(Unusable, match="give it a second at least"):
-        search_pipelined(fleet([1.0]), [load()], [1], 0.0, 1, clock_of_ticks())
+        search_pipelined(fleet([1.0]), [load()], [1], searching(0.0, 1))
     with pytest.raises(Unusable, match="choose of raw, planes-zstd, bf16, int8"):
         codec_of("mp3")
 
@@ -264,12 +275,12 @@ def test_no_time_and_no_such_codec_say_so():
 def test_a_search_finds_nothing_worse_than_the_plan_that_is_known():
     devices = fleet([1.0, 2.0, 4.0, 8.0, 3.0, 5.0], access_gbps=[0.01, 1.0, 0.1, 5.0, 0.3, 2.0])
     work = load(blocks=6)
-    good = search_pipelined(devices, [work], [3], 1.0, 1, clock_of_ticks())
+    good = search_pipelined(devices, [work], [3], searching(1.0, 1))
     stage_n = np.full(6, -1)
     for stage, group in enumerate(good.stages):
         stage_n[list(group)] = stage
     known = draft(stage_n, good.borders)
 
-    again = search_pipelined(devices, [work], [known, 1, 2, 6], 1e-6, 2, clock_of_ticks())
+    again = search_pipelined(devices, [work], [known, 1, 2, 6], searching(1e-6, 2))
 
     assert again.seconds <= good.seconds
