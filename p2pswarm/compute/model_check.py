@@ -31,7 +31,7 @@ from p2pswarm.models.base import DTYPES, Bundle, loss_of
 from p2pswarm.models.blocks import block_costs, block_count, make_blocks
 from p2pswarm.models.chance import draws
 from p2pswarm.models.documents import APART, positions_of
-from p2pswarm.models.foreign_code import FAILURES, said
+from p2pswarm.models.foreign_code import foreign, is_foreign, said
 from p2pswarm.models.hf_library import library_model
 from p2pswarm.models.packages import is_place
 from p2pswarm.models.partition import stage_blocks
@@ -113,9 +113,10 @@ def _low_precision(run: RunConfig) -> str:
     """What is wrong with a small copy in the run's precision; empty if nothing is."""
     try:
         _, problem = _difference(_blocks(run), _stages(run, 0))
-    except (RuntimeError, SwarmError) as error:
-        reason = str(error).partition("\n")[0]
-        return f"it cannot be computed in {run.precision}: {reason}; set run.precision to full"
+    except (Exception, SystemExit) as error:
+        if not (isinstance(error, SwarmError) or is_foreign(error)):
+            raise
+        return f"it cannot be computed in {run.precision}: {said(error)}; set run.precision to full"
     return f"in {run.precision} {problem}" if problem else ""
 
 
@@ -138,7 +139,9 @@ def check_blocks(run: RunConfig) -> ModelCheck:
     for way in ways:
         try:
             computed = way(run, expected)
-        except (*FAILURES, Refused) as error:
+        except (Exception, SystemExit) as error:
+            if not (isinstance(error, Refused) or is_foreign(error)):
+                raise
             problem = f"it cannot be computed so: {said(error)}; {_reason(way)}"
             return ModelCheck(run.stages, names, math.inf, problem)
         tolerance = ALONE_TOLERANCE if way is _alone else TOLERANCE
@@ -168,13 +171,11 @@ def _blocks(run: RunConfig) -> Computed:
 
 def _as_a_whole(run: RunConfig) -> Computed:
     """As `_blocks`; Unusable for a model whose own code fails."""
-    try:
+    with foreign(
+        f"a small copy of the model {run.model.family} cannot be computed",
+        "; a block computes in the dtype and on the device of what it is given, which stays",
+    ):
         return _blocks(run)
-    except FAILURES as error:
-        raise Unusable(
-            f"a small copy of the model {run.model.family} cannot be computed: {said(error)}; a "
-            "block computes in the dtype and on the device of what it is given, which stays"
-        ) from error
 
 
 def _blocks_twice(run: RunConfig, first: Computed) -> Computed:
