@@ -9,17 +9,15 @@ clock's, with the device waited for.
 
 # ruff: noqa: N806  shapes are written at the end of names
 
-import argparse
 import json
 import statistics
 import time
-from pathlib import Path
 
 import torch
+from one_stage import options_of, run_of
 
 from p2pswarm.compute.base import BackwardSpec
 from p2pswarm.compute.torch_weights import torch_engine
-from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
 
 KEEP_BYTES = 1 << 34
 STEPS = 4  # microbatches of a round
@@ -28,26 +26,9 @@ ALL = BackwardSpec(counting=True, returning=False)
 
 def main() -> None:
     """Print the times, and write them."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--d-model", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--rows", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--precision", default="full", choices=["full", "bf16"])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    options = options_of(__doc__, layers=4)
     torch.set_num_threads(1)
-    model = ModelConfig(
-        d_model=options.d_model, layers=options.layers, sequence_length=options.tokens
-    )
-    run = RunConfig(
-        stages=1,
-        model=model,
-        precision=options.precision,
-        batch=BatchConfig(microbatches=1, rows=options.rows),
-    )
+    run = run_of(options)
     device = torch.device(options.device)
     tokens_BS = torch.randint(0, 256, (options.rows, options.tokens + 1))
     clock = time.process_time if device.type == "cpu" else time.perf_counter

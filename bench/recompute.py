@@ -11,15 +11,14 @@ On a CPU bytes are counted by torch's profiler and time is the processor's; on a
 allocator's and time is the clock's.
 """
 
-import argparse
 import itertools
 import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
+from one_stage import options_of, run_of
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -28,7 +27,7 @@ from p2pswarm.compute.base import BackwardSpec
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.graph_budget import GraphLimits
 from p2pswarm.compute.torch_stage import TorchStage
-from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.config import RunConfig
 from p2pswarm.models.partition import stage_blocks
 
 PLENTY = 1 << 40
@@ -123,18 +122,9 @@ def taken_cuda(work: Callable[[], object]) -> list[int]:
 
 def main() -> None:
     """Measure all ways, compare what they give, and print."""
-    options = _options()
+    options = options_of(__doc__, layers=8)
     torch.set_num_threads(1)
-    model = ModelConfig(
-        d_model=options.d_model, layers=options.layers, sequence_length=options.tokens
-    )
-    run = RunConfig(
-        stages=3,
-        cut=(1, options.layers, 1),
-        model=model,
-        precision=options.precision,
-        batch=BatchConfig(microbatches=1, rows=options.rows),
-    )
+    run = run_of(options, cut=(1, options.layers, 1))
     device = torch.device(options.device)
     cpu = device.type == "cpu"
     ways = {name: Way(run, graphs, device) for name, graphs in WAYS.items()}
@@ -191,19 +181,6 @@ def _show(
     if loop_ms:
         print(f"a plain loop over the blocks, which adds nothing up: {loop_ms:.1f} ms")
     print("the same bits" if same else "OTHER BITS")
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--d-model", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--rows", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--precision", default="full", choices=["full", "bf16"])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", type=Path)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

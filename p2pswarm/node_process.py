@@ -1,7 +1,7 @@
 """A node as a process: it joins a swarm, runs its role, and leaves when it is asked to.
 
-The module of the role is imported by name, when the node is already in the swarm. So a node that
-others join through never loads torch.
+The module of the role is imported by name, so a node that others join through never loads torch.
+What a role's settings name is read and checked before the node is in a swarm, if it can be wrong.
 
 Units:   seconds.
 Errors:  those of the stack and of the role.
@@ -17,14 +17,14 @@ import threading
 import time
 from types import FrameType, ModuleType
 
-from p2pswarm.config import NodeConfig
+from p2pswarm.config import EMULATED, NodeConfig
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.crypto.key_file import identity_from
 from p2pswarm.net.event_loop import run
 from p2pswarm.progress.printable import log_to_stderr
 from p2pswarm.roles.greeting import greeting
 from p2pswarm.roles.leave_request import LEAVE_S as GRACE_S
-from p2pswarm.roles.leave_request import LeaveRequest
+from p2pswarm.roles.leave_request import LeaveRequest, unless
 from p2pswarm.roles.output import write_line as say
 from p2pswarm.roles.stack import open_stack
 
@@ -32,6 +32,8 @@ SWITCH_S = 0.0005  # with 5 ms, bulk beside a busy Python thread ran at 0.41 GB/
 LEAVE_S = 4.5  # to leave in order; the whole process then ends within 5 s
 FAILED = 1
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
+PLAIN_DEVICES = ("auto", "cpu", EMULATED)
+"""What every torch has, or nothing of torch computes."""
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
 
 
@@ -119,19 +121,43 @@ def load_role(role: str) -> ModuleType:
     return module
 
 
+def told_early(config: NodeConfig) -> bool:
+    """Whether a role's settings may be wrong in what only its module finds.
+
+    Such a node loads its role, mostly torch, before it is in a swarm; any other one meanwhile.
+    """
+    serve = config.serve
+    serves_specially = serve.device not in PLAIN_DEVICES or serve.pretrained is not None
+    return config.role == "trainer" or (config.role == "stage" and serves_specially)
+
+
+def _prepare(config: NodeConfig, identity: Identity) -> tuple[ModuleType, object]:
+    """The module of the role, and what it makes of the settings without a network."""
+    module = load_role(config.role)
+    prepared: object = module.prepare(config, identity, say)
+    return module, prepared
+
+
 async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
-    """Join, run the role, leave."""
+    """Prepare the role, join, run it, leave."""
     shutdown = Shutdown(asyncio.get_running_loop(), config)
     shutdown.watch_signals()
     if config.leave_at_eof:
         shutdown.watch_stdin()
+    ready: tuple[ModuleType, object] | None = None
+    if told_early(config):
+        ready = await unless(shutdown.asked, asyncio.to_thread(_prepare, config, identity))
+        if ready is None:
+            return INTERRUPTED
     async with open_stack(config, identity) as node, asyncio.TaskGroup() as tasks:
         contact = node.endpoint.contact
         for line in greeting(config, contact, time.monotonic() - begun_s):
             say(line)
         watch = tasks.create_task(shutdown.watch_role())
         node.reaching.tell(say)
-        module = await asyncio.to_thread(load_role, config.role)
-        code: int = await module.run(node, shutdown.asked, say)
+        if ready is None:
+            ready = await asyncio.to_thread(_prepare, config, identity)
+        module, prepared = ready
+        code: int = await module.run(node, prepared, shutdown.asked, say)
         watch.cancel()
     return code

@@ -101,6 +101,7 @@ SHELL = frozenset(
         "roles/doctor.py",
         "roles/explain.py",
         "roles/inviting.py",
+        "roles/leave_request.py",
         "roles/malloc.py",
         "roles/output.py",
         "roles/reaching.py",

@@ -434,6 +434,22 @@ def test_train_tries_the_place_of_the_weights_before_it_begins(text, tmp_path):
         ps.train(tiny_run(), text, weights=tmp_path / "file" / "w.safetensors")
 
 
+@pytest.mark.parametrize(
+    ("model", "data", "device", "why"),
+    [
+        ({"family": "gtp"}, "text", "cpu", "no model family 'gtp' here"),
+        ({}, "gone", "cpu", "no such file or folder"),
+        ({}, "text", "cuda:99", "serve.device 'cuda:99'"),
+    ],
+)
+def test_train_says_what_is_wrong_before_it_asks_a_swarm(model, data, device, why, text):
+    """Nobody listens at the address, which would be told first if a node had begun."""
+    run = ps.Run("bad", model=model, stages=1, steps=1)
+    swarm = [] if "cuda" in device else ["127.0.0.1:1"]
+    with pytest.raises(ps.errors.Unusable, match=why):
+        ps.train(run, text if data == "text" else data, bootstrap=swarm, device=device)
+
+
 def test_train_refuses_an_unknown_kind_of_progress(text):
     with pytest.raises(ValueError, match=r"train\.progress is one of auto, live"):
         ps.train(tiny_run(), text, progress="loud")

@@ -121,9 +121,14 @@ class Node:
         return f"Node({self.contact.address})" if self._stack else "Node(not up)"
 
 
+def role_module(name: str) -> ModuleType:
+    """The module of a role; torch takes seconds."""
+    return importlib.import_module(f"p2pswarm.roles.{name}")
+
+
 async def load_role(name: str) -> ModuleType:
-    """The module of a role, imported in a thread: torch takes seconds, and links need the loop."""
-    return await asyncio.to_thread(importlib.import_module, f"p2pswarm.roles.{name}")
+    """The same, imported in a thread: links need the loop."""
+    return await asyncio.to_thread(role_module, name)
 
 
 async def leave(

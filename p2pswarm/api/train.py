@@ -4,14 +4,16 @@ Errors:  those of `Trainer`, and RunEnded when the run could not go on.
 """
 
 import asyncio
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from p2pswarm.api.node import Node
+from p2pswarm.api.node import Node, role_module
 from p2pswarm.api.run import Run
 from p2pswarm.api.server import Server
-from p2pswarm.api.trainer import RunTrainer
+from p2pswarm.api.trainer import PreparedTrainer, RunTrainer, prepared_run
+from p2pswarm.config import ServeConfig
 from p2pswarm.data.byte_text import Bytes, TrainedText
 from p2pswarm.errors import RunEnded
 from p2pswarm.net.event_loop import run as run_loop
@@ -21,6 +23,7 @@ from p2pswarm.roles.output import output, write_line
 from p2pswarm.settings import from_values
 from p2pswarm.train_config import TrainConfig
 
+MakeTrainer = Callable[[Node], RunTrainer]
 LOOPBACK = "127.0.0.1:0"  # no other machine can reach a swarm of this process alone
 
 
@@ -61,17 +64,21 @@ def train(
     if weights is not None:
         check_target(Path(weights))
     text = Bytes(data) if isinstance(data, str | Path) else data
+    if not bootstrap:
+        serve = from_values(ServeConfig, {"device": device}, "serve")
+        role_module("stage").chosen_device(serve)
+    make = functools.partial(PreparedTrainer, run=run, data=text, prepared=prepared_run(run, text))
     if bootstrap:
-        ended = run_loop(_train_with(Node(bootstrap=bootstrap), run, text, weights, progress))
+        ended = run_loop(_train_with(Node(bootstrap=bootstrap), run, make, weights, progress))
     else:
-        ended = run_loop(_train_alone(run, text, weights, device, progress))
+        ended = run_loop(_train_alone(run, make, weights, device, progress))
     if ended.failed:
         raise RunEnded(ended.reason)
     return ended
 
 
 async def _train_alone(
-    run: Run, text: TrainedText, weights: str | Path | None, device: str, progress: str
+    run: Run, make: MakeTrainer, weights: str | Path | None, device: str, progress: str
 ) -> Ended:
     """Train with the servers in this process."""
     servers = run.config.stages * run.config.min_replicas
@@ -82,23 +89,23 @@ async def _train_alone(
                 own = Node(bootstrap=bootstrap, listen=LOOPBACK)
                 server = Server(await nodes.enter_async_context(own), run=run.name, device=device)
                 tasks.create_task(server.serve())
-            return await _train_on(node, run, text, weights, progress)
+            return await _train_on(node, run, make, weights, progress)
 
 
 async def _train_with(
-    own: Node, run: Run, text: TrainedText, weights: str | Path | None, progress: str
+    own: Node, run: Run, make: MakeTrainer, weights: str | Path | None, progress: str
 ) -> Ended:
     """Train with the servers of a swarm."""
     async with own as node:
-        return await _train_on(node, run, text, weights, progress)
+        return await _train_on(node, run, make, weights, progress)
 
 
 async def _train_on(
-    node: Node, run: Run, text: TrainedText, weights: str | Path | None, progress: str
+    node: Node, run: Run, make: MakeTrainer, weights: str | Path | None, progress: str
 ) -> Ended:
     ended, written = None, None
     with output(progress, run.config.steps, f"run {run.name}") as tell:
-        async with RunTrainer(node, run, data=text) as trainer:
+        async with make(node) as trainer:
             async for event in trainer:
                 tell(event)
                 if isinstance(event, Ended):

@@ -13,12 +13,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from p2pswarm.api.event_queue import EventQueue
-from p2pswarm.api.node import Node, leave, load_role
+from p2pswarm.api.node import Node, leave, load_role, role_module
 from p2pswarm.api.run import Run
+from p2pswarm.config import NodeConfig
 from p2pswarm.data.byte_text import TrainedText, settings_of
 from p2pswarm.outfile import Written
 from p2pswarm.progress.events import Ended, Event
-from p2pswarm.roles.closed_run import closed_by_us
 from p2pswarm.roles.inviting import check_asked, invite
 from p2pswarm.settings import from_values
 from p2pswarm.train_config import TrainConfig
@@ -68,21 +68,20 @@ class RunTrainer:
         self._events = EventQueue()
         self._told = asyncio.Event()
         self._done = False
+        self._prepared: Any = None
+        """What the trainer's role has made of the settings; None: not yet."""
 
     async def __aenter__(self) -> Self:
         stack = self._node.stack
         self._role = await load_role("trainer")
-        own = dataclasses.replace(stack.config, train=self._train)
-        self._tokenizer = await asyncio.to_thread(self._role.tokenizer_of, own)
-        model = await asyncio.to_thread(self._role.checked_model, self._run, self._tokenizer)
-        self._settings = settings = await asyncio.to_thread(
-            closed_by_us,
-            dataclasses.replace(stack.config, role="trainer", run=model, train=self._train),
-        )
-        corpus = await asyncio.to_thread(self._role.read_corpus, settings, self._tokenizer)
-        text = await asyncio.to_thread(corpus.digest)
+        prepared = self._prepared
+        own = dataclasses.replace(stack.config, role="trainer", run=self._run, train=self._train)
+        if prepared is None:
+            prepared = await asyncio.to_thread(self._role.prepare, own, stack.identity, log.info)
+        self._tokenizer, corpus = prepared.tokenizer, prepared.corpus
+        self._settings = settings = dataclasses.replace(own, run=prepared.config.run)
         stack = dataclasses.replace(stack, config=settings)
-        self._entry = await self._role.enter_run(stack, text, log.info)
+        self._entry = await self._role.enter_run(stack, prepared.text, log.info)
         self._run = self._entry.identity.config  # it may be closed by another
         stack = dataclasses.replace(stack, config=dataclasses.replace(settings, run=self._run))
         self._block: AbstractAsyncContextManager[Any, bool | None] = self._role.open_trainer(
@@ -163,3 +162,19 @@ class RunTrainer:
         self._done = self._done or (isinstance(event, Ended) and not event.failed)
         self._events.put(event)
         self._told.set()
+
+
+class PreparedTrainer(RunTrainer):
+    """A trainer whose model and text were read before its node was up."""
+
+    def __init__(self, node: Node, run: Run, data: TrainedText, prepared: object) -> None:
+        """`prepared`: as `prepared_run` gave it for the same run and text."""
+        super().__init__(node, run, data=data)
+        self._prepared = prepared
+
+
+def prepared_run(run: Run, data: TrainedText) -> object:
+    """The model and the text, read and checked without a node; Unusable says what is wrong."""
+    train = from_values(TrainConfig, settings_of(data), "train")
+    config = NodeConfig(role="trainer", run=run.config, train=train)
+    return role_module("trainer").prepare_run(config, "", log.info)

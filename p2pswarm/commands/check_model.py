@@ -15,7 +15,7 @@ TEXT = (
     "Makes a small copy of the run's model and computes with it as a whole and in stages: forward, "
     "backward, a graph that is made again, and all of it twice. Says that both are identical, or "
     "which parameter differs first and what the reason may be. Nothing is started and nothing is "
-    "fetched. A node does the same before it trains or serves a model of a package."
+    "fetched. A node does the same before it trains or serves a model that is not built in."
 )
 
 

@@ -11,6 +11,7 @@ Errors:  Unusable for a model that cannot be made, cut or trained, or is too lar
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
 import dataclasses
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -28,19 +29,19 @@ from p2pswarm.compute.torch_stage import TorchStage
 from p2pswarm.config import HF, RunConfig
 from p2pswarm.errors import Refused, SwarmError, Unusable
 from p2pswarm.models.base import DTYPES, Bundle, loss_of
-from p2pswarm.models.blocks import block_costs, block_count, make_blocks
+from p2pswarm.models.blocks import block_costs
 from p2pswarm.models.chance import draws
 from p2pswarm.models.documents import APART, positions_of
-from p2pswarm.models.foreign_code import FAILURES, said
+from p2pswarm.models.foreign_code import foreign, is_foreign, said
 from p2pswarm.models.hf_library import library_model
-from p2pswarm.models.packages import is_place
 from p2pswarm.models.partition import stage_blocks
-from p2pswarm.models.shrinking import shrunken
+from p2pswarm.models.shrinking import parameter_count, shrunken
 
 CPU = torch.device("cpu")
 PARAMETERS_MAX = 100_000_000  # float64 and its gradients, a few times: some GB
 TOLERANCE = 1e-9  # of float64: sums of several gradients may round in another order
 ALONE_TOLERANCE = 1e-5  # some families sum in float32; a document that is seen makes 1e-3 and more
+BUILT_IN = "gpt"
 KEEP_ALL = 1 << 60
 SPEC = BackwardSpec(counting=True, returning=True)
 CHECKED_KEPT = 64
@@ -50,6 +51,8 @@ NOT_FINITE = (
 )
 
 Gradients = dict[str, Tensor]
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,15 +82,25 @@ class ModelCheck:
     """Which parameter differs and what the reason may be, in one line; empty if all is well."""
 
 
-def check_once(run: RunConfig) -> None:
-    """Raise Unusable if a model of a package does not compute in stages what the whole does.
+class TooLargeToCheck(Unusable):
+    """No copy of the model is small enough."""
 
-    A process checks a model once. The built-in one is checked by its tests.
+
+def check_once(run: RunConfig) -> None:
+    """Raise Unusable if a model of others does not compute in stages what the whole does.
+
+    A process checks a model once. The built-in one is checked by its tests. One that is too large
+    is not checked, and the log says so: it may be right.
     """
     name = run.model.family
-    if not (name.startswith(HF) or is_place(name)):
+    if name == BUILT_IN:
         return
-    if problem := check_stages(run).problem:
+    try:
+        problem = check_stages(run).problem
+    except TooLargeToCheck as error:
+        log.warning("the model %s is not checked in stages: %s", name, error)
+        return
+    if problem:
         raise Unusable(f"the model {name} computes wrong in stages: {problem}")
 
 
@@ -113,20 +126,19 @@ def _low_precision(run: RunConfig) -> str:
     """What is wrong with a small copy in the run's precision; empty if nothing is."""
     try:
         _, problem = _difference(_blocks(run), _stages(run, 0))
-    except (RuntimeError, SwarmError) as error:
-        reason = str(error).partition("\n")[0]
-        return f"it cannot be computed in {run.precision}: {reason}; set run.precision to full"
+    except (Exception, SystemExit) as error:
+        if not (isinstance(error, SwarmError) or is_foreign(error)):
+            raise
+        return f"it cannot be computed in {run.precision}: {said(error)}; set run.precision to full"
     return f"in {run.precision} {problem}" if problem else ""
 
 
 @lru_cache(maxsize=CHECKED_KEPT)
 def check_blocks(run: RunConfig) -> ModelCheck:
     """Compare the stages of `run` itself with the whole."""
-    with torch.device("meta"):
-        made = make_blocks(run, range(block_count(run.model)))
-    count = sum(parameter.numel() for block in made for parameter in block.parameters())
+    count = parameter_count(run)
     if count > PARAMETERS_MAX:
-        raise Unusable(
+        raise TooLargeToCheck(
             f"the model's small copy has {count:,} parameters, {PARAMETERS_MAX:,} can be checked: "
             "make its sizes settings of run.model"
         )
@@ -138,7 +150,9 @@ def check_blocks(run: RunConfig) -> ModelCheck:
     for way in ways:
         try:
             computed = way(run, expected)
-        except (*FAILURES, Refused) as error:
+        except (Exception, SystemExit) as error:
+            if not (isinstance(error, Refused) or is_foreign(error)):
+                raise
             problem = f"it cannot be computed so: {said(error)}; {_reason(way)}"
             return ModelCheck(run.stages, names, math.inf, problem)
         tolerance = ALONE_TOLERANCE if way is _alone else TOLERANCE
@@ -168,13 +182,11 @@ def _blocks(run: RunConfig) -> Computed:
 
 def _as_a_whole(run: RunConfig) -> Computed:
     """As `_blocks`; Unusable for a model whose own code fails."""
-    try:
+    with foreign(
+        f"a small copy of the model {run.model.family} cannot be computed",
+        "; a block computes in the dtype and on the device of what it is given, which stays",
+    ):
         return _blocks(run)
-    except FAILURES as error:
-        raise Unusable(
-            f"a small copy of the model {run.model.family} cannot be computed: {said(error)}; a "
-            "block computes in the dtype and on the device of what it is given, which stays"
-        ) from error
 
 
 def _blocks_twice(run: RunConfig, first: Computed) -> Computed:

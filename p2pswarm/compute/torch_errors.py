@@ -11,6 +11,7 @@ import torch
 from torch.utils.checkpoint import CheckpointError
 
 from p2pswarm.errors import Refused, Unusable
+from p2pswarm.models.foreign_code import is_foreign, said
 
 REASON_CHARS_MAX = 160  # torch's messages have pages of advice after the first line
 ALLOCATOR = "DefaultCPUAllocator"
@@ -41,6 +42,10 @@ def computing() -> Iterator[None]:
                 f"the device failed, start this node again: {first_line(error)}"
             ) from error
         raise Refused(f"torch could not compute it: {first_line(error)}") from error
+    except Exception as error:
+        if not is_foreign(error):
+            raise
+        raise Refused(f"the model's own code fails, mend it: {said(error)}") from error
 
 
 @contextmanager

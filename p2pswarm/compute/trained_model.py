@@ -26,6 +26,7 @@ from p2pswarm.models.base import LONE_KEY, bundle_of, loss_of
 from p2pswarm.models.blocks import block_count
 from p2pswarm.models.chance import run_blocks
 from p2pswarm.models.documents import APART
+from p2pswarm.models.foreign_code import foreign
 from p2pswarm.models.packages import NotTrusted, trust
 from p2pswarm.settings import run_from_json
 
@@ -74,7 +75,8 @@ class TrainedModel:
     @torch.inference_mode()
     def scores(self, tokens_BT: Tensor) -> Tensor:
         """The scores of the next token at each place; (B, T, V)."""
-        return bundle_of(run_blocks(self._blocks, tokens_BT.to(torch.int64)))[LONE_KEY]
+        with foreign(f"the model {self.run.model.family} cannot be computed"):
+            return bundle_of(run_blocks(self._blocks, tokens_BT.to(torch.int64)))[LONE_KEY]
 
     @torch.inference_mode()
     def loss(self, tokens_BS: Tensor) -> float:

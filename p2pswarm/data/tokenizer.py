@@ -13,6 +13,7 @@ import hashlib
 import importlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +22,7 @@ import numpy as np
 
 from p2pswarm.data.sources import TOKENIZER_FILE, tokenizer_file
 from p2pswarm.data.tokens import Tokens
-from p2pswarm.errors import Unusable
+from p2pswarm.errors import SwarmError, Unusable, one_line
 from p2pswarm.hub import pinned_file, small_file
 from p2pswarm.infile import read_small
 
@@ -36,6 +37,8 @@ INSTEAD = (
     f"put its {TOKENIZER_FILE} and {CONFIG_FILE} into a folder, and set train.tokenizer to that"
 )
 UNUSED = ("truncation", "padding")
+UNWRITTEN = ': name one that has a token for each byte or one for the unknown, as "train:32000"'
+LINE_CHARS_MAX = 300  # some errors hold a part of the file
 SMALL_TOKENS = 1 << 16  # below it a token fits two bytes
 HALF = "\ufffd"  # bytes that are no character (yet)
 
@@ -44,7 +47,8 @@ class Tokenizer:
     """One tokenizer, as its JSON text describes it; `end` is the token that ends a document."""
 
     def __init__(self, text: str, where: str, end: str = "") -> None:
-        try:
+        self._where = where
+        with _told(f"{where}: no tokenizer that can be read"):
             found = json.loads(text)
             assert_table(found)
             bare = {key: value for key, value in found.items() if key not in UNUSED}
@@ -52,11 +56,6 @@ class Tokenizer:
             canonical = json.dumps(bare, sort_keys=True, separators=(",", ":"))
             whole = json.dumps(dict.fromkeys(UNUSED) | bare)
             self._tokenizer = library().Tokenizer.from_str(whole)
-        except Unusable:
-            raise
-        except Exception as error:  # the library raises nothing narrower
-            reason = " ".join(str(error).split())
-            raise Unusable(f"{where}: no tokenizer that can be read: {reason}") from error
         self.digest = hashlib.sha256(canonical.encode()).hexdigest()
         self.size = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         if self.size < 1:
@@ -83,7 +82,8 @@ class Tokenizer:
     def encode(self, texts: Sequence[bytes]) -> list[Tokens]:
         """The tokens of each text, without any that its beginning or end would be marked by."""
         read = [text.decode("utf-8", "replace") for text in texts]
-        found = self._tokenizer.encode_batch_fast(read, add_special_tokens=False)
+        with _told(f"{self._where}: it cannot write the text", UNWRITTEN):
+            found = self._tokenizer.encode_batch_fast(read, add_special_tokens=False)
         return [np.array(each.ids, dtype=self.dtype) for each in found]
 
     def decode(self, tokens: Iterable[int]) -> Iterator[str]:
@@ -92,7 +92,7 @@ class Tokenizer:
         shown = ""
         for token in tokens:
             waiting.append(token)
-            text = self._tokenizer.decode(waiting, skip_special_tokens=True)
+            text = self._text(waiting)
             if text.endswith(HALF) and len(waiting) < WAITING_MAX:
                 continue
             if not text.startswith(shown):
@@ -101,13 +101,27 @@ class Tokenizer:
                 yield piece
             # the last one stays: some decoders put a space between two tokens, and none before one
             waiting = waiting[-1:]
-            shown = self._tokenizer.decode(waiting, skip_special_tokens=True)
+            shown = self._text(waiting)
         if waiting:
-            text = self._tokenizer.decode(waiting, skip_special_tokens=True)
-            yield text.removeprefix(shown)
+            yield self._text(waiting).removeprefix(shown)
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        with _told(f"{self._where}: it cannot read tokens"):
+            return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
 
 
 WAITING_MAX = 16  # tokens of which none ends a character: those bytes are no text
+
+
+@contextmanager
+def _told(what: str, remedy: str = "") -> Iterator[None]:
+    """Inside, the library is called: it raises bare Exceptions."""
+    try:
+        yield
+    except (SwarmError, AssertionError):
+        raise
+    except Exception as error:
+        raise Unusable(f"{what}: {one_line(error, LINE_CHARS_MAX)}{remedy}") from error
 
 
 def library() -> ModuleType:
@@ -177,7 +191,8 @@ def train_tokenizer(size: int, texts: Iterable[bytes]) -> Tokenizer:
         show_progress=False,
     )
     read = (text.decode("utf-8", "replace") for text in texts)
-    tokenizer.train_from_iterator(read, trainer)
+    with _told(f"train.tokenizer: {size} tokens cannot be learnt"):
+        tokenizer.train_from_iterator(read, trainer)
     return Tokenizer(tokenizer.to_str(), f"train.tokenizer: train:{size}", END)
 
 

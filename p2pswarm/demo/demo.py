@@ -39,8 +39,11 @@ from p2pswarm.progress.events import Event, Note, Started, from_line
 from p2pswarm.progress.history import RunHistory
 from p2pswarm.progress.lines import LineFormat
 from p2pswarm.progress.page import page
+from p2pswarm.roles.run_text import read_corpus
+from p2pswarm.settings import load
 
 TITLE = "p2pswarm demo"
+NOWHERE = "127.0.0.1:1"  # settings of a trainer name a node, and this one is never started
 UNUSABLE = 2  # a node's exit code for an error that its user can correct
 INTERRUPTED = 130
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
@@ -188,6 +191,7 @@ async def _interruptible(options: Options, console: Console) -> int:
 async def demo(options: Options, console: Console) -> int:
     """Run the demo to its end and write its files; returns the exit code."""
     with tempfile.TemporaryDirectory(prefix="p2pswarm-demo-") as folder:
+        check_text(options, Path(folder))
         async with demo_processes(Path(folder)) as processes:
             whole = Demo(options, console, processes)
             try:
@@ -201,6 +205,15 @@ async def demo(options: Options, console: Console) -> int:
     if lost:
         raise Unusable("; ".join(lost))
     return 0
+
+
+def check_text(options: Options, folder: Path) -> None:
+    """Raise Unusable for text that the trainer would refuse; `folder` is for a file of settings."""
+    if options.data is None:
+        return
+    settings = folder / "text.toml"
+    settings.write_text(trainer_settings(NOWHERE, options))
+    read_corpus(load(settings))
 
 
 def _write(options: Options, history: RunHistory, ready_s: float, console: Console) -> list[str]:

@@ -19,7 +19,7 @@ from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.models.base import DTYPES, Block, WholeBlock
 from p2pswarm.models.first_weights import TAG, PortableDraws
-from p2pswarm.models.foreign_code import blocks_of
+from p2pswarm.models.foreign_code import blocks_of, foreign
 from p2pswarm.models.gpt import gpt
 from p2pswarm.models.pretrained import PRETRAINED, load_blocks
 from p2pswarm.models.registry import Family, family, register
@@ -78,17 +78,22 @@ def draw_blocks(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) -> 
         load_blocks(run, blocks)
         return
     for number, block in zip(numbers, blocks, strict=True):
-        tag = f"{TAG}:{run.seed}:{number}".encode()
-        seed = int.from_bytes(hashlib.sha256(tag).digest()[:8]) % 2**63
-        if isinstance(block, Block):
-            with PortableDraws(run.seed, number, block):
-                block.draw(torch.Generator().manual_seed(seed))
-            continue
-        there = copy.deepcopy(block).cpu()
-        with PortableDraws(run.seed, number, there):
-            _reset(there, seed)
-        for parameter, drawn in zip(block.parameters(), there.parameters(), strict=True):
-            parameter.copy_(drawn)
+        with foreign(f"{_named(number, block)} cannot draw its first weights"):
+            _draw_block(run, number, block)
+
+
+def _draw_block(run: RunConfig, number: int, block: nn.Module) -> None:
+    tag = f"{TAG}:{run.seed}:{number}".encode()
+    seed = int.from_bytes(hashlib.sha256(tag).digest()[:8]) % 2**63
+    if isinstance(block, Block):
+        with PortableDraws(run.seed, number, block):
+            block.draw(torch.Generator().manual_seed(seed))
+        return
+    there = copy.deepcopy(block).cpu()
+    with PortableDraws(run.seed, number, there):
+        _reset(there, seed)
+    for parameter, drawn in zip(block.parameters(), there.parameters(), strict=True):
+        parameter.copy_(drawn)
 
 
 def _reset(block: nn.Module, seed: int) -> None:
@@ -132,9 +137,13 @@ def _cost(block: nn.Module) -> float:
     return sum(parameter.numel() for parameter in block.parameters())
 
 
+def _named(number: int, block: nn.Module) -> str:
+    return f"block {number} ({type(block).__name__})"
+
+
 def _require_trainable(number: int, block: nn.Module) -> None:
     """Raise Unusable for state that averaging would lose."""
-    what = f"block {number} ({type(block).__name__})"
+    what = _named(number, block)
     kept = block.state_dict().keys() & {name for name, _ in block.named_buffers()}
     if kept:
         raise Unusable(

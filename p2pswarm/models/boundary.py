@@ -18,7 +18,7 @@ from p2pswarm.config import RunConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.models.base import DTYPES, LONE_KEY, Bundle, Value, WholeBlock, bundle_of
 from p2pswarm.models.blocks import block_count, make_blocks
-from p2pswarm.models.foreign_code import FAILURES, said
+from p2pswarm.models.foreign_code import foreign
 from p2pswarm.models.registry import Family, family
 
 TRACES_KEPT = 4  # models whose boundaries are remembered; a process serves one or two
@@ -77,14 +77,11 @@ def _traced(build: Family, run: RunConfig) -> tuple[Boundary, ...]:
         value: Value = torch.zeros(shape, dtype=torch.int64)
         found: list[Boundary] = []
         for number, block in enumerate(blocks):
-            try:
+            what = f"block {number} ({type(block).__name__})"
+            untraced = f"{what} of family {run.model.family!r} cannot be traced on the meta device"
+            with foreign(untraced):
                 value = _trace(block, value)
-            except FAILURES as error:
-                raise Unusable(
-                    f"block {number} ({type(block).__name__}) of family {run.model.family!r} "
-                    f"cannot be traced on the meta device: {said(error)}"
-                ) from error
-            _require_value(value, f"block {number} ({type(block).__name__})", run.model.family)
+            _require_value(value, what, run.model.family)
             found.append(_boundary(value))
     _require_scores(bundle_of(value), shape, run)
     return tuple(found)

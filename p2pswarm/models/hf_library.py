@@ -8,8 +8,6 @@ Errors:  Unusable, one line with the remedy.
 
 import importlib
 import importlib.metadata
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -18,9 +16,9 @@ import torch
 from torch import nn
 
 from p2pswarm.config import ModelConfig
-from p2pswarm.errors import Unusable, one_line
+from p2pswarm.errors import Unusable
 from p2pswarm.models.config_text import read_config
-from p2pswarm.models.foreign_code import FAILURES, LINE_CHARS_MAX
+from p2pswarm.models.foreign_code import foreign
 
 LIBRARY = "transformers"
 WHOLE_KEPT = 4  # models without memory for weights; a process serves one or two
@@ -31,12 +29,13 @@ SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"
 @lru_cache(maxsize=1)
 def library() -> ModuleType:
     """The module; Unusable where it is not installed."""
-    try:
-        found = importlib.import_module(LIBRARY)
-    except ImportError as error:
-        raise Unusable(
-            f"a model of transformers needs {error.name}: pip install 'p2pswarm[hf]'"
-        ) from error
+    with foreign(f"{LIBRARY} cannot be imported"):
+        try:
+            found = importlib.import_module(LIBRARY)
+        except ImportError as error:
+            raise Unusable(
+                f"a model of transformers needs {error.name}: pip install 'p2pswarm[hf]'"
+            ) from error
     found.logging.set_verbosity_error()  # what it warns of are tokens and files, not models
     found.logging.disable_progress_bar()  # stderr is ours
     return found
@@ -65,12 +64,8 @@ def library_config(model: ModelConfig) -> Any:
             f"{kind!r} is no causal language model of {requirement()}: docs/models.md names "
             "families that work; a newer transformers may know more"
         )
-    try:
+    with foreign(f"the config of {kind} is refused by {requirement()}"):
         config = library().AutoConfig.for_model(kind, **values)
-    except (*FAILURES, _config_error()) as error:
-        raise Unusable(
-            f"the config of {kind} is refused by {requirement()}: {one_line(error, LINE_CHARS_MAX)}"
-        ) from error
     if missing := [name for name in SIZES if not hasattr(config, name)]:
         raise Unusable(
             f"{kind} cannot be cut: its config has no {missing[0]}: "
@@ -79,13 +74,6 @@ def library_config(model: ModelConfig) -> Any:
     if model.dtype == "float64":
         config._experts_implementation = "eager"  # noqa: SLF001  the fast one has no float64
     return config
-
-
-def _config_error() -> type[Exception]:
-    """What the library raises for sizes that do not go together: an Exception of no kind."""
-    errors = importlib.import_module("huggingface_hub.errors")  # comes with the library
-    found: type[Exception] = errors.StrictDataclassError
-    return found
 
 
 @lru_cache(maxsize=WHOLE_KEPT)
@@ -112,13 +100,8 @@ def whole_model(model: ModelConfig) -> nn.Module:
             "which lie on different machines: set it to false in config.json"
         )
     config.tie_word_embeddings = False
-    try:
-        with torch.device("meta"):
-            whole: nn.Module = library().AutoModelForCausalLM.from_config(config)
-    except FAILURES as error:
-        raise Unusable(
-            f"{requirement()} makes no model of this config: {one_line(error, LINE_CHARS_MAX)}"
-        ) from error
+    with foreign(f"{requirement()} makes no model of this config"), torch.device("meta"):
+        whole: nn.Module = library().AutoModelForCausalLM.from_config(config)
     whole.was_tied = tied  # type: ignore[assignment]
     whole.is_tied = bool(model.tie)  # type: ignore[assignment]
     config.tie_word_embeddings = whole.is_tied
@@ -131,14 +114,3 @@ def library_model(model: ModelConfig, dtype: torch.dtype) -> nn.Module:
     config.tie_word_embeddings = bool(model.tie)
     whole: nn.Module = library().AutoModelForCausalLM.from_config(config, dtype=dtype)
     return whole.train()
-
-
-@contextmanager
-def refused(model: ModelConfig) -> Iterator[None]:
-    """A block's code: what it raises means that this family cannot be cut."""
-    try:
-        yield
-    except FAILURES as error:
-        raise Unusable(
-            f"{model.family} cannot be cut: {one_line(error, LINE_CHARS_MAX)}"
-        ) from error

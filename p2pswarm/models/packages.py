@@ -17,7 +17,7 @@ from torch import nn
 
 from p2pswarm.config import HF, ModelConfig
 from p2pswarm.errors import Unusable
-from p2pswarm.models.foreign_code import FAILURES, said
+from p2pswarm.models.foreign_code import foreign
 
 ENTRY_POINTS = "p2pswarm.models"
 PLACE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
@@ -86,21 +86,18 @@ def function_of(family: str) -> Callable[[ModelConfig], Sequence[nn.Module]]:
     if package not in _trusted and package not in _declared():
         raise NotTrusted(package)
     module, _, name = family.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and package_of(error.name) != package:
+    with foreign(f"{family} cannot be imported"):
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except ModuleNotFoundError as error:
+            if error.name is not None and package_of(error.name) != package:
+                raise Unusable(
+                    f"{family} imports {error.name}, which is not here: install it beside {package}"
+                ) from error
             raise Unusable(
-                f"{family} imports {error.name}, which is not here: install it beside {package}"
+                f"{family}: there is no module {error.name} here: install the package {package} or "
+                "put its folder on PYTHONPATH"
             ) from error
-        raise Unusable(
-            f"{family}: there is no module {error.name} here: install the package {package} or put "
-            "its folder on PYTHONPATH"
-        ) from error
-    except FAILURES as error:
-        raise Unusable(f"{family} cannot be imported: {said(error)}") from error
-    except SyntaxError as error:
-        raise Unusable(f"{family} cannot be imported: {error}") from error
     if not callable(found):
         raise Unusable(f"{family} is no function that makes a list of blocks")
     build: Callable[[ModelConfig], Sequence[nn.Module]] = found

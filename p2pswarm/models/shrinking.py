@@ -1,7 +1,8 @@
 """A small copy of a run's model, of the same structure, to compare stages with the whole on.
 
 Widths shrink and few layers stay, one of each kind at least. A config whose widths depend on each
-other in a way that is not known here is left as wide as it is.
+other in a way that is not known here is left as wide as it is, and so is a function of the user's
+own that makes no smaller model.
 
 Errors:  Unusable for a model that cannot be made.
 """
@@ -10,15 +11,21 @@ import dataclasses
 import json
 from typing import Any
 
+import torch
+
 from p2pswarm.config import HF, ModelConfig, RunConfig
 from p2pswarm.errors import Unusable
-from p2pswarm.models.blocks import block_count
+from p2pswarm.models.blocks import block_count, make_blocks
+from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.config_text import read_config
 from p2pswarm.models.hf_cut import BY_LAYER
 
 LAYERS, ROWS, TOKENS, VOCABULARY = 4, 2, 12, 64
 STAGES_MAX = 8
 HEADS = 4
+WIDTH = 32
+BYTES = 256  # the least vocabulary of a run
+SMALL_PARAMETERS = 1_000_000  # of these a copy is not worth its risk: the check takes a second
 WIDTHS = {
     "head_dim": 8,
     "hidden_size": 32,
@@ -60,9 +67,39 @@ def shrunken(run: RunConfig) -> RunConfig:
     elif model.family.startswith(HF):
         model = _library_model(model)
     else:
-        return dataclasses.replace(run, model=model, batch=batch)
+        run = dataclasses.replace(run, model=model, batch=batch)
+        model = _own_model(run)
+        if model == run.model:
+            return run
     stages = min(block_count(model), STAGES_MAX)
     return dataclasses.replace(run, model=model, batch=batch, stages=stages, cut=())
+
+
+def _own_model(run: RunConfig) -> ModelConfig:
+    """A model of the user's own: smaller, if it is large and its function makes it so."""
+    if parameter_count(run) <= SMALL_PARAMETERS:
+        return run.model
+    model = run.model
+    few = dataclasses.replace(
+        model, layers=min(model.layers, LAYERS), vocabulary=min(model.vocabulary, BYTES)
+    )
+    narrow = dataclasses.replace(
+        few, d_model=min(model.d_model, WIDTH), heads=min(model.heads, HEADS)
+    )
+    for smaller in (narrow, few):
+        try:
+            boundaries(dataclasses.replace(run, model=smaller))
+        except Unusable:  # it needs the sizes that it has
+            continue
+        return smaller
+    return model
+
+
+def parameter_count(run: RunConfig) -> int:
+    """How many numbers the whole model has."""
+    with torch.device("meta"):
+        blocks = make_blocks(run, range(block_count(run.model)))
+    return sum(parameter.numel() for block in blocks for parameter in block.parameters())
 
 
 def _library_model(model: ModelConfig) -> ModelConfig:

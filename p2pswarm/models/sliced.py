@@ -24,6 +24,7 @@ from p2pswarm.errors import Unusable
 from p2pswarm.models.base import LONE_KEY, Bundle, Value, WholeBlock, bundle_of
 from p2pswarm.models.config_text import chances
 from p2pswarm.models.documents import APART, POSITION_KEY, beside, check_length, positions_of
+from p2pswarm.models.foreign_code import foreign, said
 from p2pswarm.models.hf_cut import (
     layers_name,
     make_constant,
@@ -32,16 +33,23 @@ from p2pswarm.models.hf_cut import (
     part,
     part_config,
 )
-from p2pswarm.models.hf_library import refused, whole_model
+from p2pswarm.models.hf_library import whole_model
+
+MADE_OTHERWISE = (AttributeError, LookupError, TypeError, ValueError)
+"""What our own lines raise when they take apart a model that is made in another way."""
 
 
 def sliced(model: ModelConfig) -> list[nn.Module]:
     """Embedding, layers and head of the model that `model.config` describes."""
     whole: Any = whole_model(model)
     end = _document_end(model, whole)
-    with refused(model):
-        count = len(getattr(whole.base_model, layers_name(whole)))
-        return [SlicedBlock(whole, number, count, end) for number in range(count + 2)]
+    uncut = f"{model.family} cannot be cut"
+    with foreign(uncut):
+        try:
+            count = len(getattr(whole.base_model, layers_name(whole)))
+            return [SlicedBlock(whole, number, count, end) for number in range(count + 2)]
+        except MADE_OTHERWISE as error:
+            raise Unusable(f"{uncut}: {said(error)}") from error
 
 
 def _document_end(model: ModelConfig, whole: Any) -> int | None:
@@ -108,8 +116,10 @@ class SlicedBlock(WholeBlock):
             made = torch.zeros(*x.shape, self._width, dtype=dtype, device=x.device)
             return beside(made.requires_grad_(), position_BT)
         if x.shape[-1] != self._width or x.dtype != dtype:
-            came = f"{x.dtype} by {x.shape[-1]}"
-            raise ValueError(f"{came} came, {dtype} by {self._width} is due")
+            raise Unusable(
+                f"{type(self.inner).__name__} cannot be cut: block {self._number} is given "
+                f"{x.dtype} by {x.shape[-1]}, {dtype} by {self._width} is due"
+            )
         if self.last:
             return x[..., :1].expand(-1, -1, self._vocabulary) * 1
         return beside(x * 1, position_BT)

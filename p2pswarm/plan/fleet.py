@@ -109,6 +109,13 @@ class WorkLoad:
     working_bytes: float = 0.0
     """Memory of a server beside its state: graphs of microbatches in flight."""
     averaging_overlaps: bool = False
+    tied_values: float = 0.0
+    """Of the tensor that the first and the last block have in common: where one stage has both, it
+    is there once."""
+
+    def whole_values(self, stages: int) -> float:
+        """The parameters of all stages together."""
+        return float(self.values_k.sum()) - (self.tied_values if stages == 1 else 0.0)
 
     @property
     def boundary_bytes(self) -> float:
@@ -134,11 +141,11 @@ class WorkLoad:
             )
         if self.fitting(fleet, stages) < stages:
             largest = float(np.sort(fleet.memory_bytes_n)[-stages])
+            state_gib = self.held_bytes_per_value * self.whole_values(stages) / 2**30
             raise Unusable(
                 f"no cut into {stages} stages fits the devices' memory: the model's state is "
-                f"{self.held_bytes_per_value * self.values_k.sum() / 2**30:.3g} GiB and the device "
-                f"number {stages} by memory has {largest / 2**30:.3g} GiB: more stages or devices "
-                "with more memory are needed"
+                f"{state_gib:.3g} GiB and the device number {stages} by memory has "
+                f"{largest / 2**30:.3g} GiB: more stages or devices with more memory are needed"
             )
 
     def fitting(self, fleet: DeviceFleet, stages: int) -> int:
@@ -149,7 +156,7 @@ class WorkLoad:
         answer may be too large for awkward blocks, never too small.
         """
         room = np.sort(fleet.memory_bytes_n)[::-1][:stages] - self.working_bytes
-        if room.sum() < self.held_bytes_per_value * self.values_k.sum():
+        if room.sum() < self.held_bytes_per_value * self.whole_values(stages):
             return 0
         smallest = self.held_bytes_per_value * float(self.values_k.min())
         return int((room >= smallest).sum())

@@ -65,6 +65,7 @@ def needs_of(fleet: DeviceFleet, load: WorkLoad) -> Needs:
         load.held_bytes_per_value,
         load.working_bytes,
         load.averaging_overlaps,
+        load.tied_values,
     )
     return Needs(
         fleet.flops_n,

@@ -36,7 +36,8 @@ class Needs(NamedTuple):
     values_k: Floats
     numbers: Floats
     """Microbatches, bytes over a boundary, microbatches a codec can do in a second, bytes of
-    averaging a value, state bytes a value, working bytes, whether averaging overlaps."""
+    averaging a value, state bytes a value, working bytes, whether averaging overlaps, values at
+    both ends that one stage of both has once."""
 
 
 class Draft(NamedTuple):
@@ -85,6 +86,8 @@ def device_rate(needs: Needs, draft: Draft, device: int, stage: int) -> float:
 def _stage(needs: Needs, draft: Draft, parts: Parts, stage: int) -> None:
     first, after = draft.borders_s[stage], draft.borders_s[stage + 1]
     values = needs.values_k[first:after].sum()
+    if len(draft.borders_s) == 2:  # noqa: PLR2004  one stage has both ends
+        values -= needs.numbers[7]
     flops = needs.flops_k[first:after].sum()
     members = np.flatnonzero(draft.stage_n == stage)
     count = len(members)

@@ -305,7 +305,7 @@ def _least_averaging_s(fleet: DeviceFleet, load: WorkLoad, stages: int) -> float
     """What averaging takes at least, if any stage has two devices: half of the smallest stage."""
     if len(fleet.names) < 2:  # noqa: PLR2004
         return 0.0
-    smallest = float(np.sort(load.values_k)[0]) if stages > 1 else float(load.values_k.sum())
+    smallest = float(np.sort(load.values_k)[0]) if stages > 1 else load.whole_values(1)
     line = float(np.sort(fleet.access_bytes_n)[-2])
     return smallest * load.averaging_bytes_per_value / line
 

@@ -7,10 +7,18 @@ Errors:  none.
 import asyncio
 from collections.abc import Callable
 
+from p2pswarm.config import NodeConfig
+from p2pswarm.crypto.identity import Identity
 from p2pswarm.roles.stack import NodeStack
 
+Say = Callable[[str], None]
 
-async def run(_stack: NodeStack, leaving: asyncio.Event, _say: Callable[[str], None]) -> int:
+
+def prepare(_config: NodeConfig, _identity: Identity, _say: Say) -> None:
+    """It needs nothing."""
+
+
+async def run(_stack: NodeStack, _prepared: None, leaving: asyncio.Event, _say: Say) -> int:
     """Stay until asked to leave."""
     await leaving.wait()
     return 0

@@ -138,6 +138,7 @@ def load_of(run: RunConfig, options: PlanOptions) -> WorkLoad:
     with torch.device("meta"):
         blocks = make_blocks(run, range(len(costs)))
     values = [sum(each.numel() for each in block.parameters()) for block in blocks]
+    once = sum({id(each): each.numel() for b in blocks for each in b.parameters()}.values())
     tokens = run.batch.rows * run.model.sequence_length
     return WorkLoad(
         microbatches=run.batch.microbatches,
@@ -149,6 +150,7 @@ def load_of(run: RunConfig, options: PlanOptions) -> WorkLoad:
         held_bytes_per_value=held_bytes_per_value(run),
         working_bytes=options.working_gib * 2.0**30,
         averaging_overlaps=options.averaging_overlaps,
+        tied_values=float(sum(values) - once),
     )
 
 

@@ -6,8 +6,10 @@ Errors:  none.
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 LEAVE_S = 3.0  # a person who pressed Ctrl-C waits; leaving after the step saves a replay
 
 
@@ -31,3 +33,14 @@ class LeaveRequest(asyncio.Event):
             yield
         finally:
             self.saving = False
+
+
+async def unless(leaving: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of `work`, or None if we are asked to leave first."""
+    async with asyncio.TaskGroup() as tasks:
+        doing = tasks.create_task(work)
+        asked = tasks.create_task(leaving.wait())
+        await asyncio.wait((doing, asked), return_when=asyncio.FIRST_COMPLETED)
+        doing.cancel()
+        asked.cancel()
+    return None if doing.cancelled() else doing.result()

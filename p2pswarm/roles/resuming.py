@@ -59,6 +59,15 @@ def saving_plan(config: CheckpointConfig, identity: Identity, corpus: bytes) -> 
     return SavingPlan(config=config, store=store, identity=identity, corpus=corpus)
 
 
+def require_target(config: CheckpointConfig, writer: str) -> None:
+    """Raise Unusable if checkpoints are to be written where nothing can be.
+
+    `writer`: the short form of our peer id.
+    """
+    if config.target:
+        require_writable(open_store(config.target, writer), writer)
+
+
 def _checkpoint(store: CheckpointStore, wanted: Wanted, say: Say) -> Checkpoint:
     with reading(store.place):
         itself = MANIFEST_NAME in store.entries()

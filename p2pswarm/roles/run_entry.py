@@ -13,12 +13,10 @@ from dataclasses import dataclass
 
 from p2pswarm.chain.memory_file import MemoryChain
 from p2pswarm.chain.record import MEMORY_BYTES, VoterId
-from p2pswarm.checkpoint.saving import on_thread
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.roles.admitted_runs import owner_of
 from p2pswarm.roles.discovery import answering, ends, learn_cards, manifests
 from p2pswarm.roles.invitation_text import invitation_of
-from p2pswarm.roles.resuming import resumed_from
 from p2pswarm.roles.run_choice import CLOCKS_DIFFER
 from p2pswarm.roles.run_folder import RunFolder, SavedRun, make_folder
 from p2pswarm.roles.run_matching import (
@@ -56,10 +54,13 @@ class RunEntry:
             self.folder.write(SavedRun(self.identity, finished=True, resumed=self.resumed))
 
 
-async def enter_run(stack: NodeStack, corpus: bytes, say: Say) -> RunEntry:
+async def enter_run(
+    stack: NodeStack, corpus: bytes, say: Say, resumed: ResumedFrom | None = None
+) -> RunEntry:
     """The run of the settings and of the text whose digest is `corpus`.
 
-    A standby waits here until somebody offers it.
+    It goes on from a checkpoint if one was `resumed`. A standby waits here until somebody offers
+    the run.
     """
     config = stack.config
     check_records(config.run)
@@ -74,7 +75,6 @@ async def enter_run(stack: NodeStack, corpus: bytes, say: Say) -> RunEntry:
         return _go_on(stack, folder, saved, corpus, say)
     if config.train.standby:
         return await _stand_by(stack, folder, corpus, say)
-    resumed = await on_thread(lambda: resumed_from(config.train.resume, config.run, corpus, say))
     origin = resumed.origin if resumed else None
     nonce, me = os.urandom(NONCE_BYTES), stack.identity.peer_id.raw
     identity = RunIdentity(config.run, corpus, nonce, me, origin)

@@ -1,4 +1,4 @@
-"""The text of a trainer's settings as its run needs it: tokenizer, vocabulary, corpus.
+"""The text of a trainer's settings as its run needs it: tokenizer and corpus. Torch is not loaded.
 
 A tokenizer that is learnt ("train:32000") is kept beside the prepared text, under a name that says
 from which text; it is learnt anew, and comes out the same, where that file is not there.
@@ -6,14 +6,11 @@ from which text; it is learnt anew, and comes out the same, where that file is n
 Errors:  Unusable, one line with the remedy.
 """
 
-import dataclasses
 import hashlib
 import re
 from pathlib import Path
 
 from p2pswarm.checkpoint.targets import open_store
-from p2pswarm.compute.bundle_spec import check_model
-from p2pswarm.compute.model_check import check_once
 from p2pswarm.config import HF, NodeConfig, RunConfig
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.document_files import load_documents
@@ -32,13 +29,10 @@ from p2pswarm.data.tokenizer import (
 )
 from p2pswarm.errors import Unusable
 from p2pswarm.limits import BYTES, trained_tokens
-from p2pswarm.models.documents import APART
-from p2pswarm.models.resolving import resolved
 from p2pswarm.outfile import write_text
 from p2pswarm.roles.cache_folder import default_cache
 from p2pswarm.train_config import TrainConfig
 
-BYTE_TOKENS = 256
 KEY_DIGITS = 16  # of a hash, in the name of a file
 KEPT = re.compile(r"tokenizer\.[0-9a-f]{16}\.json")
 KEPT_MAX = 16  # tokenizers beside checkpoints: one a run, of runs that share a target
@@ -113,54 +107,6 @@ def _of_checkpoints(target: str, size: int) -> Tokenizer | None:
     found = [Tokenizer(text.decode("utf-8", "replace"), store.place) for text in texts]
     fitting = [each for each in found if each.size == size]
     return fitting[0] if len(fitting) == 1 else None
-
-
-def checked_model(run: RunConfig, tokenizer: Tokenizer | None = None) -> RunConfig:
-    """The run with its model as the manifest names it; Unusable for one that cannot be cut."""
-    run = resolved(run if tokenizer is None else tokenised_run(run, tokenizer))
-    if tokenizer is not None and tokenizer.size > run.model.vocabulary:
-        raise Unusable(
-            f"train.tokenizer has {tokenizer.size:,} tokens and the model {run.model.vocabulary:,}:"
-            " name the tokenizer that belongs to the model, or leave run.model.vocabulary out"
-        )
-    _check_documents(run)
-    check_model(run)
-    check_once(run)
-    return run
-
-
-def _check_documents(run: RunConfig) -> None:
-    model = run.model
-    if run.batch.samples == "packed" and model.document_end < 0:
-        raise Unusable(
-            'run.batch.samples = "packed" needs a token that ends a document: set train.tokenizer '
-            'to one that has it, such as "train:32000"'
-        )
-    if model.documents != APART:
-        return
-    if model.family != "gpt" and not model.family.startswith(HF):
-        raise Unusable(
-            f'run.model.documents = "{APART}": the family {model.family!r} cannot keep documents '
-            f'apart, gpt and {HF} can: leave it out, or set it to "joined"'
-        )
-    if model.document_end < 0:
-        raise Unusable(
-            f'run.model.documents = "{APART}" needs a token that ends a document: set '
-            'train.tokenizer to one that has it, such as "train:32000"'
-        )
-
-
-def tokenised_run(run: RunConfig, tokenizer: Tokenizer) -> RunConfig:
-    """The run with what its manifest says of a tokenizer; a model that names no size gets its."""
-    model = run.model
-    vocabulary = model.vocabulary
-    if vocabulary == BYTE_TOKENS:
-        vocabulary = max(tokenizer.size, BYTE_TOKENS)
-    end = -1 if tokenizer.end is None else tokenizer.end
-    named = dataclasses.replace(
-        model, vocabulary=vocabulary, tokenizer=tokenizer.digest, document_end=end
-    )
-    return dataclasses.replace(run, model=named)
 
 
 def read_corpus(config: NodeConfig, tokenizer: Tokenizer | None = None) -> Corpus:

@@ -8,12 +8,12 @@ import asyncio
 import functools
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -28,7 +28,8 @@ from p2pswarm.compute.model_check import check_once
 from p2pswarm.compute.parameter_names import layout_of
 from p2pswarm.compute.torch_errors import computing
 from p2pswarm.compute.torch_weights import torch_engine
-from p2pswarm.config import EMULATED, NetworkConfig, RunConfig, ServeConfig
+from p2pswarm.config import EMULATED, NetworkConfig, NodeConfig, RunConfig, ServeConfig
+from p2pswarm.crypto.identity import Identity
 from p2pswarm.devices.chosen_devices import devices_of, one_device, require_dtypes
 from p2pswarm.devices.free_memory import free_bytes, graph_bytes, room_bytes
 from p2pswarm.devices.group_stage import group_engine
@@ -38,12 +39,12 @@ from p2pswarm.gossip.messages import RunStanding
 from p2pswarm.gossip.record import Activity, FigureKey, RunRole, figures
 from p2pswarm.models.packages import trust
 from p2pswarm.models.partition import stage_blocks
-from p2pswarm.models.pretrained import offer_served
+from p2pswarm.models.pretrained import offer, offer_served
 from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE
 from p2pswarm.roles.admitted_runs import run_choice
 from p2pswarm.roles.closed_run import own_refusal, run_calls
 from p2pswarm.roles.discovery import find_run, follow_run
-from p2pswarm.roles.leave_request import LeaveRequest
+from p2pswarm.roles.leave_request import LeaveRequest, unless
 from p2pswarm.roles.malloc import keep_freed_memory
 from p2pswarm.roles.run_choice import RunChoice
 from p2pswarm.roles.run_folder import RunFolder, make_folder
@@ -60,6 +61,7 @@ from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 
 MIB = 1 << 20
+COMPILED_ALONE = "serve.compiled is for one device: leave it out, or name one device"
 END_S = 0.5  # for `Leaving` to reach the trainer
 
 T = TypeVar("T")
@@ -101,11 +103,21 @@ class StageThreads:
         self.background.close()
 
 
-async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
-    """Serve run after run until asked to leave."""
-    serve = stack.config.serve
-    keep_freed_memory()
+def prepare(config: NodeConfig, identity: Identity, say: Say) -> torch.device:
+    """The device; Unusable for one that torch has not, and for weights that are not there."""
+    del identity, say
+    serve = config.serve
     device = chosen_device(serve)
+    if serve.compiled and serve.device != EMULATED and len(devices_of(serve.device)) > 1:
+        raise Unusable(COMPILED_ALONE)
+    if serve.pretrained is not None:
+        offer(serve.pretrained)
+    return device
+
+
+async def run(stack: NodeStack, device: torch.device, leaving: LeaveRequest, say: Say) -> int:
+    """Serve run after run until asked to leave."""
+    keep_freed_memory()
     choice = run_choice(stack.config, stack.identity.peer_id)
     threads = StageThreads()
     try:
@@ -152,17 +164,6 @@ def tensors_within(network: NetworkConfig, device: torch.device) -> TensorTransf
     return TensorTransfer(Budget(network.peer_mib * MIB, network.total_mib * MIB), device)
 
 
-async def unless(leaving: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
-    """The result of `work`, or None if we are asked to leave first."""
-    async with asyncio.TaskGroup() as tasks:
-        doing = tasks.create_task(work)
-        asked = tasks.create_task(leaving.wait())
-        await asyncio.wait((doing, asked), return_when=asyncio.FIRST_COMPLETED)
-        doing.cancel()
-        asked.cancel()
-    return None if doing.cancelled() else doing.result()
-
-
 def stage_server(
     stack: NodeStack,
     offer: RunOffer,
@@ -207,7 +208,7 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
     check_once(run)
     if len(devices := devices_of(serve.device)) > 1:
         if serve.compiled:
-            raise Unusable("serve.compiled is for one device: leave it out, or name one device")
+            raise Unusable(COMPILED_ALONE)
         by_block = serve.recompute == "block"
         group = DeviceGroup(devices, serve.threads, serve.packages, serve.graph_mib, by_block)
         return group_engine(run, stage, group)

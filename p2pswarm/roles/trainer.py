@@ -17,36 +17,32 @@ import torch
 
 from p2pswarm.checkpoint.saving import on_thread
 from p2pswarm.config import NodeConfig, RunConfig
+from p2pswarm.crypto.identity import Identity
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside
 from p2pswarm.errors import RunEnded, SwarmError
 from p2pswarm.gossip.messages import RunStanding
 from p2pswarm.gossip.record import Activity, FigureKey, RunRole, figures
 from p2pswarm.ids import PeerId
-from p2pswarm.outfile import Written, check_target, write_text
+from p2pswarm.outfile import Written, write_text
 from p2pswarm.progress.events import Event
-from p2pswarm.roles.closed_run import closed_by_us, run_calls, until_out
-from p2pswarm.roles.curves import recorded, try_curves
+from p2pswarm.roles.closed_run import run_calls, until_out
+from p2pswarm.roles.curves import recorded
 from p2pswarm.roles.discovery import announce, announce_end, ends, offered
 from p2pswarm.roles.first_states import proof_of
-from p2pswarm.roles.leave_request import LeaveRequest
+from p2pswarm.roles.leave_request import LeaveRequest, unless
 from p2pswarm.roles.output import output
+from p2pswarm.roles.preparing import PreparedRun, prepare_run
 from p2pswarm.roles.reporter import Reporter
 from p2pswarm.roles.resuming import saving_plan
 from p2pswarm.roles.run_balance import LatestBalance
 from p2pswarm.roles.run_entry import RunEntry, enter_run
 from p2pswarm.roles.run_members import keep_saying, run_directory, trainers_named
 from p2pswarm.roles.run_status import LatestStatus
-from p2pswarm.roles.run_text import (
-    checked_model,
-    describe,
-    keep_with_checkpoints,
-    read_corpus,
-    tokenizer_of,
-)
+from p2pswarm.roles.run_text import describe
 from p2pswarm.roles.stack import NodeStack
-from p2pswarm.roles.stage import tensors_within, unless
-from p2pswarm.roles.wandb_curves import sent, try_wandb
+from p2pswarm.roles.stage import tensors_within
+from p2pswarm.roles.wandb_curves import sent
 from p2pswarm.roles.weights_file import (
     model_size,
     state_sizes,
@@ -81,25 +77,19 @@ log = logging.getLogger(__name__)
 Say = Callable[[str], None]
 
 
-async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
+def prepare(config: NodeConfig, identity: Identity, say: Say) -> PreparedRun:
+    """What a trainer needs no swarm for; its input is wrong before its node begins."""
+    return prepare_run(config, identity.peer_id.short, say)
+
+
+async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, say: Say) -> int:
     """Train from the first step to the last, or until asked to leave."""
-    config = closed_by_us(stack.config)
-    tokenizer = await asyncio.to_thread(tokenizer_of, config)
-    checked = await asyncio.to_thread(checked_model, config.run, tokenizer)
-    config = dataclasses.replace(config, run=checked)
+    config, tokenizer, corpus = prepared.config, prepared.tokenizer, prepared.corpus
     stack = dataclasses.replace(stack, config=config)
-    if config.train.weights is not None:
-        last = weights_name(config.train.weights, config.run, config.run.steps)
-        check_target(last, model_size(config.run).file_bytes)
-    try_curves(config.train.curves)
-    await asyncio.to_thread(try_wandb, config.train.wandb)
     if config.run.emulated:
         say("run.emulated: a rehearsal; its servers compute nothing, and its weights are worthless")
-    corpus = await asyncio.to_thread(read_corpus, config, tokenizer)
     say(describe(corpus, tokenizer))
-    text = await asyncio.to_thread(corpus.digest)
-    await asyncio.to_thread(keep_with_checkpoints, config, tokenizer)
-    entry = await unless(leaving, enter_run(stack, text, say))
+    entry = await unless(leaving, enter_run(stack, prepared.text, say, prepared.resumed))
     if entry is None:
         return LEFT_EARLY
     config = dataclasses.replace(config, run=entry.identity.config)  # it may be closed by another

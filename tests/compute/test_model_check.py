@@ -1,13 +1,18 @@
 """What is found in models whose stages compute otherwise than the whole, and in good ones."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from models.families import family_run
 from models.harness import RUN, Between, End, Start, run_of
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from p2pswarm.compute.model_check import check_blocks, check_once, check_stages
 from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.errors import Unusable
+from p2pswarm.models.packages import trust
 
 MODEL = RUN.model
 
@@ -130,14 +135,84 @@ def test_a_tensor_that_is_changed_where_it_lies_is_told():
     assert "changes a tensor that it was given" in found.problem
 
 
+def too_wide():
+    return nn.Sequential(*(nn.Linear(20_000, 20_000) for _ in range(2)))
+
+
 def test_a_model_that_stays_too_large_is_refused():
-    def wide():
-        return nn.Sequential(*(nn.Linear(20_000, 20_000) for _ in range(2)))
-
     with pytest.raises(Unusable, match="can be checked"):
-        check_stages(run_of([lambda: Start(MODEL), wide, lambda: End(MODEL)]))
+        check_stages(run_of([lambda: Start(MODEL), too_wide, lambda: End(MODEL)]))
 
 
-def test_a_server_checks_models_of_packages_alone():
-    check_once(odd_run(kept))
-    assert check_blocks(odd_run(kept)).problem
+def test_one_that_is_too_large_is_trained_and_the_log_says_that_it_was_not_checked(caplog):
+    check_once(run_of([lambda: Start(MODEL), too_wide, lambda: End(MODEL)]))
+
+    assert "is not checked in stages: the model's small copy has" in caplog.text
+
+
+def test_a_model_that_a_program_registers_is_checked_before_it_is_trained_or_served():
+    run = odd_run(kept)
+
+    with pytest.raises(Unusable, match=r"the model test \d+ computes wrong in stages: .*call"):
+        check_once(run)
+    assert check_blocks(run).problem
+
+
+def test_the_built_in_model_is_checked_by_its_tests():
+    before = check_blocks.cache_info()
+
+    check_once(RunConfig())
+
+    assert check_blocks.cache_info() == before
+
+
+def noisy(_, x):
+    return x * torch.rand(())
+
+
+def silent_registered(tmp_path, monkeypatch):
+    del tmp_path, monkeypatch
+    return odd_run(noisy)
+
+
+def silent_package(tmp_path, monkeypatch):
+    (tmp_path / "silent_models.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(tmp_path)
+    trust(["silent_models"])
+    return replace(RUN, stages=2, model=replace(MODEL, family="silent_models:make"))
+
+
+def silent_library(tmp_path, monkeypatch):
+    del tmp_path, monkeypatch
+    pytest.importorskip("transformers")
+    return family_run("llama", rms_norm_eps=3e-6)
+
+
+PACKAGE = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Dropping(nn.Linear):
+    def forward(self, x):
+        return F.dropout(super().forward(x), 0.1)
+
+def make(config):
+    last = nn.Linear(8, config.vocabulary)
+    return [nn.Embedding(config.vocabulary, 8), Dropping(8, 8), last]
+"""
+
+
+@pytest.mark.parametrize("of", [silent_registered, silent_package, silent_library])
+def test_what_draws_in_silence_is_found_before_it_is_trained(of, tmp_path, monkeypatch):
+    """The library's models say in their configs what they draw, so a hook draws here."""
+    run = of(tmp_path, monkeypatch)
+
+    def draws(module, _given, made):
+        return noisy(module, made) if type(module).__name__ == "LlamaMLP" else None
+
+    with (
+        register_module_forward_hook(draws),
+        pytest.raises(Unusable, match=r"the gradient of .* differs .* by chance of its own"),
+    ):
+        check_once(run)

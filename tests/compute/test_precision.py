@@ -201,8 +201,8 @@ def test_a_model_that_cannot_be_computed_so_is_named():
     run = replace(RUN, stages=2, model=replace(MODEL, family="refusing-tests"))
 
     assert check_stages(run).problem == (
-        "it cannot be computed in bf16: expected scalar type Float but found BFloat16; "
-        "set run.precision to full"
+        "it cannot be computed in bf16: RuntimeError: expected scalar type Float but found "
+        "BFloat16 (test_precision.py, line 194); set run.precision to full"
     )
     assert check_stages(replace(run, precision="full")).problem == ""
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from models.of_ours import run_as_ours
 from torch.utils.checkpoint import CheckpointError
 
 from p2pswarm.compute.torch_errors import REASON_CHARS_MAX, computing, setting_up
@@ -39,10 +40,21 @@ def test_a_lost_device_ends_the_server():
         raise torch.AcceleratorError("CUDA error: device-side assert")
 
 
-@pytest.mark.parametrize("error", [NotServing("gone"), KeyError("ours"), Unusable("theirs")])
-def test_other_errors_pass(error):
+@pytest.mark.parametrize("error", [NotServing("gone"), Unusable("theirs")])
+def test_errors_of_ours_pass(error):
     with pytest.raises(type(error)), computing():
         raise error
+
+
+def test_a_bug_of_ours_passes():
+    with pytest.raises(KeyError, match="ours"):
+        run_as_ours("with computing(): {}['ours']", computing=computing)
+
+
+def test_what_a_models_own_code_raises_is_a_refusal_with_its_line():
+    match = r"own code fails, mend it: KeyError: 'theirs' \(test_torch_errors\.py, line \d+\)$"
+    with pytest.raises(Refused, match=match), computing():
+        raise KeyError("theirs")
 
 
 def test_a_stage_without_memory_names_what_to_set():

@@ -125,6 +125,30 @@ def test_what_is_no_tokenizer_is_one_line(tmp_path: Path, text: str, why: str):
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.parametrize("kind", ["WordLevel", "WordPiece"])
+def test_text_that_a_tokenizer_cannot_write_is_one_line(kind: str):
+    model = {"type": kind, "vocab": {"a": 0}, "unk_token": "[UNK]"}
+    model |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+    tokenizer = Tokenizer(json.dumps({"model": model}), "words.json")
+
+    with pytest.raises(Unusable, match=r"words.json: it cannot write the text: .* name one that"):
+        tokenizer.encode([b"zebra"])
+
+
+def test_an_error_of_the_text_itself_passes_through_the_library():
+    def texts():
+        yield b"some"
+        raise Unusable("line 500 has no text")
+
+    with pytest.raises(Unusable, match=r"^line 500 has no text$"):
+        train_tokenizer(300, texts())
+
+
+def test_tokens_that_cannot_be_read_are_one_line(learnt: Tokenizer):
+    with pytest.raises(Unusable, match="it cannot read tokens: "):
+        list(learnt.decode([-1]))
+
+
 def test_a_place_without_a_tokenizer_names_what_would_do(tmp_path: Path):
     with pytest.raises(Unusable, match=r'no tokenizer.json in it: .* or "train:32000"'):
         read_tokenizer(tmp_path)

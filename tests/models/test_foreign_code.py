@@ -4,11 +4,12 @@ import re
 
 import pytest
 import torch
+from models.of_ours import run_as_ours
 from torch import nn
 
 from p2pswarm.config import ModelConfig
 from p2pswarm.errors import Refused, Unusable
-from p2pswarm.models.foreign_code import LINE_CHARS_MAX, blocks_of, said
+from p2pswarm.models.foreign_code import LINE_CHARS_MAX, blocks_of, foreign, said
 
 MODEL = ModelConfig(family="odd")
 
@@ -26,6 +27,18 @@ def quitting(_config):
     raise SystemExit
 
 
+class OwnError(Exception):
+    """A class of the user's own, of no kind of Python's."""
+
+
+def own(_config):
+    raise OwnError("mine")
+
+
+def asking_ours_wrongly(_config):
+    return [nn.Linear(2, 2), ModelConfig(family="odd", layers=())["layers"]]
+
+
 def without_config():
     return []
 
@@ -33,9 +46,11 @@ def without_config():
 @pytest.mark.parametrize(
     ("build", "match"),
     [
-        (raising, r"ValueError: cannot be \(test_foreign_code.py, line 17\)"),
-        (breaking, r"KeyError: 'late' \(test_foreign_code.py, line 22\)"),
-        (quitting, r"SystemExit \(test_foreign_code.py, line 26\)"),
+        (raising, r"ValueError: cannot be \(test_foreign_code.py, line \d+\)"),
+        (breaking, r"KeyError: 'late' \(test_foreign_code.py, line \d+\)"),
+        (quitting, r"SystemExit \(test_foreign_code.py, line \d+\)"),
+        (own, r"OwnError: mine \(test_foreign_code.py, line \d+\)"),
+        (asking_ours_wrongly, r"TypeError: .*not subscriptable \(test_foreign_code.py, line \d+\)"),
         (without_config, "TypeError: .* takes 0 positional arguments"),
         (lambda _config: 5, "makes int and no list of torch modules"),
         (lambda _config: [nn.Linear(2, 2), 5], "block 1 of family 'odd' is int and no torch"),
@@ -62,3 +77,41 @@ def test_the_line_is_the_users_and_not_the_librarys():
 def test_long_messages_are_cut_and_errors_of_ours_are_lines_already():
     assert len(said(ValueError("x" * 1000))) == LINE_CHARS_MAX + len("ValueError: ")
     assert said(Refused("no room.")) == "no room"
+
+
+def test_without_a_line_of_the_user_it_is_the_librarys():
+    transformers = pytest.importorskip("transformers")
+    code = "def make(): return config.for_model('none')\nwith foreign('it'): make()"
+
+    with pytest.raises(Unusable, match=r"it: ValueError: .* \(configuration_auto\.py, line \d+\)$"):
+        run_as_ours(code, foreign=foreign, config=transformers.AutoConfig)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def bug(): raise KeyError('ours')\nwith foreign('it'): bug()",
+        "with foreign('it'): assert 0, 'ours'",
+        "def check(x): assert x, 'ours'\nwith foreign('it'): call(lambda: check(0))",
+    ],
+)
+def test_what_our_own_code_raises_stays_as_it_is(code):
+    with pytest.raises((KeyError, AssertionError), match="ours"):
+        run_as_ours(code, foreign=foreign, call=lambda work: work())
+
+
+@pytest.mark.parametrize(
+    ("code", "match"),
+    [
+        ("with foreign('it', '; mend it'): five()", "it: TypeError: .*not callable; mend it$"),
+        ("with foreign('it'): [][1]", "it: IndexError: list index out of range"),
+        ("def add(): torch.ones(2) + torch.ones(3)\nwith foreign('it'): add()", "it: RuntimeError"),
+        ("def look(): return {}['x']\nwith foreign('it'): call(look)", "it: KeyError: 'x' .test_f"),
+        ("with foreign('it'): raise Refused('no room')", "^no room$"),
+    ],
+)
+def test_what_code_of_others_raises_is_told(code, match):
+    names = {"foreign": foreign, "torch": torch, "Refused": Refused, "five": 5}
+
+    with pytest.raises((Unusable, Refused), match=match):
+        run_as_ours(code, call=lambda work: work(), **names)

@@ -3,9 +3,11 @@
 import json
 
 import pytest
+from torch import nn
 
 from p2pswarm.config import ModelConfig, RunConfig
-from p2pswarm.models.shrinking import HEADS, shrunken
+from p2pswarm.models.registry import register
+from p2pswarm.models.shrinking import HEADS, SMALL_PARAMETERS, parameter_count, shrunken
 
 LLAMA = {
     "model_type": "llama",
@@ -30,3 +32,49 @@ def test_a_copy_has_no_more_groups_than_heads(heads, groups, small):
     assert found["num_key_value_heads"] == small
     assert found["num_attention_heads"] == min(heads, HEADS)
     assert found["num_attention_heads"] % small == 0
+
+
+def own_run(make, **settings):
+    name = f"own {make.__name__}"
+    register(name)(make)
+    return RunConfig(stages=2, cut=(1, 1), model=ModelConfig(family=name, **settings))
+
+
+def by_settings(config):
+    width = config.d_model
+    layers = [nn.Linear(width, width) for _ in range(config.layers)]
+    return [nn.Embedding(config.vocabulary, width), *layers, nn.Linear(width, config.vocabulary)]
+
+
+def of_one_width(config):
+    layers = [nn.Linear(512, 512) for _ in range(config.layers)]
+    return [nn.Embedding(config.vocabulary, 512), *layers, nn.Linear(config.d_model, 50_000)]
+
+
+def of_one_size(_config):
+    return [nn.Embedding(256, 2048), nn.Linear(2048, 256)]
+
+
+def test_a_small_model_of_ones_own_stays_as_it_is():
+    run = own_run(by_settings, d_model=64)
+
+    small = shrunken(run)
+
+    assert (small.model.d_model, small.stages, small.cut) == (64, 2, (1, 1))
+
+
+def test_a_large_one_is_made_smaller_by_its_settings():
+    small = shrunken(own_run(by_settings, d_model=512, layers=12, vocabulary=50_000))
+
+    model = small.model
+    assert (model.d_model, model.layers, model.vocabulary) == (32, 4, 256)
+    assert (small.stages, small.cut) == (6, ())
+    assert parameter_count(small) < 30_000
+
+
+def test_one_that_cannot_be_made_smaller_stays_as_large():
+    run = own_run(of_one_width, d_model=512, layers=2, vocabulary=50_000)
+    fixed = own_run(of_one_size)
+
+    assert shrunken(run).model.vocabulary == 50_000
+    assert parameter_count(shrunken(fixed)) > SMALL_PARAMETERS

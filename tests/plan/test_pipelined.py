@@ -1,5 +1,6 @@
 """The pipelined step against its definition and against every plan of small fleets."""
 
+from dataclasses import asdict
 from itertools import combinations, pairwise, product
 
 import numpy as np
@@ -228,6 +229,30 @@ def test_device_whose_line_would_hold_all_up_is_not_used():
     found = search_pipelined(three, [work], [1, 2], searching(1.0, 1))
 
     assert found.unused == (2,)
+
+
+def test_one_stage_holds_and_averages_a_tied_tensor_once():
+    """Two devices of 0.05 GiB: 20 bytes a value, four million values, of which one is tied."""
+    tied = load(tied_values=1.5e6)
+    small = fleet([1.0, 1.0], memory_gib=[0.05, 0.05])
+    plan = draft([0, 0], [0, 4])
+
+    assert load().fitting(small, 1) == 0
+    assert tied.fitting(small, 1) == 1
+    assert [parts_of(needs_of(small, each), plan).stages_sx[0, 3] for each in (load(), tied)] == [
+        2.0,
+        0.0,
+    ]
+    averaging_s = [step_cost(small, each, plan).averaging_s for each in (load(), tied)]
+    assert averaging_s[1] < averaging_s[0]
+
+
+def test_several_stages_have_a_tied_tensor_at_both_ends():
+    two, plan = fleet([1.0, 1.0]), draft([0, 1], [0, 2, 4])
+
+    tied, untied = (step_cost(two, each, plan) for each in (load(tied_values=1e6), load()))
+    assert asdict(tied) == asdict(untied)
+    assert load(tied_values=1e6).whole_values(2) == 4e6
 
 
 def test_one_more_of_what_is_needed_brings_most():

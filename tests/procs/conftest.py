@@ -19,6 +19,8 @@ class Node:
     """A process and what it said."""
 
     def __init__(self, command: list[str], folder: Path, name: str) -> None:
+        self.said = ""
+        """What it wrote to stdout from when its end was waited for."""
         self._log = (folder / f"{name}.err").open("w+b")
         self.process = subprocess.Popen(
             command,
@@ -53,8 +55,15 @@ class Node:
     def end(self) -> int:
         """Wait until it is over; its exit code."""
         assert self.process.stdout is not None
-        threading.Thread(target=self.process.stdout.read, daemon=True).start()
-        return self.process.wait()
+        read = threading.Thread(target=self._read_rest, daemon=True)
+        read.start()
+        code = self.process.wait()
+        read.join()
+        return code
+
+    def _read_rest(self) -> None:
+        assert self.process.stdout is not None
+        self.said = self.process.stdout.read()
 
     @property
     def errors(self) -> str:

@@ -195,6 +195,17 @@ def test_a_tied_tensor_takes_the_memory_of_both_ends():
     )
 
     assert tied.values_k.tolist() == untied.values_k.tolist()
+    assert tied.whole_values(2) == untied.whole_values(2)
+
+
+def test_a_stage_that_has_both_ends_has_a_tied_tensor_once():
+    model = ModelConfig(tie=True)
+    untied, tied = (
+        load_of(RunConfig(model=each), PlanOptions()) for each in (ModelConfig(), model)
+    )
+
+    assert untied.whole_values(1) == untied.values_k.sum()
+    assert tied.whole_values(1) == tied.values_k.sum() - model.vocabulary * model.d_model
 
 
 @pytest.mark.parametrize(

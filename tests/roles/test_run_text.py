@@ -12,12 +12,11 @@ from p2pswarm.config import BatchConfig, CheckpointConfig, ModelConfig, NodeConf
 from p2pswarm.data.tokenizer import train_tokenizer
 from p2pswarm.errors import Unusable
 from p2pswarm.roles.run_matching import _other
+from p2pswarm.roles.run_model import checked_model, tokenised_run
 from p2pswarm.roles.run_text import (
-    checked_model,
     describe,
     keep_with_checkpoints,
     read_corpus,
-    tokenised_run,
     tokenizer_of,
 )
 from p2pswarm.settings import load, run_from_json, run_to_json
@@ -47,14 +46,6 @@ def test_the_vocabulary_follows_from_the_tokenizer(tmp_path):
     assert (run.model.tokenizer, run.model.document_end) == (tokenizer.digest, 0)
     assert run_from_json(run_to_json(run)) == run
     assert checked_model(run, tokenizer) == run
-
-
-def test_a_vocabulary_may_be_rounded_up_and_not_be_too_small():
-    tokenizer = train_tokenizer(320, [TEXT])
-
-    assert checked_model(sized(384), tokenizer).model.vocabulary == 384
-    with pytest.raises(Unusable, match=r"tokenizer has 320 tokens and the model 300: name the"):
-        checked_model(sized(300), tokenizer)
 
 
 def test_a_mixture_of_files_and_rows_has_one_tokenizer_and_one_corpus(tmp_path):
@@ -161,18 +152,6 @@ def test_a_tokenizers_folder_is_relative_to_the_settings(tmp_path):
 
     (tmp_path / "run.toml").write_text('[train]\ntokenizer = "train:32000"\n')
     assert load(tmp_path / "run.toml").train.tokenizer == "train:32000"
-
-
-def test_documents_apart_need_a_model_and_a_tokenizer_that_can():
-    apart = dataclasses.replace(SMALL, documents="apart")
-    tokenizer = train_tokenizer(320, [TEXT])
-
-    assert checked_model(RunConfig(model=apart), tokenizer).model.documents == "apart"
-    with pytest.raises(Unusable, match=r"needs a token that ends a document: .*train:32000"):
-        checked_model(RunConfig(model=apart))
-    other = dataclasses.replace(apart, family="mlp")
-    with pytest.raises(Unusable, match=r"the family 'mlp' cannot keep documents apart"):
-        checked_model(RunConfig(model=other), tokenizer)
 
 
 def test_samples_of_whole_documents_need_a_tokenizer_that_ends_them(tmp_path):

@@ -13,7 +13,7 @@ from p2pswarm.compute.reference import ReferenceTrainer
 from p2pswarm.compute.trained_model import load_model
 from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.data.tokenizer import tokenizer_beside, train_tokenizer
-from p2pswarm.roles.run_text import tokenised_run
+from p2pswarm.roles.run_model import tokenised_run
 from p2pswarm.roles.using_weights import _shown
 from p2pswarm.roles.weights_file import write_weights
 from p2pswarm.settings import run_to_json
