@@ -34,6 +34,7 @@ from transformers import AutoModelForCausalLM{and_tokenizer}
 model = AutoModelForCausalLM.from_pretrained("."){tokenizer}
 """
 AND_TOKENIZER, TOKENIZER = ", AutoTokenizer", '\ntokenizer = AutoTokenizer.from_pretrained(".")'
+OF_PROGRAM = "import YOUR_MODULE  # the one that registers the family {family!r}\n"
 OF_OURS = """\
 import p2pswarm as ps
 
@@ -90,13 +91,15 @@ def _write(model: TrainedModel, weights: Path, folder: Path, shard_mib: int) -> 
         family = run.model.family
         named = f', packages=["{package_of(family)}"]' if is_place(family) else ""
         program = OF_OURS.format(file=ONE_FILE, packages=named)
+        if not is_place(family) and family != "gpt":
+            program = OF_PROGRAM.format(family=family) + program
     if tokenizer is not None:
         _write_tokenizer(tokenizer, model, folder)
-    (folder / README).write_text(_readme(model, program))
+    (folder / README).write_text(_readme(model, program), encoding="utf-8")
 
 
 def _write_tokenizer(tokenizer: Tokenizer, model: TrainedModel, folder: Path) -> None:
-    (folder / TOKENIZER_FILE).write_text(tokenizer.text)
+    (folder / TOKENIZER_FILE).write_text(tokenizer.text, encoding="utf-8")
     about = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": model.run.model.sequence_length,

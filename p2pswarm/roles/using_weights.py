@@ -43,9 +43,11 @@ def evaluate(
     digest = tokenizer.digest if tokenizer else ""
     if digest != model.run.model.tokenizer:
         raise Unusable(
-            f"{settings}: train.tokenizer is not that of the weights: name it, or put its file "
-            "beside them"
+            f"{settings}: train.tokenizer (or train.special_tokens) is not that of the weights: "
+            "name it, or put its file beside them"
         )
+    if tokenizer:
+        tokenizer = tokenizer.ending_with(model.run.model.document_end)
     corpus = read_corpus(config, tokenizer)
     about, unit = "" if corpus.counted else "about ", "bytes"
     if tokenizer and corpus.counted:
