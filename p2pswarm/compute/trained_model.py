@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from p2pswarm.compute.flat_parameters import bare_blocks, bind, block_layout, zero_buffer
 from p2pswarm.compute.parameter_names import named_parameters
+from p2pswarm.compute.sampling import Sampling, drawn
 from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside, tokenizer_of_run
@@ -94,13 +95,22 @@ class TrainedModel:
         return Quality(tokens, total / tokens)
 
     def generate(
-        self, prompt: str, *, tokens: int = 200, temperature: float = 0.8, seed: int = 1
+        self,
+        prompt: str,
+        *,
+        tokens: int = 200,
+        temperature: float = 0.8,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 1,
     ) -> Iterator[int]:
         """The tokens that go on from `prompt`, one at a time; bytes, if it was trained on them.
 
         It ends early where the model ends the text. At temperature 0 it is always the likeliest
-        one. The model sees as many of the last tokens as a sequence had in training.
+        one; else one of the `top_k` likeliest (0: of all), and of those that have the chance
+        `top_p` together. The model sees as many of the last tokens as a sequence had in training.
         """
+        how = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
         generator = torch.Generator().manual_seed(seed)
         model = self.run.model
         seen = self._tokens_of(prompt)
@@ -110,16 +120,24 @@ class TrainedModel:
             scores_V = self.scores(recent_BT)[
                 0, -1, :known
             ].double()  # a vocabulary may be rounded up
-            seen.append(_drawn(scores_V, temperature, generator))
+            seen.append(drawn(scores_V, how, generator))
             if seen[-1] == model.document_end:
                 return
             yield seen[-1]
 
     def generate_text(
-        self, prompt: str, *, tokens: int = 200, temperature: float = 0.8, seed: int = 1
+        self,
+        prompt: str,
+        *,
+        tokens: int = 200,
+        temperature: float = 0.8,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 1,
     ) -> Iterator[str]:
-        """What goes on from `prompt`, in pieces of text."""
-        found = self.generate(prompt, tokens=tokens, temperature=temperature, seed=seed)
+        """What goes on from `prompt`, in pieces of text; as `generate`."""
+        drawing = {"temperature": temperature, "top_p": top_p}
+        found = self.generate(prompt, tokens=tokens, top_k=top_k, seed=seed, **drawing)
         if self.tokenizer is not None:
             yield from self.tokenizer.decode(found, self._tokens_of(prompt))
             return
@@ -213,12 +231,3 @@ def _fill(parameter: nn.Parameter, tensor: Tensor, where: str) -> None:
         raise Unusable(f"{where} is {list(tensor.shape)}, its model has {list(parameter.shape)}")
     with torch.no_grad():
         parameter.copy_(tensor)
-
-
-def _drawn(scores_V: Tensor, temperature: float, generator: torch.Generator) -> int:
-    if not torch.isfinite(scores_V.max()):
-        raise Unusable("the model's scores are no numbers: its weights are spoilt")
-    if temperature == 0:
-        return int(scores_V.argmax())
-    chances_V = torch.softmax((scores_V - scores_V.max()) / temperature, 0)
-    return int(torch.multinomial(chances_V, 1, generator=generator))

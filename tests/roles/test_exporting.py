@@ -195,3 +195,29 @@ def test_the_readme_of_a_registered_model_names_what_to_import(tmp_path: Path):
         "import YOUR_MODULE  # the one that registers the family 'exported'"
         in (tmp_path / "out" / "README.md").read_text()
     )
+
+
+def test_what_belongs_to_the_tokenizer_goes_along_from_the_first_model(tmp_path: Path, capsys):
+    weights = written(tokenised_run(tiny("llama"), TOKENIZER), tmp_path, TOKENIZER)
+    first = tmp_path / "first"
+    first.mkdir()
+    (first / "tokenizer.json").write_text(TOKENIZER.text)
+    (first / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}'
+    )
+    (first / "chat_template.jinja").write_text("{{ messages[0].content }}!")
+    (first / "model.safetensors").write_text("stays there")
+    export = ["export", str(weights), "--like", str(first)]
+
+    assert main([*export, str(tmp_path / "out")]) == 0
+    theirs = library().AutoTokenizer.from_pretrained(tmp_path / "out", local_files_only=True)
+    said = [{"role": "user", "content": "hello"}]
+    assert theirs.apply_chat_template(said, tokenize=False) == "hello!"
+
+    (first / "tokenizer.json").write_text(train_tokenizer(301, [b"abc"]).text)
+    assert main([*export, str(tmp_path / "other")]) == 2
+    assert "its tokenizer is not the run's" in capsys.readouterr().err
+    (first / "tokenizer.json").unlink()
+    assert main([*export, str(tmp_path / "other")]) == 2
+    assert "no tokenizer.json in it: name the first model's folder" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()

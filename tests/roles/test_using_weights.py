@@ -40,6 +40,11 @@ def settings(tmp_path: Path) -> str:
 def test_generate_goes_on_from_the_prompt(weights: str, capsys):
     assert main(["generate", weights, "Once upon", "--tokens", "30", "--seed", "3"]) == 0
     first = capsys.readouterr().out
+    assert main(["generate", weights, "Once upon", "--tokens", "30", "--top-p", "0"]) == 0
+    likeliest = capsys.readouterr().out
+    for flags in (["--top-k", "1", "--seed", "7"], ["--temperature", "0"]):
+        assert main(["generate", weights, "Once upon", "--tokens", "30", *flags]) == 0
+        assert capsys.readouterr().out == likeliest
     main(["generate", weights, "Once upon", "--tokens", "30", "--seed", "3"])
 
     assert first.startswith("Once upon")
