@@ -77,7 +77,7 @@ def write_text(path: Path, text: str) -> Written:
 
 
 def _put(place: Path, text: str) -> None:
-    place.write_text(text)
+    place.write_text(text, encoding="utf-8")
 
 
 def _itself(path: Path) -> Path:

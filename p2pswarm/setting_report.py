@@ -22,6 +22,8 @@ from p2pswarm.train_config import TrainConfig
 
 Row = tuple[str, str]
 
+FINE_TUNING_RATE_MAX = 5e-4  # published recipes have 1e-6 to 2e-4
+
 
 def check_files(config: NodeConfig) -> None:
     """Raise Unusable if a trainer's text is missing or its weights cannot be written."""
@@ -82,6 +84,8 @@ def _run_rows(run: RunConfig) -> list[Row]:
     )
     last_step = rate.decay_steps or run.steps
     last = f"{learning_rate(run, last_step):g} at step {last_step}, {rate.schedule}"
+    if run.start == "pretrained" and rate.learning_rate > FINE_TUNING_RATE_MAX:
+        last += "; so high a rate spoils pretrained weights, 2e-5 is usual"
     kind = "a rehearsal that learns nothing, " if run.emulated else ""
     computed = "" if run.precision == "full" else f", computed in {run.precision}"
     if run.weight_storage != "full":
@@ -100,11 +104,12 @@ def _train_rows(train: TrainConfig, run: RunConfig) -> list[Row]:
     total = sum(part.weight for part in train.parts)
     texts = [f"{part.data} ({part.weight / total:.2%})" for part in train.mixture]
     text = ", ".join(texts) or train.data
+    read = ", names of special tokens are read" if train.special_tokens == "tokens" else ""
     curves = [str(train.curves)] if train.curves else []
     curves += [f"wandb: {train.wandb}"] if train.wandb else []
     return [
         ("text", f"{text}{only}; {train.held_out_share:.1%} held out"),
-        ("tokens", train.tokenizer),
+        ("tokens", train.tokenizer + read),
         ("goes on from", train.resume or f"the first weights, {run.start}"),
         ("weights", f"{train.weights}, with run and step" if train.weights else "not written"),
         ("curves", " and ".join(curves) or "not written"),

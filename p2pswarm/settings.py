@@ -45,6 +45,7 @@ RUN_VERSION = 4  # rises when the meaning of a manifest, or the messages of a ru
 RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most
 RUN_TAG = b"p2pswarm-run-2:"
 RUN_ID_BYTES = 16
+SHORT = '; model = "NAME" is short for family = "NAME" in [run.model], optimizer = "NAME" for name'
 TWICE = "Cannot overwrite", "Cannot declare"  # how `tomllib` says that a key is there already
 SETTINGS_BYTES_MAX = 1 << 20  # a settings file has a page of text; anything larger is another file
 FLOAT_MAX = 1 << 1023  # larger whole numbers do not fit a float
@@ -89,7 +90,7 @@ def read_table(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
         what = one_line(error)
         if what.startswith(TWICE):
-            what = f"something stands there twice: {what}"
+            what = f"something stands there twice: {what}{SHORT}"
         raise Unusable(f"{path}: not TOML: {what}") from error
 
 

@@ -45,6 +45,9 @@ class TrainConfig:
     tokenizer: Annotated[str, Tokenizing()] = "bytes"
     """What makes tokens of the text: "bytes"; a folder with a tokenizer.json; "hf:NAME" of the hub;
     or "train:32000", as many learnt from the text (docs/data.md)."""
+    special_tokens: Annotated[str, OneOf("text", "tokens")] = "text"
+    """What the name of a special token is where a document has it, such as <|im_end|>: its letters;
+    or that token, for text that a chat template wrote (docs/data.md)."""
     cache: Path | None = None
     """A folder for what is prepared of the text; left out: p2pswarm in the user's cache folder."""
     suffixes: tuple[str, ...] = ()

@@ -28,12 +28,16 @@ class ExportCommand:
     shard_mib: int
     packages: tuple[str, ...] = ()
     """Whose code may be run: the model may be of one."""
+    like: Path | None = None
+    """The folder of the model that the run began with."""
 
     def run(self, begun_s: float) -> int:
         """Write it, and say how large it is."""
         del begun_s
         exporting = importlib.import_module("p2pswarm.roles.exporting")
-        written = exporting.export(self.weights, self.folder, self.shard_mib, self.packages)
+        written = exporting.export(
+            self.weights, self.folder, self.shard_mib, self.packages, self.like
+        )
         say(f"{self.folder}: {written:,} bytes; its README.md shows how to load it")
         return 0
 
@@ -55,8 +59,15 @@ def add(commands: Commands) -> None:
         metavar="MIB",
         help=f"no file of a model of transformers is larger; default {SHARD_MIB:,}",
     )
+    parser.add_argument(
+        "--like",
+        type=Path,
+        metavar="FOLDER",
+        help="of the model that the run began with: its chat template and the like go along",
+    )
     add_package(parser)
 
 
 def _read(flags: argparse.Namespace) -> ExportCommand:
-    return ExportCommand(flags.weights, flags.folder, flags.shard_mib, tuple(flags.package))
+    packages = tuple(flags.package)
+    return ExportCommand(flags.weights, flags.folder, flags.shard_mib, packages, flags.like)

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from p2pswarm.compute.flat_parameters import bare_blocks, bind, block_layout, zero_buffer
 from p2pswarm.compute.parameter_names import named_parameters
-from p2pswarm.config import RunConfig
+from p2pswarm.compute.sampling import Sampling, drawn
+from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.data.sources import TOKENIZER_FILE
-from p2pswarm.data.tokenizer import Tokenizer, read_tokenizer, tokenizer_beside
+from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside, tokenizer_of_run
 from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.models.base import LONE_KEY, bundle_of, loss_of
 from p2pswarm.models.blocks import block_count
@@ -96,13 +97,22 @@ class TrainedModel:
         return Quality(tokens, total / tokens)
 
     def generate(
-        self, prompt: str, *, tokens: int = 200, temperature: float = 0.8, seed: int = 1
+        self,
+        prompt: str,
+        *,
+        tokens: int = 200,
+        temperature: float = 0.8,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 1,
     ) -> Iterator[int]:
         """The tokens that go on from `prompt`, one at a time; bytes, if it was trained on them.
 
         It ends early where the model ends the text. At temperature 0 it is always the likeliest
-        one. The model sees as many of the last tokens as a sequence had in training.
+        one; else one of the `top_k` likeliest (0: of all), and of those that have the chance
+        `top_p` together. The model sees as many of the last tokens as a sequence had in training.
         """
+        how = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
         generator = torch.Generator().manual_seed(seed)
         model = self.run.model
         seen = self._tokens_of(prompt)
@@ -112,18 +122,26 @@ class TrainedModel:
             scores_V = self.scores(recent_BT)[
                 0, -1, :known
             ].double()  # a vocabulary may be rounded up
-            seen.append(_drawn(scores_V, temperature, generator))
+            seen.append(drawn(scores_V, how, generator))
             if seen[-1] == model.document_end:
                 return
             yield seen[-1]
 
     def generate_text(
-        self, prompt: str, *, tokens: int = 200, temperature: float = 0.8, seed: int = 1
+        self,
+        prompt: str,
+        *,
+        tokens: int = 200,
+        temperature: float = 0.8,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 1,
     ) -> Iterator[str]:
-        """What goes on from `prompt`, in pieces of text."""
-        found = self.generate(prompt, tokens=tokens, temperature=temperature, seed=seed)
+        """What goes on from `prompt`, in pieces of text; as `generate`."""
+        drawing = {"temperature": temperature, "top_p": top_p}
+        found = self.generate(prompt, tokens=tokens, top_k=top_k, seed=seed, **drawing)
         if self.tokenizer is not None:
-            yield from self.tokenizer.decode(found)
+            yield from self.tokenizer.decode(found, self._tokens_of(prompt))
             return
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for token in found:
@@ -143,7 +161,10 @@ class TrainedModel:
         tokens: list[int] = self.tokenizer.encode([text])[0].tolist()
         if end >= 0 and (not tokens or self.run.model.documents == APART):
             return [end, *tokens]  # where documents are apart, each was seen to begin so
-        return tokens or self.tokenizer.encode([FIRST])[0].tolist()
+        tokens = tokens or self.tokenizer.encode([FIRST])[0].tolist()
+        if not tokens:
+            raise Unusable("the prompt has no tokens: name a text that the tokenizer knows")
+        return tokens
 
 
 def load_model(path: str | Path, packages: Iterable[str] = ()) -> TrainedModel:
@@ -184,12 +205,12 @@ def load_model(path: str | Path, packages: Iterable[str] = ()) -> TrainedModel:
     except (OSError, SafetensorError) as error:
         reason = " ".join(str(error).split())
         raise Unusable(f"{path}: cannot be read as safetensors: {reason}") from error
-    return TrainedModel(run, blocks, _tokenizer(Path(path), run.model.tokenizer))
+    return TrainedModel(run, blocks, _tokenizer(Path(path), run.model))
 
 
-def _tokenizer(weights: Path, digest: str) -> Tokenizer | None:
+def _tokenizer(weights: Path, model: ModelConfig) -> Tokenizer | None:
     """The tokenizer beside the weights, or in their folder; None if it is neither there."""
-    if not digest:
+    if not model.tokenizer:
         return None
     of_run = weights.with_stem(
         weights.stem.removesuffix(AVERAGE_ENDING)
@@ -197,8 +218,8 @@ def _tokenizer(weights: Path, digest: str) -> Tokenizer | None:
     beside = tokenizer_beside(weights), tokenizer_beside(of_run)
     for place in (*beside, weights.with_name(TOKENIZER_FILE)):
         if place.is_file():
-            found = read_tokenizer(place)
-            if found.digest != digest:
+            found = tokenizer_of_run(place, model.tokenizer, model.document_end)
+            if found is None:
                 raise Unusable(
                     f"{place}: not the tokenizer that these weights were trained with: put that "
                     "one here"
@@ -212,12 +233,3 @@ def _fill(parameter: nn.Parameter, tensor: Tensor, where: str) -> None:
         raise Unusable(f"{where} is {list(tensor.shape)}, its model has {list(parameter.shape)}")
     with torch.no_grad():
         parameter.copy_(tensor)
-
-
-def _drawn(scores_V: Tensor, temperature: float, generator: torch.Generator) -> int:
-    if temperature == 0:
-        return int(scores_V.argmax())
-    chances_V = torch.softmax((scores_V - scores_V.max()) / temperature, 0)
-    if not torch.isfinite(chances_V).all():
-        raise Unusable("the model's scores are no numbers: its weights are spoilt")
-    return int(torch.multinomial(chances_V, 1, generator=generator))

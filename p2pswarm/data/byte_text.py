@@ -39,6 +39,8 @@ class Tokenised:
     suffixes: tuple[str, ...] = ()
     held_out_share: float = HELD_OUT_SHARE
     field: str = "text"
+    special_tokens: str = "text"
+    """What <|im_end|> in a document is: "text", its letters; "tokens", for chat templates' text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Mixture:
     held_out_share: float = HELD_OUT_SHARE
     field: str = "text"
     """Which field of a row is the document, in all of them."""
+    special_tokens: str = "text"
+    """As that of `Tokenised`."""
 
 
 TrainedText = Bytes | Tokenised | Mixture
@@ -66,6 +70,8 @@ def settings_of(text: TrainedText) -> dict[str, object]:
         "held_out_share": text.held_out_share,
         "field": text.field,
     }
+    if not isinstance(text, Bytes):
+        values["special_tokens"] = text.special_tokens
     if isinstance(text, Mixture):
         parts = [{"data": str(path), "weight": weight} for path, weight in text.weights.items()]
         return values | {"mixture": parts}

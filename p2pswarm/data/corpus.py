@@ -113,5 +113,8 @@ class WeightedCorpus:
 
 
 def stable_hash(text: str) -> int:
-    """64 bits that depend on the text alone, on every machine."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
+    """64 bits that depend on the text alone, on every machine.
+
+    Names of files may be in it, and those may be bytes that are no UTF-8.
+    """
+    return int.from_bytes(hashlib.sha256(text.encode(errors="surrogateescape")).digest()[:8])

@@ -28,7 +28,7 @@ from p2pswarm.data.tokens import Tokens
 from p2pswarm.errors import Unusable
 
 TRAILER = struct.Struct("<8s32sQQQQ")  # tag, fingerprint, lengths of the two parts, of their texts
-TAG = b"p2ptext2"  # rises when what is written changes
+TAG = b"p2ptext3"  # rises when what is written changes
 COPY_BYTES = 1 << 20
 BYTE = np.dtype(np.uint8)
 ENDING = ".prepared"

@@ -70,14 +70,15 @@ class Row:
 
     def __init__(self, place: int, length: int, tokenizer: Tokenizer | None) -> None:
         self.place = place
-        self._lacking = length
+        self.lacking = length
+        """How many tokens it needs still."""
         self._tokenizer, self._end = tokenizer, end_of(tokenizer)
         self._parts: list[NDArray[Any]] = []
 
     @property
     def full(self) -> bool:
         """Whether it needs no more."""
-        return not self._lacking
+        return not self.lacking
 
     @property
     def tokens(self) -> Tokens:
@@ -89,14 +90,14 @@ class Row:
         begin = int(into * len(document))
         while 0 < begin < len(document) and document[begin] in FOLLOWING:
             begin -= 1
-        for tokens in self._encoded(document[begin:], self._lacking):
+        for tokens in self._encoded(document[begin:], self.lacking):
             self._take(tokens)
         if ended:
             self._take(self._end)
 
     def _take(self, tokens: Tokens) -> None:
-        self._parts.append(tokens[: self._lacking])
-        self._lacking -= len(self._parts[-1])
+        self._parts.append(tokens[: self.lacking])
+        self.lacking -= len(self._parts[-1])
 
     def _encoded(self, text: bytes, most: int) -> Iterator[Tokens]:
         """At least `most` tokens of a text, or all."""
@@ -136,6 +137,7 @@ class _Filling:
     def lap(self) -> None:
         """Go through all documents once, or until all rows are full."""
         self._found = self._passed_bytes = 0
+        before = self._lacking
         for batch in self._side.batches_from(self._begin):
             self._take(batch)
             if self.done:
@@ -146,6 +148,15 @@ class _Filling:
             raise Unusable(
                 f"no document is {self._side.name}: name more text, or change train.held_out_share"
             )
+        if self._lacking == before:
+            raise Unusable(
+                "the tokenizer makes no tokens of the text: name another in train.tokenizer"
+            )
+
+    @property
+    def _lacking(self) -> int:
+        """How many tokens all rows need."""
+        return sum(row.lacking for row in (*self._waiting, *self._open))
 
     def _take(self, batch: TextBatch) -> None:
         count, number = len(batch.begins) - 1, 0

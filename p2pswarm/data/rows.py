@@ -22,6 +22,7 @@ LINE_BYTES_MAX = 64 << 20  # a line is held in memory a few times over; a book h
 BATCH_ROWS = 256  # few: rows may be whole books
 READ_BYTES = 1 << 20  # of a parquet file at a time
 NAMES_SHOWN = 8
+INSTEAD = "remove or mend it"
 
 
 def documents(file: Path, field: str, *, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
@@ -72,13 +73,21 @@ def _no_text(file: Path, row: str, field: str) -> Unusable:
 def _field_of(line: bytes, file: Path, field: str, row: str) -> object:
     try:
         found = json.loads(line)
+    except UnicodeDecodeError as error:
+        raise Unusable(f"{file}: {row}: not UTF-8: write the file in UTF-8") from error
     except (ValueError, RecursionError) as error:
-        raise Unusable(f"{file}: {row}: not JSON: remove or mend it") from error
+        remedy = "it is one array: write an object a line" if _opens_array(line) else INSTEAD
+        raise Unusable(f"{file}: {row}: not JSON: {remedy}") from error
     if not isinstance(found, dict):
         raise Unusable(f'{file}: {row}: not an object such as {{"text": "..."}}')
     if field not in found:
         raise _no_field(file, field, found)
     return found[field]
+
+
+def _opens_array(line: bytes) -> bool:
+    """Whether a line begins a list of objects that goes on in the next ones."""
+    return line.strip().startswith(b"[")
 
 
 def _columns(

@@ -3,27 +3,34 @@
 Errors:  Unusable when nothing is there, or for a mixture of files with and without rows.
 """
 
-import glob
+import fnmatch
+import itertools
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from p2pswarm.errors import Unusable
+from p2pswarm.infile import read_small
 
 JSON_LINES = frozenset({".jsonl", ".ndjson"})
 PARQUET = frozenset({".parquet"})
 ARROW = frozenset({".arrow"})
 ROWS = JSON_LINES | PARQUET | ARROW
+COMPRESSED = frozenset({".gz", ".zst", ".bz2", ".xz", ".zip", ".lz4"})
 DATASET_STATE = "state.json"  # `save_to_disk` of Hugging Face datasets writes it beside the arrows
+DATASET_DICT = "dataset_dict.json"  # it writes this one above a folder for each split
+STATE_BYTES_MAX = 16 << 20  # a name for each shard
 TOKENIZER_FILE = "tokenizer.json"
 WILDCARDS = frozenset("*?[")
+ANY_FOLDERS = "**"
 
 
 def check_there(data: Path) -> None:
     """Raise Unusable if `data` is no file, no folder and no pattern that finds a file."""
-    if data.exists():
-        return
-    if not is_pattern(data):
+    if not data.exists() and not is_pattern(data):
         raise Unusable(f"train.data: {data}: there is no such file or folder to train on")
-    if not _found(data):
+    row_files(data)
+    if is_pattern(data) and not _found(data):
         raise Unusable(f"train.data: {data}: no file is found by that pattern")
 
 
@@ -47,13 +54,17 @@ def is_pattern(data: Path) -> bool:
 def row_files(data: Path) -> list[Path]:
     """The files whose rows are documents, in the order of their paths; empty: `data` is text."""
     if data.is_dir():
-        if not (data / DATASET_STATE).is_file():
-            return []
-        shards = sorted(data.glob("*.arrow"))
-        if not shards:
-            raise Unusable(f"{data}: a dataset without .arrow files: copy the folder whole")
-        return shards
+        if (data / DATASET_DICT).is_file():
+            raise Unusable(
+                f"{data}: holds several datasets: name one of its folders, such as {data / 'train'}"
+            )
+        return _shards(data) if (data / DATASET_STATE).is_file() else []
     files = _found(data) if is_pattern(data) else [data]
+    compressed = [file for file in files if file.suffix in COMPRESSED]
+    with_rows = [file for file in compressed if Path(file.stem).suffix in ROWS]
+    if with_rows or (compressed and len(compressed) == len(files)):
+        first = (with_rows or compressed)[0]
+        raise Unusable(f"{first}: is compressed: unpack it, and name what was in it")
     with_rows = [file for file in files if file.suffix in ROWS]
     if with_rows and len(with_rows) < len(files):
         other = next(file for file in files if file.suffix not in ROWS)
@@ -66,6 +77,72 @@ def text_files(data: Path) -> list[Path]:
     return _found(data)
 
 
+def before_wildcards(pattern: Path) -> Path:
+    """The folder that a pattern searches: names of files are relative to it."""
+    fixed = itertools.takewhile(WILDCARDS.isdisjoint, pattern.parts)
+    return Path(*fixed)
+
+
+def _shards(dataset: Path) -> list[Path]:
+    """The files of a dataset in their order; others, such as what `map` keeps there, are not."""
+    state = dataset / DATASET_STATE
+    try:
+        found = json.loads(read_small(state, STATE_BYTES_MAX, "it is no dataset's"))
+        names = [each["filename"] for each in found["_data_files"]]
+        moved = found.get("_indices_data_files")
+        files = [dataset / Path(name).name for name in names]
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
+        raise Unusable(
+            f"{state}: does not say which files the dataset has: save it anew"
+        ) from error
+    if moved:
+        raise Unusable(
+            f"{dataset}: its rows are in another order than its files (select, shuffle): save what "
+            "flatten_indices() gives"
+        )
+    if not files or not all(file.is_file() for file in files):
+        raise Unusable(f"{dataset}: a dataset without its .arrow files: copy the folder whole")
+    return files
+
+
 def _found(data: Path) -> list[Path]:
-    found = (Path(name) for name in glob.glob(str(data), recursive=True))  # noqa: PTH207
+    base = before_wildcards(data)
+    try:
+        found = set(_matching(base, data.parts[len(base.parts) :]))
+    except OSError as error:
+        raise Unusable(f"{error.filename}: cannot be read: {error.strerror}") from error
     return sorted(file for file in found if file.is_file())
+
+
+def _matching(place: Path, pattern: tuple[str, ...]) -> Iterator[Path]:
+    """What a pattern finds below a place, as the library `glob` does; that hangs where links loop.
+
+    A link to a folder above itself is passed over: the files there come without it.
+    """
+    if not pattern:
+        yield place
+        return
+    first, *others = pattern
+    rest = tuple(others)
+    if WILDCARDS.isdisjoint(first):
+        yield from _matching(place / first, rest)
+    elif place.is_dir():
+        inside = [one for one in place.iterdir() if _is_meant(one, first)]
+        if first != ANY_FOLDERS:
+            for one in inside:
+                yield from _matching(one, rest)
+            return
+        yield from _matching(place, rest) if rest else inside
+        for folder in inside:
+            if folder.is_dir() and not _leads_back(folder):
+                yield from _matching(folder, pattern)
+
+
+def _is_meant(one: Path, part: str) -> bool:
+    """Whether a name fits a part of a pattern; hidden ones have to be asked for."""
+    hidden = one.name.startswith(".") and not part.startswith(".")
+    return not hidden and (part == ANY_FOLDERS or fnmatch.fnmatchcase(one.name, part))
+
+
+def _leads_back(folder: Path) -> bool:
+    return folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve())

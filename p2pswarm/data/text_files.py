@@ -7,14 +7,13 @@ Units:   bytes.
 Errors:  Unusable when there is no text, or too little.
 """
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from p2pswarm.data.corpus import Corpus, stable_hash
-from p2pswarm.data.sources import WILDCARDS, is_pattern, text_files
+from p2pswarm.data.sources import ROWS, before_wildcards, is_pattern, text_files
 from p2pswarm.errors import Unusable
 from p2pswarm.train_config import HELD_OUT_SHARE
 
@@ -59,7 +58,13 @@ def files_of_text(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        return list(_files(path, suffixes))
+        files = list(_files(path, suffixes))
+        if not suffixes and files and all(file.suffix in ROWS for file in files):
+            raise Unusable(
+                f"{path}: a folder is read as plain text, and its files have rows: name them by a "
+                f"pattern, {path}/*{files[0].suffix}"
+            )
+        return files
     raise Unusable(f"{path}: there is no such file or folder to train on")
 
 
@@ -76,19 +81,13 @@ def read_texts(
 
 def names_of(path: Path, files: Sequence[Path]) -> list[str]:
     """The names of the files that `path` means, relative to it."""
-    base = _before_wildcards(path) if is_pattern(path) else path
+    base = before_wildcards(path) if is_pattern(path) else path
     return [file.relative_to(base).as_posix() for file in files]
 
 
 def is_held_out(name: str, share: float) -> bool:
     """Whether a file of this name, relative to the folder, is kept from training."""
     return stable_hash(f"file:{name}") / 2**64 < share
-
-
-def _before_wildcards(pattern: Path) -> Path:
-    """The folder that a pattern searches: names of files are relative to it."""
-    fixed = itertools.takewhile(WILDCARDS.isdisjoint, pattern.parts)
-    return Path(*fixed)
 
 
 def _files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:

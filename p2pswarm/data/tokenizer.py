@@ -8,6 +8,7 @@ Units:   bytes; tokens are numbers below `size`.
 Errors:  Unusable, one line with the remedy.
 """
 
+import copy
 import functools
 import hashlib
 import importlib
@@ -39,6 +40,7 @@ INSTEAD = (
 UNUSED = ("truncation", "padding")
 UNWRITTEN = ': name one that has a token for each byte or one for the unknown, as "train:32000"'
 LINE_CHARS_MAX = 300  # some errors hold a part of the file
+SPECIAL_MARK = "\nspecial tokens are read"  # in the digest: the same text gives other tokens
 SMALL_TOKENS = 1 << 16  # below it a token fits two bytes
 HALF = "\ufffd"  # bytes that are no character (yet)
 
@@ -46,7 +48,10 @@ HALF = "\ufffd"  # bytes that are no character (yet)
 class Tokenizer:
     """One tokenizer, as its JSON text describes it; `end` is the token that ends a document."""
 
-    def __init__(self, text: str, where: str, end: str = "") -> None:
+    def __init__(
+        self, text: str, where: str, end: str = "", *, reads_special: bool = False
+    ) -> None:
+        """`reads_special`: the name of a special token is that token, and not its letters."""
         self._where = where
         with _told(f"{where}: no tokenizer that can be read"):
             found = json.loads(text)
@@ -56,7 +61,9 @@ class Tokenizer:
             canonical = json.dumps(bare, sort_keys=True, separators=(",", ":"))
             whole = json.dumps(dict.fromkeys(UNUSED) | bare)
             self._tokenizer = library().Tokenizer.from_str(whole)
-        self.digest = hashlib.sha256(canonical.encode()).hexdigest()
+        self._tokenizer.encode_special_tokens = not reads_special
+        marked = canonical + SPECIAL_MARK if reads_special else canonical
+        self.digest = hashlib.sha256(marked.encode()).hexdigest()
         self.size = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         if self.size < 1:
             raise Unusable(f"{where}: a tokenizer without tokens: name another")
@@ -79,6 +86,18 @@ class Tokenizer:
         """How the token that ends a document is written; None without one."""
         return None if self.end is None else str(self._tokenizer.id_to_token(self.end))
 
+    def ending_with(self, end: int) -> "Tokenizer":
+        """The same with another token that ends a document; -1: none does."""
+        other = copy.copy(self)
+        other.end = None if end < 0 else end
+        return other
+
+    def reading_special(self) -> "Tokenizer":
+        """The same, that reads the names of special tokens in a text as those tokens."""
+        other = Tokenizer(self.text, "train.special_tokens", reads_special=True)
+        other.end = self.end
+        return other
+
     def encode(self, texts: Sequence[bytes]) -> list[Tokens]:
         """The tokens of each text, without any that its beginning or end would be marked by."""
         read = [text.decode("utf-8", "replace") for text in texts]
@@ -86,24 +105,31 @@ class Tokenizer:
             found = self._tokenizer.encode_batch_fast(read, add_special_tokens=False)
         return [np.array(each.ids, dtype=self.dtype) for each in found]
 
-    def decode(self, tokens: Iterable[int]) -> Iterator[str]:
-        """The text of tokens, in pieces, each as soon as its characters are whole."""
-        waiting: list[int] = []
-        shown = ""
+    def decode(self, tokens: Iterable[int], after: Sequence[int] = ()) -> Iterator[str]:
+        """The text of tokens, in pieces, each as soon as its characters are whole.
+
+        `after`: the tokens before them, whose text was shown: some decoders put a space between two
+        tokens and none before the first, and some make a character of several tokens.
+        """
+        before, waiting = list(after), list[int]()
         for token in tokens:
             waiting.append(token)
-            text = self._text(waiting)
-            if text.endswith(HALF) and len(waiting) < WAITING_MAX:
+            piece = self._piece(before, waiting)
+            if (not piece or piece.endswith(HALF)) and len(waiting) < WAITING_MAX:
                 continue
-            if not text.startswith(shown):
-                shown = ""  # a character that was given up was one after all
-            if piece := text[len(shown) :]:
+            if piece:
                 yield piece
-            # the last one stays: some decoders put a space between two tokens, and none before one
-            waiting = waiting[-1:]
-            shown = self._text(waiting)
+            before, waiting = waiting, []
         if waiting:
-            yield self._text(waiting).removeprefix(shown)
+            yield self._piece(before, waiting)
+
+    def _piece(self, before: Sequence[int], waiting: Sequence[int]) -> str:
+        """What tokens add to the text of those before them."""
+        shown = self._text([*before])
+        text = self._text([*before, *waiting])
+        if text.startswith(shown):
+            return text[len(shown) :]
+        return self._text(waiting)  # bytes that are no text spoil those before them
 
     def _text(self, tokens: Sequence[int]) -> str:
         with _told(f"{self._where}: it cannot read tokens"):
@@ -153,6 +179,17 @@ def hub_tokenizer(name: str) -> Tokenizer:
     except Unusable as error:
         raise Unusable(f"train.tokenizer: there is no such folder, and {error}") from error
     return read_tokenizer(path)
+
+
+def tokenizer_of_run(file: Path, digest: str, end: int) -> Tokenizer | None:
+    """The tokenizer in a file, as the run read it whose settings have this digest and this end.
+
+    None if the file has another one. What lies beside it is not read: it may be another model's.
+    """
+    text = read_small(file, FILE_BYTES_MAX, "it is no tokenizer").decode("utf-8", "replace")
+    plain = Tokenizer(text, str(file))
+    both = (plain, plain.reading_special())
+    return next((each.ending_with(end) for each in both if each.digest == digest), None)
 
 
 def tokenizer_beside(weights: Path) -> Path:

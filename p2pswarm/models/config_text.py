@@ -43,6 +43,8 @@ DROPPED = frozenset(
     }
 )
 """What says nothing about computing the scores."""
+PATTERN, LAYER_TYPES = "_sliding_window_pattern", "layer_types"
+"""Gemma 3's config.json has both, and the library reads the first where the second is missing."""
 CODE = {
     "auto_map": "its code is not part of transformers, and no code is fetched: take auto_map out "
     "if transformers has this model_type itself, or install its code as a package",
@@ -54,7 +56,8 @@ CODE = {
 
 def config_text(config: Mapping[str, Any]) -> str:
     """What of a config.json travels, as canonical JSON."""
-    kept = {key: value for key, value in config.items() if key not in DROPPED}
+    dropped = DROPPED | ({PATTERN} if LAYER_TYPES in config else set())
+    kept = {key: value for key, value in config.items() if key not in dropped}
     text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
     read_config(text)
     return text

@@ -11,6 +11,7 @@ import contextlib
 import csv
 import importlib
 import logging
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -29,6 +30,7 @@ HEADER = (
     "replayed",
 )
 CSV = ".csv"
+ROW_BYTES_MAX = 1024  # eight numbers have 200
 TENSORBOARD = "torch.utils.tensorboard"
 
 Row = dict[str, float]
@@ -110,12 +112,23 @@ def _opened(path: Path) -> TextIO:
         if not found:
             csv.writer(file).writerow(HEADER)
             file.flush()
+        elif found == first:
+            _cut_torn_row(path)
     except OSError as error:
         raise Unusable(f"{path}: {error.strerror}: name another file in train.curves") from error
     if found not in ("", first):
         file.close()
         raise Unusable(f"{path}: is no file of curves: name another in train.curves")
     return file
+
+
+def _cut_torn_row(path: Path) -> None:
+    """Take away a last row without its end: whoever wrote it was killed, and rows would join."""
+    with path.open("r+b") as file:
+        begin = max(0, file.seek(0, os.SEEK_END) - ROW_BYTES_MAX)
+        file.seek(begin)
+        if cut := file.read().rfind(b"\n") + 1:
+            file.truncate(begin + cut)
 
 
 @contextlib.contextmanager

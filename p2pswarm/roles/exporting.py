@@ -19,8 +19,9 @@ from safetensors.torch import save_file
 from p2pswarm.compute.trained_model import TrainedModel, load_model
 from p2pswarm.config import HF
 from p2pswarm.data.sources import TOKENIZER_FILE
-from p2pswarm.data.tokenizer import CONFIG_FILE, Tokenizer
+from p2pswarm.data.tokenizer import CONFIG_BYTES_MAX, CONFIG_FILE, Tokenizer, tokenizer_of_run
 from p2pswarm.errors import Unusable
+from p2pswarm.infile import read_small
 from p2pswarm.models.base import DTYPES
 from p2pswarm.models.hf_library import library_model
 from p2pswarm.models.packages import is_place, package_of
@@ -28,12 +29,15 @@ from p2pswarm.models.weight_files import ONE_FILE
 from p2pswarm.settings import run_to_json
 
 README = "README.md"
+ALONG = (CONFIG_FILE, "chat_template.jinja", "special_tokens_map.json", "generation_config.json")
+"""Of the folder of the model that a run began with: what its weights and settings do not hold."""
 OF_TRANSFORMERS = """\
 from transformers import AutoModelForCausalLM{and_tokenizer}
 
 model = AutoModelForCausalLM.from_pretrained("."){tokenizer}
 """
 AND_TOKENIZER, TOKENIZER = ", AutoTokenizer", '\ntokenizer = AutoTokenizer.from_pretrained(".")'
+OF_PROGRAM = "import YOUR_MODULE  # the one that registers the family {family!r}\n"
 OF_OURS = """\
 import p2pswarm as ps
 
@@ -42,15 +46,23 @@ print("".join(model.generate_text("Once upon a time", tokens=100)))
 """
 
 
-def export(weights: Path, folder: Path, shard_mib: int, packages: Iterable[str] = ()) -> int:
+def export(
+    weights: Path,
+    folder: Path,
+    shard_mib: int,
+    packages: Iterable[str] = (),
+    like: Path | None = None,
+) -> int:
     """Write the folder, which must not be there; returns how many bytes it has.
 
     Of a model of transformers no file is larger than `shard_mib`, unless one tensor is. `packages`
-    are those whose code may be run: the model may be of one.
+    are those whose code may be run: the model may be of one. `like`: the folder of the model that
+    the run began with, whose chat template and further small files go along.
     """
     if folder.exists():
         raise Unusable(f"{folder} is there already, and is kept: name another folder")
     model = load_model(weights, packages)
+    along = {} if like is None else _small_files(like, model)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(
@@ -59,6 +71,8 @@ def export(weights: Path, folder: Path, shard_mib: int, packages: Iterable[str] 
             whole = Path(part) / "whole"  # has the mode that the user's folders have
             whole.mkdir()
             _write(model, weights, whole, shard_mib)
+            for name, data in along.items():
+                (whole / name).write_bytes(data)
             whole.rename(folder)
         return sum(file.stat().st_size for file in folder.iterdir())
     except (OSError, SafetensorError) as error:
@@ -90,13 +104,26 @@ def _write(model: TrainedModel, weights: Path, folder: Path, shard_mib: int) -> 
         family = run.model.family
         named = f', packages=["{package_of(family)}"]' if is_place(family) else ""
         program = OF_OURS.format(file=ONE_FILE, packages=named)
+        if not is_place(family) and family != "gpt":
+            program = OF_PROGRAM.format(family=family) + program
     if tokenizer is not None:
         _write_tokenizer(tokenizer, model, folder)
-    (folder / README).write_text(_readme(model, program))
+    (folder / README).write_text(_readme(model, program), encoding="utf-8")
+
+
+def _small_files(like: Path, model: TrainedModel) -> dict[str, bytes]:
+    """What goes along from the folder of a model with the same tokenizer."""
+    asked, file = model.run.model, like / TOKENIZER_FILE
+    if not file.is_file():
+        raise Unusable(f"{like}: there is no {TOKENIZER_FILE} in it: name the first model's folder")
+    if tokenizer_of_run(file, asked.tokenizer, asked.document_end) is None:
+        raise Unusable(f"{like}: its tokenizer is not the run's: name the folder that the run had")
+    there = [name for name in ALONG if (like / name).is_file()]
+    return {name: read_small(like / name, CONFIG_BYTES_MAX, "it is none") for name in there}
 
 
 def _write_tokenizer(tokenizer: Tokenizer, model: TrainedModel, folder: Path) -> None:
-    (folder / TOKENIZER_FILE).write_text(tokenizer.text)
+    (folder / TOKENIZER_FILE).write_text(tokenizer.text, encoding="utf-8")
     about = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": model.run.model.sequence_length,

@@ -50,9 +50,14 @@ def describe(corpus: Corpus, tokenizer: Tokenizer | None) -> str:
 
 def tokenizer_of(config: NodeConfig) -> Tokenizer | None:
     """The tokenizer of the settings, read or learnt; None for bytes."""
-    train = config.train
-    if train.tokenizer == BYTES:
+    if config.train.tokenizer == BYTES:
         return None
+    tokenizer = _found_tokenizer(config)
+    return tokenizer.reading_special() if config.train.special_tokens == "tokens" else tokenizer
+
+
+def _found_tokenizer(config: NodeConfig) -> Tokenizer:
+    train = config.train
     if train.tokenizer.startswith(HF):
         return hub_tokenizer(train.tokenizer.removeprefix(HF))
     size = trained_tokens(train.tokenizer)

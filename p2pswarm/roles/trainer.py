@@ -20,7 +20,7 @@ from p2pswarm.config import NodeConfig, RunConfig
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside
-from p2pswarm.errors import RunEnded, SwarmError
+from p2pswarm.errors import RunEnded, SwarmError, Unusable
 from p2pswarm.gossip.messages import RunStanding
 from p2pswarm.gossip.record import Activity, FigureKey, RunRole, figures
 from p2pswarm.ids import PeerId
@@ -64,7 +64,7 @@ from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.balance_reports import (
     BalanceReport,
 )
-from p2pswarm.trainer.context import TrainerContext
+from p2pswarm.trainer.context import TrainerContext, raised
 from p2pswarm.trainer.trainer import Trainer
 from p2pswarm.transport.endpoint import Endpoint
 
@@ -94,11 +94,11 @@ async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, sa
         return LEFT_EARLY
     config = dataclasses.replace(config, run=entry.identity.config)  # it may be closed by another
     stack = dataclasses.replace(stack, config=config)
-    saved = ""
+    saved, lost = "", LostText(leaving)
     try:
         async with (
             _shown(config, entry) as tell,
-            open_trainer(stack, corpus, tell, entry) as trainer,
+            open_trainer(stack, corpus, tell, entry, lost.told) as trainer,
         ):
             ended = await unless(leaving, trainer.run())
             if ended is not None and ended.failed:
@@ -112,11 +112,27 @@ async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, sa
     finally:
         if saved:  # also if the folder of `state` cannot be written any more
             say(saved)
+    if lost.reason is not None:
+        raise lost.reason
     if ended is None:
         return LEFT_EARLY
     if ended.failed:
         raise RunEnded(ended.reason)
     return 0
+
+
+class LostText:
+    """A text that cannot be read any more: the trainer leaves, and saves first what was learnt."""
+
+    def __init__(self, leaving: LeaveRequest) -> None:
+        self.reason: Unusable | None = None
+        self._leaving = leaving
+
+    def told(self, reason: Unusable) -> None:
+        """Samples could not be read."""
+        self.reason = self.reason or reason
+        self._leaving.patient = True
+        self._leaving.set()
 
 
 @contextlib.asynccontextmanager
@@ -183,10 +199,12 @@ async def open_trainer(
     corpus: Corpus,
     tell: Callable[[Event], None],
     entry: RunEntry | None = None,
+    text_lost: Callable[[Unusable], None] = raised,
 ) -> AsyncIterator[Trainer]:
     """Offer the run of the settings to the swarm and train it while this block lasts.
 
     `tell` is called with every event as it happens. `entry` says which run it is, if that is known.
+    `text_lost` is called when the text cannot be read any more.
     """
     if entry is None:
         text = await asyncio.to_thread(corpus.digest)
@@ -200,6 +218,7 @@ async def open_trainer(
             asyncio.TaskGroup() as tasks,
         ):
             context = await _context(stack, rpc, corpus, tell, entry)
+            context = dataclasses.replace(context, text_lost=text_lost)
             announcing = tasks.create_task(announce(stack, entry.identity))
             out = tasks.create_task(until_out(rpc))
             async with Trainer(context) as trainer:

@@ -5,13 +5,13 @@ Errors:  Unusable for weights or text that cannot be used.
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from p2pswarm.compute.trained_model import Quality, TrainedModel, load_model
+from p2pswarm.compute.trained_model import Quality, load_model
 from p2pswarm.data.held_out_pass import held_out_passes
 from p2pswarm.errors import Unusable
 from p2pswarm.models.packages import is_place, package_of
@@ -21,12 +21,9 @@ from p2pswarm.settings import load
 LAYOUT = frozenset("\n\t")
 
 
-def generate(
-    model: TrainedModel, prompt: str, tokens: int, temperature: float, seed: int
-) -> Iterator[str]:
-    """Pieces of text that go on from `prompt`, as a terminal may show them."""
-    for piece in model.generate_text(prompt, tokens=tokens, temperature=temperature, seed=seed):
-        yield _shown(piece)
+def shown(pieces: Iterable[str]) -> Iterator[str]:
+    """Pieces of text as a terminal may show them."""
+    return map(_shown, pieces)
 
 
 def evaluate(
@@ -43,9 +40,11 @@ def evaluate(
     digest = tokenizer.digest if tokenizer else ""
     if digest != model.run.model.tokenizer:
         raise Unusable(
-            f"{settings}: train.tokenizer is not that of the weights: name it, or put its file "
-            "beside them"
+            f"{settings}: train.tokenizer (or train.special_tokens) is not that of the weights: "
+            "name it, or put its file beside them"
         )
+    if tokenizer:
+        tokenizer = tokenizer.ending_with(model.run.model.document_end)
     corpus = read_corpus(config, tokenizer)
     about, unit = "" if corpus.counted else "about ", "bytes"
     if tokenizer and corpus.counted:

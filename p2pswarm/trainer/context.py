@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from p2pswarm.config import RunConfig
 from p2pswarm.data.corpus import Corpus
+from p2pswarm.errors import Unusable
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.swarm.member_cards import NO_CARDS, MemberCards
@@ -14,6 +15,11 @@ from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.chain_place import ChainPlace
 from p2pswarm.trainer.first_states import Proof
 from p2pswarm.trainer.saving_plan import ResumedFrom, SavingPlan
+
+
+def raised(reason: Unusable) -> None:
+    """End the trainer with the reason why its text cannot be read."""
+    raise reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +46,5 @@ class TrainerContext:
     """What is known of where peers are dialled."""
     proof: Proof | None = None
     """Makes the digests of what the run begins with; None: what its members say is believed."""
+    text_lost: Callable[[Unusable], None] = raised
+    """Called when samples cannot be read any more; what it does not raise is waited for."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from p2pswarm.data.tokens import Tokens
-from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, NoRoute, SwarmError
+from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, NoRoute, SwarmError, Unusable
 from p2pswarm.flow.signal import Signal
 from p2pswarm.swarm.keeper_first import KeeperFirst, keeper_among, keepers_for
 from p2pswarm.swarm.messages.membership import MemberRecord
@@ -116,10 +116,15 @@ class Dispatcher:
     async def _samples(self, order: act.Launch) -> Tokens:
         """The tokens of a microbatch; those that take time are made beside the event loop."""
         corpus = self._context.corpus
-        if not corpus.blocks:
-            return orders.tokens(order, corpus)
-        async with self._reading:
-            return await asyncio.to_thread(orders.tokens, order, corpus)
+        try:
+            if not corpus.blocks:
+                return orders.tokens(order, corpus)
+            async with self._reading:
+                return await asyncio.to_thread(orders.tokens, order, corpus)
+        except Unusable as reason:
+            self._context.text_lost(reason)
+            never: asyncio.Future[Tokens] = asyncio.get_running_loop().create_future()
+            return await never  # until the trainer is left
 
     async def _launch(self, order: act.Launch, former: Sequence[asyncio.Task[None]]) -> None:
         """Push a microbatch's tokens to a server of stage 0, once the `former` pushes are over."""

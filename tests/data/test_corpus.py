@@ -1,5 +1,6 @@
 """The corpus: what is held out, and what a microbatch holds."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -169,3 +170,18 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
 
     with pytest.raises(Unusable, match="no such file"):
         load(tmp_path / "loop.txt")
+
+
+def test_a_folder_of_files_with_rows_is_named_by_a_pattern(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text('{"text": "some text"}\n' * 9)
+
+    with pytest.raises(Unusable, match=r"its files have rows: name them by a pattern, .*/\*.jsonl"):
+        load_corpus(tmp_path, seed=1, shape=(1, 4))
+    assert load_corpus(tmp_path, suffixes=(".jsonl",), seed=1, shape=(1, 4)).files == 1
+
+
+def test_names_of_files_need_not_be_utf8(tmp_path: Path):
+    (tmp_path / os.fsdecode(b"\xff.txt")).write_bytes(b"some text")
+    (tmp_path / "b.txt").write_bytes(b"other text")
+
+    assert load_corpus(tmp_path, seed=1, shape=(1, 1)).files == 2

@@ -1,6 +1,7 @@
 """Rows that are filled in one pass hold what each would hold alone."""
 
 import itertools
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.data.row_filling import Row, TextBatch, fill
-from p2pswarm.data.tokenizer import train_tokenizer
+from p2pswarm.data.tokenizer import Tokenizer, train_tokenizer
 from p2pswarm.errors import Unusable
 
 
@@ -120,3 +121,12 @@ def test_a_document_in_parts_ends_once():
 
     assert np.count_nonzero(row.tokens == tokenizer.end) == 1
     assert "".join(tokenizer.decode(row.tokens.tolist())).startswith("one two")
+
+
+def test_a_tokenizer_that_makes_no_tokens_is_said_in_one_line():
+    word = {"type": "WordLevel", "vocab": {"word": 0}, "unk_token": "word"}
+    found = {"model": word, "pre_tokenizer": {"type": "Whitespace"}}
+    tokenizer = Tokenizer(json.dumps(found), "here")
+
+    with pytest.raises(Unusable, match="the tokenizer makes no tokens of the text"):
+        fill([Row(0, 4, tokenizer)], Documents([[b"  "]]))

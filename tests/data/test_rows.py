@@ -14,7 +14,7 @@ READ = [text.encode() for text in TEXTS if text]
 
 
 def write_lines(path: Path, *lines: str) -> Path:
-    path.write_text("\n".join(lines) + "\n", "utf-8")
+    path.write_text("\n".join(lines) + "\n", "utf-8", "surrogateescape")
     return path
 
 
@@ -41,6 +41,8 @@ def test_half_a_surrogate_pair_does_not_stop_the_reading(tmp_path: Path):
         ('{"text": null}', "row 2: the field 'text' is no text: remove the row, or set"),
         ('{"texts": ""}', r"no field 'text' \(did you mean 'texts'\?\); there are: texts; set"),
         ("{}", "no field 'text'; there are: none"),
+        ("[", "not JSON: it is one array: write an object a line"),
+        ('{"text": "\udcff"}', "row 2: not UTF-8: write the file in UTF-8"),
     ],
 )
 def test_a_row_that_is_none_is_named_in_one_line(tmp_path: Path, line: str, why: str):

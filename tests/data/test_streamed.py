@@ -177,7 +177,8 @@ def as_dataset(folder, *files):
     """A dataset as `save_to_disk` writes it."""
     arrow, ipc = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.ipc")
     folder.mkdir(exist_ok=True)
-    (folder / "state.json").write_text("{}")
+    names = [{"filename": f"data-{number}.arrow"} for number in range(len(files))]
+    (folder / "state.json").write_text(json.dumps({"_data_files": names}))
     for number, documents in enumerate(files):
         table = arrow.table({"text": documents})
         with ipc.new_stream(str(folder / f"data-{number}.arrow"), table.schema) as writer:

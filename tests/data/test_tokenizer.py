@@ -14,6 +14,7 @@ from p2pswarm.data.tokenizer import (
     Tokenizer,
     hub_tokenizer,
     read_tokenizer,
+    tokenizer_of_run,
     train_tokenizer,
 )
 from p2pswarm.errors import Unusable
@@ -47,8 +48,7 @@ def test_every_text_comes_back(learnt: Tokenizer, text: str):
     (tokens,) = learnt.encode([text.encode("utf-8", "replace")])
     plain = text.encode("utf-8", "replace").decode()
 
-    if END not in plain:
-        assert "".join(learnt.decode(tokens.tolist())) == plain
+    assert "".join(learnt.decode(tokens.tolist())) == plain
     assert all(0 <= token < learnt.size for token in tokens)
 
 
@@ -104,7 +104,7 @@ def test_tokens_over_65536_take_four_bytes(learnt: Tokenizer):
     far = Tokenizer(json.dumps(found), "here")
 
     assert (far.size, far.dtype) == (65_537, np.uint32)
-    assert far.encode([b"<far>"])[0].tolist() == [65_536]
+    assert far.reading_special().encode([b"<far>"])[0].tolist() == [65_536]
 
 
 @pytest.mark.parametrize(
@@ -183,3 +183,58 @@ def test_a_tokenizer_that_is_neither_here_nor_on_the_hub_is_one_line(monkeypatch
     with pytest.raises(Unusable, match=r"cannot be reached.*: put its tokenizer\.json and") as told:
         hub_tokenizer("nobody/knows")
     assert "\n" not in str(told.value)
+
+
+def test_the_name_of_a_special_token_in_a_text_is_its_letters(learnt: Tokenizer):
+    text = f"one{END}two".encode()
+    read = learnt.reading_special()
+
+    assert learnt.end not in learnt.encode([text])[0]
+    assert list(read.encode([text])[0]).count(learnt.end) == 1
+    assert (read.digest == learnt.digest, read.end) == (False, learnt.end)
+
+
+def test_a_run_finds_its_tokenizer_whatever_lies_beside_the_file(learnt: Tokenizer, tmp_path: Path):
+    file = folder(tmp_path, learnt, eos_token="<gone>") / "tokenizer.json"
+
+    for ours, end in ((learnt, 7), (learnt.reading_special(), -1)):
+        found = tokenizer_of_run(file, ours.digest, end)
+        assert found is not None
+        assert (found.digest, found.end) == (ours.digest, None if end < 0 else end)
+    assert tokenizer_of_run(file, "another", 0) is None
+
+
+def bytewise() -> Tokenizer:
+    """As Llama 2's: a mark where words begin, and bytes for what it has no token for."""
+    words = [*(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", "\u2581Once", "\u2581more"]
+    model = {"type": "Unigram", "unk_id": 0, "byte_fallback": True}
+    model["vocab"] = [["<unk>", 0.0], *([word, -float(len(words))] for word in words)]
+    steps = [
+        {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+    ]
+    mark = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True}
+    decoder = {"type": "Sequence", "decoders": steps}
+    found = {"version": "1.0", "added_tokens": [], "normalizer": None, "post_processor": None}
+    return Tokenizer(
+        json.dumps(found | {"pre_tokenizer": mark, "decoder": decoder, "model": model}), "here"
+    )
+
+
+def test_characters_that_follow_each_other_as_bytes_are_printed():
+    tokenizer = bytewise()
+    (tokens,) = tokenizer.encode(["Once 日本 é more".encode()])
+
+    assert "".join(tokenizer.decode(tokens.tolist())) == "Once 日本 é more"
+    broken, byte = tokens[6:7].tolist(), tokenizer.encode([b"Once more"])[0].tolist()
+    assert "".join(tokenizer.decode([*broken, *byte])).endswith("Once more")
+
+
+def test_what_goes_on_from_a_text_keeps_its_first_space():
+    tokenizer = bytewise()
+    once, more = tokenizer.encode([b"Once more"])[0].tolist()
+
+    assert "".join(tokenizer.decode([more], after=[once])) == " more"
+    assert "".join(tokenizer.decode([more])) == "more"

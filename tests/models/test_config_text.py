@@ -39,6 +39,14 @@ def test_whatever_a_stranger_wrote_is_read_or_refused_in_a_line(text):
     assert "\n" not in said
 
 
+def test_a_pattern_of_layers_is_left_out_where_each_layer_is_named():
+    config = {"model_type": "gemma3_text", "_sliding_window_pattern": 6}
+
+    assert "pattern" not in config_text(config | {"layer_types": ["full_attention"]})
+    with pytest.raises(ValueError, match="'_sliding_window_pattern', which is no name"):
+        config_text(config)
+
+
 def test_names_of_files_and_programs_stay_at_home():
     config = {"model_type": "llama", "_name_or_path": "/home/me", "torch_dtype": "bfloat16"}
 

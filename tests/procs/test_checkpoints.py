@@ -127,6 +127,32 @@ def test_ctrl_c_ends_in_a_checkpoint(start, seed_node, run_file, tmp_path):
         assert server.line_with("is over: the trainer leaves")
 
 
+def test_a_text_that_changes_under_a_run_ends_in_a_checkpoint_and_weights(
+    start, seed_node, run_file, tmp_path
+):
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    text = tmp_path / "rows.jsonl"
+    rows = [f'{{"text": "some text to learn from, {number}"}}\n' for number in range(50)]
+    text.write_text("".join(rows))
+    settings = run_file(stages=1, every=1_000_000)
+    said = settings.read_text().replace('data = "text"', 'data = "rows.jsonl"')
+    settings.write_text(said.replace("[run.batch]\n", '[run.batch]\nsamples = "streamed"\n'))
+    start(*join)
+    trainer = start("train", settings, *join, module="p2pswarm")
+    assert trainer.line_with("loss")
+
+    with text.open("a") as file:
+        file.write('{"text": "and more"}\n')
+
+    assert trainer.line_with("saving a checkpoint")
+    assert trainer.line_with("weights: ")
+    assert trainer.end() == 2
+    assert "rows.jsonl: changed while the run reads it: put it back as it was" in trainer.errors
+    assert "Traceback" not in trainer.errors
+    assert manifests(tmp_path)
+
+
 def test_a_second_ctrl_c_leaves_without_a_checkpoint(start, seed_node, run_file, tmp_path):
     """A server that stands still can save nothing, and the trainer waits for it."""
     _, address = seed_node

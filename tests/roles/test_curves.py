@@ -137,3 +137,16 @@ def test_a_folder_is_for_tensorboard(tmp_path):
             tell(event)
 
     assert list((tmp_path / "board").glob("events.out.tfevents*"))
+
+
+def test_a_row_that_a_kill_tore_is_cut_off(tmp_path):
+    path = tmp_path / "curves.csv"
+    with recorded(path, lambda _event: None) as tell:
+        tell(STEP)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"2,3.25,4.")
+
+    with recorded(path, lambda _event: None) as tell:
+        assert path.read_bytes() == whole
+        tell(STEP)
+    assert [row["step"] for row in rows(path)] == ["1", "1"]

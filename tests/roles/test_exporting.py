@@ -8,6 +8,7 @@ import pytest
 import torch
 from models.families import family_run, tied_run
 from safetensors import safe_open
+from torch import nn
 
 from p2pswarm.commands.run import main
 from p2pswarm.compute.parameter_names import named_parameters
@@ -16,6 +17,7 @@ from p2pswarm.compute.trained_model import load_model
 from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.data.tokenizer import tokenizer_beside, train_tokenizer
 from p2pswarm.models.hf_library import library
+from p2pswarm.models.registry import register
 from p2pswarm.roles.run_model import tokenised_run
 from p2pswarm.roles.weights_file import write_weights
 from p2pswarm.settings import run_to_json
@@ -173,3 +175,49 @@ def test_what_is_there_is_kept_and_what_fails_leaves_nothing(tmp_path: Path, cap
     assert "cannot be written" in capsys.readouterr().err
     assert main(["export", str(tmp_path / "gone"), str(tmp_path / "new")]) == 2
     assert sorted(x.name for x in tmp_path.iterdir()) == ["file", "out", "w.safetensors"]
+
+
+def test_what_ended_a_document_ends_a_text(tmp_path: Path):
+    run = tokenised_run(tiny("llama"), TOKENIZER.ending_with(7))
+    weights = written(run, tmp_path, TOKENIZER)
+
+    assert main(["export", str(weights), str(tmp_path / "out")]) == 0
+    theirs = library().AutoTokenizer.from_pretrained(tmp_path / "out", local_files_only=True)
+    assert theirs.eos_token_id == load_model(weights).tokenizer.end == 7
+
+
+def test_the_readme_of_a_registered_model_names_what_to_import(tmp_path: Path):
+    register("exported")(lambda config: [nn.Embedding(256, 8), nn.Linear(8, 256)])
+    run = dataclasses.replace(OWN, model=dataclasses.replace(OWN.model, family="exported"))
+
+    assert main(["export", str(written(run, tmp_path)), str(tmp_path / "out")]) == 0
+    assert (
+        "import YOUR_MODULE  # the one that registers the family 'exported'"
+        in (tmp_path / "out" / "README.md").read_text()
+    )
+
+
+def test_what_belongs_to_the_tokenizer_goes_along_from_the_first_model(tmp_path: Path, capsys):
+    weights = written(tokenised_run(tiny("llama"), TOKENIZER), tmp_path, TOKENIZER)
+    first = tmp_path / "first"
+    first.mkdir()
+    (first / "tokenizer.json").write_text(TOKENIZER.text)
+    (first / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}'
+    )
+    (first / "chat_template.jinja").write_text("{{ messages[0].content }}!")
+    (first / "model.safetensors").write_text("stays there")
+    export = ["export", str(weights), "--like", str(first)]
+
+    assert main([*export, str(tmp_path / "out")]) == 0
+    theirs = library().AutoTokenizer.from_pretrained(tmp_path / "out", local_files_only=True)
+    said = [{"role": "user", "content": "hello"}]
+    assert theirs.apply_chat_template(said, tokenize=False) == "hello!"
+
+    (first / "tokenizer.json").write_text(train_tokenizer(301, [b"abc"]).text)
+    assert main([*export, str(tmp_path / "other")]) == 2
+    assert "its tokenizer is not the run's" in capsys.readouterr().err
+    (first / "tokenizer.json").unlink()
+    assert main([*export, str(tmp_path / "other")]) == 2
+    assert "no tokenizer.json in it: name the first model's folder" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()

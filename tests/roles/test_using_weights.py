@@ -6,15 +6,17 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from p2pswarm.commands.run import main
 from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.compute.reference import ReferenceTrainer
 from p2pswarm.compute.trained_model import load_model
 from p2pswarm.config import ModelConfig, RunConfig
-from p2pswarm.data.tokenizer import tokenizer_beside, train_tokenizer
+from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside, train_tokenizer
+from p2pswarm.errors import Unusable
 from p2pswarm.roles.run_model import tokenised_run
-from p2pswarm.roles.using_weights import _shown
+from p2pswarm.roles.using_weights import _shown, evaluate
 from p2pswarm.roles.weights_file import write_weights
 from p2pswarm.settings import run_to_json
 
@@ -38,6 +40,11 @@ def settings(tmp_path: Path) -> str:
 def test_generate_goes_on_from_the_prompt(weights: str, capsys):
     assert main(["generate", weights, "Once upon", "--tokens", "30", "--seed", "3"]) == 0
     first = capsys.readouterr().out
+    assert main(["generate", weights, "Once upon", "--tokens", "30", "--top-p", "0"]) == 0
+    likeliest = capsys.readouterr().out
+    for flags in (["--top-k", "1", "--seed", "7"], ["--temperature", "0"]):
+        assert main(["generate", weights, "Once upon", "--tokens", "30", *flags]) == 0
+        assert capsys.readouterr().out == likeliest
     main(["generate", weights, "Once upon", "--tokens", "30", "--seed", "3"])
 
     assert first.startswith("Once upon")
@@ -171,3 +178,51 @@ def test_the_average_of_weights_has_the_tokenizer_of_the_run(token_weights: Path
     token_weights.rename(average)
 
     assert load_model(average).tokenizer.digest == TOKENIZER.digest
+
+
+def test_the_held_out_text_has_the_end_that_the_run_was_trained_with(
+    token_weights: Path, settings: str, tmp_path: Path
+):
+    run = tokenised_run(RUN, TOKENIZER.ending_with(7))
+    flat = ReferenceTrainer(run).flat
+    named = ((name, x.detach()) for name, x in named_parameters(flat.numbers, flat.blocks))
+    path = write_weights(tmp_path / "other.safetensors", named, run_to_json(run).decode()).path
+    token_weights.with_name("w.tokenizer.json").rename(tokenizer_beside(path))
+
+    model = load_model(path)
+    assert model.tokenizer.end == 7
+    first = evaluate(path, Path(settings), 1000, lambda _line: None).whole.loss
+    assert first == pytest.approx(by_hand(model, b"some text to read " * 10), rel=1e-6)
+
+
+def by_hand(model, text: bytes) -> float:
+    """The loss on a text in windows of the model's length, each token at most once."""
+    tokens = [*model.tokenizer.encode([text])[0].tolist(), model.run.model.document_end]
+    length = model.run.model.sequence_length
+    starts = range(0, (len(tokens) - 1) // length * length, length)
+    windows = [torch.tensor([tokens[start : start + length + 1]]) for start in starts]
+    return sum(model.loss(window) for window in windows) / len(windows)
+
+
+def test_a_prompt_without_tokens_is_one_line(token_weights: Path):
+    model = load_model(token_weights)
+    word = {"type": "WordLevel", "vocab": {"word": 0}, "unk_token": "word"}
+    model.tokenizer = Tokenizer(
+        json.dumps({"model": word, "pre_tokenizer": {"type": "Whitespace"}}), "here"
+    )
+    model.run = dataclasses.replace(
+        model.run, model=dataclasses.replace(model.run.model, document_end=-1)
+    )
+
+    with pytest.raises(Unusable, match="the prompt has no tokens"):
+        next(model.generate(""))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_spoilt_weights_are_one_line(weights: str, temperature: float):
+    model = load_model(weights)
+    with torch.no_grad():
+        next(model._blocks[-1].parameters()).fill_(math.nan)
+
+    with pytest.raises(Unusable, match="its weights are spoilt"):
+        next(model.generate("a", temperature=temperature))

@@ -3,11 +3,13 @@
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 
+import pytest
 from trainer.harness import CONFIG, RUN
 
 from p2pswarm.crypto.identity import Identity
-from p2pswarm.errors import LinkLost
+from p2pswarm.errors import LinkLost, Unusable
 from p2pswarm.ids import PeerId
 from p2pswarm.sim.compute import numbered_corpus
 from p2pswarm.sim.loop import run
@@ -20,7 +22,7 @@ from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.chain_place import founding_place
-from p2pswarm.trainer.context import TrainerContext
+from p2pswarm.trainer.context import TrainerContext, raised
 from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.dispatch import Dispatcher
 
@@ -42,6 +44,7 @@ class Scene:
         tensors, rng, corpus = TensorTransfer(Budget()), random.Random(1), numbered_corpus(CONFIG)
         place = founding_place(TRAINER, RUN, CONFIG)
         context = TrainerContext(rpc, tensors, CONFIG, RUN, corpus, lambda _: None, rng, place)
+        self.context = context
         self.coordinator = Coordinator(CONFIG, RUN)
         self.dispatcher = Dispatcher(
             context, self.coordinator, tasks, lambda: None, asyncio.get_running_loop().time
@@ -166,3 +169,33 @@ def test_a_push_to_a_server_that_is_out_of_the_run_ends_though_its_link_lasts():
         await scene.until(2)
 
     assert play(story) == ["push of 0", "end of 0"]
+
+
+class GoneText:
+    """Text whose files are gone."""
+
+    blocks = True
+
+    def microbatch(self, number: int):
+        raise Unusable(f"text {number} is gone")
+
+
+def test_text_that_cannot_be_read_is_told_and_the_push_waits_to_be_given_up():
+    told: list[str] = []
+
+    async def story(scene: Scene) -> None:
+        lost = replace(
+            scene.context, corpus=GoneText(), text_lost=lambda reason: told.append(str(reason))
+        )
+        scene.dispatcher._context = lost
+        scene.serve()
+        scene.launch(0)
+        await asyncio.sleep(1.0)
+
+    assert play(story) == []
+    assert told == ["text 0 is gone"]
+
+
+def test_text_that_cannot_be_read_ends_a_trainer_that_nobody_saves():
+    with pytest.raises(Unusable, match="gone"):
+        raised(Unusable("gone"))
