@@ -6,6 +6,7 @@ Errors:  none: `settings.py` checks values against them.
 
 import re
 from dataclasses import dataclass
+from pathlib import PurePath
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,17 @@ def is_pinned(text: str) -> bool:
     return found is not None and COMMIT.fullmatch(found[1]) is not None
 
 
+NAME_BYTES_MAX = 255  # of every file system; to ask for a longer one raises where a folder is tried
+LONG_NAME = f"a name of more than {NAME_BYTES_MAX} bytes, which no file system has"
+
+
+def names_fit(path: str) -> bool:
+    """Whether no part of a path is longer than names of files may be."""
+    return all(
+        len(part.encode("utf-8", "replace")) <= NAME_BYTES_MAX for part in PurePath(path).parts
+    )
+
+
 BYTES = "bytes"
 """The tokenizer that is none: a byte is a token."""
 TRAIN = "train:"
@@ -95,7 +107,7 @@ class Tokenizing:
         if text.startswith(TRAIN):
             number = trained_tokens(text) or 0
             return TRAINED_TOKENS.low <= number <= TRAINED_TOKENS.high
-        return 1 <= len(text) <= self.longest and text.isprintable()
+        return 1 <= len(text) <= self.longest and text.isprintable() and names_fit(text)
 
     def __str__(self) -> str:
         number = TRAINED_TOKENS.whole.removeprefix("a whole number ")

@@ -28,6 +28,7 @@ from p2pswarm.config import (
 from p2pswarm.errors import BadMessage, Unusable, one_line
 from p2pswarm.limits import (
     BYTES,
+    LONG_NAME,
     TRAIN,
     AtMost,
     Between,
@@ -37,6 +38,7 @@ from p2pswarm.limits import (
     Wandb,
     hub_name,
     is_pinned,
+    names_fit,
 )
 from p2pswarm.setting_names import unknown
 from p2pswarm.train_config import TrainConfig
@@ -276,6 +278,8 @@ def _convert_optional(hint: Any, value: object, key: str, base: Path) -> object:
         text = str(_convert_scalar(str, None, value, key))
         if "\0" in text:
             raise ValueError(f"{key} is a path, not {_show(value)}")
+        if not names_fit(text):
+            raise ValueError(f"{key} has {LONG_NAME}")
         try:
             return base / Path(text).expanduser() if text else None
         except RuntimeError as error:

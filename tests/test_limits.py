@@ -4,7 +4,7 @@ import pytest
 
 from p2pswarm.config import HF, RunConfig, ServeConfig
 from p2pswarm.errors import BadMessage
-from p2pswarm.limits import HUB_NAME_CHARS_MAX, hub_name, is_pinned
+from p2pswarm.limits import HUB_NAME_CHARS_MAX, hub_name, is_pinned, names_fit
 from p2pswarm.settings import RUN_VERSION, from_values, load, run_from_json
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -79,3 +79,9 @@ def test_a_manifest_names_nothing_but_a_commit_of_the_hub(name):
 
     with pytest.raises(BadMessage, match="names a model of the hub without its commit"):
         run_from_json(text.encode())
+
+
+def test_each_name_of_a_path_has_255_bytes_at_most():
+    assert names_fit("x" * 255 + "/" + "y" * 255)
+    assert not names_fit("a/" + "x" * 256)
+    assert not names_fit("\u00e9" * 128)

@@ -118,6 +118,8 @@ def test_an_optional_number_can_be_left_out_or_given(written):
         ("bootstrap = 'a:1'", ['bootstrap is a list, not "a:1"']),
         ("bootstrap = ['a:1', 2]", ["bootstrap[1] is a text, not 2"]),
         ('[train]\nweights = "a\\u0000b"', ["train.weights is a path, not"]),
+        (f"[train]\ndata = '{'x' * 256}'", ["train.data has a name of more than 255 bytes"]),
+        (f"[train]\ntokenizer = '{'x' * 256}'", ['train.tokenizer is "bytes", a folder']),
         ("[train]\ndata = '~nobody-here/x'", ["train.data: ", "there is no such user"]),
         ('[train]\ndata = "a"\n[[train.mixture]]\ndata = "b"', ["both given: put data into the"]),
         ("[[train.mixture]]\nweight = 2", ["train.mixture[0]: data is missing: name a text"]),

@@ -5,7 +5,10 @@ Errors:  SystemExit with one line for flags that cannot be read, as argparse doe
 """
 
 import argparse
+from pathlib import Path
 from typing import NoReturn, Protocol, TypeAlias
+
+from p2pswarm.limits import LONG_NAME, names_fit
 
 USAGE_CODE = 2
 SEED_MAX = 2**32 - 1
@@ -66,6 +69,13 @@ class whole:  # noqa: N801 - reads as the type of an argument
                 f"{text!r} is not a whole number from {self._low} to {self._high}"
             )
         return number
+
+
+def file_path(text: str) -> Path:
+    """A path that a file system could have; argparse reports the error in one line."""
+    if not names_fit(text):
+        raise argparse.ArgumentTypeError(f"a path has {LONG_NAME}")
+    return Path(text)
 
 
 def duration(text: str) -> int:

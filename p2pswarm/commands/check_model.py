@@ -9,7 +9,7 @@ import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2pswarm.commands.arguments import Commands
+from p2pswarm.commands.arguments import Commands, file_path
 
 TEXT = (
     "Makes a small copy of the run's model and computes with it as a whole and in stages: forward, "
@@ -41,7 +41,7 @@ def add(commands: Commands) -> None:
         "check-model", help="whether a model can be cut into stages", description=TEXT
     )
     parser.set_defaults(read=_read)
-    parser.add_argument("source", type=Path, metavar="FILE.toml", help="a trainer's settings")
+    parser.add_argument("source", type=file_path, metavar="FILE.toml", help="a trainer's settings")
     parser.add_argument(
         "--times",
         action="store_true",

@@ -7,7 +7,6 @@ Errors:  Unusable for settings that cannot be used, and for invitations that are
 import argparse
 import importlib
 from dataclasses import dataclass
-from pathlib import Path
 
 from p2pswarm.commands.arguments import (
     DAY_S,
@@ -16,6 +15,7 @@ from p2pswarm.commands.arguments import (
     add_bootstrap,
     add_json,
     duration,
+    file_path,
     whole,
 )
 from p2pswarm.commands.node import given
@@ -121,7 +121,9 @@ def add(commands: Commands) -> None:
     for name, text in TEXTS.items():
         parser = commands.add_parser(name, help=text[0], description=text[1], epilog=EPILOG)
         parser.set_defaults(read=_read)
-        parser.add_argument("config", type=Path, metavar="FILE", help="the run's settings, in TOML")
+        parser.add_argument(
+            "config", type=file_path, metavar="FILE", help="the run's settings, in TOML"
+        )
         if name in ("revoke", "renew"):
             parser.add_argument(
                 "whom", metavar="WHOM", help="a name or serial number of p2pswarm invitations"

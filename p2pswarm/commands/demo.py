@@ -8,10 +8,9 @@ import dataclasses
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn
 
-from p2pswarm.commands.arguments import Commands, whole
+from p2pswarm.commands.arguments import Commands, file_path, whole
 from p2pswarm.commands.printing import say
 from p2pswarm.demo.options import UNEVEN_REPLICAS, UNEVEN_STEPS, Options
 from p2pswarm.outfile import check_target
@@ -83,17 +82,17 @@ def add(commands: Commands) -> None:
 
 
 def _add_files(parser: argparse.ArgumentParser, base: Options) -> None:
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    parser.add_argument("--json", type=file_path, metavar="FILE", help="write the figures here")
     parser.add_argument(
         "--plot",
-        type=Path,
+        type=file_path,
         default=base.plot,
         metavar="FILE",
         help="draw the loss here, in the format of the suffix; default: %(default)s",
     )
     parser.add_argument(
         "--data",
-        type=Path,
+        type=file_path,
         metavar="FILE_OR_FOLDER",
         help="text to learn; default: the sources of Python's standard library",
     )

@@ -6,9 +6,8 @@ Errors:  Unusable for addresses that cannot be used.
 import argparse
 import importlib
 from dataclasses import dataclass
-from pathlib import Path
 
-from p2pswarm.commands.arguments import Commands, add_bootstrap, add_json
+from p2pswarm.commands.arguments import Commands, add_bootstrap, add_json, file_path
 from p2pswarm.config import NodeConfig
 from p2pswarm.roles.addresses import check
 
@@ -47,7 +46,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument(
         "--identity",
-        type=Path,
+        type=file_path,
         metavar="FILE",
         help="the node's key file: then peers that have banned it tell so",
     )

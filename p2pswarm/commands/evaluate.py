@@ -8,7 +8,7 @@ import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2pswarm.commands.arguments import Commands, add_json, whole
+from p2pswarm.commands.arguments import Commands, add_json, file_path, whole
 from p2pswarm.commands.printing import say, say_beside
 
 TEXT = (
@@ -46,11 +46,11 @@ def add(commands: Commands) -> None:
     )
     parser.set_defaults(read=_read)
     parser.add_argument(
-        "weights", type=Path, metavar="WEIGHTS", help="the .safetensors file that a run wrote"
+        "weights", type=file_path, metavar="WEIGHTS", help="the .safetensors file that a run wrote"
     )
     parser.add_argument(
         "settings",
-        type=Path,
+        type=file_path,
         metavar="RUN.TOML",
         help="the trainer's settings: its text",
     )

@@ -8,7 +8,7 @@ import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2pswarm.commands.arguments import Commands, add_package, whole
+from p2pswarm.commands.arguments import Commands, add_package, file_path, whole
 from p2pswarm.commands.printing import say
 
 TEXT = (
@@ -49,9 +49,9 @@ def add(commands: Commands) -> None:
     )
     parser.set_defaults(read=_read)
     parser.add_argument(
-        "weights", type=Path, metavar="WEIGHTS", help="the .safetensors file that a run wrote"
+        "weights", type=file_path, metavar="WEIGHTS", help="the .safetensors file that a run wrote"
     )
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder to make")
+    parser.add_argument("folder", type=file_path, metavar="FOLDER", help="the folder to make")
     parser.add_argument(
         "--shard-mib",
         type=whole(1, SHARD_MIB_MAX),

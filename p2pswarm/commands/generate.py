@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2pswarm.commands.arguments import SEED_MAX, Commands, add_package, whole
+from p2pswarm.commands.arguments import SEED_MAX, Commands, add_package, file_path, whole
 
 TEXT = "Goes on from a text, with the weights that a run wrote. The same seed gives the same text."
 TOKENS_MAX = 1_000_000
@@ -58,7 +58,7 @@ def add(commands: Commands) -> None:
     parser = commands.add_parser("generate", help="let trained weights write", description=TEXT)
     parser.set_defaults(read=_read)
     parser.add_argument(
-        "weights", type=Path, metavar="WEIGHTS", help="the .safetensors file that a run wrote"
+        "weights", type=file_path, metavar="WEIGHTS", help="the .safetensors file that a run wrote"
     )
     parser.add_argument("prompt", nargs="?", default="", metavar="TEXT", help="what to go on from")
     parser.add_argument(

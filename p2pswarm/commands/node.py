@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from p2pswarm.commands.arguments import INVITE_HELP, Command, Commands, add_bootstrap, whole
+from p2pswarm.commands.arguments import (
+    INVITE_HELP,
+    Command,
+    Commands,
+    add_bootstrap,
+    file_path,
+    whole,
+)
 from p2pswarm.config import LOG_LEVELS, ROLES, NetworkConfig, NodeConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.ids import PORT_MAX
@@ -95,7 +102,7 @@ def add(commands: Commands) -> None:
     node.add_argument(
         "--role", choices=ROLES, help="default: stage with --bootstrap, else bootstrap"
     )
-    node.add_argument("--config", type=Path, metavar="FILE", help="settings; see --example")
+    node.add_argument("--config", type=file_path, metavar="FILE", help="settings; see --example")
     node.add_argument(
         "--example",
         choices=[role for role in ROLES if role != "auto"],
@@ -113,7 +120,7 @@ def _add_train(commands: Commands) -> None:
         epilog="p2pswarm node --example trainer prints a file to begin with.",
     )
     train.set_defaults(read=_node, role="trainer", example=None)
-    train.add_argument("config", type=Path, metavar="FILE", help="the run's settings, in TOML")
+    train.add_argument("config", type=file_path, metavar="FILE", help="the run's settings, in TOML")
     train.add_argument(
         "--resume",
         nargs="?",
@@ -156,7 +163,7 @@ def _add_node_flags(parser: argparse.ArgumentParser) -> None:
     _add_relay_flags(parser)
     parser.add_argument(
         "--identity",
-        type=Path,
+        type=file_path,
         metavar="FILE",
         help="keep this node's id in this file; the file is made if it is not there",
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from p2pswarm.commands.arguments import INVITE_HELP, SEED_MAX, Commands, whole
+from p2pswarm.commands.arguments import INVITE_HELP, SEED_MAX, Commands, file_path, whole
 from p2pswarm.commands.node import EXAMPLES, ExampleCommand
 from p2pswarm.commands.status import asking_through
 from p2pswarm.config import NodeConfig
@@ -96,7 +96,9 @@ def add(commands: Commands) -> None:
         "plan", help="which device should serve which stage", description=TEXT
     )
     parser.set_defaults(read=_read)
-    parser.add_argument("devices", type=Path, nargs="?", metavar="FILE.toml", help="the devices")
+    parser.add_argument(
+        "devices", type=file_path, nargs="?", metavar="FILE.toml", help="the devices"
+    )
     parser.add_argument(
         "--objective",
         choices=["pipelined", "dtfm"],
@@ -104,7 +106,7 @@ def add(commands: Commands) -> None:
         "averaging, then a pipeline of which no part overlaps; default: what the file is for",
     )
     parser.add_argument(
-        "--matrix", type=Path, metavar="FILE.json", help="the links and the task, for dtfm"
+        "--matrix", type=file_path, metavar="FILE.json", help="the links and the task, for dtfm"
     )
     parser.add_argument(
         "--seconds", type=float, default=60.0, metavar="S", help="how long to search; default: 60"
@@ -112,9 +114,14 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--seed", type=whole(0, SEED_MAX), default=0, metavar="N", help="of its chance; default: 0"
     )
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the plan here, for scripts")
     parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="write run.toml, NAME.toml and plan.png here"
+        "--json", type=file_path, metavar="OUT", help="write the plan here, for scripts"
+    )
+    parser.add_argument(
+        "--out",
+        type=file_path,
+        metavar="FOLDER",
+        help="write run.toml, NAME.toml and plan.png here",
     )
     parser.add_argument(
         "--from",

@@ -9,7 +9,7 @@ import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2pswarm.commands.arguments import SEED_MAX, Commands, whole
+from p2pswarm.commands.arguments import SEED_MAX, Commands, file_path, whole
 
 TEXT = (
     "Plays a run on your machines in virtual time, with the rules that ship: routing, fencing, "
@@ -55,9 +55,11 @@ def add(commands: Commands) -> None:
         epilog="docs/simulation.md says what is simulated, what is not, and how well it foretells.",
     )
     parser.set_defaults(read=_read)
-    parser.add_argument("config", type=Path, metavar="FILE", help="the run's settings, in TOML")
     parser.add_argument(
-        "--devices", type=Path, required=True, metavar="FILE", help="your machines, in TOML"
+        "config", type=file_path, metavar="FILE", help="the run's settings, in TOML"
+    )
+    parser.add_argument(
+        "--devices", type=file_path, required=True, metavar="FILE", help="your machines, in TOML"
     )
     parser.add_argument(
         "--trace",
@@ -86,9 +88,9 @@ def add(commands: Commands) -> None:
         help="simulate about so many microbatches, each of which stands for several of the run's, "
         "but more where steps would last over ten minutes; default: 20000",
     )
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures here")
+    parser.add_argument("--json", type=file_path, metavar="OUT", help="write the figures here")
     parser.add_argument(
-        "--plot", type=Path, metavar="OUT", help="draw throughput and members of stages here"
+        "--plot", type=file_path, metavar="OUT", help="draw throughput and members of stages here"
     )
 
 

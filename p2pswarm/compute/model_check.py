@@ -30,6 +30,7 @@ from p2pswarm.config import HF, RunConfig
 from p2pswarm.errors import Refused, SwarmError, Unusable
 from p2pswarm.models.base import DTYPES, Bundle, loss_of
 from p2pswarm.models.blocks import block_costs
+from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.chance import draws
 from p2pswarm.models.documents import APART, positions_of
 from p2pswarm.models.foreign_code import foreign, is_foreign, said
@@ -126,10 +127,9 @@ def _low_precision(run: RunConfig) -> str:
     """What is wrong with a small copy in the run's precision; empty if nothing is."""
     try:
         _, problem = _difference(_blocks(run), _stages(run, 0))
-    except (Exception, SystemExit) as error:
-        if not (isinstance(error, SwarmError) or is_foreign(error)):
-            raise
-        return f"it cannot be computed in {run.precision}: {said(error)}; set run.precision to full"
+    except (Exception, SystemExit) as error:  # noqa: BLE001  what is our bug is raised again
+        what = _said_of(error, SwarmError)
+        return f"it cannot be computed in {run.precision}: {what}; set run.precision to full"
     return f"in {run.precision} {problem}" if problem else ""
 
 
@@ -150,10 +150,9 @@ def check_blocks(run: RunConfig) -> ModelCheck:
     for way in ways:
         try:
             computed = way(run, expected)
-        except (Exception, SystemExit) as error:
-            if not (isinstance(error, Refused) or is_foreign(error)):
-                raise
-            problem = f"it cannot be computed so: {said(error)}; {_reason(way)}"
+        except (Exception, SystemExit) as error:  # noqa: BLE001  what is our bug is raised again
+            what = _said_of(error, Refused)
+            problem = f"it cannot be computed so: {what}; {_reason(way)}"
             return ModelCheck(run.stages, names, math.inf, problem)
         tolerance = ALONE_TOLERANCE if way is _alone else TOLERANCE
         apart, problem = _difference(expected, computed, tolerance)
@@ -161,6 +160,13 @@ def check_blocks(run: RunConfig) -> ModelCheck:
         if problem:
             return ModelCheck(run.stages, names, worst, f"{problem}; {_reason(way)}")
     return ModelCheck(run.stages, names, worst, "")
+
+
+def _said_of(error: BaseException, told: type[SwarmError]) -> str:
+    """What an error of the model's says; raises it again if it is neither that nor `told`."""
+    if not (isinstance(error, told) or is_foreign(error)):
+        raise error
+    return said(error)
 
 
 def tokens_of(run: RunConfig) -> Tensor:
@@ -186,7 +192,11 @@ def _as_a_whole(run: RunConfig) -> Computed:
         f"a small copy of the model {run.model.family} cannot be computed",
         "; a block computes in the dtype and on the device of what it is given, which stays",
     ):
-        return _blocks(run)
+        try:
+            return _blocks(run)
+        except (Exception, SystemExit):
+            boundaries(run)  # says which block it is, where it fails without numbers, too
+            raise
 
 
 def _blocks_twice(run: RunConfig, first: Computed) -> Computed:

@@ -178,6 +178,9 @@ def load_model(path: str | Path, packages: Iterable[str] = ()) -> TrainedModel:
         p2pswarm.errors.Unusable: The file holds no weights of a run, or they do not fit its model.
     """
     trust(packages)
+    if not Path(path).is_file():
+        what = "is a folder" if Path(path).is_dir() else "there is no such file"
+        raise Unusable(f"{path}: {what}: name the .safetensors file that a trainer wrote")
     try:
         with safe_open(path, "pt", "cpu") as file:
             about = (file.metadata() or {}).get("run")
@@ -204,7 +207,10 @@ def load_model(path: str | Path, packages: Iterable[str] = ()) -> TrainedModel:
         ) from error
     except (OSError, SafetensorError) as error:
         reason = " ".join(str(error).split())
-        raise Unusable(f"{path}: cannot be read as safetensors: {reason}") from error
+        raise Unusable(
+            f"{path}: cannot be read as safetensors: {reason}: copy it again, or name the file "
+            "that a trainer wrote"
+        ) from error
     return TrainedModel(run, blocks, _tokenizer(Path(path), run.model))
 
 

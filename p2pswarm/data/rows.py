@@ -16,8 +16,9 @@ from types import ModuleType
 from typing import Any
 
 from p2pswarm.data.sources import JSON_LINES, PARQUET
-from p2pswarm.errors import Unusable
+from p2pswarm.errors import Unusable, one_line
 
+REASON_CHARS_MAX = 200  # of what pyarrow says
 LINE_BYTES_MAX = 64 << 20  # a line is held in memory a few times over; a book has 1 MB
 BATCH_ROWS = 256  # few: rows may be whole books
 READ_BYTES = 1 << 20  # of a parquet file at a time
@@ -41,7 +42,8 @@ def documents(file: Path, field: str, *, line_bytes_max: int = LINE_BYTES_MAX) -
             if text:
                 yield text.encode("utf-8", "replace")  # JSON can carry halves of surrogate pairs
     except OSError as error:
-        raise Unusable(f"{file}: cannot be read: {error.strerror or error}") from error
+        reason = error.strerror or one_line(error, REASON_CHARS_MAX)
+        raise Unusable(f"{file}: cannot be read, mend or remove it: {reason}") from error
     if number == 0:
         raise Unusable(f"{file}: has no rows: remove it, or copy it again")
 
@@ -51,7 +53,7 @@ def _json_lines(file: Path, field: str, bytes_max: int) -> Iterator[tuple[int, o
     with file.open("rb") as lines:
         for number, line in enumerate(iter(lambda: lines.readline(bytes_max + 1), b""), 1):
             if len(line) > bytes_max:
-                raise Unusable(f"{file}: row {number}: longer than {bytes_max:,} bytes")
+                raise Unusable(f"{file}: row {number}: longer than {bytes_max:,} bytes: split it")
             if line.strip():
                 yield number, _field_of(line, file, field, f"row {number}")
 

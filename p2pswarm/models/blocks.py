@@ -9,11 +9,13 @@ Errors:  Unusable for a block whose replicas could differ, or that could give tw
 
 import copy
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.errors import Unusable
@@ -46,8 +48,9 @@ def make_blocks(run: RunConfig, numbers: range) -> list[nn.Module]:
     made = blocks_of(family(run.model.family, run.model.package), run.model)
     blocks = made[numbers.start : numbers.stop]
     for number, block in zip(numbers, blocks, strict=True):
-        _require_trainable(number, block)
-        block.to(dtype)
+        with foreign(f"{_named(number, block)} cannot be used"):
+            _require_trainable(number, block)
+            block.to(dtype)
     if run.model.tie:
         require_ends(run.model.family, made)
         join_ends(blocks)
@@ -120,6 +123,8 @@ def _reset_of(module: nn.Module) -> Callable[[], object] | None:
 def _costs(build: Family, model: ModelConfig) -> tuple[float, ...]:
     with torch.device("meta"):
         blocks = blocks_of(build, model)
+    for number, block in enumerate(blocks):
+        _require_sizes(number, block)
     if len({id(p) for b in blocks for p in b.parameters()}) < sum(
         len(list(b.parameters())) for b in blocks
     ):
@@ -127,12 +132,28 @@ def _costs(build: Family, model: ModelConfig) -> tuple[float, ...]:
             f"family {model.family!r}: two blocks share a parameter, and may be served by "
             "different machines: give each its own"
         )
-    return tuple(_cost(block) for block in blocks)
+    return tuple(_cost(number, block) for number, block in enumerate(blocks))
 
 
-def _cost(block: nn.Module) -> float:
-    given = getattr(block, "cost", None)
+def _require_sizes(number: int, block: nn.Module) -> None:
+    """Raise Unusable for parameters that get their sizes from what is computed first."""
+    for name, parameter in block.named_parameters():
+        if isinstance(parameter, UninitializedParameter):
+            raise Unusable(
+                f"{_named(number, block)}: {name} has no size before it is used, and each machine "
+                "makes its own blocks: give the module its sizes instead of a lazy one"
+            )
+
+
+def _cost(number: int, block: nn.Module) -> float:
+    with foreign(f"{_named(number, block)} does not say its cost"):
+        given = getattr(block, "cost", None)
     if isinstance(given, int | float):
+        if not 0.0 <= given < math.inf:
+            raise Unusable(
+                f"{_named(number, block)} has the cost {given}: it is a number from 0 on, what it "
+                "takes beside the others"
+            )
         return given
     return sum(parameter.numel() for parameter in block.parameters())
 
@@ -160,3 +181,8 @@ def _require_trainable(number: int, block: nn.Module) -> None:
     for name, parameter in block.named_parameters():
         if not parameter.requires_grad:
             raise Unusable(f"{what}: {name} does not train: make it a buffer, persistent=False")
+        if not parameter.is_floating_point():
+            raise Unusable(
+                f"{what}: {name} is of {parameter.dtype}, and weights are real numbers: make it "
+                "two, its real and its imaginary part"
+            )

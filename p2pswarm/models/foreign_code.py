@@ -88,12 +88,21 @@ def _could_not_be_called(error: BaseException) -> bool:
 
 
 def said(error: BaseException) -> str:
-    """What an error is, what its first line says, and which line raised it."""
-    what = str(error).strip().partition("\n")[0][:LINE_CHARS_MAX].rstrip(".")
+    """What an error is, what it says first, and which line raised it."""
+    what = _first_sentence(str(error))[:LINE_CHARS_MAX].rstrip(".")
     if isinstance(error, SwarmError):  # ours, and a line of its own
         return what
     place = _place(error.__traceback__)
     return f"{type(error).__name__}{': ' if what else ''}{what}{place}"
+
+
+def _first_sentence(text: str) -> str:
+    """Its first line, and the next ones as long as each announces them with a colon."""
+    lines = iter([line.strip() for line in text.splitlines() if line.strip()])
+    found = next(lines, "")
+    while found.endswith(":") and (more := next(lines, "")):
+        found = f"{found} {more}"
+    return found
 
 
 def blocks_of(

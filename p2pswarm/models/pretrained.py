@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from p2pswarm.config import RunConfig, ServeConfig
 from p2pswarm.errors import Unusable
@@ -98,7 +98,8 @@ def load_blocks(run: RunConfig, blocks: Sequence[nn.Module]) -> None:
         _require_shapes(files, file, [(name, each) for name in names for each in targets[name]])
         for name, tensor in files.tensors(file, names):
             for parameter in targets[name]:
-                _copy(tensor, parameter, f"{files.where}: {file}: {name}")
+                with torch.no_grad():
+                    parameter.copy_(tensor)
 
 
 def check_names(run: RunConfig, blocks: Sequence[nn.Module]) -> None:
@@ -153,10 +154,3 @@ def _require_shapes(
                 f"{files.where}: {file}: {name} has the shape {shapes[name]}, by config.json it "
                 f"is {due}"
             )
-
-
-def _copy(tensor: Tensor, parameter: nn.Parameter, what: str) -> None:
-    if not tensor.is_floating_point():
-        raise Unusable(f"{what} holds {tensor.dtype}, and such weights do not train")
-    with torch.no_grad():
-        parameter.copy_(tensor)

@@ -42,8 +42,12 @@ MADE_OTHERWISE = (AttributeError, LookupError, TypeError, ValueError)
 def sliced(model: ModelConfig) -> list[nn.Module]:
     """Embedding, layers and head of the model that `model.config` describes."""
     whole: Any = whole_model(model)
-    end = _document_end(model, whole)
-    uncut = f"{model.family} cannot be cut"
+    return sliced_of(whole, model.family, _document_end(model, whole))
+
+
+def sliced_of(whole: Any, family: str, end: int | None) -> list[nn.Module]:
+    """The same of a `whole` model; `end`: the token that ends a document, if they are apart."""
+    uncut = f"{family} cannot be cut"
     with foreign(uncut):
         try:
             count = len(getattr(whole.base_model, layers_name(whole)))

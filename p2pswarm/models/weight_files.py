@@ -17,6 +17,7 @@ from torch import Tensor
 
 from p2pswarm.errors import Unusable
 from p2pswarm.infile import read_small
+from p2pswarm.models.safetensors_header import TYPES
 
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -75,7 +76,14 @@ class FolderFiles:
     def shapes(self, file: str, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
         """See `WeightFiles`."""
         with self._opened(file) as opened:
-            return {name: tuple(opened.get_slice(name).get_shape()) for name in names}
+            found = {name: opened.get_slice(name) for name in names}
+            for name, each in found.items():
+                if (dtype := str(each.get_dtype())) not in TYPES:
+                    raise Unusable(
+                        f"{self._folder / file}: {name} is of {dtype}, which cannot be trained on: "
+                        f"save the model anew in one of {', '.join(TYPES)}"
+                    )
+            return {name: tuple(each.get_shape()) for name, each in found.items()}
 
     def tensors(self, file: str, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
         """See `WeightFiles`."""

@@ -18,11 +18,10 @@ def invitation_of(config: NodeConfig) -> Invitation | None:
         return None
     if config.invite.startswith(PREFIX):
         return from_text(config.invite)
-    path = Path(config.invite).expanduser()
     try:
-        with path.open() as file:
+        with Path(config.invite).expanduser().open() as file:
             return from_text(file.read(INVITATION_CHARS_MAX + 1))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # Runtime: ~NAME of nobody
         raise Unusable(
             f"the invitation {config.invite[:40]!r} is neither a text that begins with {PREFIX}, "
             "nor a file that has one"

@@ -10,6 +10,7 @@ from p2pswarm.compute.model_check import check_once
 from p2pswarm.config import HF, RunConfig
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.errors import Unusable
+from p2pswarm.models.config_text import VOCABULARY_MAX
 from p2pswarm.models.documents import APART
 from p2pswarm.models.resolving import resolved
 
@@ -55,6 +56,11 @@ def tokenised_run(run: RunConfig, tokenizer: Tokenizer) -> RunConfig:
     """The run with what its manifest says of a tokenizer; a model that names no size gets its."""
     model = run.model
     vocabulary = model.vocabulary
+    if tokenizer.size > VOCABULARY_MAX:
+        raise Unusable(
+            f"train.tokenizer has tokens up to number {tokenizer.size - 1:,}, a model at most "
+            f"{VOCABULARY_MAX:,}: name another"
+        )
     if vocabulary == BYTE_TOKENS:
         vocabulary = max(tokenizer.size, BYTE_TOKENS)
     end = -1 if tokenizer.end is None else tokenizer.end

@@ -232,3 +232,10 @@ def test_a_run_goes_on_from_what_is_named_or_from_its_own_target(written, flags,
 def test_a_resume_without_any_target_says_what_to_do(written):
     with pytest.raises(Unusable, match=r"add one, or set checkpoint\.target"):
         parse(["train", written("[train]\ndata = '.'"), "--resume"])
+
+
+def test_a_path_with_a_name_that_no_file_system_has_is_one_line(capsys):
+    with pytest.raises(SystemExit):
+        parse(["generate", "x" * 256, "hello"])
+
+    assert capsys.readouterr().err.endswith("which no file system has; see --help\n")

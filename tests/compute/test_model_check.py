@@ -158,6 +158,10 @@ def test_a_model_that_a_program_registers_is_checked_before_it_is_trained_or_ser
     assert check_blocks(run).problem
 
 
+def test_a_registered_model_that_is_well_passes():
+    check_once(replace(RUN, stages=2, model=replace(MODEL, family="skipping")))
+
+
 def test_the_built_in_model_is_checked_by_its_tests():
     before = check_blocks.cache_info()
 

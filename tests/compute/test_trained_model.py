@@ -111,13 +111,33 @@ def test_weights_that_do_not_fit_are_named(trained, tmp_path: Path, changes, why
         load_model(write(tmp_path / "weights.safetensors", trained, **changes))
 
 
-@pytest.mark.parametrize("content", [None, b"", b"text" * 100])
-def test_what_is_no_file_of_weights_is_one_line(tmp_path: Path, content: bytes | None):
-    if content is not None:
-        (tmp_path / "a.safetensors").write_bytes(content)
-    with pytest.raises(Unusable, match="cannot be read as safetensors") as told:
+@pytest.mark.parametrize("content", [b"", b"text" * 100])
+def test_what_is_no_file_of_weights_is_one_line(tmp_path: Path, content: bytes):
+    (tmp_path / "a.safetensors").write_bytes(content)
+    with pytest.raises(Unusable, match=r"cannot be read as safetensors: .*: copy it again") as told:
         load_model(tmp_path / "a.safetensors")
     assert "\n" not in str(told.value)
+
+
+def test_a_folder_and_a_file_that_is_not_there_are_told_apart(tmp_path: Path):
+    with pytest.raises(Unusable, match=r"is a folder: name the \.safetensors file"):
+        load_model(tmp_path)
+    with pytest.raises(Unusable, match=r"gone: there is no such file: name the \.safetensors"):
+        load_model(tmp_path / "gone")
+
+
+def test_a_model_of_ones_own_that_fails_in_use_is_one_line(model: TrainedModel):
+    class Mine(Exception):
+        pass
+
+    class Failing(torch.nn.Module):
+        def forward(self, _x):
+            raise Mine("no wish")
+
+    failing = TrainedModel(model.run, [Failing()])
+
+    with pytest.raises(Unusable, match=r"cannot be computed: Mine: no wish \(test_trained_model"):
+        failing.scores(torch.zeros(1, 4, dtype=torch.int64))
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,20 @@ def test_a_shard_without_rows_is_named(tmp_path: Path):
         list(documents(tmp_path / "a.jsonl", "text"))
 
 
+def test_a_damaged_page_is_one_line_with_the_remedy(tmp_path: Path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    arrow = pytest.importorskip("pyarrow")
+    file = tmp_path / "a.parquet"
+    parquet.write_table(arrow.table({"text": [f"some text {n}" for n in range(500)]}), file)
+    damaged = bytearray(file.read_bytes())
+    damaged[10:60] = bytes(50)
+    file.write_bytes(damaged)
+
+    with pytest.raises(Unusable, match=r"a\.parquet: .*remove it") as told:
+        list(documents(file, "text"))
+    assert "\n" not in str(told.value)
+
+
 def test_a_file_that_vanished_is_said_in_one_line(tmp_path: Path):
     with pytest.raises(Unusable, match="cannot be read"):
         list(documents(tmp_path / "gone.jsonl", "text"))

@@ -50,6 +50,7 @@ def test_all_of_none_is_refused():
     [
         ("banana", r"^serve\.device 'banana': .{20,160}: set it to \"auto\", \"cpu\" or"),
         ("cuda:77", r"^serve\.device 'cuda:77': .{10,160}: set it to \"auto\", \"cpu\" or"),
+        ("privateuseone", r"^serve\.device 'privateuseone': .{10,160}: set it to \"auto\""),
         ("meta", "has no memory and computes no numbers: set it to"),
     ],
 )

@@ -115,3 +115,10 @@ def test_what_code_of_others_raises_is_told(code, match):
 
     with pytest.raises((Unusable, Refused), match=match):
         run_as_ours(code, call=lambda work: work(), **names)
+
+
+def test_a_line_that_announces_the_next_is_said_with_it():
+    error = ValueError("not valid:\n  because:\n\n  of that.\n  and pages more")
+
+    assert said(error) == "ValueError: not valid: because: of that"
+    assert said(ValueError("a:")) == "ValueError: a:"

@@ -127,14 +127,55 @@ class Frozen(Drawn):
         self.weight.requires_grad_(False)
 
 
+class Complex(Drawn):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+
+class OwnState(Drawn):
+    def state_dict(self, *_args, **_kept):
+        raise KeyError("mine")
+
+
+class Costly(Drawn):
+    def __init__(self, cost):
+        super().__init__()
+        self.cost = cost
+
+
+class Asking(Drawn):
+    @property
+    def cost(self):
+        raise KeyError("mine")
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: Costly(-1.0), r"block 0 \(Costly\) has the cost -1.0: it is a number from 0 on"),
+        (lambda: Costly(float("nan")), "has the cost nan"),
+        (lambda: Costly(float("inf")), "has the cost inf"),
+        (Asking, r"block 0 \(Asking\) does not say its cost: KeyError: 'mine' \(test_registry"),
+        (lambda: nn.LazyLinear(3), "weight has no size before it is used"),
+    ],
+    ids=["negative", "no number", "infinite", "raising", "lazy"],
+)
+def test_a_block_whose_cost_or_size_is_none_says_so(make, match):
+    with pytest.raises(Unusable, match=match):
+        block_costs(run_of([make]).model)
+
+
 @pytest.mark.parametrize(
     ("make", "match"),
     [
         (lambda: nn.BatchNorm1d(3), "buffer num_batches_tracked, which would not be averaged"),
         (Bare, r"Bare has parameters and no reset_parameters\(\)"),
         (Frozen, "weight does not train"),
+        (Complex, r"weight is of torch\.complex64, and weights are real numbers: make it two"),
+        (OwnState, r"block 0 \(OwnState\) cannot be used: KeyError: 'mine' \(test_registry"),
     ],
-    ids=["batch norm", "bare", "frozen"],
+    ids=["batch norm", "bare", "frozen", "complex", "own state"],
 )
 def test_a_block_that_cannot_be_trained_here_says_why(make, match):
     run = run_of([make])

@@ -10,6 +10,12 @@ import pytest
 import torch
 from procs.harness import plain_loop, tensors
 
+from p2pswarm.compute.parameter_names import named_parameters
+from p2pswarm.compute.reference import ReferenceTrainer
+from p2pswarm.config import ModelConfig, RunConfig
+from p2pswarm.roles.weights_file import write_weights
+from p2pswarm.settings import run_to_json
+
 pytestmark = pytest.mark.timeout(300)  # several processes each, and machines may be busy
 HERE = ("--listen", "127.0.0.1:0")
 STEPS = 40
@@ -197,3 +203,21 @@ def test_weights_are_told_of_even_if_the_folder_cannot_say_that_the_run_is_over(
     assert trainer.line_with(f"weights-full-step-{STEPS}.safetensors")
     assert trainer.end() == 2
     assert "free some space or name another folder" in trainer.errors
+
+
+def test_an_export_to_a_full_disk_is_one_line_and_leaves_nothing(start, small_disk, tmp_path):
+    run = RunConfig(model=ModelConfig(d_model=16, layers=1, heads=2, sequence_length=8))
+    flat = ReferenceTrainer(run).flat
+    named = ((name, x.detach()) for name, x in named_parameters(flat.numbers, flat.blocks))
+    write_weights(tmp_path / "w.safetensors", named, run_to_json(run).decode())
+    small_disk.fill()
+
+    export = start(
+        "export", "w.safetensors", "disk/out", module="p2pswarm", inside=small_disk.inside
+    )
+
+    assert export.end() == 2
+    assert export.errors.startswith("error: disk/out cannot be written: ")
+    assert export.errors.endswith("name a folder on another disk\n")
+    assert export.errors.count("\n") == 1
+    assert [each.name for each in small_disk.path.iterdir()] == ["ballast"]

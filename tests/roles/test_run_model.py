@@ -1,12 +1,13 @@
 """A run's model beside its tokenizer: sizes that fit, documents that can be kept apart."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 
 from p2pswarm.config import ModelConfig, RunConfig
-from p2pswarm.data.tokenizer import train_tokenizer
+from p2pswarm.data.tokenizer import Tokenizer, train_tokenizer
 from p2pswarm.errors import Unusable
 from p2pswarm.roles.run_model import checked_model
 
@@ -36,3 +37,13 @@ def test_documents_apart_need_a_model_and_a_tokenizer_that_can():
     other = dataclasses.replace(apart, family="mlp")
     with pytest.raises(Unusable, match=r"the family 'mlp' cannot keep documents apart"):
         checked_model(RunConfig(model=other), tokenizer)
+
+
+def test_a_tokenizer_whose_numbers_no_model_has_is_told():
+    model = {"type": "BPE", "vocab": {"a": 4_000_000_000}, "merges": []}
+    far = Tokenizer(json.dumps({"model": model}), "far.json")
+
+    with pytest.raises(
+        Unusable, match=r"tokens up to number 4,000,000,000, a model at most 4,194,"
+    ):
+        checked_model(RunConfig(model=SMALL), far)
