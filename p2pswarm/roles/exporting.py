@@ -16,7 +16,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from p2pswarm.compute.trained_model import TrainedModel, load_model
+from p2pswarm.compute.trained_model import TrainedModel, file_of, load_model
 from p2pswarm.config import HF
 from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import CONFIG_BYTES_MAX, CONFIG_FILE, Tokenizer, tokenizer_of_run
@@ -61,6 +61,7 @@ def export(
     """
     if folder.exists():
         raise Unusable(f"{folder} is there already, and is kept: name another folder")
+    weights = file_of(weights)
     model = load_model(weights, packages)
     along = {} if like is None else _small_files(like, model)
     try:
