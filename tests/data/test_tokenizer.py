@@ -221,3 +221,9 @@ def test_a_text_that_cannot_be_written_is_one_line():
 
     with pytest.raises(Unusable, match=r"^train.tokenizer cannot write the text: "):
         Tokenizer(json.dumps({"model": model}), "here").encode([b"world"])
+
+
+def test_tokens_without_text_do_not_hold_back_the_rest(learnt: Tokenizer):
+    (after,) = learnt.encode([b"abc"])
+
+    assert "".join(learnt.decode([0] * 50 + after.tolist())) == "abc"
