@@ -1,10 +1,18 @@
 """What `--check` says of settings, and the files that it tries."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from p2pswarm.config import CheckpointConfig, ModelConfig, NodeConfig, RunConfig, ServeConfig
+from p2pswarm.config import (
+    CheckpointConfig,
+    ModelConfig,
+    NodeConfig,
+    OptimizerConfig,
+    RunConfig,
+    ServeConfig,
+)
 from p2pswarm.errors import Unusable
 from p2pswarm.setting_report import check_files, report
 from p2pswarm.train_config import TrainConfig
@@ -131,3 +139,21 @@ def test_where_curves_go_is_told():
         "c.csv and wandb: tries/first",
         "not written",
     ]
+
+
+def test_a_rate_that_spoils_pretrained_weights_is_named():
+    model = ModelConfig(family="hf", folder=Path("model"))
+    high = RunConfig(model=model, start="pretrained")
+    low = replace(high, optimizer=OptimizerConfig(learning_rate=2e-5))
+
+    assert "spoils" in rows(NodeConfig(role="trainer", run=high))["learning rate"]
+    assert "spoils" not in rows(NodeConfig(role="trainer", run=low))["learning rate"]
+    assert "spoils" not in rows(NodeConfig(role="trainer"))["learning rate"]
+
+
+def test_it_says_that_names_of_special_tokens_are_read():
+    train = TrainConfig(data=Path("text"), tokenizer="model", special_tokens="tokens")
+
+    assert rows(NodeConfig(role="trainer", train=train))["tokens"] == (
+        "model, names of special tokens are read"
+    )

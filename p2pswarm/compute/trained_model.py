@@ -35,6 +35,7 @@ BYTE_TOKENS = 256
 AVERAGE_ENDING = "-average"
 """The end of the name of a file with the average of weights over time."""
 CPU = torch.device("cpu")
+NAMES_SHOWN = 8
 FIRST = b"\n"  # what stands before a text begins; an empty prompt needs one token
 EXPONENT_MAX = 700.0  # the exponential of more is no float
 
@@ -171,21 +172,22 @@ def load_model(path: str | Path, packages: Iterable[str] = ()) -> TrainedModel:
     """Read the file that a trainer wrote at the end of its run.
 
     Args:
-        path: The file.
+        path: The file, or a folder with one, such as `p2pswarm export` makes of a model of ours.
         packages: Packages whose code may be run for it: its model may be a function of one.
 
     Raises:
         p2pswarm.errors.Unusable: The file holds no weights of a run, or they do not fit its model.
     """
     trust(packages)
-    if not Path(path).is_file():
-        what = "is a folder" if Path(path).is_dir() else "there is no such file"
-        raise Unusable(f"{path}: {what}: name the .safetensors file that a trainer wrote")
+    path = file_of(Path(path))
     try:
         with safe_open(path, "pt", "cpu") as file:
             about = (file.metadata() or {}).get("run")
             if about is None:
-                raise Unusable(f"{path}: no weights of p2pswarm: it does not say of which run")
+                raise Unusable(
+                    f"{path}: no weights of p2pswarm: it does not say of which run: name the file "
+                    "that the run wrote; from_pretrained of transformers loads what export made"
+                )
             run = run_from_json(about.encode())
             numbers = range(block_count(run.model))
             blocks = bare_blocks(run, numbers, CPU)
@@ -211,7 +213,22 @@ def load_model(path: str | Path, packages: Iterable[str] = ()) -> TrainedModel:
             f"{path}: cannot be read as safetensors: {reason}: copy it again, or name the file "
             "that a trainer wrote"
         ) from error
-    return TrainedModel(run, blocks, _tokenizer(Path(path), run.model))
+    return TrainedModel(run, blocks, _tokenizer(path, run.model))
+
+
+def file_of(path: Path) -> Path:
+    """The file of weights that a path means."""
+    if not path.is_dir():
+        if not path.is_file():
+            raise Unusable(
+                f"{path}: there is no such file: name the .safetensors file that a trainer wrote"
+            )
+        return path
+    found = sorted(path.glob("*.safetensors"))
+    if len(found) != 1:
+        there = ", ".join(file.name for file in found[:NAMES_SHOWN]) or "none"
+        raise Unusable(f"{path}: a folder: name the file of weights in it (there are: {there})")
+    return found[0]
 
 
 def _tokenizer(weights: Path, model: ModelConfig) -> Tokenizer | None:

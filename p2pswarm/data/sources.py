@@ -27,7 +27,7 @@ ANY_FOLDERS = "**"
 
 def check_there(data: Path) -> None:
     """Raise Unusable if `data` is no file, no folder and no pattern that finds a file."""
-    if not data.exists() and not is_pattern(data):
+    if not _exists(data) and not is_pattern(data):
         raise Unusable(f"train.data: {data}: there is no such file or folder to train on")
     row_files(data)
     if is_pattern(data) and not _found(data):
@@ -48,7 +48,14 @@ def tokenizer_file(place: Path) -> Path:
 
 def is_pattern(data: Path) -> bool:
     """Whether a path that is not there is a pattern, such as corpus/*.jsonl."""
-    return not data.exists() and not WILDCARDS.isdisjoint(str(data))
+    return not _exists(data) and not WILDCARDS.isdisjoint(str(data))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:  # a folder that this user may not enter, a name that is too long
+        raise Unusable(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def row_files(data: Path) -> list[Path]:
@@ -109,9 +116,9 @@ def _found(data: Path) -> list[Path]:
     base = before_wildcards(data)
     try:
         found = set(_matching(base, data.parts[len(base.parts) :]))
+        return sorted(file for file in found if file.is_file())
     except OSError as error:
         raise Unusable(f"{error.filename}: cannot be read: {error.strerror}") from error
-    return sorted(file for file in found if file.is_file())
 
 
 def _matching(place: Path, pattern: tuple[str, ...]) -> Iterator[Path]:

@@ -92,7 +92,10 @@ def is_held_out(name: str, share: float) -> bool:
 
 def _files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
     """The files to read, in the order of their paths; folders that are passed over are not read."""
-    found = sorted(_below(folder))
+    try:
+        found = sorted(_below(folder))
+    except OSError as error:
+        raise Unusable(f"{error.filename}: cannot be read: {error.strerror}") from error
     return (file for file in found if not suffixes or file.suffix in suffixes)
 
 

@@ -12,11 +12,12 @@ import json
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from p2pswarm.compute.trained_model import TrainedModel, load_model
+from p2pswarm.compute.trained_model import TrainedModel, file_of, load_model
 from p2pswarm.config import HF
 from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import CONFIG_BYTES_MAX, CONFIG_FILE, Tokenizer, tokenizer_of_run
@@ -61,6 +62,7 @@ def export(
     """
     if folder.exists():
         raise Unusable(f"{folder} is there already, and is kept: name another folder")
+    weights = file_of(weights)
     model = load_model(weights, packages)
     along = {} if like is None else _small_files(like, model)
     try:
@@ -95,6 +97,7 @@ def _write(model: TrainedModel, weights: Path, folder: Path, shard_mib: int) -> 
             name = min([*lacking, *found.unexpected_keys])
             raise Unusable(f"{weights}: does not fit {run.model.family}: {name}")
         theirs.tie_weights()  # type: ignore[operator]  # what was assigned is at one end only
+        _name_end(theirs, run.model.document_end)
         theirs.save_pretrained(folder, max_shard_size=shard_mib << 20)  # type: ignore[operator]
         both = {"and_tokenizer": AND_TOKENIZER, "tokenizer": TOKENIZER} if tokenizer else {}
         program = OF_TRANSFORMERS.format(**{"and_tokenizer": "", "tokenizer": ""} | both)
@@ -109,6 +112,19 @@ def _write(model: TrainedModel, weights: Path, folder: Path, shard_mib: int) -> 
     if tokenizer is not None:
         _write_tokenizer(tokenizer, model, folder)
     (folder / README).write_text(_readme(model, program), encoding="utf-8")
+
+
+def _name_end(theirs: Any, end: int) -> None:
+    """Have the config name the tokens that the run was trained with.
+
+    Those of a config whose text ends with another token are another tokenizer's.
+    """
+    named = theirs.config.eos_token_id
+    if end in (named if isinstance(named, list) else [named]):
+        return
+    for config in (theirs.config, theirs.generation_config):
+        config.eos_token_id = None if end < 0 else end
+        config.bos_token_id = config.pad_token_id = None
 
 
 def _small_files(like: Path, model: TrainedModel) -> dict[str, bytes]:

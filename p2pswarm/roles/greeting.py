@@ -4,7 +4,7 @@ Units:   seconds.
 Errors:  none.
 """
 
-from p2pswarm.config import NodeConfig
+from p2pswarm.config import HF, NodeConfig, RunConfig
 from p2pswarm.ids import Contact
 
 
@@ -21,7 +21,24 @@ def greeting(config: NodeConfig, own: Contact, ready_s: float) -> list[str]:
     else:
         return lines
     through = config.bootstrap[0] if config.bootstrap else own.address
-    return [*lines, f"  python -m p2pswarm.node --bootstrap {through}"]
+    command = f"  python -m p2pswarm.node --bootstrap {through}"
+    needed = _serve_settings(config.run) if config.role == "trainer" else []
+    if not needed:
+        return [*lines, command]
+    return [*lines, f"{command} --config serve.toml", "where serve.toml says", "  [serve]", *needed]
+
+
+def _serve_settings(run: RunConfig) -> list[str]:
+    """What a server has to say in its own settings, since no manifest may say it."""
+    model = run.model
+    if run.start == "pretrained" and model.folder is not None:
+        there = model.folder.is_dir() or not model.hub
+        name = model.folder.name if there else f"{HF}{model.hub}"
+        return [f'  pretrained = "{name}"  # or a folder with the same weights']
+    if ":" in model.family and not model.family.startswith(HF):
+        package = model.family.partition(":")[0].partition(".")[0]
+        return [f'  packages = ["{package}"]  # if it is trusted']
+    return []
 
 
 def _servers(config: NodeConfig) -> str:

@@ -147,3 +147,12 @@ def test_tensors_of_another_program_are_refused(tmp_path: Path, metadata, why: s
     save_file({"x": torch.zeros(1)}, tmp_path / "a.safetensors", metadata=metadata)
     with pytest.raises(Unusable, match=why):
         load_model(tmp_path / "a.safetensors")
+
+
+def test_a_folder_means_the_only_file_of_weights_in_it(trained, tmp_path: Path):
+    write(tmp_path / "weights.safetensors", trained)
+    assert load_model(tmp_path).run == RUN
+
+    write(tmp_path / "again.safetensors", trained)
+    with pytest.raises(Unusable, match=r"a folder: name .* \(there are: again\.saf.*, weights\."):
+        load_model(tmp_path)

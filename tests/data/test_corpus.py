@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from p2pswarm.data.corpus import Corpus
-from p2pswarm.data.text_files import is_held_out, load_corpus
+from p2pswarm.data.text_files import _files, is_held_out, load_corpus
 from p2pswarm.errors import Unusable
 
 SHAPE = 4, 16
@@ -185,3 +185,8 @@ def test_names_of_files_need_not_be_utf8(tmp_path: Path):
     (tmp_path / "b.txt").write_bytes(b"other text")
 
     assert load_corpus(tmp_path, seed=1, shape=(1, 1)).files == 2
+
+
+def test_a_folder_that_cannot_be_read_is_one_line(tmp_path: Path):
+    with pytest.raises(Unusable, match="gone: cannot be read"):
+        list(_files(tmp_path / "gone", ()))

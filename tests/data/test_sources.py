@@ -153,3 +153,14 @@ def test_a_link_to_a_folder_above_brings_no_file_twice(folder: Path):
 
     found = [str(file.relative_to(folder)) for file in row_files(folder / "**" / "*.jsonl")]
     assert found == ["a.jsonl", "b.jsonl", "link/d.jsonl"]
+
+
+def test_a_pattern_in_what_cannot_be_read_is_one_line(folder: Path):
+    long = "x" * 300
+    for data in (folder / long, folder / long / "*.jsonl", folder / "*" / long):
+        with pytest.raises(Unusable, match=r"cannot be read|no such file|no file is found") as told:
+            check_there(data)
+        assert "\n" not in str(told.value)
+    (folder / "deep").mkdir()
+    with pytest.raises(Unusable, match=r"cannot be read|no file is found"):
+        text_files(folder / "d*" / long)

@@ -238,3 +238,9 @@ def test_what_goes_on_from_a_text_keeps_its_first_space():
 
     assert "".join(tokenizer.decode([more], after=[once])) == " more"
     assert "".join(tokenizer.decode([more])) == "more"
+
+
+def test_tokens_without_text_do_not_hold_back_the_rest(learnt: Tokenizer):
+    (after,) = learnt.encode([b"abc"])
+
+    assert "".join(learnt.decode([0] * 50 + after.tolist())) == "abc"

@@ -186,6 +186,21 @@ def test_what_ended_a_document_ends_a_text(tmp_path: Path):
     assert theirs.eos_token_id == load_model(weights).tokenizer.end == 7
 
 
+@pytest.mark.parametrize(
+    ("said", "end", "kept"), [(7, 7, 7), ([9, 7], 7, [9, 7]), (9, 7, 7), (9, -1, None)]
+)
+def test_the_config_names_the_end_that_the_run_had(said, end, kept, tmp_path: Path):
+    run = tiny("llama", eos_token_id=said, bos_token_id=1)
+    weights = written(tokenised_run(run, TOKENIZER.ending_with(end)), tmp_path, TOKENIZER)
+
+    assert main(["export", str(weights), str(tmp_path / "out")]) == 0
+    for name in ("config.json", "generation_config.json"):
+        config = json.loads((tmp_path / "out" / name).read_text())
+        assert config.get("eos_token_id") == kept
+        assert config.get("bos_token_id") == (1 if kept == said else None)
+    assert library().AutoModelForCausalLM.from_pretrained(tmp_path / "out", local_files_only=True)
+
+
 def test_the_readme_of_a_registered_model_names_what_to_import(tmp_path: Path):
     register("exported")(lambda config: [nn.Embedding(256, 8), nn.Linear(8, 256)])
     run = dataclasses.replace(OWN, model=dataclasses.replace(OWN.model, family="exported"))

@@ -1,8 +1,13 @@
 """A node's first words."""
 
+import tomllib
+
+import pytest
+
 from p2pswarm.config import NodeConfig, RunConfig
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.roles.greeting import greeting
+from p2pswarm.settings import from_values
 
 OWN = Contact(PeerId(bytes(32)), Address("203.0.113.7", 4000))
 HOW = "  python -m p2pswarm.node --bootstrap "
@@ -45,4 +50,29 @@ def test_the_trainer_of_a_closed_run_says_that_servers_need_an_invitation():
 
     assert greeting(config, OWN, 0.05)[2] == (
         "  p2pswarm node --invite TEXT, the line of p2pswarm invite FILE"
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ({"start": "pretrained", "model": {"family": "hf:./far/Qwen"}}, "'Qwen'"),
+        ({"start": "pretrained", "model": {"family": "hf:Qwen/Qwen"}}, "Qwen/Qwen"),
+        ({"model": {"family": "mine.models:make"}}, "mine"),
+    ],
+)
+def test_a_trainer_tells_what_servers_have_to_set_themselves(run, said):
+    config = NodeConfig(role="trainer", run=from_values(RunConfig, run), bootstrap=("a:1",))
+
+    *_, command, where, table, setting = greeting(config, OWN, 0.05)
+    assert (command, where) == (HOW + "a:1 --config serve.toml", "where serve.toml says")
+    assert said in str(tomllib.loads(f"{table}\n{setting}"))
+    assert from_values(NodeConfig, tomllib.loads(f"{table}\n{setting}"))
+
+
+def test_a_model_of_the_library_from_random_weights_needs_nothing_more():
+    run = from_values(RunConfig, {"model": {"family": "hf:./far/Qwen"}})
+
+    assert greeting(NodeConfig(role="trainer", run=run, bootstrap=("a:1",)), OWN, 0.05)[-1] == (
+        HOW + "a:1"
     )

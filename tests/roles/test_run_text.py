@@ -168,3 +168,14 @@ def test_samples_of_whole_documents_need_a_tokenizer_that_ends_them(tmp_path):
         checked_model(config.run)
     other = dataclasses.replace(run, batch=dataclasses.replace(batch, samples="drawn"))
     assert [x for x in differences(run, other) if "batch.samples" in x]
+
+
+def test_names_of_special_tokens_are_letters_unless_the_settings_say_otherwise(tmp_path):
+    (tmp_path / "tokenizer.json").write_text(train_tokenizer(320, [TEXT]).text)
+    plain = NodeConfig(train=TrainConfig(tokenizer=str(tmp_path)))
+    read = NodeConfig(train=TrainConfig(tokenizer=str(tmp_path), special_tokens="tokens"))
+
+    plainly, specially = tokenizer_of(plain), tokenizer_of(read)
+    assert plainly.digest != specially.digest
+    assert specially.encode([b"<|endoftext|>"])[0].tolist() == [plainly.end]
+    assert plainly.end not in plainly.encode([b"<|endoftext|>"])[0]
