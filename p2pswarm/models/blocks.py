@@ -9,7 +9,7 @@ Errors:  Unusable for a block whose replicas could differ, or that could give tw
 
 import copy
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -23,7 +23,9 @@ from p2pswarm.models.foreign_code import blocks_of
 from p2pswarm.models.gpt import gpt
 from p2pswarm.models.pretrained import PRETRAINED, load_blocks
 from p2pswarm.models.registry import Family, family, register
+from p2pswarm.models.trainable import require_sizes, require_trainable, reset_of
 from p2pswarm.models.tying import join_ends, require_ends
+from p2pswarm.models.unset import is_unset, unset
 
 register("gpt")(gpt)
 
@@ -46,7 +48,7 @@ def make_blocks(run: RunConfig, numbers: range) -> list[nn.Module]:
     made = blocks_of(family(run.model.family, run.model.package), run.model)
     blocks = made[numbers.start : numbers.stop]
     for number, block in zip(numbers, blocks, strict=True):
-        _require_trainable(number, block)
+        require_trainable(number, block)
         block.to(dtype)
     if run.model.tie:
         require_ends(run.model.family, made)
@@ -81,14 +83,39 @@ def draw_blocks(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) -> 
         tag = f"{TAG}:{run.seed}:{number}".encode()
         seed = int.from_bytes(hashlib.sha256(tag).digest()[:8]) % 2**63
         if isinstance(block, Block):
-            with PortableDraws(run.seed, number, block):
+            _unset(block)
+            with torch.random.fork_rng(devices=[]), PortableDraws(run.seed, number, block):
+                torch.manual_seed(seed)
                 block.draw(torch.Generator().manual_seed(seed))
+            _require_values(number, block)
             continue
         there = copy.deepcopy(block).cpu()
+        _unset(there)
         with PortableDraws(run.seed, number, there):
             _reset(there, seed)
+        _require_values(number, there)
         for parameter, drawn in zip(block.parameters(), there.parameters(), strict=True):
             parameter.copy_(drawn)
+
+
+def _unset(block: nn.Module) -> None:
+    for parameter in block.parameters():
+        unset(parameter)
+
+
+def _require_values(number: int, block: nn.Module) -> None:
+    """Raise Unusable for a parameter that drawing has left out: it would begin with zeros."""
+    for name, parameter in block.named_parameters():
+        if not is_unset(parameter):
+            continue
+        what = f"block {number} ({type(block).__name__}): nothing gives"
+        if isinstance(block, WholeBlock):
+            raise Unusable(f"{what} {block.full_name(name)} a first value, the library's code too")
+        drawing = "draw()"
+        if not isinstance(block, Block):
+            owner = block.get_submodule(name.rpartition(".")[0])
+            drawing = f"reset_parameters() of {type(owner).__name__}"
+        raise Unusable(f"{what} {name} a first value: fill it in {drawing}")
 
 
 def _reset(block: nn.Module, seed: int) -> None:
@@ -100,21 +127,17 @@ def _reset(block: nn.Module, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for module in block.modules():
-            reset = _reset_of(module)
+            reset = reset_of(module)
             if reset is not None:
                 reset()
-
-
-def _reset_of(module: nn.Module) -> Callable[[], object] | None:
-    """How a module of torch draws its own parameters."""
-    found = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
-    return found if callable(found) else None
 
 
 @lru_cache(maxsize=COSTS_KEPT)
 def _costs(build: Family, model: ModelConfig) -> tuple[float, ...]:
     with torch.device("meta"):
         blocks = blocks_of(build, model)
+    for number, block in enumerate(blocks):
+        require_sizes(number, block)
     if len({id(p) for b in blocks for p in b.parameters()}) < sum(
         len(list(b.parameters())) for b in blocks
     ):
@@ -130,24 +153,3 @@ def _cost(block: nn.Module) -> float:
     if isinstance(given, int | float):
         return given
     return sum(parameter.numel() for parameter in block.parameters())
-
-
-def _require_trainable(number: int, block: nn.Module) -> None:
-    """Raise Unusable for state that averaging would lose."""
-    what = f"block {number} ({type(block).__name__})"
-    kept = block.state_dict().keys() & {name for name, _ in block.named_buffers()}
-    if kept:
-        raise Unusable(
-            f"{what} has the buffer {min(kept)}, which would not be averaged: register it with "
-            "persistent=False if it is a constant"
-        )
-    for module in block.modules():
-        own = list(module.parameters(recurse=False))
-        if own and _reset_of(module) is None and not isinstance(block, Block):
-            raise Unusable(
-                f"{what}: {type(module).__name__} has parameters and no reset_parameters(): give "
-                "it one, for the first weights"
-            )
-    for name, parameter in block.named_parameters():
-        if not parameter.requires_grad:
-            raise Unusable(f"{what}: {name} does not train: make it a buffer, persistent=False")

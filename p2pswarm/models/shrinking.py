@@ -1,7 +1,8 @@
 """A small copy of a run's model, of the same structure, to compare stages with the whole on.
 
 Widths shrink and few layers stay, one of each kind at least. A config whose widths depend on each
-other in a way that is not known here is left as wide as it is.
+other in a way that is not known here is left as wide as it is. A model of one's own shrinks if it
+is large and its sizes are settings of `run.model`.
 
 Errors:  Unusable for a model that cannot be made.
 """
@@ -10,13 +11,18 @@ import dataclasses
 import json
 from typing import Any
 
+import torch
+
 from p2pswarm.config import HF, ModelConfig, RunConfig
 from p2pswarm.errors import Unusable
-from p2pswarm.models.blocks import block_count
+from p2pswarm.models.blocks import block_count, make_blocks
+from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.config_text import read_config
 from p2pswarm.models.hf_cut import BY_LAYER
 
 LAYERS, ROWS, TOKENS, VOCABULARY = 4, 2, 12, 64
+LARGE = 1_000_000  # parameters: a model of fewer is checked in a second as it is
+HEAD_WIDTH = 8  # features of a head of an own model's small copy
 STAGES_MAX = 8
 HEADS = 4
 WIDTHS = {
@@ -60,23 +66,49 @@ def shrunken(run: RunConfig) -> RunConfig:
     elif model.family.startswith(HF):
         model = _library_model(model)
     else:
-        return dataclasses.replace(run, model=model, batch=batch)
+        as_it_is = dataclasses.replace(run, model=model, batch=batch)
+        return _own_model(as_it_is) if _count(as_it_is) > LARGE else as_it_is
     stages = min(block_count(model), STAGES_MAX)
     return dataclasses.replace(run, model=model, batch=batch, stages=stages, cut=())
+
+
+def _own_model(run: RunConfig) -> RunConfig:
+    """A smaller copy of a model of one's own that can be traced, else the model as it is."""
+    model = run.model
+    few = dataclasses.replace(model, layers=min(model.layers, LAYERS))
+    heads = min(model.heads, HEADS)
+    width = min(model.d_model, HEAD_WIDTH * heads)
+    narrow = dataclasses.replace(few, heads=heads, d_model=width)
+    for smaller in (narrow, few):
+        try:
+            stages = min(block_count(smaller), run.stages, STAGES_MAX)
+            small = dataclasses.replace(run, model=smaller, stages=stages, cut=())
+            boundaries(small)
+        except Unusable:
+            continue
+        return small
+    return run
+
+
+def _count(run: RunConfig) -> int:
+    """How many parameters the model has."""
+    with torch.device("meta"):
+        made = make_blocks(run, range(block_count(run.model)))
+    return sum(parameter.numel() for block in made for parameter in block.parameters())
 
 
 def _library_model(model: ModelConfig) -> ModelConfig:
     whole = read_config(model.config)
     few = _with_few_layers(whole)
-    for config in (_narrow(few), few):
+    for config in (_narrow(few), few, whole):
         text = json.dumps(config, sort_keys=True, separators=(",", ":"))
-        vocabulary = config["vocab_size"]
+        vocabulary = config.get("vocab_size", model.vocabulary)
         end = min(model.document_end, vocabulary - 1)
         small = dataclasses.replace(model, config=text, vocabulary=vocabulary, document_end=end)
         try:
             block_count(small)
         except Unusable:
-            if config is few:
+            if config is whole:
                 raise
             continue
         return small

@@ -5,7 +5,7 @@ import torch
 from models.harness import RUN, Between, End, Start, run_of
 from torch import nn
 
-from p2pswarm.compute.model_check import check_blocks, check_once, check_stages
+from p2pswarm.compute.model_check import check_once, check_stages
 from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.errors import Unusable
 
@@ -138,6 +138,7 @@ def test_a_model_that_stays_too_large_is_refused():
         check_stages(run_of([lambda: Start(MODEL), wide, lambda: End(MODEL)]))
 
 
-def test_a_server_checks_models_of_packages_alone():
-    check_once(odd_run(kept))
-    assert check_blocks(odd_run(kept)).problem
+def test_a_server_checks_every_model_but_the_built_in_one():
+    with pytest.raises(Unusable, match="computes wrong in stages"):
+        check_once(odd_run(kept))
+    check_once(RUN)

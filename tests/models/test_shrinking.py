@@ -3,9 +3,11 @@
 import json
 
 import pytest
+from torch import nn
 
 from p2pswarm.config import ModelConfig, RunConfig
-from p2pswarm.models.shrinking import HEADS, shrunken
+from p2pswarm.models.registry import register
+from p2pswarm.models.shrinking import HEADS, LAYERS, shrunken
 
 LLAMA = {
     "model_type": "llama",
@@ -30,3 +32,57 @@ def test_a_copy_has_no_more_groups_than_heads(heads, groups, small):
     assert found["num_key_value_heads"] == small
     assert found["num_attention_heads"] == min(heads, HEADS)
     assert found["num_attention_heads"] % small == 0
+
+
+@register("own model of some size")
+def own(config):
+    """Its sizes are settings."""
+    layers = [nn.Linear(config.d_model, config.d_model) for _ in range(config.layers)]
+    head = nn.Linear(config.d_model, config.vocabulary)
+    return [nn.Embedding(config.vocabulary, config.d_model), *layers, head]
+
+
+@register("own model of fixed size")
+def large(config):
+    """No setting may be another."""
+    if config.layers != 12:
+        raise ValueError("twelve layers")
+    return own(config)
+
+
+def own_run(family, **sizes):
+    return RunConfig(stages=2, cut=(1, 1), model=ModelConfig(family=family, **sizes))
+
+
+def test_a_large_model_of_ones_own_shrinks_by_its_settings():
+    run = own_run("own model of some size", d_model=512, layers=12, heads=8)
+
+    small = shrunken(run)
+
+    assert (small.model.d_model, small.model.layers, small.model.heads) == (32, LAYERS, HEADS)
+    assert (small.stages, small.cut) == (2, ())
+
+
+def test_a_small_model_of_ones_own_is_checked_as_it_is():
+    run = own_run("own model of some size", d_model=32, layers=12)
+
+    small = shrunken(run)
+
+    assert (small.model.d_model, small.model.layers) == (32, 12)
+    assert small.cut == run.cut
+
+
+def test_a_model_that_no_setting_makes_smaller_stays():
+    run = own_run("own model of fixed size", d_model=512, layers=12)
+
+    assert shrunken(run).cut == run.cut
+
+
+def test_a_model_that_cannot_be_traced_with_other_widths_keeps_its_width():
+    @register("own model with a fixed head")
+    def tied_to_its_width(config):
+        return [*own(config)[:-1], nn.Linear(512, config.vocabulary)]
+
+    small = shrunken(own_run("own model with a fixed head", d_model=512, layers=12))
+
+    assert (small.model.d_model, small.model.layers) == (512, LAYERS)
