@@ -18,10 +18,19 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from p2pswarm.compute.base import BackwardSpec
+from p2pswarm.compute.check_reasons import AUTOGRAD, IN_PLACE, LIBRARY_RULE, NOT_FINITE, OWN_RULE
 from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.forward_effects import (
+    CHANGED_BUFFER,
+    DRAWN_BUFFER,
+    buffers_of,
+    require_as_traced,
+    require_same,
+    require_weights,
+)
 from p2pswarm.compute.graph_budget import GraphLimits
 from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.compute.reference import ReferenceTrainer
@@ -38,19 +47,14 @@ from p2pswarm.models.hf_library import library_model
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.models.shrinking import parameter_count, shrunken
 
+BUILT_IN = "gpt"
 CPU = torch.device("cpu")
 PARAMETERS_MAX = 100_000_000  # float64 and its gradients, a few times: some GB
 TOLERANCE = 1e-9  # of float64: sums of several gradients may round in another order
 ALONE_TOLERANCE = 1e-5  # some families sum in float32; a document that is seen makes 1e-3 and more
-BUILT_IN = "gpt"
 KEEP_ALL = 1 << 60
 SPEC = BackwardSpec(counting=True, returning=True)
 CHECKED_KEPT = 64
-NOT_FINITE = (
-    "its loss or a gradient is not finite with first weights, already as a whole: a block gives "
-    "NaN or infinity"
-)
-
 Gradients = dict[str, Tensor]
 
 log = logging.getLogger(__name__)
@@ -108,10 +112,15 @@ def check_once(run: RunConfig) -> None:
 def check_stages(run: RunConfig) -> ModelCheck:
     """Compare a small copy of the run's model, cut into stages, with the whole.
 
-    In float64, where nothing hides in the rounding; then in the run's own precision.
+    In float64, where nothing hides in the rounding, if it can; then in the run's own precision.
     """
     small = shrunken(run)
-    found = check_blocks(small)
+    try:
+        found = check_blocks(small)
+    except Unusable:  # some models compute in float32 alone, whatever they are given
+        model = dataclasses.replace(small.model, dtype=run.model.dtype)
+        small = dataclasses.replace(small, model=model)
+        found = check_blocks(small)
     if run.precision == "full" or found.problem:
         return found
     model = dataclasses.replace(small.model, dtype=run.model.dtype)
@@ -152,7 +161,8 @@ def check_blocks(run: RunConfig) -> ModelCheck:
             computed = way(run, expected)
         except (Exception, SystemExit) as error:  # noqa: BLE001  what is our bug is raised again
             what = _said_of(error, Refused)
-            problem = f"it cannot be computed so: {what}; {_reason(way)}"
+            why = _reason(way) if IN_PLACE in str(error) else AUTOGRAD
+            problem = f"it cannot be computed so: {what}; {why}"
             return ModelCheck(run.stages, names, math.inf, problem)
         tolerance = ALONE_TOLERANCE if way is _alone else TOLERANCE
         apart, problem = _difference(expected, computed, tolerance)
@@ -167,6 +177,35 @@ def _said_of(error: BaseException, told: type[SwarmError]) -> str:
     if not (isinstance(error, told) or is_foreign(error)):
         raise error
     return said(error)
+
+
+def check_rows(run: RunConfig) -> None:
+    """Raise Unusable for a model whose rows see each other, for a server that splits them.
+
+    A process checks a model once. The built-in one is checked by its tests; one that draws cannot
+    be split by rows in any case, and is refused there.
+    """
+    if run.model.family == BUILT_IN:
+        return
+    if not _rows_are_apart(dataclasses.replace(shrunken(run), stages=1, cut=())):
+        raise Unusable(
+            f"the model {run.model.family} looks at several rows of a microbatch at once, as a "
+            "norm over rows does, so several devices cannot split it by rows: set serve.device to "
+            "one of them"
+        )
+
+
+@lru_cache(maxsize=CHECKED_KEPT)
+def _rows_are_apart(run: RunConfig) -> bool:
+    together, alone = ReferenceTrainer(run), ReferenceTrainer(run)
+    if any(map(draws, together.flat.blocks)):
+        return True
+    tokens_BS = tokens_of(run)
+    whole = Computed(together.add(tokens_BS), _gradients([together.flat]))
+    losses = [alone.add(row_1S) for row_1S in torch.split(tokens_BS, 1)]
+    alone.flat.sum_N.div_(len(losses))
+    parts = Computed(sum(losses) / len(losses), _gradients([alone.flat]))
+    return not _difference(whole, parts, ALONE_TOLERANCE)[1]
 
 
 def tokens_of(run: RunConfig) -> Tensor:
@@ -188,10 +227,8 @@ def _blocks(run: RunConfig) -> Computed:
 
 def _as_a_whole(run: RunConfig) -> Computed:
     """As `_blocks`; Unusable for a model whose own code fails."""
-    with foreign(
-        f"a small copy of the model {run.model.family} cannot be computed",
-        "; a block computes in the dtype and on the device of what it is given, which stays",
-    ):
+    rule = LIBRARY_RULE if run.model.family.startswith(HF) else OWN_RULE
+    with foreign(f"a small copy of the model {run.model.family} cannot be computed", f"; {rule}"):
         try:
             return _blocks(run)
         except (Exception, SystemExit):
@@ -201,11 +238,14 @@ def _as_a_whole(run: RunConfig) -> Computed:
 
 def _blocks_twice(run: RunConfig, first: Computed) -> Computed:
     """The same blocks a second time: nothing may depend on what was computed before."""
-    trainer = ReferenceTrainer(run)
+    trainer, again = ReferenceTrainer(run), ReferenceTrainer(run)
     tokens_BS = tokens_of(run)
-    before = _buffers(trainer.flat.blocks)
+    before = buffers_of(trainer.flat.blocks)
+    require_same(buffers_of(again.flat.blocks), before, DRAWN_BUFFER)
+    weights_N = trainer.flat.params_N.clone()
     trainer.add(tokens_BS)
-    _require_buffers(before, trainer.flat.blocks)
+    require_same(before, buffers_of(trainer.flat.blocks), CHANGED_BUFFER)
+    require_weights(trainer.flat, weights_N)
     trainer.flat.sum_N.zero_()
     loss = trainer.add(tokens_BS)
     del first
@@ -236,13 +276,21 @@ def _stages(run: RunConfig, graphs: int | GraphLimits) -> Computed:
     stages = [TorchStage(run, n, flat, graphs) for n, flat in enumerate(flats)]
     tokens_BS = tokens_of(run)
     bundle: Bundle = {}
-    for stage in stages[:-1]:
-        bundle = stage.forward((0, 0), tokens_BS, bundle)
-    result = stages[-1].finish(tokens_BS, bundle, SPEC)
+    for number, stage in enumerate(stages[:-1]):
+        stage.forward((0, 0), tokens_BS.clone(), _sent(bundle))
+        # the second time its graph's size is known: so it may run without one
+        bundle = stage.forward((1, 0), tokens_BS.clone(), _sent(bundle))
+        require_as_traced(run, number, bundle)
+    result = stages[-1].finish(tokens_BS.clone(), _sent(bundle), SPEC)
     gradient = result.gradient
     for stage in reversed(stages[:-1]):
-        gradient = stage.backward((0, 0), gradient, SPEC)
+        gradient = stage.backward((1, 0), _sent(gradient), SPEC)
     return Computed(result.loss, _gradients(flats))
+
+
+def _sent(bundle: Bundle) -> Bundle:
+    """A bundle as another machine gets it: in memory of its own."""
+    return {key: x.clone() for key, x in bundle.items()}
 
 
 def _whole(run: RunConfig, first: Computed) -> Computed:
@@ -294,7 +342,7 @@ def _of_library(
         return first  # the library draws in another order
     flat.draw()
     whole = library_model(run.model, DTYPES[run.model.dtype])
-    theirs = dict(whole.named_parameters())
+    theirs = {name: p for name, p in whole.named_parameters() if p.requires_grad}
     ours = dict(named_parameters(flat.numbers, flat.blocks))
     if theirs.keys() != ours.keys():
         odd = min(theirs.keys() ^ ours.keys())
@@ -350,22 +398,3 @@ def _reason(way: Callable[..., Computed]) -> str:
         f'run.model.documents = "{APART}" out',
     }
     return reasons[way]
-
-
-def _buffers(blocks: Sequence[nn.Module]) -> dict[str, Tensor]:
-    return {
-        f"{number} ({type(block).__name__}): {name}": buffer.clone()
-        for number, block in enumerate(blocks)
-        for name, buffer in block.named_buffers()
-    }
-
-
-def _require_buffers(before: dict[str, Tensor], blocks: Sequence[nn.Module]) -> None:
-    """Raise Unusable if a forward has changed a buffer: replicas would differ."""
-    after: dict[str, Any] = _buffers(blocks)
-    for name, buffer in before.items():
-        if name not in after or not torch.equal(buffer, after[name]):
-            raise Unusable(
-                f"block {name} is a buffer that its forward changes, and machines that hold the "
-                "same stage would differ: make it a parameter, or compute it from the input"
-            )

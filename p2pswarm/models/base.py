@@ -40,6 +40,10 @@ class WholeBlock(Block):
 
     random: bool
     """Whether its forward draws (`chance.py`)."""
+    constants: frozenset[str] = frozenset()
+    """The full names of what files of weights hold and no gradient trains."""
+    ignored: tuple[str, ...] = ()
+    """What else files of weights may hold, as regular expressions for names."""
 
     @abstractmethod
     def trace(self, value: Value) -> Value:

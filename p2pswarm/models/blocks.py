@@ -10,12 +10,11 @@ Errors:  Unusable for a block whose replicas could differ, or that could give tw
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedParameter
 
 from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.errors import Unusable
@@ -25,7 +24,9 @@ from p2pswarm.models.foreign_code import blocks_of, foreign
 from p2pswarm.models.gpt import gpt
 from p2pswarm.models.pretrained import PRETRAINED, load_blocks
 from p2pswarm.models.registry import Family, family, register
+from p2pswarm.models.trainable import named, require_sizes, require_trainable, reset_of
 from p2pswarm.models.tying import join_ends, require_ends
+from p2pswarm.models.unset import is_unset, unset
 
 register("gpt")(gpt)
 
@@ -48,8 +49,8 @@ def make_blocks(run: RunConfig, numbers: range) -> list[nn.Module]:
     made = blocks_of(family(run.model.family, run.model.package), run.model)
     blocks = made[numbers.start : numbers.stop]
     for number, block in zip(numbers, blocks, strict=True):
-        with foreign(f"{_named(number, block)} cannot be used"):
-            _require_trainable(number, block)
+        with foreign(f"{named(number, block)} cannot be used"):
+            require_trainable(number, block)
             block.to(dtype)
     if run.model.tie:
         require_ends(run.model.family, made)
@@ -81,22 +82,46 @@ def draw_blocks(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) -> 
         load_blocks(run, blocks)
         return
     for number, block in zip(numbers, blocks, strict=True):
-        with foreign(f"{_named(number, block)} cannot draw its first weights"):
+        with foreign(f"{named(number, block)} cannot draw its first weights"):
             _draw_block(run, number, block)
+        _require_values(number, block)
 
 
 def _draw_block(run: RunConfig, number: int, block: nn.Module) -> None:
     tag = f"{TAG}:{run.seed}:{number}".encode()
     seed = int.from_bytes(hashlib.sha256(tag).digest()[:8]) % 2**63
     if isinstance(block, Block):
-        with PortableDraws(run.seed, number, block):
+        _unset(block)
+        with torch.random.fork_rng(devices=[]), PortableDraws(run.seed, number, block):
+            torch.manual_seed(seed)
             block.draw(torch.Generator().manual_seed(seed))
         return
     there = copy.deepcopy(block).cpu()
+    _unset(there)
     with PortableDraws(run.seed, number, there):
         _reset(there, seed)
     for parameter, drawn in zip(block.parameters(), there.parameters(), strict=True):
         parameter.copy_(drawn)
+
+
+def _unset(block: nn.Module) -> None:
+    for parameter in block.parameters():
+        unset(parameter)
+
+
+def _require_values(number: int, block: nn.Module) -> None:
+    """Raise Unusable for a parameter that drawing has left out: it would begin with zeros."""
+    for name, parameter in block.named_parameters():
+        if not is_unset(parameter):
+            continue
+        what = f"{named(number, block)}: nothing gives"
+        if isinstance(block, WholeBlock):
+            raise Unusable(f"{what} {block.full_name(name)} a first value, the library's code too")
+        drawing = "draw()"
+        if not isinstance(block, Block):
+            owner = block.get_submodule(name.rpartition(".")[0])
+            drawing = f"reset_parameters() of {type(owner).__name__}"
+        raise Unusable(f"{what} {name} a first value: fill it in {drawing}")
 
 
 def _reset(block: nn.Module, seed: int) -> None:
@@ -108,15 +133,9 @@ def _reset(block: nn.Module, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for module in block.modules():
-            reset = _reset_of(module)
+            reset = reset_of(module)
             if reset is not None:
                 reset()
-
-
-def _reset_of(module: nn.Module) -> Callable[[], object] | None:
-    """How a module of torch draws its own parameters."""
-    found = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
-    return found if callable(found) else None
 
 
 @lru_cache(maxsize=COSTS_KEPT)
@@ -124,7 +143,7 @@ def _costs(build: Family, model: ModelConfig) -> tuple[float, ...]:
     with torch.device("meta"):
         blocks = blocks_of(build, model)
     for number, block in enumerate(blocks):
-        _require_sizes(number, block)
+        require_sizes(number, block)
     if len({id(p) for b in blocks for p in b.parameters()}) < sum(
         len(list(b.parameters())) for b in blocks
     ):
@@ -135,54 +154,14 @@ def _costs(build: Family, model: ModelConfig) -> tuple[float, ...]:
     return tuple(_cost(number, block) for number, block in enumerate(blocks))
 
 
-def _require_sizes(number: int, block: nn.Module) -> None:
-    """Raise Unusable for parameters that get their sizes from what is computed first."""
-    for name, parameter in block.named_parameters():
-        if isinstance(parameter, UninitializedParameter):
-            raise Unusable(
-                f"{_named(number, block)}: {name} has no size before it is used, and each machine "
-                "makes its own blocks: give the module its sizes instead of a lazy one"
-            )
-
-
 def _cost(number: int, block: nn.Module) -> float:
-    with foreign(f"{_named(number, block)} does not say its cost"):
+    with foreign(f"{named(number, block)} does not say its cost"):
         given = getattr(block, "cost", None)
     if isinstance(given, int | float):
         if not 0.0 <= given < math.inf:
             raise Unusable(
-                f"{_named(number, block)} has the cost {given}: it is a number from 0 on, what it "
+                f"{named(number, block)} has the cost {given}: it is a number from 0 on, what it "
                 "takes beside the others"
             )
         return given
     return sum(parameter.numel() for parameter in block.parameters())
-
-
-def _named(number: int, block: nn.Module) -> str:
-    return f"block {number} ({type(block).__name__})"
-
-
-def _require_trainable(number: int, block: nn.Module) -> None:
-    """Raise Unusable for state that averaging would lose."""
-    what = _named(number, block)
-    kept = block.state_dict().keys() & {name for name, _ in block.named_buffers()}
-    if kept:
-        raise Unusable(
-            f"{what} has the buffer {min(kept)}, which would not be averaged: register it with "
-            "persistent=False if it is a constant"
-        )
-    for module in block.modules():
-        own = list(module.parameters(recurse=False))
-        if own and _reset_of(module) is None and not isinstance(block, Block):
-            raise Unusable(
-                f"{what}: {type(module).__name__} has parameters and no reset_parameters(): give "
-                "it one, for the first weights"
-            )
-    for name, parameter in block.named_parameters():
-        if not parameter.requires_grad:
-            raise Unusable(f"{what}: {name} does not train: make it a buffer, persistent=False")
-        if not parameter.is_floating_point():
-            raise Unusable(
-                f"{what}: {name} is of {parameter.dtype}, and weights are real numbers: make it "
-                "two, its real and its imaginary part"
-            )

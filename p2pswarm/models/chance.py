@@ -105,11 +105,12 @@ def run_blocks(
 @contextmanager
 def nothing_drawn(blocks: Sequence[nn.Module]) -> Iterator[None]:
     """Inside, blocks compute as they do when a model is used: dropout lets all pass."""
-    drawing = [block for block in blocks if draws(block)]
-    for block in drawing:
-        block.eval()
+    drawing = [each for block in blocks if draws(block) for each in block.modules()]
+    training = [each.training for each in drawing]
+    for each in drawing:
+        each.training = False
     try:
         yield
     finally:
-        for block in drawing:
-            block.train()
+        for each, was in zip(drawing, training, strict=True):
+            each.training = was

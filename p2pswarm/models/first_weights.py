@@ -22,7 +22,7 @@ Source:  Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011),
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -112,8 +112,22 @@ FAR_TAIL = (
 )
 
 
+def _empty(size: Sequence[int], **also: Any) -> Tensor:
+    return torch.empty(tuple(size), **{k: v for k, v in also.items() if k != "pin_memory"})
+
+
+_UNIFORM = {torch.ops.aten.rand.default, torch.ops.aten.rand_like.default}
+_EMPTY: dict[Callable[..., Any], Callable[..., Tensor]] = {
+    torch.ops.aten.rand.default: _empty,
+    torch.ops.aten.randn.default: _empty,
+    torch.ops.aten.rand_like.default: torch.empty_like,
+    torch.ops.aten.randn_like.default: torch.empty_like,
+}
+"""What draws a new tensor, and what makes it."""
+
+
 class PortableDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside its block, torch's `normal_` and `uniform_` draw for one block of a model.
+    """Inside its block, torch's `normal_`, `uniform_`, `rand` and `randn` draw for one block.
 
     Other functions of torch that draw are left alone: what they give may differ from processor to
     processor.
@@ -123,6 +137,7 @@ class PortableDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """`seed`: of the run; `number`: of the block in the model."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._seed, self._tag = seed, f"{TAG}:{seed}:{number}"
+        self._block = block  # while it is there no other tensor lies where its parameters do
         self._names = {parameter.data_ptr(): name for name, parameter in block.named_parameters()}
         self._name_in_model = block.draw_name if isinstance(block, WholeBlock) else None
         self._tied = tied_in(block)
@@ -142,11 +157,16 @@ class PortableDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Do one operation of torch, or draw in its place."""
         del types
+        also = kwargs or {}
+        empty = _EMPTY.get(func)
+        if empty is not None:  # it makes the tensor that it fills
+            made = empty(*args, **also)
+            return self._uniform(made) if func in _UNIFORM else self._normal(made)
         if func is torch.ops.aten.normal_.default:
-            return self._normal(*args, **(kwargs or {}))
+            return self._normal(*args, **also)
         if func is torch.ops.aten.uniform_.default:
-            return self._uniform(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+            return self._uniform(*args, **also)
+        return func(*args, **also)
 
     def _normal(
         self, tensor: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: object = None

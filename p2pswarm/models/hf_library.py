@@ -22,7 +22,9 @@ from p2pswarm.models.foreign_code import foreign
 
 LIBRARY = "transformers"
 WHOLE_KEPT = 4  # models without memory for weights; a process serves one or two
-SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+OTHER_PARTS = ("audio", "text", "vision", "vq_")
+"""How the configs in a config begin that belong to a model of more than text."""
+SIZES = ("vocab_size", "hidden_size", "num_hidden_layers")
 """What a config of a causal language model says, under these names or others that mean them."""
 
 
@@ -66,6 +68,10 @@ def library_config(model: ModelConfig) -> Any:
         )
     with foreign(f"the config of {kind} is refused by {requirement()}"):
         config = library().AutoConfig.for_model(kind, **values)
+    if any(key.startswith(OTHER_PARTS) for key in config.sub_configs):
+        raise Unusable(
+            f"{kind} is a model of more than text: take the config.json of its text part"
+        )
     if missing := [name for name in SIZES if not hasattr(config, name)]:
         raise Unusable(
             f"{kind} cannot be cut: its config has no {missing[0]}: "
@@ -112,5 +118,5 @@ def library_model(model: ModelConfig, dtype: torch.dtype) -> nn.Module:
     """The library's own model with memory for its weights, to compare with."""
     config = library_config(model)
     config.tie_word_embeddings = bool(model.tie)
-    whole: nn.Module = library().AutoModelForCausalLM.from_config(config, dtype=dtype)
-    return whole.train()
+    whole: nn.Module = library().AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return whole.to(dtype).train()  # as blocks are made: constants have float32's numbers

@@ -16,6 +16,7 @@ Errors:  Unusable, one line that says which file to put where.
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -27,7 +28,6 @@ from p2pswarm.errors import Unusable
 from p2pswarm.hub import Pinned
 from p2pswarm.limits import hub_name, is_pinned
 from p2pswarm.models.base import WholeBlock
-from p2pswarm.models.hf_cut import CONSTANTS
 from p2pswarm.models.hub_files import HubFiles
 from p2pswarm.models.weight_files import INDEX, ONE_FILE, FolderFiles, WeightFiles
 
@@ -106,13 +106,22 @@ def check_names(run: RunConfig, blocks: Sequence[nn.Module]) -> None:
     """Raise Unusable unless the run's files have all parameters of `blocks`, in their shapes."""
     files = _files[run.model.weights]
     places = files.places()
-    fixed = [name for name in places if name.rpartition(".")[2] in CONSTANTS]
-    if fixed:
-        raise Unusable(
-            f"{files.where}: {fixed[0]} is trained otherwise than by gradients, and newcomers "
-            'would lack it: run.start = "random"'
-        )
     wanted = list(_wanted(files, places, blocks))
+    left = places.keys() - {name for name, _ in wanted}
+    whole = [block for block in blocks if isinstance(block, WholeBlock)]
+    ignored = [re.compile(each) for block in whole for each in block.ignored]
+    constants = {name for block in whole for name in block.constants}
+    for name in sorted(left):
+        if name in constants or any(name == each.partition(".")[2] for each in constants):
+            raise Unusable(
+                f"{files.where}: {name} is trained otherwise than by gradients, and newcomers "
+                'would lack it: run.start = "random"'
+            )
+        if not any(each.search(name) for each in ignored):
+            raise Unusable(
+                f"{files.where}: the model that config.json describes has no tensor {name}: its "
+                "files are of another model, or hold something that is not trained here"
+            )
     for file in sorted({places[name] for name, _ in wanted}):
         _require_shapes(files, file, [one for one in wanted if places[one[0]] == file])
 

@@ -1,8 +1,8 @@
 """A small copy of a run's model, of the same structure, to compare stages with the whole on.
 
 Widths shrink and few layers stay, one of each kind at least. A config whose widths depend on each
-other in a way that is not known here is left as wide as it is, and so is a function of the user's
-own that makes no smaller model.
+other in a way that is not known here is left as wide as it is. A model of one's own shrinks if it
+is large and its sizes are settings of `run.model`.
 
 Errors:  Unusable for a model that cannot be made.
 """
@@ -21,11 +21,11 @@ from p2pswarm.models.config_text import read_config
 from p2pswarm.models.hf_cut import BY_LAYER
 
 LAYERS, ROWS, TOKENS, VOCABULARY = 4, 2, 12, 64
+LARGE = 1_000_000  # parameters: a model of fewer is checked in a second as it is
+HEAD_WIDTH = 8  # features of a head of an own model's small copy
 STAGES_MAX = 8
 HEADS = 4
-WIDTH = 32
 BYTES = 256  # the least vocabulary of a run
-SMALL_PARAMETERS = 1_000_000  # of these a copy is not worth its risk: the check takes a second
 WIDTHS = {
     "head_dim": 8,
     "hidden_size": 32,
@@ -67,32 +67,31 @@ def shrunken(run: RunConfig) -> RunConfig:
     elif model.family.startswith(HF):
         model = _library_model(model)
     else:
-        run = dataclasses.replace(run, model=model, batch=batch)
-        model = _own_model(run)
-        if model == run.model:
-            return run
+        as_it_is = dataclasses.replace(run, model=model, batch=batch)
+        large = parameter_count(as_it_is) > LARGE
+        return _own_model(as_it_is) if large else as_it_is
     stages = min(block_count(model), STAGES_MAX)
     return dataclasses.replace(run, model=model, batch=batch, stages=stages, cut=())
 
 
-def _own_model(run: RunConfig) -> ModelConfig:
-    """A model of the user's own: smaller, if it is large and its function makes it so."""
-    if parameter_count(run) <= SMALL_PARAMETERS:
-        return run.model
+def _own_model(run: RunConfig) -> RunConfig:
+    """A smaller copy of a model of one's own that can be traced, else the model as it is."""
     model = run.model
     few = dataclasses.replace(
         model, layers=min(model.layers, LAYERS), vocabulary=min(model.vocabulary, BYTES)
     )
-    narrow = dataclasses.replace(
-        few, d_model=min(model.d_model, WIDTH), heads=min(model.heads, HEADS)
-    )
+    heads = min(model.heads, HEADS)
+    width = min(model.d_model, HEAD_WIDTH * heads)
+    narrow = dataclasses.replace(few, heads=heads, d_model=width)
     for smaller in (narrow, few):
         try:
-            boundaries(dataclasses.replace(run, model=smaller))
+            stages = min(block_count(smaller), STAGES_MAX)
+            small = dataclasses.replace(run, model=smaller, stages=stages, cut=())
+            boundaries(small)
         except Unusable:  # it needs the sizes that it has
             continue
-        return smaller
-    return model
+        return small
+    return run
 
 
 def parameter_count(run: RunConfig) -> int:
@@ -105,15 +104,15 @@ def parameter_count(run: RunConfig) -> int:
 def _library_model(model: ModelConfig) -> ModelConfig:
     whole = read_config(model.config)
     few = _with_few_layers(whole)
-    for config in (_narrow(few), few):
+    for config in (_narrow(few), few, whole):
         text = json.dumps(config, sort_keys=True, separators=(",", ":"))
-        vocabulary = config["vocab_size"]
+        vocabulary = config.get("vocab_size", model.vocabulary)
         end = min(model.document_end, vocabulary - 1)
         small = dataclasses.replace(model, config=text, vocabulary=vocabulary, document_end=end)
         try:
             block_count(small)
         except Unusable:
-            if config is few:
+            if config is whole:
                 raise
             continue
         return small

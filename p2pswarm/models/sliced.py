@@ -14,6 +14,9 @@ Errors:  Unusable for a model that cannot be cut, with the reason.
 
 import copy
 import inspect
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -26,6 +29,7 @@ from p2pswarm.models.config_text import chances
 from p2pswarm.models.documents import APART, POSITION_KEY, beside, check_length, positions_of
 from p2pswarm.models.foreign_code import foreign, said
 from p2pswarm.models.hf_cut import (
+    core,
     layers_name,
     make_constant,
     multiplications,
@@ -34,9 +38,12 @@ from p2pswarm.models.hf_cut import (
     part_config,
 )
 from p2pswarm.models.hf_library import whole_model
+from p2pswarm.models.unset import is_unset, unset
 
 MADE_OTHERWISE = (AttributeError, LookupError, TypeError, ValueError)
 """What our own lines raise when they take apart a model that is made in another way."""
+OLD_CONSTANTS = r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$|\.attention\.(masked_)?bias$"
+CONSTANT = torch.float32  # constants have its numbers, as in the library, also in a float64 model
 
 
 def sliced(model: ModelConfig) -> list[nn.Module]:
@@ -50,7 +57,7 @@ def sliced_of(whole: Any, family: str, end: int | None) -> list[nn.Module]:
     uncut = f"{family} cannot be cut"
     with foreign(uncut):
         try:
-            count = len(getattr(whole.base_model, layers_name(whole)))
+            count = len(getattr(core(whole), layers_name(whole)))
             return [SlicedBlock(whole, number, count, end) for number in range(count + 2)]
         except MADE_OTHERWISE as error:
             raise Unusable(f"{uncut}: {said(error)}") from error
@@ -61,7 +68,7 @@ def _document_end(model: ModelConfig, whole: Any) -> int | None:
     if model.documents != APART:
         return None
     check_length(model.sequence_length)
-    if "position_ids" not in inspect.signature(whole.base_model.forward).parameters:
+    if "position_ids" not in inspect.signature(core(whole).forward).parameters:
         raise Unusable(
             f'run.model.documents = "{APART}": {model.family} takes no positions, so that its '
             'documents cannot be kept apart: leave it out, or set it to "joined"'
@@ -81,36 +88,39 @@ class SlicedBlock(WholeBlock):
         self._end = end
         self.first, self.last = number == 0, number == count + 1
         self.inner: Any = part(whole, number)
-        self._full, self._own = whole.base_model.config, part_config(whole, number)
-        self._number, self._list = number, layers_name(whole)
-        self._head = f"{whole.base_model_prefix}.{self._list}."
+        base, self._list = core(whole), layers_name(whole)
+        self._full, self._own = base.config, part_config(whole, number)
+        self._number = number
+        path = next(name for name, module in whole.named_modules() if module is base)
+        self._head = f"{path}.{self._list}."
         self._width, self._vocabulary = int(self._full.hidden_size), int(self._full.vocab_size)
         self._tied: dict[str, str] = dict(whole._tied_weights_keys or {}) if whole.was_tied else {}
+        self.ignored = _ignored(whole)
         self._embedding = (whole.get_input_embeddings(),)  # in a tuple it is no part of this one
         if whole.is_tied and (self.first or self.last):
             self.tied = _end_of(whole, self)
-        self.inner.base_model.config = self._own
+        core(self.inner).config = self._own
         self.random = bool(chances(self._full.to_dict()))
         self.cost = float(self._width if self.first else multiplications(self.inner, self._full))
-        make_constant(self)
+        self.constants = frozenset(map(self.full_name, make_constant(self)))
 
     def forward(self, value: Value) -> Value:
-        bundle, base = bundle_of(value), self.inner.base_model
+        bundle, base = bundle_of(value), core(self.inner)
         x, position_BT = bundle[LONE_KEY], self._positions(bundle)
         # the library makes masks by document of positions that begin again
         place = {} if position_BT is None else {"position_ids": position_BT.long()}
-        if self.first:
-            return beside(
-                base(input_ids=x, use_cache=False, **place).last_hidden_state, position_BT
-            )
-        carried = getattr(base, self._list)[0]
-        carried.x_BTD = x
+        before, behind = (getattr(base, self._list)[end] for end in (0, -1))
         try:
-            run = self.inner if self.last else base
-            made = run(inputs_embeds=x.detach(), use_cache=False, **place)
+            if self.first:
+                base(input_ids=x, use_cache=False, **place)
+            else:
+                before.x_BTD = x
+                # it is thrown away, and some families change it where it lies
+                run = self.inner if self.last else base
+                made = run(inputs_embeds=torch.zeros_like(x), use_cache=False, **place)
+            return made.logits if self.last else beside(behind.x_BTD, position_BT)
         finally:
-            carried.x_BTD = None
-        return made.logits if self.last else beside(made.last_hidden_state, position_BT)
+            before.x_BTD = behind.x_BTD = None
 
     def trace(self, value: Value) -> Value:
         """What `forward` gives, in shape: a mixture of experts cannot run on the meta device."""
@@ -152,9 +162,7 @@ class SlicedBlock(WholeBlock):
     @torch.no_grad()
     def draw(self, generator: torch.Generator) -> None:
         del generator  # values are drawn by names (`first_weights.py`)
-        base = self.inner.base_model
-        base.config = self._full  # some families scale by the number of layers
-        try:
+        with self._with_full_config():
             for owner, module in owners(self.inner, self.inner):
                 if not (self._tied and module is self.inner.get_output_embeddings()):
                     owner._init_weights(module)
@@ -166,18 +174,52 @@ class SlicedBlock(WholeBlock):
                     for name, buffer in as_embedding._buffers.items()
                     if buffer is not None
                 }
-                base._init_weights(as_embedding)
-        finally:
-            base.config = self._own
+                core(self.inner)._init_weights(as_embedding)
+        for buffer in self.buffers():  # that code fills them, too
+            if buffer.is_floating_point():
+                buffer.copy_(buffer.to(CONSTANT))
 
     def fill_buffers(self, device: torch.device) -> None:
         """Make the buffers of a block that was made on the meta device, as the model makes them."""
-        for owner, module in owners(self.inner, self.inner):
-            bare = {name: b for name, b in module._buffers.items() if b is not None and b.is_meta}
-            for name, buffer in bare.items():
-                module._buffers[name] = torch.empty_like(buffer, device=device)
-            if bare:
-                owner._init_weights(module)
+        with self._with_full_config():
+            for owner, module in owners(self.inner, self.inner):
+                self._fill(owner, module, device)
+
+    def _fill(self, owner: Any, module: nn.Module, device: torch.device) -> None:
+        bare = {name: b for name, b in module._buffers.items() if b is not None and b.is_meta}
+        for name, buffer in bare.items():
+            dtype = CONSTANT if buffer.is_floating_point() else buffer.dtype
+            module._buffers[name] = unset(torch.empty_like(buffer, dtype=dtype, device=device))
+        if bare:
+            owner._init_weights(module)
+        for name, buffer in bare.items():
+            made = module.get_buffer(name)
+            if is_unset(made):
+                raise Unusable(
+                    f"{self._full.model_type} cannot be cut: its code gives {name} of "
+                    f"{type(module).__name__} no value without a file of weights"
+                )
+            module._buffers[name] = made.to(buffer.dtype)
+
+    @contextmanager
+    def _with_full_config(self) -> Iterator[None]:
+        """Inside, the library's code sees the config of the whole: some scale by the layers."""
+        base = core(self.inner)
+        base.config = self._full
+        try:
+            yield
+        finally:
+            base.config = self._own
+
+
+def _ignored(whole: Any) -> tuple[str, ...]:
+    """What files of weights may hold besides, as regular expressions: also the library ignores it.
+
+    Such are heads that are tied, and constants that older versions have saved.
+    """
+    tied = (re.escape(name) + "$" for name in whole._tied_weights_keys or {})
+    computed = (re.escape(name) for name, _ in whole.named_buffers())
+    return (*(whole._keys_to_ignore_on_load_unexpected or ()), *tied, *computed, OLD_CONSTANTS)
 
 
 def _end_of(whole: Any, block: SlicedBlock) -> tuple[str, str]:

@@ -24,7 +24,7 @@ from p2pswarm.chain.record import MEMORY_BYTES
 from p2pswarm.compute.base import Engine
 from p2pswarm.compute.emulated_stage import emulated_engine
 from p2pswarm.compute.graph_budget import GraphLimits
-from p2pswarm.compute.model_check import check_once
+from p2pswarm.compute.model_check import check_once, check_rows
 from p2pswarm.compute.parameter_names import layout_of
 from p2pswarm.compute.torch_errors import computing
 from p2pswarm.compute.torch_weights import torch_engine
@@ -209,6 +209,7 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
     if len(devices := devices_of(serve.device)) > 1:
         if serve.compiled:
             raise Unusable(COMPILED_ALONE)
+        check_rows(run)
         by_block = serve.recompute == "block"
         group = DeviceGroup(devices, serve.threads, serve.packages, serve.graph_mib, by_block)
         return group_engine(run, stage, group)

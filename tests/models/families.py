@@ -67,16 +67,27 @@ NO_DROPOUT = {
     "embd_pdrop": 0.0,
     "resid_pdrop": 0.0,
     "hidden_dropout": 0.0,
+    "dropout": 0.0,
+    "activation_dropout": 0.0,
+    "layerdrop": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "hidden_dropout_prob": 0.0,
+    "embed_dropout": 0.0,
 }
 
 
 def family_run(name: str, **also: object) -> RunConfig:
     """A run of a tiny copy, one block a stage would be possible: three stages."""
-    own = (PLAIN | MIXTURES)[name]
     dtype = "float32" if name in MIXTURES else "float64"
-    kind = name.partition(" ")[0]
-    kept = {k: v for k, v in NO_DROPOUT.items() if hasattr(library().AutoConfig.for_model(kind), k)}
-    config = config_text({"model_type": kind} | WIDTHS | kept | own | also)
+    return run_of_kind(name.partition(" ")[0], dtype, **(PLAIN | MIXTURES)[name] | also)
+
+
+def run_of_kind(kind: str, dtype: str = "float64", **own: object) -> RunConfig:
+    """A run of a tiny copy of a family; what is None of its settings is left out."""
+    library_has = library().AutoConfig.for_model(kind)
+    kept = {key: value for key, value in NO_DROPOUT.items() if hasattr(library_has, key)}
+    values = {"model_type": kind} | WIDTHS | kept | own
+    config = config_text({k: v for k, v in values.items() if v is not None or k not in own})
     model = ModelConfig(
         family=f"hf:{kind}",
         config=config,

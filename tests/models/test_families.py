@@ -5,7 +5,8 @@ import dataclasses
 
 import pytest
 import torch
-from models.families import MIXTURES, PLAIN, family_run, tied_run
+from models.families import MIXTURES, PLAIN, family_run, run_of_kind, tied_run
+from models.more_families import EACH_KIND
 
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.model_check import check_blocks, check_stages
@@ -13,7 +14,6 @@ from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.compute.reference import ReferenceTrainer
 from p2pswarm.errors import Unusable
 from p2pswarm.models.blocks import block_costs, block_count
-from p2pswarm.models.config_text import config_text, read_config
 from p2pswarm.models.hf_library import library_model, requirement, whole_model
 from p2pswarm.models.sliced import SlicedBlock
 
@@ -27,14 +27,6 @@ DROPOUT = {"attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1}
 def apart(run):
     """The run with documents that do not see each other."""
     model = dataclasses.replace(run.model, documents="apart", document_end=END, dtype="float64")
-    return dataclasses.replace(run, model=model)
-
-
-def of_kind(kind, **also):
-    """A tiny copy of a family that is not among those that all tests are for."""
-    run = family_run("llama")
-    config = config_text(read_config(run.model.config) | {"model_type": kind} | also)
-    model = dataclasses.replace(run.model, family=f"hf:{kind}", config=config)
     return dataclasses.replace(run, model=model)
 
 
@@ -57,6 +49,26 @@ def test_stages_compute_what_the_librarys_whole_model_computes(name):
     assert found.stages == 3
 
 
+@pytest.mark.parametrize("name", EACH_KIND)
+def test_families_that_are_built_otherwise_are_equal_as_well(name):
+    found = check_blocks(run_of_kind(name, **EACH_KIND[name]))
+
+    assert (found.problem, found.apart) == ("", 0.0)
+
+
+@pytest.mark.parametrize("name", ["minimax", "gptj", "gemma3_text", "nemotron_h"])
+def test_constants_are_the_same_before_and_after_weights_are_drawn(name):
+    """A newcomer downloads its weights and draws none."""
+    own = (PLAIN | EACH_KIND)[name]
+    flat = FlatParameters(run_of_kind(name, **own), range(3), CPU)
+    before = [buffer.clone() for block in flat.blocks for buffer in block.buffers()]
+    flat.draw()
+
+    assert before
+    after = [buffer for block in flat.blocks for buffer in block.buffers()]
+    assert all(map(torch.equal, before, after))
+
+
 @pytest.mark.parametrize("name", sorted({*PLAIN, *MIXTURES} - {MASKS_NO_DOCUMENTS}))
 def test_a_document_in_a_row_gets_what_the_librarys_model_gives_it_alone(name):
     found = check_stages(apart(family_run(name)))
@@ -71,14 +83,14 @@ def test_a_family_whose_mask_knows_no_documents_is_refused():
 
 
 def test_a_family_that_convolves_over_the_ends_of_documents_is_refused():
-    run = of_kind("lfm2", layer_types=["conv", "full_attention"], conv_L_cache=3)
+    run = run_of_kind("lfm2", layer_types=["conv", "full_attention"], conv_L_cache=3)
 
     assert check_stages(run).problem == ""
     assert "documents in one row see each other" in check_stages(apart(run)).problem
 
 
 def test_a_family_without_positions_is_refused():
-    run = apart(of_kind("bloom"))
+    run = apart(run_of_kind("bloom"))
 
     with pytest.raises(Unusable, match=r'"apart": hf:bloom takes no positions.*"joined"'):
         block_count(run.model)
@@ -173,8 +185,13 @@ def test_an_expert_costs_what_a_token_gives_it():
         ("llama", {"config": '{"model_type":"t5"}'}, "'t5' is no causal language model"),
         ("llama", {"config": '{"model_type":"nothing"}'}, "'nothing' is no causal"),
         ("llama", {"config": '{"hidden_act":"none","model_type":"llama"}'}, "makes no model"),
-        ("llama", {"config": '{"model_type":"mamba"}'}, "cannot be cut.*docs/models.md names"),
-        ("llama", {"config": '{"model_type":"gemma3n"}'}, "has no vocab_size: docs/models.md"),
+        ("llama", {"config": '{"model_type":"bart"}'}, "cannot be cut.*docs/models.md names"),
+        ("llama", {"config": '{"model_type":"rwkv"}'}, "cannot be cut: a layer is given a state"),
+        (
+            "llama",
+            {"config": '{"model_type":"gemma3n"}'},
+            "is a model of more than text",
+        ),
         ("llama", {"package": "transformers==1.0"}, r"pip install transformers==1\.0"),
     ],
 )

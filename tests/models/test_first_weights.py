@@ -160,3 +160,25 @@ def test_torchs_own_modules_draw_alike_whatever_torch_is_seeded_with(make):
         return list(block.parameters())
 
     assert all(torch.equal(a, b) for a, b in zip(drawn(1), drawn(2), strict=True))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.rand(3, 5),
+        lambda: torch.randn(3, 5, dtype=torch.float64),
+        lambda: torch.rand_like(torch.empty(4)),
+        lambda: torch.randn_like(torch.empty(4)),
+    ],
+)
+def test_a_tensor_that_is_made_of_chance_is_the_same_on_every_machine(make):
+    def drawn(seed):
+        torch.manual_seed(seed)
+        with PortableDraws(1, 0, nn.Linear(1, 1)):
+            return make(), make()
+
+    (one, second), (other, _) = drawn(1), drawn(2)
+
+    assert torch.equal(one, other)
+    assert not torch.equal(one, second)
+    assert (one.dtype, one.shape) == (make().dtype, make().shape)

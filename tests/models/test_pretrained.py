@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from models.families import family_run
 from safetensors.torch import save_file
 
 from p2pswarm.compute.first_state import first_state
@@ -14,8 +15,9 @@ from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.models.hf_library import library_model
 from p2pswarm.models.partition import stage_blocks
-from p2pswarm.models.pretrained import offer
+from p2pswarm.models.pretrained import check_names, offer
 from p2pswarm.models.resolving import resolved
+from p2pswarm.models.sliced import sliced
 from p2pswarm.models.weight_files import INDEX, ONE_FILE
 
 CPU = torch.device("cpu")
@@ -155,7 +157,7 @@ def whole_numbers(tensors):
     tensors["model.norm.weight"] = torch.ones(16, dtype=torch.int8)
 
 
-def constant(tensors):
+def another(tensors):
     tensors["model.layers.0.mlp.gate.e_score_correction_bias"] = torch.zeros(3)
 
 
@@ -168,7 +170,10 @@ def constant(tensors):
             whole_numbers,
             r"model\.norm\.weight is of I8, which cannot be trained on: save the model",
         ),
-        (constant, "e_score_correction_bias is trained otherwise"),
+        (
+            another,
+            r"has no tensor model\.layers\.0\.mlp\.gate\.e_score_correction_bias",
+        ),
     ],
 )
 def test_weights_that_do_not_fit_are_refused_before_anything_starts(tmp_path, change, match):
@@ -178,6 +183,31 @@ def test_weights_that_do_not_fit_are_refused_before_anything_starts(tmp_path, ch
 
     with pytest.raises(Unusable, match=match):
         run_of(tmp_path)
+
+
+def test_constants_that_the_library_ignores_may_be_in_the_files(tmp_path):
+    tensors = published(tmp_path)
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
+    write(tmp_path, tensors)
+
+    assert run_of(tmp_path).model.weights
+
+
+def test_what_no_gradient_trains_is_refused(tmp_path):
+    run = family_run("deepseek_v3")
+    blocks = sliced(run.model)
+    name = "model.layers.1.mlp.gate.e_score_correction_bias"
+    assert [name in block.constants for block in blocks] == [False, False, True, False]
+    tensors = {
+        block.full_name(own): torch.zeros(parameter.shape)
+        for block in blocks
+        for own, parameter in block.named_parameters()
+    }
+    write(tmp_path, tensors | {name: torch.zeros(4)})
+    model = dataclasses.replace(run.model, weights=offer(tmp_path))
+
+    with pytest.raises(Unusable, match=rf"{name} is trained otherwise than by gradients"):
+        check_names(dataclasses.replace(run, model=model), blocks)
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ class Asking(Drawn):
         (lambda: Costly(float("nan")), "has the cost nan"),
         (lambda: Costly(float("inf")), "has the cost inf"),
         (Asking, r"block 0 \(Asking\) does not say its cost: KeyError: 'mine' \(test_registry"),
-        (lambda: nn.LazyLinear(3), "weight has no size before it is used"),
+        (lambda: nn.LazyLinear(3), "weight has no size before a first forward"),
     ],
     ids=["negative", "no number", "infinite", "raising", "lazy"],
 )
@@ -172,7 +172,7 @@ def test_a_block_whose_cost_or_size_is_none_says_so(make, match):
         (lambda: nn.BatchNorm1d(3), "buffer num_batches_tracked, which would not be averaged"),
         (Bare, r"Bare has parameters and no reset_parameters\(\)"),
         (Frozen, "weight does not train"),
-        (Complex, r"weight is of torch\.complex64, and weights are real numbers: make it two"),
+        (Complex, r"weight is torch\.complex64, and weights are real numbers: make it two"),
         (OwnState, r"block 0 \(OwnState\) cannot be used: KeyError: 'mine' \(test_registry"),
     ],
     ids=["batch norm", "bare", "frozen", "complex", "own state"],

@@ -7,7 +7,7 @@ from torch import nn
 
 from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.models.registry import register
-from p2pswarm.models.shrinking import HEADS, SMALL_PARAMETERS, parameter_count, shrunken
+from p2pswarm.models.shrinking import HEADS, LARGE, parameter_count, shrunken
 
 LLAMA = {
     "model_type": "llama",
@@ -77,4 +77,22 @@ def test_one_that_cannot_be_made_smaller_stays_as_large():
     fixed = own_run(of_one_size)
 
     assert shrunken(run).model.vocabulary == 50_000
-    assert parameter_count(shrunken(fixed)) > SMALL_PARAMETERS
+    assert parameter_count(shrunken(fixed)) > LARGE
+
+
+@register("own model of fixed size")
+def large(config):
+    """No setting may be another."""
+    if config.layers != 12:
+        raise ValueError("twelve layers")
+    return by_settings(config)
+
+
+def test_a_model_that_no_setting_makes_smaller_stays():
+    run = RunConfig(
+        stages=2,
+        cut=(1, 1),
+        model=ModelConfig(family="own model of fixed size", d_model=512, layers=12),
+    )
+
+    assert shrunken(run).cut == run.cut
