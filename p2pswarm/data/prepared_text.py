@@ -16,8 +16,8 @@ import struct
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -27,11 +27,16 @@ from p2pswarm.data.corpus import stable_hash
 from p2pswarm.data.tokens import Tokens
 from p2pswarm.errors import Unusable
 
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
 TRAILER = struct.Struct("<8s32sQQQQ")  # tag, fingerprint, lengths of the two parts, of their texts
 TAG = b"p2ptext3"  # rises when what is written changes
 COPY_BYTES = 1 << 20
 BYTE = np.dtype(np.uint8)
-ENDING = ".prepared"
+ENDING, PART = ".prepared", ".part"
 
 
 class PreparedDocument(NamedTuple):
@@ -134,6 +139,22 @@ def open_prepared(
     return None
 
 
+@contextmanager
+def _swept(path: Path) -> Iterator[None]:
+    """Delete what writers that were killed left of this text, unless somebody is writing there."""
+    with ExitStack() as held:
+        if fcntl:
+            folder = os.open(path.parent, os.O_RDONLY)
+            held.callback(os.close, folder)
+            with suppress(OSError):  # another writes; or a file system without locks
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for part in path.parent.glob(f"{path.stem}*{PART}"):
+                    part.unlink(missing_ok=True)
+            with suppress(OSError):
+                fcntl.flock(folder, fcntl.LOCK_SH)  # writers do not keep each other waiting
+        yield
+
+
 def prepare(path: Path, documents: Iterable[PreparedDocument], mark: bytes) -> None:
     """Write the documents, those that are held out at the end; `path` appears when it is whole."""
     texts = [0, 0]
@@ -141,8 +162,9 @@ def prepare(path: Path, documents: Iterable[PreparedDocument], mark: bytes) -> N
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with (
+            _swept(path),
             tempfile.NamedTemporaryFile(
-                dir=path.parent, prefix=path.stem, suffix=".part", delete=False
+                dir=path.parent, prefix=path.stem, suffix=PART, delete=False
             ) as train,
             tempfile.TemporaryFile(dir=path.parent) as held_out,
         ):

@@ -77,11 +77,13 @@ class RowSide:
     share: float
     """Of the documents, that is held out."""
     held_out: bool
+    data: Path
+    """What the files are named by."""
 
     @property
     def name(self) -> str:
         """What its documents are."""
-        return "held out" if self.held_out else "to train on"
+        return f"{'held out' if self.held_out else 'to train on'} in {self.data}"
 
     def __len__(self) -> int:
         """Places of both sides: a row is on one, wherever it is."""
@@ -278,7 +280,10 @@ def _text(train: TrainConfig) -> _StreamedText:
         return _StreamedText(plain[0].files, plain, (len(plain[0]), len(plain[1])), (), spans)
     rows = _row_files(train, files)
     held_out_bytes = int(len(rows) * share)
-    sides = RowSide(rows, share, held_out=False), RowSide(rows, share, held_out=True)
+    sides = (
+        RowSide(rows, share, held_out=False, data=train.data),
+        RowSide(rows, share, held_out=True, data=train.data),
+    )
     lengths = len(rows) - held_out_bytes, held_out_bytes
     return _StreamedText(rows.files, sides, lengths, rows.groups, repr(train.field))
 
