@@ -1,18 +1,23 @@
-"""Matrices made orthogonal by products in float32, with the same bits on every processor.
+"""Matrices made orthogonal by exact products, with the same bits on every processor.
 
 Processors add the products of a matrix product up in different orders, and round differently. Here
-the factors are whole numbers, and the sums stay so small that float32 has them exactly, in whatever
-order, fused or not. What is rounded is rounded element by element, as IEEE 754 says.
+the factors are whole numbers, and the sums stay so small that their dtype has them exactly, in
+whatever order, fused or not. What is rounded is rounded element by element, as IEEE 754 says. For
+weights in float32 the products are float32, also on GPUs whose float64 is slow.
 
 **When a product is exact.** Each row of the first factor and each column of the second has a norm
 below 2**12. Then every part of every sum of products is below 2**24 (Cauchy-Schwarz, for whichever
 terms), and float32 has all whole numbers up to there. In the first product this is so by
-construction; in later ones it is measured, in float32: a sum of squares never falls while it is
-added up, so one that ends below 2**24 was exact all the way, and one that should not be below
-2**24 is not. A matrix with a longer row or column in any product keeps its direction and is only
-scaled: it takes one that was made for it.
+construction; in all it is measured, in float32: a sum of squares never falls while it is added up,
+so one that ends below 2**24 was exact all the way, and one that should not be below 2**24 is not. A
+matrix with a longer row or column in any product keeps its direction and is only scaled: it takes
+one that was made for it.
 
-**Why 12 bits are enough.** What becomes orthogonal, X, is kept in float32, and only factors are
+Weights in float64 have factors below 2**26, and X begins as whole numbers of that size. So two sums
+whose last bits differ become the same X, unless an element lies that close to a half. float32 has
+no room for this.
+
+**Why 12 bits are enough.** What becomes orthogonal, X, is kept as it is, and only factors are
 rounded. In X <- a X + B X with B = b A + c A A and A = X X^T, small singular values live in the
 first term, which no product touches; what rounding does to B turns singular vectors by a hundredth.
 Others compute this in bfloat16, and round X itself to 8 bits.
@@ -29,39 +34,65 @@ Source:  Keller Jordan et al., Muon (2024).
 """
 # ruff: noqa: N802, N803, N806  shapes are written at the end of names
 
-import struct
+import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from p2pswarm.compute.device_dtypes import CPU
 
-LIMIT = 1 << 24  # float32 has every whole number up to here
 FIRST, THIRD, FIFTH = 3.4445, -4.7750, 2.0315  # of the odd polynomial that each step applies
 STEPS = 4
 REACH = 1.2025  # the most that the polynomial makes of 0..1.25
 STEEPEST = 2.806  # the largest |THIRD a + FIFTH a a| for a in 0..REACH**2
 ROOM = 1.1  # for what rounding adds to norms: 1 % at most in all that was tried (bench/LOG.md)
-X_UNITS, A_UNITS, B_UNITS = (int(4096 / (n * ROOM)) for n in (REACH, REACH**2, STEEPEST))
-PEAK = 65_536.0  # of a matrix that is measured: then float64 adds up its squares exactly
-START = 3_600.0  # rounding adds sqrt(2**19) / 2 = 362 to a norm at most: it stays below 4,096
+PEAK = 65_536.0  # the largest element of a matrix that is measured: float64 has the sum of squares
 SHORT = 1.02  # a measured norm falls short of the true one by 1.1 % at most
-TINY = 1e-30  # a matrix whose elements are all smaller becomes zero
+START = 224 / 256  # of the norm that factors may have: rounding adds sqrt(2**19) / 2 = 362 to it
+COARSE_BITS = 16  # of what scales a matrix: a last bit that differs in X changes it hardly ever
+TINY = 1e-28  # a matrix whose elements are all smaller becomes zero
 HALVED_ROWS = 256  # so many rows are worth computing half of a symmetric product
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """How fine whole numbers may be whose products a dtype has exactly."""
+
+    dtype: torch.dtype
+    norm: int
+    """Rows and columns of factors are shorter."""
+    finer: int
+    """How much finer X is at the start than factors are."""
+
+    def of(self, largest: float) -> float:
+        """Units in 1, for a factor whose largest singular value is that."""
+        return float(int(self.norm / (largest * ROOM)))
+
+    def near(self, value: float) -> float:
+        """The nearest number of the dtype: so no processor has to round it."""
+        return float(torch.tensor(value, dtype=self.dtype).item())
+
+
+UNITS = {
+    torch.float32: Units(torch.float32, 1 << 12, 1 << 12),
+    torch.float64: Units(torch.float64, 1 << 26, 1),
+}
 
 
 def orthogonal(x_BRC: Tensor) -> Tensor:
     """Matrices with the same singular vectors, and singular values near 1 unless they were tiny.
 
-    float32, on the device of `x_BRC` or on the host, as `place_of` says; zeros stay zeros.
+    Of the dtype of `x_BRC`, float32 or float64, on its device or on the host, as `place_of` says;
+    zeros stay zeros.
     """
-    x_BRC = _peaked(x_BRC.to(place_of(x_BRC.device)))
+    x_BRC = peaked(x_BRC.to(place_of(x_BRC.device)))
     tall = x_BRC.shape[1] > x_BRC.shape[2]
     x_BRC = x_BRC.mT if tall else x_BRC
     dtypes = [torch.float32] if float32_is_exact(x_BRC.device) else []
     for dtype in (*dtypes, torch.float64):
-        products = Products(x_BRC, dtype)
-        found_BRC = _iterated(x_BRC, products)
+        products = Products(x_BRC, max(dtype, x_BRC.dtype, key=lambda each: each.itemsize))
+        found_BRC = iterated(x_BRC, products)
         if products.agree:
             break
     return found_BRC.mT if tall else found_BRC
@@ -86,12 +117,13 @@ def float32_is_exact(device: torch.device) -> bool:
 
 
 class Products:
-    """Products of whole numbers that stand in float32, and whether they can be believed."""
+    """Products of matrices of whole numbers, and whether they can be believed."""
 
-    def __init__(self, like_BRC: Tensor, dtype: torch.dtype, limit: int = LIMIT) -> None:
-        """`limit`: of the sum of squares of a row or column of a factor."""
-        self._dtype, self._limit = dtype, limit
-        self._longest_B = like_BRC.new_zeros(like_BRC.shape[0], dtype=torch.float32)
+    def __init__(self, like_BRC: Tensor, dtype: torch.dtype, longest: int | None = None) -> None:
+        """`dtype`: what they are computed in; `longest`: a row or column of a factor is shorter."""
+        self._dtype = dtype
+        self._limit = (longest or UNITS[like_BRC.dtype].norm) ** 2
+        self._longest_B = like_BRC.new_zeros(like_BRC.shape[0])
         self._agree = torch.ones((), dtype=torch.bool, device=like_BRC.device)
 
     @property
@@ -141,58 +173,63 @@ class Products:
         return found_BRR
 
     def _product(self, x: Tensor, y: Tensor) -> Tensor:
-        return torch.bmm(x.to(self._dtype), y.to(self._dtype)).to(torch.float32)
+        return torch.bmm(x.to(self._dtype), y.to(self._dtype)).to(x.dtype)
 
 
-def _iterated(x_BRC: Tensor, products: Products) -> Tensor:
-    """Newton-Schulz steps from elements of at most `PEAK`."""
-    scale_B11 = _scale(x_BRC)
+def iterated(x_BRC: Tensor, products: Products) -> Tensor:
+    """Newton-Schulz steps, from what `peaked` makes."""
+    units = UNITS[x_BRC.dtype]
+    x_units, a_units, b_units = (units.of(most) for most in (REACH, REACH**2, STEEPEST))
+    scale_B11 = _scale(x_BRC, units)
     factor_BRC = (x_BRC * scale_B11).round_()
     a_BRR = products.gram(factor_BRC)
-    norm_B11 = _norm_bound(a_BRR)
-    unit_B11 = norm_B11.reciprocal().to(torch.float32)
-    x_BRC = begun_BRC = x_BRC * (scale_B11 * unit_B11)
+    unit_B11 = _coarse(_norm_bound(a_BRR, units).reciprocal().to(units.dtype))
+    begun_BRC = (x_BRC * (scale_B11 * units.finer)).round_().mul_(unit_B11 * (1 / units.finer))
+    x_BRC = begun_BRC
     for step in range(STEPS):
         if step:
-            factor_BRC = (x_BRC * X_UNITS).round_()
+            factor_BRC = (x_BRC * x_units).round_()
             a_BRR = products.gram(factor_BRC)
-            unit_B11 = torch.full_like(unit_B11, 1.0 / X_UNITS)
+            unit_B11 = torch.full_like(unit_B11, 1.0 / x_units)
         a_BRR.mul_(unit_B11 * unit_B11)
-        square_BRR = products.square((a_BRR * A_UNITS).round_())
-        square_BRR.mul_(_single(FIFTH * B_UNITS / A_UNITS**2))
-        b_BRR = square_BRR.add_(a_BRR.mul_(_single(THIRD * B_UNITS))).round_()
-        moved_BRC = products.times(b_BRR, factor_BRC).mul_(unit_B11 * _single(1.0 / B_UNITS))
-        x_BRC = (x_BRC * _single(FIRST)).add_(moved_BRC)
+        square_BRR = products.square((a_BRR * a_units).round_())
+        square_BRR.mul_(units.near(FIFTH * b_units / a_units**2))
+        b_BRR = square_BRR.add_(a_BRR.mul_(units.near(THIRD * b_units))).round_()
+        moved_BRC = products.times(b_BRR, factor_BRC).mul_(unit_B11 * units.near(1.0 / b_units))
+        x_BRC = (x_BRC * units.near(FIRST)).add_(moved_BRC)
     return torch.where(products.fit_B[:, None, None], x_BRC, begun_BRC)
 
 
-def _peaked(x_BRC: Tensor) -> Tensor:
-    """Each matrix times what makes its largest element `PEAK`, in float32."""
+def peaked(x_BRC: Tensor) -> Tensor:
+    """Each matrix times what makes its largest element about `PEAK`."""
     peak_B11 = x_BRC.abs().amax((1, 2), keepdim=True)
-    shift_B11 = torch.where(peak_B11 > TINY, torch.full_like(peak_B11, PEAK).div_(peak_B11), 0.0)
-    return (x_BRC * shift_B11).to(torch.float32)
+    shift_B11 = torch.full_like(peak_B11, PEAK).div_(peak_B11)
+    return x_BRC * torch.where(peak_B11 > TINY, _coarse(shift_B11), 0.0)
 
 
-def _scale(x_BRC: Tensor) -> Tensor:
-    """What brings the longest row or column of each matrix to the norm `START`, from exact sums."""
-    square_BRC = x_BRC.round().square_()  # rounded to float32, and whole numbers all the same
+def _scale(x_BRC: Tensor, units: Units) -> Tensor:
+    """What makes the longest row or column of each matrix as long as a factor's may be."""
+    square_BRC = x_BRC.round().square_()  # rounded to the dtype, and whole numbers all the same
     sums = (square_BRC.sum(way, dtype=torch.float64).amax(1) for way in (1, 2))
     norm_B = torch.maximum(*sums).clamp_(min=1.0).sqrt_().mul_(SHORT)
-    return torch.full_like(norm_B, START).div_(norm_B).to(torch.float32)[:, None, None]
+    longest_B = torch.full_like(norm_B, units.norm * START)
+    return _coarse(longest_B.div_(norm_B).to(units.dtype))[:, None, None]
 
 
-def _norm_bound(a_BRR: Tensor) -> Tensor:
+def _norm_bound(a_BRR: Tensor, units: Units) -> Tensor:
     """A bound of the largest singular value of X, from A = X X^T.
 
     It is the fourth root of the sum of all fourth powers of singular values, whose second root is
     the Frobenius norm of A.
     """
-    square_BRR = (a_BRR * (PEAK / LIMIT)).round_().square_()
+    coarser = units.norm**2 / PEAK
+    square_BRR = (a_BRR * (1.0 / coarser)).round_().square_()
     frobenius_B = square_BRR.sum((1, 2), dtype=torch.float64).clamp_(min=1.0).sqrt_()
-    return frobenius_B.mul_(SHORT * LIMIT / PEAK).sqrt_()[:, None, None]
+    return frobenius_B.mul_(SHORT * coarser).sqrt_()[:, None, None]
 
 
-def _single(value: float) -> float:
-    """The nearest float32: so a processor multiplies by that, whatever it would have made of it."""
-    found: float = struct.unpack("f", struct.pack("f", value))[0]
-    return found
+def _coarse(x: Tensor) -> Tensor:
+    """The numbers rounded to `COARSE_BITS` bits, by Veltkamp's two differences."""
+    bits = round(-math.log2(torch.finfo(x.dtype).eps)) + 1
+    shifted = x * float((1 << (bits - COARSE_BITS)) + 1)
+    return shifted - (shifted - x)

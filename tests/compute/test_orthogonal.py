@@ -11,16 +11,16 @@ from p2pswarm.compute.orthogonal import (
     STEPS,
     THIRD,
     Products,
-    _iterated,
-    _peaked,
     float32_is_exact,
+    iterated,
     orthogonal,
+    peaked,
     place_of,
 )
 
 CPU = torch.device("cpu")
 sizes = st.tuples(st.integers(1, 3), st.integers(1, 24), st.integers(1, 24))
-shapes = st.sampled_from([(1, 1), (1, 40), (7, 9), (16, 64), (64, 64), (100, 260), (300, 301)])
+shapes = st.sampled_from([(1, 1), (1, 40), (7, 9), (16, 64), (64, 64), (60, 130)])
 
 
 def drawn(shape, seed, spread=0.0):
@@ -89,11 +89,11 @@ KINDS = [
 ]
 
 
-def iterated(x, dtype, **limits):
-    """What becomes of a matrix, and the products by which it does."""
-    peaked = _peaked(x)
-    products = Products(peaked, dtype, **limits)
-    return _iterated(peaked, products), products
+def done_by(dtype, x, **limits):
+    """What becomes of a matrix by products of that dtype, and these."""
+    x = peaked(x)
+    products = Products(x, dtype, **limits)
+    return iterated(x, products), products
 
 
 @given(shapes, st.integers(0, 99), st.sampled_from(KINDS))
@@ -101,12 +101,26 @@ def test_float32_float64_and_whole_numbers_give_the_same_bits(shape, seed, kind)
     """int64 rounds nothing: so each sum was exact in float32, too."""
     x = kind(shape, seed)[None]
 
-    found, products = iterated(x, torch.float32)
+    found, products = done_by(torch.float32, x)
 
+    assert found.dtype == torch.float32
     assert products.agree
     assert products.fit_B.all()
-    assert torch.equal(found, iterated(x, torch.float64)[0])
-    assert torch.equal(found, iterated(x, torch.int64)[0])
+    assert torch.equal(found, done_by(torch.float64, x)[0])
+    assert torch.equal(found, done_by(torch.int64, x)[0])
+
+
+@given(shapes, st.integers(0, 99), st.sampled_from(KINDS))
+def test_weights_in_float64_have_finer_factors_and_the_same_bits_too(shape, seed, kind):
+    x = kind(shape, seed)[None].double()
+
+    found, products = done_by(torch.float64, x)
+
+    assert found.dtype == torch.float64
+    assert products.agree
+    assert products.fit_B.all()
+    assert torch.equal(found, done_by(torch.int64, x)[0])
+    assert torch.equal(found, orthogonal(x)) or shape[0] > shape[1]
 
 
 @given(sizes, st.integers(0, 99), st.sampled_from([0.0, 1.0]))
@@ -128,9 +142,9 @@ def test_half_of_a_large_symmetric_product_gives_the_bits_of_the_whole():
         def _symmetric(self, x, y):
             return self._product(x, y)
 
-    x = _peaked(drawn((1, 301, 310), 1))
+    x = peaked(drawn((1, 301, 310), 1))
 
-    halved, whole = (_iterated(x, kind(x, torch.float32)) for kind in (Products, Whole))
+    halved, whole = (iterated(x, kind(x, torch.float32)) for kind in (Products, Whole))
 
     assert torch.equal(halved, whole)
 
@@ -188,7 +202,7 @@ def test_autocast_gets_the_same_bits():
 
 @given(shapes.filter(lambda shape: shape[1] > 1), st.integers(0, 9))
 def test_factors_that_are_rounded_unknown_to_torch_are_noticed(shape, seed):
-    _, products = iterated(drawn(shape, seed)[None], torch.bfloat16)
+    _, products = done_by(torch.bfloat16, drawn(shape, seed)[None])
 
     assert not products.agree
 
@@ -196,7 +210,7 @@ def test_factors_that_are_rounded_unknown_to_torch_are_noticed(shape, seed):
 def test_a_matrix_whose_products_are_not_known_to_be_exact_is_only_scaled():
     x = torch.stack((drawn((6, 8), 1), torch.zeros(6, 8)))
 
-    found, _ = iterated(x, torch.float32, limit=1000)
+    found, _ = done_by(torch.float32, x, longest=32)
 
     scale = torch.linalg.svdvals(x[0])[0] / torch.linalg.svdvals(found[0])[0]
     torch.testing.assert_close(found[0] * scale, x[0])
@@ -214,11 +228,12 @@ def test_singular_values_become_about_one(shape, size, dtype):
     assert values.median() > 0.65
 
 
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 0.07), (torch.float64, 1e-3)])
 @given(shapes, st.integers(0, 99), st.sampled_from([drawn, rank_one, long_column, cauchy]))
-def test_it_is_what_the_polynomial_gives_but_for_some_hundredths(shape, seed, kind):
-    x = kind(shape, seed)
+def test_it_is_nearly_what_the_polynomial_gives(dtype, most, shape, seed, kind):
+    x = kind(shape, seed).to(dtype)
     exact = x.to(torch.float64)
-    exact = exact / torch.linalg.matrix_norm(exact @ exact.mT).mul(1.02 * 1.02).sqrt()
+    exact = exact / torch.linalg.matrix_norm(exact @ exact.mT).mul(1.02).sqrt()
     for _ in range(STEPS):
         a = exact @ exact.mT
         exact = FIRST * exact + (THIRD * a + FIFTH * a @ a) @ exact
@@ -226,7 +241,7 @@ def test_it_is_what_the_polynomial_gives_but_for_some_hundredths(shape, seed, ki
     found = orthogonal(x[None])[0]
 
     off = torch.linalg.matrix_norm(found - exact) / torch.linalg.matrix_norm(exact)
-    assert off < 0.07
+    assert off < most
 
 
 def test_small_singular_values_are_not_lost_in_rounding():
@@ -237,6 +252,15 @@ def test_small_singular_values_are_not_lost_in_rounding():
     kept = (left * (orthogonal(x[None])[0] @ right.mT)).sum(0)
 
     assert kept[1:].min() > 0.4
+
+
+def test_weights_in_float64_forget_the_last_bits_of_sums():
+    """So a run in which sums are added in another order makes the same weights to 1e-9."""
+    x = drawn((1, 40, 60), 1).double() / 3
+    added_otherwise = x * (1.0 + 4e-16 * drawn((1, 40, 60), 2).sign().double())
+
+    assert not torch.equal(x, added_otherwise)
+    assert torch.equal(orthogonal(x), orthogonal(added_otherwise))
 
 
 def test_zeros_stay_zeros_beside_others():

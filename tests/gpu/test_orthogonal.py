@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from p2pswarm.compute.orthogonal import Products, _iterated, _peaked, orthogonal
+from p2pswarm.compute.orthogonal import Products, iterated, orthogonal, peaked
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -24,6 +24,6 @@ def test_tf32_is_noticed_if_torch_is_not_asked(monkeypatch):
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
     products = Products(x, torch.float32)
 
-    _iterated(_peaked(x), products)
+    iterated(peaked(x), products)
 
     assert not products.agree
