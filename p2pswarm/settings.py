@@ -43,7 +43,7 @@ from p2pswarm.limits import (
 from p2pswarm.setting_names import unknown
 from p2pswarm.train_config import TrainConfig
 
-RUN_VERSION = 4  # rises when the meaning of a manifest, or the messages of a run, change
+RUN_VERSION = 5  # rises when a manifest's meaning, a run's arithmetic or its messages change
 RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most
 RUN_TAG = b"p2pswarm-run-2:"
 RUN_ID_BYTES = 16

@@ -1,7 +1,7 @@
 """The dtypes that a device lacks, and where they are computed instead.
 
-Metal, the device mps of a Mac, has no float64. Sums of squares, sketches and Muon's products need
-it for a moment: they are taken on the host then. Weights in float64 cannot be there at all
+Metal, the device mps of a Mac, has no float64. Sums of squares and sketches need it for a moment,
+and some of Muon's sums: they are taken on the host then. Weights in float64 cannot be there at all
 (`devices/chosen_devices.py`).
 
 Errors:  none.

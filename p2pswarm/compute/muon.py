@@ -1,20 +1,12 @@
 """Muon on row blocks of matrices, with the same bits on every processor; AdamW for all else.
 
-Muon makes the momentum of a matrix orthogonal before it is applied, by five Newton-Schulz steps, a
-chain of matrix products. Two things differ here from the published one:
+Muon makes the momentum of a matrix orthogonal before it is applied, by Newton-Schulz steps, a chain
+of matrix products. Two things differ here from the published one:
 
 * It works on row blocks (`tensors/flat_layout.py`): a matrix of at most 524,288 elements is one, a
   larger one is several. So each piece of a state can follow a commit alone.
-* Processors add the products of a matrix product up in different orders, and round differently.
-  Here the factors are whole numbers, and every sum that can come up is below 2**53: float64 has it
-  exactly, in whatever order, fused or not. What is rounded is rounded element by element.
+* All products are exact (`orthogonal.py`): so replicas on unlike processors agree in every bit.
 
-Why it is below: a factor is a matrix in units of 2**-25. Its largest singular value is at most 1 at
-the start, and 1.21 after any step, because the polynomial maps 0..1.21 into itself. A part of a sum
-of products is at most the product of two rows' norms (Cauchy-Schwarz), so of the largest singular
-values: 3.4 times 2**50 at most.
-
-Units:   elements; `units`: whole numbers that count 2**-25.
 Shapes:  B row blocks of R rows and C columns; N elements in a stage.
 Errors:  ValueError when a gradient does not fit.
 Source:  Keller Jordan et al., Muon (2024); its scale beside AdamW: arXiv 2502.16982, 2.2.
@@ -32,19 +24,13 @@ from torch import Tensor
 
 from p2pswarm.compute.adamw import AdamW, keep_average
 from p2pswarm.compute.base import Update
-from p2pswarm.compute.device_dtypes import place_for
 from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.orthogonal import orthogonal
 from p2pswarm.config import OptimizerConfig
 from p2pswarm.tensors.flat_layout import row_blocks
 
-UNIT_BITS = 25
-STEPS = 5
-FIRST, THIRD, FIFTH = 3.4445, -4.7750, 2.0315  # of the odd polynomial that each step applies
-NORM_BITS = 16  # squares of so many bits, 2**20 of them: their sum is exact
-NORM_MARGIN = 1.02  # rounding to so many bits takes 1.1 % from the norm at most
-TINY = 1e-100  # a block whose elements are all smaller does not move
 RMS = 0.2  # of an update, as AdamW's is: both take the same rate and decay
-BATCH_VALUES = 1 << 22  # on a GPU: 32 MiB of float64, and five matrices of that size at a time
+BATCH_VALUES = 1 << 22  # on a GPU: 16 MiB of float32, and five matrices of that size at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,49 +105,13 @@ class Muon:
             share.mul_(1.0 - config.momentum)
             mean.mul_(config.momentum).add_(share)
             wanted.append(share.add_(mean * config.momentum).view(block.shape))  # Nesterov's
-        units_BRC = orthogonal_units(torch.stack(wanted))
-        unit = update.learning_rate * RMS * math.sqrt(max(blocks[0].shape)) / (1 << UNIT_BITS)
+        direction_BRC = orthogonal(torch.stack(wanted))
+        rate = update.learning_rate * RMS * math.sqrt(max(blocks[0].shape))
         decayed = 1.0 - update.learning_rate * config.weight_decay
-        for block, units_RC in zip(blocks, units_BRC, strict=True):
+        for block, direction_RC in zip(blocks, direction_BRC, strict=True):
             param = flat.weights(block.start, block.stop)
             if block.decays:
                 param.mul_(decayed)
-            param.sub_((units_RC * unit).to(param.dtype).to(param.device).reshape(-1))
+            param.sub_((direction_RC.to(param.dtype) * rate).to(param.device).reshape(-1))
             flat.keep(param, block.start, update.number)
             keep_average(config, flat, block.start, block.stop)
-
-
-def orthogonal_units(x_BRC: Tensor) -> Tensor:
-    """The matrices with the same singular vectors and singular values near 1, in units of 2**-25.
-
-    float64, on the device of `x_BRC` or, if that has none, on the host; a matrix of zeros stays
-    one.
-    """
-    x_BRC = x_BRC.to(place_for(x_BRC.device, torch.float64)).to(torch.float64)
-    tall = x_BRC.shape[1] > x_BRC.shape[2]
-    x_BRC = x_BRC.mT if tall else x_BRC
-    scales_B = torch.tensor(_scales(x_BRC), dtype=torch.float64, device=x_BRC.device)
-    x_BRC = (x_BRC * scales_B[:, None, None]).round_()
-    for _ in range(STEPS):
-        a_BRR = _product(x_BRC, x_BRC.mT)
-        b_BRR = (_product(a_BRR, a_BRR) * FIFTH).add_(a_BRR * THIRD).round_()
-        x_BRC = _product(b_BRR, x_BRC).add_((x_BRC * FIRST).round_())
-    return x_BRC.mT if tall else x_BRC
-
-
-def _product(x: Tensor, y: Tensor) -> Tensor:
-    """The product of matrices in units, in units: exact, and then rounded once."""
-    return torch.bmm(x, y).mul_(2.0**-UNIT_BITS).round_()
-
-
-def _scales(x_BRC: Tensor) -> list[float]:
-    """What brings each matrix to a Frobenius norm just below 1, in units: from an exact sum."""
-    peaks = x_BRC.abs().amax((1, 2)).tolist()
-    shifts = [math.ldexp(1.0, NORM_BITS - math.frexp(x)[1]) if x > TINY else 0.0 for x in peaks]
-    shifts_B = torch.tensor(shifts, dtype=torch.float64, device=x_BRC.device)
-    whole_BRC = (x_BRC * shifts_B[:, None, None]).round_()
-    squares = whole_BRC.square_().sum((1, 2)).tolist()
-    return [
-        shift * (1 << UNIT_BITS) / (math.sqrt(square) * NORM_MARGIN) if square else 0.0
-        for shift, square in zip(shifts, squares, strict=True)
-    ]
