@@ -33,6 +33,8 @@ from p2pswarm.models.hf_cut import (
     part_config,
 )
 from p2pswarm.models.hf_library import refused, whole_model
+from p2pswarm.models.hf_tensor_plan import library_plan
+from p2pswarm.models.tensor_plan import TensorPlan
 
 
 def sliced(model: ModelConfig) -> list[nn.Module]:
@@ -119,6 +121,12 @@ class SlicedBlock(WholeBlock):
         if not self.first:
             return bundle.get(POSITION_KEY)
         return None if self._end is None else positions_of(bundle[LONE_KEY], self._end)
+
+    @property
+    def tensor_plan(self) -> TensorPlan:
+        """How devices share the block's tensors, as the family's own plan says."""
+        plan = library_plan(self.inner, first=self.first, last=self.last)
+        return {f"inner.{name}": share for name, share in plan.items()}
 
     def full_name(self, name: str) -> str:
         """The name that a parameter of this block has in the whole model."""

@@ -208,8 +208,14 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
     if len(devices := devices_of(serve.device)) > 1:
         if serve.compiled:
             raise Unusable("serve.compiled is for one device: leave it out, or name one device")
-        by_block = serve.recompute == "block"
-        group = DeviceGroup(devices, serve.threads, serve.packages, serve.graph_mib, by_block)
+        group = DeviceGroup(
+            devices,
+            serve.threads,
+            serve.packages,
+            serve.graph_mib,
+            by_block=serve.recompute == "block",
+            tensors=serve.parallel == "tensor",
+        )
         return group_engine(run, stage, group)
     require_dtypes(run, device)
     layout = layout_of(run, stage_blocks(run, stage))
