@@ -10,12 +10,12 @@ Four exchanges join what all have to what each has. In the backward each is its 
 All devices must ask for the same, in the same order.
 
 Shapes:  features are the last dimension. B rows, T tokens, V vocabulary, v of it here.
-Errors:  ValueError where devices chose other experts than the first; those of torch.
+Errors:  ValueError where devices chose other experts than the first, and for scores of other tokens
+         than a device has; those of torch.
 Source:  Shoeybi et al., "Megatron-LM" (arXiv 1909.08053), 3.
 """
 # ruff: noqa: N803, N806  shapes end the names; methods as torch has them
 
-import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -31,19 +31,22 @@ class DeviceTensors:
 
     def __init__(self, rank: int, ranks: int) -> None:
         self.rank, self.ranks = rank, ranks
-        self._entered: tuple[weakref.ref[Tensor], weakref.ref[Tensor]] | None = None
+        self._entered: tuple[Tensor, Tensor] | None = None
+        """The last that entered, as it was and as it is within."""
 
     def enter(self, x: Tensor) -> Tensor:
         """See `TensorGroup`. One tensor that enters several layers is added up once."""
         if not (x.requires_grad and torch.is_grad_enabled()):
             return x  # no gradient comes back
-        if self._entered is not None:
-            before, entered = (each() for each in self._entered)
-            if before is x and entered is not None:
-                return entered
+        if self._entered is not None and self._entered[0] is x:
+            return self._entered[1]
         entered = cast("Tensor", _Enter.apply(x))  # type: ignore[no-untyped-call]
-        self._entered = weakref.ref(x), weakref.ref(entered)
+        self._entered = x, entered
         return entered
+
+    def forget(self) -> None:
+        """Hold no graph after a forward or a backward."""
+        self._entered = None
 
     def leave(self, x: Tensor) -> Tensor:
         """See `TensorGroup`."""
@@ -67,6 +70,8 @@ class DeviceTensors:
     def loss(self, scores_BTv: Tensor, targets_BT: Tensor, vocabulary: int) -> Tensor:
         """`models.base.loss_of`, of scores that each device has for its part of the vocabulary."""
         start, stop = span_of(self.rank, self.ranks, vocabulary)
+        if scores_BTv.shape[-1] != stop - start:
+            raise ValueError(f"scores of {scores_BTv.shape[-1]} tokens; {stop - start} are due")
         elsewhere = (targets_BT < start) | (targets_BT >= stop)
         highest_BT1 = scores_BTv.detach().amax(-1, keepdim=True)
         dist.all_reduce(highest_BT1, dist.ReduceOp.MAX)

@@ -199,7 +199,9 @@ class RankStage:
 
     def _run(self, tokens_bS: Tensor, given: Bundle) -> Value:
         value = self._below.value(given) if self._below else tokens_bS[:, :-1]
-        return cast("Value", self._model(value))
+        made = cast("Value", self._model(value))
+        self._shards.forget()
+        return made
 
     def _ends(self, made: Bundle) -> list[Tensor]:
         assert self._above is not None, "the last stage has a loss"

@@ -48,6 +48,8 @@ class StageBlocks(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.kind = kind
+        self.features = given[-1].tensors[0].shape[-1]
+        """Of what the last block gives, on one device."""
         self._given = dict(zip(blocks, given, strict=True))
         self._bf16 = bf16
 
@@ -89,6 +91,10 @@ class StageShards(Protocol):
 
     def complete(self) -> None:
         """Add up what a backward has left in parts."""
+        ...
+
+    def forget(self) -> None:
+        """Hold no graph after a forward."""
         ...
 
     def loss(self, scores: Tensor, targets_BT: Tensor) -> Tensor:
@@ -134,6 +140,9 @@ class RowShards:
     def complete(self) -> None:
         """Nothing: torch has added up."""
 
+    def forget(self) -> None:
+        """Nothing: none is held."""
+
     def loss(self, scores: Tensor, targets_BT: Tensor) -> Tensor:
         return loss_of(scores, targets_BT)
 
@@ -156,7 +165,7 @@ class TensorShards:
         """`rank`: which of how many."""
         self._group = DeviceTensors(*rank)
         self._layout = layout
-        self._vocabulary = run.model.vocabulary
+        self._vocabulary = model.features  # of the head, in the last stage
         self.rows = Rows(0, run.batch.rows, run.batch.rows)
         self.loss_share = 0.0 if rank[0] else 1.0
         self._locals = shared_blocks(
@@ -182,7 +191,11 @@ class TensorShards:
     def tells(self, number: int) -> bool:
         return self._group.rank == 0 or self._locals[number].split is not None
 
+    def forget(self) -> None:
+        self._group.forget()
+
     def complete(self) -> None:
+        self.forget()  # graphs that were made again within the backward
         for each in self._locals:
             if each.own_features and each.parameter.grad is not None:
                 dist.all_reduce(each.parameter.grad)

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import multiprocessing
 
-from p2pswarm.compute.base import BackwardSpec
+from p2pswarm.compute.base import BackwardSpec, Engine
 from p2pswarm.compute.bundle_spec import boundary_above
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import RunConfig
@@ -54,26 +54,8 @@ def rank_results(
 
     Losses or bundles, gradients that go back, the sum; the ranks' parts are added up.
     """
-    alone = torch_engine(run, stage, CPU, PLENTY)
-    alone.weights.reset(draw=True)
-    chance = torch.Generator().manual_seed(1)
-    shape = run.batch.rows, run.model.sequence_length + 1
-    tokens = torch.randint(0, run.model.vocabulary, shape, generator=chance)
-    flat = alone.weights._flat
-    shared = {"params": flat.params_N.detach().clone(), "tokens": tokens}
-    shared["sum"] = torch.zeros_like(flat.sum_N)
-    for boundary, kinds in (
-        (boundary_above(run, stage - 1), ("given", "returned")),
-        (boundary_above(run, stage), ("gradient", "made")),
-    ):
-        for tensor in boundary.tensors if boundary else ():
-            drawn = torch.randn(tensor.shape, generator=chance, dtype=torch.float64)
-            if not tensor.differentiable:  # positions
-                drawn = torch.arange(tensor.shape[1]).expand(tensor.shape)
-            for kind in kinds:
-                if tensor.differentiable or kind in {"given", "made"}:
-                    made = drawn if kind in {"given", "gradient"} else torch.zeros_like(drawn)
-                    shared[f"{kind}.{tensor.key}"] = made.to(tensor.dtype)
+    alone, shared = engine_alone(run, stage)
+    flat, tokens = alone.weights._flat, shared["tokens"]
     given = {k.partition(".")[2]: x for k, x in shared.items() if k.startswith("given.")}
     gradient = {k.partition(".")[2]: x for k, x in shared.items() if k.startswith("gradient.")}
 
@@ -101,6 +83,31 @@ def rank_results(
     ours = [told[0]] if last else [shared[n] for n in names if n.startswith("made.")]
     ours += [shared[n] for n in names if n.startswith("returned.")]
     return [*ours, shared["sum"], told[-1].sqrt()], theirs
+
+
+def engine_alone(run: RunConfig, stage: int) -> tuple[Engine, dict[str, torch.Tensor]]:
+    """One process that computes a stage, and what a node would share with ranks."""
+    alone = torch_engine(run, stage, CPU, PLENTY)
+    alone.weights.reset(draw=True)
+    chance = torch.Generator().manual_seed(1)
+    shape = run.batch.rows, run.model.sequence_length + 1
+    tokens = torch.randint(0, run.model.vocabulary, shape, generator=chance)
+    flat = alone.weights._flat
+    shared = {"params": flat.params_N.detach().clone(), "tokens": tokens}
+    shared["sum"] = torch.zeros_like(flat.sum_N)
+    for boundary, kinds in (
+        (boundary_above(run, stage - 1), ("given", "returned")),
+        (boundary_above(run, stage), ("gradient", "made")),
+    ):
+        for tensor in boundary.tensors if boundary else ():
+            drawn = torch.randn(tensor.shape, generator=chance, dtype=torch.float64)
+            if not tensor.differentiable:  # positions
+                drawn = torch.arange(tensor.shape[1]).expand(tensor.shape)
+            for kind in kinds:
+                if tensor.differentiable or kind in {"given", "made"}:
+                    made = drawn if kind in {"given", "gradient"} else torch.zeros_like(drawn)
+                    shared[f"{kind}.{tensor.key}"] = made.to(tensor.dtype)
+    return alone, shared
 
 
 def apart(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:

@@ -1,15 +1,19 @@
 """What devices exchange, in both directions, against one process that has everything."""
 
 import gc
+import weakref
 
 import pytest
 import torch
 from devices.harness import by_ranks, group_alone
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
+from torch.profiler import ProfilerActivity, profile
 
 from p2pswarm.devices.collectives import DeviceTensors
+from p2pswarm.devices.tensor_blocks import shared_blocks
 from p2pswarm.devices.tensor_split import span_of
+from p2pswarm.models.tensor_plan import Style, TensorShare
 
 
 def drawn(*shape):
@@ -71,6 +75,12 @@ def tokens_are_looked_up_and_scored_by_whoever_has_them(rank, ranks):
     assert close(own.grad, table.grad[start:stop])
 
 
+def scores_of_other_tokens_are_noticed(rank, ranks):
+    scores, ids = drawn(1, 2, 9), torch.zeros(1, 2, dtype=torch.int64)
+    with pytest.raises(ValueError, match="scores of 9 tokens"):
+        DeviceTensors(rank, ranks).loss(scores, ids, 8)
+
+
 def experts_that_are_others_are_noticed(rank, ranks):
     group = DeviceTensors(rank, ranks)
     group.require_same(torch.tensor([1, 2]), "experts")
@@ -85,6 +95,7 @@ def all_of_it(rank, ranks):
     an_mlp_is_what_it_is_whole(rank, ranks)
     gathering_and_scattering_are_opposite(rank, ranks)
     tokens_are_looked_up_and_scored_by_whoever_has_them(rank, ranks)
+    scores_of_other_tokens_are_noticed(rank, ranks)
     experts_that_are_others_are_noticed(rank, ranks)
 
 
@@ -98,18 +109,41 @@ def test_a_group_of_one_computes_what_it_does_alone(tmp_path):
         all_of_it(0, 1)
 
 
-def test_a_tensor_that_enters_twice_is_added_up_once(tmp_path):
-    x = drawn(2, 4).requires_grad_()
+class Layer(nn.Module):
+    """Three layers that take one tensor, as queries, keys and values do."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(4, 4, bias=False) for _ in range(4))
+
+    def forward(self, x):
+        normed = F.rms_norm(x, (4,))
+        return x + self.out(self.q(normed) * self.k(normed) * self.v(normed))
+
+
+def test_a_layer_adds_up_once_forward_and_once_backward(tmp_path):
+    styles = {"q": Style.COLWISE, "k": Style.COLWISE, "v": Style.COLWISE, "out": Style.ROWWISE}
+    layer = Layer()
+    layer.tensor_plan = {name: TensorShare(style) for name, style in styles.items()}
     with group_alone(tmp_path):
         group = DeviceTensors(0, 1)
-        with torch.no_grad():
-            assert group.enter(x) is x  # nothing will come back
-        first = group.enter(x)
+        shared_blocks([layer], group, torch.float32, torch.device("cpu"))
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            layer(torch.ones(1, 2, 4, requires_grad=True)).sum().backward()
 
-        assert group.enter(x) is first is not x
-        assert group.enter(x * 1) is not first
-        layer = nn.Linear(4, 1).double()
-        layer(group.enter(x)).sum().backward()
-        del first
-        gc.collect()
-        assert close(group.enter(x), x)
+    counts = {each.key: each.count for each in seen.key_averages()}
+    assert counts["gloo:all_reduce"] == 2
+
+
+def test_a_group_holds_no_graph_when_it_has_forgotten():
+    group, x = DeviceTensors(0, 1), drawn(2, 4).requires_grad_()
+    with torch.no_grad():
+        assert group.enter(x) is x  # nothing will come back
+    entered = weakref.ref(group.enter(x))
+    assert group.enter(x) is entered() is not x
+    assert group.enter(x * 1) is not entered()
+
+    group.forget()
+
+    gc.collect()
+    assert entered() is None

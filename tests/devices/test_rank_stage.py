@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from devices.harness import CPU, apart, by_ranks, group_alone, rank_results
+import torch
+from devices.harness import CPU, apart, by_ranks, engine_alone, group_alone, rank_results
 from models.families import family_run
 
 from p2pswarm.compute.parameter_names import layout_of
@@ -52,6 +53,9 @@ def test_two_devices_compute_what_one_does_in_every_family_that_they_share_by_te
     runs = {name: family(name, ranks=2) for name in SHARED}
     runs["llama with biases"] = family("llama", ranks=2, **BIASED)
     runs["a token that is not trained"] = family("gemma", ranks=2, pad_token_id=20)
+    for name in SHARED:
+        model = replace(runs[name].model, dtype="float32")
+        runs[f"{name} in float32"] = replace(runs[name], model=model)
 
     by_ranks(2, every_stage_is_what_one_device_computes, runs)
 
@@ -66,6 +70,9 @@ def test_devices_that_share_our_transformer_compute_what_one_does(ranks):
         "documents apart": gpt(documents="apart", document_end=7),
         "in bf16": replace(gpt(dtype="float32"), precision="bf16"),
     }
+    if ranks > 2:  # of 259 tokens and 24 features they have unequal parts
+        names = ("llama", "qwen3", "phi3", "gpt_neox", "mixtral", "olmoe")
+        runs |= {name: family(name, ranks=ranks) for name in names}
     by_ranks(ranks, every_stage_is_what_one_device_computes, runs)
 
 
@@ -89,6 +96,53 @@ def test_a_group_of_one_computes_what_it_does_alone(tmp_path):
     names = ("olmo2", "qwen3", "mixtral", "starcoder2")
     runs = {name: family(name, ranks=1) for name in names} | {"gpt": gpt()}
     runs["padding"] = family("gemma", ranks=1, pad_token_id=20)
+    runs["in bf16"] = replace(gpt(dtype="float32"), precision="bf16")
     with group_alone(tmp_path):
         every_stage_is_what_one_device_computes(0, 1, runs)
         every_stage_is_what_one_device_computes(0, 1, {"gpt": gpt()}, tensors=False)
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+def test_a_rank_makes_graphs_again_and_what_it_forgets_is_gone(tmp_path, tensors):
+    with group_alone(tmp_path):
+        _, shared = engine_alone(gpt(), 1)
+        part = RankStage(gpt(), 1, (0, 1), CPU, shared, RankOptions(tensors=tensors))
+        part.take_weights()
+        found = []
+        for keep, freed in ((True, False), (True, True), (False, False)):
+            part.empty_sums()
+            assert (part.forward((0, 0), keep=keep) > 0) == keep
+            if freed:
+                part.forget_graphs([(0, 0)])
+            squares = part.backward((0, 0))
+            part.settle(add=True)
+            part.give_sums()
+            found.append((squares, shared["sum"].clone(), shared["returned.x"].clone()))
+        for squares, total, returned in found:
+            assert squares == found[0][0]
+            assert torch.equal(total, found[0][1])
+            assert torch.equal(returned, found[0][2])
+
+        made = shared["made.x"].clone()
+        assert part.once() == []
+        assert torch.equal(shared["made.x"], made)
+        part.forward((1, 0), keep=True)
+        part.backward((1, 0))
+        part.settle(add=False)
+        part.forward((2, 0), keep=True)
+        part.forget([(2, 0), (7, 7)])
+        part.give_sums()
+        assert torch.equal(shared["sum"], found[-1][1])
+        with pytest.raises(KeyError):
+            part.backward((2, 0))
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+def test_a_rank_tells_a_loss_without_a_gradient(tmp_path, tensors):
+    with group_alone(tmp_path):
+        alone, shared = engine_alone(gpt(), 2)
+        part = RankStage(gpt(), 2, (0, 1), CPU, shared, RankOptions(tensors=tensors))
+        part.take_weights()
+
+        expected = alone.stage.evaluate(shared["tokens"], {"x": shared["given.x"]})
+        assert part.last(differentiate=False) == part.once() == [pytest.approx(expected)]
