@@ -1,11 +1,12 @@
 """A stage on several devices against the same stage on one: every gradient, and what it costs.
 
-    PYTHONPATH=.:tests python bench/device_group.py [FAMILY ...]
+    PYTHONPATH=.:tests python bench/device_group.py [--parallel tensor] [FAMILY ...]
 
 Each stage of a model is computed twice: by processes that share it (`cpu,cpu` unless `--devices`
 names others), and by this process alone. Two microbatches of three rows go forward before either
 comes back. Printed are the largest differences of sums and of what goes back, over the largest
-number there; wanted is 1e-6. Families of `transformers` are tiny random copies.
+number there; wanted is 1e-6. Families of `transformers` are tiny random copies. `--parallel tensor`
+shares tensors instead of rows; the third column is what lies on a device of all weights.
 """
 
 import argparse
@@ -68,19 +69,23 @@ def passed(engine: Engine, run: RunConfig, dtype: torch.dtype) -> tuple[list[Ten
     return [*found, sums._sum_N.clone()], took_s  # noqa: SLF001  what the averaging reads
 
 
-def compared(run: RunConfig, devices: tuple[str, ...]) -> tuple[float, float]:
-    """The largest relative difference over all stages, and the time over one device's."""
+def compared(run: RunConfig, group: DeviceGroup) -> tuple[float, float, float]:
+    """The largest relative difference over all stages, the share of weights, and the time."""
     dtype = {"float32": torch.float32, "float64": torch.float64}[run.model.dtype]
-    worst, ours_s, theirs_s = 0.0, 0.0, 0.0
+    worst, ours_s, theirs_s, here_bytes, whole_bytes = 0.0, 0.0, 0.0, 0, 0
     for stage in range(run.stages):
-        ours, took_s = passed(group_engine(run, stage, DeviceGroup(devices, 1)), run, dtype)
+        engine = group_engine(run, stage, group)
+        here_bytes += max(engine.stage._ranks.weight_bytes)  # noqa: SLF001  counted, not told
+        ours, took_s = passed(engine, run, dtype)
         ours_s += took_s
-        theirs, took_s = passed(torch_engine(run, stage, CPU, KEEP_BYTES), run, dtype)
+        alone = torch_engine(run, stage, CPU, KEEP_BYTES)
+        whole_bytes += sum(p.nbytes for p in alone.weights._flat.parameters)  # noqa: SLF001
+        theirs, took_s = passed(alone, run, dtype)
         theirs_s += took_s
         for one, other in zip(ours, theirs, strict=True):
             apart = (one - other).abs().max() / other.abs().max().clamp_min(1e-30)
             worst = max(worst, float(apart))
-    return worst, ours_s / theirs_s
+    return worst, here_bytes / whole_bytes, ours_s / theirs_s
 
 
 def main() -> int:
@@ -88,24 +93,32 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("families", nargs="*", help="of transformers; left out: only our own")
     parser.add_argument("--devices", default="cpu,cpu")
+    parser.add_argument("--parallel", choices=("rows", "tensor"), default="rows")
+    parser.add_argument("--dtype", choices=("float32", "float64"), help="of the families")
     options = parser.parse_args()
     torch.set_num_threads(1)
     devices = tuple(options.devices.split(","))
+    group = DeviceGroup(devices, 1, tensors=options.parallel == "tensor")
+    count = len(devices)
+    heads = {"hidden_size": 16 * count, "num_attention_heads": 2 * count}
+    unused = {"summary_first_dropout": 0.0, "classifier_dropout": 0.0}
     runs = {f"gpt, {d}, {p}": gpt(d, p) for d, p in (("float64", "full"), ("float32", "full"))}
     runs["gpt, float32, bf16"] = gpt("float32", "bf16")
     for name in options.families:
-        run = family_run(name, vocab_size=VOCABULARY)
+        groups = {"num_key_value_heads": (2 if name == "deepseek_v3" else 1) * count}
+        run = family_run(name, vocab_size=VOCABULARY, **heads, **groups, **unused)
         batch = replace(run.batch, rows=ROWS, microbatches=PASSES)
-        runs[name] = replace(run, batch=batch, model=replace(run.model, vocabulary=VOCABULARY))
-    print(f"| model | {len(devices)} devices from one | time over one device's |")
-    print("|---" * 3 + "|")
+        model = replace(run.model, vocabulary=VOCABULARY, dtype=options.dtype or run.model.dtype)
+        runs[f"{name}, {model.dtype}"] = replace(run, batch=batch, model=model)
+    print(f"| model | {len(devices)} devices from one | weights on each | time over one device's |")
+    print("|---" * 4 + "|")
     for name, run in runs.items():
         try:
-            worst, times = compared(run, devices)
+            worst, share, times = compared(run, group)
         except Unusable as error:
-            print(f"| {name} | refused: {error} | |", flush=True)
+            print(f"| {name} | refused: {error} | | |", flush=True)
         else:
-            print(f"| {name} | {worst:.2g} | {times:.2f} |", flush=True)
+            print(f"| {name} | {worst:.2g} | {share:.3f} | {times:.2f} |", flush=True)
     return 0
 
 

@@ -288,13 +288,14 @@ class ServeConfig:
     device: str = "auto"
     """A torch device such as cpu or cuda:0; auto: the GPU where there is one; several, as in
     cuda:0,cuda:1 or cuda:all: one server on all of them; emulated: none, in an emulated run."""
+    parallel: Annotated[str, OneOf("rows", "tensor")] = "rows"
+    """Several devices each compute some rows, or with a part of each tensor (docs/devices.md)."""
     emulated_forward_s: Annotated[float, Between(0.0, 3_600.0)] = 0.1
     """Emulated: what a forward of a microbatch takes; a backward takes twice as long."""
     threads: Annotated[int, Between(0, 1_024)] = 0
     """The number of torch's threads; 0: torch chooses."""
     compiled: bool = False
-    """Run the blocks by torch.compile: faster, after a minute or two at the start; it needs a C++
-    compiler, and on a GPU Triton (docs/precision.md)."""
+    """Run the blocks by torch.compile: faster, after minutes at the start (docs/precision.md)."""
     pretrained: Path | None = None
     """The folder with a model's safetensors files, for runs that start from them; or "hf:NAME":
     download this stage's part of that model of the hub (docs/models.md)."""
@@ -317,6 +318,10 @@ class ServeConfig:
     """Write checkpoints where the run's trainer says; false: never."""
     checkpoint_mib: Annotated[int, Between(1, 2**20)] = 96
     """Memory for what a checkpoint still lacks when the next step changes the weights."""
+
+    def __post_init__(self) -> None:
+        if self.parallel == "tensor" and "," not in self.device and self.device != "cuda:all":
+            raise ValueError(f"parallel tensor is for several devices; device is {self.device}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -130,6 +130,8 @@ def _serve_rows(serve: ServeConfig) -> list[Row]:
     device = serve.device if serve.device != "auto" else "the GPU where there is one"
     if serve.device == EMULATED:
         device = f"none: a forward is emulated, {serve.emulated_forward_s:g} s long"
+    if serve.parallel == "tensor":
+        device += ", which share each tensor"
     return [
         ("run", repr(serve.run) if serve.run else "the first that is found"),
         ("stage", _stage_text(serve)),

@@ -60,6 +60,14 @@ def test_a_rehearsal_is_called_one_on_both_sides():
     assert "a rehearsal that learns nothing" in rows(NodeConfig(role="trainer", run=run))["run"]
 
 
+def test_a_server_tells_that_its_devices_share_tensors():
+    serve = ServeConfig(device="cuda:0,cuda:1", parallel="tensor")
+
+    shown = rows(NodeConfig(role="stage", serve=serve))
+
+    assert shown["device"] == "cuda:0,cuda:1, which share each tensor"
+
+
 def test_a_trainer_tells_the_run_and_its_files():
     train = TrainConfig(data=Path("text"), suffixes=(".md",), weights=None)
 

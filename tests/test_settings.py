@@ -306,3 +306,14 @@ def test_every_setting_says_what_it_may_be():
 def test_a_target_that_cannot_be_told_to_servers_is_refused(target):
     with pytest.raises(ValueError, match="target is a path or URL of at most 1000 characters"):
         config.CheckpointConfig(target=target)
+
+
+def test_tensors_are_shared_by_several_devices_only(written):
+    for device in ("cuda:all", "cpu,cpu"):
+        text = f'[serve]\ndevice = "{device}"\nparallel = "tensor"'
+        assert settings.load(written(text)).serve.parallel == "tensor"
+
+    with pytest.raises(Unusable, match="parallel tensor is for several devices; device is auto"):
+        settings.load(written('[serve]\nparallel = "tensor"'))
+    with pytest.raises(Unusable, match="parallel"):
+        settings.load(written('[serve]\ndevice = "cpu,cpu"\nparallel = "columns"'))

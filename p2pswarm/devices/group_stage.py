@@ -2,7 +2,7 @@
 
 Weights, optimizer and the averaging's sum are this process's, in the host's memory, exactly as for
 one device: so all replicas of a stage have the same bits, whatever they compute on. The devices
-hold shards of a copy of the weights, shards of the sum, and their rows' graphs. Whether a graph is
+hold shards of a copy of the weights, shards of the sum, and graphs. Whether a graph is
 kept is decided here, because all ranks have to gather weights at the same time.
 
 Units:   bytes.
@@ -41,6 +41,7 @@ from p2pswarm.devices.messages import (
 from p2pswarm.devices.ranks import DeviceGroup, Ranks
 from p2pswarm.devices.row_split import require_splittable
 from p2pswarm.devices.shared_tensors import SharedTensors
+from p2pswarm.devices.tensor_split import require_shareable
 from p2pswarm.errors import NotServing, Refused
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.partition import stage_blocks
@@ -211,7 +212,10 @@ def group_engine(
 
     All servers of a run need the same `piece_values`.
     """
-    require_splittable(run, stage)
+    if group.tensors:
+        require_shareable(run, stage, len(group.devices))
+    else:
+        require_splittable(run, stage)
     shared = SharedTensors()
 
     def zeros_for(name: str, dtype: torch.dtype, length: int) -> Tensor:

@@ -43,6 +43,8 @@ class Begin:
     """For graphs, on this device; 0: by what it has free. The answer says how many bytes."""
     by_block: bool
     """Make one block's graph at a time."""
+    tensors: bool
+    """TensorShare tensors and not rows."""
     places: tuple[SharedPlace, ...]
 
 
@@ -120,6 +122,8 @@ class CommandDone:
     """Of a loss: this rank's share of it. Then, of a backward, the sums of squares of the gradient
     that goes back and of that of the weights."""
     graph_bytes: int = 0
+    weight_bytes: int = 0
+    """Of the first command: what lies on this device of the weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,8 @@ class RankFailed:
 
     reason: str
     out_of_memory: bool
+    refused: bool = False
+    """The stage cannot be computed so, on whatever device."""
 
 
 Command = (

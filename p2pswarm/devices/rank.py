@@ -38,8 +38,10 @@ from p2pswarm.devices.messages import (
     framed,
     read_message,
 )
-from p2pswarm.devices.rank_stage import RankStage
+from p2pswarm.devices.plan_check import require_right_plan, tries_plan
+from p2pswarm.devices.rank_stage import RankOptions, RankStage
 from p2pswarm.devices.shared_tensors import close_all, mapped
+from p2pswarm.errors import Unusable
 from p2pswarm.models.packages import trust
 from p2pswarm.settings import run_from_json
 
@@ -55,11 +57,14 @@ def main() -> int:
     threading.Thread(target=_end_with, args=(commands,), daemon=True).start()
     try:
         stage, keep_bytes = _begun(read_message(read))
-        _send(answers, CommandDone(graph_bytes=keep_bytes))
+        _send(answers, CommandDone((), keep_bytes, stage.weight_bytes))
         while True:
             _send(answers, _carried_out(stage, read_message(read)))
     except EOFError:
         return 0
+    except Unusable as error:
+        _send(answers, RankFailed(str(error), out_of_memory=False, refused=True))
+        return 1
     except Exception as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         log.debug("a rank failed", exc_info=True)
@@ -86,7 +91,10 @@ def _begun(message: Command | Answer) -> tuple[RankStage, int]:
     )
     run = run_from_json(message.run)
     rank = message.rank, count
-    stage = RankStage(run, message.stage, rank, device, shared, by_block=message.by_block)
+    options = RankOptions(message.by_block, message.tensors)
+    if message.tensors and tries_plan(run):
+        require_right_plan(run, rank, device)
+    stage = RankStage(run, message.stage, rank, device, shared, options)
     keep_bytes = graph_bytes(message.graph_mib, device, free_bytes(device), engine_bytes=0)
     return stage, keep_bytes if message.graph_mib or device.type != "cpu" else keep_bytes // count
 

@@ -1,40 +1,31 @@
 """One rank's part of a stage: its rows of each microbatch, its shards of weights and sums.
 
-torch's `fully_shard` cuts every parameter by its first dimension, gathers the weights of a block
-when it is computed, and adds the gradients of all ranks up, so that each has its shard of the sum
-over all rows. The loss of a rank's rows has their share of the microbatch, so the sum is the
-gradient of the whole.
+What a rank has, rows or parts of tensors, is `stage_shards.py`.
 
 Shapes:  B rows of a microbatch, b of them here; N elements in the stage.
 Errors:  those of torch: the process ends with them.
-Source:  Zhao et al., "PyTorch FSDP" (2023); torch.distributed.fsdp.fully_shard.
 """
 # ruff: noqa: N803, N806, N815  shapes are written at the end of names
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import cast
 
 import torch
-from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from p2pswarm.compute.base import Key
 from p2pswarm.compute.bundle_spec import boundary_above
-from p2pswarm.compute.flat_parameters import bare_blocks, bind, block_layout, zero_buffer
+from p2pswarm.compute.flat_parameters import bare_blocks, block_layout
 from p2pswarm.compute.kept_graphs import block_made_again
-from p2pswarm.compute.precision import in_dtypes_of
 from p2pswarm.config import RunConfig
-from p2pswarm.devices.row_split import rows_of, split_keys
-from p2pswarm.models.base import LONE_KEY, Bundle, Value, bundle_of, loss_of
-from p2pswarm.models.boundary import Boundary, boundaries
-from p2pswarm.models.chance import run_blocks
+from p2pswarm.devices.stage_shards import RowShards, StageBlocks, StageShards, TensorShards
+from p2pswarm.models.base import LONE_KEY, Bundle, Value, bundle_of
+from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.partition import stage_blocks
-from p2pswarm.tensors.flat_layout import FlatTensor
 
 
 @dataclass(slots=True)
@@ -46,27 +37,14 @@ class _KeptRows:
     made: list[Tensor] | None
 
 
-class StageBlocks(nn.Module):
-    """The blocks of a stage as one module: torch then gathers the next one ahead."""
+@dataclass(frozen=True, slots=True)
+class RankOptions:
+    """How a rank computes; all ranks alike."""
 
-    def __init__(
-        self, blocks: Sequence[nn.Module], given: Sequence[Boundary], *, bf16: bool, device: str
-    ) -> None:
-        """`given`: what each block gives in the dtype of the weights."""
-        super().__init__()
-        self.blocks = nn.ModuleList(blocks)
-        self._given = dict(zip(blocks, given, strict=True))
-        self._bf16, self._device = bf16, device
-
-    def forward(self, value: Value) -> Value:
-        """Run all of them, in bfloat16 as `compute/precision.py` does it."""
-        if not self._bf16:
-            return run_blocks(self.blocks, value)
-        with torch.autocast(self._device, torch.bfloat16):
-            return run_blocks(self.blocks, value, None, self._call)
-
-    def _call(self, block: nn.Module, value: Value) -> Value:
-        return in_dtypes_of(block(value), self._given[block])
+    by_block: bool = False
+    """Make one block's graph at a time (`compute/kept_graphs.py`)."""
+    tensors: bool = False
+    """TensorShare tensors instead of rows."""
 
 
 class RankStage:
@@ -79,39 +57,43 @@ class RankStage:
         rank: tuple[int, int],
         device: torch.device,
         shared: Mapping[str, Tensor],
-        *,
-        by_block: bool = False,
+        options: RankOptions,
     ) -> None:
-        """`rank`: which of how many. `shared`: what all processes of the node map.
-
-        `by_block`: make one block's graph at a time (`compute/kept_graphs.py`).
-        """
+        """`rank`: which of how many. `shared`: what all processes of the node map."""
         self._shared = shared
         self._device = device
-        self._rank, self._ranks = rank
-        self._rows = rows_of(self._rank, self._ranks, run.batch.rows)
-        self._weight = self._rows.share(run.batch.rows)
+        self._first = rank[0] == 0
         self._of_step = 1.0 / run.batch.microbatches
         self._below, self._above = boundary_above(run, stage - 1), boundary_above(run, stage)
-        self._split_below, self._split_above = split_keys(run, stage - 1), split_keys(run, stage)
         numbers = stage_blocks(run, stage)
         blocks = bare_blocks(run, numbers, device)
-        self._layout = block_layout(run, numbers, blocks)
-        # shards have the model's dtype, in which their gradients are added up
-        bind(blocks, self._layout, zero_buffer(self._layout, run.model.dtype, torch.device("cpu")))
-        if by_block:
+        layout = block_layout(run, numbers, blocks)
+        if options.by_block:
             for block in blocks:  # inside of what gathers its weights, which happens once
                 block.forward = functools.partial(block_made_again, block.forward)
         given = boundaries(run)[numbers.start : numbers.stop]
-        self._model = StageBlocks(blocks, given, bf16=run.precision == "bf16", device=device.type)
-        self._parameters = _sharded(self._model, device, self._ranks)
-        self._sums = [torch.zeros_like(self._local(p)) for p in self._parameters]
+        self._model = StageBlocks(blocks, given, bf16=run.precision == "bf16", kind=device.type)
+        self._shards: StageShards
+        if options.tensors:
+            self._shards = TensorShards(run, rank, self._model, layout, device)
+        else:
+            self._shards = RowShards(run, stage, rank, self._model, layout)
+        self._rows, self._parameters = self._shards.rows, self._shards.parameters
+        self._sums = [torch.zeros_like(self._shards.local(p)) for p in self._parameters]
         self._kept: dict[Key, _KeptRows] = {}
 
+    @torch.no_grad()
     def take_weights(self) -> None:
         """Copy this rank's shards of the shared weights."""
-        for parameter, tensor in zip(self._parameters, self._layout.tensors, strict=True):
-            self._local(parameter).copy_(self._shard(self._shared["params"], tensor))
+        for number, parameter in enumerate(self._parameters):
+            local = self._shards.local(parameter)
+            for whole, part in self._shards.pairs(number, self._shared["params"], local):
+                part.copy_(whole)
+
+    @property
+    def weight_bytes(self) -> int:
+        """What lies on this device of the weights, besides those that are being gathered."""
+        return sum(self._shards.local(p).nbytes for p in self._parameters)
 
     def empty_sums(self) -> None:
         """Nothing is counted."""
@@ -120,8 +102,10 @@ class RankStage:
 
     def give_sums(self) -> None:
         """Write this rank's shards of the gradient sum to the shared memory."""
-        for total, tensor in zip(self._sums, self._layout.tensors, strict=True):
-            self._shard(self._shared["sum"], tensor).copy_(total)
+        for number, total in enumerate(self._sums):
+            if self._shards.tells(number):
+                for whole, part in self._shards.pairs(number, self._shared["sum"], total):
+                    whole.copy_(part)
 
     def forward(self, key: Key, *, keep: bool) -> int:
         """Compute the rows that lie there; returns the bytes of the graph if it is kept."""
@@ -133,7 +117,7 @@ class RankStage:
         if keep:
             kept.made = self._ends(made)
         self._kept[key] = kept
-        self._put("made", made, self._split_above)
+        self._put("made", made, self._shards.split_above)
         return sum(storages.values())
 
     def backward(self, key: Key) -> list[float]:
@@ -151,19 +135,19 @@ class RankStage:
         tokens_bS, given = self._tokens(), self._given()
         with torch.set_grad_enabled(differentiate):
             loss = self._loss(tokens_bS, given)
-        share = loss.item() * self._weight
+        told = loss.item() * self._shards.loss_share
         if not differentiate:
-            return [share]
-        gradient = torch.full_like(loss, self._weight * self._of_step)
-        return [share, *self._differentiate([loss], [gradient], given)]
+            return [told]
+        gradient = torch.full_like(loss, self._shards.gradient_share * self._of_step)
+        return [told, *self._differentiate([loss], [gradient], given)]
 
     @torch.no_grad()
     def once(self) -> list[float]:
         """The bundle, or the share of the loss in the last stage; nothing is kept."""
         tokens_bS, given = self._tokens(), self._given()
         if self._above is None:
-            return [self._loss(tokens_bS, given).item() * self._weight]
-        self._put("made", self._gives(_KeptRows(tokens_bS, given, None)), self._split_above)
+            return [self._loss(tokens_bS, given).item() * self._shards.loss_share]
+        self._put("made", self._gives(_KeptRows(tokens_bS, given, None)), self._shards.split_above)
         return []
 
     @torch.no_grad()
@@ -171,7 +155,7 @@ class RankStage:
         """Add the gradient that waits to the sum, or let it go."""
         for parameter, total in zip(self._parameters, self._sums, strict=True):
             if add and parameter.grad is not None:
-                total.add_(self._local(parameter.grad))
+                total.add_(self._shards.local(parameter.grad))
             parameter.grad = None
 
     def forget_graphs(self, keys: Iterable[Key]) -> None:
@@ -189,19 +173,25 @@ class RankStage:
     ) -> list[float]:
         """Run the backward; the sums of squares of both gradients."""
         torch.autograd.backward(ends, gradients)
+        self._shards.complete()
         returned = {
             name: torch.zeros_like(given[name]) if (x := given[name].grad) is None else x
             for name in (self._below.differentiable if self._below else ())
         }
         for name in returned:
             given[name].grad = None
-        self._put("returned", returned, self._split_below)
-        own = [self._local(p.grad) for p in self._parameters if p.grad is not None]
-        return [_squares(returned.values()), _squares(own)]
+        self._put("returned", returned, self._shards.split_below)
+        own = [
+            self._shards.local(p.grad)
+            for number, p in enumerate(self._parameters)
+            if p.grad is not None and self._shards.tells(number)
+        ]
+        told = self._first or bool(self._shards.split_below)  # or all would tell of one gradient
+        return [_squares(returned.values()) if told else 0.0, _squares(own)]
 
     def _loss(self, tokens_bS: Tensor, given: Bundle) -> Tensor:
         made = self._run(tokens_bS, given)
-        return loss_of(bundle_of(made)[LONE_KEY], tokens_bS[:, 1:])
+        return self._shards.loss(bundle_of(made)[LONE_KEY], tokens_bS[:, 1:])
 
     def _gives(self, kept: _KeptRows) -> Bundle:
         assert self._above is not None, "the last stage has a loss"
@@ -209,7 +199,9 @@ class RankStage:
 
     def _run(self, tokens_bS: Tensor, given: Bundle) -> Value:
         value = self._below.value(given) if self._below else tokens_bS[:, :-1]
-        return cast("Value", self._model(value))
+        made = cast("Value", self._model(value))
+        self._shards.forget()
+        return made
 
     def _ends(self, made: Bundle) -> list[Tensor]:
         assert self._above is not None, "the last stage has a loss"
@@ -231,7 +223,7 @@ class RankStage:
     def _part(self, kind: str, name: str) -> Tensor:
         """This rank's rows of a shared tensor, on the device."""
         whole = self._shared[f"{kind}.{name}"]
-        split = self._split_above if kind == "gradient" else self._split_below
+        split = self._shards.split_above if kind == "gradient" else self._shards.split_below
         part = whole[self._rows.start : self._rows.stop] if name in split else whole
         return part.to(self._device, copy=True)
 
@@ -241,7 +233,7 @@ class RankStage:
             whole = self._shared[f"{kind}.{name}"]
             if name in split and self._rows.counted:
                 whole[self._rows.start : self._rows.stop].copy_(x.detach())
-            elif name not in split and self._rank == 0:
+            elif name not in split and self._first:
                 whole.copy_(x.detach())
 
     def _noting(self, storages: dict[int, int]) -> Callable[[Tensor], Tensor]:
@@ -262,29 +254,6 @@ class RankStage:
             for p in self._model.parameters()
             if not isinstance(p, DTensor)
         }
-
-    def _shard(self, flat_N: Tensor, tensor: FlatTensor) -> Tensor:
-        """This rank's rows of a parameter that lies flat, as torch cuts it."""
-        whole = flat_N[tensor.start : tensor.stop].view(tensor.shape)
-        each = -(-whole.shape[0] // self._ranks)
-        return whole[self._rank * each : (self._rank + 1) * each]
-
-    @staticmethod
-    def _local(parameter: Tensor) -> Tensor:
-        assert isinstance(parameter, DTensor), "every parameter is sharded"
-        return parameter.to_local().detach()
-
-
-def _sharded(model: StageBlocks, device: torch.device, ranks: int) -> list[nn.Parameter]:
-    """Shard every block, and the whole around them; the parameters, in their order."""
-    mesh = init_device_mesh(device.type, (ranks,))
-    for module in (*model.blocks, model):
-        if any(True for _ in module.parameters()):
-            fully_shard(module, mesh=mesh)
-            assert isinstance(module, FSDPModule), "that is what it was made"
-            module.set_gradient_divide_factor(1.0)  # the losses have their shares already
-            module.set_force_sum_reduction_for_comms(True)  # gloo has no other
-    return [parameter for block in model.blocks for parameter in block.parameters()]
 
 
 def _squares(tensors: Iterable[Tensor]) -> float:

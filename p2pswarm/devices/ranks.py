@@ -52,6 +52,8 @@ class DeviceGroup:
     """For graphs, on each device; 0: by what it has free."""
     by_block: bool = False
     """Make one block's graph at a time."""
+    tensors: bool = False
+    """TensorShare tensors and not rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +85,16 @@ class Ranks:
         for device in group.devices:
             self._ranks.append(_started(device, group.threads, [p.descriptor for p in places]))
         devices, packages = group.devices, group.packages
-        limits = group.graph_mib, group.by_block
+        options = group.graph_mib, group.by_block, group.tensors
         begins = [
-            Begin(run, stage, rank, devices, meeting, packages, *limits, tuple(places))
+            Begin(run, stage, rank, devices, meeting, packages, *options, tuple(places))
             for rank in range(len(devices))
         ]
-        self.keep_bytes = min(answer.graph_bytes for answer in self._each(begins))
+        begun = self._each(begins)
+        self.keep_bytes = min(answer.graph_bytes for answer in begun)
         """For graphs, on each device."""
+        self.weight_bytes = tuple(answer.weight_bytes for answer in begun)
+        """What lies on each device of the weights."""
 
     def call(self, command: Command) -> list[CommandDone]:
         """Have all ranks carry out a command; their answers, in order."""
@@ -129,6 +134,10 @@ class Ranks:
         match answer:
             case CommandDone():
                 return answer
+            case RankFailed(reason=reason, refused=True):
+                self.end()
+                self._failed = reason
+                raise Unusable(reason)
             case RankFailed(reason=reason, out_of_memory=memory):
                 raise self._gave_up(rank, reason, memory=memory)
             case _:

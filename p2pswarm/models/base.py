@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
+from p2pswarm.models.tensor_plan import ONE_DEVICE, TensorGroup
+
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 """Of weights as they are kept; models are made in the last two."""
 
@@ -26,6 +28,9 @@ class Block(nn.Module, ABC):
     tied: tuple[str, str] | None = None
     """In the first and in the last block of a tied model: the parameter that both have in common,
     by its name in this block and by its full name in the model (`tying.py`)."""
+    tensor_group: TensorGroup = ONE_DEVICE
+    """The devices that share this block's tensors; a block that multiplies split parameters by
+    itself asks it (`tensor_plan.py`)."""
 
     @abstractmethod
     def draw(self, generator: torch.Generator) -> None:

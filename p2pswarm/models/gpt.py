@@ -26,6 +26,7 @@ from p2pswarm.models.documents import (
     positions_of,
     seen_of,
 )
+from p2pswarm.models.tensor_plan import TensorPlan, TensorSplit
 
 MLP_RATIO = 4  # hidden features of the MLP over D, as in GPT-2
 ROTARY_BASE = 10_000.0  # as in the paper on rotary positions
@@ -56,14 +57,19 @@ class Embedding(Block):
             self.std, self.scale = model.d_model**-0.5, math.sqrt(model.d_model)
         self.tied = ("token_VD", TIED) if model.tie else None
         self.apart, self.end = model.documents == APART, model.document_end
+        self.vocabulary = model.vocabulary
+        self.tensor_plan: TensorPlan = {"token_VD": TensorSplit(0)}
 
     def draw(self, generator: torch.Generator) -> None:
         _normal(self.token_VD, self.std, generator)
 
     def forward(self, tokens_BT: Tensor) -> Value:
-        x_BTD = F.embedding(tokens_BT, self.token_VD)
+        x_BTD = self.tensor_group.look_up(self._vectors, tokens_BT, self.vocabulary)
         x_BTD = x_BTD * self.scale if self.tied else x_BTD
         return beside(x_BTD, positions_of(tokens_BT, self.end) if self.apart else None)
+
+    def _vectors(self, tokens_BT: Tensor) -> Tensor:
+        return F.embedding(tokens_BT, self.token_VD)
 
 
 class Layer(Block):
@@ -72,7 +78,7 @@ class Layer(Block):
     def __init__(self, model: ModelConfig, dtype: torch.dtype) -> None:
         super().__init__()
         width, hidden = model.d_model, MLP_RATIO * model.d_model
-        self.heads, self.layers = model.heads, model.layers
+        self.layers, self.head_width = model.layers, width // model.heads
         self.cost = (4 + 2 * MLP_RATIO) * width**2 + 2 * width * model.sequence_length
 
         def matrix(rows: int, columns: int) -> nn.Parameter:
@@ -84,6 +90,12 @@ class Layer(Block):
         self.mlp_norm_D = nn.Parameter(torch.empty(width, dtype=dtype))
         self.mlp_in = matrix(hidden, width)
         self.mlp_out = matrix(width, hidden)
+        self.tensor_plan: TensorPlan = {
+            "qkv": TensorSplit(0, parts=3, units=model.heads),
+            "attention_out": TensorSplit(1, units=model.heads),
+            "mlp_in": TensorSplit(0),
+            "mlp_out": TensorSplit(1),
+        }
         self._rotary: tuple[Tensor, Tensor] | None = None
 
     def draw(self, generator: torch.Generator) -> None:
@@ -97,11 +109,12 @@ class Layer(Block):
         _normal(self.mlp_out, out_std, generator)
 
     def forward(self, value: Value) -> Value:
-        bundle = bundle_of(value)
+        bundle, group = bundle_of(value), self.tensor_group
         x_BTD, position_BT = bundle[LONE_KEY], bundle.get(POSITION_KEY)
         rows, length, width = x_BTD.shape
         normed_BTD = F.rms_norm(x_BTD, (width,), self.attention_norm_D, NORM_EPS)
-        qkv = F.linear(normed_BTD, self.qkv).view(rows, length, 3, self.heads, -1)
+        qkv = F.linear(group.enter(normed_BTD), self.qkv)
+        qkv = qkv.view(rows, length, 3, -1, self.head_width)
         q_BHTK, k_BHTK, v_BHTK = qkv.permute(2, 0, 3, 1, 4)
         cos_TK, sin_TK = self._angles(x_BTD, q_BHTK.shape[-1])
         seen = None
@@ -115,11 +128,11 @@ class Layer(Block):
             attn_mask=seen,
             is_causal=seen is None,
         )
-        joined_BTD = attended_BHTK.transpose(1, 2).reshape(rows, length, width)
-        x_BTD = x_BTD + F.linear(joined_BTD, self.attention_out)
+        joined_BTD = attended_BHTK.transpose(1, 2).flatten(2)
+        x_BTD = x_BTD + group.leave(F.linear(joined_BTD, self.attention_out))
         normed_BTD = F.rms_norm(x_BTD, (width,), self.mlp_norm_D, NORM_EPS)
-        hidden = F.relu(F.linear(normed_BTD, self.mlp_in)).square()
-        x_BTD = x_BTD + F.linear(hidden, self.mlp_out)
+        hidden = F.relu(F.linear(group.enter(normed_BTD), self.mlp_in)).square()
+        x_BTD = x_BTD + group.leave(F.linear(hidden, self.mlp_out))
         return beside(x_BTD, position_BT)
 
     def _angles(self, x_BTD: Tensor, features: int) -> tuple[Tensor, Tensor]:
@@ -144,6 +157,7 @@ class Head(Block):
         self.norm_D = nn.Parameter(torch.empty(model.d_model, dtype=dtype))
         self.score_VD = nn.Parameter(torch.empty(model.vocabulary, model.d_model, dtype=dtype))
         self.tied = ("score_VD", TIED) if model.tie else None
+        self.tensor_plan: TensorPlan = {"score_VD": TensorSplit(0)}
 
     def draw(self, generator: torch.Generator) -> None:
         self.norm_D.fill_(1.0)
@@ -152,7 +166,7 @@ class Head(Block):
     def forward(self, value: Value) -> Tensor:
         x_BTD = bundle_of(value)[LONE_KEY]
         normed_BTD = F.rms_norm(x_BTD, (x_BTD.shape[-1],), self.norm_D, NORM_EPS)
-        return F.linear(normed_BTD, self.score_VD)
+        return F.linear(self.tensor_group.enter(normed_BTD), self.score_VD)
 
 
 def _normal(parameter: nn.Parameter, std: float, generator: torch.Generator) -> None:

@@ -9,6 +9,7 @@ Errors:  Unusable for a model that cannot be made.
 
 import dataclasses
 import json
+import math
 from typing import Any
 
 import torch
@@ -50,12 +51,18 @@ WIDTHS = {
     "v_head_dim": 8,
 }
 """What a config's settings become, if they are larger."""
+BY_HEADS = frozenset({"hidden_size", "n_embd", "n_head", "num_attention_heads"})
+"""Those that grow with the devices that are to share the heads."""
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 COUNTS = ("num_hidden_layers", "n_layer")
 
 
-def shrunken(run: RunConfig) -> RunConfig:
-    """The run with a small copy of its model, in float64 and full precision throughout."""
+def shrunken(run: RunConfig, devices: int = 1) -> RunConfig:
+    """The run with a small copy of its model, in float64 and full precision throughout.
+
+    `devices`: so many can share its heads, if they can share those of the model.
+    """
+    times = devices // math.gcd(devices, HEADS // 2)  # 2, the fewest heads, become a multiple
     model = dataclasses.replace(
         run.model, sequence_length=min(run.model.sequence_length, TOKENS), dtype="float64"
     )
@@ -63,9 +70,9 @@ def shrunken(run: RunConfig) -> RunConfig:
     batch = dataclasses.replace(run.batch, rows=ROWS, microbatches=1)
     if model.family == "gpt":
         layers = min(model.layers, LAYERS)
-        model = dataclasses.replace(model, layers=layers, d_model=16, heads=2)
+        model = dataclasses.replace(model, layers=layers, d_model=16 * times, heads=2 * times)
     elif model.family.startswith(HF):
-        model = _library_model(model)
+        model = _library_model(model, times)
     else:
         as_it_is = dataclasses.replace(run, model=model, batch=batch)
         large = parameter_count(as_it_is) > LARGE
@@ -101,10 +108,10 @@ def parameter_count(run: RunConfig) -> int:
     return sum(parameter.numel() for block in blocks for parameter in block.parameters())
 
 
-def _library_model(model: ModelConfig) -> ModelConfig:
+def _library_model(model: ModelConfig, times: int) -> ModelConfig:
     whole = read_config(model.config)
     few = _with_few_layers(whole)
-    for config in (_narrow(few), few, whole):
+    for config in (_narrow(few, times), few, whole):
         text = json.dumps(config, sort_keys=True, separators=(",", ":"))
         vocabulary = config.get("vocab_size", model.vocabulary)
         end = min(model.document_end, vocabulary - 1)
@@ -140,13 +147,15 @@ def _kind(config: dict[str, Any], key: str, place: int) -> object:
     return values[place] if place < len(values) else None
 
 
-def _narrow(config: dict[str, Any]) -> dict[str, Any]:
+def _narrow(config: dict[str, Any], times: int) -> dict[str, Any]:
     narrow = {
-        key: min(config[key], width)
+        key: min(config[key], width * times if key in BY_HEADS else width)
         for key, width in WIDTHS.items()
         if isinstance(config.get(key), int)
     }
     heads, groups = config.get("num_attention_heads"), config.get("num_key_value_heads")
     if isinstance(groups, int):
-        narrow["num_key_value_heads"] = min(groups, HEADS if groups == heads else 2)
+        narrow["num_key_value_heads"] = min(
+            groups, times * (HEADS if groups == heads else HEADS // 2)
+        )
     return config | narrow

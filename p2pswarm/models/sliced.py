@@ -38,6 +38,8 @@ from p2pswarm.models.hf_cut import (
     part_config,
 )
 from p2pswarm.models.hf_library import whole_model
+from p2pswarm.models.hf_tensor_plan import library_plan
+from p2pswarm.models.tensor_plan import TensorPlan
 from p2pswarm.models.unset import is_unset, unset
 
 MADE_OTHERWISE = (AttributeError, LookupError, TypeError, ValueError)
@@ -143,6 +145,12 @@ class SlicedBlock(WholeBlock):
         if not self.first:
             return bundle.get(POSITION_KEY)
         return None if self._end is None else positions_of(bundle[LONE_KEY], self._end)
+
+    @property
+    def tensor_plan(self) -> TensorPlan:
+        """How devices share the block's tensors, as the family's own plan says."""
+        plan = library_plan(self.inner, first=self.first, last=self.last)
+        return {f"inner.{name}": share for name, share in plan.items()}
 
     def full_name(self, name: str) -> str:
         """The name that a parameter of this block has in the whole model."""

@@ -209,9 +209,16 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
     if len(devices := devices_of(serve.device)) > 1:
         if serve.compiled:
             raise Unusable(COMPILED_ALONE)
-        check_rows(run)
-        by_block = serve.recompute == "block"
-        group = DeviceGroup(devices, serve.threads, serve.packages, serve.graph_mib, by_block)
+        if serve.parallel != "tensor":
+            check_rows(run)
+        group = DeviceGroup(
+            devices,
+            serve.threads,
+            serve.packages,
+            serve.graph_mib,
+            by_block=serve.recompute == "block",
+            tensors=serve.parallel == "tensor",
+        )
         return group_engine(run, stage, group)
     require_dtypes(run, device)
     layout = layout_of(run, stage_blocks(run, stage))

@@ -120,9 +120,7 @@ def test_what_is_no_file_of_weights_is_one_line(tmp_path: Path, content: bytes):
 
 
 def test_a_folder_and_a_file_that_is_not_there_are_told_apart(tmp_path: Path):
-    with pytest.raises(
-        Unusable, match=r"folder: name the file of weights in it \(there are: none"
-    ):
+    with pytest.raises(Unusable, match=r"folder: name the file of weights in it \(there are: none"):
         load_model(tmp_path)
     with pytest.raises(Unusable, match=r"gone: there is no such file: name the \.safetensors"):
         load_model(tmp_path / "gone")

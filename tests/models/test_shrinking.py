@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from p2pswarm.config import ModelConfig, RunConfig
@@ -96,3 +98,19 @@ def test_a_model_that_no_setting_makes_smaller_stays():
     )
 
     assert shrunken(run).cut == run.cut
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 8), st.integers(1, 6), st.integers(1, 4))
+def test_devices_that_can_share_a_models_heads_can_share_those_of_its_copy(devices, kept, times):
+    groups = devices * kept
+    config = LLAMA | {"num_attention_heads": groups * times, "num_key_value_heads": groups}
+    config |= {"hidden_size": 16 * groups * times, "head_dim": 16}
+    text = json.dumps(config, sort_keys=True, separators=(",", ":"))
+    model = ModelConfig(family="hf:llama", config=text, vocabulary=256)
+
+    found = json.loads(shrunken(RunConfig(model=model), devices).model.config)
+
+    assert found["num_key_value_heads"] % devices == 0
+    assert found["num_attention_heads"] % found["num_key_value_heads"] == 0
+    assert shrunken(RunConfig(), devices).model.heads % devices == 0

@@ -28,10 +28,10 @@ def run_file(tmp_path, text_folder):
     return path
 
 
-@pytest.fixture
-def two_devices(tmp_path):
+@pytest.fixture(params=["rows", "tensor"])
+def two_devices(tmp_path, request):
     path = tmp_path / "two.toml"
-    path.write_text(TWO_DEVICES)
+    path.write_text(f'{TWO_DEVICES}parallel = "{request.param}"\n')
     return path
 
 
