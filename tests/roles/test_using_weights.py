@@ -91,7 +91,7 @@ def test_evaluate_says_how_well_each_text_of_a_mixture_is_predicted(
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        (["generate", "gone.safetensors"], "gone.safetensors: cannot be read"),
+        (["generate", "gone.safetensors"], "gone.safetensors: there is no such file"),
         (["evaluate", "gone.safetensors", "run.toml"], "run.toml: cannot be read"),
     ],
 )
