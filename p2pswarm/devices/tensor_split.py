@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from p2pswarm.config import RunConfig
+from p2pswarm.devices.row_split import REMEDY
 from p2pswarm.errors import Unusable
 from p2pswarm.models.blocks import make_blocks
 from p2pswarm.models.chance import draws
@@ -88,8 +89,8 @@ def require_shareable(run: RunConfig, stage: int, ranks: int) -> None:
         plan = plan_of(block)
         if draws(block):
             raise Unusable(
-                f"a model with dropout draws for whole tensors, not for parts of them: {BY_ROWS}, "
-                "or its dropout to 0"
+                "a model with dropout draws for whole tensors, not for parts of them: set it to 0, "
+                f"or {REMEDY}"
             )
         if plan is None:
             raise Unusable(

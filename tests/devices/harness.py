@@ -74,6 +74,8 @@ def rank_results(
         told = torch.tensor([0.0, *part.backward(key)], dtype=torch.float64)
     part.settle(add=True)
     part.give_sums()
+    if options.tensors:
+        _require_alike(part)
     theirs += [flat.sum_N, torch.tensor(alone.stage.gradient_norm, dtype=torch.float64)]
 
     names = [name for name in shared if name.startswith(("made.", "returned."))]
@@ -83,6 +85,15 @@ def rank_results(
     ours = [told[0]] if last else [shared[n] for n in names if n.startswith("made.")]
     ours += [shared[n] for n in names if n.startswith("returned.")]
     return [*ours, shared["sum"], told[-1].sqrt()], theirs
+
+
+def _require_alike(part: RankStage) -> None:
+    """What is whole on every rank has the same gradient everywhere, bit by bit."""
+    for local, total in zip(part._shards._locals, part._sums, strict=True):
+        if local.split is None:
+            first = total.clone()
+            dist.broadcast(first, 0)
+            assert torch.equal(first, total)
 
 
 def engine_alone(run: RunConfig, stage: int) -> tuple[Engine, dict[str, torch.Tensor]]:
