@@ -20,7 +20,15 @@ import torch
 from torch import Tensor
 
 from p2pswarm.compute.base import BackwardSpec
-from p2pswarm.compute.check_reasons import AUTOGRAD, IN_PLACE, LIBRARY_RULE, NOT_FINITE, OWN_RULE
+from p2pswarm.compute.check_reasons import (
+    AUTOGRAD,
+    IN_PLACE,
+    LIBRARY_RULE,
+    LIBRARY_SIZES,
+    NOT_FINITE,
+    OWN_RULE,
+    OWN_SIZES,
+)
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.forward_effects import (
     CHANGED_BUFFER,
@@ -135,9 +143,10 @@ def check_blocks(run: RunConfig) -> ModelCheck:
         made = make_blocks(run, range(block_count(run.model)))
     count = sum(parameter.numel() for block in made for parameter in block.parameters())
     if count > PARAMETERS_MAX:
+        library = run.model.family.startswith(HF)
         raise Unusable(
             f"the model's small copy has {count:,} parameters, {PARAMETERS_MAX:,} can be checked: "
-            "make its sizes settings of run.model"
+            f"{LIBRARY_SIZES if library else OWN_SIZES}"
         )
     ways = (_blocks_twice, _stages_kept, _stages_again, _stages_by_block, _whole, _alone)
     names, worst = 0, 0.0

@@ -86,3 +86,23 @@ def test_a_model_that_cannot_be_traced_with_other_widths_keeps_its_width():
     small = shrunken(own_run("own model with a fixed head", d_model=512, layers=12))
 
     assert (small.model.d_model, small.model.layers) == (512, LAYERS)
+
+
+def test_sizes_that_a_config_leaves_as_they_are_shrink_as_well():
+    text = json.dumps({"model_type": "llama", "vocab_size": 256}, separators=(",", ":"))
+    run = RunConfig(model=ModelConfig(family="hf:llama", config=text, vocabulary=256))
+
+    found = json.loads(shrunken(run).model.config)
+
+    assert (found["hidden_size"], found["intermediate_size"]) == (32, 48)
+    assert found["vocab_size"] == 64
+
+
+def test_a_copy_has_every_kind_of_layer_that_the_library_computes():
+    """Of eight layers the sixth has attention, and each second one experts."""
+    config = {"model_type": "jamba", "vocab_size": 256, "num_hidden_layers": 8}
+    kinds = {"attn_layer_period": 8, "attn_layer_offset": 5, "expert_layer_period": 2}
+    text = json.dumps(config | kinds, sort_keys=True, separators=(",", ":"))
+    run = RunConfig(model=ModelConfig(family="hf:jamba", config=text, vocabulary=256))
+
+    assert json.loads(shrunken(run).model.config)["num_hidden_layers"] == 6
