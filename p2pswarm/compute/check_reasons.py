@@ -12,6 +12,11 @@ LIBRARY_RULE = (
     "its config does not go together, or its layers take more than what the layer before gave: "
     "docs/models.md names families that can be cut"
 )
+OWN_SIZES = "make its sizes settings of run.model"
+LIBRARY_SIZES = (
+    "its sizes depend on each other in a way that is not known here: docs/models.md names families "
+    "that can be trained"
+)
 AUTOGRAD = (
     "a stage takes its gradients by torch.autograd.grad and may have its graph made again: "
     "checkpoint with use_reentrant=False, no sparse gradients, shapes that do not depend on numbers"

@@ -13,7 +13,7 @@ Errors:  Unusable for a model that cannot be made, cut or trained, or is too lar
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +21,16 @@ import torch
 from torch import Tensor
 
 from p2pswarm.compute.base import BackwardSpec
-from p2pswarm.compute.check_reasons import AUTOGRAD, IN_PLACE, LIBRARY_RULE, NOT_FINITE, OWN_RULE
+from p2pswarm.compute.check_reasons import (
+    AUTOGRAD,
+    IN_PLACE,
+    LIBRARY_RULE,
+    LIBRARY_SIZES,
+    NOT_FINITE,
+    OWN_RULE,
+    OWN_SIZES,
+)
+from p2pswarm.compute.computed import TOLERANCE, Computed, difference_of, gradients_of
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.forward_effects import (
     CHANGED_BUFFER,
@@ -50,28 +59,12 @@ from p2pswarm.models.shrinking import parameter_count, shrunken
 BUILT_IN = "gpt"
 CPU = torch.device("cpu")
 PARAMETERS_MAX = 100_000_000  # float64 and its gradients, a few times: some GB
-TOLERANCE = 1e-9  # of float64: sums of several gradients may round in another order
 ALONE_TOLERANCE = 1e-5  # some families sum in float32; a document that is seen makes 1e-3 and more
 KEEP_ALL = 1 << 60
 SPEC = BackwardSpec(counting=True, returning=True)
 CHECKED_KEPT = 64
-Gradients = dict[str, Tensor]
 
 log = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Computed:
-    """What one way of computing gave for the same tokens."""
-
-    loss: float
-    gradients: Gradients
-
-    @property
-    def finite(self) -> bool:
-        """Whether all of it is."""
-        each = (gradient.isfinite().all() for gradient in self.gradients.values())
-        return math.isfinite(self.loss) and all(each)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -135,7 +128,7 @@ def check_stages(run: RunConfig) -> ModelCheck:
 def _low_precision(run: RunConfig) -> str:
     """What is wrong with a small copy in the run's precision; empty if nothing is."""
     try:
-        _, problem = _difference(_blocks(run), _stages(run, 0))
+        _, problem = difference_of(_blocks(run), _stages(run, 0))
     except (Exception, SystemExit) as error:  # noqa: BLE001  what is our bug is raised again
         what = _said_of(error, SwarmError)
         return f"it cannot be computed in {run.precision}: {what}; set run.precision to full"
@@ -147,9 +140,10 @@ def check_blocks(run: RunConfig) -> ModelCheck:
     """Compare the stages of `run` itself with the whole."""
     count = parameter_count(run)
     if count > PARAMETERS_MAX:
+        library = run.model.family.startswith(HF)
         raise TooLargeToCheck(
             f"the model's small copy has {count:,} parameters, {PARAMETERS_MAX:,} can be checked: "
-            "make its sizes settings of run.model"
+            f"{LIBRARY_SIZES if library else OWN_SIZES}"
         )
     ways = (_blocks_twice, _stages_kept, _stages_again, _stages_by_block, _whole, _alone)
     names, worst = 0, 0.0
@@ -165,7 +159,7 @@ def check_blocks(run: RunConfig) -> ModelCheck:
             problem = f"it cannot be computed so: {what}; {why}"
             return ModelCheck(run.stages, names, math.inf, problem)
         tolerance = ALONE_TOLERANCE if way is _alone else TOLERANCE
-        apart, problem = _difference(expected, computed, tolerance)
+        apart, problem = difference_of(expected, computed, tolerance)
         names, worst = len(computed.gradients), max(worst, apart)
         if problem:
             return ModelCheck(run.stages, names, worst, f"{problem}; {_reason(way)}")
@@ -201,11 +195,11 @@ def _rows_are_apart(run: RunConfig) -> bool:
     if any(map(draws, together.flat.blocks)):
         return True
     tokens_BS = tokens_of(run)
-    whole = Computed(together.add(tokens_BS), _gradients([together.flat]))
+    whole = Computed(together.add(tokens_BS), gradients_of([together.flat]))
     losses = [alone.add(row_1S) for row_1S in torch.split(tokens_BS, 1)]
     alone.flat.sum_N.div_(len(losses))
-    parts = Computed(sum(losses) / len(losses), _gradients([alone.flat]))
-    return not _difference(whole, parts, ALONE_TOLERANCE)[1]
+    parts = Computed(sum(losses) / len(losses), gradients_of([alone.flat]))
+    return not difference_of(whole, parts, ALONE_TOLERANCE)[1]
 
 
 def tokens_of(run: RunConfig) -> Tensor:
@@ -222,7 +216,7 @@ def _blocks(run: RunConfig) -> Computed:
     """All blocks in one process, as the plain loop computes."""
     trainer = ReferenceTrainer(run)
     loss = trainer.add(tokens_of(run))
-    return Computed(loss, _gradients([trainer.flat]))
+    return Computed(loss, gradients_of([trainer.flat]))
 
 
 def _as_a_whole(run: RunConfig) -> Computed:
@@ -249,7 +243,7 @@ def _blocks_twice(run: RunConfig, first: Computed) -> Computed:
     trainer.flat.sum_N.zero_()
     loss = trainer.add(tokens_BS)
     del first
-    return Computed(loss, _gradients([trainer.flat]))
+    return Computed(loss, gradients_of([trainer.flat]))
 
 
 def _stages_kept(run: RunConfig, first: Computed) -> Computed:
@@ -285,7 +279,7 @@ def _stages(run: RunConfig, graphs: int | GraphLimits) -> Computed:
     gradient = result.gradient
     for stage in reversed(stages[:-1]):
         gradient = stage.backward((1, 0), _sent(gradient), SPEC)
-    return Computed(result.loss, _gradients(flats))
+    return Computed(result.loss, gradients_of(flats))
 
 
 def _sent(bundle: Bundle) -> Bundle:
@@ -354,32 +348,6 @@ def _of_library(
     loss = loss_of(scores(whole, tokens_BS[:, :-1]), tokens_BS[:, 1:])
     found = torch.autograd.grad(loss, list(theirs.values()), materialize_grads=True)
     return Computed(loss.item(), dict(zip(theirs, found, strict=True)))
-
-
-def _gradients(flats: Sequence[FlatParameters]) -> Gradients:
-    """The gradient of each parameter; of a tied one the sum over both ends of the model."""
-    found: Gradients = {}
-    for flat in flats:
-        names = (name for name, _ in named_parameters(flat.numbers, flat.blocks))
-        for name, total in zip(names, flat.sums, strict=True):
-            found[name] = found[name] + total if name in found else total
-    return found
-
-
-def _difference(one: Computed, other: Computed, tolerance: float = TOLERANCE) -> tuple[float, str]:
-    """The largest relative difference, and the first parameter that differs by too much."""
-    worst, problem = 0.0, ""
-    for name, gradient in one.gradients.items():
-        theirs = other.gradients[name]
-        scale = max(gradient.abs().max().item(), theirs.abs().max().item()) or 1.0
-        apart = (gradient - theirs).abs().max().item() / scale
-        if not apart <= tolerance and not problem:
-            problem = f"the gradient of {name} differs by {apart:.1e} of its largest value"
-        worst = max(worst, apart)
-    off = abs(one.loss - other.loss)
-    if not off <= tolerance * max(abs(one.loss), 1.0) and not problem:
-        problem = f"the losses differ by {off:.1e}, and no gradient does"
-    return worst, problem
 
 
 def _reason(way: Callable[..., Computed]) -> str:

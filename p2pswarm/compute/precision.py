@@ -112,7 +112,10 @@ class Bfloat16(Precision):
     def run(self, value: Value, chance: Chance | None, around: Around = at_once) -> Value:
         """See `Precision`."""
         self._follow()
-        with torch.autocast(self._copy_N.device.type, torch.bfloat16):
+        # its cache would share the bfloat16 of what a stage is given, which is a leaf, between its
+        # uses: their gradients would be added in bfloat16, and the cut into stages change bits
+        device = self._copy_N.device.type
+        with torch.autocast(device, torch.bfloat16, cache_enabled=False):
             return run_blocks(self._flat.blocks, value, chance, self._call, around)
 
     @torch.no_grad()

@@ -18,8 +18,10 @@ from p2pswarm.config import HF, ModelConfig, RunConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.boundary import boundaries
+from p2pswarm.models.config_text import LAYERS as LAYER_COUNTS
 from p2pswarm.models.config_text import read_config
 from p2pswarm.models.hf_cut import BY_LAYER
+from p2pswarm.models.hf_library import library_config
 
 LAYERS, ROWS, TOKENS, VOCABULARY = 4, 2, 12, 64
 LARGE = 1_000_000  # parameters: a model of fewer is checked in a second as it is
@@ -28,33 +30,73 @@ STAGES_MAX = 8
 HEADS = 4
 BYTES = 256  # the least vocabulary of a run
 WIDTHS = {
+    "attention_chunk_size": 5,
+    "attention_window_size": 5,
+    "chunk_size": 8,
+    "d_model": 32,
+    "expert_ffn_hidden_size": 16,
+    "ffn_dim": 48,
+    "ffn_hidden_size": 48,
     "head_dim": 8,
     "hidden_size": 32,
+    "index_head_dim": 16,
+    "index_n_heads": 2,
+    "index_topk": 4,
     "intermediate_size": 48,
+    "intermediate_size_mlp": 48,
     "kv_lora_rank": 8,
+    "linear_key_head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_value_head_dim": 8,
+    "lru_width": 32,
+    "mamba_chunk_size": 8,
+    "mamba_d_head": 8,
+    "mamba_d_state": 8,
+    "mamba_dt_rank": 8,
+    "mamba_head_dim": 8,
+    "mamba_n_groups": 1,
+    "mamba_n_heads": 8,
+    "mamba_num_heads": 8,
     "moe_intermediate_size": 16,
+    "moe_k": 2,
+    "moe_num_experts": 4,
+    "moe_topk": 2,
     "n_embd": 32,
     "n_group": 1,
+    "n_groups": 1,
     "n_head": HEADS,
+    "n_heads": HEADS,
     "n_inner": 48,
     "n_routed_experts": 4,
+    "n_shared_experts": 1,
     "num_attention_heads": HEADS,
+    "num_expert_group": 1,
     "num_experts": 4,
+    "num_experts_per_token": 2,
     "num_experts_per_tok": 2,
+    "num_heads": 8,
+    "num_kv_heads": 1,
     "num_local_experts": 4,
+    "num_shared_experts": 1,
     "q_lora_rank": 8,
     "qk_nope_head_dim": 8,
     "qk_rope_head_dim": 8,
+    "rotary_dim": 8,
     "shared_expert_intermediate_size": 16,
+    "shared_intermediate_size": 16,
     "sliding_window": 5,
+    "ssm_state_size": 8,
+    "state_size": 8,
+    "time_step_rank": 4,
     "topk_group": 1,
     "v_head_dim": 8,
+    "word_embed_proj_dim": 32,
 }
 """What a config's settings become, if they are larger."""
 BY_HEADS = frozenset({"hidden_size", "n_embd", "n_head", "num_attention_heads"})
 """Those that grow with the devices that are to share the heads."""
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
-COUNTS = ("num_hidden_layers", "n_layer")
 
 
 def shrunken(run: RunConfig, devices: int = 1) -> RunConfig:
@@ -110,8 +152,10 @@ def parameter_count(run: RunConfig) -> int:
 
 def _library_model(model: ModelConfig, times: int) -> ModelConfig:
     whole = read_config(model.config)
-    few = _with_few_layers(whole)
-    for config in (_narrow(few, times), few, whole):
+    library = library_config(model)
+    few = _with_few_layers(whole, library)
+    sizes = library.to_dict()  # also those that the config leaves as they are
+    for config in (_narrow(few, sizes | few, times), _narrow(few, few, times), few, whole):
         text = json.dumps(config, sort_keys=True, separators=(",", ":"))
         vocabulary = config.get("vocab_size", model.vocabulary)
         end = min(model.document_end, vocabulary - 1)
@@ -126,14 +170,20 @@ def _library_model(model: ModelConfig, times: int) -> ModelConfig:
     raise AssertionError("the last one returns or raises")
 
 
-def _with_few_layers(config: dict[str, Any]) -> dict[str, Any]:
-    """The config with one layer of each kind, and some more."""
-    name = next((key for key in COUNTS if key in config), COUNTS[0])
-    count = config.get(name, LAYERS + 1)
+def _with_few_layers(config: dict[str, Any], library: Any) -> dict[str, Any]:
+    """The config with one layer of each kind, and some more.
+
+    Kinds that the library computes from a layer's place are those of the first layers: as many stay
+    as have every kind.
+    """
+    name = next((key for key in LAYER_COUNTS if key in config), LAYER_COUNTS[0])
+    count = int(library.num_hidden_layers)
     kinds = [tuple(_kind(config, key, place) for key in BY_LAYER) for place in range(count)]
     first = sorted({kind: place for place, kind in reversed(list(enumerate(kinds)))}.values())
     more = [place for place in range(count) if place not in first]
     kept = sorted([*first, *more[: max(0, LAYERS - len(first))]])
+    if not any(config.get(key) for key in BY_LAYER):
+        kept = list(range(min(count, max(LAYERS, _with_every_kind(library, count)))))
     lists = {key: [config[key][i] for i in kept] for key in BY_LAYER if config.get(key)}
     tokens = {key: None for key in TOKEN_IDS if key in config}
     dense = config.get("first_k_dense_replace")
@@ -142,18 +192,27 @@ def _with_few_layers(config: dict[str, Any]) -> dict[str, Any]:
     return config | lists | tokens | fewer | size | {name: len(kept), "pad_token_id": None}
 
 
+def _with_every_kind(library: Any, count: int) -> int:
+    """How many of the first layers have every kind that there is."""
+    lists = [getattr(library, key, None) or () for key in BY_LAYER]
+    kinds = list(zip(*(each for each in lists if len(each) == count), strict=True))
+    return max((kinds.index(kind) + 1 for kind in kinds), default=1)
+
+
 def _kind(config: dict[str, Any], key: str, place: int) -> object:
     values = config.get(key) or ()
     return values[place] if place < len(values) else None
 
 
-def _narrow(config: dict[str, Any], times: int) -> dict[str, Any]:
+def _narrow(config: dict[str, Any], sizes: dict[str, Any], times: int) -> dict[str, Any]:
+    """The config with what is large of its sizes made smaller."""
+    widths = {key: width * times if key in BY_HEADS else width for key, width in WIDTHS.items()}
     narrow = {
-        key: min(config[key], width * times if key in BY_HEADS else width)
-        for key, width in WIDTHS.items()
-        if isinstance(config.get(key), int)
+        key: width
+        for key, width in widths.items()
+        if isinstance(sizes.get(key), int) and sizes[key] > width
     }
-    heads, groups = config.get("num_attention_heads"), config.get("num_key_value_heads")
+    heads, groups = sizes.get("num_attention_heads"), sizes.get("num_key_value_heads")
     if isinstance(groups, int):
         narrow["num_key_value_heads"] = min(
             groups, times * (HEADS if groups == heads else HEADS // 2)

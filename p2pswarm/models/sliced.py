@@ -45,7 +45,6 @@ from p2pswarm.models.unset import is_unset, unset
 MADE_OTHERWISE = (AttributeError, LookupError, TypeError, ValueError)
 """What our own lines raise when they take apart a model that is made in another way."""
 OLD_CONSTANTS = r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$|\.attention\.(masked_)?bias$"
-CONSTANT = torch.float32  # constants have its numbers, as in the library, also in a float64 model
 
 
 def sliced(model: ModelConfig) -> list[nn.Module]:
@@ -105,6 +104,7 @@ class SlicedBlock(WholeBlock):
         self.random = bool(chances(self._full.to_dict()))
         self.cost = float(self._width if self.first else multiplications(self.inner, self._full))
         self.constants = frozenset(map(self.full_name, make_constant(self)))
+        self._dtypes = {name: buffer.dtype for name, buffer in self.named_buffers()}
 
     def forward(self, value: Value) -> Value:
         bundle, base = bundle_of(value), core(self.inner)
@@ -183,20 +183,23 @@ class SlicedBlock(WholeBlock):
                     if buffer is not None
                 }
                 core(self.inner)._init_weights(as_embedding)
-        for buffer in self.buffers():  # that code fills them, too
-            if buffer.is_floating_point():
-                buffer.copy_(buffer.to(CONSTANT))
+        for name, buffer in self.named_buffers():  # that code fills them, too
+            buffer.copy_(buffer.to(self._dtypes[name]))
 
     def fill_buffers(self, device: torch.device) -> None:
-        """Make the buffers of a block that was made on the meta device, as the model makes them."""
+        """Make the buffers of a block that was made on the meta device, as the model makes them.
+
+        They have the numbers of the dtype in which the library has them, whatever the run's is.
+        """
+        paths = {id(module): path for path, module in self.named_modules()}
         with self._with_full_config():
             for owner, module in owners(self.inner, self.inner):
-                self._fill(owner, module, device)
+                self._fill(owner, module, f"{paths[id(module)]}.", device)
 
-    def _fill(self, owner: Any, module: nn.Module, device: torch.device) -> None:
+    def _fill(self, owner: Any, module: nn.Module, path: str, device: torch.device) -> None:
         bare = {name: b for name, b in module._buffers.items() if b is not None and b.is_meta}
         for name, buffer in bare.items():
-            dtype = CONSTANT if buffer.is_floating_point() else buffer.dtype
+            dtype = self._dtypes[path + name]
             module._buffers[name] = unset(torch.empty_like(buffer, dtype=dtype, device=device))
         if bare:
             owner._init_weights(module)

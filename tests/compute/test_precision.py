@@ -220,3 +220,28 @@ def test_a_gradient_that_is_not_finite_adds_nothing():
 
     assert trainer.add_all([TOKENS_BS]) == []
     assert not trainer.flat.sum_N.any()
+
+
+class Twice(torch.nn.Module):
+    """A layer that uses what it is given in two products, and adds."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.one, self.other = torch.nn.Linear(width, width), torch.nn.Linear(width, width)
+
+    def forward(self, x):
+        return x + self.one(x) * self.other(x)
+
+
+@register("twice in bf16")
+def twice(config):
+    width = config.d_model
+    ends = torch.nn.Embedding(config.vocabulary, width), torch.nn.Linear(width, config.vocabulary)
+    return [ends[0], Twice(width), Twice(width), ends[1]]
+
+
+def test_what_a_stage_is_given_is_rounded_for_each_of_its_uses():
+    """Also at a stage's start, where it is a leaf: torch's autocast shares what leaves become."""
+    run = replace(RUN, stages=4, model=replace(MODEL, family="twice in bf16"))
+
+    assert torch.equal(staged(run, 1 << 30)[1], plain(run)[1])

@@ -62,6 +62,12 @@ EACH_KIND: dict[str, dict[str, object]] = {
     "olmo": {},  # a norm without parameters
     "opt": {"ffn_dim": 24, "word_embed_proj_dim": 16},  # layers one module deeper
     "qwen3_next": ROUTED | LINEAR,
+    "recurrent_gemma": {  # a constant of bfloat16
+        "hidden_size": 24,
+        "lru_width": 24,
+        "attention_window_size": 4,
+        "block_types": ["recurrent", "attention"],
+    },
 }
 OTHERS: dict[str, dict[str, object]] = {
     "arcee": {},
@@ -129,11 +135,6 @@ OTHERS: dict[str, dict[str, object]] = {
     "qwen2_moe": ROUTED | {"shared_expert_intermediate_size": 8},
     "qwen3_5_moe_text": ROUTED | LINEAR,
     "qwen3_5_text": LINEAR,
-    "recurrent_gemma": {
-        "lru_width": 16,
-        "attention_window_size": 4,
-        "block_types": ["recurrent", "attention"],
-    },
     "sarvam_mla": ROUTED | LATENT,
     "sarvam_moe": ROUTED,
     "seed_oss": {},

@@ -56,7 +56,9 @@ def test_families_that_are_built_otherwise_are_equal_as_well(name):
     assert (found.problem, found.apart) == ("", 0.0)
 
 
-@pytest.mark.parametrize("name", ["minimax", "gptj", "gemma3_text", "nemotron_h"])
+@pytest.mark.parametrize(
+    "name", ["minimax", "gptj", "gemma3_text", "nemotron_h", "recurrent_gemma"]
+)
 def test_constants_are_the_same_before_and_after_weights_are_drawn(name):
     """A newcomer downloads its weights and draws none."""
     own = (PLAIN | EACH_KIND)[name]

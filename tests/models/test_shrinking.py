@@ -114,3 +114,23 @@ def test_devices_that_can_share_a_models_heads_can_share_those_of_its_copy(devic
     assert found["num_key_value_heads"] % devices == 0
     assert found["num_attention_heads"] % found["num_key_value_heads"] == 0
     assert shrunken(RunConfig(), devices).model.heads % devices == 0
+
+
+def test_sizes_that_a_config_leaves_as_they_are_shrink_as_well():
+    text = json.dumps({"model_type": "llama", "vocab_size": 256}, separators=(",", ":"))
+    run = RunConfig(model=ModelConfig(family="hf:llama", config=text, vocabulary=256))
+
+    found = json.loads(shrunken(run).model.config)
+
+    assert (found["hidden_size"], found["intermediate_size"]) == (32, 48)
+    assert found["vocab_size"] == 64
+
+
+def test_a_copy_has_every_kind_of_layer_that_the_library_computes():
+    """Of eight layers the sixth has attention, and each second one experts."""
+    config = {"model_type": "jamba", "vocab_size": 256, "num_hidden_layers": 8}
+    kinds = {"attn_layer_period": 8, "attn_layer_offset": 5, "expert_layer_period": 2}
+    text = json.dumps(config | kinds, sort_keys=True, separators=(",", ":"))
+    run = RunConfig(model=ModelConfig(family="hf:jamba", config=text, vocabulary=256))
+
+    assert json.loads(shrunken(run).model.config)["num_hidden_layers"] == 6
