@@ -10,8 +10,8 @@ below 2**12. Then every part of every sum of products is below 2**24 (Cauchy-Sch
 terms), and float32 has all whole numbers up to there. In the first product this is so by
 construction; in all it is measured, in float32: a sum of squares never falls while it is added up,
 so one that ends below 2**24 was exact all the way, and one that should not be below 2**24 is not. A
-matrix with a longer row or column in any product keeps its direction and is only scaled: it takes
-one that was made for it.
+matrix with a longer row or column in any product keeps its direction and is only scaled. That takes
+half a million elements that are all alike: then rounding errors are, too, and add up.
 
 Weights in float64 have factors below 2**26, and X begins as whole numbers of that size. So two sums
 whose last bits differ become the same X, unless an element lies that close to a half. float32 has
@@ -46,7 +46,7 @@ FIRST, THIRD, FIFTH = 3.4445, -4.7750, 2.0315  # of the odd polynomial that each
 STEPS = 4
 REACH = 1.2025  # the most that the polynomial makes of 0..1.25
 STEEPEST = 2.806  # the largest |THIRD a + FIFTH a a| for a in 0..REACH**2
-ROOM = 1.1  # for what rounding adds to norms: 1 % at most in all that was tried (bench/LOG.md)
+ROOM = 1.1  # for what rounding adds to norms: 1 % at most in momentum of real training
 PEAK = 65_536.0  # the largest element of a matrix that is measured: float64 has the sum of squares
 SHORT = 1.02  # a measured norm falls short of the true one by 1.1 % at most
 START = 224 / 256  # of the norm that factors may have: rounding adds sqrt(2**19) / 2 = 362 to it

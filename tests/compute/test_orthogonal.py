@@ -218,6 +218,18 @@ def test_a_matrix_whose_products_are_not_known_to_be_exact_is_only_scaled():
     assert not found[1].any()
 
 
+def test_half_a_million_elements_that_are_alike_keep_their_direction():
+    """Their rounding errors are alike, too, and the steps diverge."""
+    x = alike((1, 700, 740), 1)
+
+    found, products = done_by(torch.float64, x)
+
+    assert not products.fit_B.any()
+    assert torch.equal(found, orthogonal(x))
+    assert torch.equal(found, found[0, 0, 0].expand_as(found))
+    assert 0.98 < torch.linalg.matrix_norm(found[0]) < 1.0
+
+
 @pytest.mark.parametrize("size", [1e-25, 1.0, 1e30])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 16, 16), (1, 24, 64), (1, 64, 24)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
