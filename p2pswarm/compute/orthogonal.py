@@ -143,19 +143,24 @@ class Products:
         self._note(rows_BR)
         self._note(square_BRC.sum(1))
         a_BRR = self._symmetric(x_BRC, x_BRC.mT)
-        self._agree &= (rows_BR == a_BRR.diagonal(dim1=1, dim2=2)).all()
+        self._compare(rows_BR, a_BRR)
         return a_BRR
 
     def square(self, a_BRR: Tensor) -> Tensor:
-        """A symmetric matrix times itself."""
+        """A symmetric matrix times itself; its diagonal has the longest numbers of all factors."""
+        rows_BR = (a_BRR * a_BRR).sum(2)
+        self._note(rows_BR)
         found_BRR = self._symmetric(a_BRR, a_BRR)
-        self._note(found_BRR.diagonal(dim1=1, dim2=2))
+        self._compare(rows_BR, found_BRR)
         return found_BRR
 
     def times(self, b_BRR: Tensor, x_BRC: Tensor) -> Tensor:
         """B times an X that `gram` has seen."""
         self._note((b_BRR * b_BRR).sum(2))
         return self._product(b_BRR, x_BRC)
+
+    def _compare(self, rows_BR: Tensor, product_BRR: Tensor) -> None:
+        self._agree &= (rows_BR == product_BRR.diagonal(dim1=1, dim2=2)).all()
 
     def _note(self, squares: Tensor) -> None:
         torch.maximum(self._longest_B, squares.amax(1), out=self._longest_B)
