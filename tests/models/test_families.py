@@ -57,6 +57,18 @@ def test_families_that_are_built_otherwise_are_equal_as_well(name):
 
 
 @pytest.mark.parametrize(
+    ("name", "also", "match"),
+    [
+        ("ctrl", {"dff": 24}, "nothing gives lm_head.bias a first value, the library's code too"),
+        ("apertus", {}, "apertus cannot be cut: its code gives beta of .* no value without a file"),
+    ],
+)
+def test_what_the_librarys_code_leaves_without_a_value_is_refused(name, also, match):
+    with pytest.raises(Unusable, match=match):
+        check_blocks(run_of_kind(name, **also))
+
+
+@pytest.mark.parametrize(
     "name", ["minimax", "gptj", "gemma3_text", "nemotron_h", "recurrent_gemma"]
 )
 def test_constants_are_the_same_before_and_after_weights_are_drawn(name):
@@ -188,6 +200,7 @@ def test_an_expert_costs_what_a_token_gives_it():
         ("llama", {"config": '{"model_type":"nothing"}'}, "'nothing' is no causal"),
         ("llama", {"config": '{"hidden_act":"none","model_type":"llama"}'}, "makes no model"),
         ("llama", {"config": '{"model_type":"bart"}'}, "cannot be cut.*docs/models.md names"),
+        ("llama", {"config": '{"model_type":"blt"}'}, "has no hidden_size: docs/models.md"),
         ("llama", {"config": '{"model_type":"rwkv"}'}, "cannot be cut: a layer is given a state"),
         (
             "llama",

@@ -22,6 +22,14 @@ class Held(nn.Linear):
             setattr(self, name, value)
 
 
+class Counting(nn.Linear):
+    """A layer with a buffer that is stored."""
+
+    def __init__(self):
+        super().__init__(3, 3)
+        self.register_buffer("count", torch.zeros(3))
+
+
 def with_held(**make):
     return lambda: Held(**{name: each() for name, each in make.items()})
 
@@ -41,6 +49,7 @@ def with_held(**make):
             "phase is torch.complex64, and weights are real",
         ),
         (lambda: nn.BatchNorm1d(3), "track_running_stats=False"),
+        (Counting, r"has the buffer count, .*register it with persistent=False"),
         (lambda: nn.utils.weight_norm(nn.Linear(3, 3)), "weight is a tensor, but no parameter"),
     ],
     ids=[
@@ -50,6 +59,7 @@ def with_held(**make):
         "table",
         "complex",
         "batch norm",
+        "buffer",
         "weight norm",
     ],
 )
