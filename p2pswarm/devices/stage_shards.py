@@ -57,7 +57,7 @@ class StageBlocks(nn.Module):
         """Run all of them, in bfloat16 as `compute/precision.py` does it."""
         if not self._bf16:
             return run_blocks(self.blocks, value)
-        with torch.autocast(self.kind, torch.bfloat16):
+        with torch.autocast(self.kind, torch.bfloat16, cache_enabled=False):
             return run_blocks(self.blocks, value, None, self._call)
 
     def _call(self, block: nn.Module, value: Value) -> Value:
