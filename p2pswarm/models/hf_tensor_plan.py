@@ -88,8 +88,9 @@ def _units(kind: str, base: Any, name: str, style: Style) -> int:
     by_heads = hasattr(owner, "head_dim") or hasattr(owner, "head_size")
     if not by_heads or style not in {Style.COLWISE, Style.ROWWISE}:
         return 0
+    heads = int(config.num_attention_heads)
     if leaf in KV_HEADS:
-        return int(config.num_key_value_heads)
+        return int(getattr(config, "num_key_value_heads", None) or heads)
     if leaf in HEADS:
-        return int(config.num_attention_heads)
+        return heads
     raise Unusable(f"{kind} has heads in {name}, of which the order is not known here: {BY_ROWS}")

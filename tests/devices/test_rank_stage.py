@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from devices.harness import CPU, apart, by_ranks, engine_alone, group_alone, rank_results
-from models.families import family_run
+from models.families import family_run, tied_run
 
 from p2pswarm.compute.parameter_names import layout_of
 from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
@@ -52,6 +52,9 @@ def every_stage_is_what_one_device_computes(rank, ranks, runs, tensors=True):
 def test_two_devices_compute_what_one_does_in_every_family_that_they_share_by_tensors():
     runs = {name: family(name, ranks=2) for name in SHARED}
     runs["llama with biases"] = family("llama", ranks=2, **BIASED)
+    for stages in (1, 3):
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+        runs[f"tied, {stages} stages"] = replace(tied_run("gemma", **heads), stages=stages)
     runs["a token that is not trained"] = family("gemma", ranks=2, pad_token_id=20)
     for name in SHARED:
         model = replace(runs[name].model, dtype="float32")

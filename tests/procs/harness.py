@@ -1,12 +1,14 @@
 """What the weights of a swarm are compared with."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.compute.reference import ReferenceTrainer
+from p2pswarm.models.resolving import resolved
 from p2pswarm.roles.run_text import read_corpus
 from p2pswarm.settings import load
 from p2pswarm.swarm.schedule import learning_rate
@@ -29,6 +31,7 @@ def tensors(path: Path) -> dict[str, torch.Tensor]:
 def plain_loop(run_file: Path) -> dict[str, torch.Tensor]:
     """The weights that one loop in one process makes."""
     config = load(run_file)
+    config = replace(config, run=resolved(config.run))
     corpus, run = read_corpus(config), config.run
     plain = ReferenceTrainer(run)
     size = run.batch.microbatches
