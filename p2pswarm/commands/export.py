@@ -61,7 +61,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument(
         "--like",
-        type=Path,
+        type=file_path,
         metavar="FOLDER",
         help="of the model that the run began with: its chat template and the like go along",
     )

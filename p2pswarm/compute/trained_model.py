@@ -120,10 +120,8 @@ class TrainedModel:
         known = BYTE_TOKENS if self.tokenizer is None else self.tokenizer.size
         for _ in range(tokens):
             recent_BT = torch.tensor([seen[-model.sequence_length :]])
-            scores_V = self.scores(recent_BT)[
-                0, -1, :known
-            ].double()  # a vocabulary may be rounded up
-            seen.append(drawn(scores_V, how, generator))
+            scores_V = self.scores(recent_BT)[0, -1, :known]  # a vocabulary may be rounded up
+            seen.append(drawn(scores_V.double(), how, generator))
             if seen[-1] == model.document_end:
                 return
             yield seen[-1]
@@ -139,8 +137,9 @@ class TrainedModel:
         seed: int = 1,
     ) -> Iterator[str]:
         """What goes on from `prompt`, in pieces of text; as `generate`."""
-        drawing = {"temperature": temperature, "top_p": top_p}
-        found = self.generate(prompt, tokens=tokens, top_k=top_k, seed=seed, **drawing)
+        found = self.generate(
+            prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
+        )
         if self.tokenizer is not None:
             yield from self.tokenizer.decode(found, self._tokens_of(prompt))
             return

@@ -6,13 +6,16 @@ gradient of some parameter.
 
 Errors:  Unusable, naming the parameter.
 """
-# ruff: noqa: N806  shapes are written at the end of names
+# ruff: noqa: N803, N806  shapes are written at the end of names
 
 import dataclasses
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from p2pswarm.compute.computed import Computed, Gradients, difference_of
+from p2pswarm.compute.model_check import tokens_of
 from p2pswarm.compute.reference import ReferenceTrainer
 from p2pswarm.config import RunConfig
 from p2pswarm.devices.rank_stage import RankOptions, RankStage
@@ -20,6 +23,7 @@ from p2pswarm.errors import Unusable
 from p2pswarm.models.foreign_code import foreign
 from p2pswarm.models.hf_tensor_plan import BY_ROWS
 from p2pswarm.models.shrinking import shrunken
+from p2pswarm.tensors.flat_layout import FlatLayout
 
 TOLERANCE = 1e-5  # many families sum parts in float32; wrong plans gave 0.8 and more
 
@@ -35,9 +39,7 @@ def require_right_plan(run: RunConfig, rank: tuple[int, int], device: torch.devi
     `rank`: which of how many. All ranks have to ask at once.
     """
     small = dataclasses.replace(shrunken(run, rank[1]), stages=1, cut=())
-    shape = small.batch.rows, small.model.sequence_length + 1
-    chance = torch.Generator().manual_seed(run.seed)
-    tokens_BS = torch.randint(0, small.model.vocabulary, shape, generator=chance)
+    tokens_BS = tokens_of(small)
     alone = ReferenceTrainer(small, device)
     loss = alone.add(tokens_BS)
     flat = alone.flat
@@ -54,16 +56,14 @@ def require_right_plan(run: RunConfig, rank: tuple[int, int], device: torch.devi
     losses = torch.tensor([told], dtype=torch.float64, device=device)
     for total in (losses, shared["sum"]):
         dist.all_reduce(total)
-    _compare("the loss", losses.cpu(), torch.tensor([loss], dtype=torch.float64), run)
-    for tensor in flat.layout.tensors:
-        found, expected = (x[tensor.start : tensor.stop] for x in (shared["sum"], flat.sum_N))
-        _compare(f"the gradient of {tensor.name}", found, expected, run)
-
-
-def _compare(what: str, found: torch.Tensor, expected: torch.Tensor, run: RunConfig) -> None:
-    apart = float((found - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
-    if not apart <= TOLERANCE:
+    expected = Computed(loss, _by_name(flat.layout, flat.sum_N))
+    found = Computed(losses.item(), _by_name(flat.layout, shared["sum"]))
+    _, problem = difference_of(expected, found, TOLERANCE)
+    if problem:
         raise Unusable(
-            f"the plan to share {run.model.family} by tensors is wrong: {what} differs by "
-            f"{apart:.1g} of its largest: {BY_ROWS}"
+            f"the plan to share {run.model.family} by tensors is wrong: {problem}: {BY_ROWS}"
         )
+
+
+def _by_name(layout: FlatLayout, sum_N: Tensor) -> Gradients:
+    return {tensor.name: sum_N[tensor.start : tensor.stop] for tensor in layout.tensors}
