@@ -43,7 +43,7 @@ from attack_honest import (  # noqa: E402
 )
 from attack_peers import raise_limits  # noqa: E402
 
-from p2pswarm.ids import Address  # noqa: E402
+from p2pswarm.base.ids import Address  # noqa: E402
 
 MIB = 1 << 20
 CALM_S = 4.0

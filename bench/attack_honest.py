@@ -18,17 +18,17 @@ from typing import Annotated, Self
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from p2pswarm.crypto.identity import Identity  # noqa: E402 - found by the line above
-from p2pswarm.dht.messages import Get, Got, Ping, Pong, Store, Stored  # noqa: E402
-from p2pswarm.dht.records import sign  # noqa: E402
-from p2pswarm.errors import SwarmError  # noqa: E402
-from p2pswarm.ids import Address, Contact  # noqa: E402
-from p2pswarm.net.sockets import SocketNet  # noqa: E402
-from p2pswarm.rpc.link_rpc import LinkRpc  # noqa: E402
-from p2pswarm.tensors.meta import TensorMeta  # noqa: E402
-from p2pswarm.transport.config import TransportConfig  # noqa: E402
-from p2pswarm.transport.endpoint import Endpoint  # noqa: E402
-from p2pswarm.wire.message import Message, Size, message  # noqa: E402
+from p2pswarm.base.errors import SwarmError  # noqa: E402
+from p2pswarm.base.ids import Address, Contact  # noqa: E402
+from p2pswarm.discovery.dht.messages import Get, Got, Ping, Pong, Store, Stored  # noqa: E402
+from p2pswarm.discovery.dht.records import sign  # noqa: E402
+from p2pswarm.net.config import TransportConfig  # noqa: E402
+from p2pswarm.net.crypto.identity import Identity  # noqa: E402 - found by the line above
+from p2pswarm.net.endpoint.endpoint import Endpoint  # noqa: E402
+from p2pswarm.net.os.sockets import SocketNet  # noqa: E402
+from p2pswarm.net.rpc.link_rpc import LinkRpc  # noqa: E402
+from p2pswarm.net.wire.message import Message, Size, message  # noqa: E402
+from p2pswarm.tensors.codecs.meta import TensorMeta  # noqa: E402
 
 HONEST_HOST = "127.90.9.9"
 HONEST_HOSTS = [f"127.{network}.9.9" for network in range(1, 91)]
@@ -242,7 +242,7 @@ async def receive_tensors() -> None:
     """Be the node of the attacks with tensors."""
     import torch  # noqa: PLC0415 - only the receiver needs it
 
-    from p2pswarm.rpc.base import Stream  # noqa: PLC0415
+    from p2pswarm.net.rpc.base import Stream  # noqa: PLC0415
     from p2pswarm.tensors.budget import Budget  # noqa: PLC0415
     from p2pswarm.tensors.transfer import TensorTransfer  # noqa: PLC0415
 

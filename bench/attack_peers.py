@@ -13,21 +13,21 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
-from p2pswarm.crypto.handshake import Handshake, Hello, StaticKey
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.crypto.noise_xx import Role
-from p2pswarm.crypto.records import PREFIX_BYTES, REKEY_FLAG, Opener, Sealer
-from p2pswarm.crypto.suite import Suite
-from p2pswarm.errors import PeerError
-from p2pswarm.ids import Address
-from p2pswarm.transport import frames
-from p2pswarm.transport.bulk.join import ANSWER_BYTES, BulkJoin
-from p2pswarm.transport.card import Card, CardFlags
-from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.control_records import LABEL
-from p2pswarm.transport.send_lines import MESSAGE_COST_BYTES
-from p2pswarm.transport.session import Introduction
-from p2pswarm.wire.message import encode
+from p2pswarm.base.errors import PeerError
+from p2pswarm.base.ids import Address
+from p2pswarm.net.cards.card import Card, CardFlags
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.handshake import Handshake, Hello, StaticKey
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.crypto.noise_xx import Role
+from p2pswarm.net.crypto.records import PREFIX_BYTES, REKEY_FLAG, Opener, Sealer
+from p2pswarm.net.crypto.suite import Suite
+from p2pswarm.net.endpoint.join import ANSWER_BYTES, BulkJoin
+from p2pswarm.net.link.control_records import LABEL
+from p2pswarm.net.link.send_lines import MESSAGE_COST_BYTES
+from p2pswarm.net.link.session import Introduction
+from p2pswarm.net.wire import frames
+from p2pswarm.net.wire.message import encode
 
 NETWORK = TransportConfig().network_id
 HELLO = Hello(Suite.AES_GCM, NETWORK)

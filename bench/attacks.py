@@ -34,14 +34,14 @@ from attack_peers import (  # noqa: E402 - found by the line above
     raise_limits,
 )
 
-from p2pswarm.crypto.identity import Identity  # noqa: E402
-from p2pswarm.dht.messages import Get, Record, Store  # noqa: E402
-from p2pswarm.errors import PeerError  # noqa: E402
-from p2pswarm.ids import Address  # noqa: E402
-from p2pswarm.rpc.framing import GOOD, Kind, pack_opening  # noqa: E402
-from p2pswarm.tensors.meta import Dtype, TensorMeta  # noqa: E402
-from p2pswarm.transport.bulk.join import MAGIC  # noqa: E402
-from p2pswarm.wire.message import decode, encode  # noqa: E402
+from p2pswarm.base.errors import PeerError  # noqa: E402
+from p2pswarm.base.ids import Address  # noqa: E402
+from p2pswarm.discovery.dht.messages import Get, Record, Store  # noqa: E402
+from p2pswarm.net.crypto.identity import Identity  # noqa: E402
+from p2pswarm.net.endpoint.join import MAGIC  # noqa: E402
+from p2pswarm.net.rpc.framing import GOOD, Kind, pack_opening  # noqa: E402
+from p2pswarm.net.wire.message import decode, encode  # noqa: E402
+from p2pswarm.tensors.codecs.meta import Dtype, TensorMeta  # noqa: E402
 
 Figures = dict[str, Any]
 HOT_KEY = b"hot key".ljust(32, b".")

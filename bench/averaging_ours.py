@@ -11,13 +11,13 @@ import torch
 from peers_ours import contact, listening
 from peers_worker import obey
 
-from p2pswarm.allreduce.averaging import Averaging, AveragingSettings
-from p2pswarm.compute.torch_sums import GradientMemory, TorchSums
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.ids import Contact
-from p2pswarm.net.event_loop import run
-from p2pswarm.swarm.messages.averaging import Shard
-from p2pswarm.swarm.messages.step import Reduce
+from p2pswarm.base.ids import Contact
+from p2pswarm.models.compute.torch_sums import GradientMemory, TorchSums
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.os.event_loop import run
+from p2pswarm.run.averaging.averaging import Averaging, AveragingSettings
+from p2pswarm.run.messages.averaging import Shard
+from p2pswarm.run.messages.step import Reduce
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 

@@ -9,17 +9,17 @@ import time
 import torch
 from peers_worker import obey
 
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.net.event_loop import run
-from p2pswarm.net.sockets import SocketNet
-from p2pswarm.rpc.base import Priority, Stream
-from p2pswarm.rpc.link_rpc import LinkRpc
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.os.event_loop import run
+from p2pswarm.net.os.sockets import SocketNet
+from p2pswarm.net.rpc.base import Priority, Stream
+from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.tensors.budget import Budget
-from p2pswarm.tensors.meta import Grant, TensorMeta
+from p2pswarm.tensors.codecs.meta import Grant, TensorMeta
 from p2pswarm.tensors.transfer import TensorTransfer
-from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.endpoint import Endpoint
 
 EXCHANGE_S = 120.0
 CALL_EVERY_S = 0.05

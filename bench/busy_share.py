@@ -33,14 +33,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
-from p2pswarm.ids import PeerId
+from p2pswarm.base.ids import PeerId
+from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
 from p2pswarm.sim.compute import BACKWARD_SHARE, Cost
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.reports import actions as act
 
 CAUSES = "fill", "starved", "drain", "commit", "ends"
 STATE_BYTES = 1 << 20
@@ -132,7 +133,7 @@ async def play(config: SwarmConfig) -> tuple[SwarmResult, Timeline, Counter[str]
         if filled[step] == work:
             timeline.counted_s[step] = loop.time()
 
-    def heard(report: act.Report) -> None:
+    def heard(report: Report) -> None:
         if isinstance(report, act.RunBegun):
             timeline.begun_s = loop.time()
             for number, machine in enumerate(swarm.machines):

@@ -21,13 +21,13 @@ from pathlib import Path
 
 from rpc_latency import Echo, EchoLater
 
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.ids import Address, PeerId
-from p2pswarm.net.sockets import SocketNet
-from p2pswarm.rpc.base import Stream
-from p2pswarm.rpc.link_rpc import LinkRpc
-from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.endpoint import Endpoint
+from p2pswarm.base.ids import Address, PeerId
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.os.sockets import SocketNet
+from p2pswarm.net.rpc.base import Stream
+from p2pswarm.net.rpc.link_rpc import LinkRpc
 
 KINDS = ("function", "coroutine", "in-flight", "stream")
 WARM_UP = 320  # calls that both runs make

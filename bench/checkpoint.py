@@ -25,9 +25,9 @@ from p2pswarm.checkpoint.saving import on_thread, save_stage
 from p2pswarm.checkpoint.stage_writing import StageToSave, write_manifest
 from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.checkpoint.targets import open_store
-from p2pswarm.config import RunConfig
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.settings import run_to_json
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.parser import run_to_json
 from p2pswarm.tensors.flat_layout import FlatLayout, flat_layout
 
 PIECE_BYTES = 8 << 20

@@ -18,9 +18,9 @@ import torch
 
 from p2pswarm.tensors.codecs.base import TORCH
 from p2pswarm.tensors.codecs.codec import Codec
+from p2pswarm.tensors.codecs.meta import Dtype
 from p2pswarm.tensors.codecs.registry import CODECS, EncodedTensor, decoder, encode
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
-from p2pswarm.tensors.meta import Dtype
 
 ROUNDS = 7
 SQUARE, PRODUCTS = 8_192, 20  # 22 TFLOP: a second at 22 TFLOP/s

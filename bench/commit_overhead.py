@@ -28,11 +28,12 @@ from rich.table import Table
 from swarm_processes import TRAINER, Nodes, Run, RunFailed, Site, events, steady
 
 from p2pswarm.cli import main as p2pswarm
-from p2pswarm.swarm.messages.step import Committed, Reduced
-from p2pswarm.swarm.view import Incarnation
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer import coordination
-from p2pswarm.trainer.coordinator import Coordinator
+from p2pswarm.run.messages.step import Committed, Reduced
+from p2pswarm.run.view import Incarnation
+from p2pswarm.trainer.coordinator.coordinator import Coordinator
+from p2pswarm.trainer.coordinator.outputs import Action
+from p2pswarm.trainer.coordinator_io import coordination
+from p2pswarm.trainer.reports import actions as act
 
 PARTS = "average", "decide", "launch", "commit"
 Times = dict[str, float]
@@ -55,7 +56,7 @@ class TimedCoordinator(Coordinator):
         self._at(step)["committed"] = time.monotonic()
         super().committed(by, step, answer, now_s)
 
-    def actions(self) -> list[act.Action]:
+    def actions(self) -> list[Action]:
         """Note the first of each kind in a step."""
         drained = super().actions()
         for action in drained:

@@ -16,8 +16,8 @@ import time
 import torch
 from one_stage import options_of, run_of
 
-from p2pswarm.compute.base import BackwardSpec
-from p2pswarm.compute.torch_weights import torch_engine
+from p2pswarm.models.compute.base import BackwardSpec
+from p2pswarm.models.compute.torch_weights import torch_engine
 
 KEEP_BYTES = 1 << 34
 STEPS = 4  # microbatches of a round

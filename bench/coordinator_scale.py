@@ -24,23 +24,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2pswarm.chain.record import members_that_fit
-from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.crypto.records import OVERHEAD_BYTES
-from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.swarm.messages.membership import Join, Ready, View
-from p2pswarm.swarm.messages.microbatch import Counted, Handed
-from p2pswarm.swarm.messages.step import Committed, Fenced, Reduced
-from p2pswarm.swarm.view import Incarnation
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.connections import Connections
-from p2pswarm.trainer.coordinator import Coordinator
-from p2pswarm.trainer.notes import take_note
-from p2pswarm.trainer.views import Views
-from p2pswarm.transport.card import Card
-from p2pswarm.transport.frames import HEADER_BYTES
-from p2pswarm.wire.message import Message, encode
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.net.cards.card import Card
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.crypto.records import OVERHEAD_BYTES
+from p2pswarm.net.wire.frames import HEADER_BYTES
+from p2pswarm.net.wire.message import Message, encode
+from p2pswarm.run.chain.record import members_that_fit
+from p2pswarm.run.messages.membership import Join, Ready, View
+from p2pswarm.run.messages.microbatch import Counted, Handed
+from p2pswarm.run.messages.step import Committed, Fenced, Reduced
+from p2pswarm.run.view import Incarnation
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.trainer.coordinator.coordinator import Coordinator
+from p2pswarm.trainer.coordinator.outputs import Action
+from p2pswarm.trainer.coordinator_io.connections import Connections
+from p2pswarm.trainer.coordinator_io.notes import take_note
+from p2pswarm.trainer.members.views import Views
+from p2pswarm.trainer.reports import actions as act
 
 RUN = b"r" * 16
 JOIN_S = 60.0  # all servers join within it
@@ -80,7 +81,7 @@ class SyntheticSwarm:
         self._cards = cards
         self._ready: list[list[Incarnation]] = [[] for _ in range(stages)]
         self._under_way: deque[Iterator[Note]] = deque()
-        self._answers: deque[Note | act.Action] = deque()
+        self._answers: deque[Note | Action] = deque()
         self._rng = random.Random(1)
 
     def gather(self, servers: int) -> None:

@@ -38,7 +38,7 @@ from node_listener import Gone, NodeListener
 from swarm_processes import FIRST_SERVER, TRAINER, Nodes, Run, RunFailed
 from trainer_processes import checked
 
-from p2pswarm.ids import PeerId
+from p2pswarm.base.ids import PeerId
 from p2pswarm.progress.events import Ended, Note, Peers, Stepped
 from tests.wanlab.lab import Lab
 from tests.wanlab.link import Link

@@ -18,12 +18,12 @@ import torch
 from models.families import family_run
 from torch import Tensor
 
-from p2pswarm.compute.base import BackwardSpec, Engine
-from p2pswarm.compute.torch_weights import torch_engine
-from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
-from p2pswarm.devices.group_stage import group_engine
-from p2pswarm.devices.ranks import DeviceGroup
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
+from p2pswarm.models.compute.base import BackwardSpec, Engine
+from p2pswarm.models.compute.torch_weights import torch_engine
+from p2pswarm.server.devices.group_stage import group_engine
+from p2pswarm.server.devices.ranks import DeviceGroup
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 
 ALL = BackwardSpec(counting=True, returning=True)
 ROWS, PASSES, KEEP_BYTES = 3, 2, 1 << 30

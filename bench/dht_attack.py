@@ -17,9 +17,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2pswarm.dht.crowding import keys_elsewhere
-from p2pswarm.dht.node import Dht
-from p2pswarm.errors import SwarmError
+from p2pswarm.base.errors import SwarmError
+from p2pswarm.discovery.dht.crowding import keys_elsewhere
+from p2pswarm.discovery.dht.node import Dht
 from p2pswarm.sim.dht_attack import AttackConfig, AttackedDht
 from p2pswarm.sim.loop import run
 

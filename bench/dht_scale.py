@@ -21,7 +21,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2pswarm.dht.node import Dht
+from p2pswarm.discovery.dht.node import Dht
 from p2pswarm.sim.dht import DhtWorld, DhtWorldConfig
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.world import WorldConfig

@@ -1,8 +1,8 @@
 """What a rehearsal has to come to, computed in one process: the norms and the final weights.
 
-The gradient of a microbatch is a one at a place that its tokens choose (compute/emulated_stage.py).
-Ones add up exactly in any order, so a swarm's weights are these, bit for bit, if and only if each
-microbatch was counted once in each stage.
+The gradient of a microbatch is a one at a place that its tokens choose
+(models/compute/emulated_stage.py). Ones add up exactly in any order, so a swarm's weights are
+these, bit for bit, if and only if each microbatch was counted once in each stage.
 """
 
 import math
@@ -14,16 +14,16 @@ import torch
 from swarm_processes import Run
 from torch import Tensor
 
-from p2pswarm.compute.adamw import AdamW
-from p2pswarm.compute.base import Update
-from p2pswarm.compute.emulated_stage import gradient_place
-from p2pswarm.compute.flat_parameters import FlatParameters, squared_norm
-from p2pswarm.compute.parameter_names import named_parameters
-from p2pswarm.config import NodeConfig, RunConfig
+from p2pswarm.models.compute.adamw import AdamW
+from p2pswarm.models.compute.base import Update
+from p2pswarm.models.compute.emulated_stage import gradient_place
+from p2pswarm.models.compute.flat_parameters import FlatParameters, squared_norm
+from p2pswarm.models.compute.parameter_names import named_parameters
 from p2pswarm.models.partition import stage_blocks
-from p2pswarm.roles.run_text import read_corpus
-from p2pswarm.settings import load
-from p2pswarm.swarm.schedule import clip_scale, learning_rate
+from p2pswarm.node.run.run_text import read_corpus
+from p2pswarm.run.schedule import clip_scale, learning_rate
+from p2pswarm.settings.config import NodeConfig, RunConfig
+from p2pswarm.settings.parser import load
 
 
 def configured(run: Run) -> NodeConfig:

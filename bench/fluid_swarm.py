@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from p2pswarm.config import BalanceConfig
 from p2pswarm.plan.arrangement import Arrangement, StagedServer, deaths_per_s
 from p2pswarm.plan.move_times import MoveMeter
 from p2pswarm.plan.rebalancing import Rebalancing
+from p2pswarm.settings.config import BalanceConfig
 from p2pswarm.sim.oracle import best_arrangement, best_rate
 from p2pswarm.sim.traces import Stay
 

@@ -16,14 +16,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from p2pswarm.config import BatchConfig
+from p2pswarm.settings.config import BatchConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.leadership_reports import Leads
+from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.leadership_reports import Leads
 
 HOUR_S, STOPPED_S = 3600.0, 60.0
 MICROBATCHES = 16

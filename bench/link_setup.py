@@ -15,12 +15,12 @@ import statistics
 import time
 from pathlib import Path
 
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.ids import Address
-from p2pswarm.net.sockets import SocketNet
-from p2pswarm.transport.card import DIRECT_MAX
-from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.endpoint import Endpoint
+from p2pswarm.base.ids import Address
+from p2pswarm.net.cards.card import DIRECT_MAX
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.os.sockets import SocketNet
 
 ROUNDS = 5
 LOOPBACK = Address("127.0.0.1", 0)

@@ -11,7 +11,7 @@ library.
 
 Then one more server joins, and downloads its stage's state, while some more steps are done. The
 others' peak meanwhile, less what they had, is what a newcomer costs: at most one window of copies
-(`state/donor.py`), and the part of one more member in each average.
+(`run/state/donor.py`), and the part of one more member in each average.
 
 Ends with 1 if a process has grown by more than `--most-mib` since the warm-up, or a donor by more
 than the window and that.
@@ -28,11 +28,11 @@ from rich.console import Console
 from rich.table import Table
 from swarm_processes import Nodes, Run, RunFailed, Site, events, swarm
 
-from p2pswarm.compute.flat_parameters import FlatParameters
-from p2pswarm.config import ModelConfig, RunConfig
+from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.progress.events import Stepped
-from p2pswarm.state.donor import COPIES_MAX
+from p2pswarm.run.state.donor import COPIES_MAX
+from p2pswarm.settings.config import ModelConfig, RunConfig
 from p2pswarm.tensors.state_tree import PIECE_VALUES
 
 STAGES, REPLICAS = 2, 2

@@ -14,9 +14,9 @@ import torch
 from models.families import MIXTURES, PLAIN, family_run, run_of_kind, tied_run
 from models.more_families import EACH_KIND, OTHERS
 
-from p2pswarm.compute.model_check import check_stages
-from p2pswarm.config import RunConfig
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
+from p2pswarm.models.compute.model_check import check_stages
+from p2pswarm.settings.config import RunConfig
 
 MORE = EACH_KIND | OTHERS
 

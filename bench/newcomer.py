@@ -51,10 +51,10 @@ from waiting_node import FAMILY
 
 sys.path.insert(0, str(ROOT))
 
-from p2pswarm.config import ModelConfig, RunConfig
+from p2pswarm.node.run.weights_file import state_sizes
 from p2pswarm.progress.events import Event, Stepped
-from p2pswarm.roles.weights_file import state_sizes
-from p2pswarm.state.host_state import StateSize
+from p2pswarm.run.state.host_state import StateSize
+from p2pswarm.settings.config import ModelConfig, RunConfig
 from p2pswarm.tensors.state_tree import PIECE_VALUES
 from tests.wanlab.lab import Lab, LabUnavailable
 from tests.wanlab.link import Link

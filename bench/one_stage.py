@@ -6,7 +6,7 @@ Used by `bench/recompute.py` and `bench/compiled.py`; it is no bench.
 import argparse
 from pathlib import Path
 
-from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 
 
 def options_of(text: str | None, *, layers: int) -> argparse.Namespace:

@@ -8,7 +8,7 @@ this workload:
     swarm    SWARM's router with the defaults of its release: interleaved weighted round robin by a
              moving average, charged when granted, no ban for what takes too long; and its
              rebalancing: a worker for each 300 s goes from the shortest queues to the longest
-    ours     the shipped router (swarm/router.py), one a layer, which asks a worker whose cache and
+    ours     the shipped router (run/router.py), one a layer, which asks a worker whose cache and
              queue are full no further; and the shipped steps of `priced` (plan/priced_moves.py), by
              what was measured in the epoch, until no step helps; at first as many in each layer
 
@@ -24,12 +24,12 @@ from random import Random
 from iota_workload import EPOCHS, RANGES, UNDER_WAY, WORKERS, Answer, Epoch, Routing, Worker, drift
 from iota_workload import workers_of as workload_of
 
-from p2pswarm.flow.estimates import Ema
+from p2pswarm.base.estimates import Ema
 from p2pswarm.plan.arrangement import Arrangement, StagedServer
 from p2pswarm.plan.priced_moves import best_plan
-from p2pswarm.swarm.messages.membership import MemberRecord
-from p2pswarm.swarm.push import PushTimes
-from p2pswarm.swarm.router import Router
+from p2pswarm.run.messages.membership import MemberRecord
+from p2pswarm.run.push import PushTimes
+from p2pswarm.run.router import Router
 
 SEEDS = 10
 PUBLISHED = 0.29

@@ -31,8 +31,8 @@ from typing import Any
 
 from fluid_swarm import FluidConfig, FluidSwarm
 
-from p2pswarm.config import BalanceConfig
 from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE, HELD_BYTES_PER_STATE_BYTE
+from p2pswarm.settings.config import BalanceConfig
 from p2pswarm.sim.traces import HOUR_S, Trace, stays
 
 FACTS = Path(__file__).with_name("oobleck.json")

@@ -21,7 +21,7 @@ from random import Random
 
 from fluid_swarm import Fleet, FluidConfig, FluidSwarm, Totals, ceiling
 
-from p2pswarm.config import BalanceConfig
+from p2pswarm.settings.config import BalanceConfig
 from p2pswarm.sim.traces import HOUR_S, Trace, stays, trace_of
 
 STAGES = 4

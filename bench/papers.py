@@ -28,7 +28,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.sim.traces import Trace, read_trace
 
 TABLES = ("rebalancing", "oobleck", "iota", "dtfm", "busy")

@@ -22,8 +22,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from p2pswarm.dht.node import Dht
-from p2pswarm.errors import SwarmError
+from p2pswarm.base.errors import SwarmError
+from p2pswarm.discovery.dht.node import Dht
 from p2pswarm.sim.dht import DhtWorld, DhtWorldConfig
 from p2pswarm.sim.gossip import GossipWorld, GossipWorldConfig
 from p2pswarm.sim.loop import run

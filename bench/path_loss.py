@@ -18,13 +18,13 @@ import statistics
 import sys
 from pathlib import Path
 
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.ids import Address, Contact
-from p2pswarm.net.event_loop import new_loop
-from p2pswarm.net.sockets import SocketNet
-from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.endpoint import Endpoint, Link
-from p2pswarm.transport.events import LinkEnded, StreamData, StreamEvent, StreamOpened
+from p2pswarm.base.ids import Address, Contact
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.endpoint.endpoint import Endpoint, Link
+from p2pswarm.net.link.events import LinkEnded, StreamData, StreamEvent, StreamOpened
+from p2pswarm.net.os.event_loop import new_loop
+from p2pswarm.net.os.sockets import SocketNet
 
 LOOPBACK = Address("127.0.0.1", 0)
 TENSOR_BYTES = 16_000_000

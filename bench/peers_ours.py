@@ -12,17 +12,17 @@ from dataclasses import dataclass
 
 from peers_worker import obey
 
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.dht.config import DhtConfig
-from p2pswarm.dht.node import Dht
-from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.net.event_loop import run
-from p2pswarm.net.sockets import SocketNet
-from p2pswarm.rpc.base import Priority, Stream
-from p2pswarm.rpc.link_rpc import LinkRpc
-from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.endpoint import Endpoint
-from p2pswarm.wire.message import Message, message
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.discovery.dht.config import DhtConfig
+from p2pswarm.discovery.dht.node import Dht
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.os.event_loop import run
+from p2pswarm.net.os.sockets import SocketNet
+from p2pswarm.net.rpc.base import Priority, Stream
+from p2pswarm.net.rpc.link_rpc import LinkRpc
+from p2pswarm.net.wire.message import Message, message
 
 CALL_S = 30.0
 EXPIRES_AFTER_S = 600.0
@@ -47,7 +47,7 @@ class Taken(Message):
 
 @asynccontextmanager
 async def listening(identity: Identity) -> AsyncIterator[LinkRpc]:
-    """A node's network, as `node.py` makes it."""
+    """A node's network, as `node/__main__.py` makes it."""
     async with Endpoint(identity, SocketNet(), TransportConfig(), os.urandom) as endpoint:
         await endpoint.listen(HERE)
         async with LinkRpc(endpoint) as rpc:
@@ -64,7 +64,7 @@ async def link(server: list[str] | None) -> None:
     import torch  # noqa: PLC0415 - the DHT's peers do without
 
     from p2pswarm.tensors.budget import Budget  # noqa: PLC0415
-    from p2pswarm.tensors.meta import Grant, TensorMeta  # noqa: PLC0415
+    from p2pswarm.tensors.codecs.meta import Grant, TensorMeta  # noqa: PLC0415
     from p2pswarm.tensors.transfer import TensorTransfer  # noqa: PLC0415
 
     torch.set_num_threads(1)

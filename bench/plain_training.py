@@ -16,14 +16,14 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from p2pswarm.compute.parameter_names import named_parameters  # noqa: E402 - found by the line above
-from p2pswarm.compute.reference import ReferenceTrainer  # noqa: E402
 from p2pswarm.data.text_files import load_corpus  # noqa: E402
+from p2pswarm.models.compute.parameter_names import named_parameters  # noqa: E402 - found by the line above
+from p2pswarm.models.compute.reference import ReferenceTrainer  # noqa: E402
 from p2pswarm.models.resolving import resolved  # noqa: E402
+from p2pswarm.node.run.weights_file import write_weights  # noqa: E402
 from p2pswarm.progress.events import MicrobatchCounts, Stepped, to_line  # noqa: E402 - found by the line above
-from p2pswarm.roles.weights_file import write_weights  # noqa: E402
-from p2pswarm.settings import load  # noqa: E402
-from p2pswarm.swarm.schedule import learning_rate  # noqa: E402
+from p2pswarm.run.schedule import learning_rate  # noqa: E402
+from p2pswarm.settings.parser import load  # noqa: E402
 
 
 def main() -> None:

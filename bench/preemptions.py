@@ -35,16 +35,17 @@ from random import Random
 
 from check_chain import Wrong, check
 
-from p2pswarm.chain.chain_log import log_entry, log_header
-from p2pswarm.config import BatchConfig, ModelConfig
+from p2pswarm.run.chain.chain_log import log_entry, log_header
+from p2pswarm.settings.config import BatchConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import Machine, SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.sim.traces import HOUR_S, fleet_changes, shipped_traces, trace_of
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.suspensions import SumVoided
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.members.suspensions import SumVoided
+from p2pswarm.trainer.reports import actions as act
 
 STATE_BYTES = 32 << 20
 BYTES_PER_S = 1e6  # so a newcomer downloads for half a minute, as of many GB over a good link
@@ -127,7 +128,7 @@ class Day:
         leaving = self._swarm.dismiss(machine, notice_s, grace_s)
         self._ends.append(asyncio.create_task(leaving))
 
-    def _heard(self, report: act.Report) -> None:
+    def _heard(self, report: Report) -> None:
         match report:
             case act.StepDone():
                 self._steps_s.append(asyncio.get_running_loop().time())

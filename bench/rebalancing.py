@@ -23,19 +23,20 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2pswarm.config import BalanceConfig, BatchConfig
 from p2pswarm.plan.capacity import CapacityMeter
+from p2pswarm.run.messages.capacity import Capacity
+from p2pswarm.run.messages.membership import Load
+from p2pswarm.settings.config import BalanceConfig, BatchConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
-from p2pswarm.swarm.messages.capacity import Capacity
-from p2pswarm.swarm.messages.membership import Load
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.balance import Balance
-from p2pswarm.trainer.balance_reports import OrderedMove, OrderedPreparation
-from p2pswarm.trainer.membership import Membership
-from p2pswarm.trainer.prepared_moves import StageDecided
+from p2pswarm.trainer.balance.balance import Balance
+from p2pswarm.trainer.balance.balance_reports import OrderedMove, OrderedPreparation
+from p2pswarm.trainer.balance.prepared_moves import StageDecided
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.members.membership import Membership
+from p2pswarm.trainer.reports import actions as act
 
 STAGES, SERVERS = 4, 24
 WORST = ((1.0,) * 6, (1.0,) * 2 + (2.0,) * 4, (2.0,) * 4 + (4.0,) * 2, (4.0,) * 6)
@@ -88,7 +89,7 @@ def played(
     moves_s: list[float] = []
     lost = 0
 
-    def heard(report: act.Report) -> None:
+    def heard(report: Report) -> None:
         nonlocal lost
         now_s = asyncio.get_running_loop().time()
         if isinstance(report, act.RunBegun | act.StepDone):

@@ -27,20 +27,20 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Self
 
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.errors import SwarmError
-from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.net.base import BulkPipe, Connection
-from p2pswarm.net.event_loop import new_loop
-from p2pswarm.net.sockets import SocketNet
-from p2pswarm.net.web_net import WebNet
-from p2pswarm.net.web_socket import WebListener
-from p2pswarm.relay.circuit_net import CircuitNet
-from p2pswarm.relay.keeper import RelayKeeper
-from p2pswarm.relay.relay import Relay, RelayRates
-from p2pswarm.rpc.link_rpc import LinkRpc
-from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.endpoint import Endpoint
+from p2pswarm.base.errors import SwarmError
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.os.base import BulkPipe, Connection
+from p2pswarm.net.os.event_loop import new_loop
+from p2pswarm.net.os.sockets import SocketNet
+from p2pswarm.net.os.web_net import WebNet
+from p2pswarm.net.os.web_socket import WebListener
+from p2pswarm.net.rpc.link_rpc import LinkRpc
+from p2pswarm.reach.relay.circuit_net import CircuitNet
+from p2pswarm.reach.relay.keeper import RelayKeeper
+from p2pswarm.reach.relay.relay import Relay, RelayRates
 
 LOOPBACK = Address("127.0.0.1", 0)
 PIECE_BYTES = 1024 * 1024

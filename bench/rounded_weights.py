@@ -27,14 +27,14 @@ import side_by_side
 import torch
 from side_by_side import base_run, parser_of, train_side_by_side
 
-from p2pswarm.allreduce.plan import Span
-from p2pswarm.compute.base import BackwardSpec, Update
-from p2pswarm.compute.flat_parameters import FlatParameters
-from p2pswarm.compute.precision import precision_of
-from p2pswarm.compute.reference import ReferenceTrainer
-from p2pswarm.compute.torch_weights import torch_engine
-from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.models.blocks import block_count
+from p2pswarm.models.compute.base import BackwardSpec, Update
+from p2pswarm.models.compute.flat_parameters import FlatParameters
+from p2pswarm.models.compute.precision import precision_of
+from p2pswarm.models.compute.reference import ReferenceTrainer
+from p2pswarm.models.compute.torch_weights import torch_engine
+from p2pswarm.run.averaging.plan import Span
+from p2pswarm.settings.config import ModelConfig, RunConfig
 from p2pswarm.tensors.flat_layout import ITEM_BYTES
 
 CPU = torch.device("cpu")

@@ -23,15 +23,15 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Annotated, Any
 
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.net.event_loop import new_loop
-from p2pswarm.net.sockets import SocketNet
-from p2pswarm.rpc.base import Rpc, Stream
-from p2pswarm.rpc.link_rpc import LinkRpc
-from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.endpoint import Endpoint
-from p2pswarm.wire.message import Message, Size, message
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.os.event_loop import new_loop
+from p2pswarm.net.os.sockets import SocketNet
+from p2pswarm.net.rpc.base import Rpc, Stream
+from p2pswarm.net.rpc.link_rpc import LinkRpc
+from p2pswarm.net.wire.message import Message, Size, message
 
 TIMEOUT_S = 10.0
 WARM_UP = 300  # calls before the clock starts: sockets, caches, the specialising interpreter

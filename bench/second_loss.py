@@ -15,12 +15,13 @@ import random
 import statistics
 from pathlib import Path
 
-from p2pswarm.config import BatchConfig, ModelConfig
+from p2pswarm.settings.config import BatchConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
-from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.reports import actions as act
 
 TRAINERS, STAGES, SERVERS, STEPS = 2, 3, 8, 20
 FORWARD_S = 1.0
@@ -64,7 +65,7 @@ class SecondLoss:
         await asyncio.wait((playing,))
         return took_s
 
-    def _heard(self, report: act.Report) -> None:
+    def _heard(self, report: Report) -> None:
         loop = asyncio.get_running_loop()
         if not isinstance(report, act.StepDone) or self._done.done():
             return

@@ -17,11 +17,11 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from p2pswarm.compute.reference import ReferenceTrainer  # noqa: E402 - found by the line above
-from p2pswarm.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig  # noqa: E402
 from p2pswarm.data.corpus import Corpus  # noqa: E402
 from p2pswarm.data.text_files import load_corpus  # noqa: E402
-from p2pswarm.swarm.schedule import learning_rate  # noqa: E402
+from p2pswarm.models.compute.reference import ReferenceTrainer  # noqa: E402 - found by the line above
+from p2pswarm.run.schedule import learning_rate  # noqa: E402
+from p2pswarm.settings.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig  # noqa: E402
 
 EVALUATED = 16  # held-out microbatches
 TOLD_EVERY = 20  # steps

@@ -17,14 +17,15 @@ import random
 import statistics
 from pathlib import Path
 
-from p2pswarm.config import BatchConfig
+from p2pswarm.settings.config import BatchConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.reports import actions as act
 
 SERVERS, MICROBATCHES, STEPS = 6, 24, 8
 AFTER_STEPS = 3.2  # by then servers know how long a microbatch takes
@@ -52,7 +53,7 @@ def played(config: SwarmConfig) -> tuple[list[float], int]:
     swarm = SimSwarm(config)
     ends_s: list[float] = []
 
-    def heard(report: act.Report) -> None:
+    def heard(report: Report) -> None:
         if isinstance(report, act.RunBegun | act.StepDone):
             ends_s.append(asyncio.get_running_loop().time())
 

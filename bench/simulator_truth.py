@@ -35,18 +35,19 @@ from swarm_processes import ROOT, Run, RunFailed, Site, events, swarm
 
 sys.path.insert(0, str(ROOT))
 
-from p2pswarm.compute.parameter_names import layout_of
-from p2pswarm.config import RunConfig
+from p2pswarm.models.compute.parameter_names import layout_of
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.plan.shipped import RegionNetwork, shipped_network
 from p2pswarm.progress.events import Stepped
+from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.devices import SimDevice
 from p2pswarm.sim.loop import run as in_virtual_time
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.reports import actions as act
 from tests.wanlab.lab import HOSTS_MAX, Lab, LabUnavailable
 from tests.wanlab.link import FRAME_OVERHEAD_BYTES, Link
 
@@ -163,7 +164,7 @@ def simulated_s(setting: Setting, run: RunConfig, count: int) -> list[float]:
     ends_s: list[float] = []
     begun_s: list[float] = []
 
-    def heard(report: act.Report) -> None:
+    def heard(report: Report) -> None:
         now_s = played.trainers.seats[0].rpc.clock.time()
         if isinstance(report, act.RunBegun):
             begun_s.append(now_s)

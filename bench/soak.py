@@ -31,13 +31,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from p2pswarm.config import NodeConfig  # noqa: E402 - found by the line above
-from p2pswarm.crypto.identity import Identity  # noqa: E402
-from p2pswarm.errors import SwarmError  # noqa: E402
-from p2pswarm.ids import Contact, PeerId  # noqa: E402
-from p2pswarm.roles.stack import NodeStack, open_stack  # noqa: E402
-from p2pswarm.rpc.base import Priority, Stream  # noqa: E402
-from p2pswarm.wire.message import Message, message  # noqa: E402
+from p2pswarm.base.errors import SwarmError  # noqa: E402
+from p2pswarm.base.ids import Contact, PeerId  # noqa: E402
+from p2pswarm.net.crypto.identity import Identity  # noqa: E402
+from p2pswarm.net.rpc.base import Priority, Stream  # noqa: E402
+from p2pswarm.net.wire.message import Message, message  # noqa: E402
+from p2pswarm.node.stack.stack import NodeStack, open_stack  # noqa: E402
+from p2pswarm.settings.config import NodeConfig  # noqa: E402 - found by the line above
 
 MIB = 1 << 20
 PUSHED_BYTES = 1 * MIB
@@ -186,7 +186,9 @@ class Soak:
         self._options = options
         self._rng = random.Random(options.seed)
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["p2pswarm.roles.stack", "p2pswarm.dht.node"])
+        self._context.set_forkserver_preload(
+            ["p2pswarm.node.stack.stack", "p2pswarm.discovery.dht.node"]
+        )
         self._peers: list[Any] = []
         self._identities: list[bytes] = []
         self._waking: set[asyncio.Task[None]] = set()

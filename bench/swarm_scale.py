@@ -18,15 +18,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
-from p2pswarm.errors import Unusable
-from p2pswarm.roles.run_matching import check_records
+from p2pswarm.base.errors import Unusable
+from p2pswarm.node.run.run_matching import check_records
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.reports import actions as act
 
 STATE_BYTES = 4096
 REGIONS = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.9))
@@ -56,7 +57,7 @@ async def play(
     """Train, and note the processor's clock when the run begins and at each step's end."""
     clock_s: list[float] = []
 
-    def heard(report: act.Report) -> None:
+    def heard(report: Report) -> None:
         if isinstance(report, act.RunBegun) and profile is not None:
             profile.enable()
         if isinstance(report, act.RunBegun | act.StepDone):

@@ -15,13 +15,14 @@ import random
 import statistics
 from pathlib import Path
 
-from p2pswarm.config import BatchConfig, ModelConfig
+from p2pswarm.settings.config import BatchConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
-from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.reports import actions as act
 
 TRAINERS, STAGES, SERVERS, STEPS = 3, 3, 6, 400
 WARM_S = 4.0  # by then the first records name the standbys, and three voters
@@ -76,7 +77,7 @@ class Takeover:
         if self._lost_s is None:
             self._lost_s = asyncio.get_running_loop().time()
 
-    def _heard(self, report: act.Report) -> None:
+    def _heard(self, report: Report) -> None:
         now_s = asyncio.get_running_loop().time()
         if not isinstance(report, act.StepDone) or self._done.done():
             return

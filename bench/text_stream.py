@@ -31,9 +31,9 @@ from pyarrow import ipc, parquet
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from p2pswarm.config import BatchConfig, ModelConfig, NodeConfig, RunConfig  # noqa: E402
-from p2pswarm.roles.run_text import read_corpus  # noqa: E402
-from p2pswarm.train_config import TrainConfig  # noqa: E402
+from p2pswarm.node.run.run_text import read_corpus  # noqa: E402
+from p2pswarm.settings.config import BatchConfig, ModelConfig, NodeConfig, RunConfig  # noqa: E402
+from p2pswarm.settings.train_config import TrainConfig  # noqa: E402
 
 FILE_BYTES = 512_000_000
 WORDS = 4096

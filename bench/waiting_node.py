@@ -20,10 +20,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from p2pswarm.cli import main  # noqa: E402 - found by the line above
-from p2pswarm.config import ModelConfig  # noqa: E402
 from p2pswarm.models.base import DTYPES  # noqa: E402
 from p2pswarm.models.gpt import Embedding, Head, Layer  # noqa: E402
 from p2pswarm.models.registry import register  # noqa: E402
+from p2pswarm.settings.config import ModelConfig  # noqa: E402
 
 FAMILY = "waiting"
 FORWARD = 1 / 3  # of a microbatch's time: a backward takes twice as long

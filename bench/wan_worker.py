@@ -15,15 +15,15 @@ import torch
 from bandwidth_worker import EXCHANGE_S, Worker
 from peers_worker import obey
 
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.net import sockets
-from p2pswarm.net.event_loop import run
-from p2pswarm.rpc.base import Stream
-from p2pswarm.rpc.link_rpc import LinkRpc
-from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.endpoint import Endpoint
-from p2pswarm.wire.message import Message, Size, message
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.os import sockets
+from p2pswarm.net.os.event_loop import run
+from p2pswarm.net.rpc.base import Stream
+from p2pswarm.net.rpc.link_rpc import LinkRpc
+from p2pswarm.net.wire.message import Message, Size, message
 
 PIECE_BYTES = 16 * 1024
 BARE_BYTES = 256 * 1024  # a write

@@ -1,6 +1,6 @@
 """`python -m p2pswarm`, the same as the command `p2pswarm`.
 
-Errors:  as `commands/run.py`.
+Errors:  as `command_line.py`.
 """
 
 import sys

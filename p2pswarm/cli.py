@@ -3,7 +3,7 @@
 Ctrl-C is set up before anything large is imported. Until a node or the demo installs its own
 handler, an interrupt ends the process at once, without a traceback.
 
-Errors:  as `commands/run.py`.
+Errors:  as `command_line.py`.
 """
 
 import importlib
@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     arguments = sys.argv[1:] if argv is None else list(argv)
-    code: int = importlib.import_module("p2pswarm.commands.run").main(arguments)
+    code: int = importlib.import_module("p2pswarm.command_line").main(arguments)
     return code
 
 

@@ -25,7 +25,11 @@ HERE = Path(__file__).parent
 WAITING = {"procs", "wanlab", "natlab"}
 """Folders whose tests mostly wait: for processes that start, and for networks."""
 UNTRACED = {
-    *("chain/test_model.py", "nat/test_router.py", "roles/test_simulating.py"),
+    *(
+        "run/chain/test_model.py",
+        "reach/nat/test_router.py",
+        "commands/simulate/test_simulating.py",
+    ),
     *("plan/test_pipelined.py", "plan/test_rebalancing.py", "plan/test_search.py"),
     *("chaos/test_stalls.py", "trainer/test_toy_takeovers.py"),
     *("sim/test_bulk_count.py", "sim/test_devices.py", "sim/test_dht_attack.py"),

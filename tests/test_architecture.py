@@ -16,107 +16,130 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "p2pswarm"
 FLOORS = """
-limits
-errors ids train_config version
-config
-setting_names infile outfile closing hub
-net wire flow models data settings progress plan
-crypto
-transport
-rpc
-nat relay access punch
-dht tensors gossip
-swarm
-allreduce state chain checkpoint
-trainer compute
-server devices
-sim
-roles
-api testing
-node_process demo
-setting_report
-commands
-cli
-node __main__
+base discovery reach trainer
+cli settings progress
+net/os net/wire
+data plan net/crypto tensors/codecs
+models net run/messages
+net/guard
+net/bulk net/cards
+net/link
+net/endpoint
+net/rpc
+tensors discovery/dht discovery/gossip reach/nat reach/punch reach/relay run/access run/chain
+run run/averaging run/state node/stack
+checkpoint trainer/reports
+models/compute trainer/members
+server/devices trainer/blame
+trainer/balance trainer/step
+server trainer/reduction
+trainer/coordinator
+trainer/coordinator_io node/progress
+trainer/leadership node/run
+sim node commands
+testing commands/demo commands/owner commands/status commands/weights
+api commands/doctor commands/plan
+commands/simulate
+command_line
+__main__
 """.strip().split("\n")
+"""The rooms, from the ground up: a folder, or a module at the top. A room imports lower ones."""
 FLOOR = {name: height for height, row in enumerate(FLOORS) for name in row.split()}
 SHELL = frozenset(
     {
-        "access/guarded_rpc.py",
-        "allreduce/averaging.py",
-        "allreduce/base.py",
-        "allreduce/ongoing.py",
-        "allreduce/stage_averaging.py",
         "api/node.py",
         "api/server.py",
         "api/train.py",
         "api/trainer.py",
-        "chain/chain_file.py",
-        "chain/chain_node.py",
+        "base/closing.py",
+        "base/deferred_cancel.py",
+        "base/signal.py",
         "checkpoint/saving.py",
         "cli.py",
-        "closing.py",
-        "commands/run.py",
-        "crypto/key_file.py",
-        "demo/demo.py",
-        "demo/processes.py",
-        "dht/holder_search.py",
-        "dht/node.py",
-        "dht/part_search.py",
-        "dht/query_runner.py",
-        "dht/value_getter.py",
-        "dht/upkeep.py",
-        "flow/deferred_cancel.py",
-        "flow/signal.py",
-        "gossip/directories.py",
-        "gossip/run_directory.py",
-        "nat/dial_back_server.py",
-        "nat/port_mapper.py",
-        "nat/reachability.py",
-        "net/base.py",
-        "net/bulk_threads.py",
-        "net/event_loop.py",
-        "net/happy_eyeballs.py",
-        "net/interface_changes.py",
-        "net/resolver.py",
-        "net/sockets.py",
-        "net/web_net.py",
-        "net/web_socket.py",
-        "node_process.py",
-        "punch/attempt.py",
-        "punch/outside.py",
-        "punch/puncher.py",
-        "punch/sightings.py",
-        "punch/vouching.py",
-        "punch/ways.py",
-        "relay/circuit_net.py",
-        "relay/keeper.py",
-        "relay/pacing.py",
-        "relay/relay.py",
-        "roles/asking.py",
-        "roles/bootstrap.py",
-        "roles/capacities.py",
-        "roles/closed_run.py",
-        "roles/discovery.py",
-        "roles/doctor.py",
-        "roles/explain.py",
-        "roles/inviting.py",
-        "roles/leave_request.py",
-        "roles/malloc.py",
-        "roles/output.py",
-        "roles/reaching.py",
-        "roles/relaying.py",
-        "roles/run_entry.py",
-        "roles/run_members.py",
-        "roles/stack.py",
-        "roles/stage.py",
-        "roles/status.py",
-        "roles/trainer.py",
-        "rpc/base.py",
-        "rpc/handler_pool.py",
-        "rpc/link_rpc.py",
-        "rpc/long_request.py",
-        "rpc/stream.py",
+        "command_line.py",
+        "commands/demo/demo.py",
+        "commands/demo/processes.py",
+        "commands/doctor/doctor.py",
+        "commands/owner/inviting.py",
+        "commands/plan/capacities.py",
+        "commands/status/asking.py",
+        "commands/status/explain.py",
+        "commands/status/status.py",
+        "discovery/dht/holder_search.py",
+        "discovery/dht/node.py",
+        "discovery/dht/part_search.py",
+        "discovery/dht/query_runner.py",
+        "discovery/dht/upkeep.py",
+        "discovery/dht/value_getter.py",
+        "discovery/gossip/directories.py",
+        "discovery/gossip/run_directory.py",
+        "net/bulk/channels.py",
+        "net/crypto/key_file.py",
+        "net/endpoint/acceptor.py",
+        "net/endpoint/dialler.py",
+        "net/endpoint/endpoint.py",
+        "net/endpoint/handshaker.py",
+        "net/endpoint/joiner.py",
+        "net/endpoint/link_io.py",
+        "net/endpoint/owned_tasks.py",
+        "net/endpoint/resumer.py",
+        "net/guard/handshake_gate.py",
+        "net/link/path.py",
+        "net/os/base.py",
+        "net/os/bulk_threads.py",
+        "net/os/event_loop.py",
+        "net/os/happy_eyeballs.py",
+        "net/os/interface_changes.py",
+        "net/os/resolver.py",
+        "net/os/sockets.py",
+        "net/os/web_net.py",
+        "net/os/web_socket.py",
+        "net/rpc/base.py",
+        "net/rpc/handler_pool.py",
+        "net/rpc/link_rpc.py",
+        "net/rpc/long_request.py",
+        "net/rpc/stream.py",
+        "node/bootstrap.py",
+        "node/leave_request.py",
+        "node/malloc.py",
+        "node/node_process.py",
+        "node/progress/output.py",
+        "node/run/closed_run.py",
+        "node/run/discovery.py",
+        "node/run/run_entry.py",
+        "node/run/run_members.py",
+        "node/stack/reaching.py",
+        "node/stack/relaying.py",
+        "node/stack/stack.py",
+        "node/stage.py",
+        "node/trainer.py",
+        "reach/nat/dial_back_server.py",
+        "reach/nat/port_mapper.py",
+        "reach/nat/reachability.py",
+        "reach/punch/attempt.py",
+        "reach/punch/outside.py",
+        "reach/punch/puncher.py",
+        "reach/punch/sightings.py",
+        "reach/punch/vouching.py",
+        "reach/punch/ways.py",
+        "reach/relay/circuit_net.py",
+        "reach/relay/keeper.py",
+        "reach/relay/pacing.py",
+        "reach/relay/relay.py",
+        "run/access/guarded_rpc.py",
+        "run/averaging/averaging.py",
+        "run/averaging/base.py",
+        "run/averaging/ongoing.py",
+        "run/averaging/stage_averaging.py",
+        "run/chain/chain_file.py",
+        "run/chain/chain_node.py",
+        "run/pusher.py",
+        "run/state/base.py",
+        "run/state/donor.py",
+        "run/state/download.py",
+        "run/state/host_state.py",
+        "run/state/version_reader.py",
+        "run/watched_rpc.py",
         "server/checkpointing.py",
         "server/fetching.py",
         "server/forwarder.py",
@@ -143,66 +166,47 @@ SHELL = frozenset(
         "sim/stream.py",
         "sim/swarm.py",
         "sim/swarm_trainers.py",
-        "state/base.py",
-        "state/donor.py",
-        "state/download.py",
-        "state/host_state.py",
-        "state/version_reader.py",
-        "swarm/pusher.py",
-        "swarm/watched_rpc.py",
         "tensors/codecs/cuda_device.py",
         "tensors/transfer.py",
-        "trainer/checkpoint_keeper.py",
-        "trainer/coordination.py",
-        "trainer/dispatch.py",
-        "trainer/first_states.py",
-        "trainer/handing_over.py",
-        "trainer/refusal_notices.py",
-        "trainer/rewinding.py",
-        "trainer/standbys.py",
-        "trainer/trainer.py",
-        "trainer/watch.py",
-        "trainer/weights_download.py",
-        "transport/acceptor.py",
-        "transport/bulk/channels.py",
-        "transport/bulk/joiner.py",
-        "transport/dialler.py",
-        "transport/endpoint.py",
-        "transport/handshake_gate.py",
-        "transport/handshaker.py",
-        "transport/link_io.py",
-        "transport/owned_tasks.py",
-        "transport/path.py",
-        "transport/resumer.py",
+        "trainer/coordinator_io/checkpoint_keeper.py",
+        "trainer/coordinator_io/coordination.py",
+        "trainer/coordinator_io/dispatch.py",
+        "trainer/coordinator_io/first_states.py",
+        "trainer/coordinator_io/refusal_notices.py",
+        "trainer/coordinator_io/weights_download.py",
+        "trainer/leadership/handing_over.py",
+        "trainer/leadership/rewinding.py",
+        "trainer/leadership/standbys.py",
+        "trainer/leadership/trainer.py",
+        "trainer/leadership/watch.py",
     }
 )
 """The files that may await or meet the operating system. They pump and never decide."""
 SHELL_SHARE_MAX = 0.27  # of the package's lines; it only goes down
 OUTSIDE = {
-    "net",
-    "roles",
-    "demo",
-    "node_process.py",
+    "command_line.py",
+    "net/os",
+    "node",
     "commands",
-    "crypto/key_file.py",
-    "chain/chain_file.py",
+    "net/crypto/key_file.py",
+    "run/chain/chain_file.py",
     "checkpoint/folder.py",
     "checkpoint/thread_priority.py",
     "data/prepared_text.py",
     "data/streamed.py",
-    "devices/rank.py",
-    "devices/ranks.py",
-    "devices/shared_tensors.py",
-    "hub.py",
+    "server/devices/rank.py",
+    "server/devices/ranks.py",
+    "server/devices/shared_tensors.py",
+    "data/hub.py",
 }
 """Places that meet the operating system, so that they import more than asyncio."""
 TORCH = {
-    "compute",
+    "commands",
     "data",
-    "devices",
     "models",
+    "node",
+    "server/devices",
     "tensors/codecs",
-    "roles",
     "trainer",
 }  # compute on tensors
 IMPURE = {"asyncio", "socket", "ssl", "time", "threading", "os", "uuid", "secrets"}
@@ -210,24 +214,28 @@ LATE_IMPORTS = {
     "__init__.py",
     "api/node.py",
     "cli.py",
+    "command_line.py",
     "commands",
     "data/rows.py",
     "data/tokenizer.py",
-    "hub.py",
+    "data/hub.py",
     "models/hf_library.py",
     "models/packages.py",
-    "net/web_net.py",
-    "node_process.py",
-    "roles/curves.py",
-    "roles/reaching.py",
-    "roles/relaying.py",
-    "roles/wandb_curves.py",
+    "net/os/web_net.py",
+    "node/node_process.py",
+    "node/progress/curves.py",
+    "node/stack/reaching.py",
+    "node/stack/relaying.py",
+    "node/progress/wandb_curves.py",
 }
 """Who loads torch, aiohttp, pyarrow, wandb or transformers only when it is asked to: the package's
 own names, the roles of a node, a run's model, WebSocket, and parquet."""
 OFFERS = {"data/__init__.py", "models/__init__.py"}
 """What programs see as `p2pswarm.data` and `p2pswarm.models`: these name what they offer."""
-FILE_LINES_MAX, FUNCTION_LINES_MAX, PARAMETERS_MAX = 400, 50, 6
+FILE_LINES_MAX, FUNCTION_LINES_MAX = 600, 60
+"""Where one asks whether these are two subjects; LONG has the files where the answer is no."""
+LONG: dict[str, str] = {}
+"""Longer files, each with the reason why it is one subject."""
 GUIDE_LINES_MAX = 200
 
 Coroutine = ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith
@@ -266,9 +274,9 @@ def in_shell(path: Path) -> bool:
 
 
 def upward_imports(package: Path) -> Iterator[str]:
-    """A module imports lower floors and its own folder."""
+    """A module imports lower rooms and its own, so that folders import one way."""
     for path, tree in modules(package):
-        here = path.with_suffix("").parts[0]
+        here = path.parent.as_posix() if len(path.parts) > 1 else path.stem
         if path.name == "__init__.py" and len(path.parts) == 1:
             continue
         if here not in FLOOR:
@@ -277,10 +285,18 @@ def upward_imports(package: Path) -> Iterator[str]:
         for name in imports(tree):
             if name.startswith("."):
                 yield f"{path}: {name} is not written from the root"
-            root, _, rest = name.partition(".")
-            there = rest.split(".")[0]
-            if root == "p2pswarm" and there != here and FLOOR.get(there, 99) >= FLOOR[here]:
+            there = room(name)
+            if there not in (None, here) and FLOOR.get(there, 99) >= FLOOR[here]:
                 yield f"{path}: {name} is not below"
+
+
+def room(name: str) -> str | None:
+    """The room that an import leads to: the longest that its dotted name begins with."""
+    parts = name.split(".")[1:] if name.startswith("p2pswarm.") else []
+    for end in range(len(parts), 0, -1):
+        if "/".join(parts[:end]) in FLOOR:
+            return "/".join(parts[:end])
+    return parts[0] if parts else None
 
 
 def circles(package: Path) -> Iterator[str]:
@@ -395,7 +411,7 @@ def code_in_init(package: Path) -> Iterator[str]:
 def too_long(package: Path) -> Iterator[str]:
     for path, tree in modules(package):
         lines = len((package / path).read_text().splitlines())
-        if lines > FILE_LINES_MAX:
+        if lines > FILE_LINES_MAX and path.as_posix() not in LONG:
             yield f"{path}: {lines} lines"
         for node in ast.walk(tree):
             if isinstance(node, Functions):
@@ -407,10 +423,6 @@ def too_long_function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[
     lines = (node.end_lineno or node.lineno) - node.lineno + 1 - doc
     if lines > FUNCTION_LINES_MAX:
         yield f"{lines} lines"
-    arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
-    count = len([a for a in arguments if a.arg not in ("self", "cls")])
-    if count > PARAMETERS_MAX:
-        yield f"{count} parameters"
 
 
 def empty_names(package: Path) -> Iterator[str]:

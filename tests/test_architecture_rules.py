@@ -20,34 +20,33 @@ from test_architecture import (
 )
 
 BREACHES = [
-    (upward_imports, "ids.py", "from p2pswarm.rpc.base import Rpc"),
-    (upward_imports, "wire/codec.py", "import p2pswarm.net.base"),
-    (upward_imports, "wire/codec.py", "def f():\n    from p2pswarm.node import main"),
-    (upward_imports, "wire/codec.py", "from . import buffer"),
+    (upward_imports, "base/ids.py", "from p2pswarm.net.rpc.base import Rpc"),
+    (upward_imports, "net/wire/codec.py", "import p2pswarm.net.os.base"),
+    (upward_imports, "net/wire/codec.py", "def f():\n    from p2pswarm.node import main"),
+    (upward_imports, "net/wire/codec.py", "from . import buffer"),
     (upward_imports, "attic.py", ""),
-    (worldly_rules, "dht/bucket.py", "import time"),
-    (worldly_rules, "dht/bucket.py", "from os import urandom"),
-    (worldly_rules, "dht/node.py", "import socket"),
+    (worldly_rules, "discovery/dht/bucket.py", "import time"),
+    (worldly_rules, "discovery/dht/bucket.py", "from os import urandom"),
+    (worldly_rules, "discovery/dht/node.py", "import socket"),
     (worldly_rules, "sim/loop.py", "import threading"),
-    (awaiting_rules, "dht/lookup.py", "async def f(x):\n    await x"),
-    (names_defined_twice, "ids.py", "class A: ...\nclass _A: ..."),
-    (lonely_modules, "dht/__init__.py", '"""Kademlia."""'),
-    (files_named_after_a_layer, "dht/service.py", ""),
-    (stray_torch, "allreduce/averaging.py", "import torch.nn"),
-    (stray_torch, "tensors/meta.py", "from torch import Tensor"),
-    (global_chance, "dht/bucket.py", "import random\nx = random.random()"),
-    (global_chance, "dht/bucket.py", "from random import choice"),
-    (late_imports, "dht/bucket.py", "def f():\n    import json"),
-    (late_imports, "dht/bucket.py", "import importlib"),
-    (late_imports, "dht/bucket.py", "if True:\n    import json"),
-    (code_in_init, "dht/__init__.py", "import json"),
-    (code_in_init, "dht/__init__.py", '"""Kademlia."""\nNAME = 1'),
+    (awaiting_rules, "discovery/dht/lookup.py", "async def f(x):\n    await x"),
+    (names_defined_twice, "base/ids.py", "class A: ...\nclass _A: ..."),
+    (lonely_modules, "discovery/dht/__init__.py", '"""Kademlia."""'),
+    (files_named_after_a_layer, "discovery/dht/service.py", ""),
+    (stray_torch, "run/averaging/averaging.py", "import torch.nn"),
+    (stray_torch, "tensors/budget.py", "from torch import Tensor"),
+    (global_chance, "discovery/dht/bucket.py", "import random\nx = random.random()"),
+    (global_chance, "discovery/dht/bucket.py", "from random import choice"),
+    (late_imports, "discovery/dht/bucket.py", "def f():\n    import json"),
+    (late_imports, "discovery/dht/bucket.py", "import importlib"),
+    (late_imports, "discovery/dht/bucket.py", "if True:\n    import json"),
+    (code_in_init, "discovery/dht/__init__.py", "import json"),
+    (code_in_init, "discovery/dht/__init__.py", '"""Kademlia."""\nNAME = 1'),
     (code_in_init, "data/__init__.py", '"""Text."""\ndef f(): ...'),
-    (too_long, "ids.py", "x = 1\n" * (FILE_LINES_MAX + 1)),
-    (too_long, "ids.py", "def f():\n" + "    x = 1\n" * FUNCTION_LINES_MAX),
-    (too_long, "ids.py", "def f(a, b, c, d, *, e, f, g): ..."),
-    (empty_names, "dht/utils.py", ""),
-    (empty_names, "dht/node.py", "class LookupManager: ..."),
+    (too_long, "base/ids.py", "x = 1\n" * (FILE_LINES_MAX + 1)),
+    (too_long, "base/ids.py", "def f():\n" + "    x = 1\n" * FUNCTION_LINES_MAX),
+    (empty_names, "discovery/dht/utils.py", ""),
+    (empty_names, "discovery/dht/node.py", "class LookupManager: ..."),
 ]
 
 
@@ -61,9 +60,9 @@ def test_a_breach_is_seen(rule, place, text, tmp_path):
 
 
 def test_a_circle_is_seen(tmp_path):
-    (tmp_path / "dht").mkdir()
-    (tmp_path / "dht/a.py").write_text("from p2pswarm.dht.b import x")
-    (tmp_path / "dht/b.py").write_text("from p2pswarm.dht.a import y")
+    (tmp_path / "discovery/dht").mkdir(parents=True)
+    (tmp_path / "discovery/dht/a.py").write_text("from p2pswarm.discovery.dht.b import x")
+    (tmp_path / "discovery/dht/b.py").write_text("from p2pswarm.discovery.dht.a import y")
 
     assert len(list(circles(tmp_path))) == 1
 

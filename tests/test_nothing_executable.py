@@ -47,7 +47,7 @@ LOADERS = {
 """Functions that unpickle unless this argument says otherwise."""
 SAFE = {"weights_only": True, "allow_pickle": False}
 STARTS_PROCESSES = ("system", "popen", "posix_spawn", "posix_spawnp")
-PROCESSES = {"demo/processes.py", "devices/ranks.py"}
+PROCESSES = {"commands/demo/processes.py", "server/devices/ranks.py"}
 """The demo starts nodes of this package, and a node a process for each of its devices."""
 
 
@@ -118,15 +118,15 @@ def test_nothing_that_came_from_outside_is_run():
 
 
 BREACHES = [
-    ("wire/message.py", "import pickle"),
-    ("wire/message.py", "from pickle import loads"),
-    ("wire/message.py", "import cloudpickle as p"),
-    ("settings.py", "import yaml"),
-    ("settings.py", "from ruamel.yaml import YAML"),
-    ("chain/chain_file.py", "import marshal"),
-    ("chain/chain_file.py", "import shelve"),
-    ("roles/stack.py", "import multiprocessing.connection"),
-    ("roles/stack.py", "from multiprocessing import Pipe"),
+    ("net/wire/message.py", "import pickle"),
+    ("net/wire/message.py", "from pickle import loads"),
+    ("net/wire/message.py", "import cloudpickle as p"),
+    ("settings/parser.py", "import yaml"),
+    ("settings/parser.py", "from ruamel.yaml import YAML"),
+    ("run/chain/chain_file.py", "import marshal"),
+    ("run/chain/chain_file.py", "import shelve"),
+    ("node/stack/stack.py", "import multiprocessing.connection"),
+    ("node/stack/stack.py", "from multiprocessing import Pipe"),
     ("checkpoint/stage_file.py", "import torch\ntorch.load(path)"),
     ("checkpoint/stage_file.py", "import torch\ntorch.load(path, weights_only=False)"),
     ("checkpoint/stage_file.py", "import torch\ntorch.load(path, weights_only=trusted)"),
@@ -136,19 +136,19 @@ BREACHES = [
     ("models/gpt.py", "import torch\ntorch.hub.load('a', 'b')"),
     ("data/text_files.py", "import numpy as np\nnp.load(path)"),
     ("data/text_files.py", "import numpy as np\nnp.load(path, allow_pickle=True)"),
-    ("swarm/manifest.py", "eval(text)"),
-    ("swarm/manifest.py", "exec(text)"),
-    ("swarm/manifest.py", "run = eval"),
-    ("swarm/manifest.py", "import builtins\nbuiltins.exec(text)"),
-    ("swarm/manifest.py", "compile(text, '', 'exec')"),
-    ("swarm/manifest.py", "__import__(text)"),
-    ("swarm/manifest.py", "import importlib\nimportlib.import_module(text)"),
-    ("net/sockets.py", "import os\nos.system(text)"),
-    ("net/sockets.py", "import os\nos.execv(path, text)"),
-    ("net/sockets.py", "import subprocess\nsubprocess.run(text)"),
-    ("net/sockets.py", "from subprocess import Popen"),
-    ("net/sockets.py", "import asyncio\nasyncio.create_subprocess_exec(text)"),
-    ("demo/processes.py", "import asyncio\nasyncio.create_subprocess_shell(text)"),
+    ("run/manifest.py", "eval(text)"),
+    ("run/manifest.py", "exec(text)"),
+    ("run/manifest.py", "run = eval"),
+    ("run/manifest.py", "import builtins\nbuiltins.exec(text)"),
+    ("run/manifest.py", "compile(text, '', 'exec')"),
+    ("run/manifest.py", "__import__(text)"),
+    ("run/manifest.py", "import importlib\nimportlib.import_module(text)"),
+    ("net/os/sockets.py", "import os\nos.system(text)"),
+    ("net/os/sockets.py", "import os\nos.execv(path, text)"),
+    ("net/os/sockets.py", "import subprocess\nsubprocess.run(text)"),
+    ("net/os/sockets.py", "from subprocess import Popen"),
+    ("net/os/sockets.py", "import asyncio\nasyncio.create_subprocess_exec(text)"),
+    ("commands/demo/processes.py", "import asyncio\nasyncio.create_subprocess_shell(text)"),
 ]
 
 
@@ -162,11 +162,14 @@ def test_a_way_to_run_it_is_seen(place: str, text: str, tmp_path: Path):
 
 
 HARMLESS = [
-    ("ids.py", "import re\nre.compile(text)"),
+    ("base/ids.py", "import re\nre.compile(text)"),
     ("checkpoint/stage_file.py", "import torch\ntorch.load(path, weights_only=True)"),
     ("data/text_files.py", "import numpy as np\nnp.load(path, allow_pickle=False)"),
-    ("commands/demo.py", "import importlib\nimportlib.import_module('p2pswarm.demo.demo')"),
-    ("demo/processes.py", "import asyncio\nasyncio.create_subprocess_exec('python')"),
+    (
+        "commands/demo/flags.py",
+        "import importlib\nimportlib.import_module('p2pswarm.commands.demo.demo')",
+    ),
+    ("commands/demo/processes.py", "import asyncio\nasyncio.create_subprocess_exec('python')"),
     ("models/gpt.py", "def f(self):\n    self.model.eval()"),
 ]
 

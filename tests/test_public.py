@@ -13,10 +13,10 @@ import pytest
 
 import p2pswarm as ps
 from p2pswarm.api.run import RunSettings
-from p2pswarm.config import RunConfig
 from p2pswarm.data.tokenizer import train_tokenizer
-from p2pswarm.roles.run_folder import RunFolder
-from p2pswarm.settings import load
+from p2pswarm.node.run.run_folder import RunFolder
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.parser import load
 
 ROOT = Path(ps.__file__).parent
 LOOPBACK = "127.0.0.1:0"

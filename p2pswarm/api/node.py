@@ -14,15 +14,15 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
-from p2pswarm.config import NetworkConfig, NodeConfig
-from p2pswarm.crypto.key_file import identity_from
-from p2pswarm.dht.node import Dht
-from p2pswarm.flow.exception_group import cause_of
-from p2pswarm.ids import Contact
-from p2pswarm.roles.invitation_text import joining
-from p2pswarm.roles.stack import NodeStack, open_stack
-from p2pswarm.rpc.base import Rpc
-from p2pswarm.settings import from_values
+from p2pswarm.base.exception_group import cause_of
+from p2pswarm.base.ids import Contact
+from p2pswarm.discovery.dht.node import Dht
+from p2pswarm.net.crypto.key_file import identity_from
+from p2pswarm.net.rpc.base import Rpc
+from p2pswarm.node.run.invitation_text import joining
+from p2pswarm.node.stack.stack import NodeStack, open_stack
+from p2pswarm.settings.config import NetworkConfig, NodeConfig
+from p2pswarm.settings.parser import from_values
 
 logging.getLogger("p2pswarm").addHandler(logging.NullHandler())  # programs choose whether they log
 
@@ -45,8 +45,8 @@ class Node:
 
     Raises:
         ValueError: A setting is not allowed; the message names it and what is.
-        p2pswarm.errors.Unusable: On entering: an address cannot be used, nobody answers, or the
-            invitation is none.
+        p2pswarm.base.errors.Unusable: On entering: an address cannot be used, nobody answers, or
+            the invitation is none.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Node:
 
 def role_module(name: str) -> ModuleType:
     """The module of a role; torch takes seconds."""
-    return importlib.import_module(f"p2pswarm.roles.{name}")
+    return importlib.import_module(f"p2pswarm.node.{name}")
 
 
 async def load_role(name: str) -> ModuleType:

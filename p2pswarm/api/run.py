@@ -6,7 +6,7 @@ Errors:  ValueError names the setting that is wrong and what is allowed, in one 
 from collections.abc import Mapping, Sequence
 from typing import TypedDict, Unpack
 
-from p2pswarm.config import (
+from p2pswarm.settings.config import (
     BalanceConfig,
     BatchConfig,
     CodecConfig,
@@ -14,7 +14,7 @@ from p2pswarm.config import (
     OptimizerConfig,
     RunConfig,
 )
-from p2pswarm.settings import from_values
+from p2pswarm.settings.parser import from_values
 
 Table = Mapping[str, object]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Protocol
 
 from p2pswarm.api.node import Node, load_role
-from p2pswarm.config import ServeConfig
-from p2pswarm.roles.discovery import find_run
-from p2pswarm.roles.leave_request import LeaveRequest
-from p2pswarm.settings import from_values
+from p2pswarm.node.leave_request import LeaveRequest
+from p2pswarm.node.run.discovery import find_run
+from p2pswarm.settings.config import ServeConfig
+from p2pswarm.settings.parser import from_values
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Server:
         replay what it had counted in the step.
 
         Raises:
-            p2pswarm.errors.Unusable: Torch has no such device.
+            p2pswarm.base.errors.Unusable: Torch has no such device.
         """
         stack = self._node.stack
         settings = dataclasses.replace(stack.config, serve=self._serve)

@@ -13,15 +13,15 @@ from p2pswarm.api.node import Node, role_module
 from p2pswarm.api.run import Run
 from p2pswarm.api.server import Server
 from p2pswarm.api.trainer import PreparedTrainer, RunTrainer, prepared_run
-from p2pswarm.config import ServeConfig
+from p2pswarm.base.errors import RunEnded
+from p2pswarm.base.outfile import check_target
 from p2pswarm.data.byte_text import Bytes, TrainedText
-from p2pswarm.errors import RunEnded
-from p2pswarm.net.event_loop import run as run_loop
-from p2pswarm.outfile import check_target
+from p2pswarm.net.os.event_loop import run as run_loop
+from p2pswarm.node.progress.output import output, write_line
 from p2pswarm.progress.events import Ended
-from p2pswarm.roles.output import output, write_line
-from p2pswarm.settings import from_values
-from p2pswarm.train_config import TrainConfig
+from p2pswarm.settings.config import ServeConfig
+from p2pswarm.settings.parser import from_values
+from p2pswarm.settings.train_config import TrainConfig
 
 MakeTrainer = Callable[[Node], RunTrainer]
 LOOPBACK = "127.0.0.1:0"  # no other machine can reach a swarm of this process alone
@@ -57,8 +57,8 @@ def train(
 
     Raises:
         ValueError: A setting is not allowed.
-        p2pswarm.errors.Unusable: The text cannot be used, or `weights` not be written.
-        p2pswarm.errors.RunEnded: The run could not go on; the message says why.
+        p2pswarm.base.errors.Unusable: The text cannot be used, or `weights` not be written.
+        p2pswarm.base.errors.RunEnded: The run could not go on; the message says why.
     """
     from_values(TrainConfig, {"progress": progress}, "train")
     if weights is not None:

@@ -15,13 +15,13 @@ from typing import Any, Self
 from p2pswarm.api.event_queue import EventQueue
 from p2pswarm.api.node import Node, leave, load_role, role_module
 from p2pswarm.api.run import Run
-from p2pswarm.config import NodeConfig
+from p2pswarm.base.outfile import Written
+from p2pswarm.commands.owner.inviting import check_asked, invite
 from p2pswarm.data.byte_text import TrainedText, settings_of
-from p2pswarm.outfile import Written
 from p2pswarm.progress.events import Ended, Event
-from p2pswarm.roles.inviting import check_asked, invite
-from p2pswarm.settings import from_values
-from p2pswarm.train_config import TrainConfig
+from p2pswarm.settings.config import NodeConfig
+from p2pswarm.settings.parser import from_values
+from p2pswarm.settings.train_config import TrainConfig
 
 DAY_S = 86_400
 
@@ -47,7 +47,7 @@ class RunTrainer:
     Raises:
         ValueError: A setting of `data` is not allowed, or a node without `state` is to found a
             closed run.
-        p2pswarm.errors.Unusable: On entering: the text cannot be read, or there is too little.
+        p2pswarm.base.errors.Unusable: On entering: the text cannot be read, or there is too little.
     """
 
     def __init__(
@@ -134,7 +134,8 @@ class RunTrainer:
 
         Raises:
             ValueError: There is no such role, or `for_s` or `uses` is out of its limits.
-            p2pswarm.errors.Unusable: The run is open, or its owner's key is not in this folder.
+            p2pswarm.base.errors.Unusable: The run is open, or its owner's key is not in this
+            folder.
         """
         check_asked(role, uses)
         return await asyncio.to_thread(invite, self._settings, (name, role, uses, peer), for_s)
@@ -150,8 +151,8 @@ class RunTrainer:
             there already. Nothing is overwritten.
 
         Raises:
-            p2pswarm.errors.NoRoute: A stage has no server left that holds its weights.
-            p2pswarm.errors.Unusable: The file cannot be written.
+            p2pswarm.base.errors.NoRoute: A stage has no server left that holds its weights.
+            p2pswarm.base.errors.Unusable: The file cannot be written.
         """
         written: Written = await self._role.save(
             self._trainer, self._run, Path(path), self._tokenizer

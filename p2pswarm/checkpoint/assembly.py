@@ -6,12 +6,12 @@ Errors:  NotSaved when they do not make a whole checkpoint; BadMessage for a rep
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+from p2pswarm.base.errors import BadMessage, NotSaved
+from p2pswarm.base.ids import PeerId
 from p2pswarm.checkpoint.digests import DIGEST_BYTES, FileDigest
 from p2pswarm.checkpoint.manifest import SavedStage
 from p2pswarm.checkpoint.names import stage_file_name
-from p2pswarm.errors import BadMessage, NotSaved
-from p2pswarm.ids import PeerId
-from p2pswarm.swarm.messages.checkpoint import Saved
+from p2pswarm.run.messages.checkpoint import Saved
 
 
 def joined(reports: Iterable[SavedStage], cut: Sequence[range]) -> tuple[SavedStage, ...]:

@@ -11,11 +11,11 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from p2pswarm.base.errors import OtherCheckpoint
+from p2pswarm.base.ids import PeerId
 from p2pswarm.checkpoint.manifest import SignedManifest
-from p2pswarm.config import RunConfig
-from p2pswarm.errors import OtherCheckpoint
-from p2pswarm.ids import PeerId
-from p2pswarm.swarm.schedule import learning_rate
+from p2pswarm.run.schedule import learning_rate
+from p2pswarm.settings.config import RunConfig
 
 SAME_RUN = ("seed", "emulated", "precision", "weight_storage")
 NOT_BITS = ("hub",)  # of the model: where first weights lay; a checkpoint has later ones

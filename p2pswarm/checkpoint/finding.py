@@ -12,6 +12,8 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from p2pswarm.base.errors import BadCheckpoint, OtherCheckpoint, Unusable
+from p2pswarm.base.ids import PeerId
 from p2pswarm.checkpoint.checking import check_stage
 from p2pswarm.checkpoint.compatibility import Wanted, check
 from p2pswarm.checkpoint.digests import PIECE_BYTES
@@ -24,8 +26,6 @@ from p2pswarm.checkpoint.manifest import (
 from p2pswarm.checkpoint.names import CHAIN_NAME, MANIFEST_NAME, FolderName, parse_folder
 from p2pswarm.checkpoint.pieces import PieceReader
 from p2pswarm.checkpoint.store import CheckpointStore
-from p2pswarm.errors import BadCheckpoint, OtherCheckpoint, Unusable
-from p2pswarm.ids import PeerId
 
 ANYTHING = Wanted()
 

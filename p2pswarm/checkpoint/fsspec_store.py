@@ -14,7 +14,7 @@ from typing import Any
 
 import fsspec  # type: ignore[import-untyped]
 
-from p2pswarm.errors import Unusable, one_line
+from p2pswarm.base.errors import Unusable, one_line
 
 REASON_CHARS_MAX = 200  # of what a store's library says: some print a whole answer
 BLOCK_BYTES = 8 << 20  # one call of an upload; S3 takes 5 MiB or more

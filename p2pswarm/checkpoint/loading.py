@@ -10,12 +10,12 @@ Errors:  BadCheckpoint when a byte that is needed is not there; OtherCheckpoint 
 
 from collections.abc import Iterator
 
+from p2pswarm.base.errors import OtherCheckpoint
 from p2pswarm.checkpoint.checking import block_of
 from p2pswarm.checkpoint.finding import Checkpoint
 from p2pswarm.checkpoint.manifest import CheckpointManifest, SavedStage
 from p2pswarm.checkpoint.pieces import PieceReader
 from p2pswarm.checkpoint.stage_file import KINDS, TensorInFile, kinds
-from p2pswarm.errors import OtherCheckpoint
 from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout, FlatTensor
 
 GATHER_BYTES = 256 << 10  # a hundred small parameters, and the gaps beside them

@@ -14,6 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from p2pswarm.base.errors import BadCheckpoint, BadMessage, OtherCheckpoint
+from p2pswarm.base.ids import PeerId
+from p2pswarm.base.version import VERSION
 from p2pswarm.checkpoint.digests import DIGEST_BYTES, PIECE_BYTES_MAX, PIECES_MAX, FileDigest
 from p2pswarm.checkpoint.fields import Fields
 from p2pswarm.checkpoint.names import (
@@ -22,12 +25,9 @@ from p2pswarm.checkpoint.names import (
     CheckpointId,
     is_stage_file,
 )
-from p2pswarm.config import RunConfig
-from p2pswarm.crypto.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, verify
-from p2pswarm.errors import BadCheckpoint, BadMessage, OtherCheckpoint
-from p2pswarm.ids import PeerId
-from p2pswarm.settings import RUN_ID_BYTES, OtherRunVersion, run_from_json
-from p2pswarm.version import VERSION
+from p2pswarm.net.crypto.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, verify
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.parser import RUN_ID_BYTES, OtherRunVersion, run_from_json
 
 FORMAT = 1  # rises when the meaning of a checkpoint changes
 TAG = b"p2pswarm-checkpoint-1:"

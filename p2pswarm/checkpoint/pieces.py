@@ -9,6 +9,7 @@ Errors:  BadCheckpoint when no copy has a piece.
 
 from collections.abc import Iterator, Sequence
 
+from p2pswarm.base.errors import BadCheckpoint
 from p2pswarm.checkpoint.digests import FileDigest
 from p2pswarm.checkpoint.stage_file import (
     LENGTH_BYTES,
@@ -17,7 +18,6 @@ from p2pswarm.checkpoint.stage_file import (
     tensors_in,
 )
 from p2pswarm.checkpoint.store import CheckpointStore
-from p2pswarm.errors import BadCheckpoint
 
 
 class PieceReader:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from p2pswarm.errors import BadCheckpoint, one_line
+from p2pswarm.base.errors import BadCheckpoint, one_line
 from p2pswarm.tensors.flat_layout import ITEM_BYTES, STATE_TENSORS, FlatLayout, Shape, flat_layout
 
 KINDS = ("", "exp_avg.", "exp_avg_sq.", "average.")

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
+from p2pswarm.base.errors import NotSaved
 from p2pswarm.checkpoint.digests import PIECE_BYTES, FileHasher, piece_bytes_for
 from p2pswarm.checkpoint.manifest import CheckpointManifest, RecordsFile, SavedStage, sign
 from p2pswarm.checkpoint.names import (
@@ -29,8 +30,7 @@ from p2pswarm.checkpoint.stage_file import (
 )
 from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.checkpoint.store import CheckpointStore, StoreFile
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.errors import NotSaved
+from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.tensors.flat_layout import FlatLayout
 
 log = logging.getLogger(__name__)

@@ -6,10 +6,10 @@ Errors:  Unusable for a URL that fsspec cannot use, a user that does not exist, 
 
 from pathlib import Path
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.checkpoint.folder import LocalFolder
 from p2pswarm.checkpoint.fsspec_store import FsspecStore
 from p2pswarm.checkpoint.store import CheckpointStore
-from p2pswarm.errors import Unusable
 
 READER = "readonly"
 """Stands for the writer's name where nothing is written."""

@@ -6,6 +6,7 @@ Errors:  Unusable where there is no checkpoint, or several runs have some.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from p2pswarm.base.errors import BadCheckpoint, OtherCheckpoint, Unusable
 from p2pswarm.checkpoint.checking import check_stage
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.finding import (
@@ -21,7 +22,6 @@ from p2pswarm.checkpoint.names import MANIFEST_NAME, is_ours
 from p2pswarm.checkpoint.pieces import PieceReader
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.checkpoint.targets import open_store
-from p2pswarm.errors import BadCheckpoint, OtherCheckpoint, Unusable
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 from typing import NoReturn, Protocol, TypeAlias
 
-from p2pswarm.limits import LONG_NAME, names_fit
+from p2pswarm.settings.limits import LONG_NAME, names_fit
 
 USAGE_CODE = 2
 SEED_MAX = 2**32 - 1

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from p2pswarm.base.errors import Unusable
+from p2pswarm.base.ids import PORT_MAX
 from p2pswarm.commands.arguments import (
     INVITE_HELP,
     Command,
@@ -22,16 +24,14 @@ from p2pswarm.commands.arguments import (
     file_path,
     whole,
 )
-from p2pswarm.config import LOG_LEVELS, ROLES, NetworkConfig, NodeConfig
-from p2pswarm.errors import Unusable
-from p2pswarm.ids import PORT_MAX
-from p2pswarm.roles.addresses import check
-from p2pswarm.roles.invitation_text import joining
-from p2pswarm.setting_report import check_files, report
-from p2pswarm.settings import load
-from p2pswarm.train_config import TrainConfig
+from p2pswarm.commands.setting_report import check_files, report
+from p2pswarm.node.run.invitation_text import joining
+from p2pswarm.node.stack.addresses import check
+from p2pswarm.settings.config import LOG_LEVELS, ROLES, NetworkConfig, NodeConfig
+from p2pswarm.settings.parser import load
+from p2pswarm.settings.train_config import TrainConfig
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[1] / "settings" / "examples"
 """Commented settings, one file for each role."""
 NODE_TEXT = (
     "Runs a node of a swarm. Without flags it starts a swarm; with --bootstrap it joins one "
@@ -57,7 +57,7 @@ class NodeCommand:
     def run(self, begun_s: float) -> int:
         """Run it in this process."""
         check_files(self.config)
-        code: int = importlib.import_module("p2pswarm.node_process").main(self.config, begun_s)
+        code: int = importlib.import_module("p2pswarm.node.node_process").main(self.config, begun_s)
         return code
 
 

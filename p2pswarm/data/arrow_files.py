@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.column_groups import batches_from
 from p2pswarm.data.fixed_files import FixedFiles
 from p2pswarm.data.row_filling import TextBatch
 from p2pswarm.data.rows import BATCH_ROWS, pyarrow_part, require_field
 from p2pswarm.data.text_column import MissingTexts, TextColumn, arrow_errors, require_text
-from p2pswarm.errors import Unusable
 
 MAGIC = b"ARROW1"  # the file format: the stream format between this, padded to 8 bytes, and an end
 STREAM_BEGIN = 8

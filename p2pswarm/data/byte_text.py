@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2pswarm.limits import BYTES
-from p2pswarm.train_config import HELD_OUT_SHARE
+from p2pswarm.settings.limits import BYTES
+from p2pswarm.settings.train_config import HELD_OUT_SHARE
 
 
 @dataclass(frozen=True, slots=True)

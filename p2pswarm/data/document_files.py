@@ -6,6 +6,7 @@ Errors:  as `rows.py` and `prepared_text.py`; Unusable for too little text.
 from collections.abc import Iterator
 from pathlib import Path
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.prepared_text import (
     PreparedDocument,
@@ -16,8 +17,7 @@ from p2pswarm.data.prepared_text import (
     prepare,
 )
 from p2pswarm.data.rows import documents
-from p2pswarm.errors import Unusable
-from p2pswarm.train_config import TrainConfig
+from p2pswarm.settings.train_config import TrainConfig
 
 SEPARATOR = b"\n"
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import stable_hash
-from p2pswarm.errors import Unusable
 
 BLOCK_BYTES = 1 << 16
 DIGEST_BLOCKS = 4096  # 256 MiB of a larger text are hashed: 10 GB would take ten seconds

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import Corpus, TokenText, WeightedCorpus
 from p2pswarm.data.mixture import PERIOD, JoinedText, MixedCorpus, MixtureOrder
 from p2pswarm.data.packing import Row, packed
 from p2pswarm.data.permutation import Orders, order_of
 from p2pswarm.data.tokens import Tokens, stacked
-from p2pswarm.errors import Unusable
 
 SCAN_TOKENS = 1 << 20  # read at a time
 FULL = 0.95  # of a step's room that its documents take, on the mean: few are then cut

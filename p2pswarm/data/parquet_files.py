@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.column_groups import batches_from
 from p2pswarm.data.fixed_files import FixedFiles
 from p2pswarm.data.row_filling import TextBatch
 from p2pswarm.data.rows import BATCH_ROWS, parquet_file, require_field
 from p2pswarm.data.text_column import MissingTexts, TextColumn, arrow_errors, require_text
-from p2pswarm.errors import Unusable
 
 HELD_BYTES = 64 << 20  # of the texts of a group that is read twice
 FILES_KEPT = 16  # whose ends are kept: one takes up to some MB

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.document_parts import FOLLOWING, FOLLOWING_MAX, parts_of
 from p2pswarm.data.fixed_files import FixedFiles
 from p2pswarm.data.row_filling import TextBatch
 from p2pswarm.data.text_files import PROBE_BYTES, SEPARATOR, is_held_out, names_of
-from p2pswarm.errors import Unusable
 
 CHUNK_BYTES = 1 << 16
 

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.document_parts import FOLLOWING, end_of, parts_of
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.data.tokens import Tokens
-from p2pswarm.errors import Unusable
 
 PASSED_BYTES_MAX = 256 << 20  # of documents on the other side before it is given up
 TOKEN_BYTES = 8  # taken for each token that a row lacks; more are read if that was too few

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from p2pswarm.base.errors import Unusable, one_line
 from p2pswarm.data.sources import JSON_LINES, PARQUET
-from p2pswarm.errors import Unusable, one_line
 
 REASON_CHARS_MAX = 200  # of what pyarrow says
 LINE_BYTES_MAX = 64 << 20  # a line is held in memory a few times over; a book has 1 MB

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.arrow_files import ArrowFiles
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.document_parts import parts_of
@@ -33,8 +34,7 @@ from p2pswarm.data.sources import ARROW, JSON_LINES, PARQUET, row_files
 from p2pswarm.data.text_files import files_of_text
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.data.tokens import Tokens
-from p2pswarm.errors import Unusable
-from p2pswarm.train_config import TrainConfig
+from p2pswarm.settings.train_config import TrainConfig
 
 MEASURED_TOKENS = 1 << 16
 Visit = tuple[int, int]

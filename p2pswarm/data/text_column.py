@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.row_filling import TextBatch
 from p2pswarm.data.rows import pyarrow_part
-from p2pswarm.errors import Unusable
 
 log = logging.getLogger(__name__)
 

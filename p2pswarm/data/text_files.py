@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import Corpus, stable_hash
 from p2pswarm.data.sources import ROWS, before_wildcards, is_pattern, text_files
-from p2pswarm.errors import Unusable
-from p2pswarm.train_config import HELD_OUT_SHARE
+from p2pswarm.settings.train_config import HELD_OUT_SHARE
 
 FILE_BYTES_MAX = 8 << 30  # it is held in memory
 PROBE_BYTES = 8192  # a file with a NUL in its first bytes is not text; git reads as many

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import Corpus, stable_hash
 from p2pswarm.data.document_files import all_documents
 from p2pswarm.data.document_parts import PART_BYTES, end_of, parts_of
@@ -28,8 +29,7 @@ from p2pswarm.data.prepared_text import (
 from p2pswarm.data.sources import row_files
 from p2pswarm.data.text_files import files_of_text, read_texts, split_texts
 from p2pswarm.data.tokenizer import Tokenizer
-from p2pswarm.errors import Unusable
-from p2pswarm.train_config import TrainConfig
+from p2pswarm.settings.train_config import TrainConfig
 
 BATCH_BYTES = 4 << 20  # of documents, tokenised at once: the library uses all processors
 LEARNT_BYTES = 256 << 20  # of text, about, that a tokenizer is learnt from: more changes little

@@ -16,8 +16,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from p2pswarm.config import ModelConfig, RunConfig
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import DTYPES, Block, WholeBlock
 from p2pswarm.models.first_weights import TAG, PortableDraws
 from p2pswarm.models.foreign_code import blocks_of, foreign
@@ -27,6 +26,7 @@ from p2pswarm.models.registry import Family, family, register
 from p2pswarm.models.trainable import named, require_sizes, require_trainable, reset_of
 from p2pswarm.models.tying import join_ends, require_ends
 from p2pswarm.models.unset import is_unset, unset
+from p2pswarm.settings.config import ModelConfig, RunConfig
 
 register("gpt")(gpt)
 

@@ -14,12 +14,12 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from p2pswarm.config import RunConfig
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import DTYPES, LONE_KEY, Bundle, Value, WholeBlock, bundle_of
 from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.foreign_code import foreign
 from p2pswarm.models.registry import Family, family
+from p2pswarm.settings.config import RunConfig
 
 TRACES_KEPT = 4  # models whose boundaries are remembered; a process serves one or two
 

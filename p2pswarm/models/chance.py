@@ -5,7 +5,7 @@ server. So what a block draws depends on the run's seed, the microbatch's tokens
 the block, and on nothing else: neither the cut into stages nor the order of microbatches matters.
 Processors of another kind draw otherwise from one seed; each of them still draws the same twice.
 
-Shapes:  tokens_BS as `compute/base.py`.
+Shapes:  tokens_BS as `models/compute/base.py`.
 Errors:  none.
 """
 # ruff: noqa: N803  shapes are written at the end of names
@@ -27,7 +27,8 @@ Call = Callable[[nn.Module, Value], Value]
 RunBlock = Callable[[Value], Value]
 """Run a certain block, with all that it draws; always the same bits for the same value."""
 Around = Callable[[int, RunBlock, Value], Value]
-"""Run the block of that offset, and decide what its graph holds (`compute/kept_graphs.py`)."""
+"""Run the block of that offset, and decide what its graph holds (`models/compute/kept_graphs.py`).
+"""
 
 DRAWING = (
     nn.Dropout,

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from p2pswarm.config import CONFIG_CHARS_MAX
+from p2pswarm.settings.config import CONFIG_CHARS_MAX
 
 DEPTH_MAX = 3  # config.json has tables in a table at most: rope parameters by kind of layer
 LAYERS_MAX = 1_000  # as `run.model.layers`

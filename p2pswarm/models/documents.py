@@ -14,7 +14,7 @@ Errors:  Unusable for rows that are too long.
 import torch
 from torch import Tensor
 
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import LONE_KEY, Value
 
 APART = "apart"

@@ -18,8 +18,8 @@ from types import TracebackType
 import torch
 from torch import nn
 
-from p2pswarm.config import ModelConfig
-from p2pswarm.errors import SwarmError, Unusable
+from p2pswarm.base.errors import SwarmError, Unusable
+from p2pswarm.settings.config import ModelConfig
 
 
 class Owner(Enum):

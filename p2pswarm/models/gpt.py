@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
-from p2pswarm.config import ModelConfig
 from p2pswarm.models.base import DTYPES, LONE_KEY, Block, Value, bundle_of
 from p2pswarm.models.documents import (
     APART,
@@ -27,6 +26,7 @@ from p2pswarm.models.documents import (
     seen_of,
 )
 from p2pswarm.models.tensor_plan import TensorPlan, TensorSplit
+from p2pswarm.settings.config import ModelConfig
 
 MLP_RATIO = 4  # hidden features of the MLP over D, as in GPT-2
 ROTARY_BASE = 10_000.0  # as in the paper on rotary positions

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 
 LAYER_LISTS = ("layers", "h", "blocks")
 BY_LAYER = ("layer_types", "mlp_layer_types", "layers_block_type", "layer_rope_theta")

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from p2pswarm.config import ModelConfig
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.config_text import read_config
 from p2pswarm.models.foreign_code import foreign
+from p2pswarm.settings.config import ModelConfig
 
 LIBRARY = "transformers"
 WHOLE_KEPT = 4  # models without memory for weights; a process serves one or two

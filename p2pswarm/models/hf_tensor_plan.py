@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.tensor_plan import Style, TensorShare
 
 BY_ROWS = 'set serve.parallel to "rows"'

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from p2pswarm.errors import Unusable
-from p2pswarm.hub import HubSilent, Pinned, file_bytes, kept_file, ranged, small_file
+from p2pswarm.base.errors import Unusable
+from p2pswarm.data.hub import HubSilent, Pinned, file_bytes, kept_file, ranged, small_file
 from p2pswarm.models.safetensors_header import (
     LENGTH_BYTES,
     TYPES,

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from torch import nn
 
-from p2pswarm.config import HF, ModelConfig
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.foreign_code import foreign
+from p2pswarm.settings.config import HF, ModelConfig
 
 ENTRY_POINTS = "p2pswarm.models"
 PLACE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)

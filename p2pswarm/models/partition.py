@@ -7,9 +7,9 @@ Errors:  ValueError for a stage that the run does not have; Unusable for more st
 from collections.abc import Sequence
 from itertools import accumulate
 
-from p2pswarm.config import RunConfig
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.blocks import block_costs
+from p2pswarm.settings.config import RunConfig
 
 
 def stage_blocks(run: RunConfig, stage: int) -> range:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable
 
 from torch import nn
 
-from p2pswarm.config import HF, ModelConfig
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.packages import function_of, is_place, require
 from p2pswarm.models.sliced import sliced
+from p2pswarm.settings.config import HF, ModelConfig
 
 NAME_CHARS_MAX = 64  # it is in the manifest and in one line of a terminal
 

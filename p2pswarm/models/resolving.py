@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from p2pswarm.config import HF, ModelConfig, RunConfig
-from p2pswarm.errors import Unusable
-from p2pswarm.hub import pinned_file
-from p2pswarm.infile import read_small
+from p2pswarm.base.errors import Unusable
+from p2pswarm.base.infile import read_small
+from p2pswarm.data.hub import pinned_file
 from p2pswarm.models import packages
 from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.config_text import config_text
 from p2pswarm.models.hf_library import library_config, requirement
 from p2pswarm.models.pretrained import PRETRAINED, check_names, offer, offer_hub, offer_named
+from p2pswarm.settings.config import HF, ModelConfig, RunConfig
 
 CONFIG_FILE = "config.json"
 CONFIG_BYTES_MAX = 1 << 20  # most have 1 kB; some name a thousand labels

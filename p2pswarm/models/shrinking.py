@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from p2pswarm.config import HF, ModelConfig, RunConfig
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.config_text import LAYERS as LAYER_COUNTS
 from p2pswarm.models.config_text import read_config
 from p2pswarm.models.hf_cut import BY_LAYER
 from p2pswarm.models.hf_library import library_config
+from p2pswarm.settings.config import HF, ModelConfig, RunConfig
 
 LAYERS, ROWS, TOKENS, VOCABULARY = 4, 2, 12, 64
 LARGE = 1_000_000  # parameters: a model of fewer is checked in a second as it is

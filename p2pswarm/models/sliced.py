@@ -22,8 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from p2pswarm.config import ModelConfig
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import LONE_KEY, Bundle, Value, WholeBlock, bundle_of
 from p2pswarm.models.config_text import chances
 from p2pswarm.models.documents import APART, POSITION_KEY, beside, check_length, positions_of
@@ -41,6 +40,7 @@ from p2pswarm.models.hf_library import whole_model
 from p2pswarm.models.hf_tensor_plan import library_plan
 from p2pswarm.models.tensor_plan import TensorPlan
 from p2pswarm.models.unset import is_unset, unset
+from p2pswarm.settings.config import ModelConfig
 
 MADE_OTHERWISE = (AttributeError, LookupError, TypeError, ValueError)
 """What our own lines raise when they take apart a model that is made in another way."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import nn
 
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import Block
 
 MATRIX = 2  # dimensions

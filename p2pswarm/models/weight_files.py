@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from p2pswarm.errors import Unusable
-from p2pswarm.infile import read_small
+from p2pswarm.base.errors import Unusable
+from p2pswarm.base.infile import read_small
 from p2pswarm.models.safetensors_header import TYPES
 
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"

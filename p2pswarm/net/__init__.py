@@ -1,4 +1,4 @@
-"""Seam 1: the operating system's network, with sockets and threads for bulk connections.
+"""The network of a node: from the operating system's sockets up to typed calls between peers.
 
-Entrance: `sockets.SocketNet`. The transport uses it through the Protocols of `base.py`.
+Entrances: `link/endpoint.py` for links, `rpc/base.py` for the calls that every protocol above uses.
 """

@@ -10,12 +10,12 @@ from typing import Annotated
 
 import numpy as np
 
-from p2pswarm.config import RunConfig
-from p2pswarm.errors import Unusable
-from p2pswarm.limits import Between, OneOf, Text
+from p2pswarm.base.errors import Unusable
 from p2pswarm.plan.fleet import BYTES_PER_GBIT, CODECS, CONNECTIONS_MAX, DeviceFleet
 from p2pswarm.plan.network import DeviceNetwork, Floats
 from p2pswarm.plan.shipped import shipped_network
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.settings.limits import Between, OneOf, Text
 
 DEVICES_MAX = 4096  # a matrix of them is 128 MiB
 TFLOPS = 1e12

@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.plan.network import DeviceNetwork, Floats
 
 LINK_S_MAX = 1e8  # three years: with more, sums in microseconds pass the solver's 64 bits

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.plan.network import DeviceNetwork, Floats
 
 BYTES_PER_GBIT = 1e9 / 8

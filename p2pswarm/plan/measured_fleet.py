@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.plan.arrangement import (
     HELD_BYTES_PER_STATE_BYTE,
     LINK_ASSUMED_BYTES_PER_S,

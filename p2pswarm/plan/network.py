@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

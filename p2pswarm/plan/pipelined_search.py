@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.plan.annealing import RandomState
 from p2pswarm.plan.every_plan import PLANS_MAX, fastest_draft, plan_count
 from p2pswarm.plan.fleet import DeviceFleet, WireCodec, WorkLoad

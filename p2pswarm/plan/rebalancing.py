@@ -13,7 +13,6 @@ Source:  docs/rebalancing.md; Ryabinin et al., "SWARM Parallelism" (ICML 2023), 
 from collections import Counter
 from dataclasses import dataclass
 
-from p2pswarm.config import BalanceConfig
 from p2pswarm.plan.arrangement import Arrangement, StagedServer
 from p2pswarm.plan.priced_moves import (
     PricedPlan,
@@ -22,6 +21,7 @@ from p2pswarm.plan.priced_moves import (
     cheaper_step,
 )
 from p2pswarm.plan.weariness import Weariness
+from p2pswarm.settings.config import BalanceConfig
 
 REST_MAX_S = 600.0  # who has moved stays no longer: ten times what a move of a large stage takes
 REST_LEAST_S, REST_OVER_LOAD = 60.0, 2.0  # as long as a speed is averaged; twice what it has loaded

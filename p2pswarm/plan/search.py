@@ -10,7 +10,7 @@ Errors:  Unusable for a time in which nothing can be found.
 
 from dataclasses import dataclass
 
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.plan import exact
 from p2pswarm.plan.dtfm import (
     DtfmTask,

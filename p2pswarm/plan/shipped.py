@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 
 FOLDER = "networks"
 MS_A_SECOND = 1000

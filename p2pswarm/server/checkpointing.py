@@ -1,6 +1,6 @@
 """Saves the state of our stage when the trainer asks, and loads the one that the run begins with.
 
-Training goes on meanwhile (`state/version_reader.py`). What goes wrong costs the checkpoint and
+Training goes on meanwhile (`run/state/version_reader.py`). What goes wrong costs the checkpoint and
 nothing else: the trainer and the user are told in one line, and the weights stay as they are.
 
 Units:   bytes, seconds on the loop's clock.
@@ -12,14 +12,18 @@ import functools
 import logging
 from collections.abc import AsyncGenerator, Callable
 
+from p2pswarm.base.errors import NotServing, SwarmError, Unusable
 from p2pswarm.checkpoint.assembly import report_of
 from p2pswarm.checkpoint.loading import stage_of_cut
 from p2pswarm.checkpoint.saving import load_stage, on_thread, save_stage
 from p2pswarm.checkpoint.targets import open_store
-from p2pswarm.compute.parameter_names import layout_of
-from p2pswarm.errors import NotServing, SwarmError, Unusable
+from p2pswarm.models.compute.parameter_names import layout_of
 from p2pswarm.models.partition import stage_blocks
-from p2pswarm.rpc.base import Stream
+from p2pswarm.net.rpc.base import Stream
+from p2pswarm.net.wire.message import Message
+from p2pswarm.run.messages.checkpoint import LoadState, SaveState
+from p2pswarm.run.state.snapshot import Snapshot
+from p2pswarm.run.state.version_reader import HeldVersion
 from p2pswarm.server.replica import Replica
 from p2pswarm.server.saved_state import (
     ProgressNotes,
@@ -32,10 +36,6 @@ from p2pswarm.server.saved_state import (
     too_slow,
 )
 from p2pswarm.server.session import ServerContext
-from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.state.version_reader import HeldVersion
-from p2pswarm.swarm.messages.checkpoint import LoadState, SaveState
-from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
 

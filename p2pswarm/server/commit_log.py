@@ -22,12 +22,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from p2pswarm.allreduce.base import AveragedGradient, Sums
-from p2pswarm.allreduce.round import RoundId
-from p2pswarm.errors import NotServing
+from p2pswarm.base.errors import NotServing
+from p2pswarm.run.averaging.base import AveragedGradient, Sums
+from p2pswarm.run.averaging.round import RoundId
+from p2pswarm.run.messages.membership import HeldReduction
+from p2pswarm.run.messages.step import Commit, Reduce
 from p2pswarm.server.kept_boundaries import KeptBoundaries
-from p2pswarm.swarm.messages.membership import HeldReduction
-from p2pswarm.swarm.messages.step import Commit, Reduce
 
 MADE_MAX = 16  # commits that may be sent again; a trainer resends those that nobody answered
 NO_ROUND = RoundId(-1, 0)

@@ -12,7 +12,7 @@ Errors:  none.
 
 import math
 
-from p2pswarm.swarm.messages.trainers import SILENCE_S
+from p2pswarm.run.messages.trainers import SILENCE_S
 
 ASK_AGAIN_S = 0.5  # a takeover takes about one; a trainer that was asked in vain may lead by then
 

@@ -6,14 +6,14 @@ Errors:  BadMessage for any other announcement, before memory is set aside for i
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from p2pswarm.compute.base import Engine
-from p2pswarm.config import RunConfig
-from p2pswarm.errors import BadMessage
+from p2pswarm.base.errors import BadMessage
 from p2pswarm.models.base import Bundle
-from p2pswarm.swarm.messages.types import Work
-from p2pswarm.tensors.bundle import BundleSpec
+from p2pswarm.models.compute.base import Engine
+from p2pswarm.run.messages.types import Work
+from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import Tensor
-from p2pswarm.tensors.meta import Dtype, TensorMeta
+from p2pswarm.tensors.codecs.bundle import BundleSpec
+from p2pswarm.tensors.codecs.meta import Dtype, TensorMeta
 
 TOKENS = frozenset({Dtype.UINT8, Dtype.INT32, Dtype.INT64})
 

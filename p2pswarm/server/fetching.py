@@ -7,13 +7,13 @@ Source:  docs/state.md.
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from p2pswarm.compute.base import Engine
+from p2pswarm.models.compute.base import Engine
+from p2pswarm.run.messages.state import FetchPieces
+from p2pswarm.run.state.download import Download
+from p2pswarm.run.view import MemberView
 from p2pswarm.server.loading import Loading
 from p2pswarm.server.replica import Replica
 from p2pswarm.server.session import ServerContext
-from p2pswarm.state.download import Download
-from p2pswarm.swarm.messages.state import FetchPieces
-from p2pswarm.swarm.view import MemberView
 
 
 def make_replica(context: ServerContext, stage: int, engine: Engine) -> Replica:

@@ -15,12 +15,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from p2pswarm.compute.base import Key
-from p2pswarm.compute.bundle_spec import activation_codecs, gradient_codecs
-from p2pswarm.compute.torch_errors import computing
-from p2pswarm.errors import Refused, SwarmError
+from p2pswarm.base.errors import Refused, SwarmError
 from p2pswarm.models.base import Bundle
-from p2pswarm.rpc.base import Rpc
+from p2pswarm.models.compute.base import Key
+from p2pswarm.models.compute.bundle_spec import activation_codecs, gradient_codecs
+from p2pswarm.models.compute.torch_errors import computing
+from p2pswarm.net.rpc.base import Rpc
+from p2pswarm.run.keeper_first import KeeperFirst, keeper_among, keepers_for
+from p2pswarm.run.messages.membership import MemberRecord
+from p2pswarm.run.messages.types import Obstacle
+from p2pswarm.run.push import OnlyPeer, PushProgress
+from p2pswarm.run.pusher import Pusher, push_to_any
 from p2pswarm.server.outgoing import (
     Direction,
     Metas,
@@ -34,14 +39,9 @@ from p2pswarm.server.outgoing import (
 from p2pswarm.server.session import MemberSession
 from p2pswarm.server.work_item import WorkItem
 from p2pswarm.server.work_plan import undelivered
-from p2pswarm.swarm.keeper_first import KeeperFirst, keeper_among, keepers_for
-from p2pswarm.swarm.messages.membership import MemberRecord
-from p2pswarm.swarm.messages.types import Obstacle
-from p2pswarm.swarm.push import OnlyPeer, PushProgress
-from p2pswarm.swarm.pusher import Pusher, push_to_any
 from p2pswarm.tensors.codecs.base import Tensor, Unencodable
+from p2pswarm.tensors.codecs.meta import bytes_of
 from p2pswarm.tensors.codecs.registry import EncodedTensor
-from p2pswarm.tensors.meta import bytes_of
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ Errors:  none; what is not known is ignored.
 
 from collections.abc import Iterable
 
-from p2pswarm.compute.base import Key
-from p2pswarm.flow.estimates import Ema
+from p2pswarm.base.estimates import Ema
+from p2pswarm.models.compute.base import Key
 
 SMOOTHING = 0.2  # of the measured times: about the last ten
 

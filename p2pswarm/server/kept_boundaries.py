@@ -10,11 +10,11 @@ Errors:  none; what does not fit is not kept, and is computed again if it is ask
 
 from dataclasses import dataclass
 
-from p2pswarm.compute.base import Key
 from p2pswarm.models.base import Bundle
+from p2pswarm.models.compute.base import Key
+from p2pswarm.run.messages.microbatch import Push
+from p2pswarm.run.messages.types import Work
 from p2pswarm.server.work_item import Exit
-from p2pswarm.swarm.messages.microbatch import Push
-from p2pswarm.swarm.messages.types import Work
 
 KEPT_BYTES = 1 << 30  # 64 microbatches of 2,048 tokens and 1,024 numbers each, both ways
 

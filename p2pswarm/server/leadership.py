@@ -11,22 +11,22 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from p2pswarm.chain.actions import Followed, StoreFailed
-from p2pswarm.chain.base import ChainStore
-from p2pswarm.chain.chain_log import Restored, blank
-from p2pswarm.chain.chain_node import ChainNode, Told
-from p2pswarm.chain.memory_file import MemoryChain
-from p2pswarm.chain.voter_seat import VoterSeat
-from p2pswarm.errors import SwarmError
-from p2pswarm.flow.signal import Signal
-from p2pswarm.ids import Contact
+from p2pswarm.base.errors import SwarmError
+from p2pswarm.base.ids import Contact
+from p2pswarm.base.signal import Signal
+from p2pswarm.net.wire.message import Message
+from p2pswarm.run.chain.actions import Followed, StoreFailed
+from p2pswarm.run.chain.base import ChainStore
+from p2pswarm.run.chain.chain_log import Restored, blank
+from p2pswarm.run.chain.chain_node import ChainNode, Told
+from p2pswarm.run.chain.memory_file import MemoryChain
+from p2pswarm.run.chain.voter_seat import VoterSeat
+from p2pswarm.run.member_cards import learn_all
+from p2pswarm.run.messages.membership import StandsBy
+from p2pswarm.run.messages.trainers import Trainers, WhoLeads
 from p2pswarm.server.coordinator_watch import CoordinatorWatch
 from p2pswarm.server.lifecycle import Lifecycle
 from p2pswarm.server.session import ServerContext
-from p2pswarm.swarm.member_cards import learn_all
-from p2pswarm.swarm.messages.membership import StandsBy
-from p2pswarm.swarm.messages.trainers import Trainers, WhoLeads
-from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
 

@@ -17,13 +17,11 @@ Errors:  LinkLost and BadMessage for a message that the trainer should not have 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from p2pswarm.chain.record import term_of
-from p2pswarm.errors import BadMessage, LinkLost
-from p2pswarm.ids import Contact
-from p2pswarm.server.join_pauses import REJOIN_MAX_S, SEEK_S, JoinPauses
-from p2pswarm.server.server_state import MOVES, ServerState
-from p2pswarm.server.trainer_search import TrainerSearch
-from p2pswarm.swarm.messages.membership import (
+from p2pswarm.base.errors import BadMessage, LinkLost
+from p2pswarm.base.ids import Contact
+from p2pswarm.net.wire.message import Message
+from p2pswarm.run.chain.record import term_of
+from p2pswarm.run.messages.membership import (
     Assigned,
     MayLeave,
     MoveTo,
@@ -31,9 +29,11 @@ from p2pswarm.swarm.messages.membership import (
     StandsBy,
     View,
 )
-from p2pswarm.swarm.messages.run import Finished
-from p2pswarm.swarm.messages.trainers import Alive, Trainers
-from p2pswarm.wire.message import Message
+from p2pswarm.run.messages.run import Finished
+from p2pswarm.run.messages.trainers import Alive, Trainers
+from p2pswarm.server.join_pauses import REJOIN_MAX_S, SEEK_S, JoinPauses
+from p2pswarm.server.server_state import MOVES, ServerState
+from p2pswarm.server.trainer_search import TrainerSearch
 
 JOIN_S = 300.0  # for the trainer's first message: it may come only when a step has closed
 SLEPT_S = 15.0  # a link is given up after as much silence: whoever slept so long has been evicted

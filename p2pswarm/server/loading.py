@@ -1,7 +1,7 @@
 """The weights of a newcomer while they come, piece by piece, and follow the commits meanwhile.
 
-`state/piece_download.py` decides; this file writes into the memory. It outlives the sessions of the
-server: pieces that are here, and missed no commit, are not fetched again.
+`run/state/piece_download.py` decides; this file writes into the memory. It outlives the sessions
+of the server: pieces that are here, and missed no commit, are not fetched again.
 
 Units:   seconds; version v = state after v commits.
 Errors:  those of the memory; what cannot follow then is fetched again.
@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-from p2pswarm.allreduce.base import Compute, Sums
-from p2pswarm.compute.base import StateMemory, Update, part_sizes
-from p2pswarm.errors import BadMessage
-from p2pswarm.flow.deferred_cancel import to_its_end
-from p2pswarm.flow.signal import Signal
-from p2pswarm.state.base import Aside
-from p2pswarm.state.piece_actions import DownloadLimits, Placement
-from p2pswarm.state.piece_download import PieceDownload
+from p2pswarm.base.deferred_cancel import to_its_end
+from p2pswarm.base.errors import BadMessage
+from p2pswarm.base.signal import Signal
+from p2pswarm.models.compute.base import StateMemory, Update, part_sizes
+from p2pswarm.run.averaging.base import Compute, Sums
+from p2pswarm.run.state.base import Aside
+from p2pswarm.run.state.piece_actions import DownloadLimits, Placement
+from p2pswarm.run.state.piece_download import PieceDownload
 from p2pswarm.tensors.codecs.base import Tensor
 
 

@@ -12,10 +12,10 @@ Errors:  LinkLost when the trainer does not read.
 from collections import deque
 from enum import Enum
 
-from p2pswarm.errors import LinkLost
-from p2pswarm.swarm.messages.membership import load_every_s
-from p2pswarm.swarm.messages.trainers import ALIVE_S, SILENCE_S
-from p2pswarm.wire.message import Message
+from p2pswarm.base.errors import LinkLost
+from p2pswarm.net.wire.message import Message
+from p2pswarm.run.messages.membership import load_every_s
+from p2pswarm.run.messages.trainers import ALIVE_S, SILENCE_S
 
 NOTES_MAX = 100_000  # a trainer that has not read so many does not train any more
 LOOK_EVERY_S = 1.0  # how often it looks whether it hears the trainer; the load of a small run

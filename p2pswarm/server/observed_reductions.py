@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from p2pswarm.allreduce.base import AveragedGradient
-from p2pswarm.allreduce.stage_averaging import StageAveraging
-from p2pswarm.errors import NotServing
+from p2pswarm.base.errors import NotServing
+from p2pswarm.run.averaging.base import AveragedGradient
+from p2pswarm.run.averaging.stage_averaging import StageAveraging
+from p2pswarm.run.messages.step import Reduce
 from p2pswarm.server.observing import ObserverPatience
 from p2pswarm.server.replica import Replica
-from p2pswarm.swarm.messages.step import Reduce
 
 
 class ObservedReductions:

@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from p2pswarm.errors import NotServing, SwarmError
-from p2pswarm.flow.signal import Signal
+from p2pswarm.base.errors import NotServing, SwarmError
+from p2pswarm.base.signal import Signal
 from p2pswarm.server.work_plan import OVER
 
 

@@ -10,16 +10,16 @@ Errors:  none.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from p2pswarm.errors import DialFailed, Refused
+from p2pswarm.base.errors import DialFailed, Refused
 from p2pswarm.models.base import Bundle
+from p2pswarm.run.messages.membership import MemberRecord
+from p2pswarm.run.messages.microbatch import Handed, Push
+from p2pswarm.run.messages.types import Work
 from p2pswarm.server.work_item import WorkItem
-from p2pswarm.swarm.messages.membership import MemberRecord
-from p2pswarm.swarm.messages.microbatch import Handed, Push
-from p2pswarm.swarm.messages.types import Work
 from p2pswarm.tensors.codecs.base import Unencodable
 from p2pswarm.tensors.codecs.edge_state import EdgeKey, EdgeStates, EdgeTransfer
+from p2pswarm.tensors.codecs.meta import TensorMeta, travels_alone
 from p2pswarm.tensors.codecs.registry import EncodedTensor, TensorToEncode, keeps_state
-from p2pswarm.tensors.meta import TensorMeta, travels_alone
 
 Metas = tuple[TensorMeta, ...]
 

@@ -12,13 +12,13 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from p2pswarm.allreduce.base import Compute
-from p2pswarm.compute.base import part_sizes
-from p2pswarm.errors import NotSaved
+from p2pswarm.base.errors import NotSaved
+from p2pswarm.models.compute.base import part_sizes
+from p2pswarm.run.averaging.base import Compute
+from p2pswarm.run.state.partial_file import PartialFile
 from p2pswarm.server.loading import Loading
 from p2pswarm.server.replica import Replica
 from p2pswarm.server.session import ServerContext
-from p2pswarm.state.partial_file import PartialFile
 
 
 class PieceKeeping:

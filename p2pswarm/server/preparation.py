@@ -14,25 +14,25 @@ Source:  docs/rebalancing.md, "Fetching beforehand".
 import asyncio
 import logging
 
-from p2pswarm.allreduce.averaging import AveragingSettings
-from p2pswarm.allreduce.base import AveragedGradient
-from p2pswarm.allreduce.stage_averaging import StageAveraging
-from p2pswarm.compute.base import Engine
-from p2pswarm.errors import NotServing, SwarmError
-from p2pswarm.flow.deferred_cancel import to_its_end
+from p2pswarm.base.deferred_cancel import to_its_end
+from p2pswarm.base.errors import NotServing, SwarmError
+from p2pswarm.models.compute.base import Engine
+from p2pswarm.net.rpc.base import Stream
 from p2pswarm.plan.arrangement import beside_bytes
-from p2pswarm.rpc.base import Stream
+from p2pswarm.run.averaging.averaging import AveragingSettings
+from p2pswarm.run.averaging.base import AveragedGradient
+from p2pswarm.run.averaging.stage_averaging import StageAveraging
+from p2pswarm.run.messages.averaging import Shard
+from p2pswarm.run.messages.membership import CannotPrepare, PrepareStage
+from p2pswarm.run.messages.step import Commit, Committed, Reduce, Reduced
+from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.server.fetching import fetch_weights, make_replica
 from p2pswarm.server.observed_reductions import ObservedReductions
 from p2pswarm.server.open_orders import OpenOrders
 from p2pswarm.server.replica import Replica
 from p2pswarm.server.session import MemberSession
 from p2pswarm.server.weights_lost import WeightsLost
-from p2pswarm.swarm.messages.averaging import Shard
-from p2pswarm.swarm.messages.membership import CannotPrepare, PrepareStage
-from p2pswarm.swarm.messages.step import Commit, Committed, Reduce, Reduced
-from p2pswarm.swarm.messages.types import REASON_CHARS
-from p2pswarm.trainer.prepared_moves import REST_S
+from p2pswarm.trainer.balance.prepared_moves import REST_S
 
 log = logging.getLogger(__name__)
 

@@ -15,13 +15,17 @@ Errors:  those of `commit_log`; WeightsLost for a commit that is not applied, or
 import asyncio
 import contextlib
 
-from p2pswarm.allreduce.base import AveragedGradient, Compute, Sums
-from p2pswarm.allreduce.round import RoundId
-from p2pswarm.allreduce.stage_averaging import StageAveraging
-from p2pswarm.compute.base import Engine, Update
-from p2pswarm.errors import BadMessage, SwarmError
-from p2pswarm.flow.deferred_cancel import to_its_end
-from p2pswarm.flow.signal import Signal
+from p2pswarm.base.deferred_cancel import to_its_end
+from p2pswarm.base.errors import BadMessage, SwarmError
+from p2pswarm.base.signal import Signal
+from p2pswarm.models.compute.base import Engine, Update
+from p2pswarm.run.averaging.base import AveragedGradient, Compute, Sums
+from p2pswarm.run.averaging.round import RoundId
+from p2pswarm.run.averaging.stage_averaging import StageAveraging
+from p2pswarm.run.messages.step import Commit, Reduce, Reduced, TiedReduced
+from p2pswarm.run.state.base import Aside, at_once
+from p2pswarm.run.state.snapshot import Snapshot
+from p2pswarm.run.state.version_reader import WINDOW_BYTES, VersionReader
 from p2pswarm.server.commit_log import (
     ClosedSum,
     CommitDecision,
@@ -33,10 +37,6 @@ from p2pswarm.server.commit_log import (
 from p2pswarm.server.loading import Loading, pieces_of
 from p2pswarm.server.version_digest import VersionDigest
 from p2pswarm.server.weights_lost import WeightsLost, lost_by
-from p2pswarm.state.base import Aside, at_once
-from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.state.version_reader import WINDOW_BYTES, VersionReader
-from p2pswarm.swarm.messages.step import Commit, Reduce, Reduced, TiedReduced
 from p2pswarm.tensors.state_tree import piece_hash, root_of
 
 LATE_REDUCTION_S = 30.0  # a commit is answered by then; the trainer waits twice as long

@@ -8,6 +8,7 @@ Errors:  NotSaved for an order that is not carried out; BadCheckpoint for a chec
 import dataclasses
 from collections.abc import Awaitable, Callable
 
+from p2pswarm.base.errors import NotSaved, OtherCheckpoint
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.finding import Checkpoint, open_checkpoint
 from p2pswarm.checkpoint.manifest import SavedStage
@@ -15,15 +16,14 @@ from p2pswarm.checkpoint.names import CheckpointId, parse_folder
 from p2pswarm.checkpoint.stage_writing import StageToSave
 from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.checkpoint.targets import open_store
-from p2pswarm.compute.parameter_names import layout_of
-from p2pswarm.config import RunConfig
-from p2pswarm.errors import NotSaved, OtherCheckpoint
+from p2pswarm.models.compute.parameter_names import layout_of
 from p2pswarm.models.partition import stage_blocks
+from p2pswarm.run.manifest import RunOrigin
+from p2pswarm.run.messages.checkpoint import LoadState, SaveState, Saving
+from p2pswarm.run.messages.types import REASON_CHARS
+from p2pswarm.run.state.version_reader import CHANGE_WAIT_S, HeldVersion
 from p2pswarm.server.session import ServerContext
-from p2pswarm.state.version_reader import CHANGE_WAIT_S, HeldVersion
-from p2pswarm.swarm.manifest import RunOrigin
-from p2pswarm.swarm.messages.checkpoint import LoadState, SaveState, Saving
-from p2pswarm.swarm.messages.types import REASON_CHARS
+from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.flat_layout import FlatLayout
 
 PROGRESS_EVERY_S = 1.0  # people watch it

@@ -18,16 +18,16 @@ Source:  docs/training.md.
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 
-from p2pswarm.compute.base import BackwardSpec, CountPermit, Key
-from p2pswarm.errors import BadMessage, Busy, NotServing, Refused
-from p2pswarm.flow.estimates import Ema
+from p2pswarm.base.errors import BadMessage, Busy, NotServing, Refused
+from p2pswarm.base.estimates import Ema
+from p2pswarm.models.compute.base import BackwardSpec, CountPermit, Key
+from p2pswarm.run.messages.microbatch import CHECK_BASE, Push
+from p2pswarm.run.messages.step import Commit, Fence, Reduce
+from p2pswarm.run.messages.types import Work
 from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.server.expected import ExpectedTensors
 from p2pswarm.server.kept_boundaries import KeptAnswer, KeptBoundaries
 from p2pswarm.server.work_item import Dropped, HeldInput, Period, WorkItem
-from p2pswarm.swarm.messages.microbatch import CHECK_BASE, Push
-from p2pswarm.swarm.messages.step import Commit, Fence, Reduce
-from p2pswarm.swarm.messages.types import Work
 
 QUEUE_MAX = 32  # forward passes queued or on their way here: 8 senders' windows of 4
 HELD_MAX = 512  # inputs that wait for their gradient

@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from p2pswarm.errors import Late
-from p2pswarm.flow.signal import Signal
-from p2pswarm.ids import Contact
+from p2pswarm.base.errors import Late
+from p2pswarm.base.ids import Contact
+from p2pswarm.base.signal import Signal
 from p2pswarm.server.leadership import Leadership
 from p2pswarm.server.lifecycle import Lifecycle
 from p2pswarm.server.session import ServerContext

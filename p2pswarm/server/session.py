@@ -7,27 +7,27 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from p2pswarm.allreduce.base import Compute
-from p2pswarm.chain.base import ChainStore
-from p2pswarm.chain.chain_log import Restored
-from p2pswarm.compute.base import Engine
-from p2pswarm.config import RunConfig
-from p2pswarm.flow.signal import Signal
-from p2pswarm.ids import Contact
+from p2pswarm.base.ids import Contact
+from p2pswarm.base.signal import Signal
+from p2pswarm.models.compute.base import Engine
+from p2pswarm.net.rpc.base import Rpc
+from p2pswarm.net.wire.message import Message
 from p2pswarm.plan.capacity import CapacityMeter
-from p2pswarm.rpc.base import Rpc
+from p2pswarm.run.averaging.base import Compute
+from p2pswarm.run.chain.base import ChainStore
+from p2pswarm.run.chain.chain_log import Restored
+from p2pswarm.run.manifest import RunOrigin
+from p2pswarm.run.member_cards import NO_CARDS, MemberCards
+from p2pswarm.run.messages.path_counts import PathCounts
+from p2pswarm.run.router import Router
+from p2pswarm.run.state.base import Aside, at_once
+from p2pswarm.run.state.partial_file import PartialFolder
+from p2pswarm.run.state.version_reader import WINDOW_BYTES
+from p2pswarm.run.view import MemberView
 from p2pswarm.server.kept_boundaries import KEPT_BYTES
 from p2pswarm.server.scheduler import Scheduler
-from p2pswarm.state.base import Aside, at_once
-from p2pswarm.state.partial_file import PartialFolder
-from p2pswarm.state.version_reader import WINDOW_BYTES
-from p2pswarm.swarm.manifest import RunOrigin
-from p2pswarm.swarm.member_cards import NO_CARDS, MemberCards
-from p2pswarm.swarm.messages.path_counts import PathCounts
-from p2pswarm.swarm.router import Router
-from p2pswarm.swarm.view import MemberView
+from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.transfer import TensorTransfer
-from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
 

@@ -8,14 +8,30 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from p2pswarm.allreduce.averaging import AveragingSettings
-from p2pswarm.allreduce.base import AveragedGradient
-from p2pswarm.allreduce.stage_averaging import StageAveraging
-from p2pswarm.errors import BadMessage, NotServing, SwarmError
-from p2pswarm.flow.signal import Signal
-from p2pswarm.ids import Contact
+from p2pswarm.base.errors import BadMessage, NotServing, SwarmError
+from p2pswarm.base.ids import Contact
+from p2pswarm.base.signal import Signal
+from p2pswarm.net.rpc.base import Stream
+from p2pswarm.net.wire.message import Message
 from p2pswarm.plan.capacity import CapacityMeter
-from p2pswarm.rpc.base import Stream
+from p2pswarm.run.averaging.averaging import AveragingSettings
+from p2pswarm.run.averaging.base import AveragedGradient
+from p2pswarm.run.averaging.stage_averaging import StageAveraging
+from p2pswarm.run.messages.membership import (
+    LOSSES_MAX,
+    Assigned,
+    CannotPrepare,
+    HeldSum,
+    Join,
+    Load,
+    PrepareStage,
+    Ready,
+)
+from p2pswarm.run.messages.road import Apart
+from p2pswarm.run.messages.step import Reduce
+from p2pswarm.run.messages.trainers import Alive
+from p2pswarm.run.view import MemberView, contact
+from p2pswarm.run.watched_rpc import WatchedRpc
 from p2pswarm.server.checkpointing import Checkpointing
 from p2pswarm.server.commit_log import ClosedSum, HeldWeights
 from p2pswarm.server.expected import expected_tensors
@@ -31,22 +47,6 @@ from p2pswarm.server.replica import Replica
 from p2pswarm.server.scheduler import Scheduler, bitmap_of
 from p2pswarm.server.session import MemberSession, ServerContext
 from p2pswarm.server.worker import Worker
-from p2pswarm.swarm.messages.membership import (
-    LOSSES_MAX,
-    Assigned,
-    CannotPrepare,
-    HeldSum,
-    Join,
-    Load,
-    PrepareStage,
-    Ready,
-)
-from p2pswarm.swarm.messages.road import Apart
-from p2pswarm.swarm.messages.step import Reduce
-from p2pswarm.swarm.messages.trainers import Alive
-from p2pswarm.swarm.view import MemberView, contact
-from p2pswarm.swarm.watched_rpc import WatchedRpc
-from p2pswarm.wire.message import Message
 
 
 @dataclass(slots=True)

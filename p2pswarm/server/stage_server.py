@@ -14,13 +14,31 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from p2pswarm.allreduce.delivery import AveragingRoadLost
-from p2pswarm.errors import Busy, LinkLost, NotServing, Refused, RunEnded, SwarmError, Unusable
-from p2pswarm.flow.deferred_cancel import obey_cancellation
-from p2pswarm.flow.exception_group import cause_of
-from p2pswarm.flow.signal import Signal
-from p2pswarm.ids import Contact
-from p2pswarm.rpc.base import Stream
+from p2pswarm.base.deferred_cancel import obey_cancellation
+from p2pswarm.base.errors import Busy, LinkLost, NotServing, Refused, RunEnded, SwarmError, Unusable
+from p2pswarm.base.exception_group import cause_of
+from p2pswarm.base.ids import Contact
+from p2pswarm.base.signal import Signal
+from p2pswarm.net.rpc.base import Stream
+from p2pswarm.net.wire.message import Message
+from p2pswarm.run.averaging.delivery import AveragingRoadLost
+from p2pswarm.run.member_cards import learn_all
+from p2pswarm.run.messages.averaging import Shard
+from p2pswarm.run.messages.membership import Assigned, Leaving, PrepareStage, View, WillLeave
+from p2pswarm.run.messages.microbatch import Push
+from p2pswarm.run.messages.state import FetchPieces
+from p2pswarm.run.messages.step import (
+    CannotAverage,
+    Commit,
+    Committed,
+    Fence,
+    Reduce,
+)
+from p2pswarm.run.messages.trainers import Alive
+from p2pswarm.run.messages.types import REASON_CHARS
+from p2pswarm.run.roads import AVERAGING_SILENT_S, AVERAGING_WAIT_S
+from p2pswarm.run.state.donor import Donor
+from p2pswarm.run.watched_rpc import WatchedRpc
 from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.server.fetching import fetch_weights, make_replica
 from p2pswarm.server.leadership import Leadership
@@ -32,24 +50,6 @@ from p2pswarm.server.server_state import ServerState
 from p2pswarm.server.session import ServerContext
 from p2pswarm.server.session_parts import SessionParts, join_of, session_parts
 from p2pswarm.server.weights_lost import WeightsLost
-from p2pswarm.state.donor import Donor
-from p2pswarm.swarm.member_cards import learn_all
-from p2pswarm.swarm.messages.averaging import Shard
-from p2pswarm.swarm.messages.membership import Assigned, Leaving, PrepareStage, View, WillLeave
-from p2pswarm.swarm.messages.microbatch import Push
-from p2pswarm.swarm.messages.state import FetchPieces
-from p2pswarm.swarm.messages.step import (
-    CannotAverage,
-    Commit,
-    Committed,
-    Fence,
-    Reduce,
-)
-from p2pswarm.swarm.messages.trainers import Alive
-from p2pswarm.swarm.messages.types import REASON_CHARS
-from p2pswarm.swarm.roads import AVERAGING_SILENT_S, AVERAGING_WAIT_S
-from p2pswarm.swarm.watched_rpc import WatchedRpc
-from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
 NOTHING = PrepareStage(None)

@@ -11,8 +11,8 @@ Errors:  none; a list that a peer makes too long loses the ones that were found 
 
 from collections.abc import Sequence
 
-from p2pswarm.ids import Contact
-from p2pswarm.swarm.messages.types import TRAINERS_MAX
+from p2pswarm.base.ids import Contact
+from p2pswarm.run.messages.types import TRAINERS_MAX
 
 REACHED_S = 15.0  # then the link to one that is dead has ended
 NEVER_S = float("-inf")

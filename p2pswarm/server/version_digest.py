@@ -11,10 +11,10 @@ import asyncio
 import contextlib
 import math
 
-from p2pswarm.allreduce.base import Compute
-from p2pswarm.compute.base import Weights
-from p2pswarm.errors import SwarmError
-from p2pswarm.flow.signal import Signal
+from p2pswarm.base.errors import SwarmError
+from p2pswarm.base.signal import Signal
+from p2pswarm.models.compute.base import Weights
+from p2pswarm.run.averaging.base import Compute
 from p2pswarm.server.commit_log import CommitLog
 from p2pswarm.server.weights_lost import WeightsLost, lost_by
 from p2pswarm.tensors.state_tree import root_of

@@ -3,7 +3,7 @@
 Errors:  those that it is for.
 """
 
-from p2pswarm.errors import NotServing, SwarmError, Unusable
+from p2pswarm.base.errors import NotServing, SwarmError, Unusable
 
 
 class WeightsLost(NotServing):

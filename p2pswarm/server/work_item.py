@@ -7,9 +7,9 @@ Errors:  none.
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from p2pswarm.compute.base import Key
-from p2pswarm.swarm.messages.microbatch import Push
-from p2pswarm.swarm.messages.types import Work
+from p2pswarm.models.compute.base import Key
+from p2pswarm.run.messages.microbatch import Push
+from p2pswarm.run.messages.types import Work
 
 
 class Exit(Enum):

@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from p2pswarm.compute.base import BackwardSpec, LossResult, NotFiniteHere, Stage
-from p2pswarm.compute.sketch import Sketcher
-from p2pswarm.errors import Busy, NotComputed, NotServing, Refused, SwarmError
-from p2pswarm.ids import PeerId
+from p2pswarm.base.errors import Busy, NotComputed, NotServing, Refused, SwarmError
+from p2pswarm.base.ids import PeerId
 from p2pswarm.models.base import Bundle
+from p2pswarm.models.compute.base import BackwardSpec, LossResult, NotFiniteHere, Stage
+from p2pswarm.models.compute.sketch import Sketcher
+from p2pswarm.run.messages.membership import Load, MemberRecord
+from p2pswarm.run.messages.microbatch import Counted, Evaluated, Push, Sketch, Undelivered
+from p2pswarm.run.messages.types import REASON_CHARS, Obstacle, Work
 from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.server.expected import WorkInputs
 from p2pswarm.server.kept_boundaries import KeptBoundaries
 from p2pswarm.server.scheduler import Scheduler
 from p2pswarm.server.work_item import Exit, Period, WorkItem
-from p2pswarm.swarm.messages.membership import Load, MemberRecord
-from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Push, Sketch, Undelivered
-from p2pswarm.swarm.messages.types import REASON_CHARS, Obstacle, Work
 
 OVER = "this server's incarnation is over"
 UNKNOWN_RETRY_S = 0.05  # our view lags behind the sender's by so much at most

@@ -13,12 +13,17 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from p2pswarm.compute.base import Key
-from p2pswarm.compute.sketch import Sketcher
-from p2pswarm.compute.torch_errors import computing
-from p2pswarm.errors import NotComputed, NotServing, SwarmError, Unusable
+from p2pswarm.base.errors import NotComputed, NotServing, SwarmError, Unusable
 from p2pswarm.models.base import Bundle
-from p2pswarm.rpc.base import Stream
+from p2pswarm.models.compute.base import Key
+from p2pswarm.models.compute.sketch import Sketcher
+from p2pswarm.models.compute.torch_errors import computing
+from p2pswarm.net.rpc.base import Stream
+from p2pswarm.run.messages.capacity import Capacity
+from p2pswarm.run.messages.membership import Load
+from p2pswarm.run.messages.microbatch import Push, Receipt, Sketch
+from p2pswarm.run.messages.step import Fence, Fenced
+from p2pswarm.run.messages.types import Work
 from p2pswarm.server.expected import WorkInputs
 from p2pswarm.server.forwarder import Forwarder
 from p2pswarm.server.gradient_returns import GradientReturns
@@ -39,12 +44,7 @@ from p2pswarm.server.work_plan import (
     refuse_stranger,
     sketch_of,
 )
-from p2pswarm.swarm.messages.capacity import Capacity
-from p2pswarm.swarm.messages.membership import Load
-from p2pswarm.swarm.messages.microbatch import Push, Receipt, Sketch
-from p2pswarm.swarm.messages.step import Fence, Fenced
-from p2pswarm.swarm.messages.types import Work
-from p2pswarm.tensors.meta import bytes_of
+from p2pswarm.tensors.codecs.meta import bytes_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """BulkTurns: one chunk after another leaves on a simulated link, the most urgent transfer's first.
 
-So it is on a real one (`transport/bulk/send_queue.py`): a gradient goes before a newcomer's state,
+So it is on a real one (`net/bulk/send_queue.py`): a gradient goes before a newcomer's state,
 and of two pieces of state the first is whole before the second begins.
 
 Units:   none.

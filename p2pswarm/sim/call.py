@@ -9,13 +9,13 @@ Three cases of the real network are simulated:
 * The first call to a peer makes a link if `dial_rtts` is not 0; the link is kept.
 
 Units:   virtual seconds, bytes.
-Errors:  as `rpc/base.py`; the waiter gets them.
+Errors:  as `net/rpc/base.py`; the waiter gets them.
 """
 
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
-from p2pswarm.errors import (
+from p2pswarm.base.errors import (
     BadHandshake,
     BadMessage,
     DialFailed,
@@ -25,10 +25,10 @@ from p2pswarm.errors import (
     Refused,
     SwarmError,
 )
-from p2pswarm.ids import Contact
-from p2pswarm.rpc.base import StreamHandler, UnaryHandler
-from p2pswarm.rpc.concurrency_limit import HandlerLimits
-from p2pswarm.rpc.framing import (
+from p2pswarm.base.ids import Contact
+from p2pswarm.net.rpc.base import StreamHandler, UnaryHandler
+from p2pswarm.net.rpc.concurrency_limit import HandlerLimits
+from p2pswarm.net.rpc.framing import (
     OPENING_BYTES,
     Kind,
     error_for_caller,
@@ -38,11 +38,11 @@ from p2pswarm.rpc.framing import (
     reset_error,
     status_of,
 )
-from p2pswarm.rpc.handler_pool import HandlerPool, HandlerRequest
+from p2pswarm.net.rpc.handler_pool import HandlerPool, HandlerRequest
+from p2pswarm.net.wire.message import Message, decode, encode
 from p2pswarm.sim.link import SimLink
 from p2pswarm.sim.process import Population, SimProcess
 from p2pswarm.sim.world import Host
-from p2pswarm.wire.message import Message, decode, encode
 
 M = TypeVar("M", bound=Message)
 

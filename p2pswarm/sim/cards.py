@@ -11,11 +11,10 @@ Source:  docs/addresses.md.
 from collections.abc import Iterable
 from functools import lru_cache
 
-from p2pswarm.crypto.identity import SIGNATURE_BYTES
-from p2pswarm.dht.messages import PeerList
-from p2pswarm.errors import BadMessage
-from p2pswarm.ids import Contact, PeerId
-from p2pswarm.transport.card import (
+from p2pswarm.base.errors import BadMessage
+from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.discovery.dht.messages import PeerList
+from p2pswarm.net.cards.card import (
     Card,
     CardBody,
     CardFlags,
@@ -23,7 +22,8 @@ from p2pswarm.transport.card import (
     can_be_said,
     direct_address,
 )
-from p2pswarm.wire.message import decode, encode
+from p2pswarm.net.crypto.identity import SIGNATURE_BYTES
+from p2pswarm.net.wire.message import decode, encode
 
 CARDS_READ = 16_384  # more than a large simulation has peers
 NO_SIGNATURE = bytes(SIGNATURE_BYTES)

@@ -8,7 +8,7 @@ links. They are zeros; a processor that is wrong gives ones, and so does whoever
 these.
 
 Units:   virtual seconds, bytes.
-Shapes:  as `compute/base.py`; sum_N has N = microbatches of a step.
+Shapes:  as `models/compute/base.py`; sum_N has N = microbatches of a step.
 Errors:  NotServing when nothing is kept for a key, AssertionError when a microbatch was not counted
          exactly once: the protocol has a bug then.
 """
@@ -22,19 +22,19 @@ from typing import TypeVar
 
 import numpy as np
 
-from p2pswarm.allreduce.base import Sums
-from p2pswarm.allreduce.plan import Span
-from p2pswarm.compute.base import BackwardSpec, Engine, Key, LossResult, Update
-from p2pswarm.compute.torch_sums import TorchSums
-from p2pswarm.config import RunConfig
+from p2pswarm.base.errors import NotServing
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.tokens import Tokens
-from p2pswarm.errors import NotServing
 from p2pswarm.models.base import Bundle
+from p2pswarm.models.compute.base import BackwardSpec, Engine, Key, LossResult, Update
+from p2pswarm.models.compute.torch_sums import TorchSums
+from p2pswarm.run.averaging.base import Sums
+from p2pswarm.run.averaging.plan import Span
+from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.state import CountingState
-from p2pswarm.tensors.bundle import BundleKey, BundleSpec
 from p2pswarm.tensors.codecs.base import TORCH, Tensor
-from p2pswarm.tensors.meta import Dtype, TensorLayout
+from p2pswarm.tensors.codecs.bundle import BundleKey, BundleSpec
+from p2pswarm.tensors.codecs.meta import Dtype, TensorLayout
 
 T = TypeVar("T")
 

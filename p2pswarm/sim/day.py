@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from p2pswarm.config import RunConfig
+from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.compute import BACKWARD_SHARE, Cost
 from p2pswarm.sim.day_record import DayRecord, StepSample
 from p2pswarm.sim.devices import SimDevice
@@ -24,7 +24,8 @@ from p2pswarm.sim.swarm import Machine, SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig
 from p2pswarm.sim.traces import Stay
 from p2pswarm.sim.world import Place, WorldConfig
-from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.reports import actions as act
 
 LEAVE_SHARE = 0.9  # of the notice, for a server to leave in; the rest is for its process to end
 STEPS_MAX = 10**6  # more than a day has time for
@@ -178,7 +179,7 @@ class SimDay:
         else:
             self._swarm.kill(gone, silent=silent)
 
-    def _heard(self, report: act.Report) -> None:
+    def _heard(self, report: Report) -> None:
         record, now_s = self._record, self._now_s()
         match report:
             case act.StepDone(microbatches=microbatches):

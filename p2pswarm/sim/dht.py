@@ -11,12 +11,12 @@ import asyncio
 import random
 from dataclasses import dataclass, field
 
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.dht.bucket import Neighbour
-from p2pswarm.dht.config import DhtConfig
-from p2pswarm.dht.node import Dht
-from p2pswarm.dht.routing_table import neighbour
-from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.discovery.dht.bucket import Neighbour
+from p2pswarm.discovery.dht.config import DhtConfig
+from p2pswarm.discovery.dht.node import Dht
+from p2pswarm.discovery.dht.routing_table import neighbour
+from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.sim.full_tables import fill_tables
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.world import WorldConfig

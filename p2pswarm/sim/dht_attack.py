@@ -21,9 +21,10 @@ from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from p2pswarm.dht.bucket import Neighbour
-from p2pswarm.dht.config import DhtConfig
-from p2pswarm.dht.messages import (
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.discovery.dht.bucket import Neighbour
+from p2pswarm.discovery.dht.config import DhtConfig
+from p2pswarm.discovery.dht.messages import (
     Find,
     Found,
     Get,
@@ -37,10 +38,9 @@ from p2pswarm.dht.messages import (
     Store,
     Stored,
 )
-from p2pswarm.dht.node import Dht
-from p2pswarm.dht.record_store import Verdict
-from p2pswarm.dht.routing_table import ID_BITS, neighbour
-from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.discovery.dht.node import Dht
+from p2pswarm.discovery.dht.record_store import Verdict
+from p2pswarm.discovery.dht.routing_table import ID_BITS, neighbour
 from p2pswarm.sim.cards import unsigned_list
 from p2pswarm.sim.dht import DhtWorld, DhtWorldConfig
 from p2pswarm.sim.full_tables import fill_tables

@@ -11,16 +11,16 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.gossip.directories import Directories, Surroundings
-from p2pswarm.gossip.messages import RUN_ID_BYTES, RunStanding
-from p2pswarm.gossip.record import Activity, FigureKey, RecordReader, RunRole, figures
-from p2pswarm.gossip.run_directory import RunDirectory
-from p2pswarm.ids import Address, Contact
+from p2pswarm.base.ids import Address, Contact
+from p2pswarm.discovery.gossip.directories import Directories, Surroundings
+from p2pswarm.discovery.gossip.messages import RUN_ID_BYTES, RunStanding
+from p2pswarm.discovery.gossip.record import Activity, FigureKey, RecordReader, RunRole, figures
+from p2pswarm.discovery.gossip.run_directory import RunDirectory
+from p2pswarm.net.cards.card import Card
+from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.sim.dht import EPOCH_S
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.transport.card import Card
 
 STAGES = 8
 RECORDS_READ = 1 << 16  # of all members, kept for as long as they are passed on

@@ -17,7 +17,7 @@ from p2pswarm.sim.clock import SimClock
 from p2pswarm.sim.suspension import WORLD, Suspension
 from p2pswarm.sim.world import Host, World
 
-DEAD_AFTER_S = 15.0  # silence that ends a link, as in transport/config.py
+DEAD_AFTER_S = 15.0  # silence that ends a link, as in net/config.py
 
 
 class LinkEnd(Protocol):

@@ -4,7 +4,7 @@
 `sim/pipes.py`.
 
 Units:   virtual seconds, bytes.
-Errors:  as `net/base.py`.
+Errors:  as `net/os/base.py`.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ import contextlib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
-from p2pswarm.errors import DialFailed, NobodyThere, SwarmError, Unusable
-from p2pswarm.ids import Address, PeerId
-from p2pswarm.net.address_groups import address_groups
-from p2pswarm.net.base import BulkMachine, BulkPipe, ControlMachine
+from p2pswarm.base.errors import DialFailed, NobodyThere, SwarmError, Unusable
+from p2pswarm.base.ids import Address, PeerId
+from p2pswarm.net.os.address_groups import address_groups
+from p2pswarm.net.os.base import BulkMachine, BulkPipe, ControlMachine
 from p2pswarm.sim.pipes import SimBulkPipe, SimControlPipe
 from p2pswarm.sim.tcp import Socket
 from p2pswarm.sim.world import Host, World, WorldConfig

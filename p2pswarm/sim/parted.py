@@ -8,7 +8,7 @@ Units:   none.
 
 from collections.abc import Sequence
 
-from p2pswarm.dht.node import Dht
+from p2pswarm.discovery.dht.node import Dht
 
 CLOSEST = 8  # as many as hold a record
 

@@ -3,17 +3,17 @@
 Bulk pipes run on the loop where real ones have threads.
 
 Units:   virtual seconds, bytes.
-Errors:  the machine gets them when the pipe ends, as `net/base.py` says.
+Errors:  the machine gets them when the pipe ends, as `net/os/base.py` says.
 """
 
 from collections import deque
 from collections.abc import Callable
 
-from p2pswarm.errors import LinkLost, SwarmError
-from p2pswarm.net.base import CROWDED_BYTES, BulkMachine, ControlMachine
+from p2pswarm.base.errors import LinkLost, SwarmError
+from p2pswarm.net.os.base import CROWDED_BYTES, BulkMachine, ControlMachine
 from p2pswarm.sim.tcp import Socket
 
-KERNEL_BYTES = 256 * 1024  # unsent bytes that a kernel takes, as NOTSENT_LOWAT in net/sockets.py
+KERNEL_BYTES = 256 * 1024  # unsent bytes that a kernel takes, as NOTSENT_LOWAT in net/os/sockets.py
 
 
 class SimControlPipe:

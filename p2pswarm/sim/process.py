@@ -12,13 +12,13 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.net.endpoint.link_table import Reach
 from p2pswarm.sim.cards import UnsignedCards
 from p2pswarm.sim.clock import SimClock
 from p2pswarm.sim.link import DEAD_AFTER_S, SimLink
 from p2pswarm.sim.suspension import WORLD, Suspension
 from p2pswarm.sim.world import Host, Place, World, WorldConfig
-from p2pswarm.transport.link_table import Reach
 
 
 class SimProcess:

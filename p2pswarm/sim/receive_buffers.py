@@ -6,7 +6,7 @@ Errors:  none; `arrived` returns False for bytes that break the protocol.
 
 from collections.abc import Callable
 
-from p2pswarm.ids import PeerId
+from p2pswarm.base.ids import PeerId
 
 
 class SimReceiveBuffers:

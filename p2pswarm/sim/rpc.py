@@ -4,27 +4,27 @@
 that wait. 10,000 nodes can look each other up in seconds.
 
 Units:   virtual seconds, bytes.
-Errors:  as `rpc/base.py`.
+Errors:  as `net/rpc/base.py`.
 """
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from p2pswarm.errors import BadHandshake, DialFailed, NotServing
-from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.rpc.concurrency_limit import HandlerLimits
-from p2pswarm.rpc.framing import Kind, error_for_caller, pack_opening
-from p2pswarm.rpc.handler_pool import HandlerRequest
-from p2pswarm.rpc.stream import RpcStream, held, within
+from p2pswarm.base.errors import BadHandshake, DialFailed, NotServing
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.net.rpc.concurrency_limit import HandlerLimits
+from p2pswarm.net.rpc.framing import Kind, error_for_caller, pack_opening
+from p2pswarm.net.rpc.handler_pool import HandlerRequest
+from p2pswarm.net.rpc.stream import RpcStream, held, within
+from p2pswarm.net.wire.message import Message, decode, encode
 from p2pswarm.sim.call import SimCall, SimPeer
 from p2pswarm.sim.process import Population
 from p2pswarm.sim.receive_buffers import SimReceiveBuffers
 from p2pswarm.sim.stream import SimStreamTransport, connect_streams
 from p2pswarm.sim.world import Host, Place, WorldConfig
-from p2pswarm.wire.message import Message, decode, encode
 
-DIAL_S = 5.0  # until a dial without an answer fails, as in transport/config.py
+DIAL_S = 5.0  # until a dial without an answer fails, as in net/config.py
 
 
 class SimRpc(SimPeer):

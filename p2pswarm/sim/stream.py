@@ -4,14 +4,14 @@ Frames are encoded as in a real stream, in order and within the credit. Bulk byt
 links, and are copied into their buffer.
 
 Units:   virtual seconds, bytes.
-Errors:  as `rpc/base.py`.
+Errors:  as `net/rpc/base.py`.
 """
 
 import asyncio
 
-from p2pswarm.errors import LinkLost
-from p2pswarm.ids import PeerId
-from p2pswarm.rpc.base import Arrival
+from p2pswarm.base.errors import LinkLost
+from p2pswarm.base.ids import PeerId
+from p2pswarm.net.rpc.base import Arrival
 from p2pswarm.sim.process import SimProcess
 from p2pswarm.sim.receive_buffers import SimReceiveBuffers
 from p2pswarm.sim.stream_end import SimStreamEnd

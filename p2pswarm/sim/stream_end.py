@@ -1,23 +1,23 @@
 """One end of a simulated stream: order, credit, and how it learns that the other end is gone.
 
 Units:   virtual seconds, bytes.
-Errors:  the stream gets LinkLost and resets, as `rpc/base.py` says.
+Errors:  the stream gets LinkLost and resets, as `net/rpc/base.py` says.
 """
 
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from p2pswarm.errors import LinkLost, SwarmError
-from p2pswarm.ids import PeerId
-from p2pswarm.rpc.framing import reset_error
+from p2pswarm.base.errors import LinkLost, SwarmError
+from p2pswarm.base.ids import PeerId
+from p2pswarm.net.rpc.framing import reset_error
 from p2pswarm.sim.bulk_turns import BulkTurns
 from p2pswarm.sim.link import SimLink
 from p2pswarm.sim.process import SimProcess
 from p2pswarm.sim.receive_buffers import SimReceiveBuffers
 from p2pswarm.sim.suspension import WORLD
 
-WINDOW_BYTES = 256 * 1024  # unread messages of one stream, as in transport/mux.py
+WINDOW_BYTES = 256 * 1024  # unread messages of one stream, as in net/link/mux.py
 FRAME_COST_BYTES = 64  # what a frame costs besides its data: header, tag, Python objects
 
 

@@ -18,14 +18,16 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from p2pswarm.chain.memory_file import MemoryChain
-from p2pswarm.chain.record import MEMORY_BYTES
-from p2pswarm.errors import SwarmError
-from p2pswarm.ids import PeerId
+from p2pswarm.base.errors import SwarmError
+from p2pswarm.base.ids import PeerId
+from p2pswarm.run.chain.memory_file import MemoryChain
+from p2pswarm.run.chain.record import MEMORY_BYTES
+from p2pswarm.run.messages.trainers import WhoLeads
+from p2pswarm.run.router import Router
 from p2pswarm.server.seeker import Seeker
 from p2pswarm.server.session import ServerContext
 from p2pswarm.server.stage_server import StageServer
-from p2pswarm.settings import run_id, run_to_json
+from p2pswarm.settings.parser import run_id, run_to_json
 from p2pswarm.sim.compute import BACKWARD_SHARE, Processor, sim_engine
 from p2pswarm.sim.devices import DriftingProcessor, SimDevice, SpeedDrift
 from p2pswarm.sim.fault_injection import FaultInjection
@@ -41,11 +43,10 @@ from p2pswarm.sim.swarm_run import (
 from p2pswarm.sim.swarm_trainers import SwarmTrainers, TrainerMachine
 from p2pswarm.sim.votes import ChainDisk, may_lose_disk
 from p2pswarm.sim.world import Place
-from p2pswarm.swarm.messages.trainers import WhoLeads
-from p2pswarm.swarm.router import Router
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
-from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.reports import actions as act
 
 T = TypeVar("T")
 
@@ -99,13 +100,13 @@ class SimSwarm:
         """`counted` is told the peer, the stage and the number of each microbatch it counts."""
         self.config = config
         self.world = SimWorld(config.seed, config.world)
-        self.reports: list[act.Report] = []
+        self.reports: list[Report] = []
         self.machines: list[Machine] = []
         """All servers that ever came, in the order in which they came."""
         self.faults = FaultInjection(config.faults, self, self.world)
         self.trainers: SwarmTrainers
         """All trainers; there from `play` on."""
-        self.heard: Callable[[act.Report], None] = lambda _report: None
+        self.heard: Callable[[Report], None] = lambda _report: None
         """Called with each report of a trainer that leads."""
         self.open = asyncio.Event()
         """Set once the trainers are there: servers may join."""
@@ -321,7 +322,7 @@ class SimSwarm:
         filled.add((stage, number))
         self._told_of(peer, stage, number)
 
-    def _trainer_says(self, machine: TrainerMachine, report: act.Report) -> None:
+    def _trainer_says(self, machine: TrainerMachine, report: Report) -> None:
         if not machine.rpc.running:
             return  # a process that was ended has nobody to tell
         if isinstance(report, act.RunBegun) and not self._begun_s:

@@ -8,13 +8,14 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
 from p2pswarm.server.kept_boundaries import KEPT_BYTES
+from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.devices import SimDevice
 from p2pswarm.sim.faults import FaultPlan
 from p2pswarm.sim.world import Place, WorldConfig
-from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.reports import actions as act
 
 
 def small_run(**changes: object) -> RunConfig:
@@ -153,7 +154,7 @@ class RunRecord:
     """Everything recorded of a run."""
 
     ended: act.RunFinished
-    reports: Sequence[act.Report]
+    reports: Sequence[Report]
     machines: Sequence[MachineRecord]
     begun_s: float
     ended_s: float

@@ -9,22 +9,23 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from p2pswarm.chain.chain import Genesis
-from p2pswarm.chain.memory_file import MemoryChain
-from p2pswarm.chain.record import MEMORY_BYTES, VoterId
-from p2pswarm.config import RunConfig
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.ids import Contact
+from p2pswarm.base.ids import Contact
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.run.chain.chain import Genesis
+from p2pswarm.run.chain.memory_file import MemoryChain
+from p2pswarm.run.chain.record import MEMORY_BYTES, VoterId
+from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.compute import numbered_corpus
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.votes import ChainDisk
 from p2pswarm.sim.world import Place
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.chain_place import ChainPlace
-from p2pswarm.trainer.context import TrainerContext
-from p2pswarm.trainer.trainer import Trainer
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.coordinator_io.chain_place import ChainPlace
+from p2pswarm.trainer.coordinator_io.context import TrainerContext
+from p2pswarm.trainer.leadership.trainer import Trainer
+from p2pswarm.trainer.reports import actions as act
 
 KEY_BYTES = 16
 
@@ -63,7 +64,7 @@ class SwarmTrainers:
         world: SimWorld,
         seed: int,
         place: Callable[[int, random.Random], Place],
-        heard: Callable[[TrainerMachine, act.Report], None],
+        heard: Callable[[TrainerMachine, Report], None],
         tasks: asyncio.TaskGroup,
     ) -> None:
         """`run`: its id and settings. `place`: of the trainer that comes n-th."""

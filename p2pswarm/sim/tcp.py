@@ -10,13 +10,13 @@ Errors:  the reader gets LinkLost when either side ends.
 from collections import deque
 from typing import Protocol
 
-from p2pswarm.errors import LinkLost, SwarmError
-from p2pswarm.ids import Address
+from p2pswarm.base.errors import LinkLost, SwarmError
+from p2pswarm.base.ids import Address
 from p2pswarm.sim.clock import SimClock
 from p2pswarm.sim.loop import CLOCK_STEP_S
 from p2pswarm.sim.world import Host, World
 
-USER_TIMEOUT_S = 20.0  # data unacknowledged for so long ends it, as in net/sockets.py
+USER_TIMEOUT_S = 20.0  # data unacknowledged for so long ends it, as in net/os/sockets.py
 RETRY_S = 1.0  # between two tries on a path that is cut
 
 

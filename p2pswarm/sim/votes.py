@@ -6,9 +6,9 @@ Errors:  none.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from p2pswarm.chain.chain import Genesis
-from p2pswarm.chain.memory_file import MemoryChain
-from p2pswarm.chain.record import VoterId
+from p2pswarm.run.chain.chain import Genesis
+from p2pswarm.run.chain.memory_file import MemoryChain
+from p2pswarm.run.chain.record import VoterId
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from p2pswarm.ids import Address, PeerId
+from p2pswarm.base.ids import Address, PeerId
 from p2pswarm.plan.shipped import RegionNetwork
 
 SQUARE_MEDIAN = 0.512  # median distance of two random points of a unit square

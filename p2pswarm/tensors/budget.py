@@ -17,8 +17,8 @@ Source:  Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
          switches" (1998).
 """
 
-from p2pswarm.errors import Busy, TooLarge
-from p2pswarm.ids import PeerId
+from p2pswarm.base.errors import Busy, TooLarge
+from p2pswarm.base.ids import PeerId
 
 PEER_BYTES = 256 << 20
 PROCESS_BYTES = 1 << 30

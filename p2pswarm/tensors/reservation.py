@@ -7,11 +7,12 @@ Errors:  Busy or TooLarge if there is no memory; BadMessage for an impossible an
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from p2pswarm.errors import BadMessage
-from p2pswarm.ids import PeerId
-from p2pswarm.rpc.base import Arrival
+from p2pswarm.base.errors import BadMessage
+from p2pswarm.base.ids import PeerId
+from p2pswarm.net.rpc.base import Arrival
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.codecs.base import FLOATS, Decoder, Tensor
+from p2pswarm.tensors.codecs.meta import TENSORS_MAX, Grant, TensorMeta, travels_alone
 from p2pswarm.tensors.codecs.registry import (
     AdmittedTensor,
     EncodedTensor,
@@ -20,7 +21,6 @@ from p2pswarm.tensors.codecs.registry import (
     named,
 )
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
-from p2pswarm.tensors.meta import TENSORS_MAX, Grant, TensorMeta, travels_alone
 
 THREAD_BYTES = 256 * 1024  # int8 encodes this much in the 0.1 ms that a change of thread takes
 

@@ -12,8 +12,8 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from p2pswarm.errors import Unusable
-from p2pswarm.outfile import check_target, write_target
+from p2pswarm.base.errors import Unusable
+from p2pswarm.base.outfile import check_target, write_target
 from p2pswarm.sim.faults import KINDS, FaultKind, kinds_named
 
 from .chaos_run import Outcome, measure

@@ -6,18 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
-from p2pswarm.chain.record import CommitRecord, term_of
-from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig
-from p2pswarm.ids import PeerId
+from p2pswarm.base.ids import PeerId
+from p2pswarm.run.chain.record import CommitRecord, term_of
+from p2pswarm.run.view import Incarnation
+from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import DEADLY, Fault, FaultKind, FaultOptions, FaultPlan, draw_plan
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimRpc
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
-from p2pswarm.swarm.view import Incarnation
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.suspensions import SumKept
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.members.suspensions import SumKept
+from p2pswarm.trainer.reports import actions as act
 
 from .invariants import Contributions, Digests, Records, Stalls
 
@@ -182,7 +183,7 @@ class WatchedSwarm:
             self._incarnations[peer] = Incarnation(peer.raw, number)
         return self._incarnations.get(peer)
 
-    def _heard(self, report: act.Report) -> None:
+    def _heard(self, report: Report) -> None:
         now_s = asyncio.get_running_loop().time()
         match report:
             case act.RunBegun() | act.StepDone():

@@ -7,8 +7,8 @@ Errors:  none; a breach is a text.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from p2pswarm.chain.record import QUARANTINED, CommitRecord, term_of
-from p2pswarm.swarm.view import Incarnation
+from p2pswarm.run.chain.record import QUARANTINED, CommitRecord, term_of
+from p2pswarm.run.view import Incarnation
 
 
 class Contributions:

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from chain.harness import chain_of, commit, genesis, unsigned
 from chaos.invariants import Contributions, Digests, Records, Stalls
+from run.chain.harness import chain_of, commit, genesis, unsigned
 
-from p2pswarm.chain.chain import ChainHead
-from p2pswarm.chain.record import CommitRecord, Contributor, StageCommit, first_number
-from p2pswarm.swarm.view import Incarnation
+from p2pswarm.run.chain.chain import ChainHead
+from p2pswarm.run.chain.record import CommitRecord, Contributor, StageCommit, first_number
+from p2pswarm.run.view import Incarnation
 
 A, B = Incarnation(b"a" * 32, 1), Incarnation(b"b" * 32, 2)
 AGAIN = Incarnation(b"a" * 32, 3)

@@ -17,10 +17,10 @@ from p2pswarm.checkpoint.stage_file import kinds
 from p2pswarm.checkpoint.stage_writing import StageToSave, chain_file, write_manifest
 from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.checkpoint.store import CheckpointStore
-from p2pswarm.config import ModelConfig, OptimizerConfig, RunConfig
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.settings import run_id, run_to_json
-from p2pswarm.swarm.schedule import learning_rate
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.run.schedule import learning_rate
+from p2pswarm.settings.config import ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.settings.parser import run_id, run_to_json
 from p2pswarm.tensors.flat_layout import FlatLayout, flat_layout
 
 RUN = RunConfig(

@@ -10,11 +10,22 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from p2pswarm.base.ids import PeerId
 from p2pswarm.checkpoint.finding import folders
 from p2pswarm.checkpoint.targets import open_store
-from p2pswarm.compute.reference import ReferenceTrainer
-from p2pswarm.compute.torch_weights import torch_engine
-from p2pswarm.config import (
+from p2pswarm.data.corpus import Corpus
+from p2pswarm.models.compute.reference import ReferenceTrainer
+from p2pswarm.models.compute.torch_weights import torch_engine
+from p2pswarm.models.partition import stage_blocks
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.node.run.first_states import proof_of
+from p2pswarm.node.run.resuming import resumed_from
+from p2pswarm.run.manifest import RunIdentity
+from p2pswarm.run.router import Router
+from p2pswarm.run.schedule import learning_rate
+from p2pswarm.server.session import SavingLimits, ServerContext
+from p2pswarm.server.stage_server import StageServer
+from p2pswarm.settings.config import (
     BatchConfig,
     CheckpointConfig,
     CodecConfig,
@@ -22,26 +33,15 @@ from p2pswarm.config import (
     OptimizerConfig,
     RunConfig,
 )
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.data.corpus import Corpus
-from p2pswarm.ids import PeerId
-from p2pswarm.models.partition import stage_blocks
-from p2pswarm.roles.first_states import proof_of
-from p2pswarm.roles.resuming import resumed_from
-from p2pswarm.server.session import SavingLimits, ServerContext
-from p2pswarm.server.stage_server import StageServer
 from p2pswarm.sim.loop import run as run_simulated
 from p2pswarm.sim.rpc import SimRpc, SimWorld
-from p2pswarm.swarm.manifest import RunIdentity
-from p2pswarm.swarm.router import Router
-from p2pswarm.swarm.schedule import learning_rate
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.chain_place import founding_place
-from p2pswarm.trainer.context import TrainerContext
-from p2pswarm.trainer.saving_plan import SavingPlan
-from p2pswarm.trainer.trainer import Trainer
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.coordinator_io.chain_place import founding_place
+from p2pswarm.trainer.coordinator_io.context import TrainerContext
+from p2pswarm.trainer.coordinator_io.saving_plan import SavingPlan
+from p2pswarm.trainer.leadership.trainer import Trainer
 
 CONFIG = RunConfig(
     name="saved",
@@ -83,8 +83,8 @@ class SavedRun:
     every_steps: int = 2
     resume: bool = False
     nonce: bytes = bytes(16)
-    reports: list[act.Report] = field(default_factory=list)
-    on_report: Callable[[act.Report], None] = lambda _: None
+    reports: list[Report] = field(default_factory=list)
+    on_report: Callable[[Report], None] = lambda _: None
     said: list[str] = field(default_factory=list)
     running: dict[int, asyncio.Task] = field(default_factory=dict)
     engines: dict[int, object] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class SavedRun:
             )
         )
 
-    def _reported(self, report: act.Report) -> None:
+    def _reported(self, report: Report) -> None:
         self.reports.append(report)
         self.on_report(report)
 

@@ -6,13 +6,13 @@ import pytest
 from checkpoint.harness import CUT, OTHER_WRITER, RUN_ID, WRITER, save_stages
 from checkpoint.test_manifest import stages
 
+from p2pswarm.base.errors import BadMessage, NotSaved
 from p2pswarm.checkpoint.assembly import joined, report_of, saved_by
 from p2pswarm.checkpoint.digests import PIECES_MAX, FileDigest
 from p2pswarm.checkpoint.folder import LocalFolder
 from p2pswarm.checkpoint.names import stage_file_name
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.errors import BadMessage, NotSaved
-from p2pswarm.wire.message import decode, encode
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.wire.message import decode, encode
 
 PEER = Identity.generate(b"server").peer_id
 

@@ -6,11 +6,11 @@ import pytest
 from checkpoint.harness import CORPUS, RUN, RUN_ID, TRAINER, checkpoint_id, manifest_of
 from checkpoint.test_manifest import stages
 
+from p2pswarm.base.errors import OtherCheckpoint
 from p2pswarm.checkpoint.compatibility import Wanted, check
 from p2pswarm.checkpoint.manifest import SignedManifest
-from p2pswarm.config import CodecConfig
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.errors import OtherCheckpoint
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.settings.config import CodecConfig
 
 SIGNED = SignedManifest(manifest_of(stages()), TRAINER.peer_id)
 

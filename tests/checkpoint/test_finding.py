@@ -19,13 +19,13 @@ from checkpoint.harness import (
     to_save,
 )
 
+from p2pswarm.base.errors import BadCheckpoint, Unusable
 from p2pswarm.checkpoint.assembly import joined
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.finding import check_bytes, folders, newest_good, open_checkpoint
 from p2pswarm.checkpoint.folder import LocalFolder
 from p2pswarm.checkpoint.manifest import sign
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.errors import BadCheckpoint, Unusable
+from p2pswarm.net.crypto.identity import Identity
 
 OURS = Wanted(run=RUN_ID)
 

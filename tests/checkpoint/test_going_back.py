@@ -8,12 +8,12 @@ import pytest
 import torch
 from checkpoint.saved_run import CONFIG, plain_weights, saved_run, steps_saved, virtual
 
-from p2pswarm.chain.chain_log import HEADER_BYTES, LogReader, log_entry
-from p2pswarm.chain.record import RecordKind
-from p2pswarm.commands.run import main
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.checkpoint_reports import CheckpointSaved
-from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy, WentBack
+from p2pswarm.command_line import main
+from p2pswarm.run.chain.chain_log import HEADER_BYTES, LogReader, log_entry
+from p2pswarm.run.chain.record import RecordKind
+from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.checkpoint_reports import CheckpointSaved
+from p2pswarm.trainer.reports.rewind_reports import CannotGoBack, NewestCopy, WentBack
 
 REWIND = replace(CONFIG, steps=9, on_stage_lost="rewind", rewind_after_s=20.0)
 

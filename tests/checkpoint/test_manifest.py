@@ -7,12 +7,12 @@ from checkpoint.harness import CUT, HEAD, RUN, TRAINER, WRITER, checkpoint_id, m
 from hypothesis import given
 from hypothesis import strategies as st
 
+from p2pswarm.base.errors import BadCheckpoint, OtherCheckpoint
 from p2pswarm.checkpoint.digests import FileDigest
 from p2pswarm.checkpoint.manifest import FORMAT, TAG, SavedStage, read, sign
 from p2pswarm.checkpoint.names import stage_file_name
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.errors import BadCheckpoint, OtherCheckpoint
-from p2pswarm.settings import RUN_VERSION, run_to_json
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.settings.parser import RUN_VERSION, run_to_json
 
 
 def stages(cut=CUT) -> list[SavedStage]:

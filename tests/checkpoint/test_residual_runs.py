@@ -7,10 +7,11 @@ import torch
 from checkpoint.saved_run import CONFIG, SavedRun, corpus, saved_run, virtual
 from models.residual import FAMILY, Whole
 
-from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.models.blocks import block_count
-from p2pswarm.swarm.schedule import learning_rate
-from p2pswarm.trainer import actions as act
+from p2pswarm.models.compute.flat_parameters import FlatParameters
+from p2pswarm.run.schedule import learning_rate
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.reports import actions as act
 
 RUN = replace(
     CONFIG,
@@ -73,7 +74,7 @@ def train(target, stage: int) -> SavedRun:
     async def story():
         async with saved_run(target, RUN) as run:
 
-            def die(report: act.Report) -> None:
+            def die(report: Report) -> None:
                 if isinstance(report, act.StepDone) and report.step == 2:
                     lost = run.server_of(stage)
                     run.kill(lost)

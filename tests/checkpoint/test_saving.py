@@ -24,6 +24,7 @@ from checkpoint.harness import (
     to_save,
 )
 
+from p2pswarm.base.errors import NotSaved
 from p2pswarm.checkpoint.assembly import joined
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.finding import newest_good
@@ -35,7 +36,6 @@ from p2pswarm.checkpoint.stage_file import (
     header_of,
 )
 from p2pswarm.checkpoint.stage_writing import StageFileWriter, write_manifest
-from p2pswarm.errors import NotSaved
 
 STATE = state_of(to_save(0).layout, seed=7)
 DIGEST = digest_of(STATE, to_save(0).layout)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import deserialize, safe_open
 
+from p2pswarm.base.errors import BadCheckpoint
 from p2pswarm.checkpoint.stage_file import (
     StageFileDecoder,
     StageFileEncoder,
@@ -19,7 +20,6 @@ from p2pswarm.checkpoint.stage_file import (
     layout_in,
     tensors_in,
 )
-from p2pswarm.errors import BadCheckpoint
 from p2pswarm.tensors.flat_layout import flat_layout
 
 ALL = layout(range(4))

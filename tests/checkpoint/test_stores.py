@@ -7,10 +7,10 @@ import fsspec
 import pytest
 from checkpoint.harness import WRITER, FailingFile, full_after, names_in
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.checkpoint.folder import LocalFolder, give_name
 from p2pswarm.checkpoint.fsspec_store import BLOCK_BYTES, FsspecStore
 from p2pswarm.checkpoint.targets import open_store
-from p2pswarm.errors import Unusable
 
 NUMBERS = itertools.count()
 

@@ -8,12 +8,13 @@ import torch
 from checkpoint.saved_run import CONFIG, SavedRun, corpus, saved_run, steps_saved, virtual
 
 from p2pswarm.checkpoint.verification import verify
-from p2pswarm.compute.parameter_names import named_parameters
-from p2pswarm.compute.reference import ReferenceTrainer
-from p2pswarm.config import RunConfig
-from p2pswarm.roles.chain_proof import check_records
-from p2pswarm.swarm.schedule import learning_rate
-from p2pswarm.trainer import actions as act
+from p2pswarm.models.compute.parameter_names import named_parameters
+from p2pswarm.models.compute.reference import ReferenceTrainer
+from p2pswarm.node.run.chain_proof import check_records
+from p2pswarm.run.schedule import learning_rate
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.reports import actions as act
 
 CLIPPED = replace(CONFIG.optimizer, clip_norm=0.05)  # below every norm, so that each step is scaled
 TIED = replace(
@@ -59,7 +60,7 @@ def train(target: Path, config: RunConfig, servers, deaths=None, **values) -> Sa
     async def story():
         async with saved_run(target, config, **values) as run:
 
-            def die(report: act.Report) -> None:
+            def die(report: Report) -> None:
                 if isinstance(report, act.StepDone) and report.step in (deaths or {}):
                     lost = run.server_of(deaths[report.step])
                     run.kill(lost)
@@ -104,7 +105,7 @@ def test_a_fault_in_the_memory_of_one_end_ends_the_run_with_the_remedy(tmp_path)
     async def story():
         async with saved_run(tmp_path, TIED) as run:
 
-            def damage(report: act.Report) -> None:
+            def damage(report: Report) -> None:
                 if isinstance(report, act.StepDone) and report.step == 2:
                     flat = run.engines[run.server_of(2)].weights._flat
                     flat.exp_avg_N[flat.tied.start + 5] += 1.0

@@ -16,7 +16,7 @@ from checkpoint.harness import (
 )
 
 from p2pswarm.checkpoint.folder import LocalFolder
-from p2pswarm.commands.run import main
+from p2pswarm.command_line import main
 
 
 def make(folder, step=7, **options) -> None:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from p2pswarm.commands.demo import DemoCommand
-from p2pswarm.commands.doctor import DoctorCommand
+from p2pswarm.base.errors import Unusable
+from p2pswarm.base.version import VERSION
+from p2pswarm.command_line import parse
+from p2pswarm.commands.demo.flags import DemoCommand
+from p2pswarm.commands.demo.options import UNEVEN_REPLICAS, UNEVEN_STEPS, Options
+from p2pswarm.commands.doctor.flags import DoctorCommand
 from p2pswarm.commands.node import EXAMPLES, CheckCommand, ExampleCommand, NodeCommand
-from p2pswarm.commands.run import parse
-from p2pswarm.config import ROLES, NodeConfig
-from p2pswarm.demo.options import UNEVEN_REPLICAS, UNEVEN_STEPS, Options
-from p2pswarm.errors import Unusable
-from p2pswarm.settings import load
-from p2pswarm.version import VERSION
+from p2pswarm.settings.config import ROLES, NodeConfig
+from p2pswarm.settings.parser import load
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def test_the_version_is_the_packages(capsys, request):
     project = tomllib.loads((request.config.rootpath / "pyproject.toml").read_text())
     assert capsys.readouterr().out == f"p2pswarm {VERSION}\n"
     assert project["tool"]["setuptools"]["dynamic"]["version"] == {
-        "attr": "p2pswarm.version.VERSION"
+        "attr": "p2pswarm.base.version.VERSION"
     }
 
 

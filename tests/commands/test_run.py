@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2pswarm.commands.run import main
+from p2pswarm.command_line import main
 
 
 def test_an_example_is_printed(capsys):

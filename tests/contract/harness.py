@@ -15,20 +15,20 @@ from typing import Annotated, Any, Protocol
 
 import pytest
 
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.ids import Address, PeerId
-from p2pswarm.net.base import Net
-from p2pswarm.net.sockets import SocketNet
-from p2pswarm.rpc.base import Rpc, Stream
-from p2pswarm.rpc.concurrency_limit import HandlerLimits
-from p2pswarm.rpc.link_rpc import LinkRpc
+from p2pswarm.base.ids import Address, PeerId
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.os.base import Net
+from p2pswarm.net.os.sockets import SocketNet
+from p2pswarm.net.rpc.base import Rpc, Stream
+from p2pswarm.net.rpc.concurrency_limit import HandlerLimits
+from p2pswarm.net.rpc.link_rpc import LinkRpc
+from p2pswarm.net.wire.message import Message, Size, message
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.net import SimInternet
 from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.endpoint import Endpoint
-from p2pswarm.wire.message import Message, Size, message
 
 SEED = int(os.environ.get("P2PSWARM_SEED", "1"))
 

@@ -16,7 +16,7 @@ from contract.harness import (
     pair,
 )
 
-from p2pswarm.errors import (
+from p2pswarm.base.errors import (
     BadMessage,
     Busy,
     Late,
@@ -28,9 +28,9 @@ from p2pswarm.errors import (
     SwarmError,
     TooLarge,
 )
-from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.rpc.concurrency_limit import HandlerLimits
-from p2pswarm.transport.link_table import Reach
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.net.endpoint.link_table import Reach
+from p2pswarm.net.rpc.concurrency_limit import HandlerLimits
 
 
 @contract

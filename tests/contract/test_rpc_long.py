@@ -7,10 +7,10 @@ from typing import Annotated
 import pytest
 from contract.harness import LONG_S, SOON_S, Ask, Bed, Block, Reply, contract, double, pair
 
-from p2pswarm.errors import NotServing, Refused
-from p2pswarm.ids import PeerId
-from p2pswarm.rpc.base import Stream
-from p2pswarm.wire.message import LONG_BYTES_MAX, Message, Size, message
+from p2pswarm.base.errors import NotServing, Refused
+from p2pswarm.base.ids import PeerId
+from p2pswarm.net.rpc.base import Stream
+from p2pswarm.net.wire.message import LONG_BYTES_MAX, Message, Size, message
 
 FULL = LONG_BYTES_MAX - 16
 

@@ -15,7 +15,7 @@ from contract.harness import (
     pair,
 )
 
-from p2pswarm.errors import (
+from p2pswarm.base.errors import (
     BadHandshake,
     DialFailed,
     Late,
@@ -23,8 +23,8 @@ from p2pswarm.errors import (
     PathError,
     TooLarge,
 )
-from p2pswarm.ids import Contact
-from p2pswarm.rpc.base import Priority, Stream
+from p2pswarm.base.ids import Contact
+from p2pswarm.net.rpc.base import Priority, Stream
 
 # bulk
 

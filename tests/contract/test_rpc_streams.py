@@ -17,13 +17,13 @@ from contract.harness import (
     pair,
 )
 
-from p2pswarm.errors import (
+from p2pswarm.base.errors import (
     Busy,
     Late,
     NoRoute,
     Refused,
 )
-from p2pswarm.rpc.base import Stream
+from p2pswarm.net.rpc.base import Stream
 
 
 @contract

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from p2pswarm.allreduce.plan import Span
-from p2pswarm.compute.base import BackwardSpec, CountPermit, Engine, Update
-from p2pswarm.compute.emulated_stage import emulated_engine
-from p2pswarm.compute.torch_weights import torch_engine
-from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
-from p2pswarm.errors import NotServing
+from p2pswarm.base.errors import NotServing
+from p2pswarm.models.compute.base import BackwardSpec, CountPermit, Engine, Update
+from p2pswarm.models.compute.emulated_stage import emulated_engine
+from p2pswarm.models.compute.torch_weights import torch_engine
+from p2pswarm.run.averaging.plan import Span
+from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
 from p2pswarm.sim.compute import Cost, Processor, sim_engine
 from p2pswarm.tensors.codecs.base import DTYPES, TORCH
 

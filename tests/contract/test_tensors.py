@@ -7,13 +7,13 @@ import pytest
 import torch
 from contract.harness import LONG_S, Bed, contract
 
-from p2pswarm.errors import BadMessage, Busy, LinkLost, TooLarge
-from p2pswarm.rpc.base import Priority, Rpc, Stream
+from p2pswarm.base.errors import BadMessage, Busy, LinkLost, TooLarge
+from p2pswarm.net.rpc.base import Priority, Rpc, Stream
+from p2pswarm.net.wire.message import Message, Size, message
 from p2pswarm.tensors.budget import Budget
+from p2pswarm.tensors.codecs.meta import Grant, TensorMeta
 from p2pswarm.tensors.codecs.registry import CODECS, EncodedTensor
-from p2pswarm.tensors.meta import Grant, TensorMeta
 from p2pswarm.tensors.transfer import TensorTransfer
-from p2pswarm.wire.message import Message, Size, message
 
 
 @message(9101)

@@ -7,8 +7,8 @@ from data.harness import TEXTS, assert_each_comes_once, texts_from
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.arrow_files import ArrowFiles
-from p2pswarm.errors import Unusable
 
 arrow, ipc = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.ipc")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.text_files import _files, is_held_out, load_corpus
-from p2pswarm.errors import Unusable
 
 SHAPE = 4, 16
 

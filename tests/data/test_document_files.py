@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data import prepared_text
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.document_files import load_documents
 from p2pswarm.data.prepared_text import is_held_out_document
 from p2pswarm.data.sources import row_files
-from p2pswarm.errors import Unusable
-from p2pswarm.train_config import TrainConfig
+from p2pswarm.settings.train_config import TrainConfig
 
 SHARE = 0.3
 DOCUMENTS = [f"<{number}>" * 20 for number in range(40)]

@@ -2,8 +2,8 @@
 
 import pytest
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.fixed_files import FixedFiles
-from p2pswarm.errors import Unusable
 
 FEW = {"block_bytes": 64, "blocks_max": 8}
 

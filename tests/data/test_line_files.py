@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.line_files import LineFiles
-from p2pswarm.errors import Unusable
 
 
 def lines_of(folder, *files):

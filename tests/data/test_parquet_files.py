@@ -8,9 +8,9 @@ from data.harness import TEXTS, assert_each_comes_once, texts_from
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data import parquet_files
 from p2pswarm.data.parquet_files import ParquetFiles
-from p2pswarm.errors import Unusable
 
 arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
 

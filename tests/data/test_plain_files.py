@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data import plain_files
 from p2pswarm.data.fixed_files import FixedFiles
 from p2pswarm.data.plain_files import FileSpan, PlainText, plain_sides
 from p2pswarm.data.text_files import files_of_text, load_corpus
-from p2pswarm.errors import Unusable
 
 
 def sides_of(path, share=0.3):

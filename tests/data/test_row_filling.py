@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.row_filling import Row, TextBatch, fill
 from p2pswarm.data.tokenizer import Tokenizer, train_tokenizer
-from p2pswarm.errors import Unusable
 
 
 @dataclass

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.rows import documents
-from p2pswarm.errors import Unusable
 
 TEXTS = ["one", "two äö", "", "four\nlines"]
 READ = [text.encode() for text in TEXTS if text]

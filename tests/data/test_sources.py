@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.sources import check_there, row_files, text_files
-from p2pswarm.errors import Unusable
 
 
 @pytest.fixture

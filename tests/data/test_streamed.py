@@ -10,6 +10,7 @@ from itertools import chain, pairwise
 import numpy as np
 import pytest
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.held_out_pass import held_out_passes
 from p2pswarm.data.mixture import mixed
 from p2pswarm.data.prepared_text import is_held_out_document
@@ -17,8 +18,7 @@ from p2pswarm.data.row_places import SHIPPED, PlaceLimits
 from p2pswarm.data.streamed import streamed
 from p2pswarm.data.text_files import is_held_out
 from p2pswarm.data.tokenizer import train_tokenizer
-from p2pswarm.errors import Unusable
-from p2pswarm.train_config import TrainConfig
+from p2pswarm.settings.train_config import TrainConfig
 
 SHAPE = 3, 40
 

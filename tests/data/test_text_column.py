@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.text_column import MissingTexts, TextColumn, arrow_errors, require_text
-from p2pswarm.errors import Unusable
 
 arrow = pytest.importorskip("pyarrow")
 TEXTS = ["one", "", "zwölf", None, "last"]

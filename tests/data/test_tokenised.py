@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.held_out_pass import held_out_passes
 from p2pswarm.data.prepared_text import is_held_out_document
 from p2pswarm.data.tokenised import load_tokenised, sources_of, texts_to_learn, tokenised
 from p2pswarm.data.tokenizer import Tokenizer, train_tokenizer
-from p2pswarm.errors import Unusable
-from p2pswarm.train_config import TrainConfig
+from p2pswarm.settings.train_config import TrainConfig
 
 SHARE = 0.3
 DOCUMENTS = [f"document {number} says: " + "some words " * (number % 7 + 1) for number in range(60)]

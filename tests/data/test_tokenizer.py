@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from local_hub import local_hub
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.tokenizer import (
     END,
     Tokenizer,
@@ -17,7 +18,6 @@ from p2pswarm.data.tokenizer import (
     tokenizer_of_run,
     train_tokenizer,
 )
-from p2pswarm.errors import Unusable
 
 TEXTS = [Path(__file__).read_bytes(), "né à Zürich".encode()]
 

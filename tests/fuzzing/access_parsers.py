@@ -4,15 +4,15 @@ import base64
 import contextlib
 from dataclasses import replace
 
-from access.harness import ANN, NOW_S, OWNER, RUN, bearer, gate, personal
 from fuzzing.base import parser
+from run.access.harness import ANN, NOW_S, OWNER, RUN, bearer, gate, personal
 
-from p2pswarm.access.access_list import LIST_TAG, Revocations, list_part, sign_list
-from p2pswarm.access.grant import GRANT_TAG, serial_of, signed_part
-from p2pswarm.access.invitation import PREFIX, _checksum, as_text, from_text
-from p2pswarm.access.messages import AccessList, ShowToken, Token
-from p2pswarm.errors import BadMessage, Unusable
-from p2pswarm.wire.message import decode, encode
+from p2pswarm.base.errors import BadMessage, Unusable
+from p2pswarm.net.wire.message import decode, encode
+from p2pswarm.run.access.access_list import LIST_TAG, Revocations, list_part, sign_list
+from p2pswarm.run.access.grant import GRANT_TAG, serial_of, signed_part
+from p2pswarm.run.access.invitation import PREFIX, _checksum, as_text, from_text
+from p2pswarm.run.access.messages import AccessList, ShowToken, Token
 
 
 @parser

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import p2pswarm
-from p2pswarm.wire import message as wire
-from p2pswarm.wire.message import Message, Range, Size, encode
+from p2pswarm.net.wire import message as wire
+from p2pswarm.net.wire.message import Message, Range, Size, encode
 
 
 def load_all_kinds() -> None:

@@ -8,31 +8,31 @@ a fuzzer never finds a key, and an enemy has one of its own.
 import contextlib
 from contextlib import nullcontext
 
-from dht.harness import ALICE
+from discovery.dht.harness import ALICE
 from fuzzing.base import parser, parts
-from transport.harness import KEYS, machine
+from net.link.harness import KEYS, machine
 
-from p2pswarm.crypto.handshake import Handshake, Hello, StaticKey
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.crypto.noise_xx import NoiseXX, Role
-from p2pswarm.crypto.records import OVERHEAD_BYTES, PREFIX_BYTES, Opener, Sealer
-from p2pswarm.crypto.suite import TAG_BYTES, Suite
-from p2pswarm.errors import PeerError
-from p2pswarm.ids import Address
-from p2pswarm.transport.bulk.channel import BulkChannel, BulkKeys, ChannelCallbacks
-from p2pswarm.transport.bulk.join import BulkJoin
-from p2pswarm.transport.bulk.receive_buffers import ReceiveBuffers
-from p2pswarm.transport.bulk.send_queue import SendQueue
-from p2pswarm.transport.bulk.upload_share import UploadShare
-from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.control_records import LABEL
-from p2pswarm.transport.events import StreamData, StreamOpened
-from p2pswarm.transport.frames import RECORD_BYTES_MAX
-from p2pswarm.transport.link import LinkMachine
-from p2pswarm.transport.mux import Mux
-from p2pswarm.transport.raw_handshake import AcceptedHandshake, DialledHandshake
-from p2pswarm.transport.session import introduced_card, read_introduction
-from p2pswarm.wire.frame_buffer import FrameBuffer
+from p2pswarm.base.errors import PeerError
+from p2pswarm.base.ids import Address
+from p2pswarm.net.bulk.channel import BulkChannel, BulkKeys, ChannelCallbacks
+from p2pswarm.net.bulk.receive_buffers import ReceiveBuffers
+from p2pswarm.net.bulk.send_queue import SendQueue
+from p2pswarm.net.bulk.upload_share import UploadShare
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.handshake import Handshake, Hello, StaticKey
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.crypto.noise_xx import NoiseXX, Role
+from p2pswarm.net.crypto.records import OVERHEAD_BYTES, PREFIX_BYTES, Opener, Sealer
+from p2pswarm.net.crypto.suite import TAG_BYTES, Suite
+from p2pswarm.net.endpoint.join import BulkJoin
+from p2pswarm.net.endpoint.raw_handshake import AcceptedHandshake, DialledHandshake
+from p2pswarm.net.link.control_records import LABEL
+from p2pswarm.net.link.events import StreamData, StreamOpened
+from p2pswarm.net.link.link import LinkMachine
+from p2pswarm.net.link.mux import Mux
+from p2pswarm.net.link.session import introduced_card, read_introduction
+from p2pswarm.net.wire.frame_buffer import FrameBuffer
+from p2pswarm.net.wire.frames import RECORD_BYTES_MAX
 
 ENEMY = Identity.generate(b"enemy")
 NETWORK = TransportConfig().network_id

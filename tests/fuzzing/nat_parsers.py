@@ -4,17 +4,17 @@ import contextlib
 import itertools
 from dataclasses import replace
 
+from discovery.gossip.harness import RUN as GOSSIP_RUN
+from discovery.gossip.harness import SERVING
+from discovery.gossip.harness import card as gossip_card
+from discovery.gossip.harness import member as gossip_member
+from discovery.gossip.harness import record as gossip_record
 from fuzzing.base import joined, parser, parts
-from gossip.harness import RUN as GOSSIP_RUN
-from gossip.harness import SERVING
-from gossip.harness import card as gossip_card
-from gossip.harness import member as gossip_member
-from gossip.harness import record as gossip_record
 
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.errors import BadHandshake, BadMessage, Busy, DialFailed, Refused
-from p2pswarm.gossip import record as records
-from p2pswarm.gossip.messages import (
+from p2pswarm.base.errors import BadHandshake, BadMessage, Busy, DialFailed, Refused
+from p2pswarm.base.ids import Address, Contact
+from p2pswarm.discovery.gossip import record as records
+from p2pswarm.discovery.gossip.messages import (
     AgedRecord,
     Compare,
     Compared,
@@ -22,17 +22,17 @@ from p2pswarm.gossip.messages import (
     RecordBody,
     SignedRecord,
 )
-from p2pswarm.ids import Address, Contact
-from p2pswarm.nat import nat_pmp, pcp, upnp
-from p2pswarm.nat.lease import CallRouter, Place
-from p2pswarm.nat.lease_search import LeaseSearch
-from p2pswarm.net import circuit
-from p2pswarm.net.address_scope import Scope
-from p2pswarm.net.circuit import CircuitRequest, CircuitStatus
-from p2pswarm.transport import card as cards
-from p2pswarm.transport.card import Card, CardBody, SignedCard
-from p2pswarm.transport.observation import SEAL_BYTES, answer, read_answer
-from p2pswarm.wire.message import MESSAGE_BYTES_MAX, decode, encode
+from p2pswarm.net.cards import card as cards
+from p2pswarm.net.cards.card import Card, CardBody, SignedCard
+from p2pswarm.net.cards.observation import SEAL_BYTES, answer, read_answer
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.os import circuit
+from p2pswarm.net.os.address_scope import Scope
+from p2pswarm.net.os.circuit import CircuitRequest, CircuitStatus
+from p2pswarm.net.wire.message import MESSAGE_BYTES_MAX, decode, encode
+from p2pswarm.reach.nat import nat_pmp, pcp, upnp
+from p2pswarm.reach.nat.lease import CallRouter, Place
+from p2pswarm.reach.nat.lease_search import LeaseSearch
 
 GATEWAY, OWN = "192.168.77.1", "192.168.77.5"
 ENEMY = Identity.generate(b"enemy")

@@ -4,23 +4,20 @@ import json
 from collections.abc import Callable
 
 import torch
-from chain.harness import RUN as CHAIN_RUN
-from chain.harness import genesis, unsigned
 from checkpoint.harness import RUN
 from checkpoint.test_manifest import DATA as CHECKPOINT
-from dht.harness import ALICE, KEY, record
+from discovery.dht.harness import ALICE, KEY, record
 from fuzzing.access_parsers import ACCESS_SEEDS
 from fuzzing.base import joined
 from fuzzing.examples import examples
 from fuzzing.link_parsers import HELLO, NETWORK
 from fuzzing.nat_parsers import NAT_SEEDS
+from run.chain.harness import RUN as CHAIN_RUN
+from run.chain.harness import genesis, unsigned
 
-from p2pswarm.chain.chain_log import log_entry, log_header
-from p2pswarm.chain.record import sign
-from p2pswarm.crypto.handshake import Handshake, StaticKey
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.crypto.noise_xx import Role
-from p2pswarm.dht.messages import (
+from p2pswarm.base.errors import Busy
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.discovery.dht.messages import (
     Find,
     Found,
     Get,
@@ -31,21 +28,24 @@ from p2pswarm.dht.messages import (
     Ping,
     Store,
 )
-from p2pswarm.errors import Busy
-from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.rpc.card_news import CardNews
-from p2pswarm.rpc.framing import Kind, pack_error, pack_good, pack_opening
-from p2pswarm.settings import run_to_json
-from p2pswarm.state.partial_state import slot_head
-from p2pswarm.swarm.manifest import RunIdentity, RunOrigin, sign_manifest
+from p2pswarm.net.cards.card import Card
+from p2pswarm.net.crypto.handshake import Handshake, StaticKey
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.crypto.noise_xx import Role
+from p2pswarm.net.endpoint.join import BulkJoin
+from p2pswarm.net.link.session import Introduction
+from p2pswarm.net.rpc.card_news import CardNews
+from p2pswarm.net.rpc.framing import Kind, pack_error, pack_good, pack_opening
+from p2pswarm.net.wire import frames
+from p2pswarm.net.wire.message import encode
+from p2pswarm.run.chain.chain_log import log_entry, log_header
+from p2pswarm.run.chain.record import sign
+from p2pswarm.run.manifest import RunIdentity, RunOrigin, sign_manifest
+from p2pswarm.run.state.partial_state import slot_head
+from p2pswarm.settings.parser import run_to_json
 from p2pswarm.tensors.codecs.base import DTYPES
 from p2pswarm.tensors.codecs.registry import CODECS
 from p2pswarm.tensors.codecs.registry import encode as encode_tensor
-from p2pswarm.transport import frames
-from p2pswarm.transport.bulk.join import BulkJoin
-from p2pswarm.transport.card import Card
-from p2pswarm.transport.session import Introduction
-from p2pswarm.wire.message import encode
 
 Seeds = list[bytes]
 BRIEF = record(seq=2, ttl_ms=100)

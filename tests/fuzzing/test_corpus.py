@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import p2pswarm
-from p2pswarm.wire import message as wire
+from p2pswarm.net.wire import message as wire
 
 MUTATIONS = 200  # a parser: 2 s for all of them; bench/fuzz.py does a million
 

@@ -11,28 +11,13 @@ import json
 import pkgutil
 import struct
 
-from chain.harness import RUN as CHAIN_RUN
-from chain.harness import genesis
-from dht.harness import ALICE, CONFIG, KEY, NOW_MS, a_table, anywhere, record
+from discovery.dht.harness import ALICE, CONFIG, KEY, NOW_MS, a_table, anywhere, record
 from fuzzing.base import parser, parts
+from run.chain.harness import RUN as CHAIN_RUN
+from run.chain.harness import genesis
 
-import p2pswarm.swarm.messages as run_messages
-from p2pswarm.chain.chain import Chain
-from p2pswarm.chain.chain_log import HEADER_BYTES, LogReader, read_header, restore
-from p2pswarm.chain.record import CommitRecord, authentic, digest, sign
-from p2pswarm.checkpoint import manifest as checkpoint_manifest
-from p2pswarm.checkpoint.stage_file import LENGTH_BYTES, header_length, layout_in, tensors_in
-from p2pswarm.crypto.handshake import Hello, StaticKey
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.crypto.suite import Suite
-from p2pswarm.dht.call_outcomes import CallRecorder
-from p2pswarm.dht.messages import Find, Get, Identify, PeerList, Ping, Record, Store, peers_in
-from p2pswarm.dht.negative_cache import NegativeCache
-from p2pswarm.dht.record_store import RecordStore
-from p2pswarm.dht.records import SignatureCache
-from p2pswarm.dht.responder import Responder
-from p2pswarm.dht.timeouts import TimeoutEstimator
-from p2pswarm.errors import (
+import p2pswarm.run.messages as run_messages
+from p2pswarm.base.errors import (
     BadCheckpoint,
     BadMessage,
     OtherCheckpoint,
@@ -40,24 +25,48 @@ from p2pswarm.errors import (
     TooLarge,
     Unusable,
 )
-from p2pswarm.ids import Address, PeerId
+from p2pswarm.base.ids import Address, PeerId
+from p2pswarm.checkpoint import manifest as checkpoint_manifest
+from p2pswarm.checkpoint.stage_file import LENGTH_BYTES, header_length, layout_in, tensors_in
+from p2pswarm.discovery.dht.call_outcomes import CallRecorder
+from p2pswarm.discovery.dht.messages import (
+    Find,
+    Get,
+    Identify,
+    PeerList,
+    Ping,
+    Record,
+    Store,
+    peers_in,
+)
+from p2pswarm.discovery.dht.negative_cache import NegativeCache
+from p2pswarm.discovery.dht.record_store import RecordStore
+from p2pswarm.discovery.dht.records import SignatureCache
+from p2pswarm.discovery.dht.responder import Responder
+from p2pswarm.discovery.dht.timeouts import TimeoutEstimator
 from p2pswarm.models.safetensors_header import header_bytes, joined, stored_tensors
-from p2pswarm.rpc import framing
-from p2pswarm.rpc.parts import Assembly
-from p2pswarm.settings import run_from_json
-from p2pswarm.state.partial_state import SLOT_HEAD_BYTES, slot_hash, slot_version
-from p2pswarm.swarm.manifest import MANIFEST_TAG, read_offer, signed_part
-from p2pswarm.swarm.messages.run import Manifest
+from p2pswarm.net.cards.card import decode_card
+from p2pswarm.net.cards.card_book import CardBook
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.handshake import Hello, StaticKey
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.crypto.suite import Suite
+from p2pswarm.net.rpc import framing
+from p2pswarm.net.rpc.parts import Assembly
+from p2pswarm.net.wire.message import decode, encode
+from p2pswarm.run.chain.chain import Chain
+from p2pswarm.run.chain.chain_log import HEADER_BYTES, LogReader, read_header, restore
+from p2pswarm.run.chain.record import CommitRecord, authentic, digest, sign
+from p2pswarm.run.manifest import MANIFEST_TAG, read_offer, signed_part
+from p2pswarm.run.messages.run import Manifest
+from p2pswarm.run.state.partial_state import SLOT_HEAD_BYTES, slot_hash, slot_version
+from p2pswarm.settings.parser import run_from_json
+from p2pswarm.tensors.codecs.meta import Dtype, TensorMeta, layout
 from p2pswarm.tensors.codecs.registry import BY_CODE, decoder
-from p2pswarm.tensors.meta import Dtype, TensorMeta, layout
-from p2pswarm.transport.card import decode_card
-from p2pswarm.transport.card_book import CardBook
-from p2pswarm.transport.config import TransportConfig
-from p2pswarm.wire.message import decode, encode
 
 for _module in pkgutil.iter_modules(run_messages.__path__):  # so that `decode` knows every code
     importlib.import_module(f"{run_messages.__name__}.{_module.name}")
-importlib.import_module("p2pswarm.chain.messages")
+importlib.import_module("p2pswarm.run.chain.messages")
 
 ENEMY = Identity.generate(b"enemy")
 NETWORK = TransportConfig().network_id

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from p2pswarm.compute.orthogonal import Products, iterated, orthogonal, peaked
+from p2pswarm.models.compute.orthogonal import Products, iterated, orthogonal, peaked
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

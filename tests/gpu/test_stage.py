@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from p2pswarm.allreduce.plan import Span
-from p2pswarm.compute.adamw import AdamW
-from p2pswarm.compute.base import BackwardSpec, Update
-from p2pswarm.compute.flat_parameters import FlatParameters
-from p2pswarm.compute.graph_budget import GraphLimits
-from p2pswarm.compute.rounding import chances, rounded
-from p2pswarm.compute.torch_weights import torch_engine
-from p2pswarm.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.models.compute.adamw import AdamW
+from p2pswarm.models.compute.base import BackwardSpec, Update
+from p2pswarm.models.compute.flat_parameters import FlatParameters
+from p2pswarm.models.compute.graph_budget import GraphLimits
+from p2pswarm.models.compute.rounding import chances, rounded
+from p2pswarm.models.compute.torch_weights import torch_engine
+from p2pswarm.run.averaging.plan import Span
+from p2pswarm.settings.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.models.config_text import config_text
 from p2pswarm.models.hf_library import library
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 
 WIDTHS = {
     "hidden_size": 16,

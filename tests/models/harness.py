@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  everybody's name for it
 
-from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.registry import register
+from p2pswarm.settings.config import ModelConfig, RunConfig
 
 MARKS = 4
 RUN = RunConfig(model=ModelConfig(d_model=16, sequence_length=12))

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  everybody's name for it
 
-from p2pswarm.config import ModelConfig
 from p2pswarm.models.base import Block, Bundle
 from p2pswarm.models.registry import register
+from p2pswarm.settings.config import ModelConfig
 
 FAMILY = "residual"
 CAP = 15.0  # of the scores: they end in a soft cap

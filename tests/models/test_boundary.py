@@ -7,11 +7,11 @@ import torch
 from models.harness import run_of
 from torch import nn
 
-from p2pswarm.compute.bundle_spec import boundary_above, bundle_spec, check_model
-from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.boundary import Boundary, CarriedTensor, boundaries
-from p2pswarm.tensors.meta import Dtype
+from p2pswarm.models.compute.bundle_spec import boundary_above, bundle_spec, check_model
+from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
+from p2pswarm.tensors.codecs.meta import Dtype
 
 MODEL = ModelConfig(family="skipping", d_model=16, sequence_length=12, dtype="float64")
 RUN = RunConfig(stages=3, model=MODEL, batch=BatchConfig(rows=2))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.config import CONFIG_CHARS_MAX
 from p2pswarm.models.config_text import chances, config_text, read_config
+from p2pswarm.settings.config import CONFIG_CHARS_MAX
 
 NAMES = st.from_regex(r"[a-z][a-z_]{0,9}", fullmatch=True).filter(
     lambda name: name not in ("dtype", "auto_map")

@@ -8,13 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.compute.model_check import check_once
-from p2pswarm.compute.reference import ReferenceTrainer
-from p2pswarm.config import ModelConfig, RunConfig
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.chance import run_blocks
+from p2pswarm.models.compute.model_check import check_once
+from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.documents import positions_of, seen_of
+from p2pswarm.settings.config import ModelConfig, RunConfig
 
 END = 7
 MODEL = ModelConfig(

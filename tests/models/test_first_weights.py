@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from p2pswarm.compute.flat_parameters import FlatParameters
-from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.models.blocks import block_count
+from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.first_weights import CHUNK, PortableDraws, normals
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.tensors.codecs.base import bytes_of
 
 CPU = torch.device("cpu")

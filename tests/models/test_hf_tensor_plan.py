@@ -4,7 +4,7 @@ import pytest
 import torch
 from models.families import family_run
 
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.tensor_plan import Style, TensorShare
 

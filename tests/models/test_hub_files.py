@@ -9,13 +9,12 @@ import torch
 from local_hub import local_hub
 from safetensors.torch import save
 
-from p2pswarm.compute.first_state import first_state
-from p2pswarm.compute.flat_parameters import FlatParameters
-from p2pswarm.compute.parameter_names import named_parameters
-from p2pswarm.config import ModelConfig, ServeConfig
-from p2pswarm.errors import Unusable
-from p2pswarm.hub import library
+from p2pswarm.base.errors import Unusable
+from p2pswarm.data.hub import library
 from p2pswarm.models import pretrained
+from p2pswarm.models.compute.first_state import first_state
+from p2pswarm.models.compute.flat_parameters import FlatParameters
+from p2pswarm.models.compute.parameter_names import named_parameters
 from p2pswarm.models.config_text import config_text
 from p2pswarm.models.hf_library import library_model
 from p2pswarm.models.hub_files import INSTEAD
@@ -23,7 +22,8 @@ from p2pswarm.models.partition import stage_blocks
 from p2pswarm.models.pretrained import offer_hub, offer_served
 from p2pswarm.models.resolving import resolved
 from p2pswarm.models.weight_files import INDEX, ONE_FILE
-from p2pswarm.settings import from_values, load, run_from_json, run_to_json
+from p2pswarm.settings.config import ModelConfig, ServeConfig
+from p2pswarm.settings.parser import from_values, load, run_from_json, run_to_json
 
 CPU = torch.device("cpu")
 STAGES = 3

@@ -5,11 +5,11 @@ import sys
 import pytest
 from torch import nn
 
-from p2pswarm.config import ModelConfig, RunConfig
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.blocks import block_count
 from p2pswarm.models.packages import function_of, is_place, require, requirement_of, trust
 from p2pswarm.models.resolving import resolved
+from p2pswarm.settings.config import ModelConfig, RunConfig
 
 SOURCE = """
 from torch import nn

@@ -8,17 +8,17 @@ import torch
 from models.families import family_run
 from safetensors.torch import save_file
 
-from p2pswarm.compute.first_state import first_state
-from p2pswarm.compute.flat_parameters import FlatParameters
-from p2pswarm.compute.parameter_names import named_parameters
-from p2pswarm.config import ModelConfig, RunConfig
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
+from p2pswarm.models.compute.first_state import first_state
+from p2pswarm.models.compute.flat_parameters import FlatParameters
+from p2pswarm.models.compute.parameter_names import named_parameters
 from p2pswarm.models.hf_library import library_model
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.models.pretrained import check_names, offer
 from p2pswarm.models.resolving import resolved
 from p2pswarm.models.sliced import sliced
 from p2pswarm.models.weight_files import INDEX, ONE_FILE
+from p2pswarm.settings.config import ModelConfig, RunConfig
 
 CPU = torch.device("cpu")
 CONFIG = {

@@ -7,13 +7,13 @@ import torch
 from models.harness import run_of
 from torch import nn
 
-from p2pswarm.compute.flat_parameters import FlatParameters
-from p2pswarm.config import ModelConfig, RunConfig
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import Block
 from p2pswarm.models.blocks import block_costs, make_blocks
+from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.models.registry import NAME_CHARS_MAX, family, register
+from p2pswarm.settings.config import ModelConfig, RunConfig
 
 CPU = torch.device("cpu")
 MODEL = ModelConfig(family="skipping", d_model=16, sequence_length=12)

@@ -5,11 +5,11 @@ import json
 import models.harness  # noqa: F401  registers the family
 import pytest
 
-from p2pswarm.compute.bundle_spec import check_model
-from p2pswarm.errors import BadMessage, Unusable
+from p2pswarm.base.errors import BadMessage, Unusable
+from p2pswarm.models.compute.bundle_spec import check_model
 from p2pswarm.models.hf_library import requirement
 from p2pswarm.models.resolving import CONFIG_BYTES_MAX, resolved
-from p2pswarm.settings import load, run_from_json, run_to_json
+from p2pswarm.settings.parser import load, run_from_json, run_to_json
 
 CONFIG = {
     "_name_or_path": "somewhere/else",

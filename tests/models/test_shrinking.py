@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.models.registry import register
 from p2pswarm.models.shrinking import HEADS, LARGE, parameter_count, shrunken
+from p2pswarm.settings.config import ModelConfig, RunConfig
 
 LLAMA = {
     "model_type": "llama",

@@ -4,7 +4,7 @@ import pytest
 import torch
 from models.families import family_run
 
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.sliced import sliced, sliced_of
 
 

@@ -5,10 +5,10 @@ import torch
 from models.harness import run_of
 from torch import nn
 
-from p2pswarm.compute.flat_parameters import FlatParameters
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import Block
 from p2pswarm.models.blocks import block_count, make_blocks
+from p2pswarm.models.compute.flat_parameters import FlatParameters
 
 CPU = torch.device("cpu")
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from p2pswarm.errors import SwarmError
-from p2pswarm.outfile import check_target, write_target
+from p2pswarm.base.errors import SwarmError
+from p2pswarm.base.outfile import check_target, write_target
 
 from .classify import punch
 from .lab import PUBLIC, LabUnavailable, NatLab

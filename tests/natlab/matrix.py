@@ -26,8 +26,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from p2pswarm.crypto.key_file import identity_from
-from p2pswarm.ids import Address, Contact
+from p2pswarm.base.ids import Address, Contact
+from p2pswarm.net.crypto.key_file import identity_from
 
 from .lab import NatLab, Site
 from .profiles import Filtering

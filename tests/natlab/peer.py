@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import p2pswarm as ps
-from p2pswarm.rpc.base import Priority, Stream
-from p2pswarm.transport.card import decode_card
-from p2pswarm.transport.link_io import Link
+from p2pswarm.net.cards.card import decode_card
+from p2pswarm.net.endpoint.link_io import Link
+from p2pswarm.net.rpc.base import Priority, Stream
 
 LOOK_AGAIN_S = 0.01  # so closely the moment is known at which something has changed
 
@@ -188,8 +188,8 @@ async def main() -> None:
     parser.add_argument("--relay", action="append", default=[])
     flags = parser.parse_args()
     sayings = Sayings()
-    logging.getLogger("p2pswarm.punch").addHandler(sayings)
-    logging.getLogger("p2pswarm.punch").setLevel(logging.INFO)
+    logging.getLogger("p2pswarm.reach.punch").addHandler(sayings)
+    logging.getLogger("p2pswarm.reach.punch").setLevel(logging.INFO)
     lines = asyncio.StreamReader(limit=1 << 20)
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(lines), sys.stdin

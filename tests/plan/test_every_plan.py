@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from plan.test_pipelined import GIB, drafts, fleet, fleets, load
 from plan.test_search import clock_of_ticks
 
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.plan.every_plan import every_draft, fastest_draft, plan_count
 from p2pswarm.plan.fleet import STATE_BYTES_PER_VALUE, codec_of
 from p2pswarm.plan.pipelined import needs_of

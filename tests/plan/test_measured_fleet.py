@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.plan.arrangement import LINK_ASSUMED_BYTES_PER_S, LINK_LEAST_BYTES_PER_S
 from p2pswarm.plan.capacity import Measured
 from p2pswarm.plan.measured_fleet import (

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.test_search import clock_of_ticks
 
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.plan.fleet import (
     BYTES_PER_GBIT,
     STATE_BYTES_PER_VALUE,

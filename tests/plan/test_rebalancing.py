@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.arrangements import AT_ONCE, PRICED, arranged, arrangements, moved, rearranged, server
 
-from p2pswarm.config import BalanceConfig
 from p2pswarm.plan.arrangement import Arrangement, replicas_needed
 from p2pswarm.plan.move_times import MoveTimes
 from p2pswarm.plan.priced_moves import best_plan
 from p2pswarm.plan.rebalancing import REST_MAX_S, Rebalancing
+from p2pswarm.settings.config import BalanceConfig
 
 SWARM = BalanceConfig(rule="swarm")
 OFF = BalanceConfig(rule="off")

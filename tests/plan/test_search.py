@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.test_dtfm import stages_of
 
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.plan import exact
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, cost_of
 from p2pswarm.plan.network import DeviceNetwork, alike

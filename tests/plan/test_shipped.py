@@ -5,7 +5,7 @@ from importlib import resources
 
 import pytest
 
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.plan.shipped import shipped_names, shipped_network
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import torch
 
-from p2pswarm.compute.parameter_names import named_parameters
-from p2pswarm.compute.reference import ReferenceTrainer
+from p2pswarm.models.compute.parameter_names import named_parameters
+from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.resolving import resolved
-from p2pswarm.roles.run_text import read_corpus
-from p2pswarm.settings import load
-from p2pswarm.swarm.schedule import learning_rate
+from p2pswarm.node.run.run_text import read_corpus
+from p2pswarm.run.schedule import learning_rate
+from p2pswarm.settings.parser import load
 
 KINDS = {"BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 

@@ -9,10 +9,10 @@ import asyncio
 import sys
 
 from p2pswarm.api.node import Node
-from p2pswarm.gossip.messages import RUN_ID_BYTES, RunStanding
-from p2pswarm.gossip.record import Activity, RunRole
-from p2pswarm.ids import Contact
-from p2pswarm.roles.run_members import run_directory
+from p2pswarm.base.ids import Contact
+from p2pswarm.discovery.gossip.messages import RUN_ID_BYTES, RunStanding
+from p2pswarm.discovery.gossip.record import Activity, RunRole
+from p2pswarm.node.run.run_members import run_directory
 
 RUN = b"r" * RUN_ID_BYTES
 SERVES = RunStanding(RunRole.SERVER, Activity.WORKING, 0)

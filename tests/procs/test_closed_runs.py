@@ -13,14 +13,19 @@ from procs.harness import plain_loop, tensors
 from procs.test_checkpoints import HERE, RUN
 
 import p2pswarm as ps
-import p2pswarm.roles.stage
-import p2pswarm.roles.trainer  # with these two all messages of a run are known here
-from p2pswarm.errors import SwarmError
-from p2pswarm.ids import Address, Contact
-from p2pswarm.wire import message as wire
-from p2pswarm.wire.message import Message
+import p2pswarm.node.stage
+import p2pswarm.node.trainer  # with these two all messages of a run are known here
+from p2pswarm.base.errors import SwarmError
+from p2pswarm.base.ids import Address, Contact
+from p2pswarm.net.wire import message as wire
+from p2pswarm.net.wire.message import Message
 
-OF_A_RUN = ("p2pswarm.swarm.messages", "p2pswarm.chain.", "p2pswarm.gossip.", "p2pswarm.tensors.")
+OF_A_RUN = (
+    "p2pswarm.run.messages",
+    "p2pswarm.run.chain.",
+    "p2pswarm.discovery.gossip.",
+    "p2pswarm.tensors.",
+)
 BY_ALL = {"Compare", "Deliver"}
 """The directory: everybody in the run answers and sends these."""
 BY_TRAINERS = BY_ALL | {

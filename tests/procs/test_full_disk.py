@@ -10,11 +10,11 @@ import pytest
 import torch
 from procs.harness import plain_loop, tensors
 
-from p2pswarm.compute.parameter_names import named_parameters
-from p2pswarm.compute.reference import ReferenceTrainer
-from p2pswarm.config import ModelConfig, RunConfig
-from p2pswarm.roles.weights_file import write_weights
-from p2pswarm.settings import run_to_json
+from p2pswarm.models.compute.parameter_names import named_parameters
+from p2pswarm.models.compute.reference import ReferenceTrainer
+from p2pswarm.node.run.weights_file import write_weights
+from p2pswarm.settings.config import ModelConfig, RunConfig
+from p2pswarm.settings.parser import run_to_json
 
 pytestmark = pytest.mark.timeout(300)  # several processes each, and machines may be busy
 HERE = ("--listen", "127.0.0.1:0")

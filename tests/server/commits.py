@@ -1,9 +1,9 @@
 """Commit logs of newcomers and holders, and the steps that they go through."""
 
-from p2pswarm.allreduce.base import AveragedGradient
-from p2pswarm.allreduce.round import RoundId
+from p2pswarm.run.averaging.base import AveragedGradient
+from p2pswarm.run.averaging.round import RoundId
+from p2pswarm.run.messages.step import Commit, Reduce
 from p2pswarm.server.commit_log import CommitDecision, CommitLog, ReducedGradient
-from p2pswarm.swarm.messages.step import Commit, Reduce
 
 RUN = b"r" * 16
 OUTCOME = AveragedGradient(b"d", 1.0)

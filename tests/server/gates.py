@@ -2,7 +2,7 @@
 
 import asyncio
 
-from p2pswarm.swarm.messages.membership import MayLeave
+from p2pswarm.run.messages.membership import MayLeave
 
 
 async def answer_leaving(trainer):

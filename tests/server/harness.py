@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 import torch
 from server.scripted_trainer import CONFIG, RUN_ID, B, Member, ScriptedTrainer, microbatch
 
-from p2pswarm.compute.graph_budget import GraphLimits
-from p2pswarm.compute.reference import ReferenceTrainer
-from p2pswarm.compute.torch_weights import torch_engine
-from p2pswarm.config import RunConfig
-from p2pswarm.ids import PeerId
+from p2pswarm.base.ids import PeerId
+from p2pswarm.models.compute.graph_budget import GraphLimits
+from p2pswarm.models.compute.reference import ReferenceTrainer
+from p2pswarm.models.compute.torch_weights import torch_engine
+from p2pswarm.run.router import Router
 from p2pswarm.server.session import ServerContext
 from p2pswarm.server.stage_server import StageServer
+from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld
-from p2pswarm.swarm.router import Router
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 

@@ -1,12 +1,12 @@
 """A scheduler of three stages, and what is pushed to it."""
 
+from p2pswarm.run.messages.microbatch import Push
+from p2pswarm.run.messages.step import Fence, FencedWork
+from p2pswarm.run.messages.types import Work
 from p2pswarm.server.expected import ExpectedTensors
 from p2pswarm.server.scheduler import Scheduler
-from p2pswarm.swarm.messages.microbatch import Push
-from p2pswarm.swarm.messages.step import Fence, FencedWork
-from p2pswarm.swarm.messages.types import Work
-from p2pswarm.tensors.bundle import BundleKey, BundleSpec
-from p2pswarm.tensors.meta import Dtype, TensorLayout, TensorMeta
+from p2pswarm.tensors.codecs.bundle import BundleKey, BundleSpec
+from p2pswarm.tensors.codecs.meta import Dtype, TensorLayout, TensorMeta
 
 RUN = b"r" * 16
 ME, ABOVE, BELOW, OTHER = (bytes([n]) * 32 for n in range(4))

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 import torch
 from server.gates import answer_leaving
 
-from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig, OptimizerConfig, RunConfig
-from p2pswarm.ids import Address, Contact
-from p2pswarm.rpc.base import Priority, Stream
-from p2pswarm.sim.rpc import SimRpc
-from p2pswarm.swarm.messages.membership import (
+from p2pswarm.base.ids import Address, Contact
+from p2pswarm.net.rpc.base import Priority, Stream
+from p2pswarm.net.wire.message import Message
+from p2pswarm.run.messages.membership import (
     Assigned,
     Join,
     Leaving,
@@ -20,9 +19,9 @@ from p2pswarm.swarm.messages.membership import (
     Ready,
     WillLeave,
 )
-from p2pswarm.swarm.messages.microbatch import Counted, Push, Receipt
-from p2pswarm.swarm.messages.run import Finished
-from p2pswarm.swarm.messages.step import (
+from p2pswarm.run.messages.microbatch import Counted, Push, Receipt
+from p2pswarm.run.messages.run import Finished
+from p2pswarm.run.messages.step import (
     Commit,
     Committed,
     Fence,
@@ -32,13 +31,20 @@ from p2pswarm.swarm.messages.step import (
     Reduced,
     TiedGroup,
 )
-from p2pswarm.swarm.messages.types import Work
-from p2pswarm.swarm.view import view_parts
+from p2pswarm.run.messages.types import Work
+from p2pswarm.run.view import view_parts
+from p2pswarm.settings.config import (
+    BatchConfig,
+    CodecConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+)
+from p2pswarm.sim.rpc import SimRpc
 from p2pswarm.tensors.budget import Budget
+from p2pswarm.tensors.codecs.meta import Grant
 from p2pswarm.tensors.codecs.registry import encode
-from p2pswarm.tensors.meta import Grant
 from p2pswarm.tensors.transfer import TensorTransfer
-from p2pswarm.wire.message import Message
 
 RUN_ID = b"r" * 16
 CALL_S = 60.0

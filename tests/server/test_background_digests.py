@@ -15,10 +15,10 @@ from server.harness import (
     weights_of,
 )
 
-from p2pswarm.errors import Refused
+from p2pswarm.base.errors import Refused
+from p2pswarm.run.messages.membership import Ready
+from p2pswarm.run.messages.step import Commit, Committed
 from p2pswarm.server.version_digest import FRESH_S
-from p2pswarm.swarm.messages.membership import Ready
-from p2pswarm.swarm.messages.step import Commit, Committed
 from p2pswarm.tensors.state_tree import root_of
 
 LONG_S = 5.0

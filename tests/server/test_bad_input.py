@@ -10,10 +10,10 @@ import torch
 from server.harness import RUN_ID, B, Member, Swarm, microbatch, peer, swarm, virtual
 
 import p2pswarm
-from p2pswarm.errors import BadMessage, Busy, NotComputed, NotServing, Refused
-from p2pswarm.rpc.base import Priority
-from p2pswarm.swarm.messages.microbatch import CHECK_BASE
-from p2pswarm.swarm.messages.step import Commit, Fence, Reduce
+from p2pswarm.base.errors import BadMessage, Busy, NotComputed, NotServing, Refused
+from p2pswarm.net.rpc.base import Priority
+from p2pswarm.run.messages.microbatch import CHECK_BASE
+from p2pswarm.run.messages.step import Commit, Fence, Reduce
 from p2pswarm.tensors.codecs.registry import encode
 
 OTHER_RUN = b"o" * 16

@@ -4,11 +4,11 @@ from server.harness import CONFIG, assert_equal, plain_after, swarm, virtual, we
 from server.harness import B as BATCH
 from server.pushes import ABOVE, backward, count, forwarded, push, queue, scheduler
 
-from p2pswarm.compute.base import BackwardSpec
-from p2pswarm.errors import Refused
+from p2pswarm.base.errors import Refused
+from p2pswarm.models.compute.base import BackwardSpec
+from p2pswarm.run.messages.membership import HeldSum
+from p2pswarm.run.messages.microbatch import Counted
 from p2pswarm.server.commit_log import ClosedSum
-from p2pswarm.swarm.messages.membership import HeldSum
-from p2pswarm.swarm.messages.microbatch import Counted
 
 
 def test_a_closed_sum_holds_what_was_counted_and_what_the_thread_has_added():

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server.commits import average, commit, holder, make, newcomer, reduce, reduced
 
-from p2pswarm.allreduce.round import RoundId
-from p2pswarm.errors import NotServing
+from p2pswarm.base.errors import NotServing
+from p2pswarm.run.averaging.round import RoundId
+from p2pswarm.run.messages.membership import HeldReduction
 from p2pswarm.server.commit_log import CommitDecision
-from p2pswarm.swarm.messages.membership import HeldReduction
 
 
 def test_a_commit_applies_its_reduction_once():

@@ -3,7 +3,8 @@
 import pytest
 from server.commits import average, commit, holder, newcomer
 
-from p2pswarm.errors import BadMessage, NotServing
+from p2pswarm.base.errors import BadMessage, NotServing
+from p2pswarm.run.messages.membership import HeldReduction
 from p2pswarm.server.commit_log import (
     ClosedSum,
     CommitDecision,
@@ -11,7 +12,6 @@ from p2pswarm.server.commit_log import (
     FirstWeights,
     NamedWeights,
 )
-from p2pswarm.swarm.messages.membership import HeldReduction
 
 
 def test_the_first_weights_of_a_run_are_drawn():

@@ -15,8 +15,8 @@ from server.harness import (
     weights_of,
 )
 
-from p2pswarm.errors import Late
-from p2pswarm.swarm.messages.step import Commit, Committed
+from p2pswarm.base.errors import Late
+from p2pswarm.run.messages.step import Commit, Committed
 
 
 def order_of(trainer, member, step=0):

@@ -6,12 +6,12 @@ import pytest
 import torch
 from server.pushes import META, TOKENS, expected
 
-from p2pswarm.compute.torch_weights import torch_engine
-from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
-from p2pswarm.errors import BadMessage
+from p2pswarm.base.errors import BadMessage
+from p2pswarm.models.compute.torch_weights import torch_engine
+from p2pswarm.run.messages.types import Work
 from p2pswarm.server.expected import expected_tensors
-from p2pswarm.swarm.messages.types import Work
-from p2pswarm.tensors.meta import Dtype
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.tensors.codecs.meta import Dtype
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import dataclasses
 import pytest
 from server.harness import CONFIG, swarm, virtual
 
-from p2pswarm.config import BatchConfig, CodecConfig
-from p2pswarm.errors import NotComputed, Refused, Unusable
-from p2pswarm.swarm.messages.microbatch import Undelivered
+from p2pswarm.base.errors import NotComputed, Refused, Unusable
+from p2pswarm.run.messages.microbatch import Undelivered
+from p2pswarm.settings.config import BatchConfig, CodecConfig
 
 
 def test_an_activation_that_its_codec_cannot_hold_is_told_to_the_trainer():

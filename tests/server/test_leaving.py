@@ -15,10 +15,10 @@ from server.harness import (
     weights_of,
 )
 
-from p2pswarm.errors import NotServing
-from p2pswarm.ids import Address, Contact
+from p2pswarm.base.errors import NotServing
+from p2pswarm.base.ids import Address, Contact
+from p2pswarm.run.messages.membership import Assigned, Leaving
 from p2pswarm.server.lifecycle import Lifecycle
-from p2pswarm.swarm.messages.membership import Assigned, Leaving
 
 
 def now_s():

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.errors import BadMessage, LinkLost
-from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.base.errors import BadMessage, LinkLost
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.run.messages.membership import Assigned, Leaving, MayLeave
+from p2pswarm.run.messages.run import Finished
+from p2pswarm.run.view import view_parts
 from p2pswarm.server.join_pauses import REJOIN_FIRST_S, SEEK_S
 from p2pswarm.server.lifecycle import Lifecycle, ServerEnd
 from p2pswarm.server.server_state import MOVES, ServerState
-from p2pswarm.swarm.messages.membership import Assigned, Leaving, MayLeave
-from p2pswarm.swarm.messages.run import Finished
-from p2pswarm.swarm.view import view_parts
 
 ASSIGNED = Assigned(1, 7, 0, keep=False)
 (VIEW,) = view_parts(1, ())

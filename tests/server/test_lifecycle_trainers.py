@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server.test_lifecycle import ASSIGNED, STANDBY, THIRD, TRAINER, VIEW, fail, server, serving
 
-from p2pswarm.errors import LinkLost
-from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.base.errors import LinkLost
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.run.messages.membership import StandsBy
 from p2pswarm.server.join_pauses import REJOIN_FIRST_S
 from p2pswarm.server.lifecycle import SLEPT_S
 from p2pswarm.server.server_state import ServerState
 from p2pswarm.server.trainer_search import REACHED_S, TRAINERS_MAX, TrainerSearch
-from p2pswarm.swarm.messages.membership import StandsBy
 
 
 def asks(one, now_s):

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from server.harness import CONFIG, ScriptedTrainer, peer, swarm, virtual
 
-from p2pswarm.errors import LinkLost, Refused
+from p2pswarm.base.errors import LinkLost, Refused
+from p2pswarm.run.messages.membership import Join, StandsBy
 from p2pswarm.server.join_pauses import SEEK_S
-from p2pswarm.swarm.messages.membership import Join, StandsBy
 
 
 def now_s():

@@ -15,9 +15,9 @@ from server.harness import (
     weights_of,
 )
 
-from p2pswarm.errors import Busy
-from p2pswarm.ids import PeerId
-from p2pswarm.swarm.messages.state import AskHashes, FetchPieces, StateOffer
+from p2pswarm.base.errors import Busy
+from p2pswarm.base.ids import PeerId
+from p2pswarm.run.messages.state import AskHashes, FetchPieces, StateOffer
 
 NEWCOMER = 5
 SLOW_BYTES_PER_S = 60_000.0  # the state of 350 kB takes about 6 s

@@ -2,10 +2,10 @@
 
 import pytest
 
-from p2pswarm.errors import LinkLost
+from p2pswarm.base.errors import LinkLost
+from p2pswarm.run.messages.membership import Leaving, Ready
+from p2pswarm.run.messages.trainers import SILENCE_S
 from p2pswarm.server.notes import NoteQueue, SignOfLife
-from p2pswarm.swarm.messages.membership import Leaving, Ready
-from p2pswarm.swarm.messages.trainers import SILENCE_S
 
 SMALL = 100  # members
 

@@ -4,7 +4,10 @@ import pytest
 import torch
 from server.pushes import BELOW, META, push, queue, scheduler
 
-from p2pswarm.errors import Busy, DialFailed, Late, LinkLost, NotServing
+from p2pswarm.base.errors import Busy, DialFailed, Late, LinkLost, NotServing
+from p2pswarm.run.messages.membership import MemberRecord
+from p2pswarm.run.messages.microbatch import Handed
+from p2pswarm.run.messages.types import Work
 from p2pswarm.server.outgoing import (
     Direction,
     OutgoingBundle,
@@ -15,12 +18,9 @@ from p2pswarm.server.outgoing import (
     push_back,
     push_onward,
 )
-from p2pswarm.swarm.messages.membership import MemberRecord
-from p2pswarm.swarm.messages.microbatch import Handed
-from p2pswarm.swarm.messages.types import Work
 from p2pswarm.tensors.codecs.base import Unencodable
+from p2pswarm.tensors.codecs.meta import TensorMeta
 from p2pswarm.tensors.codecs.registry import encode_bundle
-from p2pswarm.tensors.meta import TensorMeta
 
 LARGE = TensorMeta(1, (1000,), 1, 4000)
 EDGE, OTHER_EDGE = (b"p", 1), (b"q", 1)

@@ -14,9 +14,9 @@ from server.harness import (
     weights_of,
 )
 
-from p2pswarm.swarm.messages.membership import CannotPrepare, MoveTo, PrepareStage
-from p2pswarm.swarm.messages.microbatch import Counted
-from p2pswarm.swarm.messages.step import Commit, Committed, Reduce, Reduced
+from p2pswarm.run.messages.membership import CannotPrepare, MoveTo, PrepareStage
+from p2pswarm.run.messages.microbatch import Counted
+from p2pswarm.run.messages.step import Commit, Committed, Reduce, Reduced
 
 MOVER, STAYS, DONORS = 2, 4, (3, 5)
 SLOW_BYTES_PER_S = 60_000.0

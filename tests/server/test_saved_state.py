@@ -5,8 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from p2pswarm.config import RunConfig
-from p2pswarm.errors import NotSaved, OtherCheckpoint, Unusable
+from p2pswarm.base.errors import NotSaved, OtherCheckpoint, Unusable
+from p2pswarm.net.wire.message import decode, encode
+from p2pswarm.run.manifest import RunOrigin
+from p2pswarm.run.messages.checkpoint import LoadState, SaveState
+from p2pswarm.run.messages.run import CheckpointOrigin
+from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.server.saved_state import (
     ProgressNotes,
     failed,
@@ -15,11 +19,7 @@ from p2pswarm.server.saved_state import (
     source_of,
 )
 from p2pswarm.server.session import SavingLimits
-from p2pswarm.swarm.manifest import RunOrigin
-from p2pswarm.swarm.messages.checkpoint import LoadState, SaveState
-from p2pswarm.swarm.messages.run import CheckpointOrigin
-from p2pswarm.swarm.messages.types import REASON_CHARS
-from p2pswarm.wire.message import decode, encode
+from p2pswarm.settings.config import RunConfig
 
 RUN = b"r" * 16
 ORDER = SaveState(RUN, 7, b"", "checkpoints")

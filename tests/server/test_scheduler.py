@@ -17,7 +17,7 @@ from server.pushes import (
     scheduler,
 )
 
-from p2pswarm.errors import BadMessage, Busy, NotServing
+from p2pswarm.base.errors import BadMessage, Busy, NotServing
 from p2pswarm.server.scheduler import (
     EVALUATIONS_MAX,
     HELD_MAX,

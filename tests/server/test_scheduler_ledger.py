@@ -23,10 +23,10 @@ from server.pushes import (
     scheduler,
 )
 
-from p2pswarm.compute.base import BackwardSpec
-from p2pswarm.errors import BadMessage, NotServing, Refused
-from p2pswarm.swarm.messages.microbatch import CHECK_BASE
-from p2pswarm.swarm.messages.step import Commit, Reduce
+from p2pswarm.base.errors import BadMessage, NotServing, Refused
+from p2pswarm.models.compute.base import BackwardSpec
+from p2pswarm.run.messages.microbatch import CHECK_BASE
+from p2pswarm.run.messages.step import Commit, Reduce
 
 
 @pytest.mark.parametrize(

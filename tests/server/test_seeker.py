@@ -3,11 +3,11 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from p2pswarm.flow.signal import Signal
-from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.base.signal import Signal
+from p2pswarm.run.messages.membership import Assigned
 from p2pswarm.server.seeker import Seeker
 from p2pswarm.sim.loop import run
-from p2pswarm.swarm.messages.membership import Assigned
 
 OLD, NEW = (
     Contact(PeerId(byte * 32), Address("10.0.0.1", 4000 + place))

@@ -11,11 +11,11 @@ from server.harness import (
     virtual,
 )
 
-from p2pswarm.config import BatchConfig
-from p2pswarm.errors import SwarmError
-from p2pswarm.swarm.messages.microbatch import Receipt
-from p2pswarm.swarm.messages.run import Finished
-from p2pswarm.tensors.meta import Grant
+from p2pswarm.base.errors import SwarmError
+from p2pswarm.run.messages.microbatch import Receipt
+from p2pswarm.run.messages.run import Finished
+from p2pswarm.settings.config import BatchConfig
+from p2pswarm.tensors.codecs.meta import Grant
 
 BATCH = BatchConfig(microbatches=4, rows=1400)  # tokens that do not fit into their announcement
 LONG_ROWS = dataclasses.replace(CONFIG, batch=BATCH)

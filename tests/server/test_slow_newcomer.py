@@ -14,7 +14,7 @@ from server.harness import (
     weights_of,
 )
 
-from p2pswarm.swarm.messages.step import Commit
+from p2pswarm.run.messages.step import Commit
 
 GRADIENT_BYTES = 117_000  # the state has three times as many
 

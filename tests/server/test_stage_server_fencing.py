@@ -15,9 +15,9 @@ from server.harness import (
     weights_of,
 )
 
-from p2pswarm.errors import NotServing, Refused
-from p2pswarm.swarm.messages.microbatch import Handed, Undelivered
-from p2pswarm.swarm.messages.step import CannotAverage, Fence, FencedWork
+from p2pswarm.base.errors import NotServing, Refused
+from p2pswarm.run.messages.microbatch import Handed, Undelivered
+from p2pswarm.run.messages.step import CannotAverage, Fence, FencedWork
 
 
 def test_a_push_for_a_former_incarnation_is_refused():

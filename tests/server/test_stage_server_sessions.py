@@ -17,10 +17,10 @@ from server.harness import (
     weights_of,
 )
 
-from p2pswarm.errors import NotServing, Refused, Unusable
-from p2pswarm.swarm.messages.membership import Leaving
-from p2pswarm.swarm.messages.state import FetchPieces
-from p2pswarm.swarm.messages.step import Commit
+from p2pswarm.base.errors import NotServing, Refused, Unusable
+from p2pswarm.run.messages.membership import Leaving
+from p2pswarm.run.messages.state import FetchPieces
+from p2pswarm.run.messages.step import Commit
 
 
 def test_a_newcomer_that_downloads_while_steps_pass_ends_bit_identical():

@@ -19,14 +19,14 @@ from server.harness import (
     weights_of,
 )
 
-from p2pswarm.compute.graph_budget import GraphLimits
-from p2pswarm.errors import NotComputed
-from p2pswarm.rpc.base import Priority
-from p2pswarm.swarm.messages.membership import Ready
-from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Push, Undelivered
-from p2pswarm.swarm.messages.types import Work
+from p2pswarm.base.errors import NotComputed
+from p2pswarm.models.compute.graph_budget import GraphLimits
+from p2pswarm.net.rpc.base import Priority
+from p2pswarm.run.messages.membership import Ready
+from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Push, Undelivered
+from p2pswarm.run.messages.types import Work
+from p2pswarm.tensors.codecs.meta import Grant
 from p2pswarm.tensors.codecs.registry import encode
-from p2pswarm.tensors.meta import Grant
 
 
 def test_two_stages_train_what_a_plain_loop_trains():

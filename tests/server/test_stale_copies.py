@@ -15,10 +15,10 @@ from server.harness import (
     weights_of,
 )
 
-from p2pswarm.errors import NotServing, Refused
+from p2pswarm.base.errors import NotServing, Refused
+from p2pswarm.run.messages.step import Commit
 from p2pswarm.server.replica import LATE_REDUCTION_S
 from p2pswarm.server.version_digest import FRESH_S
-from p2pswarm.swarm.messages.step import Commit
 
 
 class FailsOnce(Gate):

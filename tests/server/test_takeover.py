@@ -13,17 +13,17 @@ from server.test_lifecycle import (
 )
 from server.test_lifecycle_trainers import asks
 
-from p2pswarm.chain.record import first_number, term_of
-from p2pswarm.errors import BadMessage, LinkLost
-from p2pswarm.ids import Address, Contact
+from p2pswarm.base.errors import BadMessage, LinkLost
+from p2pswarm.base.ids import Address, Contact
+from p2pswarm.run.chain.record import first_number, term_of
+from p2pswarm.run.messages.membership import Assigned, Load, StandsBy
+from p2pswarm.run.messages.run import Finished
+from p2pswarm.run.messages.trainers import SILENCE_S, Alive, Trainers, Whereabouts
 from p2pswarm.server.coordinator_watch import ASK_AGAIN_S, CoordinatorWatch
 from p2pswarm.server.join_pauses import REJOIN_FIRST_S, STEADY_S
 from p2pswarm.server.lifecycle import Lifecycle
 from p2pswarm.server.server_state import ServerState
 from p2pswarm.server.trainer_search import TrainerSearch
-from p2pswarm.swarm.messages.membership import Assigned, Load, StandsBy
-from p2pswarm.swarm.messages.run import Finished
-from p2pswarm.swarm.messages.trainers import SILENCE_S, Alive, Trainers, Whereabouts
 
 RUN = b"r" * 16
 

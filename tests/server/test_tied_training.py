@@ -19,9 +19,9 @@ from server.harness import (
 )
 from server.test_bundle_training import replay_without_one_of
 
-from p2pswarm.compute.parameter_names import named_parameters
-from p2pswarm.compute.reference import ReferenceTrainer
-from p2pswarm.config import CodecConfig, RunConfig
+from p2pswarm.models.compute.parameter_names import named_parameters
+from p2pswarm.models.compute.reference import ReferenceTrainer
+from p2pswarm.settings.config import CodecConfig, RunConfig
 
 STAGES = 3
 VOCABULARY = 257  # no multiple of anything, so that there are gaps

@@ -19,9 +19,12 @@ from server.pushes import (
     scheduler,
 )
 
-from p2pswarm.compute.base import BackwardSpec, LossResult
-from p2pswarm.errors import Busy, NotServing, Refused
-from p2pswarm.ids import PeerId
+from p2pswarm.base.errors import Busy, NotServing, Refused
+from p2pswarm.base.ids import PeerId
+from p2pswarm.models.compute.base import BackwardSpec, LossResult
+from p2pswarm.run.messages.membership import MemberRecord
+from p2pswarm.run.messages.microbatch import Counted, Evaluated, Undelivered
+from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.server.expected import WorkInputs
 from p2pswarm.server.work_item import Period
@@ -38,9 +41,6 @@ from p2pswarm.server.work_plan import (
     refuse_stranger,
     undelivered,
 )
-from p2pswarm.swarm.messages.membership import MemberRecord
-from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Undelivered
-from p2pswarm.swarm.messages.types import REASON_CHARS
 
 BUNDLE = {"x": "tensor"}
 

@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 import pytest
 from sim.seed import SEED
 
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.errors import DialFailed
-from p2pswarm.ids import Address
+from p2pswarm.base.errors import DialFailed
+from p2pswarm.base.ids import Address
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.net import SimInternet
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.endpoint import Endpoint
 
 MB = 1_000_000
 TENSOR_BYTES = 8 * MB

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from p2pswarm.rpc.base import Priority
+from p2pswarm.net.rpc.base import Priority
 from p2pswarm.sim.bulk_turns import BulkTurns
 from p2pswarm.sim.loop import run
 

@@ -7,8 +7,8 @@ import statistics
 import pytest
 from sim.seed import SEED
 
-from p2pswarm.config import BatchConfig, ModelConfig
 from p2pswarm.plan.shipped import shipped_network
+from p2pswarm.settings.config import BatchConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.devices import SimDevice, SpeedDrift
 from p2pswarm.sim.loop import run

@@ -6,7 +6,7 @@ import random
 import pytest
 from sim.seed import SEED
 
-from p2pswarm.dht.crowding import PATIENCE_S
+from p2pswarm.discovery.dht.crowding import PATIENCE_S
 from p2pswarm.sim.dht_attack import AttackConfig, AttackedDht, public_address
 from p2pswarm.sim.loop import run
 

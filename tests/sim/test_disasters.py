@@ -9,7 +9,8 @@ from sim.seed import SEED
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
-from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.reports import actions as act
 
 STAGES, SERVERS, STEPS = 3, 12, 4
 STRUCK_AT = 1  # the step after which it happens: version 2, which no newcomer can draw
@@ -41,7 +42,7 @@ async def struck(swarm: SimSwarm, after_step: int, blow: Blow) -> asyncio.Task[S
     """Play until a step is done, and strike in the midst of the next."""
     done = asyncio.Event()
 
-    def heard(report: act.Report) -> None:
+    def heard(report: Report) -> None:
         begun = isinstance(report, act.RunBegun) and after_step < 0
         stepped = isinstance(report, act.StepDone) and report.step == after_step
         if begun or stepped:

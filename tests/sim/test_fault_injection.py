@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from sim.seed import SEED
 
-from p2pswarm.ids import PeerId
+from p2pswarm.base.ids import PeerId
 from p2pswarm.sim.call import SimPeer
 from p2pswarm.sim.fault_injection import LATE_S, SLOWER, FaultInjection
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan

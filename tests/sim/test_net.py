@@ -9,18 +9,18 @@ from dataclasses import dataclass
 import pytest
 from sim.seed import SEED
 
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.errors import DialFailed, Late, LinkLost, Unusable
-from p2pswarm.ids import Address, Contact
-from p2pswarm.net.address_groups import address_groups
-from p2pswarm.rpc.base import Priority, Stream
-from p2pswarm.rpc.link_rpc import LinkRpc
+from p2pswarm.base.errors import DialFailed, Late, LinkLost, Unusable
+from p2pswarm.base.ids import Address, Contact
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.os.address_groups import address_groups
+from p2pswarm.net.rpc.base import Priority, Stream
+from p2pswarm.net.rpc.link_rpc import LinkRpc
+from p2pswarm.net.wire.message import Message, message
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.net import SimInternet, SimNet
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.endpoint import Endpoint
-from p2pswarm.wire.message import Message, message
 
 MIB = 1024 * 1024
 

@@ -7,13 +7,14 @@ from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
-from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.reports import actions as act
 
 FIVE_REGIONS = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.5), (0.1, 0.9), (0.9, 0.9))
 STEP_S = 2.0  # about what a step of these runs takes
 
 
-def latecomers(seed: int, *, state_bytes: int) -> list[act.Report]:
+def latecomers(seed: int, *, state_bytes: int) -> list[Report]:
     """The reports of a run in which servers join at many points of a step."""
     pauses_s = tuple(STEP_S * (0.35 + 0.07 * ((seed + number) % 10)) for number in range(8))
     config = SwarmConfig(

@@ -6,19 +6,20 @@ import itertools
 import pytest
 from sim.seed import SEED
 
-from p2pswarm.config import BalanceConfig, BatchConfig
+from p2pswarm.settings.config import BalanceConfig, BatchConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.balance_reports import (
+from p2pswarm.trainer.balance.balance_reports import (
     OrderedMove,
     OrderedPreparation,
 )
-from p2pswarm.trainer.leadership_reports import Leads
-from p2pswarm.trainer.prepared_moves import StopPreparing
+from p2pswarm.trainer.balance.prepared_moves import StopPreparing
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.leadership_reports import Leads
 
 FAST_AND_SLOW = (4.0, 1.0, 4.0, 1.0, 4.0, 1.0, 4.0, 1.0)
 """Every second server is slow: stage 1 does a quarter of what stage 0 does."""
@@ -49,7 +50,7 @@ def played(config: SwarmConfig) -> tuple[SimSwarm, list[float]]:
     """The run, and how long each step took."""
     swarm, ends_s = SimSwarm(config), []
 
-    def heard(report: act.Report) -> None:
+    def heard(report: Report) -> None:
         if isinstance(report, act.RunBegun | act.StepDone):
             ends_s.append(asyncio.get_running_loop().time())
 
@@ -68,7 +69,7 @@ def idle_s(config: SwarmConfig) -> list[float]:
     """How long each mover served no stage."""
     swarm, left_s, idle = SimSwarm(config), {}, []
 
-    def heard(report: act.Report) -> None:
+    def heard(report: Report) -> None:
         now_s = asyncio.get_running_loop().time()
         if isinstance(report, OrderedMove):
             left_s[report.incarnation.peer] = now_s
@@ -108,7 +109,7 @@ def test_who_says_that_it_has_room_and_has_not_serves_on_and_leaves_first_later(
     swarm = SimSwarm(config)
     begun = swarm.machines
 
-    def heard(report: act.Report) -> None:
+    def heard(report: Report) -> None:
         if isinstance(report, OrderedPreparation):  # somebody else has taken the memory
             peer = report.incarnation.peer
             one = next(one for one in begun if one.rpc.host.peer.raw == peer)
@@ -185,7 +186,7 @@ def test_a_mover_that_dies_on_its_way_is_replaced_and_nothing_is_lost(seed, free
     config = uneven(seed, steps=45, cost=cost, patience_s=3_000.0, free_bytes=free_bytes)
     swarm, dead = SimSwarm(config), []
 
-    def heard(report: act.Report) -> None:
+    def heard(report: Report) -> None:
         on_its_way = OrderedPreparation if free_bytes else OrderedMove
         if isinstance(report, on_its_way) and not dead:
             peer = report.incarnation.peer
@@ -219,7 +220,7 @@ def test_a_donor_and_the_coordinator_die_while_a_mover_fetches(seed):
         swarm.end(seat, silent=False, same=True)
         asyncio.get_running_loop().call_later(5.0, lambda: swarm.begin(seat, same=True))
 
-    def heard(report: act.Report) -> None:
+    def heard(report: Report) -> None:
         if isinstance(report, OrderedPreparation) and not deaths:
             deaths.append(report)
             loop = asyncio.get_running_loop()

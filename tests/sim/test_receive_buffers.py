@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2pswarm.ids import PeerId
+from p2pswarm.base.ids import PeerId
 from p2pswarm.sim.receive_buffers import SimReceiveBuffers
 
 ALICE, BOB = PeerId(b"a" * 32), PeerId(b"b" * 32)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import pytest
 from sim.seed import SEED
 
-from p2pswarm.dht.bucket import Neighbour
-from p2pswarm.dht.config import DhtConfig
-from p2pswarm.dht.node import Dht
-from p2pswarm.dht.routing_table import neighbour
-from p2pswarm.errors import NoRoute
-from p2pswarm.ids import Address, Contact
+from p2pswarm.base.errors import NoRoute
+from p2pswarm.base.ids import Address, Contact
+from p2pswarm.discovery.dht.bucket import Neighbour
+from p2pswarm.discovery.dht.config import DhtConfig
+from p2pswarm.discovery.dht.node import Dht
+from p2pswarm.discovery.dht.routing_table import neighbour
 from p2pswarm.sim.dht import DhtWorld, DhtWorldConfig
 from p2pswarm.sim.full_tables import fill_tables
 from p2pswarm.sim.loop import run

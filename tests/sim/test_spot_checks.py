@@ -5,7 +5,7 @@ import pytest
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
-from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.reports import actions as act
 
 
 def play(config: SwarmConfig) -> tuple[SimSwarm, SwarmResult]:

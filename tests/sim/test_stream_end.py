@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from p2pswarm.errors import LinkLost, SwarmError
-from p2pswarm.ids import PeerId
+from p2pswarm.base.errors import LinkLost, SwarmError
+from p2pswarm.base.ids import PeerId
 from p2pswarm.sim.link import DEAD_AFTER_S
 from p2pswarm.sim.process import Population, SimProcess
 from p2pswarm.sim.receive_buffers import SimReceiveBuffers

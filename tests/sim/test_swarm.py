@@ -5,15 +5,15 @@ import asyncio
 import pytest
 from sim.seed import SEED
 
-from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig
-from p2pswarm.ids import PeerId
+from p2pswarm.base.ids import PeerId
+from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.suspensions import SumVoided
+from p2pswarm.trainer.members.suspensions import SumVoided
+from p2pswarm.trainer.reports import actions as act
 
 FIVE_REGIONS = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.5), (0.1, 0.9), (0.9, 0.9))
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from p2pswarm.run.view import Incarnation
 from p2pswarm.sim.swarm_run import MachineRecord, RunRecord, may_die, may_lose_memory
-from p2pswarm.swarm.view import Incarnation
-from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.reports import actions as act
 
 PEER = Incarnation(b"a" * 32, 1)
 

@@ -5,16 +5,17 @@ import asyncio
 import pytest
 from sim.seed import SEED
 
-from p2pswarm.config import BatchConfig
+from p2pswarm.settings.config import BatchConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.process import SimProcess
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.fencing import FENCE_S
-from p2pswarm.trainer.leadership_reports import Leads, SteppedDown
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.leadership_reports import Leads, SteppedDown
+from p2pswarm.trainer.step.fencing import FENCE_S
 
 ALL_DONE = act.RunFinished("all steps are done", failed=False)
 STEPS = 4
@@ -98,7 +99,7 @@ def test_two_of_three_voters_that_die_within_one_step_do_not_stop_the_run():
         (seat,) = (s for s in servers if swarm.process_at(s).host.peer.raw in voters)
         swarm.end(seat, silent=False, same=False)
 
-    def heard(report: act.Report) -> None:
+    def heard(report: Report) -> None:
         if isinstance(report, act.StepDone) and report.step == 3 and not voters:
             asyncio.get_running_loop().call_later(5.0, lose_the_coordinator)
 
@@ -166,7 +167,7 @@ def test_a_server_that_stands_still_as_soon_as_it_has_joined_is_missed_like_any_
     def end_the_coordinator() -> None:
         swarm.end(0, silent=False, same=False)
 
-    def heard(report: act.Report) -> None:
+    def heard(report: Report) -> None:
         now_s = asyncio.get_running_loop().time()
         if isinstance(report, act.StepDone):
             if report.step == 3:

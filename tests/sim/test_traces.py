@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pswarm.errors import Unusable
+from p2pswarm.base.errors import Unusable
 from p2pswarm.sim.traces import (
     HOUR_S,
     Shortage,

@@ -1,11 +1,11 @@
 """Which machines a simulated run cannot do without: those whose votes or leading it needs."""
 
 import pytest
-from chain.harness import RUN, commit, genesis, peer, voter
+from run.chain.harness import RUN, commit, genesis, peer, voter
 
-from p2pswarm.chain.chain import Chain
-from p2pswarm.chain.memory_file import MemoryChain
-from p2pswarm.chain.messages import Propose
+from p2pswarm.run.chain.chain import Chain
+from p2pswarm.run.chain.memory_file import MemoryChain
+from p2pswarm.run.chain.messages import Propose
 from p2pswarm.sim.votes import ChainDisk, may_lose_disk
 
 

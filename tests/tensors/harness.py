@@ -3,10 +3,10 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from p2pswarm.errors import BadChunk, LinkLost
-from p2pswarm.ids import PeerId
-from p2pswarm.rpc.base import Priority
-from p2pswarm.wire.message import Message, decode, encode
+from p2pswarm.base.errors import BadChunk, LinkLost
+from p2pswarm.base.ids import PeerId
+from p2pswarm.net.rpc.base import Priority
+from p2pswarm.net.wire.message import Message, decode, encode
 
 PIECE_BYTES = 4099
 

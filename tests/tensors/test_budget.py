@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from p2pswarm.errors import Busy, TooLarge
-from p2pswarm.ids import PeerId
+from p2pswarm.base.errors import Busy, TooLarge
+from p2pswarm.base.ids import PeerId
 from p2pswarm.tensors.budget import FREE_SHARE, Budget
 
 ANN, BOB, EVE = (PeerId(bytes([i]) * 32) for i in range(3))

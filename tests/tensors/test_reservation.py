@@ -4,12 +4,12 @@ import pytest
 import torch
 from tensors.harness import pair
 
-from p2pswarm.errors import BadMessage
-from p2pswarm.ids import PeerId
+from p2pswarm.base.errors import BadMessage
+from p2pswarm.base.ids import PeerId
 from p2pswarm.tensors.budget import Budget
+from p2pswarm.tensors.codecs.meta import TENSORS_MAX, Grant
 from p2pswarm.tensors.codecs.registry import encode
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
-from p2pswarm.tensors.meta import TENSORS_MAX, Grant
 from p2pswarm.tensors.reservation import THREAD_BYTES, Reservation, granted, worth_a_thread
 
 PEER = PeerId(b"p" * 32)

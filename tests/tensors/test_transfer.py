@@ -6,11 +6,11 @@ import pytest
 import torch
 from tensors.harness import pair
 
-from p2pswarm.errors import BadMessage, Busy, LinkLost, TooLarge
-from p2pswarm.rpc.base import Priority
+from p2pswarm.base.errors import BadMessage, Busy, LinkLost, TooLarge
+from p2pswarm.net.rpc.base import Priority
 from p2pswarm.tensors.budget import Budget
+from p2pswarm.tensors.codecs.meta import TENSORS_MAX, Grant, TensorMeta
 from p2pswarm.tensors.codecs.registry import CODECS, encode
-from p2pswarm.tensors.meta import TENSORS_MAX, Grant, TensorMeta
 from p2pswarm.tensors.transfer import TensorTransfer
 
 

@@ -1,14 +1,14 @@
 """A coordinator that is told things one at a time, for tests of single rules."""
 
-from p2pswarm.config import BatchConfig, RunConfig
-from p2pswarm.swarm.messages.membership import Join, Ready
-from p2pswarm.swarm.messages.microbatch import Counted, Handed, Sketch, Undelivered
-from p2pswarm.swarm.messages.step import Committed, Reduced, TiedReduced
-from p2pswarm.swarm.messages.types import Obstacle, Work
-from p2pswarm.swarm.view import Incarnation
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.coordinator import Coordinator
-from p2pswarm.trainer.decision import Start
+from p2pswarm.run.messages.membership import Join, Ready
+from p2pswarm.run.messages.microbatch import Counted, Handed, Sketch, Undelivered
+from p2pswarm.run.messages.step import Committed, Reduced, TiedReduced
+from p2pswarm.run.messages.types import Obstacle, Work
+from p2pswarm.run.view import Incarnation
+from p2pswarm.settings.config import BatchConfig, RunConfig
+from p2pswarm.trainer.coordinator.coordinator import Coordinator
+from p2pswarm.trainer.coordinator.decision import Start
+from p2pswarm.trainer.reports import actions as act
 
 RUN = b"r" * 16
 CONFIG = RunConfig(stages=1, steps=2, batch=BatchConfig(microbatches=2, evaluate_every=0))

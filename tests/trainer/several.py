@@ -5,29 +5,30 @@ import random
 from pathlib import Path
 
 import torch
-from trainer.test_trainer import CONFIG, corpus
+from trainer.leadership.test_trainer import CONFIG, corpus
 
-from p2pswarm.chain.chain import Genesis
-from p2pswarm.chain.memory_file import MemoryChain
-from p2pswarm.chain.record import VoterId
+from p2pswarm.base.ids import PeerId
 from p2pswarm.checkpoint.targets import open_store
-from p2pswarm.compute.torch_weights import torch_engine
-from p2pswarm.config import CheckpointConfig, RunConfig
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.ids import PeerId
+from p2pswarm.models.compute.torch_weights import torch_engine
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.run.chain.chain import Genesis
+from p2pswarm.run.chain.memory_file import MemoryChain
+from p2pswarm.run.chain.record import VoterId
+from p2pswarm.run.router import Router
+from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.server.session import ServerContext
 from p2pswarm.server.stage_server import StageServer
-from p2pswarm.settings import run_id, run_to_json
+from p2pswarm.settings.config import CheckpointConfig, RunConfig
+from p2pswarm.settings.parser import run_id, run_to_json
 from p2pswarm.sim.rpc import SimRpc, SimWorld
-from p2pswarm.state.host_state import StateSize
-from p2pswarm.swarm.router import Router
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.chain_place import ChainPlace
-from p2pswarm.trainer.context import TrainerContext
-from p2pswarm.trainer.saving_plan import SavingPlan
-from p2pswarm.trainer.trainer import Trainer
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.coordinator_io.chain_place import ChainPlace
+from p2pswarm.trainer.coordinator_io.context import TrainerContext
+from p2pswarm.trainer.coordinator_io.saving_plan import SavingPlan
+from p2pswarm.trainer.leadership.trainer import Trainer
+from p2pswarm.trainer.reports import actions as act
 
 
 def key(name: str) -> Identity:
@@ -64,7 +65,7 @@ class ManyTrainers:
         self.genesis = Genesis.founded(self.run_id, founder, config.stages, size)
         self.trainers: dict[str, OneTrainer] = {}
         self.disks: dict[str, MemoryChain] = {}
-        self.said: list[tuple[str, act.Report]] = []
+        self.said: list[tuple[str, Report]] = []
         self.heard = lambda name, report: None
         self.servers: dict[int, asyncio.Task] = {}
         self.serving: dict[int, StageServer] = {}
@@ -130,11 +131,11 @@ class ManyTrainers:
         values = [torch.frombuffer(s.data, dtype=torch.float64) for s in snapshots]
         return torch.cat([value[: len(value) // 3] for value in values])
 
-    def reported(self, name: str, report: act.Report) -> None:
+    def reported(self, name: str, report: Report) -> None:
         self.said.append((name, report))
         self.heard(name, report)
 
-    def of_kind(self, kind: type) -> list[tuple[str, act.Report]]:
+    def of_kind(self, kind: type) -> list[tuple[str, Report]]:
         return [(name, report) for name, report in self.said if isinstance(report, kind)]
 
     def serve(self, number: int) -> None:

@@ -5,14 +5,14 @@ import dataclasses
 import pytest
 from trainer.harness import CONFIG, Play
 
-from p2pswarm.chain.chain import Genesis, check_next
-from p2pswarm.chain.record import NO_DIGEST, VoterId, first_number, term_of
-from p2pswarm.config import BatchConfig, RunConfig
-from p2pswarm.swarm.messages.membership import HeldReduction
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.coordinator import Coordinator
-from p2pswarm.trainer.decided_step import DecidedStep, as_recorded
-from p2pswarm.trainer.decision import Start, unsigned_record
+from p2pswarm.run.chain.chain import Genesis, check_next
+from p2pswarm.run.chain.record import NO_DIGEST, VoterId, first_number, term_of
+from p2pswarm.run.messages.membership import HeldReduction
+from p2pswarm.settings.config import BatchConfig, RunConfig
+from p2pswarm.trainer.coordinator.coordinator import Coordinator
+from p2pswarm.trainer.coordinator.decision import Start, unsigned_record
+from p2pswarm.trainer.members.decided_step import DecidedStep, as_recorded
+from p2pswarm.trainer.reports import actions as act
 
 TERM = 7
 

@@ -2,12 +2,12 @@
 
 import asyncio
 
+from trainer.leadership.test_going_back import until
 from trainer.several import ManyTrainers, key
-from trainer.test_going_back import until
 from trainer.test_several_trainers import ended, play, start
 
-from p2pswarm.swarm.messages.run import Finished, RunOver
-from p2pswarm.trainer import actions as act
+from p2pswarm.run.messages.run import Finished, RunOver
+from p2pswarm.trainer.reports import actions as act
 
 STEPS = 12
 

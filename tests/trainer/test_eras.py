@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 from trainer.harness import RUN, Play
 
-from p2pswarm.chain.record import first_number
-from p2pswarm.config import BatchConfig, RunConfig
-from p2pswarm.swarm.messages.membership import HeldReduction, Join
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.coordinator import Coordinator
-from p2pswarm.trainer.decided_step import DecidedStep, as_recorded
-from p2pswarm.trainer.decision import Start
+from p2pswarm.run.chain.record import first_number
+from p2pswarm.run.messages.membership import HeldReduction, Join
+from p2pswarm.settings.config import BatchConfig, RunConfig
+from p2pswarm.trainer.coordinator.coordinator import Coordinator
+from p2pswarm.trainer.coordinator.decision import Start
+from p2pswarm.trainer.members.decided_step import DecidedStep, as_recorded
+from p2pswarm.trainer.reports import actions as act
 
 CONFIG = RunConfig(
     stages=1,

@@ -6,24 +6,25 @@ from dataclasses import replace
 
 import pytest
 
-from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.errors import LinkLost
-from p2pswarm.ids import PeerId
-from p2pswarm.settings import run_id, run_to_json
+from p2pswarm.base.errors import LinkLost
+from p2pswarm.base.ids import PeerId
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.run.messages.membership import Assigned, Join, Leaving, Ready, View
+from p2pswarm.run.messages.microbatch import Counted, Push, Undelivered
+from p2pswarm.run.messages.run import Finished
+from p2pswarm.run.messages.step import Commit, Fence, Fenced, Reduce, Reduced
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.settings.parser import run_id, run_to_json
 from p2pswarm.sim.compute import numbered_corpus
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld
-from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, Ready, View
-from p2pswarm.swarm.messages.microbatch import Counted, Push, Undelivered
-from p2pswarm.swarm.messages.run import Finished
-from p2pswarm.swarm.messages.step import Commit, Fence, Fenced, Reduce, Reduced
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.chain_place import founding_place
-from p2pswarm.trainer.context import TrainerContext
-from p2pswarm.trainer.trainer import Trainer
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.coordinator_io.chain_place import founding_place
+from p2pswarm.trainer.coordinator_io.context import TrainerContext
+from p2pswarm.trainer.leadership.trainer import Trainer
+from p2pswarm.trainer.reports import actions as act
 
 TRAINER = Identity.generate(b"trainer")
 CONFIG = RunConfig(
@@ -116,7 +117,7 @@ class Swarm:
         )
         self.trainer = Trainer(context)
 
-    def reported(self, report: act.Report) -> None:
+    def reported(self, report: Report) -> None:
         if isinstance(report, act.RunBegun):
             self.begun.set()
 

@@ -5,24 +5,24 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.errors import Unusable
-from p2pswarm.ids import PeerId
+from p2pswarm.base.errors import Unusable
+from p2pswarm.base.ids import PeerId
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.run.messages.membership import Assigned, Join
+from p2pswarm.run.messages.types import GROUP_MAX
+from p2pswarm.run.router import Router
 from p2pswarm.server.session import ServerContext
 from p2pswarm.server.stage_server import StageServer
-from p2pswarm.settings import run_id, run_to_json
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.settings.parser import run_id, run_to_json
 from p2pswarm.sim.compute import numbered_corpus
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld
-from p2pswarm.swarm.messages.membership import Assigned, Join
-from p2pswarm.swarm.messages.types import GROUP_MAX
-from p2pswarm.swarm.router import Router
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
-from p2pswarm.trainer.chain_place import founding_place
-from p2pswarm.trainer.context import TrainerContext
-from p2pswarm.trainer.trainer import Trainer
+from p2pswarm.trainer.coordinator_io.chain_place import founding_place
+from p2pswarm.trainer.coordinator_io.context import TrainerContext
+from p2pswarm.trainer.leadership.trainer import Trainer
 
 TRAINER = Identity.generate(b"trainer")
 CONFIG = RunConfig(

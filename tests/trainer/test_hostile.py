@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer.harness import RUN, Play
 
-from p2pswarm.config import BatchConfig, RunConfig
-from p2pswarm.swarm.messages.membership import Ready
-from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
-from p2pswarm.swarm.messages.step import Committed, Reduce, Reduced
-from p2pswarm.swarm.messages.types import GROUP_MAX, REASON_CHARS
-from p2pswarm.swarm.view import Incarnation
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.in_flight import EVALUATION_BASE
-from p2pswarm.wire.message import encode
+from p2pswarm.net.wire.message import encode
+from p2pswarm.run.messages.membership import Ready
+from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Undelivered
+from p2pswarm.run.messages.step import Committed, Reduce, Reduced
+from p2pswarm.run.messages.types import GROUP_MAX, REASON_CHARS
+from p2pswarm.run.view import Incarnation
+from p2pswarm.settings.config import BatchConfig, RunConfig
+from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.in_flight import EVALUATION_BASE
 
 HUGE = sys.float_info.max
 steps = st.sampled_from([0, 1, 2, 2**48])

@@ -2,10 +2,10 @@
 
 from trainer.harness import Play
 
-from p2pswarm.config import BatchConfig, RunConfig
-from p2pswarm.swarm.view import Incarnation
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.newcomers import READY_S
+from p2pswarm.run.view import Incarnation
+from p2pswarm.settings.config import BatchConfig, RunConfig
+from p2pswarm.trainer.members.newcomers import READY_S
+from p2pswarm.trainer.reports import actions as act
 
 
 def test_nobody_becomes_ready_while_a_fence_is_open():

@@ -6,15 +6,13 @@ import pytest
 from trainer import harness
 from trainer.harness import CONFIG, PromptCoordinator
 
-from p2pswarm.chain.record import first_number
-from p2pswarm.swarm.messages.membership import HeldSum
-from p2pswarm.swarm.messages.step import Reduced
-from p2pswarm.swarm.view import Incarnation
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.decision import Start
-from p2pswarm.trainer.in_flight import RETRY_MAX_S
-from p2pswarm.trainer.silence import SILENT_S
-from p2pswarm.trainer.suspensions import (
+from p2pswarm.run.chain.record import first_number
+from p2pswarm.run.messages.membership import HeldSum
+from p2pswarm.run.messages.step import Reduced
+from p2pswarm.run.view import Incarnation
+from p2pswarm.trainer.coordinator.decision import Start
+from p2pswarm.trainer.coordinator.silence import SILENT_S
+from p2pswarm.trainer.members.suspensions import (
     ANSWERED_S,
     REDO_SHARE,
     SUSPENDED_S,
@@ -22,6 +20,8 @@ from p2pswarm.trainer.suspensions import (
     SumKept,
     SumVoided,
 )
+from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.in_flight import RETRY_MAX_S
 
 ANN, BOB = Incarnation(b"a" * 32, 1), Incarnation(b"b" * 32, 2)
 FIRST, SECOND, BOTH, NONE = b"\x01", b"\x02", b"\x03", b"\x00"

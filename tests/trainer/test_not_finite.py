@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
-from trainer.test_trainer import CONFIG, Swarm, corpus, distance, trained
+from trainer.leadership.test_trainer import CONFIG, Swarm, corpus, distance, trained
 
-from p2pswarm.compute.reference import ReferenceTrainer
-from p2pswarm.config import CodecConfig, ModelConfig, RunConfig
+from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.registry import register
+from p2pswarm.run.schedule import learning_rate
+from p2pswarm.settings.config import CodecConfig, ModelConfig, RunConfig
 from p2pswarm.sim.loop import run as run_simulated
-from p2pswarm.swarm.schedule import learning_rate
-from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.reports import actions as act
 
 POISON = 6 * 2 + 1, 6 * 5 + 4  # microbatches of steps 2 and 5
 _names = itertools.count()

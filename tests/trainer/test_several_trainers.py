@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 import pytest
+from trainer.leadership.test_trainer import CONFIG, distance, plain
 from trainer.several import ManyTrainers
-from trainer.test_trainer import CONFIG, distance, plain
 
 from p2pswarm.sim.loop import run
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.leadership_reports import Leads, TrainerEnlisted
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.leadership_reports import Leads, TrainerEnlisted
 
 LIMIT_S = 300.0
 
@@ -29,7 +30,7 @@ def play(story: Callable[[ManyTrainers], Coroutine], config=CONFIG, seed: int = 
 def after_step(many: ManyTrainers, step: int, then: Callable[[str], None]) -> None:
     """Call `then` with the coordinator's name when a step is done, once."""
 
-    def heard(name: str, report: act.Report) -> None:
+    def heard(name: str, report: Report) -> None:
         if isinstance(report, act.StepDone) and report.step == step:
             many.heard = lambda name, report: None
             asyncio.get_running_loop().call_soon(then, name)
@@ -73,7 +74,7 @@ def test_a_standby_enlists_and_ends_with_the_run():
 
 def test_a_trainer_that_comes_while_the_coordinator_says_goodbye_is_told_that_the_run_is_over():
     async def story(many: ManyTrainers) -> None:
-        def heard(name: str, report: act.Report) -> None:
+        def heard(name: str, report: Report) -> None:
             if name == "a" and isinstance(report, act.RunFinished):
                 many.kill("c", silent=True)  # the goodbyes wait for it
                 asyncio.get_running_loop().call_later(1.0, again)

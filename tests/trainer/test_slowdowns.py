@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer.harness import RUN, PromptCoordinator
 
-from p2pswarm.config import BatchConfig, RunConfig
-from p2pswarm.swarm.messages.membership import Join, Ready
-from p2pswarm.swarm.messages.microbatch import Counted
-from p2pswarm.swarm.messages.step import Committed, Reduced
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.attempt_timeout import BACKOFF_MAX_S
+from p2pswarm.run.messages.membership import Join, Ready
+from p2pswarm.run.messages.microbatch import Counted
+from p2pswarm.run.messages.step import Committed, Reduced
+from p2pswarm.settings.config import BatchConfig, RunConfig
+from p2pswarm.trainer.coordinator.outputs import Action
+from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.attempt_timeout import BACKOFF_MAX_S
 
 ANN = b"a" * 32
 FAST_S = 0.1
@@ -39,13 +40,13 @@ class SlowServer:
         self.heap: list = []
         self.order = itertools.count()
         self.fenced: set = set()
-        self.reports: list[act.Action] = []
+        self.reports: list[Action] = []
         self.coordinator.joined(ANN, Join(RUN, "h:1", 0, None, b"", None), 0.0)
         self.ann = self.coordinator.members.of_peer(ANN).incarnation
         self.coordinator.ready(self.ann, Ready(0, b"w0"), 0.0)
         self.obey()
 
-    def later(self, delay_s: float, action: act.Action) -> None:
+    def later(self, delay_s: float, action: Action) -> None:
         heapq.heappush(self.heap, (self.now_s + delay_s, next(self.order), action))
 
     def obey(self) -> None:
@@ -64,7 +65,7 @@ class SlowServer:
                 case act.ServerFails() | act.RoadBroken():
                     self.reports.append(action)
 
-    def answer(self, action: act.Action) -> None:
+    def answer(self, action: Action) -> None:
         match action:
             case act.Launch() if (action.microbatch, action.attempt) not in self.fenced:
                 note = Counted(action.step, action.microbatch, action.attempt, True, 1.0)
@@ -137,7 +138,7 @@ class SwallowingServer(SlowServer):
         self.slow = 0
         super().__init__([FAST_S] * 2, microbatches, window)
 
-    def later(self, delay_s: float, action: act.Action) -> None:
+    def later(self, delay_s: float, action: Action) -> None:
         if isinstance(action, act.Launch) and action.step == 1:
             if self.from_s == float("inf"):
                 self.from_s, self.to_s = self.now_s + 5.0, self.now_s + 5.0 + self.lost_s

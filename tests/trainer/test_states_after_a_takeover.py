@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer.harness import CONFIG, Play
 
-from p2pswarm.chain.chain import ChainHead, Genesis
-from p2pswarm.chain.record import RecordKind
-from p2pswarm.config import BatchConfig, RunConfig
-from p2pswarm.swarm.messages.membership import HeldReduction
-from p2pswarm.swarm.messages.step import Committed
-from p2pswarm.swarm.view import Incarnation
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.coordinator import Coordinator
-from p2pswarm.trainer.decision import Start, unsigned_record
-from p2pswarm.trainer.former_sums import FORMER_SUMS_S
-from p2pswarm.trainer.stage_digests import ABSENT_S, UNNAMED_S, StageDigests
+from p2pswarm.run.chain.chain import ChainHead, Genesis
+from p2pswarm.run.chain.record import RecordKind
+from p2pswarm.run.messages.membership import HeldReduction
+from p2pswarm.run.messages.step import Committed
+from p2pswarm.run.view import Incarnation
+from p2pswarm.settings.config import BatchConfig, RunConfig
+from p2pswarm.trainer.coordinator.coordinator import Coordinator
+from p2pswarm.trainer.coordinator.decision import Start, unsigned_record
+from p2pswarm.trainer.members.former_sums import FORMER_SUMS_S
+from p2pswarm.trainer.reduction.stage_digests import ABSENT_S, UNNAMED_S, StageDigests
+from p2pswarm.trainer.reports import actions as act
 
 TERM = 7
 RIGHT, WRONG = b"right".ljust(32, b"."), b"wrong".ljust(32, b".")

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 from trainer.harness import CONFIG, Play
 
-from p2pswarm.config import ModelConfig
-from p2pswarm.swarm.messages.step import TiedReduced
-from p2pswarm.trainer import actions as act
+from p2pswarm.run.messages.step import TiedReduced
+from p2pswarm.settings.config import ModelConfig
+from p2pswarm.trainer.reports import actions as act
 
 TIED = dataclasses.replace(CONFIG, stages=3, model=ModelConfig(tie=True))
 SAID = TiedReduced(b"t", 9.0, b"s")

@@ -1,7 +1,7 @@
 """Takeovers in the toy swarm: sums outlive coordinators, and every microbatch counts once."""
 
 import pytest
-from trainer.test_coordinator import cause_trouble, copies
+from trainer.coordinator.test_coordinator import cause_trouble, copies
 from trainer.toy_takeovers import Takeovers
 
 STEPS = 8

@@ -3,15 +3,15 @@
 from dataclasses import replace
 
 import pytest
-from trainer.test_coordinator import cause_trouble, copies
+from trainer.coordinator.test_coordinator import cause_trouble, copies
 from trainer.toy_server import Server, digest
 from trainer.toy_swarm import RUN, World
 
-from p2pswarm.chain.record import QUARANTINED
-from p2pswarm.config import ModelConfig
-from p2pswarm.swarm.messages.step import Reduce, Reduced, TiedReduced
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.coordinator import Coordinator
+from p2pswarm.run.chain.record import QUARANTINED
+from p2pswarm.run.messages.step import Reduce, Reduced, TiedReduced
+from p2pswarm.settings.config import ModelConfig
+from p2pswarm.trainer.coordinator.coordinator import Coordinator
+from p2pswarm.trainer.reports import actions as act
 
 
 class TiedWorld(World):

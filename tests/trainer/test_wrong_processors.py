@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from trainer.test_trainer import CONFIG, Swarm, distance, peer, plain, trained
+from trainer.leadership.test_trainer import CONFIG, Swarm, distance, peer, plain, trained
 
-from p2pswarm.compute.base import Engine, Stage
 from p2pswarm.models.base import Bundle
+from p2pswarm.models.compute.base import Engine, Stage
 from p2pswarm.sim.loop import run as run_simulated
-from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.reports import actions as act
 
 CHECKED = replace(
     CONFIG, steps=6, spot_check_share=1.0, batch=replace(CONFIG.batch, evaluate_every=0)

@@ -15,15 +15,16 @@ from collections.abc import Callable
 
 from trainer.toy_server import Server, ToyServers, digest
 
-from p2pswarm.chain.record import QUARANTINED
-from p2pswarm.config import BatchConfig, RunConfig
-from p2pswarm.swarm.messages.membership import HeldReduction, Join, Ready
-from p2pswarm.swarm.messages.microbatch import Handed, Undelivered
-from p2pswarm.swarm.messages.step import Commit
-from p2pswarm.swarm.view import Incarnation, MemberView, view_parts
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.coordinator import Coordinator
-from p2pswarm.trainer.suspensions import SumKept, SumVoided
+from p2pswarm.run.chain.record import QUARANTINED
+from p2pswarm.run.messages.membership import HeldReduction, Join, Ready
+from p2pswarm.run.messages.microbatch import Handed, Undelivered
+from p2pswarm.run.messages.step import Commit
+from p2pswarm.run.view import Incarnation, MemberView, view_parts
+from p2pswarm.settings.config import BatchConfig, RunConfig
+from p2pswarm.trainer.coordinator.coordinator import Coordinator
+from p2pswarm.trainer.coordinator.outputs import Action
+from p2pswarm.trainer.members.suspensions import SumKept, SumVoided
+from p2pswarm.trainer.reports import actions as act
 
 RUN = b"r" * 16
 
@@ -123,7 +124,7 @@ class World(ToyServers):
             self.carry_out(action)
         self.deadline_s = self.coordinator.next_deadline_s()
 
-    def carry_out(self, action: act.Action) -> None:
+    def carry_out(self, action: Action) -> None:
         match action:
             case act.Assign(incarnation, message):
                 server = self.servers[incarnation.peer]

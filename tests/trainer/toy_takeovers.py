@@ -5,12 +5,13 @@ import heapq
 from trainer.toy_server import Server
 from trainer.toy_swarm import RUN, World
 
-from p2pswarm.chain.record import term_of
-from p2pswarm.swarm.view import Incarnation
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.coordinator import Coordinator
-from p2pswarm.trainer.decided_step import DecidedStep
-from p2pswarm.trainer.decision import Start
+from p2pswarm.run.chain.record import term_of
+from p2pswarm.run.view import Incarnation
+from p2pswarm.trainer.coordinator.coordinator import Coordinator
+from p2pswarm.trainer.coordinator.decision import Start
+from p2pswarm.trainer.coordinator.outputs import Action
+from p2pswarm.trainer.members.decided_step import DecidedStep
+from p2pswarm.trainer.reports import actions as act
 
 
 class Takeovers(World):
@@ -25,7 +26,7 @@ class Takeovers(World):
         self.last: act.Decide | None = None
         self.decided_steps: list[int] = []
 
-    def carry_out(self, action: act.Action) -> None:
+    def carry_out(self, action: Action) -> None:
         if isinstance(action, act.Decide):
             self.proposed = action
         super().carry_out(action)

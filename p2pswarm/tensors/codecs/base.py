@@ -13,8 +13,8 @@ from enum import Flag, auto
 
 import torch
 
-from p2pswarm.errors import BadMessage
-from p2pswarm.tensors.meta import Dtype
+from p2pswarm.base.errors import BadMessage
+from p2pswarm.tensors.codecs.meta import Dtype
 
 Device = torch.device
 CPU = Device("cpu")

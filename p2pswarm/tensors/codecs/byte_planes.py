@@ -22,11 +22,11 @@ import torch
 import zstandard
 from torch import Tensor
 
-from p2pswarm.errors import BadMessage
+from p2pswarm.base.errors import BadMessage
 from p2pswarm.tensors.codecs.base import EVERY, LOSSLESS, TORCH, Decoder, bytes_of
 from p2pswarm.tensors.codecs.codec import Codec
+from p2pswarm.tensors.codecs.meta import VALUE_BYTES, TensorLayout
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
-from p2pswarm.tensors.meta import VALUE_BYTES, TensorLayout
 
 # Level 1 with nearly no search, because a match in planes of floats costs more than it saves.
 # Gaussian bfloat16: ratio 1.50 at 1.2 GB/s; the plain level 1 has 1.46 at 0.4 GB/s.

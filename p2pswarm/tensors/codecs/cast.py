@@ -20,8 +20,8 @@ from p2pswarm.tensors.codecs.base import (
     expect_bytes,
 )
 from p2pswarm.tensors.codecs.codec import Codec
+from p2pswarm.tensors.codecs.meta import VALUE_BYTES, Dtype, TensorLayout
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
-from p2pswarm.tensors.meta import VALUE_BYTES, Dtype, TensorLayout
 
 
 class Cast(Codec):

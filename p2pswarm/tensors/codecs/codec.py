@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from p2pswarm.tensors.codecs.base import Decoder, Tensor, Use
+from p2pswarm.tensors.codecs.meta import Dtype, TensorLayout
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
-from p2pswarm.tensors.meta import Dtype, TensorLayout
 
 
 class Codec(ABC):

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from p2pswarm.errors import BadMessage
+from p2pswarm.base.errors import BadMessage
 from p2pswarm.tensors.codecs.base import (
     FLOATS,
     LOSSY,
@@ -32,8 +32,8 @@ from p2pswarm.tensors.codecs.base import (
     expect_bytes,
 )
 from p2pswarm.tensors.codecs.codec import Codec
+from p2pswarm.tensors.codecs.meta import TENSOR_BYTES_MAX, TensorLayout
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
-from p2pswarm.tensors.meta import TENSOR_BYTES_MAX, TensorLayout
 
 BLOCK_VALUES = 256
 SCALE_BYTES = 4

@@ -19,8 +19,8 @@ from torch import Tensor
 from p2pswarm.tensors.codecs.base import FLOATS, Decoder, Use, bytes_of
 from p2pswarm.tensors.codecs.codec import StatefulCodec
 from p2pswarm.tensors.codecs.int8 import Int8, quantised, restored
+from p2pswarm.tensors.codecs.meta import TensorLayout
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
-from p2pswarm.tensors.meta import TensorLayout
 
 
 class Int8ErrorFeedback(StatefulCodec):

@@ -1,0 +1,4 @@
+"""The ground floor: errors, ids, files, estimates, signals.
+
+Entrances: `errors.py`, `ids.py`.
+"""

@@ -1,0 +1,82 @@
+"""The command line as a value, and its exit code.
+
+Errors:  one line on stderr; exit code 2 for what the user can correct, 1 for a run that failed.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from p2pswarm.base.errors import RunEnded, SwarmError
+from p2pswarm.base.exception_group import cause_of
+from p2pswarm.base.version import VERSION
+from p2pswarm.commands import node, verify
+from p2pswarm.commands.arguments import Command, OneLineParser
+from p2pswarm.commands.demo import flags as demo
+from p2pswarm.commands.doctor import flags as doctor
+from p2pswarm.commands.owner import flags as closed_runs
+from p2pswarm.commands.plan import flags as plan
+from p2pswarm.commands.simulate import flags as simulate
+from p2pswarm.commands.status import explain_flags as explain
+from p2pswarm.commands.status import flags as status
+from p2pswarm.commands.weights import check_model, evaluate, export, generate
+from p2pswarm.progress.printable import printable
+
+ALL = (
+    node,
+    status,
+    explain,
+    doctor,
+    verify,
+    check_model,
+    generate,
+    evaluate,
+    export,
+    plan,
+    simulate,
+    closed_runs,
+    demo,
+)
+"""In the order of `--help`."""
+FAILED, UNUSABLE = 1, 2
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command that the flags name; returns the exit code."""
+    begun_s = time.monotonic()
+    try:
+        return parse(argv).run(begun_s)
+    except SwarmError as error:
+        return _failed(error)
+    except ExceptionGroup as group:
+        cause = cause_of(group)
+        if not isinstance(cause, SwarmError):
+            raise
+        return _failed(cause)
+
+
+def parse(argv: Sequence[str]) -> Command:
+    """The command of a command line."""
+    flags = make_parser().parse_args(argv)
+    command: Command = flags.read(flags)
+    return command
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = OneLineParser(
+        prog="p2pswarm",
+        description="Trains one transformer on any machines you can get.",
+        epilog="p2pswarm COMMAND --help explains a command; python -m p2pswarm is the same.",
+    )
+    parser.add_argument("--version", action="version", version=f"p2pswarm {VERSION}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    for each in ALL:
+        each.add(commands)
+    return parser
+
+
+def _failed(error: SwarmError) -> int:
+    sys.stderr.write(f"error: {printable(str(error))}\n")
+    return FAILED if isinstance(error, RunEnded) else UNUSABLE

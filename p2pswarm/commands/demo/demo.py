@@ -1,0 +1,246 @@
+"""The demo: starts the processes, watches the trainer, kills servers, and sums up.
+
+It knows of the run only what the trainer process prints, one JSON object in each line. It starts
+and kills servers, and changes nothing else about them. `supervisor.py` decides what to do.
+
+Units:   seconds.
+Errors:  Unusable when a node cannot start; RunEnded when the run fails.
+"""
+
+import asyncio
+import json
+import re
+import signal
+import tempfile
+import time
+from pathlib import Path
+from random import Random
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from p2pswarm.base.errors import RunEnded, Unusable
+from p2pswarm.base.exception_group import cause_of
+from p2pswarm.base.outfile import write_target
+from p2pswarm.commands.demo.kills import Kills
+from p2pswarm.commands.demo.options import (
+    SLOW_SERVERS,
+    Options,
+    bootstrap_settings,
+    server_settings,
+    trainer_settings,
+)
+from p2pswarm.commands.demo.plot import draw, draw_moves, picture_format
+from p2pswarm.commands.demo.processes import DemoProcess, DemoProcesses, demo_processes
+from p2pswarm.commands.demo.summary import failure, rows, summary, title
+from p2pswarm.commands.demo.supervisor import GiveUp, KillServer, Remark, StartServer, Supervisor
+from p2pswarm.node.run.run_text import read_corpus
+from p2pswarm.progress.events import Event, Note, Started, from_line
+from p2pswarm.progress.history import RunHistory
+from p2pswarm.progress.lines import LineFormat
+from p2pswarm.progress.page import page
+from p2pswarm.settings.parser import load
+
+TITLE = "p2pswarm demo"
+NOWHERE = "127.0.0.1:1"  # settings of a trainer name a node, and this one is never started
+UNUSABLE = 2  # a node's exit code for an error that its user can correct
+INTERRUPTED = 130
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+
+
+class Demo:
+    """One run of the demo."""
+
+    def __init__(self, options: Options, console: Console, processes: DemoProcesses) -> None:
+        self._options = options
+        self._console = console
+        self._processes = processes
+        kills = Kills(options.steps, options.kill_every, Random(options.steps))
+        self._supervisor = Supervisor(options, kills)
+        self._history = self._supervisor.history
+        self._lines = LineFormat()
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._servers: dict[str, DemoProcess] = {}
+        self._bootstrap = ""
+        self._begun_s = time.monotonic()
+        self.ready_s = 0.0
+        """Seconds from the start of the demo to the first step."""
+        self._tasks: asyncio.TaskGroup
+
+    async def run(self) -> RunHistory:
+        """Start the processes, and follow the run to its last event."""
+        if self._console.is_terminal:
+            self._live.start()
+        try:
+            await self._run()
+        finally:
+            self._live.stop()
+        return self._history
+
+    async def _run(self) -> None:
+        self._say("starting a node that the others join through")
+        first = await self._processes.start("bootstrap", bootstrap_settings())
+        line = await first.line_with("--bootstrap")
+        self._bootstrap = re.findall(r"--bootstrap (\S+)", line)[0]
+        servers = self._options.stages * self._options.replicas
+        self._say(f"starting a trainer and {servers} servers: each loads PyTorch first")
+        if self._options.uneven:
+            self._say(f"{SLOW_SERVERS} are slow, and serve the last stage; nothing is computed")
+        settings = trainer_settings(self._bootstrap, self._options)
+        trainer = await self._processes.start("trainer", settings)
+        async with asyncio.TaskGroup() as self._tasks:
+            reader = self._tasks.create_task(_drain(first))
+            self._supervisor.begin()
+            await self._act()
+            await self._follow(trainer)
+            await self._processes.leave()
+            reader.cancel()
+
+    async def _follow(self, trainer: DemoProcess) -> None:
+        """Follow the trainer's events until the run is over."""
+        while self._history.ended is None:
+            line = await trainer.line()
+            if line is None:
+                words = trainer.last_words()
+                if await trainer.os_process.wait() == UNUSABLE:
+                    raise Unusable(words.removeprefix("error: "))
+                raise RunEnded(f"the trainer ended early: {words}")
+            if not line.startswith("{"):
+                continue  # a line for people
+            event = from_line(line)
+            if isinstance(event, Started):
+                self.ready_s = time.monotonic() - self._begun_s
+            self._supervisor.told(event)
+            self._show(event)
+            await self._act()
+
+    async def _act(self) -> None:
+        """Carry out the supervisor's actions."""
+        for action in self._supervisor.actions():
+            match action:
+                case StartServer(name=name, slow=slow):
+                    settings = server_settings(self._bootstrap, self._options, slow=slow)
+                    process = self._servers[name] = await self._processes.start(name, settings)
+                    self._tasks.create_task(self._attend(process))
+                case KillServer(name=name):
+                    self._servers[name].kill()
+                case Remark(text=text):
+                    self._say(text)
+                case GiveUp(reason=reason):
+                    raise RunEnded(reason)
+
+    async def _attend(self, process: DemoProcess) -> None:
+        """Learn a server's id from its first line, read all lines, and report its end."""
+        while (line := await process.line()) is not None:
+            if found := re.match(r"peer (\S+)", line):
+                self._supervisor.met(process.name, found[1])
+        await process.os_process.wait()
+        self._supervisor.server_ended(process.name, process.last_words())
+        await self._act()
+
+    def _say(self, text: str) -> None:
+        note = Note(self._history.seconds, text)
+        self._history.told(note)
+        self._show(note)
+
+    def _show(self, event: Event) -> None:
+        """Draw the page again, or print the event's line."""
+        if self._console.is_terminal:
+            self._live.update(page(self._history, self._options.steps, TITLE), refresh=True)
+        elif text := self._lines.told(event):
+            self._console.print(text, highlight=False, soft_wrap=True)
+
+
+async def _drain(process: DemoProcess) -> None:
+    """Read a pipe whose text is not needed, so that it never fills."""
+    while await process.line() is not None:
+        pass
+
+
+def main(options: Options) -> int:
+    """Run the demo; returns the exit code."""
+    picture_format(options.plot)
+    try:
+        return asyncio.run(_interruptible(options, Console()))
+    except asyncio.CancelledError:
+        return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+async def _interruptible(options: Options, console: Console) -> int:
+    """Run the demo; the first Ctrl-C ends it in order, the second at once."""
+    work = asyncio.current_task()
+    assert work is not None
+    signals = 0
+
+    def leave() -> None:
+        nonlocal signals
+        signals += 1
+        if signals == 1:
+            console.print("leaving; Ctrl-C again to leave at once")
+        work.cancel()  # the second time it cancels the waiting, and the children are killed
+
+    for number in (getattr(signal, name) for name in SIGNALS if hasattr(signal, name)):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+            asyncio.get_running_loop().add_signal_handler(number, leave)
+    return await demo(options, console)
+
+
+async def demo(options: Options, console: Console) -> int:
+    """Run the demo to its end and write its files; returns the exit code."""
+    with tempfile.TemporaryDirectory(prefix="p2pswarm-demo-") as folder:
+        check_text(options, Path(folder))
+        async with demo_processes(Path(folder)) as processes:
+            whole = Demo(options, console, processes)
+            try:
+                history = await whole.run()
+            except ExceptionGroup as group:
+                raise cause_of(group) from None
+    lost = _write(options, history, whole.ready_s, console)
+    _print_summary(history, whole.ready_s, console)
+    if reason := failure(history):
+        raise RunEnded(reason)
+    if lost:
+        raise Unusable("; ".join(lost))
+    return 0
+
+
+def check_text(options: Options, folder: Path) -> None:
+    """Raise Unusable for text that the trainer would refuse; `folder` is for a file of settings."""
+    if options.data is None:
+        return
+    settings = folder / "text.toml"
+    settings.write_text(trainer_settings(NOWHERE, options))
+    read_corpus(load(settings))
+
+
+def _write(options: Options, history: RunHistory, ready_s: float, console: Console) -> list[str]:
+    """Write the figures and the picture; returns an error for each that failed."""
+    text = json.dumps(summary(history, ready_s)) + "\n"
+    kind = picture_format(options.plot)
+    picture = draw_moves if options.uneven else draw
+    wanted = [
+        ("figures", options.json, lambda place: place.write_text(text)),
+        (
+            "picture",
+            options.plot if history.steps else None,
+            lambda place: picture(history, place, title(options), kind),
+        ),
+    ]
+    lost = []
+    for name, path, write in wanted:
+        if path is not None:
+            try:
+                console.print(f"{name}: {write_target(path, write, replace=True)}", highlight=False)
+            except Unusable as error:
+                lost.append(str(error))
+    return lost
+
+
+def _print_summary(history: RunHistory, ready_s: float, console: Console) -> None:
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for name, figure in rows(history, ready_s):
+        table.add_row(name, figure)
+    console.print(table, highlight=False)

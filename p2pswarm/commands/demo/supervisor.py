@@ -1,0 +1,123 @@
+"""The rules of the demo: which servers it starts and kills, what it says, when it gives up.
+
+It is told the trainer's events, and when server processes start and end. It answers with actions.
+
+Units:   steps.
+Errors:  none; a run that cannot go on is the action `GiveUp`.
+"""
+
+from dataclasses import dataclass
+
+from p2pswarm.commands.demo.kills import Kills
+from p2pswarm.commands.demo.options import SLOW_SERVERS, Options
+from p2pswarm.progress.events import Event, Stepped
+from p2pswarm.progress.history import RunHistory
+
+RESTARTS_MAX = 3  # servers that end by themselves; with more, something is wrong here
+
+
+@dataclass(frozen=True, slots=True)
+class StartServer:
+    """Start a server process under this name."""
+
+    name: str
+    slow: bool = False
+    """It is a slow machine, for the last stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class KillServer:
+    """End the server process of this name with SIGKILL."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Tell the person who watches."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """End the demo for this reason."""
+
+    reason: str
+
+
+DemoAction = StartServer | KillServer | Remark | GiveUp
+
+
+class Supervisor:
+    """The rules for one demo."""
+
+    def __init__(self, options: Options, kills: Kills) -> None:
+        self._options = options
+        self._kills = kills
+        self._actions: list[DemoAction] = []
+        self._started = 0
+        self._unasked = 0
+        self._names: dict[str, str] = {}
+        """The process names of living servers, by their short peer ids."""
+        self._killed: set[str] = set()
+        self._spare_asked = False
+        self.history = RunHistory()
+
+    def begin(self) -> None:
+        """Ask for every server of every stage."""
+        slow = SLOW_SERVERS if self._options.uneven else 0
+        for number in range(self._options.stages * self._options.replicas):
+            self._start(slow=number < slow)
+
+    def met(self, name: str, peer: str) -> None:
+        """Learn the short id of a server process."""
+        self._names[peer] = name
+
+    def told(self, event: Event) -> None:
+        """Note an event of the run, and kill a server if one is due."""
+        self.history.told(event)
+        if isinstance(event, Stepped) and self._kills.due(self.history.step):
+            self._kill()
+
+    def server_ended(self, name: str, words: str) -> None:
+        """Replace a server process that ended by itself; too many of them end the demo."""
+        peer = next((peer for peer, of in self._names.items() if of == name), None)
+        if peer is not None:
+            del self._names[peer]
+        if name in self._killed or self.history.ended is not None:
+            return
+        self._unasked += 1
+        self._actions.append(Remark(f"server {peer or name} ended by itself: {words}"))
+        if self._unasked > RESTARTS_MAX:
+            self._actions.append(GiveUp(f"servers end by themselves: {words}"))
+        else:
+            self._start()
+
+    def actions(self) -> list[DemoAction]:
+        """What to do now; drained by reading."""
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _start(self, *, slow: bool = False) -> None:
+        self._started += 1
+        self._actions.append(StartServer(f"server-{self._started}", slow))
+
+    def _kill(self) -> None:
+        """Kill a server that can be spared, or ask for a spare one first."""
+        victim = self._kills.victim(self.history)
+        if victim is None or victim not in self._names:
+            if self._options.replicas == 1 and not self._spare_asked:
+                self._spare_asked = True
+                text = "each server is needed: a spare one is started before one is killed"
+                self._actions.append(Remark(text))
+                self._start()
+            return
+        name = self._names.pop(victim)
+        self._killed.add(name)
+        self.history.killed()
+        self._kills.done(self.history.step)
+        self._spare_asked = False
+        text = f"KILLED server {victim} (SIGKILL); another is started"
+        self._actions += [KillServer(name), Remark(text)]
+        self._start()

@@ -1,0 +1,154 @@
+"""The command `p2pswarm doctor`: finds out how others reach this machine, and what slows it down.
+
+Units:   seconds, bytes.
+Errors:  Unusable when an address of the user cannot be read, or we cannot listen.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import shutil
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.base.ids import PeerId
+from p2pswarm.commands.doctor.doctor_report import (
+    FILES_MIN,
+    Family,
+    Findings,
+    RunBan,
+    as_json,
+    as_lines,
+)
+from p2pswarm.commands.status.status import statuses
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.crypto.key_file import identity_from
+from p2pswarm.net.os.event_loop import run as run_loop
+from p2pswarm.net.os.gateways import IPV4, IPV6, own_host
+from p2pswarm.net.os.kernel_settings import (
+    allows_congestion_control,
+    socket_memory_max_bytes,
+    usual_congestion_control,
+)
+from p2pswarm.net.os.open_files import raise_file_limit
+from p2pswarm.node.stack.stack import NodeStack, open_stack
+from p2pswarm.progress.printable import log_to_stderr
+from p2pswarm.reach.nat.group_votes import group_of
+from p2pswarm.reach.nat.news import on_this_machine_alone
+from p2pswarm.reach.nat.reachability import Reachability
+from p2pswarm.reach.nat.standing import Belief, State
+from p2pswarm.settings.config import NodeConfig
+
+PATIENCE_S = 20.0  # two rounds of dial-backs of 5 s, 10 s apart, and the router
+MORE_PEERS_S = 1.0  # one seed has answered: others that were named may be a moment later
+DRIVER = Path("/proc/driver/nvidia/version")
+
+log = logging.getLogger(__name__)
+
+
+def main(config: NodeConfig, *, json: bool) -> int:
+    """Print what was found and what to change; returns the exit code."""
+    log_to_stderr(config.log_level)
+    with identity_from(config.identity) as identity:
+        found = run_loop(_find(config, identity))
+    sys.stdout.write(as_json(found) + "\n" if json else "".join(f"{x}\n" for x in as_lines(found)))
+    return 0
+
+
+async def _find(config: NodeConfig, identity: Identity) -> Findings:
+    failure = ""
+    async with contextlib.AsyncExitStack() as blocks:
+        try:
+            stack = await blocks.enter_async_context(open_stack(config, identity, passing=True))
+        except Unusable as error:
+            if not config.bootstrap:
+                raise
+            failure = str(error)
+            alone = dataclasses.replace(config, bootstrap=())
+            stack = await blocks.enter_async_context(open_stack(alone, identity, passing=True))
+        return await _look(stack, failure, named=bool(config.bootstrap))
+
+
+async def _look(stack: NodeStack, failure: str, *, named: bool) -> Findings:
+    """Find out what can be found out now, for `PATIENCE_S` at most."""
+    bound = stack.endpoint.listening[0]
+    maps = stack.config.network.map_ports and not on_this_machine_alone(bound)
+    reach = Reachability(stack.endpoint, stack.rpc, bound, os.urandom, map_ports=maps)
+    async with asyncio.TaskGroup() as tasks:
+        work = tasks.create_task(stack.reaching.follow(reach))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await reach.known()
+                if not reach.best().sure:
+                    await asyncio.sleep(MORE_PEERS_S)
+                    await reach.known()
+        found = _findings(stack, reach, failure, named=named)
+        work.cancel()
+    banned_by = tuple(stack.endpoint.bans.banned_by.values())
+    return dataclasses.replace(found, banned_by=banned_by, bans=await _bans(stack))
+
+
+async def _bans(stack: NodeStack) -> tuple[RunBan, ...]:
+    """Whom the trainers of the swarm's runs have banned, as far as they tell us."""
+    try:
+        found = await statuses(stack, "")
+    except Unusable as error:  # there is no run
+        log.info("no bans are known: %s", error)
+        return ()
+    return tuple(
+        RunBan(run=offer.config.name, peer=str(PeerId(ban.peer)), why=ban.reason, left_s=ban.left_s)
+        for offer, status in found
+        if status is not None
+        for ban in status.bans
+    )
+
+
+def _findings(stack: NodeStack, reach: Reachability, failure: str, *, named: bool) -> Findings:
+    mapper = reach.mappers.get(IPV4)
+    lease = None if mapper is None else mapper.machine.lease
+    return Findings(
+        port=stack.endpoint.listening[0].port,
+        families=tuple(_family(name, family, reach) for name, family in FAMILIES.items()),
+        gateway=None if mapper is None else mapper.router,
+        lease=None if lease is None else str(lease.external),
+        protocol="" if lease is None else lease.protocol.value,
+        refusals={} if mapper is None else mapper.machine.refusals,
+        relayed=next((str(each) for each in stack.keeper.addresses), None),
+        asked_peers=len({group_of(host) for host in reach.clocks_ms}),
+        seeds_failure=failure,
+        seeds_named=named,
+        clock_ahead_s=_clock_ahead_s(reach),
+        bbr=allows_congestion_control("bbr"),
+        congestion_control=usual_congestion_control(),
+        send_memory_bytes=socket_memory_max_bytes("tcp_wmem"),
+        receive_memory_bytes=socket_memory_max_bytes("tcp_rmem"),
+        files=raise_file_limit(FILES_MIN),
+        disk_free_bytes=shutil.disk_usage(stack.config.state or Path()).free,
+        gpus=tuple(torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())),
+        driver=DRIVER.exists(),
+    )
+
+
+FAMILIES = {"IPv4": IPV4, "IPv6": IPV6}
+
+
+def _family(name: str, family: int, reach: Reachability) -> Family:
+    standing = reach.standings.get(family)
+    belief = Belief(State.ABSENT) if standing is None else standing.belief
+    return Family(
+        name=name, own_host=own_host(family), listening=standing is not None, belief=belief
+    )
+
+
+def _clock_ahead_s(reach: Reachability) -> float | None:
+    """By how much our wall clock is ahead of the peers', in the median."""
+    began_s = time.time() - asyncio.get_running_loop().time()  # where the loop's clock is 0
+    ahead_s = [began_s + at_s - clock_ms / 1000 for clock_ms, at_s in reach.clocks_ms.values()]
+    return statistics.median(ahead_s) if ahead_s else None

@@ -1,0 +1,183 @@
+"""`p2pswarm invite`, `invitations`, `revoke`, `renew`: what the owner of a closed run does.
+
+Units:   seconds.
+Errors:  Unusable for settings that cannot be used, and for invitations that are not there.
+"""
+
+import argparse
+import importlib
+from dataclasses import dataclass
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.commands.arguments import (
+    DAY_S,
+    Command,
+    Commands,
+    add_bootstrap,
+    add_json,
+    duration,
+    file_path,
+    whole,
+)
+from p2pswarm.commands.node import given
+from p2pswarm.commands.printing import say
+from p2pswarm.node.stack.addresses import check
+from p2pswarm.settings.config import NodeConfig
+from p2pswarm.settings.parser import load
+
+INVITING = "p2pswarm.commands.owner.inviting"
+TEXTS = {
+    "invite": (
+        "let a friend into your closed run",
+        "Prints an invitation: a line to send as you would a password, for p2pswarm node --invite.",
+    ),
+    "invitations": (
+        "who was invited to your closed run",
+        "Lists the invitations to your closed run: until when each is good, and what is revoked.",
+    ),
+    "revoke": (
+        "take back an invitation",
+        "Takes back an invitation, or bars a peer id, and tells the run's trainers, who tell all.",
+    ),
+    "renew": (
+        "let an invitation hold for longer",
+        "Lets an invitation hold until so long from now; whoever has it need do nothing.",
+    ),
+}
+USES_MAX = 256
+SEEDS_HELP = "a node of the run's swarm; default: those of FILE, and where its trainer was"
+EPILOG = "docs/closed_runs.md says how closed runs work."
+
+
+@dataclass(frozen=True, slots=True)
+class InviteCommand:
+    """Sign an invitation to a closed run, and print it."""
+
+    config: NodeConfig
+    lasts_s: int
+    name: str
+    """Under which the owner finds it again; empty: any that is free."""
+    role: str
+    uses: int
+    """How many peers may use it; 0: as many as want to."""
+    peer: str
+    """The peer id that it is for; empty: whoever has its text."""
+
+    def run(self, begun_s: float) -> int:
+        """Print it."""
+        del begun_s
+        asked = self.name, self.role, self.uses, self.peer
+        say(importlib.import_module(INVITING).invite(self.config, asked, self.lasts_s))
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class InvitationsCommand:
+    """Print who was invited to a closed run."""
+
+    config: NodeConfig
+    json: bool
+
+    def run(self, begun_s: float) -> int:
+        """Print the list."""
+        del begun_s
+        text = importlib.import_module(INVITING).listing(self.config, as_json=self.json)
+        say(text.removesuffix("\n"))
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class RevokeCommand:
+    """Take back an invitation."""
+
+    config: NodeConfig
+    whom: str
+    """Its name, its serial number, or a peer id."""
+
+    def run(self, begun_s: float) -> int:
+        """Take it back, and tell the run's trainers."""
+        del begun_s
+        code: int = importlib.import_module(INVITING).revoke(self.config, self.whom)
+        return code
+
+
+@dataclass(frozen=True, slots=True)
+class RenewCommand:
+    """Let an invitation hold for longer."""
+
+    config: NodeConfig
+    whom: str
+    lasts_s: int
+
+    def run(self, begun_s: float) -> int:
+        """Renew it, and tell the run's trainers."""
+        del begun_s
+        code: int = importlib.import_module(INVITING).renew(self.config, self.whom, self.lasts_s)
+        return code
+
+
+def add(commands: Commands) -> None:
+    """Add all four commands."""
+    for name, text in TEXTS.items():
+        parser = commands.add_parser(name, help=text[0], description=text[1], epilog=EPILOG)
+        parser.set_defaults(read=_read)
+        parser.add_argument(
+            "config", type=file_path, metavar="FILE", help="the run's settings, in TOML"
+        )
+        if name in ("revoke", "renew"):
+            parser.add_argument(
+                "whom", metavar="WHOM", help="a name or serial number of p2pswarm invitations"
+            )
+        if name in ("invite", "renew"):
+            parser.add_argument(
+                "--for",
+                dest="lasts",
+                type=duration,
+                default=7 * DAY_S,
+                metavar="TIME",
+                help="for how long: 12h, 7d, 4w; default: 7d",
+            )
+        if name == "invitations":
+            add_json(parser, "one JSON object, for scripts")
+        if name == "invite":
+            _add_invite_flags(parser)
+        text_of_seeds = (
+            "a node of the run's swarm; default: those of FILE, and where its trainer was"
+        )
+        add_bootstrap(parser, text_of_seeds)
+
+
+def _add_invite_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--name", metavar="NAME", help="under which you revoke or renew it")
+    parser.add_argument(
+        "--role", choices=("serve", "train", "watch"), default="serve", help="default: serve"
+    )
+    parser.add_argument(
+        "--uses",
+        type=whole(1, USES_MAX),
+        default=0,
+        metavar="N",
+        help="at most so many peers may use it; default: no limit",
+    )
+    parser.add_argument(
+        "--peer", metavar="ID", help="for this peer id alone; then the text is no secret"
+    )
+
+
+def _read(flags: argparse.Namespace) -> Command:
+    """The run's settings are in its file."""
+    config = load(flags.config)
+    if config.state is None:
+        raise Unusable(f"{flags.config} names no `state`: a closed run keeps its owner's key there")
+    config = given(config, {"bootstrap": tuple(flags.bootstrap or ()), "role": "bootstrap"})
+    check(config)
+    match flags.command:
+        case "invite":
+            asked = flags.name or "", flags.role, flags.uses, flags.peer or ""
+            return InviteCommand(config, flags.lasts, *asked)
+        case "revoke":
+            return RevokeCommand(config, flags.whom)
+        case "renew":
+            return RenewCommand(config, flags.whom, flags.lasts)
+        case _:
+            return InvitationsCommand(config, flags.json)

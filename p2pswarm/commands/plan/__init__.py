@@ -1,0 +1,1 @@
+"""The command `p2pswarm plan`: which device serves which stage."""

@@ -1,0 +1,147 @@
+"""A report of a node's settings in plain words, and a check of the files that they name.
+
+Errors:  Unusable for a file that is missing or cannot be written.
+"""
+
+from pathlib import Path
+
+from p2pswarm.base.outfile import check_target
+from p2pswarm.data.sources import check_there, tokenizer_file
+from p2pswarm.run.schedule import learning_rate
+from p2pswarm.settings.config import (
+    EMULATED,
+    HF,
+    CheckpointConfig,
+    NetworkConfig,
+    NodeConfig,
+    RunConfig,
+    ServeConfig,
+)
+from p2pswarm.settings.limits import BYTES, trained_tokens
+from p2pswarm.settings.train_config import TrainConfig
+
+Row = tuple[str, str]
+
+FINE_TUNING_RATE_MAX = 5e-4  # published recipes have 1e-6 to 2e-4
+
+
+def check_files(config: NodeConfig) -> None:
+    """Raise Unusable if a trainer's text is missing or its weights cannot be written."""
+    if config.role != "trainer":
+        return
+    for part in config.train.parts:
+        assert part.data is not None, "a text of a mixture has it"
+        check_there(part.data)
+    weights = config.train.weights
+    name = config.train.tokenizer
+    if name != BYTES and not trained_tokens(name) and not name.startswith(HF):
+        tokenizer_file(Path(name))
+    if weights is not None:
+        check_target(weights)
+
+
+def report(config: NodeConfig, source: Path | None) -> str:
+    """The report: one line for each setting that matters for the role."""
+    rows: list[Row] = [
+        ("role", config.role),
+        ("listens on", config.listen or "every address, port 4000 or any free one"),
+        ("others dial", config.network.announce or "the address that it listens on"),
+        *_relay_rows(config.network),
+        ("joins through", ", ".join(config.bootstrap) or "nobody: it starts a swarm"),
+        ("identity", str(config.identity or config.state or "a new one each time")),
+        ("state", str(config.state or "in memory only: a restart begins anew")),
+    ]
+    match config.role:
+        case "trainer":
+            rows += _run_rows(config.run) + _train_rows(config.train, config.run)
+            rows += _checkpoint_rows(config.checkpoint)
+        case "stage":
+            rows += _serve_rows(config.serve)
+    width = max(len(name) for name, _ in rows)
+    lines = [f"{name:{width}}  {value}" for name, value in rows]
+    return "\n".join([f"{source or 'the flags'}: good", *lines]) + "\n"
+
+
+def _relay_rows(network: NetworkConfig) -> list[Row]:
+    if network.relays:
+        return [("is reached", f"through {', '.join(network.relays)}")]
+    if not network.relay:
+        return [("relays", "nothing for others")]
+    ports = [f"port {port}" for port in (network.relay_port,) if port]
+    ports += [f"WebSocket on port {port}" for port in (network.relay_web,) if port]
+    also = f"; also on {' and '.join(ports)}" if ports else ""
+    return [("relays", f"at most {network.relay_mb_s:g} MB/s for others{also}")]
+
+
+def _run_rows(run: RunConfig) -> list[Row]:
+    model, batch, rate = run.model, run.batch, run.optimizer
+    tokens = batch.microbatches * batch.rows * model.sequence_length
+    made = f"{model.family}, {model.layers} layers, d_model {model.d_model}, {model.heads} heads"
+    if model.folder is not None:  # its config.json has the sizes
+        made = f"{model.family}: {model.folder}"
+    shape = (
+        f"{batch.microbatches} microbatches of {batch.rows} sequences of {model.sequence_length}"
+    )
+    last_step = rate.decay_steps or run.steps
+    last = f"{learning_rate(run, last_step):g} at step {last_step}, {rate.schedule}"
+    if run.start == "pretrained" and rate.learning_rate > FINE_TUNING_RATE_MAX:
+        last += "; so high a rate spoils pretrained weights, 2e-5 is usual"
+    kind = "a rehearsal that learns nothing, " if run.emulated else ""
+    computed = "" if run.precision == "full" else f", computed in {run.precision}"
+    if run.weight_storage != "full":
+        computed += f", weights kept in {run.weight_storage} and rounded by chance"
+    cut = f"stages: {run.stages}, servers of each: {run.min_replicas} or more"
+    return [
+        ("run", f"{run.name!r}, {kind}{cut}"),
+        ("model", f"{made}, {model.dtype}{computed}"),
+        ("steps", f"{run.steps} of {tokens:,} tokens: {shape}"),
+        ("learning rate", f"{rate.learning_rate:g} after {rate.warmup_steps} steps, {last}"),
+    ]
+
+
+def _train_rows(train: TrainConfig, run: RunConfig) -> list[Row]:
+    only = f", files that end in {' '.join(train.suffixes)}" if train.suffixes else ""
+    total = sum(part.weight for part in train.parts)
+    texts = [f"{part.data} ({part.weight / total:.2%})" for part in train.mixture]
+    text = ", ".join(texts) or train.data
+    read = ", names of special tokens are read" if train.special_tokens == "tokens" else ""
+    curves = [str(train.curves)] if train.curves else []
+    curves += [f"wandb: {train.wandb}"] if train.wandb else []
+    return [
+        ("text", f"{text}{only}; {train.held_out_share:.1%} held out"),
+        ("tokens", train.tokenizer + read),
+        ("goes on from", train.resume or f"the first weights, {run.start}"),
+        ("weights", f"{train.weights}, with run and step" if train.weights else "not written"),
+        ("curves", " and ".join(curves) or "not written"),
+    ]
+
+
+def _checkpoint_rows(checkpoint: CheckpointConfig) -> list[Row]:
+    if not checkpoint.target:
+        return [("checkpoints", "not written")]
+    kept = f"the newest {checkpoint.keep_newest} stay"
+    if checkpoint.keep_every:
+        kept += f", and each {checkpoint.keep_every} steps one"
+    every = f"every {checkpoint.every_steps} steps to {checkpoint.target}"
+    return [("checkpoints", f"{every}; {kept}")]
+
+
+def _serve_rows(serve: ServeConfig) -> list[Row]:
+    device = serve.device if serve.device != "auto" else "the GPU where there is one"
+    if serve.device == EMULATED:
+        device = f"none: a forward is emulated, {serve.emulated_forward_s:g} s long"
+    if serve.parallel == "tensor":
+        device += ", which share each tensor"
+    return [
+        ("run", repr(serve.run) if serve.run else "the first that is found"),
+        ("stage", _stage_text(serve)),
+        ("device", device),
+    ]
+
+
+def _stage_text(serve: ServeConfig) -> str:
+    if serve.stage is not None:
+        return str(serve.stage)
+    if serve.planned_stage is not None:
+        return f"{serve.planned_stage} as planned, until the run moves it"
+    return "the one that needs it most"

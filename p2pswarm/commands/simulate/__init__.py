@@ -1,0 +1,1 @@
+"""The command `p2pswarm simulate`: a day of a swarm in virtual time."""

@@ -1,0 +1,364 @@
+"""`p2pswarm simulate`: reads what is to be played, plays it, and tells what came of it.
+
+A day has millions of microbatches, which would take hours to play. So one may stand for several of
+the run's: it computes, and weighs, as much as they do together. A step has at least as many of them
+as keep all machines busy, so that it may stand for several, too. What a step loses when a machine
+dies is then larger than in the run, and the share that is told is a bit too low. And a day in which
+microbatches stand for several is pressed (`sim/day.py`), which makes it harder, too.
+
+Units:   seconds, bytes.
+Errors:  Unusable, one line with the remedy.
+"""
+
+import contextlib
+import functools
+import json
+import logging
+import math
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.base.outfile import check_target, write_target, write_text
+from p2pswarm.commands.plan.device_settings import read_devices
+from p2pswarm.commands.simulate.day_picture import day_format, draw_day
+from p2pswarm.models.blocks import block_costs
+from p2pswarm.models.compute.parameter_names import layout_of
+from p2pswarm.models.partition import stage_blocks
+from p2pswarm.node.run.run_matching import check_records
+from p2pswarm.plan.device_file import SiteDevices
+from p2pswarm.plan.shipped import RegionNetwork, shipped_network
+from p2pswarm.settings.config import BatchConfig, CheckpointConfig, ModelConfig, RunConfig
+from p2pswarm.settings.parser import load
+from p2pswarm.sim.compute import Cost
+from p2pswarm.sim.day import DayConfig, SimDay
+from p2pswarm.sim.day_record import DayRecord
+from p2pswarm.sim.devices import SimDevice
+from p2pswarm.sim.loop import run as in_virtual_time
+from p2pswarm.sim.traces import HOUR_S, Trace, shortage, stays, trace_of
+from p2pswarm.sim.world import WorldConfig
+from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout
+
+TERA = 1e12
+FLOPS_A_COST = 2  # a multiplication and an addition
+DEVICES_MAX = 1_000  # a day of more would take hours
+BUSY_MICROBATCHES = 4  # of a step, for each machine: fewer would leave machines idle
+SMALL = ModelConfig(d_model=128, layers=2, heads=2, sequence_length=256)
+"""What is in memory in place of the run's tensors: as little as is not sent within a message."""
+STEP_MAX_S = 600.0  # a longer step would lose more with each machine, and hardly ever end
+PRESSED_MAX = 4.0  # a server is taken for dead after 4 s, so after 16 s of a day that is pressed so
+PIECES = 96  # of the day, in the picture and in the JSON
+HOME_BYTES_PER_S = 25e6  # a good link of a home, where no network is named
+
+
+class Asked(Protocol):
+    """What the command line asked for."""
+
+    config: Path
+    devices: Path
+    trace: str
+    hours: float
+    network: str
+    seed: int
+    noticed: float
+    detail: int
+    json: Path | None
+    plot: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedDay:
+    """A day that is ready to be played, and how coarse it is."""
+
+    day: DayConfig
+    bundled: int
+    """How many of the run's microbatches one stands for."""
+    steps: float
+    """How many of the run's steps one stands for."""
+
+
+def main(asked: Asked) -> int:
+    """Play, print, write, draw."""
+    for path in (asked.json, asked.plot):
+        if path is not None:
+            check_target(path)
+    if asked.plot is not None:
+        day_format(asked.plot)
+    planned = planned_day(asked)
+    for line in about(planned):
+        _say(line)
+    begun_s = time.process_time()
+    with _without_warnings():
+        record: DayRecord = in_virtual_time(SimDay(planned.day).play(), asked.seed)
+    took_s = time.process_time() - begun_s
+    for line in outcome(record, planned, took_s):
+        _say(line)
+    if asked.json is not None:
+        text = json.dumps(as_json(record, planned, asked, took_s), indent=1) + "\n"
+        written = write_text(asked.json, text)
+        _say(f"figures: {written}")
+    if asked.plot is not None:
+        title, kind = _title(asked, planned), day_format(asked.plot)
+        pieces = series(record, planned)
+        draw = functools.partial(draw_day, record, pieces, title)
+        written = write_target(asked.plot, lambda path: draw(path, kind), replace=True)
+        _say(f"picture: {written}")
+    return 0
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """While this block lasts: each machine that is taken would be one."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def planned_day(asked: Asked) -> PlannedDay:
+    """What is to be played; Unusable for what cannot be."""
+    settings = load(asked.config)
+    given = read_devices(asked.devices)
+    listed = [entry for entry in given.device for _ in range(entry.count)]
+    run, count = settings.run, len(listed)
+    _check_count(asked.devices, count, run.stages)
+    check_records(run)  # as a trainer does: servers without room would be declined for ever
+    network = _network(asked, asked.network or given.network, listed)
+    trace = trace_of(asked.trace) if asked.trace else _everybody(count, asked.hours)
+    there = tuple(stays(trace, count, asked.hours, Random(f"stays {asked.seed}")))
+    blocks = [stage_blocks(run, stage) for stage in range(run.stages)]
+    layouts = [layout_of(run, each) for each in blocks]
+    _check_memory(listed, min(layout.state_bytes for layout in layouts), asked.devices)
+    fleet = tuple(
+        SimDevice(
+            speed=device.tflops,
+            drift=device.drift,
+            place=network.index(device.region) if network is not None else None,
+        )
+        for device in listed
+    )
+    day = DayConfig(
+        run=run,
+        fleet=fleet,
+        stays=there,
+        seconds=asked.hours * HOUR_S,
+        cost=_cost(run, blocks, layouts),
+        world=WorldConfig(network=network)
+        if network is not None
+        else WorldConfig(bandwidth_bytes_per_s=HOME_BYTES_PER_S),
+        trainer_place=network.index(given.trainer_region or listed[0].region)
+        if network is not None
+        else None,
+        notice_s=trace.notice_s,
+        noticed=asked.noticed,
+        checkpoint_steps=_checkpoint_steps(settings.checkpoint),
+        seed=asked.seed,
+    )
+    return _coarse(day, asked.detail)
+
+
+def _coarse(day: DayConfig, detail: int) -> PlannedDay:
+    """The same day in at most about `detail` microbatches, in tensors that are small in memory."""
+    run = day.run
+    possible = _possible(day)
+    busy = min(run.batch.microbatches, BUSY_MICROBATCHES * len(day.fleet))
+    most = int(possible / day.seconds * STEP_MAX_S / busy)
+    bundled = max(1, min(most, math.ceil(possible / detail)))
+    microbatches = max(busy, math.ceil(run.batch.microbatches / bundled))
+    steps = microbatches * bundled / run.batch.microbatches
+    true_bytes = run.batch.rows * run.model.sequence_length * run.model.d_model
+    small_bytes = SMALL.sequence_length * SMALL.d_model
+    scale = bundled * true_bytes / small_bytes
+    every = day.checkpoint_steps
+    played = replace(
+        day,
+        run=replace(
+            run,
+            model=replace(SMALL, layers=max(SMALL.layers, run.stages), dtype=run.model.dtype),
+            batch=BatchConfig(microbatches=microbatches, rows=1, evaluate_every=0),
+        ),
+        cost=Cost(
+            forward_s=bundled * day.cost.forward_s,
+            state_bytes=math.ceil(day.cost.state_bytes / scale),
+            gradient_bytes=math.ceil(day.cost.gradient_bytes / scale),
+            shares=day.cost.shares,
+        ),
+        world=replace(day.world, bulk_scale=scale),
+        pressed=min(PRESSED_MAX, bundled),
+        checkpoint_steps=max(1, round(every / steps)) if every is not None else None,
+    )
+    return PlannedDay(played, bundled, steps)
+
+
+def _possible(day: DayConfig) -> float:
+    """The microbatches of the run that the day has time for at best."""
+    moments = sorted(
+        {0.0, day.seconds}
+        | {stay.begin_s for stay in day.stays}
+        | {stay.end_s for stay in day.stays if stay.end_s < day.seconds}
+    )
+    total = 0.0
+    for begin_s, end_s in pairwise(moments):
+        there = [s.machine for s in day.stays if s.begin_s <= begin_s < s.end_s]
+        total += day.optimum(there) * (end_s - begin_s)
+    if not total:
+        raise Unusable("there are never as many machines as stages: list more, or cut the run less")
+    return total
+
+
+def about(planned: PlannedDay) -> list[str]:
+    """What is going to be played."""
+    day = planned.day
+    hours = day.seconds / HOUR_S
+    size = f"{len(day.fleet)} machines at most, {day.run.stages} stages"
+    lines = [f"{size}, {hours:g} hours, seed {day.seed}"]
+    if planned.bundled > 1:
+        lines.append(
+            f"a simulated microbatch stands for {planned.bundled} of the run's, and a step for "
+            f"{planned.steps:.1f}; the day is pressed {day.pressed:g} times (--detail)"
+        )
+    if short := shortage(day.stays, day.run.stages, day.seconds):
+        lines.append(
+            f"nothing can train for {short.seconds / 60:.0f} min, the first time after "
+            f"{short.first_s / 60:.0f} min: the trace leaves fewer machines than stages; "
+            "list more of them, or cut the run into fewer stages"
+        )
+    return lines
+
+
+def outcome(record: DayRecord, planned: PlannedDay, took_s: float) -> list[str]:
+    """What came of it, for people."""
+    hours = record.ended_s / HOUR_S
+    rate = planned.bundled * record.done(0.0, record.ended_s) / record.ended_s
+    best = planned.bundled * record.possible(0.0, record.ended_s) / record.ended_s
+    first = record.share(0.0, min(hours, 1.0) * HOUR_S)
+    last = record.share(max(0.0, hours - 1.0) * HOUR_S, record.ended_s)
+    share, hourly = record.share(), f"first hour {first:.3f}, last {last:.3f}"
+    machines = f"{record.machines_mean:.1f} machines on average; {record.taken} were taken"
+    speed = f"{rate:.3g} of {best:.3g} microbatches/s"
+    lines = [
+        f"{machines}, {record.told} of them were told before",
+        f"{share:.3f} of what they could do at best: {speed}; {hourly}",
+        f"{len(record.steps)} steps; the longest time without one {record.longest_stall_s:.0f} s",
+    ]
+    every = planned.day.checkpoint_steps
+    if record.runs_lost_s and every is None:
+        lost_h = record.runs_lost_s[0] / HOUR_S
+        lines.append(
+            f"after {lost_h:.1f} hours nobody had the weights of a stage: the run would wait for "
+            'ever; set checkpoint.target and run.on_stage_lost = "rewind"'
+        )
+    elif record.runs_lost_s:
+        lines.append(
+            f"{len(record.runs_lost_s)} times nobody had the weights of a stage: "
+            f"{planned.bundled * record.done_again} microbatches were done again from checkpoints"
+        )
+    lines.append(f"simulated in {took_s:.0f} s of processor")
+    return lines
+
+
+def as_json(record: DayRecord, planned: PlannedDay, asked: Asked, took_s: float) -> dict[str, Any]:
+    """What came of it, for scripts."""
+    per_s, end_s = planned.bundled, record.ended_s
+    return {
+        "trace": asked.trace,
+        "hours": end_s / HOUR_S,
+        "seed": asked.seed,
+        "machines": len(planned.day.fleet),
+        "machines_mean": round(record.machines_mean, 3),
+        "taken": record.taken,
+        "told": record.told,
+        "share_of_optimum": round(record.share(), 4),
+        "share_first_hour": round(record.share(0.0, min(end_s, HOUR_S)), 4),
+        "share_last_hour": round(record.share(max(0.0, end_s - HOUR_S), end_s), 4),
+        "microbatches_per_s": per_s * record.done(0.0, end_s) / end_s,
+        "optimum_per_s": per_s * record.possible(0.0, end_s) / end_s,
+        "bundled": planned.bundled,
+        "pressed": planned.day.pressed,
+        "steps": len(record.steps),
+        "longest_stall_s": round(record.longest_stall_s, 1),
+        "weights_lost": len(record.runs_lost_s),
+        "done_again": per_s * record.done_again,
+        "waste": dict(record.waste),
+        "series": series(record, planned),
+        "members": [[round(one.at_s / HOUR_S, 4), list(one.members)] for one in record.steps],
+        "processor_s": round(took_s, 1),
+    }
+
+
+def series(record: DayRecord, planned: PlannedDay) -> list[tuple[float, float, float]]:
+    """Hours, the run's microbatches a second, and how many there could have been."""
+    found = record.series(planned.day.seconds / PIECES)
+    return [(hour, done * planned.bundled, best * planned.bundled) for hour, done, best in found]
+
+
+def _title(asked: Asked, planned: PlannedDay) -> str:
+    return f"{asked.trace or 'no trace'}, {len(planned.day.fleet)} machines at most"
+
+
+def _check_count(path: Path, count: int, stages: int) -> None:
+    if count > DEVICES_MAX:
+        raise Unusable(f"{path} lists {count} machines: simulate {DEVICES_MAX} of them at most")
+    if count < stages:
+        raise Unusable(
+            f"{path} lists {count} machines, and the run has {stages} stages: "
+            "list more, or set run.stages"
+        )
+
+
+def _network(asked: Asked, name: str, listed: list[SiteDevices]) -> RegionNetwork | None:
+    """The network of the regions; None if no device names one."""
+    placed = [bool(device.region) for device in listed]
+    if not any(placed):
+        return None
+    if not name:
+        raise Unusable(f'{asked.devices} names regions: say of which network, network = "aws"')
+    if not all(placed):
+        raise Unusable(f"{asked.devices}: device {placed.index(False) + 1} names no region")
+    return shipped_network(name)
+
+
+def _cost(run: RunConfig, blocks: Sequence[range], layouts: Sequence[FlatLayout]) -> Cost:
+    """What a stage of the run costs, and how the stages differ."""
+    block_cost = block_costs(run.model)
+    costs = [sum(block_cost[number] for number in each) for each in blocks]
+    mean_cost, tokens = statistics.fmean(costs), run.batch.rows * run.model.sequence_length
+    return Cost(
+        forward_s=FLOPS_A_COST * mean_cost * tokens / TERA,
+        state_bytes=round(statistics.fmean(layout.state_bytes for layout in layouts)),
+        gradient_bytes=round(
+            ITEM_BYTES[run.model.dtype] * statistics.fmean(each.length for each in layouts)
+        ),
+        shares=tuple(cost / mean_cost for cost in costs),
+    )
+
+
+def _check_memory(listed: list[SiteDevices], least_bytes: float, path: Path) -> None:
+    for number, device in enumerate(listed, 1):
+        if device.memory_gib * 2**30 < least_bytes:
+            raise Unusable(
+                f"{path}: machine {number} has {device.memory_gib:g} GiB, and the smallest stage "
+                f"needs {least_bytes / 2**30:.1f}: cut the run into more stages"
+            )
+
+
+def _everybody(count: int, hours: float) -> Trace:
+    return Trace(((0.0, count),), hours * HOUR_S, 0.0)
+
+
+def _checkpoint_steps(checkpoint: CheckpointConfig) -> int | None:
+    return checkpoint.every_steps if checkpoint.target else None
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()  # a day takes minutes

@@ -1,0 +1,1 @@
+"""The commands `p2pswarm status` and `p2pswarm explain`."""

@@ -1,0 +1,1 @@
+"""Commands on trained weights: generate, evaluate, export; and the check of a model."""

@@ -1,0 +1,377 @@
+"""Dht: the DHT of one node; it publishes values, gets the values of others and finds peers.
+
+Units:   seconds on the loop's clock; `_ms` milliseconds since 1970 on the wall clock.
+Errors:  NoRoute, Refused and Unusable, as each method says; ValueError for our own misuse.
+Source:  Maymounkov and Mazieres, "Kademlia" (2002); BEP 44 for signed values.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from p2pswarm.base.closing import Closing
+from p2pswarm.base.errors import SwarmError
+from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.discovery.dht.alarm import Alarm
+from p2pswarm.discovery.dht.carrier import Carrier, to_be_carried
+from p2pswarm.discovery.dht.config import DhtConfig
+from p2pswarm.discovery.dht.crowding import Spread
+from p2pswarm.discovery.dht.find_node import FindNode
+from p2pswarm.discovery.dht.holder_search import HolderSearch, learn
+from p2pswarm.discovery.dht.joining import Greeting, Joining, met_through, worth_a_lookup
+from p2pswarm.discovery.dht.lookup import Lookup
+from p2pswarm.discovery.dht.messages import Find, Get, Got, Identify, Ping, Record, Store, Stored
+from p2pswarm.discovery.dht.part_search import HELLO_S, PartSearch
+from p2pswarm.discovery.dht.publications import Publications
+from p2pswarm.discovery.dht.publisher import Publisher, holders_of
+from p2pswarm.discovery.dht.put_value import PutValue
+from p2pswarm.discovery.dht.query_runner import QueryRunner, RunningQuery
+from p2pswarm.discovery.dht.record_store import RecordStore
+from p2pswarm.discovery.dht.records import SignatureCache
+from p2pswarm.discovery.dht.responder import Request, Responder
+from p2pswarm.discovery.dht.routing_table import Table
+from p2pswarm.discovery.dht.timeouts import TimeoutEstimator
+from p2pswarm.discovery.dht.upkeep import (
+    Duty,
+    GreetSeed,
+    GreetStranger,
+    LookRound,
+    PublishAgain,
+    Upkeep,
+)
+from p2pswarm.discovery.dht.value_getter import ValueGetter
+from p2pswarm.discovery.dht.value_reader import ValueReader
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.rpc.base import Rpc
+from p2pswarm.net.wire.message import Message
+
+log = logging.getLogger(__name__)
+
+PROVE_AFTER_S = 0.5  # after a record was read: the check delays no answer
+PROVE_PAUSE_S = 0.05  # between some checks and the next: they take a tenth of a processor
+
+
+class Dht(Closing):
+    """One node's part in the DHT. Use it as a context manager: it owns its tasks."""
+
+    def __init__(
+        self,
+        rpc: Rpc,
+        identity: Identity,
+        config: DhtConfig,
+        rng: random.Random,
+        wall_s: Callable[[], float],
+    ) -> None:
+        """`rpc` must be listening already if we are a server; `wall_s` gives seconds since 1970."""
+        peer = identity.peer_id
+        self.config = config
+        self.table = Table(peer, config)
+        self.timeouts = TimeoutEstimator(config)
+        self.contact = Contact(peer, rpc.contact.address)
+        self._own = peer
+        self._wall_s = wall_s
+        signatures = SignatureCache()
+        self.store = RecordStore(config, signatures)
+        self._changed = asyncio.Event()
+        """Set when something may be due sooner than `maintain` expects."""
+        self._runner = QueryRunner(
+            peer, rpc, self.table, self.timeouts, self._keep, self._changed.set
+        )
+        hearsay = self._runner.recorder.hearsay
+        self._reader = ValueReader(peer, self.table, self.store, self.timeouts, signatures, hearsay)
+        self._answers = Responder(
+            peer, self.table, self.store, self._runner.recorder, self._reader.misses, rpc.cards
+        )
+        self._carrier = Carrier(peer, config, self.timeouts, signatures, hearsay)
+        self._publications = Publications(config, rng)
+        self._publisher = Publisher(identity, config, self._publications)
+        reunion = self._runner.recorder.reunion
+        self._upkeep = Upkeep(
+            self.contact, self.table, self.store, self._publications, rng, reunion
+        )
+        self._search = HolderSearch(self.table, self._runner, rng)
+        self._parts = PartSearch(self.table, self._runner, self._upkeep, reunion)
+        self._getter = ValueGetter(
+            self._reader, self._runner, self._search, wall_s, self._prove_soon
+        )
+        self._joining: tuple[RunningQuery, Lookup] | None = None
+        self._proving: Alarm | None = None
+        if config.server:
+            self._serve(rpc)
+
+    async def close(self) -> None:
+        """End every request under way; tasks that wait for one are cancelled."""
+        if self._proving is not None:
+            self._proving.cancel()
+        await self._runner.close()
+
+    @property
+    def calls(self) -> int:
+        """Requests sent so far."""
+        return self._runner.calls
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _now_ms(self) -> int:
+        return int(1000 * self._wall_s())
+
+    # Joining
+
+    async def bootstrap(self, seeds: Sequence[Contact]) -> None:
+        """Join through any of the seeds; do nothing if there is none besides ourselves.
+
+        Returns when one seed has answered and the first round of a lookup of our own id is done.
+        Raises NoRoute if none answers; `maintain` still goes on greeting them.
+        """
+        greeted = self._upkeep.seeds.start(seeds, self._now_s())
+        self._changed.set()
+        if not greeted:
+            return
+        joining = Joining(greeted)
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for seed in greeted:
+            self._runner.start(self._enter(seed, joining, over))
+        await over
+        if joining.failure is not None:
+            raise joining.failure
+
+    async def _enter(self, seed: Contact, joining: Joining, over: asyncio.Future[None]) -> None:
+        try:
+            joining.greeted(seed, await self._greet(seed))
+        except asyncio.CancelledError:
+            over.cancel()
+            raise
+        if joining.over and not over.done():
+            over.set_result(None)
+
+    async def _greet(self, seed: Contact) -> Greeting:
+        """Ask a seed for its id and contacts; if these are new, look up our own id."""
+        runner, known_seeds = self._runner, self._upkeep.seeds
+        hello = Identify(self._own.raw)
+        try:
+            met = met_through(
+                seed, await runner.rpc.call(seed, hello, HELLO_S), runner.recorder.hearsay
+            )
+        except SwarmError as error:
+            log.info("seed %s: %s", seed.address, error)
+            known_seeds.learned(seed.address, None)
+            return Greeting.SILENT
+        if met[0].peer == self._own:
+            known_seeds.is_us(seed.address)
+            return Greeting.OURSELVES
+        known_seeds.learned(seed.address, met[0].peer)
+        self._parts.met(met)
+        if worth_a_lookup(met, self.table, joined_before=self._joining is not None):
+            await self._join(met)
+        return Greeting.ANSWERED
+
+    async def _join(self, met: list[Contact]) -> None:
+        """Look up our own id; the peers closest to us then know us, too."""
+        if self._joining is None or self._joining[1].finished:
+            lookup = self._search.lookup(self._own.raw, self.config.k)
+            learn(lookup, met)
+            query = FindNode(lookup, min(len(met), self.config.alpha))
+            self._upkeep.joining = True
+            running = self._runner.start_query(query, lambda: self._joined(lookup))
+            self._joining = running, lookup
+        else:
+            running, lookup = self._joining
+            learn(lookup, met)
+            running.step()
+        await running.wait()
+
+    def _joined(self, lookup: Lookup) -> None:
+        self._upkeep.joining = False
+        self._refreshed(lookup)
+
+    # Finding peers
+
+    async def closest(self, key: bytes) -> list[Contact]:
+        """The k servers closest to a key, closest first; some of the last may be dead."""
+        return await self._search.closest(key)
+
+    def _refreshed(self, lookup: Lookup) -> None:
+        """Tell the table of a lookup that has asked all of the k closest."""
+        answered = lookup.heard_from()[: self.config.k]
+        self.table.refreshed(lookup.target, answered, self._now_s())
+        self._changed.set()
+
+    # Upkeep
+
+    async def maintain(self) -> None:
+        """Run until cancelled: greet seeds, publish again, refresh buckets, expire records."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                self._changed.clear()
+                for duty in self._upkeep.poll(self._now_s(), self._now_ms()):
+                    tasks.create_task(self._do(duty))
+                try:
+                    async with asyncio.timeout_at(self._upkeep.next_deadline_s()):
+                        await self._changed.wait()
+                except TimeoutError:
+                    continue
+
+    async def _do(self, duty: Duty) -> None:
+        try:
+            match duty:
+                case GreetSeed():
+                    await self._greet(duty.seed)
+                case GreetStranger():
+                    if met := await self._parts.greet(duty.stranger):
+                        await self._join(met)
+                case LookRound():
+                    await self._look_round(duty)
+                case PublishAgain():
+                    record = self._publisher.sign(duty.publication, self._now_ms())
+                    await self._place(record, waited_for=False)
+        finally:
+            self._upkeep.done(duty, self._now_s())
+            self._changed.set()
+
+    async def _look_round(self, duty: LookRound) -> None:
+        others = self._parts.others
+        if across := bool(duty.across and others):
+            lookup = self._search.lookup_across(duty.target, others)
+        else:
+            lookup = self._search.lookup(duty.target, self.config.k)
+            learn(lookup, others)
+        await self._runner.start_query(FindNode(lookup)).wait()
+        if not across:
+            self._refreshed(lookup)
+
+    # Publishing
+
+    async def put(
+        self, key: bytes, subkey: bytes, value: bytes, ttl_s: float, *, republish: bool = True
+    ) -> int:
+        """Publish a value of ours for `ttl_s`, and again before it expires if `republish`.
+
+        Returns how many peers hold it so far. Raises NoRoute if no peer could be asked,
+        Refused if no peer keeps it, Unusable if our clock is wrong, ValueError over a limit.
+        """
+        now_ms = self._now_ms()
+        publication = self._publisher.publication(key, subkey, value, ttl_s, now_ms)
+        record = self._publisher.sign(publication, now_ms)
+        if republish:
+            self._publisher.keep(publication, self._now_s())
+            self._changed.set()
+        return holders_of(await self._place(record, waited_for=True), self._own)
+
+    def withdraw(self, key: bytes, subkey: bytes) -> None:
+        """Stop publishing a value; it is gone when its time to live is over."""
+        self._publications.withdraw(key, subkey)
+
+    async def _place(self, record: Record, *, waited_for: bool, copy: bool = False) -> PutValue:
+        """Store a record with the peers closest to its key; we may be one of them.
+
+        It is stored under other keys, too, each a `copy`; who waits does so for a crowded key only.
+        """
+        self._reader.misses.forget(record.key)
+        found, spread = await self._search.holders(record.key)
+        near = self._publisher.candidates(record.key, found, self.contact)
+        copies = [] if copy or len(near) < self.config.k else self._publisher.copies(record)
+        if spread is Spread.CROWDED:
+            storing = self._store_around(record, near, waited_for=waited_for)
+        else:
+            storing = self._store(record, near, spread, waited_for=waited_for)
+            if waited_for and copies:
+                self._runner.start(self._place_later(copies))
+                copies = []
+        if not copies:
+            return await storing
+        places = [self._place(each, waited_for=waited_for, copy=True) for each in copies]
+        placed, *elsewhere = await asyncio.gather(storing, *places)
+        for of_copy in elsewhere:
+            placed.held_by += of_copy.held_by
+        return placed
+
+    async def _place_later(self, copies: Sequence[Record]) -> None:
+        for each in copies:
+            await self._place(each, waited_for=False, copy=True)
+
+    async def _store_around(
+        self, record: Record, near: Sequence[Contact], *, waited_for: bool
+    ) -> PutValue:
+        region = await self._search.region(record.key, near)
+        return await self._store(record, region, Spread.CROWDED, waited_for=waited_for)
+
+    async def _store(
+        self, record: Record, holders: Sequence[Contact], spread: Spread, *, waited_for: bool
+    ) -> PutValue:
+        failure_share = self.timeouts.failure_share
+        options = self._publisher.options(failure_share, spread, waited_for=waited_for)
+        put_value = PutValue(record, holders, options, self.timeouts)
+        await self._runner.start_query(put_value).wait()
+        return put_value
+
+    # Getting
+
+    async def get(self, key: bytes, quorum: int = 1) -> dict[bytes, Record]:
+        """The newest records of a key by subkey; empty if there are none.
+
+        With a quorum of 1 the first holder's answer counts, or our own if we are a holder. A
+        larger quorum merges the answers of that many holders, so that nothing is missing.
+        """
+        return await self._getter.get(key, quorum)
+
+    @property
+    def clocks_differ(self) -> bool:
+        """Whether the last get found only what is over, or too far ahead, by our clock."""
+        return self._reader.clocks_differ
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the last get found nothing, and not all who were asked have answered."""
+        return self._reader.unsure
+
+    # Answering
+
+    def _serve(self, rpc: Rpc) -> None:
+        rpc.serve_unary(Identify, self._on_request)
+        rpc.serve_unary(Find, self._on_request)
+        rpc.serve_unary(Store, self._on_request)
+        rpc.serve_unary(Ping, self._on_request)
+        rpc.serve_unary(Get, self._on_get)
+
+    def _on_request(self, peer: PeerId, request: Request) -> Message:
+        reply = self._answers.answer(peer, request, self._now_s(), self._now_ms())
+        self._runner.drain()
+        if isinstance(request, Store):
+            self._changed.set()
+        return reply
+
+    def _on_get(self, peer: PeerId, request: Get) -> Coroutine[Any, Any, Message] | Message:
+        got = self._on_request(peer, request)
+        assert isinstance(got, Got)
+        self._prove_soon()
+        return self._carry(request, got) if to_be_carried(request, got) else got
+
+    def _prove_soon(self, pause_s: float = PROVE_AFTER_S) -> None:
+        if self.store.unproven:
+            self._proving = self._proving or Alarm(asyncio.get_running_loop(), self._prove)
+            self._proving.set(self._now_s() + pause_s)
+
+    def _prove(self) -> None:
+        self.store.prove()
+        self._prove_soon(PROVE_PAUSE_S)
+
+    async def _carry(self, request: Get, got: Got) -> Got:
+        if not self._carrier.begin():
+            return got
+        try:
+            get_value = self._carrier.query(
+                request, self._answers.known(request.key), self._now_s(), self._wall_s()
+            )
+            await self._runner.start_query(get_value).wait()
+        finally:
+            self._carrier.ended()
+        return self._carrier.answer(get_value, got)
+
+    def _keep(self, peer: PeerId, request: Store) -> Stored:
+        """Keep a record of our own in our store."""
+        stored = self._answers.store(peer, request, self._now_ms())
+        self._changed.set()
+        return stored

@@ -1,0 +1,242 @@
+"""QueryRunner: the pump of queries; it sends requests, reports outcomes and keeps deadlines.
+
+A request runs to its end even if no task waits for it any more, because its outcome
+updates the routing table.
+
+Units:   seconds on the loop's clock.
+Errors:  none: the query that asked gets every outcome.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+
+from p2pswarm.base.errors import BadMessage, SwarmError
+from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.discovery.dht.alarm import Alarm
+from p2pswarm.discovery.dht.call_outcomes import CallOutcome, CallRecorder, outcome_of
+from p2pswarm.discovery.dht.messages import Identify, Ping, Store, Stored
+from p2pswarm.discovery.dht.query import Query, QueryRequest
+from p2pswarm.discovery.dht.query_progress import QueryProgress, QueryState, Route
+from p2pswarm.discovery.dht.routing_table import Table
+from p2pswarm.discovery.dht.store_batches import BatchedRecord, StoreBatcher, store_of, stored_in
+from p2pswarm.discovery.dht.timeouts import TimeoutEstimator
+from p2pswarm.net.rpc.base import Rpc
+from p2pswarm.net.wire.message import Message
+
+CONFIRM_S = 3.0  # to dial an address that may be nobody's, and to hear who is there
+
+KeepRecords = Callable[[PeerId, Store], Stored]
+"""Keeps records in our own store; takes the sender and its request."""
+
+
+def nothing() -> None:
+    """Do nothing: the default for `finished`."""
+
+
+class QueryRunner:
+    """Sends the requests of queries, in tasks that it owns."""
+
+    def __init__(
+        self,
+        own: PeerId,
+        rpc: Rpc,
+        table: Table,
+        timeouts: TimeoutEstimator,
+        keep: KeepRecords,
+        changed: Callable[[], None],
+    ) -> None:
+        self.rpc = rpc
+        self.keep = keep
+        self.own = own
+        self.running: dict[RunningQuery, None] = {}
+        self.calls = 0
+        """The number of requests sent so far."""
+        self._table = table
+        self._changed = changed
+        self._depth = 0
+        self._reunion_s: float | None = None
+        self.recorder = CallRecorder(table, timeouts, rpc.reach, rpc.cards)
+        self._batcher = StoreBatcher(table.config.batches)
+        self._batch_alarm: Alarm | None = None
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    def start(self, work: Coroutine[None, None, None]) -> None:
+        """Run `work` in a task that `close` ends."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+
+    async def close(self) -> None:
+        """End every query and task; tasks that wait for a query are cancelled."""
+        for running in tuple(self.running):
+            running.cancel()
+        if self._batch_alarm is not None:
+            self._batch_alarm.cancel()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def start_query(self, query: Query, finished: Callable[[], None] = nothing) -> "RunningQuery":
+        """Start a query; `finished` is called once, when it has ended."""
+        running = RunningQuery(self, query, finished)
+        running.step()
+        return running
+
+    async def call(self, contact: Contact, request: Message) -> Message | None:
+        """Send one request; returns its reply, or None if none came."""
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        self.calls += 1
+        reply: Message | None = None
+        outcome = CallOutcome.ANSWERED
+        try:
+            reply = await self.rpc.call(
+                contact, request, self.recorder.deadline_s(contact, request)
+            )
+        except SwarmError as error:
+            outcome = outcome_of(error)
+        self.recorder.ended(contact, request, outcome, begun_s, loop.time())
+        self.drain()
+        return reply
+
+    def drain(self) -> None:
+        """Act on what calls have changed: ping contacts, check addresses, report what is due."""
+        for contact in self.recorder.checks():
+            self.start(self._ping(contact))
+        for claimed in self.recorder.claims():
+            self.start(self._check(claimed))
+        due_s = self.recorder.reunion.next_deadline_s()
+        sooner = due_s is not None and (self._reunion_s is None or due_s < self._reunion_s)
+        if self._table.depth > self._depth or sooner:
+            self._depth = self._table.depth
+            self._changed()
+        self._reunion_s = due_s
+
+    async def _check(self, claimed: Contact) -> None:
+        """Dial where a peer says that it is, and ask who is there."""
+        self.calls += 1
+        reply: Message | None = None
+        hello = Identify(self.own.raw)
+        with suppress(SwarmError):
+            reply = await self.rpc.call(Contact(None, claimed.address), hello, CONFIRM_S)
+        self.recorder.checked(claimed, reply, asyncio.get_running_loop().time())
+        self.drain()
+
+    async def _ping(self, contact: Contact) -> None:
+        await self.call(contact, Ping())
+
+    def post(self, contact: Contact, batched_record: BatchedRecord) -> bool:
+        """Store a record a little later; False if too many batches wait already."""
+        loop = asyncio.get_running_loop()
+        taken = self._batcher.add(contact, batched_record, loop.time())
+        if self._batch_alarm is None:
+            self._batch_alarm = Alarm(loop, self._flush)
+        self._batch_alarm.set(self._batcher.next_deadline_s())
+        return taken
+
+    def _flush(self) -> None:
+        for contact, batched in self._batcher.due(asyncio.get_running_loop().time()):
+            self.start(self._deliver(contact, batched))
+        assert self._batch_alarm is not None
+        self._batch_alarm.set(self._batcher.next_deadline_s())
+
+    async def _deliver(self, contact: Contact, batched: list[BatchedRecord]) -> None:
+        store = store_of(batched)
+        if contact.peer == self.own:
+            reply: Message | None = self.keep(self.own, store)
+        else:
+            reply = await self.call(contact, store)
+        try:
+            answers = stored_in(reply, len(batched))
+        except BadMessage:
+            self.recorder.misbehaved(contact)
+            answers = stored_in(None, len(batched))
+        for batched_record, answer in zip(batched, answers, strict=True):
+            if batched_record.owner is not None:
+                batched_record.owner.on_reply(contact, answer)
+
+
+class RunningQuery:
+    """Runs one query to its end."""
+
+    __slots__ = ("_alarm", "_finished", "_progress", "_runner", "_waiters", "query")
+
+    def __init__(self, runner: QueryRunner, query: Query, finished: Callable[[], None]) -> None:
+        self.query = query
+        self._progress = QueryProgress(query, runner.own)
+        self._runner = runner
+        self._finished = finished
+        self._alarm = Alarm(asyncio.get_running_loop(), self._on_time)
+        self._waiters: list[asyncio.Future[None]] = []
+        runner.running[self] = None
+
+    async def wait(self) -> None:
+        """Return when the query is ready; cancelling this wait does not stop the query."""
+        if not self.query.ready:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def step(self) -> None:
+        """Send the requests that the last input led to, and report new states."""
+        loop = asyncio.get_running_loop()
+        while asks := self.query.poll(loop.time()):
+            for ask in asks:
+                self._send(ask)
+        for state in self._progress.advance():
+            if state is QueryState.READY:
+                self._release()
+            else:
+                self._end()
+        self._alarm.set(self._progress.next_deadline_s())
+
+    def _send(self, ask: QueryRequest) -> None:
+        contact, request = ask.contact, ask.request
+        match self._progress.route(ask):
+            case Route.CALL:
+                self._runner.start(self._ask(contact, request))
+            case Route.BATCH:
+                assert isinstance(request, Store)
+                if not self._runner.post(contact, BatchedRecord(request.records[0], self)):
+                    self._tell(contact, None)
+            case Route.OURSELVES:
+                assert isinstance(request, Store)
+                self._tell(contact, self._runner.keep(self._runner.own, request))
+
+    async def _ask(self, contact: Contact, request: Message) -> None:
+        self.on_reply(contact, await self._runner.call(contact, request))
+
+    def on_reply(self, contact: Contact, reply: Message | None) -> None:
+        """Report the reply of a request, or None if none came."""
+        self._tell(contact, reply)
+        self.step()
+
+    def _tell(self, contact: Contact, reply: Message | None) -> None:
+        if not self._progress.on_reply(contact, reply, asyncio.get_running_loop().time()):
+            self._runner.recorder.misbehaved(contact)
+
+    def _on_time(self) -> None:
+        self.query.on_deadline(asyncio.get_running_loop().time())
+        self.step()
+
+    def _release(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _end(self) -> None:
+        self._alarm.cancel()
+        self._runner.running.pop(self, None)
+        self._finished()
+
+    def cancel(self) -> None:
+        """Stop the query's timer, and cancel the tasks that wait for it."""
+        self._alarm.cancel()
+        for waiter in self._waiters:
+            waiter.cancel()

@@ -1,0 +1,285 @@
+"""Directory: the records of a run's peers that count now, and in what two directories differ.
+
+Two directories that have been given the same records hold the same ones, in whatever order these
+came. How long a record lives is counted by our own clock, from how old it is said to be, and never
+longer than its life from when we have first seen it. What has died is remembered for a while, so
+that its peer can be asked whether it is back.
+
+Units:   seconds on the caller's monotonic clock; versions as in `record.py`.
+Errors:  none; a record that is no news is dropped.
+Source:  docs/directory.md; van Renesse et al., "Efficient Reconciliation and Flow Control for
+         Anti-Entropy Protocols" (LADIS 2008): the largest gaps first.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.discovery.gossip.messages import (
+    DIGEST_ENTRIES_MAX,
+    ENTRY_BYTES,
+    PREFIX_BYTES,
+    RECORDS_MAX,
+    AgedRecord,
+    Compare,
+    Compared,
+)
+from p2pswarm.discovery.gossip.places import PLACES_MAX, Places
+from p2pswarm.discovery.gossip.record import HASH_BYTES, PeerRecord
+
+REMEMBERED_S = 3600.0  # a cut that lasts longer heals through entry points only
+RECORDS_BYTES_MAX = 40 * 1024  # in one message; one of 60 KiB fits a mux frame
+AGED_BYTES = 64 + 32  # beside a record's body: its signature, its age, and the lengths
+LOWEST, HIGHEST = bytes(PREFIX_BYTES), b"\xff" * PREFIX_BYTES
+NEVER_S = float("inf")
+_VERSION = slice(PREFIX_BYTES, ENTRY_BYTES - HASH_BYTES)
+
+
+class Taken(Enum):
+    """What came of a record that was told to a directory."""
+
+    NEWS = auto()
+    """It counts from now on, or again."""
+    KNOWN = auto()
+    """It was here already, or a newer one is."""
+    DEAD = auto()
+    """It is older than its life."""
+    REFUSED = auto()
+    """Its peer has no place here."""
+
+
+@dataclass(slots=True)
+class _KeptRecord:
+    """One peer's record."""
+
+    record: PeerRecord
+    first_s: float
+    """When this version was first seen."""
+    until_s: float
+    """When it dies."""
+    over: bool = False
+    """It has died, and is remembered: an older one must not count again."""
+
+    def age_s(self, now_s: float) -> float:
+        """How old the record is, as far as we know."""
+        return min(max(self.record.lives_s - (self.until_s - now_s), 0.0), self.record.lives_s)
+
+
+def everybody(_: PeerId) -> bool:
+    """Whether a peer may be in a run that is open."""
+    return True
+
+
+class Directory:
+    """The records of one run; one's own is among them."""
+
+    def __init__(
+        self,
+        rng: random.Random,
+        admitted: Callable[[PeerId], bool] = everybody,
+        places: int = PLACES_MAX,
+    ) -> None:
+        """`admitted`: whether a peer may be in the run; members of a closed one only."""
+        self._rng = rng
+        self._admitted = admitted
+        self._places = Places(places)
+        self._entries: dict[bytes, _KeptRecord] = {}
+        self._living: dict[bytes, None] = {}
+        """The digest's entries of the records that count."""
+        self._lost: dict[bytes, None] = {}
+        """The starts of the ids of those that have died; who died last stands last."""
+        self._next_s = NEVER_S
+        """No record dies before this time."""
+
+    def __len__(self) -> int:
+        """How many records count now."""
+        return len(self._living)
+
+    def get(self, peer: PeerId) -> PeerRecord | None:
+        """The record of a peer that counts now."""
+        entry = self._entries.get(peer.raw[:PREFIX_BYTES])
+        return entry.record if entry and not entry.over and entry.record.peer == peer else None
+
+    def known(self, contact: Contact) -> PeerRecord | None:
+        """The record of a peer, also if it has died."""
+        entry = self._entries.get(contact.peer.raw[:PREFIX_BYTES]) if contact.peer else None
+        return entry.record if entry and entry.record.peer == contact.peer else None
+
+    def present(self) -> list[PeerRecord]:
+        """The records of all peers that are in the run now, by their ids."""
+        found = (self._entries[entry[:PREFIX_BYTES]].record for entry in sorted(self._living))
+        return [record for record in found if not record.left]
+
+    def pick(self) -> PeerRecord | None:
+        """A random record that counts; None if there is none."""
+        living = list(self._living)
+        return self._entries[self._rng.choice(living)[:PREFIX_BYTES]].record if living else None
+
+    def lost(self) -> list[PeerRecord]:
+        """The records that have died without a word; who died last stands last."""
+        return [self._entries[prefix].record for prefix in self._lost]
+
+    def met(self, peer: PeerId) -> None:
+        """Note that we have reached a peer ourselves: it keeps its place."""
+        self._places.met(peer.raw[:PREFIX_BYTES])
+
+    def was_met(self, peer: PeerId) -> bool:
+        """Whether we have reached a peer ourselves since its record came."""
+        return self._places.was_met(peer.raw[:PREFIX_BYTES])
+
+    def take(self, record: PeerRecord, age_s: float, now_s: float) -> Taken:
+        """Take a record that is `age_s` old, as whoever brings it says."""
+        known = self._entries.get(record.prefix)
+        if known is not None and known.record.peer != record.peer:
+            return Taken.REFUSED  # somebody has tried 2**64 keys
+        until_s = now_s + record.lives_s - age_s
+        if known is not None and not record.beats(known.record):
+            return self._again(known, record, until_s, now_s)
+        if until_s <= now_s:
+            return Taken.DEAD
+        if known is None and not self._admit(record):
+            return Taken.REFUSED
+        if known is not None:
+            self._living.pop(known.record.entry, None)
+        self._entries[record.prefix] = _KeptRecord(record, now_s, until_s)
+        self._counts(record, until_s)
+        return Taken.NEWS
+
+    def _again(self, known: _KeptRecord, record: PeerRecord, until_s: float, now_s: float) -> Taken:
+        """The same record, or an older one: it may be younger than we were told."""
+        until_s = min(until_s, known.first_s + record.lives_s)
+        if record.signed.body != known.record.signed.body or until_s <= known.until_s:
+            return Taken.KNOWN
+        if until_s <= now_s:
+            return Taken.KNOWN
+        known.until_s = until_s
+        if not known.over:
+            return Taken.KNOWN
+        known.over = False
+        self._counts(known.record, until_s)
+        return Taken.NEWS
+
+    def _admit(self, record: PeerRecord) -> bool:
+        if not self._admitted(record.peer):
+            return False
+        entered, victim = self._places.enter(record)
+        if victim is not None:
+            self._living.pop(self._entries.pop(victim).record.entry, None)
+            self._lost.pop(victim, None)
+        return entered
+
+    def _counts(self, record: PeerRecord, until_s: float) -> None:
+        self._living[record.entry] = None
+        self._lost.pop(record.prefix, None)
+        self._places.back(record.prefix)
+        self._next_s = min(self._next_s, until_s)
+
+    # Life
+
+    def next_deadline_s(self) -> float:
+        """When a record may die; infinite for an empty directory."""
+        return self._next_s
+
+    def on_deadline(self, now_s: float) -> list[PeerRecord]:
+        """Let records die whose time is over; returns those of peers that had not left."""
+        if now_s < self._next_s:
+            return []
+        died = []
+        for prefix, entry in list(self._entries.items()):
+            if self._ends_s(entry) > now_s:
+                continue
+            if entry.over:
+                self._forget(prefix)
+                continue
+            entry.over = True
+            del self._living[entry.record.entry]
+            self._places.lost(prefix)
+            if not entry.record.left:
+                self._lost[prefix] = None
+                died.append(entry.record)
+        self._next_s = min(map(self._ends_s, self._entries.values()), default=NEVER_S)
+        return died
+
+    def _ends_s(self, entry: _KeptRecord) -> float:
+        return entry.until_s + (REMEMBERED_S if entry.over else 0.0)
+
+    def _forget(self, prefix: bytes) -> None:
+        del self._entries[prefix]
+        self._lost.pop(prefix, None)
+        self._places.leave(prefix)
+
+    # Differences
+
+    def question(self, run: bytes) -> Compare:
+        """What we have, or a part of it that begins at a random id, to be compared by another."""
+        if len(self._living) <= DIGEST_ENTRIES_MAX:
+            return Compare(run, LOWEST, HIGHEST, b"".join(self._living))
+        ordered = sorted(self._living)
+        start = self._rng.randrange(len(ordered))
+        turned = ordered[start:] + ordered[:start]
+        chosen = turned[:DIGEST_ENTRIES_MAX]
+        after = int.from_bytes(turned[DIGEST_ENTRIES_MAX][:PREFIX_BYTES])
+        last = ((after - 1) % (1 << 8 * PREFIX_BYTES)).to_bytes(PREFIX_BYTES)
+        return Compare(run, chosen[0][:PREFIX_BYTES], last, b"".join(chosen))
+
+    def answer(self, question: Compare, now_s: float) -> Compared:
+        """What the other lacks of its range, and what we lack."""
+        digest, ours = question.digest, self._living
+        theirs = dict.fromkeys(
+            digest[at : at + ENTRY_BYTES] for at in range(0, len(digest), ENTRY_BYTES)
+        )
+        here = {each[:PREFIX_BYTES]: each for each in theirs if each not in ours}
+        whole = (question.first, question.last) == (LOWEST, HIGHEST)
+        gaps = []
+        for each in [each for each in ours if each not in theirs]:
+            prefix = each[:PREFIX_BYTES]
+            if whole or _within(prefix, question.first, question.last):
+                gap = _gap(each, here.get(prefix))
+                if gap >= 0:
+                    gaps.append((gap, prefix))
+        wanted = [(gap, p) for p, each in here.items() if (gap := self._lacks(p, each)) >= 0]
+        return Compared(
+            self.records(self._first(gaps), now_s), b"".join(self._first(wanted)[:RECORDS_MAX])
+        )
+
+    def records(self, prefixes: Iterable[bytes], now_s: float) -> tuple[AgedRecord, ...]:
+        """The records that others asked for, as many as fit a message."""
+        found: list[AgedRecord] = []
+        left_bytes = RECORDS_BYTES_MAX
+        for prefix in prefixes:
+            entry = self._entries.get(prefix)
+            if entry is None or entry.over:
+                continue
+            left_bytes -= len(entry.record.signed.body) + AGED_BYTES
+            if left_bytes < 0 or len(found) >= RECORDS_MAX:
+                break
+            found.append(AgedRecord(entry.record.signed, entry.age_s(now_s)))
+        return tuple(found)
+
+    def _lacks(self, prefix: bytes, theirs: bytes) -> int:
+        """How much newer another's record is, -1 if it is not."""
+        entry = self._entries.get(prefix)
+        return _gap(theirs, entry.record.entry if entry and not entry.over else None)
+
+    def _first(self, gaps: list[tuple[int, bytes]]) -> Sequence[bytes]:
+        """The ids in the order in which they matter; chance decides between equals."""
+        self._rng.shuffle(gaps)
+        gaps.sort(key=lambda each: -each[0])
+        return [prefix for _, prefix in gaps]
+
+
+def _gap(newer: bytes, older: bytes | None) -> int:
+    """By how much one digest entry is newer than another of the same peer; -1 if it is not.
+
+    Of equal versions nobody can tell from the digest: both are sent.
+    """
+    if older is None:
+        return 1 << 48  # more than two versions can differ
+    gap = int.from_bytes(newer[_VERSION]) - int.from_bytes(older[_VERSION])
+    return gap if gap > 0 or (gap == 0 and newer != older) else -1
+
+
+def _within(prefix: bytes, first: bytes, last: bytes) -> bool:
+    return first <= prefix <= last if first <= last else prefix >= first or prefix <= last

@@ -1,0 +1,235 @@
+"""SEAM 3: the calls of a stage server to the processor that holds its blocks.
+
+`Stage` computes on microbatches, `Weights` holds what training changes. All methods block; the
+server calls them one at a time, from one thread; only `Weights.hashes` may run beside another.
+Torch implements them (`torch_stage.py`, `torch_weights.py`), and so does a simulation that only
+counts seconds (`sim/compute.py`).
+
+Shapes:  tokens_BS has B rows of S = T + 1 tokens: T inputs, and the targets one place further. A
+         bundle crosses from stage to stage (docs/bundle.md); it is empty before the first stage.
+         The gradient of a bundle has the keys of its differentiable tensors, in the same order.
+Errors:  NotFiniteHere when a loss or a gradient is not finite; the sum is then unchanged.
+"""
+# ruff: noqa: N803  shapes are written at the end of names
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from p2pswarm.base.errors import Refused
+from p2pswarm.models.base import Bundle
+from p2pswarm.run.averaging.base import Sums
+from p2pswarm.tensors.codecs.bundle import BundleSpec
+
+Key = tuple[int, int]
+"""(microbatch, attempt)."""
+
+
+class NotFiniteHere(Refused):
+    """A loss or a gradient is not finite: the model's fault, or this processor's."""
+
+
+class CountPermit:
+    """The right to add one gradient to the sum; either it is taken, or it is withdrawn before.
+
+    The compute thread takes it just before it adds. The event loop withdraws it when the microbatch
+    is not to be counted any more. One of the two comes first, because `deque.pop` is atomic.
+    """
+
+    def __init__(self) -> None:
+        self._rights = deque((None,))
+        self._withdrawn = False
+        self.whole = False
+        """Whether the call that could take it has ended without an error."""
+
+    @property
+    def taken(self) -> bool:
+        """Whether the gradient is in the sum, or is just being added; ask on the event loop."""
+        return not self._rights and not self._withdrawn
+
+    def take(self) -> bool:
+        """Whether the gradient may be added; whoever gets True adds it."""
+        try:
+            self._rights.pop()
+        except IndexError:
+            return False
+        return True
+
+    def withdraw(self) -> bool:
+        """Whether the gradient will never be in the sum; False if it was taken before."""
+        if not self._withdrawn:
+            self._withdrawn = self.take()
+        return self._withdrawn
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardSpec:
+    """The purpose of a backward."""
+
+    counting: bool
+    """Add the gradient of the weights to the sum, if the permit is still there then."""
+    returning: bool
+    """A stage below waits for the gradient of what it gave."""
+    permit: CountPermit | None = field(default=None, compare=False)
+    """Without one, counting is all that matters."""
+
+    @property
+    def added(self) -> bool:
+        """Whether the permit was taken: the gradient is in the sum, or is just being added."""
+        return self.permit is not None and self.permit.taken
+
+    def may_add(self) -> bool:
+        """Whether to add the gradient now; asked once, when everything else has succeeded."""
+        return self.counting and (self.permit is None or self.permit.take())
+
+
+@dataclass(frozen=True, slots=True)
+class LossResult:
+    """The result of the last stage for a microbatch."""
+
+    loss: float
+    """Mean nats per token."""
+    gradient: Bundle
+    """The gradient of what the stage below gave; empty if that stage does not wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One step of the optimizer."""
+
+    number: int
+    """The version that it makes, from 1."""
+    scale: float
+    """The factor of the gradient; 0 leaves weights and moments as they are."""
+    learning_rate: float
+
+
+class Stage(Protocol):
+    """Forward and backward of a range of blocks."""
+
+    recomputed: int
+    """Backward passes so far of whose forward only the input was kept: too many were on their way.
+
+    Not those of graphs that are made block by block: fewer on their way would not spare that."""
+    gradient_norm: float
+    """Of the weights' gradient that the last backward made; 0 if it made none."""
+
+    def forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
+        """Compute the bundle for the next stage; keep under `key` what the backward needs."""
+        ...
+
+    def backward(self, key: Key, gradient: Bundle, spec: BackwardSpec) -> Bundle:
+        """Compute the gradient of what was given, if returning; forget what was kept."""
+        ...
+
+    def finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
+        """Do forward, loss and backward of the last stage in one; keep nothing."""
+        ...
+
+    def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
+        """Compute the bundle for the next stage, or the loss in the last; keep nothing."""
+        ...
+
+    def drop(self, keys: Iterable[Key] | None) -> None:
+        """Forget what is kept under `keys`; None: under all keys."""
+        ...
+
+
+class StateMemory(Protocol):
+    """Weights and optimizer state, piece by piece (`tensors/state_tree.py`).
+
+    `read` may be called from another thread than the rest, while nothing changes the weights.
+    """
+
+    tensors: int
+    """Weights, first moments, second moments."""
+    pieces: int
+
+    def part_bytes(self, tensor: int, piece: int) -> int:
+        """The size of a piece's part of one tensor."""
+        ...
+
+    def read(self, tensor: int, piece: int) -> memoryview:
+        """Copy a part."""
+        ...
+
+    def write(self, piece: int, parts: Sequence[memoryview]) -> None:
+        """Put a piece in its place; raises BadMessage if it does not fit, and changes nothing."""
+        ...
+
+    def gradient(self, reduced: Sums, piece: int) -> Tensor:
+        """Copy a piece's part of a reduced gradient."""
+        ...
+
+    def follow(self, piece: int, gradient: Tensor, update: Update) -> None:
+        """Change one piece as `Weights.apply` changes all of them."""
+        ...
+
+
+class Weights(Protocol):
+    """The weights of a stage, their gradient sum and the optimizer's state.
+
+    A digest is of weights and optimizer state (`tensors/state_tree.py`).
+    """
+
+    spread: bool
+    """Whether the sum has to be brought together for its reduction, from several devices."""
+
+    def reset(self, *, draw: bool) -> None:
+        """Empty the gradient sum; `draw`: make the weights of version 0."""
+        ...
+
+    def hashes(self) -> tuple[bytes, ...]:
+        """The hashes of the state's pieces; their root is the digest.
+
+        It may be computed on a thread of its own, beside the work of the `Stage`, which reads the
+        weights. Until it is known, the state must not change.
+        """
+        ...
+
+    def tied_digest(self) -> bytes:
+        """The digest of the tied tensor and its moments, the same at both ends of the model.
+
+        Empty for a stage that has none. It tells a damaged memory, and is no proof against a peer
+        that makes two states alike. It may be computed where `hashes` may.
+        """
+        ...
+
+    def reduction(self) -> Sums:
+        """Give the sum, with new memory for its average."""
+        ...
+
+    def apply(self, reduced: Sums, update: Update) -> None:
+        """Change the weights by a reduced gradient and empty the sum."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One stage on one processor, and the bundles that it takes and gives."""
+
+    stage: Stage
+    weights: Weights
+    state: StateMemory
+    takes: BundleSpec
+    """What the stage below gives; empty for the first stage."""
+    gives: BundleSpec
+    """What it gives to the stage above; empty for the last stage."""
+
+    @property
+    def state_bytes(self) -> int:
+        """The size of weights and optimizer state."""
+        return sum(sum(part_sizes(self.state, piece)) for piece in range(self.state.pieces))
+
+    @property
+    def part_bytes_max(self) -> int:
+        """The size of the largest piece's part of one tensor."""
+        return max(max(part_sizes(self.state, piece)) for piece in range(self.state.pieces))
+
+
+def part_sizes(state: StateMemory, piece: int) -> list[int]:
+    """The sizes of a piece's parts: one of each tensor, in their order."""
+    return [state.part_bytes(tensor, piece) for tensor in range(state.tensors)]

@@ -1,0 +1,74 @@
+"""The bundles that cross between stages, derived from what a model's blocks give.
+
+Errors:  Unusable for tensors that cannot travel.
+"""
+
+import torch
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.models.blocks import block_count, make_blocks
+from p2pswarm.models.boundary import Boundary, boundaries
+from p2pswarm.models.chance import draws
+from p2pswarm.models.partition import stage_blocks
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.tensors.codecs.base import DTYPES, Use
+from p2pswarm.tensors.codecs.bundle import BundleKey, BundleSpec
+from p2pswarm.tensors.codecs.meta import TensorLayout
+from p2pswarm.tensors.codecs.registry import bundle_codecs
+
+
+def boundary_above(run: RunConfig, stage: int) -> Boundary | None:
+    """What crosses from `stage` to the next one; None above the last and below the first."""
+    if not 0 <= stage < run.stages - 1:
+        return None
+    return boundaries(run)[stage_blocks(run, stage).stop - 1]
+
+
+def bundle_spec(boundary: Boundary | None) -> BundleSpec:
+    """The bundle that crosses `boundary`; an empty one at the ends of the model."""
+    if boundary is None:
+        return BundleSpec()
+    keys = []
+    for tensor in boundary.tensors:
+        dtype = DTYPES.get(tensor.dtype)
+        if dtype is None:
+            known = ", ".join(str(each).removeprefix("torch.") for each in DTYPES)
+            raise Unusable(
+                f"{tensor.key!r} crosses between stages as {tensor.dtype}: convert it to one of "
+                f"{known}"
+            )
+        keys.append(BundleKey(tensor.key, TensorLayout(dtype, tensor.shape), tensor.differentiable))
+    if not any(key.differentiable for key in keys):
+        raise Unusable(
+            "nothing that crosses between two stages depends on weights, so the blocks below could "
+            "not learn: a block gives whole numbers only, or detaches what it gives"
+        )
+    return BundleSpec(tuple(keys))
+
+
+def check_model(run: RunConfig) -> None:
+    """Raise Unusable for a run whose stages cannot be cut, traced or joined."""
+    with torch.device("meta"):
+        drawing = any(map(draws, make_blocks(run, range(block_count(run.model)))))
+    if drawing and run.spot_check_share:
+        raise Unusable(
+            "the model has dropout, which differs between kinds of processors: set its dropout or "
+            "run.spot_check_share to 0"
+        )
+    for stage in range(run.stages):
+        stage_blocks(run, stage)
+        bundle = bundle_spec(boundary_above(run, stage))
+        activation_codecs(run, bundle)
+        gradient_codecs(run, bundle)
+
+
+def activation_codecs(run: RunConfig, bundle: BundleSpec) -> tuple[str, ...]:
+    """The codec of each tensor of a bundle on its way to the stage above."""
+    codecs = run.codecs
+    return bundle_codecs(bundle, codecs.activation, codecs.activation_of, Use.ACTIVATION)
+
+
+def gradient_codecs(run: RunConfig, bundle: BundleSpec) -> tuple[str, ...]:
+    """The codec of each tensor of a bundle's gradient on its way back."""
+    codecs = run.codecs
+    return bundle_codecs(bundle.gradient(), codecs.gradient, codecs.gradient_of, Use.GRADIENT)

@@ -1,0 +1,235 @@
+"""A stage's weights, gradient sum and optimizer state, each in one contiguous buffer.
+
+Parameters are views into one buffer. So averaging, digests, snapshots and the optimizer work on
+one flat tensor. Weights may be kept in bfloat16 (`rounding.py`); all else has the model's dtype.
+
+Units:   elements; `nbytes` where bytes are meant.
+Shapes:  N elements in a stage, laid out as `tensors/flat_layout.py` says.
+Errors:  Unusable for blocks that cannot be trained.
+"""
+# ruff: noqa: N803, N806  shapes are written at the end of names
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from p2pswarm.models.base import DTYPES
+from p2pswarm.models.blocks import block_count, draw_blocks, fill_buffers, make_blocks
+from p2pswarm.models.compute.device_dtypes import place_for
+from p2pswarm.models.compute.digest import digest_of
+from p2pswarm.models.compute.parameter_names import named_parameters, placed_parameters
+from p2pswarm.models.compute.rounding import ChanceRounding
+from p2pswarm.models.tying import shared_name
+from p2pswarm.run.averaging.plan import Span as Shared
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.tensors.flat_layout import STATE_TENSORS, FlatLayout, Span, flat_layout
+from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_spans
+
+NORM_CHUNK = 1 << 18  # elements widened to float64 at a time: 2 MiB stay in the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The place of one parameter in the flat buffers."""
+
+    start: int
+    stop: int
+    decays: bool
+    """Whether weight decay applies, as `OptimizerConfig.decays` says."""
+    inner: bool
+    """It is of a block that is neither the first nor the last."""
+
+
+class FlatParameters:
+    """The blocks `numbers` of a run, and the buffers that training them needs."""
+
+    def __init__(
+        self,
+        run: RunConfig,
+        numbers: range,
+        device: torch.device,
+        zeros_for: Callable[[str, torch.dtype, int], Tensor] | None = None,
+    ) -> None:
+        """`zeros_for`: makes the buffer of that name, dtype and length, elsewhere than in new
+        memory of `device`.
+        """
+        self.blocks = bare_blocks(run, numbers, device)
+        self.numbers = numbers
+        self._run = run
+        self.layout = layout = block_layout(run, numbers, self.blocks)
+        rule, last = run.optimizer.decays, block_count(run.model) - 1
+        inner = (0 < number < last for number, _, _ in placed_parameters(numbers, self.blocks))
+        self.segments = [
+            Segment(t.start, t.stop, decays(rule, len(t.shape), inner=within), within)
+            for t, within in zip(layout.tensors, inner, strict=True)
+        ]
+
+        shared = shared_name(self.blocks)
+        self.tied = next(
+            (Shared(t.start, t.stop) for t in layout.tensors if t.name == shared), None
+        )
+        """The place of a tensor that the stage at the other end of a tied model has as well."""
+
+        def zeros(name: str, dtype: str) -> Tensor:
+            if zeros_for is None:
+                return zero_buffer(layout, dtype, device)
+            return zeros_for(name, DTYPES[dtype], layout.length)
+
+        names = ("params", "exp_avg", "exp_avg_sq", "average")
+        state = tuple(map(zeros, names, layout.dtypes))  # without an average it has three
+        self._state = state
+        self.params_N, self.exp_avg_N, self.exp_avg_sq_N = state[:STATE_TENSORS]
+        self.average_N = state[STATE_TENSORS] if len(state) > STATE_TENSORS else None
+        """An average of the weights over time, if the run has one."""
+        self.sum_N = zeros("sum", run.model.dtype)
+        bf16 = run.weight_storage == "bf16"
+        self._rounding = ChanceRounding(run.seed, layout.tensors, self.params_N) if bf16 else None
+        self.parameters = bind(self.blocks, layout, self.params_N)
+        self.sums = [
+            self.sum_N[s.start : s.stop].view_as(p)
+            for s, p in zip(self.segments, self.parameters, strict=True)
+        ]
+
+    @property
+    def length(self) -> int:
+        """The number of elements, N."""
+        return self.params_N.numel()
+
+    def draw(self) -> None:
+        """Make version 0: first weights, also as their average; zero moments, an empty sum."""
+        if self._rounding is None:
+            draw_blocks(self._run, self.numbers, self.blocks)
+        else:
+            start = 0
+            for part_N in first_weights(self._run, self.numbers):
+                stop = start + len(part_N)
+                self.params_N[start:stop].copy_(part_N)  # rounded once, to the nearest
+                start = stop
+        if self.average_N is not None:
+            self.average_N.copy_(self.params_N)
+        for state_N in (self.exp_avg_N, self.exp_avg_sq_N, self.sum_N):
+            state_N.zero_()
+
+    def digest(self) -> bytes:
+        """The digest of weights, moments and average."""
+        return digest_of(self.state(), self.spans())
+
+    def spans(self, piece_values: int = PIECE_VALUES) -> list[Span]:
+        """Where the pieces of the state lie."""
+        return piece_spans(self.length, piece_values, self.layout.row_blocks())
+
+    def weights(self, start: int, stop: int) -> Tensor:
+        """The weights start..stop-1 in the dtype of the sum, to be changed and then kept."""
+        return self.params_N[start:stop].to(self.sum_N.dtype)
+
+    def keep(self, weights_C: Tensor, start: int, number: int) -> None:
+        """Keep the weights from `start` on, as update `number` has made them of `weights`."""
+        if self._rounding is not None:
+            self._rounding.store(weights_C, start, number)
+
+    def state(self) -> tuple[Tensor, ...]:
+        """The buffers that a snapshot holds and the digest covers, in their order."""
+        return self._state
+
+
+def decays(rule: str, dimensions: int, *, inner: bool) -> bool:
+    """Whether a parameter is drawn towards zero; norms, biases and other vectors seldom are.
+
+    `inner`: it is of a block that is neither the first nor the last.
+    """
+    matrix = dimensions >= 2  # noqa: PLR2004
+    return rule == "all" or (matrix and (rule == "matrices" or inner))
+
+
+def bare_blocks(run: RunConfig, numbers: range, device: torch.device) -> list[nn.Module]:
+    """The blocks `numbers` with their buffers, and without memory for parameters."""
+    with torch.device("meta"):
+        blocks = make_blocks(run, numbers)
+    fill_buffers(run, numbers, blocks, device)
+    return blocks
+
+
+def block_layout(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) -> FlatLayout:
+    """How the parameters of these blocks lie flat."""
+    shapes = ((name, tuple(p.shape)) for name, p in named_parameters(numbers, blocks))
+    return flat_layout(run.state_dtypes, shapes)
+
+
+def first_weights(run: RunConfig, numbers: range) -> Iterator[Tensor]:
+    """The weights of version 0 in the model's dtype, on the CPU, one block after another.
+
+    A tensor that two of these blocks have comes with the first.
+    """
+    cpu = torch.device("cpu")
+    blocks = bare_blocks(run, numbers, cpu)
+    apart = shared_name(blocks)  # None also where both ends of a tied model are here
+    for number in numbers:
+        block, only = blocks.pop(0), range(number, number + 1)
+        part = block_layout(run, only, [block])
+        params_N = zero_buffer(part, run.model.dtype, cpu)
+        bind([block], part, params_N)
+        draw_blocks(run, only, [block])
+        tied = shared_name([block])
+        if tied is None or apart is not None or number == numbers[0]:
+            yield params_N
+        else:
+            yield _without(tied, params_N, part)
+
+
+def _without(name: str, flat_N: Tensor, layout: FlatLayout) -> Tensor:
+    """A flat buffer without one tensor and the gap behind it: another block has it."""
+    borders = [tensor.start for tensor in layout.tensors]
+    spans = zip(layout.tensors, pairwise([*borders, layout.length]), strict=True)
+    return torch.cat([flat_N[a:b] for tensor, (a, b) in spans if tensor.name != name])
+
+
+def zero_buffer(layout: FlatLayout, dtype: str, device: torch.device) -> Tensor:
+    """A flat buffer of zeros."""
+    return torch.zeros(layout.length, dtype=DTYPES[dtype], device=device)
+
+
+def bind(blocks: Sequence[nn.Module], layout: FlatLayout, params_N: Tensor) -> list[nn.Parameter]:
+    """Put views of a flat buffer where blocks have their parameters; returns these, in order."""
+    unique = {id(p): p for block in blocks for p in block.parameters()}
+    parameters = list(unique.values())
+    views = {
+        parameter: nn.Parameter(params_N[t.start : t.stop].view(parameter.shape))
+        for parameter, t in zip(parameters, layout.tensors, strict=True)
+    }
+    for block in blocks:
+        for name, parameter in list(block.named_parameters(remove_duplicate=False)):
+            owner, _, last = name.rpartition(".")
+            setattr(block.get_submodule(owner), last, views[parameter])
+    return list(views.values())
+
+
+def squared_norm(x_N: Tensor) -> float:
+    """The sum of squares, in float64 and in one fixed order."""
+    squares = []
+    there = place_for(x_N.device, torch.float64)
+    wide_N = torch.empty(min(len(x_N), NORM_CHUNK), dtype=torch.float64, device=there)
+    for part_N in torch.split(x_N, NORM_CHUNK):
+        part64_N = wide_N[: len(part_N)].copy_(part_N)
+        squares.append(torch.dot(part64_N, part64_N).item())
+    return sum_of_squares(squares)
+
+
+def sum_of_squares(squares: Sequence[float]) -> float:
+    """The exact sum, rounded once; infinite if it is no float, where `math.fsum` would raise."""
+    try:
+        return math.fsum(squares)
+    except OverflowError:
+        return math.inf
+
+
+def state_of(snapshot: memoryview, run: RunConfig) -> tuple[Tensor, ...]:
+    """Weights, first and second moments of a snapshot, perhaps an average; without a copy."""
+    dtypes = [DTYPES[dtype] for dtype in run.state_dtypes]
+    whole = torch.frombuffer(snapshot, dtype=torch.uint8)
+    length = len(whole) // sum(dtype.itemsize for dtype in dtypes)
+    parts = torch.split(whole, [length * dtype.itemsize for dtype in dtypes])
+    return tuple(part.view(dtype) for part, dtype in zip(parts, dtypes, strict=True))

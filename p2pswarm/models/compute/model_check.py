@@ -1,0 +1,368 @@
+"""Whether a model that is cut into stages computes what the whole model does.
+
+A small copy of it (`models/shrinking.py`) is run as a whole and in stages: forward, backward, with
+graphs that are kept and with graphs that are made again, and all of it twice. A model of
+`transformers` is compared with the library's own, which no cut has touched; where documents are to
+be apart, also with the library's own given one document at a time.
+
+Shapes:  tokens_BS as `base.py`.
+Errors:  Unusable for a model that cannot be made, cut or trained, or is too large.
+"""
+# ruff: noqa: N803, N806  shapes are written at the end of names
+
+import dataclasses
+import logging
+import math
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from p2pswarm.base.errors import Refused, SwarmError, Unusable
+from p2pswarm.models.base import DTYPES, Bundle, loss_of
+from p2pswarm.models.blocks import block_costs
+from p2pswarm.models.boundary import boundaries
+from p2pswarm.models.chance import draws
+from p2pswarm.models.compute.base import BackwardSpec
+from p2pswarm.models.compute.check_reasons import (
+    AUTOGRAD,
+    IN_PLACE,
+    LIBRARY_RULE,
+    LIBRARY_SIZES,
+    NOT_FINITE,
+    OWN_RULE,
+    OWN_SIZES,
+)
+from p2pswarm.models.compute.computed import TOLERANCE, Computed, difference_of, gradients_of
+from p2pswarm.models.compute.flat_parameters import FlatParameters
+from p2pswarm.models.compute.forward_effects import (
+    CHANGED_BUFFER,
+    DRAWN_BUFFER,
+    buffers_of,
+    require_as_traced,
+    require_same,
+    require_weights,
+)
+from p2pswarm.models.compute.graph_budget import GraphLimits
+from p2pswarm.models.compute.parameter_names import named_parameters
+from p2pswarm.models.compute.reference import ReferenceTrainer
+from p2pswarm.models.compute.torch_stage import TorchStage
+from p2pswarm.models.documents import APART, positions_of
+from p2pswarm.models.foreign_code import foreign, is_foreign, said
+from p2pswarm.models.hf_library import library_model
+from p2pswarm.models.partition import stage_blocks
+from p2pswarm.models.shrinking import parameter_count, shrunken
+from p2pswarm.settings.config import HF, RunConfig
+
+BUILT_IN = "gpt"
+CPU = torch.device("cpu")
+PARAMETERS_MAX = 100_000_000  # float64 and its gradients, a few times: some GB
+ALONE_TOLERANCE = 1e-5  # some families sum in float32; a document that is seen makes 1e-3 and more
+KEEP_ALL = 1 << 60
+SPEC = BackwardSpec(counting=True, returning=True)
+CHECKED_KEPT = 64
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelCheck:
+    """What was found."""
+
+    stages: int
+    parameters: int
+    """How many tensors were compared."""
+    apart: float
+    """The largest difference of a gradient, relative to the parameter's largest."""
+    problem: str
+    """Which parameter differs and what the reason may be, in one line; empty if all is well."""
+
+
+class TooLargeToCheck(Unusable):
+    """No copy of the model is small enough."""
+
+
+def check_once(run: RunConfig) -> None:
+    """Raise Unusable if a model of others does not compute in stages what the whole does.
+
+    A process checks a model once. The built-in one is checked by its tests. One that is too large
+    is not checked, and the log says so: it may be right.
+    """
+    name = run.model.family
+    if name == BUILT_IN:
+        return
+    try:
+        problem = check_stages(run).problem
+    except TooLargeToCheck as error:
+        log.warning("the model %s is not checked in stages: %s", name, error)
+        return
+    if problem:
+        raise Unusable(f"the model {name} computes wrong in stages: {problem}")
+
+
+def check_stages(run: RunConfig) -> ModelCheck:
+    """Compare a small copy of the run's model, cut into stages, with the whole.
+
+    In float64, where nothing hides in the rounding, if it can; then in the run's own precision.
+    """
+    small = shrunken(run)
+    try:
+        found = check_blocks(small)
+    except Unusable:  # some models compute in float32 alone, whatever they are given
+        model = dataclasses.replace(small.model, dtype=run.model.dtype)
+        small = dataclasses.replace(small, model=model)
+        found = check_blocks(small)
+    if run.precision == "full" or found.problem:
+        return found
+    model = dataclasses.replace(small.model, dtype=run.model.dtype)
+    low = dataclasses.replace(
+        small, model=model, precision=run.precision, weight_storage=run.weight_storage
+    )
+    problem = _low_precision(low)
+    return dataclasses.replace(found, problem=problem)
+
+
+@lru_cache(maxsize=CHECKED_KEPT)
+def _low_precision(run: RunConfig) -> str:
+    """What is wrong with a small copy in the run's precision; empty if nothing is."""
+    try:
+        _, problem = difference_of(_blocks(run), _stages(run, 0))
+    except (Exception, SystemExit) as error:  # noqa: BLE001  what is our bug is raised again
+        what = _said_of(error, SwarmError)
+        return f"it cannot be computed in {run.precision}: {what}; set run.precision to full"
+    return f"in {run.precision} {problem}" if problem else ""
+
+
+@lru_cache(maxsize=CHECKED_KEPT)
+def check_blocks(run: RunConfig) -> ModelCheck:
+    """Compare the stages of `run` itself with the whole."""
+    count = parameter_count(run)
+    if count > PARAMETERS_MAX:
+        library = run.model.family.startswith(HF)
+        raise TooLargeToCheck(
+            f"the model's small copy has {count:,} parameters, {PARAMETERS_MAX:,} can be checked: "
+            f"{LIBRARY_SIZES if library else OWN_SIZES}"
+        )
+    ways = (_blocks_twice, _stages_kept, _stages_again, _stages_by_block, _whole, _alone)
+    names, worst = 0, 0.0
+    expected = _as_a_whole(run)
+    if not expected.finite:
+        return ModelCheck(run.stages, names, math.inf, NOT_FINITE)
+    for way in ways:
+        try:
+            computed = way(run, expected)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  what is our bug is raised again
+            what = _said_of(error, Refused)
+            why = _reason(way) if IN_PLACE in str(error) else AUTOGRAD
+            problem = f"it cannot be computed so: {what}; {why}"
+            return ModelCheck(run.stages, names, math.inf, problem)
+        tolerance = ALONE_TOLERANCE if way is _alone else TOLERANCE
+        apart, problem = difference_of(expected, computed, tolerance)
+        names, worst = len(computed.gradients), max(worst, apart)
+        if problem:
+            return ModelCheck(run.stages, names, worst, f"{problem}; {_reason(way)}")
+    return ModelCheck(run.stages, names, worst, "")
+
+
+def _said_of(error: BaseException, told: type[SwarmError]) -> str:
+    """What an error of the model's says; raises it again if it is neither that nor `told`."""
+    if not (isinstance(error, told) or is_foreign(error)):
+        raise error
+    return said(error)
+
+
+def check_rows(run: RunConfig) -> None:
+    """Raise Unusable for a model whose rows see each other, for a server that splits them.
+
+    A process checks a model once. The built-in one is checked by its tests; one that draws cannot
+    be split by rows in any case, and is refused there.
+    """
+    if run.model.family == BUILT_IN:
+        return
+    if not _rows_are_apart(dataclasses.replace(shrunken(run), stages=1, cut=())):
+        raise Unusable(
+            f"the model {run.model.family} looks at several rows of a microbatch at once, as a "
+            "norm over rows does, so several devices cannot split it by rows: set serve.device to "
+            "one of them"
+        )
+
+
+@lru_cache(maxsize=CHECKED_KEPT)
+def _rows_are_apart(run: RunConfig) -> bool:
+    together, alone = ReferenceTrainer(run), ReferenceTrainer(run)
+    if any(map(draws, together.flat.blocks)):
+        return True
+    tokens_BS = tokens_of(run)
+    whole = Computed(together.add(tokens_BS), gradients_of([together.flat]))
+    losses = [alone.add(row_1S) for row_1S in torch.split(tokens_BS, 1)]
+    alone.flat.sum_N.div_(len(losses))
+    parts = Computed(sum(losses) / len(losses), gradients_of([alone.flat]))
+    return not difference_of(whole, parts, ALONE_TOLERANCE)[1]
+
+
+def tokens_of(run: RunConfig) -> Tensor:
+    """Tokens by chance for one microbatch; with documents apart, each row has the end of one."""
+    generator = torch.Generator().manual_seed(run.seed)
+    shape = run.batch.rows, run.model.sequence_length + 1
+    tokens_BS = torch.randint(0, run.model.vocabulary, shape, generator=generator)
+    if run.model.documents == APART:
+        tokens_BS[:, shape[1] // 3] = run.model.document_end
+    return tokens_BS
+
+
+def _blocks(run: RunConfig) -> Computed:
+    """All blocks in one process, as the plain loop computes."""
+    trainer = ReferenceTrainer(run)
+    loss = trainer.add(tokens_of(run))
+    return Computed(loss, gradients_of([trainer.flat]))
+
+
+def _as_a_whole(run: RunConfig) -> Computed:
+    """As `_blocks`; Unusable for a model whose own code fails."""
+    rule = LIBRARY_RULE if run.model.family.startswith(HF) else OWN_RULE
+    with foreign(f"a small copy of the model {run.model.family} cannot be computed", f"; {rule}"):
+        try:
+            return _blocks(run)
+        except (Exception, SystemExit):
+            boundaries(run)  # says which block it is, where it fails without numbers, too
+            raise
+
+
+def _blocks_twice(run: RunConfig, first: Computed) -> Computed:
+    """The same blocks a second time: nothing may depend on what was computed before."""
+    trainer, again = ReferenceTrainer(run), ReferenceTrainer(run)
+    tokens_BS = tokens_of(run)
+    before = buffers_of(trainer.flat.blocks)
+    require_same(buffers_of(again.flat.blocks), before, DRAWN_BUFFER)
+    weights_N = trainer.flat.params_N.clone()
+    trainer.add(tokens_BS)
+    require_same(before, buffers_of(trainer.flat.blocks), CHANGED_BUFFER)
+    require_weights(trainer.flat, weights_N)
+    trainer.flat.sum_N.zero_()
+    loss = trainer.add(tokens_BS)
+    del first
+    return Computed(loss, gradients_of([trainer.flat]))
+
+
+def _stages_kept(run: RunConfig, first: Computed) -> Computed:
+    del first
+    return _stages(run, KEEP_ALL)
+
+
+def _stages_again(run: RunConfig, first: Computed) -> Computed:
+    """Stages whose graphs are made again for the backward."""
+    del first
+    return _stages(run, 0)
+
+
+def _stages_by_block(run: RunConfig, first: Computed) -> Computed:
+    """Stages that keep what passes between their blocks, and make one block's graph at a time."""
+    del first
+    return _stages(run, GraphLimits(KEEP_ALL, recompute="block"))
+
+
+def _stages(run: RunConfig, graphs: int | GraphLimits) -> Computed:
+    flats = [FlatParameters(run, stage_blocks(run, stage), CPU) for stage in range(run.stages)]
+    for flat in flats:
+        flat.draw()
+    stages = [TorchStage(run, n, flat, graphs) for n, flat in enumerate(flats)]
+    tokens_BS = tokens_of(run)
+    bundle: Bundle = {}
+    for number, stage in enumerate(stages[:-1]):
+        stage.forward((0, 0), tokens_BS.clone(), _sent(bundle))
+        # the second time its graph's size is known: so it may run without one
+        bundle = stage.forward((1, 0), tokens_BS.clone(), _sent(bundle))
+        require_as_traced(run, number, bundle)
+    result = stages[-1].finish(tokens_BS.clone(), _sent(bundle), SPEC)
+    gradient = result.gradient
+    for stage in reversed(stages[:-1]):
+        gradient = stage.backward((1, 0), _sent(gradient), SPEC)
+    return Computed(result.loss, gradients_of(flats))
+
+
+def _sent(bundle: Bundle) -> Bundle:
+    """A bundle as another machine gets it: in memory of its own."""
+    return {key: x.clone() for key, x in bundle.items()}
+
+
+def _whole(run: RunConfig, first: Computed) -> Computed:
+    """The library's own model, with the weights of the blocks; other families have only blocks."""
+
+    def scores(whole: Any, tokens_BT: Tensor) -> Tensor:
+        return _scores(whole, tokens_BT, position_ids=_positions(run, tokens_BT))
+
+    return _of_library(run, first, scores)
+
+
+def _alone(run: RunConfig, first: Computed) -> Computed:
+    """The library's own model, given one document at a time, if they are to be apart."""
+    if run.model.documents != APART:
+        return first
+
+    def scores(whole: Any, tokens_BT: Tensor) -> Tensor:
+        rows = []
+        position_BT = positions_of(tokens_BT, run.model.document_end)
+        for row_T, position_T in zip(tokens_BT, position_BT, strict=True):
+            begins = (position_T == 0).nonzero().flatten()[1:].tolist()
+            documents = row_T.unsqueeze(0).tensor_split(begins, dim=1)
+            rows.append(torch.cat([_scores(whole, each) for each in documents], dim=1))
+        return torch.cat(rows)
+
+    return _of_library(run, first, scores)
+
+
+def _scores(whole: Any, tokens_BT: Tensor, **also: Tensor | None) -> Tensor:
+    given = {name: value for name, value in also.items() if value is not None}
+    scores_BTV: Tensor = whole(input_ids=tokens_BT, use_cache=False, **given).logits
+    return scores_BTV
+
+
+def _positions(run: RunConfig, tokens_BT: Tensor) -> Tensor | None:
+    """Of each token in its document; None where documents see each other."""
+    if run.model.documents != APART:
+        return None
+    return positions_of(tokens_BT, run.model.document_end).long()
+
+
+def _of_library(
+    run: RunConfig, first: Computed, scores: Callable[[Any, Tensor], Tensor]
+) -> Computed:
+    if not run.model.family.startswith(HF):
+        return first
+    flat = FlatParameters(run, range(len(block_costs(run.model))), CPU)
+    if any(map(draws, flat.blocks)):
+        return first  # the library draws in another order
+    flat.draw()
+    whole = library_model(run.model, DTYPES[run.model.dtype])
+    theirs = {name: p for name, p in whole.named_parameters() if p.requires_grad}
+    ours = dict(named_parameters(flat.numbers, flat.blocks))
+    if theirs.keys() != ours.keys():
+        odd = min(theirs.keys() ^ ours.keys())
+        raise Unusable(f"{run.model.family} cannot be cut: {odd} is not in one block")
+    with torch.no_grad():
+        for name, parameter in ours.items():
+            theirs[name].copy_(parameter)
+    tokens_BS = tokens_of(run)
+    loss = loss_of(scores(whole, tokens_BS[:, :-1]), tokens_BS[:, 1:])
+    found = torch.autograd.grad(loss, list(theirs.values()), materialize_grads=True)
+    return Computed(loss.item(), dict(zip(theirs, found, strict=True)))
+
+
+def _reason(way: Callable[..., Computed]) -> str:
+    reasons: Mapping[Callable[..., Computed], str] = {
+        _blocks_twice: "computed twice it gives two results: its forward draws by chance of its "
+        "own, or keeps something from call to call (a block that draws says `random = True`)",
+        _stages_kept: "one stage after another gives other results than all blocks in one: a block "
+        "reads something that is not in its bundle, or changes a tensor that it was given",
+        _stages_again: "a graph that is made again gives other results: its forward draws by "
+        "chance of its own, or keeps something from call to call",
+        _stages_by_block: "a block whose graph is made again by itself gives other results: it "
+        "keeps something from call to call, or changes a tensor that it was given",
+        _whole: "the blocks together compute something else than the library's whole model: its "
+        "forward does something between layers that the cut does not know",
+        _alone: f"documents in one row see each other: this family does not keep them apart: leave "
+        f'run.model.documents = "{APART}" out',
+    }
+    return reasons[way]

@@ -1,0 +1,155 @@
+"""What blocks compute in: the dtype of the weights, or bfloat16 where that is good enough.
+
+`run.precision = "bf16"` is torch's autocast: products of matrices in bfloat16, norms, softmax and
+the loss in float32. Gradient sums and the optimizer stay float32. Two things differ from autocast
+alone. The matrices are converted once after each change of the weights, and not in each forward: a
+graph that is kept would keep a copy of them. Where the weights are kept in bfloat16, there is
+nothing to convert: graphs begin at the weights themselves, and of what is no matrix there is a
+float32 copy. And what a block gives has the dtype that it has without autocast, so the cut into
+stages changes no bits, and additions from block to block stay float32.
+
+Shapes:  N elements in a stage, as in `flat_parameters.py`.
+Errors:  none.
+Source:  torch.amp; docs/precision.md.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from p2pswarm.models.base import Value
+from p2pswarm.models.boundary import Boundary, boundaries
+from p2pswarm.models.chance import Around, Chance, at_once, plainly, run_blocks
+from p2pswarm.models.compute.flat_parameters import FlatParameters, Segment
+from p2pswarm.settings.config import RunConfig
+
+MATRIX = 2  # dimensions; what has fewer stays float32
+
+
+Made = Callable[[Any], Any]
+"""Makes another function of the one that runs a block."""
+
+
+def as_it_is(call: Any) -> Any:
+    """Do not change the function that runs a block."""
+    return call
+
+
+class Precision(ABC):
+    """How the blocks of a stage are run, and the leaves of their graphs."""
+
+    parameters: Sequence[Tensor]
+    """What gradients are taken for."""
+    sums: Sequence[Tensor]
+    """Where each of these is added up."""
+    weight_storages: frozenset[int]
+    """Where the weights lie: a graph refers to them and does not hold them."""
+
+    @abstractmethod
+    def run(self, value: Value, chance: Chance | None, around: Around = at_once) -> Value:
+        """Run all blocks, one after another."""
+
+
+class FullPrecision(Precision):
+    """In the dtype of the weights."""
+
+    def __init__(self, flat: FlatParameters, made: Made = as_it_is) -> None:
+        self._flat = flat
+        self._call = made(plainly)
+        self.parameters, self.sums = flat.parameters, flat.sums
+        self.weight_storages = frozenset({flat.params_N.untyped_storage().data_ptr()})
+
+    def run(self, value: Value, chance: Chance | None, around: Around = at_once) -> Value:
+        """See `Precision`."""
+        return run_blocks(self._flat.blocks, value, chance, self._call, around)
+
+
+class Bfloat16(Precision):
+    """In bfloat16 where autocast has it, from the matrices in bfloat16."""
+
+    def __init__(
+        self, flat: FlatParameters, given: Sequence[Boundary], made: Made = as_it_is
+    ) -> None:
+        """`given`: what each block gives without autocast."""
+        self._flat = flat
+        self._given = given
+        self._run = made(_with_weights)
+        self._copy_N = flat.params_N.to(torch.bfloat16)  # themselves, if they are that already
+        self._copied = flat.params_N._version  # noqa: SLF001  how often it was changed in place
+        self._widened: list[tuple[Tensor, Tensor]] = []
+        """What is no matrix and is kept in bfloat16; and its copy in float32."""
+        places = dict(zip(flat.parameters, zip(flat.segments, flat.sums, strict=True), strict=True))
+        self.parameters, self.sums = [], []
+        self._named: dict[nn.Module, dict[str, Tensor]] = {}
+        for block in flat.blocks:
+            # of a tied tensor each of its two blocks has a leaf: their gradients are added in
+            # float32, as they are where the blocks are in two stages
+            own = {p: self._leaf(p, places[p][0]) for p in dict.fromkeys(block.parameters())}
+            self.parameters += own.values()
+            self.sums += (places[p][1] for p in own)
+            names = block.named_parameters(remove_duplicate=False)
+            self._named[block] = {name: own[parameter] for name, parameter in names}
+        self.weight_storages = frozenset(
+            x.untyped_storage().data_ptr() for x in (flat.params_N, self._copy_N, *self.parameters)
+        )
+        self._numbers = {block: number for number, block in enumerate(flat.blocks)}
+
+    def _leaf(self, parameter: nn.Parameter, place: Segment) -> Tensor:
+        """What a block computes with instead of a parameter."""
+        if parameter.dim() >= MATRIX:
+            part = self._copy_N[place.start : place.stop]
+            return part.view(parameter.shape).requires_grad_()
+        if parameter.dtype != torch.bfloat16:
+            return parameter
+        leaf = parameter.detach().float().requires_grad_()
+        self._widened.append((parameter, leaf))
+        return leaf
+
+    def run(self, value: Value, chance: Chance | None, around: Around = at_once) -> Value:
+        """See `Precision`."""
+        self._follow()
+        # its cache would share the bfloat16 of what a stage is given, which is a leaf, between its
+        # uses: their gradients would be added in bfloat16, and the cut into stages change bits
+        device = self._copy_N.device.type
+        with torch.autocast(device, torch.bfloat16, cache_enabled=False):
+            return run_blocks(self._flat.blocks, value, chance, self._call, around)
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Copy the weights anew if they have changed."""
+        version = self._flat.params_N._version  # noqa: SLF001
+        if version == self._copied:
+            return
+        if self._copy_N is not self._flat.params_N:
+            self._copy_N.copy_(self._flat.params_N)
+        for kept, leaf in self._widened:
+            leaf.copy_(kept)
+        self._copied = version
+
+    def _call(self, block: nn.Module, value: Value) -> Value:
+        made: Value = self._run(block, self._named[block], value)
+        return in_dtypes_of(made, self._given[self._numbers[block]])
+
+
+def _with_weights(block: nn.Module, weights: Mapping[str, Tensor], value: Value) -> Value:
+    made: Value = functional_call(block, dict(weights), (value,))
+    return made
+
+
+def in_dtypes_of(made: Value, given: Boundary) -> Value:
+    """What a block gave, in the dtypes that it has without autocast."""
+    if isinstance(made, Tensor):
+        return made.to(given.tensors[0].dtype)
+    dtypes = {tensor.key: tensor.dtype for tensor in given.tensors}
+    return {key: x.to(dtypes.get(key, x.dtype)) for key, x in made.items()}
+
+
+def precision_of(run: RunConfig, flat: FlatParameters, made: Made = as_it_is) -> Precision:
+    """How the stage's blocks are run; `made` of the function that runs one."""
+    if run.precision == "bf16":
+        return Bfloat16(flat, boundaries(run)[flat.numbers.start : flat.numbers.stop], made)
+    return FullPrecision(flat, made)

@@ -1,0 +1,257 @@
+"""A range of blocks on torch: forward, and backward from a graph that is kept or made again.
+
+Gradients are taken with `torch.autograd.grad` and added to the sum only after all of them were
+found finite, so an error never leaves a microbatch half counted. A graph is kept while the memory
+limit allows, whole or block by block. This changes only the speed: a graph made again gives the
+same bits. So when the device has no memory left, what failed is tried again with less of them
+(`kept_graphs.py`).
+
+On a GPU a thread that asks for a number waits until all that was launched is done. So each call
+waits once, at its end: there it is asked whether the gradient that came, the loss and the gradients
+are finite. A forward waits as well, because servers are judged by how long each call takes, and who
+encodes what it made is not to wait for the next one. Tokens are checked on the host.
+
+Units:   bytes.
+Shapes:  as `base.py`. Shapes of bundles are checked when they are announced
+         (`tensors/codecs/bundle.py`).
+Errors:  NotFiniteHere when a loss or a gradient is not finite; Refused when torch has no memory;
+         NotServing when nothing is kept for a key; Unusable when a block gives another bundle than
+         when traced, or the sum is spoilt.
+"""
+# ruff: noqa: N803, N806  shapes are written at the end of names
+
+import functools
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from p2pswarm.base.errors import BadMessage, Unusable
+from p2pswarm.models.base import LONE_KEY, Bundle, Value, bundle_of, loss_of
+from p2pswarm.models.chance import Around, at_once, chance_of, nothing_drawn
+from p2pswarm.models.compute.base import BackwardSpec, Key, LossResult, NotFiniteHere
+from p2pswarm.models.compute.bundle_spec import boundary_above
+from p2pswarm.models.compute.flat_parameters import FlatParameters
+from p2pswarm.models.compute.graph_budget import GraphLimits
+from p2pswarm.models.compute.kept_graphs import Kept, KeptGraphs
+from p2pswarm.models.compute.precision import Precision, precision_of
+from p2pswarm.models.compute.torch_errors import computing
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.tensors.codecs.cuda_device import wait_for
+
+CAME = "the gradient that came"
+
+
+class TorchStage:
+    """Implements `Stage`."""
+
+    def __init__(
+        self,
+        run: RunConfig,
+        stage: int,
+        flat: FlatParameters,
+        graphs: int | GraphLimits,
+        precision: Precision | None = None,
+    ) -> None:
+        """`graphs`: what they may take, or how many bytes are kept of them.
+
+        `precision`: how the blocks are run, if not as the run says.
+        """
+        self._flat = flat
+        self._precision = precision or precision_of(run, flat)
+        self._device = flat.params_N.device
+        self._vocabulary = run.model.vocabulary
+        self._below = boundary_above(run, stage - 1)
+        self._above = boundary_above(run, stage)
+        self._returned = self._below.differentiable if self._below else ()
+        self._due = self._above.differentiable if self._above else ()
+        self._seed = run.seed
+        self._share = 1.0 / run.batch.microbatches
+        limits = GraphLimits(graphs) if isinstance(graphs, int) else graphs
+        self._graphs = KeptGraphs(
+            limits, self._device, len(flat.blocks), self._precision.weight_storages
+        )
+        self.recomputed = 0
+        self.gradient_norm = 0.0
+
+    @computing()
+    def forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
+        """See `Stage`; keeps the graph if its measured size still fits."""
+        return self._graphs.with_room(lambda: self._forward(key, tokens_BS, given))
+
+    def _forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
+        kept = Kept(self._tokens(tokens_BS), self._leaves(given))
+        made, with_graph = self._graphs.forward(kept, lambda around: self._made(kept, around))
+        if with_graph:
+            kept.made = self._ends(made)
+        self._graphs.keep(key, kept)
+        wait_for(self._device)
+        return {name: x.detach() for name, x in made.items()}
+
+    @computing()
+    def backward(self, key: Key, gradient: Bundle, spec: BackwardSpec) -> Bundle:
+        """See `Stage`."""
+        kept = self._graphs.take(key)
+        returned = self._graphs.with_room(lambda: self._backward(kept, gradient, spec), kept)
+        self.recomputed += kept.made is None
+        return returned
+
+    def _backward(self, kept: Kept, gradient: Bundle, spec: BackwardSpec) -> Bundle:
+        gradients = [gradient[name].to(self._device) for name in self._due]
+        made = kept.made
+        if made is None:
+            again = self._graphs.at_once(kept.shape, lambda around: self._made(kept, around))
+            made = self._ends(again)
+        found = self._differentiate(made, gradients, kept.given, spec)
+        came, squares = waited_for(squares_of(gradients), squares_of(found))
+        _refuse_infinite(came, CAME)
+        return self._counted(found, squares, spec)
+
+    @computing()
+    def finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
+        """See `Stage`."""
+        return self._graphs.with_room(lambda: self._finish(tokens_BS, given, spec))
+
+    def _finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
+        tokens_BS, leaves = self._tokens(tokens_BS), self._leaves(given)
+        made = self._graphs.at_once(
+            tokens_BS.shape, lambda around: self._run(tokens_BS, leaves, around)
+        )
+        loss = self._loss(made, tokens_BS)
+        share = torch.full_like(loss, self._share)
+        found = self._differentiate([loss], [share], leaves, spec)
+        (value,), squares = waited_for([loss], squares_of(found))
+        return LossResult(_finite(value), self._counted(found, squares, spec))
+
+    @computing()
+    @torch.no_grad()
+    def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
+        """See `Stage`."""
+        tokens_BS = self._tokens(tokens_BS)
+        with nothing_drawn(self._flat.blocks):
+            made = self._run(tokens_BS, {name: x.to(self._device) for name, x in given.items()})
+        if self._above is None:
+            return _finite(self._loss(made, tokens_BS).item())
+        wait_for(self._device)
+        return self._gives(made)
+
+    def drop(self, keys: Iterable[Key] | None) -> None:
+        """See `Stage`."""
+        self._graphs.drop(keys)
+
+    def _tokens(self, tokens_BS: Tensor) -> Tensor:
+        return checked_tokens(tokens_BS, self._device, self._vocabulary)
+
+    def _leaves(self, given: Bundle) -> Bundle:
+        """The tensors where a graph starts, on the device."""
+        there = {name: x.detach().to(self._device) for name, x in given.items()}
+        for name in self._returned:
+            there[name].requires_grad_()
+        return there
+
+    def _made(self, kept: Kept, around: Around) -> Bundle:
+        return self._gives(self._run(kept.tokens_BS, kept.given, around))
+
+    def _run(self, tokens_BS: Tensor, given: Bundle, around: Around = at_once) -> Value:
+        value = self._below.value(given) if self._below else tokens_BS[:, :-1]
+        flat = self._flat
+        chance = chance_of(self._seed, flat.numbers, flat.blocks, tokens_BS)
+        return self._precision.run(value, chance, around)
+
+    def _gives(self, value: Value) -> Bundle:
+        """The bundle for the next stage."""
+        assert self._above is not None, "the last stage has a loss"
+        return self._above.ordered(value)
+
+    def _ends(self, made: Bundle) -> list[Tensor]:
+        """The tensors that gradients come back for."""
+        return [made[name] for name in self._due]
+
+    def _loss(self, made: Value, tokens_BS: Tensor) -> Tensor:
+        return loss_of(bundle_of(made)[LONE_KEY], tokens_BS[:, 1:])
+
+    def _differentiate(
+        self, ends: list[Tensor], gradients: list[Tensor], leaves: Bundle, spec: BackwardSpec
+    ) -> Sequence[Tensor]:
+        """The gradients of the weights, if they count, and of the input, if it is to have some.
+
+        A tensor that the stage does not use has a gradient of zeros.
+        """
+        returned = [leaves[name] for name in self._returned] if spec.returning else []
+        wanted = [*self._precision.parameters, *returned] if spec.counting else returned
+        if not wanted:
+            return ()
+        return torch.autograd.grad(ends, wanted, gradients, materialize_grads=True)
+
+    def _counted(
+        self, found: Sequence[Tensor], squares: Sequence[float], spec: BackwardSpec
+    ) -> Bundle:
+        """Add the gradients of the weights to the sum and return those of the input, all or none.
+
+        `squares`: of each its sum of squares.
+        """
+        self.gradient_norm = 0.0
+        _refuse_infinite(squares, "a gradient")
+        names = self._returned if spec.returning else ()
+        if spec.counting:
+            self.gradient_norm = math.sqrt(sum(squares[: len(found) - len(names)]))
+        if spec.may_add():
+            self._add(found)
+        return dict(zip(names, found[len(found) - len(names) :], strict=True))
+
+    def _add(self, found: Sequence[Tensor]) -> None:
+        """Add gradients to the sum: all of them, or the sum is of no use any more."""
+        try:
+            for total, part in zip(self._precision.sums, found, strict=False):
+                total.add_(part)
+        except (RuntimeError, MemoryError) as error:
+            reason = str(error).partition("\n")[0]
+            raise Unusable(
+                f"the gradient's sum is spoilt, start this node again: {reason}"
+            ) from error
+
+
+def checked_tokens(tokens_BS: Tensor, device: torch.device, vocabulary: int) -> Tensor:
+    """Tokens from a peer, checked, on the device and as int64."""
+    low, high = torch.stack(tokens_BS.aminmax()).tolist()
+    if low < 0 or high >= vocabulary:
+        raise BadMessage(f"tokens {low}..{high}, the vocabulary has {vocabulary}")
+    return tokens_BS.to(device, torch.int64, non_blocking=True)  # the GPU waits, and not we
+
+
+def _finite(value: float) -> float:
+    """The loss; NotFiniteHere if it is no number."""
+    if not math.isfinite(value):
+        raise NotFiniteHere(f"the loss is {value}: lower the learning rate or look at the text")
+    return value
+
+
+def squares_of(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The sum of squares of each, not yet waited for: not finite where a value is not, or large.
+
+    They are dot products: they cost 1 % of a backward, a tenth of what norms cost.
+    """
+    flats = [x.reshape(-1) for x in tensors]
+    return [torch.dot(x, x).to(torch.promote_types(x.dtype, torch.float32)) for x in flats]
+
+
+def waited_for(*groups: Sequence[Tensor]) -> list[list[float]]:
+    """The values of scalars, group by group; on a GPU one wait for all."""
+    scalars = [x for group in groups for x in group]
+    if not scalars:
+        return [[] for _ in groups]
+    wide = functools.reduce(torch.promote_types, (x.dtype for x in scalars))
+    values = iter(torch.stack([x.detach().to(wide) for x in scalars]).tolist())
+    return [[next(values) for _ in group] for group in groups]
+
+
+def require_finite(tensors: Sequence[Tensor], what: str) -> None:
+    """Raise NotFiniteHere for NaN, infinities, and values whose squares overflow."""
+    (squares,) = waited_for(squares_of(tensors))
+    _refuse_infinite(squares, what)
+
+
+def _refuse_infinite(squares: Sequence[float], what: str) -> None:
+    if not all(map(math.isfinite, squares)):
+        raise NotFiniteHere(f"{what} is not finite: lower the learning rate or look at the text")

@@ -1,0 +1,79 @@
+"""A node's identity on disk: 32 secret bytes that only their owner may read.
+
+Two nodes with one identity would displace each other in every routing table, so the
+file stays locked while a node uses it.
+
+Units:   bytes.
+Errors:  Unusable, one line with the remedy.
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.net.crypto.identity import Identity
+
+try:
+    import fcntl
+except ImportError:  # Windows: no lock and no mode bits to check
+    fcntl = None  # type: ignore[assignment]
+
+KEY_BYTES = 32
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+@contextlib.contextmanager
+def identity_from(path: Path | None) -> Iterator[Identity]:
+    """The identity in the file `path`, which is created if missing.
+
+    Without a path, a new identity that lasts as long as the block.
+    """
+    if path is None:
+        yield Identity.from_bytes(os.urandom(KEY_BYTES))
+        return
+    try:
+        descriptor = _open(path)
+    except OSError as error:
+        raise Unusable(
+            f"identity file {path} cannot be used: {error.strerror}: name another with --identity, "
+            "or a `state` folder that can be written"
+        ) from error
+    try:
+        yield Identity.from_bytes(_checked_key(descriptor, path))
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    os.write(descriptor, os.urandom(KEY_BYTES))
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _checked_key(descriptor: int, path: Path) -> bytes:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise Unusable(f"identity file {path} is not a file: name another with --identity")
+    if fcntl and status.st_mode & OTHERS:
+        raise Unusable(f"identity file {path} is open to other users: run chmod 600 {path}")
+    if status.st_size != KEY_BYTES:
+        raise Unusable(
+            f"identity file {path} has {status.st_size} bytes, an identity has {KEY_BYTES}: "
+            "name another with --identity, or move it away to get a new one"
+        )
+    if fcntl:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise Unusable(
+                f"identity file {path} is in use by another node: give each node its own"
+            ) from error
+    return os.read(descriptor, KEY_BYTES)

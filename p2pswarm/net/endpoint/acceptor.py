@@ -1,0 +1,199 @@
+"""Acceptor: greets every connection that arrives, and finds out what it is for.
+
+A peer that stalls, sends garbage or belongs to another network costs one of a limited number of
+handshakes and a line in the log. Decisions: `handshake_limiter`, `handshake_turns`,
+`flood_thinning`.
+
+Units:   seconds.
+Errors:  none: what goes wrong with a connection is logged, and ends it alone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from p2pswarm.base.errors import BadHandshake, PathError, SwarmError
+from p2pswarm.net.cards import observation
+from p2pswarm.net.cards.observation import ObservationSeals
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.handshake import Handshake
+from p2pswarm.net.endpoint.handshaker import Handshaker
+from p2pswarm.net.endpoint.join import BulkJoin
+from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
+from p2pswarm.net.endpoint.resumption import Resume
+from p2pswarm.net.guard.flood_thinning import FloodThinning, thinned_text
+from p2pswarm.net.guard.handshake_gate import HandshakeGate
+from p2pswarm.net.guard.handshake_limiter import HandshakeLimiter
+from p2pswarm.net.os.base import Connection, Listener
+from p2pswarm.net.os.circuit import CircuitRequest, CircuitStatus, answer
+
+_log = logging.getLogger(__name__)
+
+AdmitLink = Callable[[Connection, Handshake], Awaitable[object]]
+"""Makes a link of a connection whose handshake is done."""
+AdmitBulk = Callable[[Connection, BulkJoin], Awaitable[None]]
+"""Joins a connection to its link, or raises BadHandshake."""
+AdmitPath = Callable[[Connection, Resume], Awaitable[None]]
+"""Lets a connection take over its link, or raises BadHandshake."""
+OnGreeting = Callable[[Connection, bytes], None]
+"""Takes over a connection that both sides dialled, whose peer has greeted with this token."""
+AdmitCircuit = Callable[[Connection, CircuitRequest], None]
+"""Takes over a connection that asks a relay for something."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionUses:
+    """What becomes of a connection, by what it is for."""
+
+    link: AdmitLink
+    bulk: AdmitBulk
+    path: AdmitPath
+
+
+class Acceptor:
+    """The connections that have arrived and are not in use yet."""
+
+    on_knock: Callable[[bytes], None]
+    """Called with the token of each dial-back that arrives, whoever sent it."""
+    admit_circuit: AdmitCircuit | None
+    """The relay of this node, if it is one."""
+    on_greeting: OnGreeting | None
+    """Takes over each connection that was punched, if this node punches."""
+
+    def __init__(
+        self,
+        config: TransportConfig,
+        handshaker: Handshaker,
+        tasks: OwnedTasks,
+        uses: ConnectionUses,
+        seals: ObservationSeals,
+    ) -> None:
+        self._config = config
+        self._handshaker = handshaker
+        self._tasks = tasks
+        self._uses = uses
+        self._seals = seals
+        self.on_knock = _ignore
+        self.admit_circuit = None
+        self.on_greeting = None
+        self._limiter = HandshakeLimiter(config.silent_max, config.answered_max)
+        self._gate = HandshakeGate()
+        self._loop = asyncio.get_running_loop()
+        self._looks: dict[Listener, asyncio.TimerHandle] = {}
+        """When to look at who floods each listener."""
+        self._greeting: dict[int, asyncio.Task[None]] = {}
+        self._passed_on: set[int] = set()
+
+    def serve(self, listener: Listener) -> None:
+        """Greet what arrives at `listener`, until the tasks are closed."""
+        self._tasks.spawn(self._accept(listener))
+
+    def close(self) -> None:
+        """Let no computation of a handshake wait any longer."""
+        self._gate.close()
+        for look in self._looks.values():
+            look.cancel()
+
+    def greet(self, connection: Connection, flood: FloodThinning | None = None) -> None:
+        """Greet a connection that has arrived, at a listener with its `flood` or by another way."""
+        ticket, displaced = self._limiter.enter(connection.remote.host)
+        self._displace(displaced)
+        end = partial(self._end_greeting, connection, ticket)
+        used = _ignore if flood is None else flood.used
+        self._greeting[ticket] = self._tasks.spawn(self._greet(connection, ticket, used), end)
+
+    async def _accept(self, listener: Listener) -> None:
+        flood = FloodThinning()
+        while True:
+            connection = await listener.accept()
+            host, now_s = connection.remote.host, self._loop.time()
+            greeted = flood.arrived(host, listener.in_a_row, now_s)
+            self._plan_thinning(listener, flood)
+            if greeted:
+                self.greet(connection, flood)
+            else:
+                connection.close()
+
+    def _displace(self, ticket: int | None) -> None:
+        if ticket is not None:
+            self._greeting[ticket].cancel()
+
+    def _plan_thinning(self, listener: Listener, flood: FloodThinning) -> None:
+        at_s = flood.next_deadline_s()
+        if listener not in self._looks and at_s is not None:
+            self._looks[listener] = self._loop.call_at(at_s, self._thin, listener, flood)
+
+    def _thin(self, listener: Listener, flood: FloodThinning) -> None:
+        del self._looks[listener]
+        calm = not flood.levels
+        if flood.on_deadline(listener.in_a_row, self._loop.time()):
+            level = logging.WARNING if calm else logging.INFO  # of one flood a user hears once
+            _log.log(level, "%s", thinned_text(flood.levels))
+            listener.thin(flood.levels)
+        self._plan_thinning(listener, flood)
+
+    async def _greet(
+        self, connection: Connection, ticket: int, used: Callable[[str], None]
+    ) -> None:
+        try:
+            async with asyncio.timeout(self._config.handshake_s):
+                accepted = await self._handshaker.accepted(
+                    connection,
+                    lambda: self._displace(self._limiter.answered(ticket)),
+                    partial(self._compute, ticket, connection.remote.host),
+                )
+                used(connection.remote.host)
+                if accepted.knock is not None:
+                    self.on_knock(accepted.knock)
+                elif accepted.circuit is not None:
+                    await self._pass_on(connection, accepted.circuit, ticket)
+                elif accepted.greeted is not None:
+                    self._hand_over(connection, accepted.greeted, ticket)
+                elif accepted.observes:
+                    await self._observe(connection)
+                elif accepted.join is not None:
+                    await self._uses.bulk(connection, accepted.join)
+                elif accepted.resume is not None:
+                    await self._uses.path(connection, accepted.resume)
+                else:
+                    await self._uses.link(connection, accepted.handshake)
+        except TimeoutError:
+            _log.info("%s refused: it stalled in the handshake", connection.remote)
+        except PathError:
+            _log.debug("%s hung up in the handshake", connection.remote)
+        except SwarmError as error:
+            _log.info("%s refused: %s", connection.remote, error)
+
+    def _hand_over(self, connection: Connection, token: bytes, ticket: int) -> None:
+        if self.on_greeting is None:
+            raise BadHandshake("it greets, and nobody here has dialled it")
+        self._passed_on.add(ticket)
+        self.on_greeting(connection, token)
+
+    async def _observe(self, connection: Connection) -> None:
+        seen, now_s = connection.remote, asyncio.get_running_loop().time()
+        await connection.send(observation.answer(seen, self._seals.seal(seen, now_s)))
+
+    async def _compute(self, ticket: int, host: str, work: Callable[[], None]) -> None:
+        await self._gate.run(ticket, host, work, answered=self._limiter.has_answer(ticket))
+
+    async def _pass_on(self, connection: Connection, asked: CircuitRequest, ticket: int) -> None:
+        if self.admit_circuit is None:
+            await connection.send(answer(CircuitStatus.NO_RELAY))
+        else:
+            self._passed_on.add(ticket)
+            self.admit_circuit(connection, asked)
+
+    def _end_greeting(self, connection: Connection, ticket: int) -> None:
+        if ticket in self._passed_on:
+            self._passed_on.remove(ticket)
+        else:
+            connection.close()
+        self._limiter.leave(ticket)
+        del self._greeting[ticket]
+
+
+def _ignore(_said: bytes | str) -> None:
+    """Drop a knock that nobody has asked for, or what nobody counts."""

@@ -1,0 +1,119 @@
+"""The checks after a handshake, and the error that a failed dial raises.
+
+Units:   seconds.
+Errors:  DialFailed if the peer may still work; BadHandshake if it is not the right one.
+"""
+
+from p2pswarm.base.errors import BadHandshake, Busy, DialFailed, LinkLost, SwarmError
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.handshake import Handshake
+from p2pswarm.net.endpoint.join import BulkJoin
+from p2pswarm.net.link.path import Path, PathKind
+from p2pswarm.net.link.session import (
+    Introduction,
+    Session,
+    introduced_card,
+    read_introduction,
+)
+
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  to bind, not to dial
+"""All of a host's addresses, and the one to name until a peer has told us where it sees us."""
+NOWHERE = "127.0.0.1"
+RELAYED_BULK_MAX = 4  # circuits are scarce, and a relay is one bottleneck for all of them
+
+
+def meet(
+    handshake: Handshake, us: PeerId, remote: Address, dialled: Address | None
+) -> tuple[Session, Introduction]:
+    """The session that a finished handshake makes, and the peer's introduction.
+
+    `dialled` is the address that we dialled, None if the peer dialled us. Raises DialFailed
+    or BadHandshake if the other end has our own identity, and BadHandshake if its
+    introduction cannot be read, or its card is not its own.
+    """
+    if handshake.peer == us:
+        if dialled is not None:
+            raise DialFailed(f"{dialled} is ourselves")
+        raise BadHandshake("it has our own identity: is a key file in use twice?")
+    introduction = read_introduction(handshake.peer_payload)
+    address = dialled or Address(remote.host, 0 if remote.circuit else introduction.listen_port)
+    session = Session(
+        contact=Contact(handshake.peer, address),
+        remote=remote,
+        dialled=dialled is not None,
+        incarnation=introduction.incarnation,
+        keys=handshake.keys,
+        exporter=handshake.exporter,
+        card=introduced_card(introduction, handshake.peer),
+        introduced=handshake.payload,
+    )
+    return session, introduction
+
+
+def introduced_port(us: Contact) -> int:
+    """The port to introduce ourselves with: 0 if peers reach us at another host than ours."""
+    return 0 if us.address.circuit or us.address.web else us.address.port
+
+
+def bulk_allowed(wanted: int, joined: int, path: Path | None) -> int:
+    """How many of the bulk connections that a link wants it may dial, beside those it has."""
+    relayed = path is not None and path.kind is PathKind.RELAYED
+    return max(0, min(wanted, RELAYED_BULK_MAX - joined)) if relayed else wanted
+
+
+def check_dials(dials: int, config: TransportConfig) -> None:
+    """Raise Busy if as many dials are under way as are allowed."""
+    if dials >= config.dials_max:
+        raise Busy(f"{dials} dials are under way", config.dial_s)
+
+
+def check_join(asked: BulkJoin, path: Path | None) -> None:
+    """Raise BadHandshake unless a bulk connection may join a link; `path`: what carries the link.
+
+    Only the side that took the way of a path joins bulk connections to it.
+    """
+    if path is None or path.way is not None:
+        raise BadHandshake(f"it joins session {asked.session.hex()}, which waits for none")
+
+
+def dial_error(
+    error: SwarmError | TimeoutError, at: Address, config: TransportConfig, *, connected: bool
+) -> SwarmError:
+    """The error of a dial that failed; `connected`: whether it failed after TCP connected."""
+    match error:
+        case BadHandshake():
+            return BadHandshake(f"{at}: {error}")
+        case LinkLost() if connected:
+            return DialFailed(f"{at} closed the connection in the handshake")
+        case SwarmError():
+            return error
+        case _ if connected:
+            return BadHandshake(f"{at} stalled in the handshake")
+        case _:
+            return DialFailed(f"{at}: no answer within {config.dial_s:g} s")
+
+
+def join_error(error: SwarmError | TimeoutError, peer: PeerId) -> LinkLost:
+    """The error that ends a link when its bulk connection could not be made."""
+    why = f": {error}" if isinstance(error, SwarmError) else " stalled"
+    return LinkLost(f"link to {peer.short}: no bulk connection can be made{why}")
+
+
+def own_contact(
+    us: PeerId, announced: Address | None, listening: Address | None, observed_host: str
+) -> Contact:
+    """Our own contact, as others should dial it.
+
+    `announced`: the address in the user's settings; `listening`: the bound address, if any;
+    `observed_host`: the host at which a peer sees us, or empty.
+    """
+    if announced is not None:
+        return Contact(us, announced)
+    if listening is None:
+        return Contact(us, Address(observed_host or NOWHERE, 0))
+    if listening.host in EVERYWHERE:
+        heard = observed_host and (listening.host == "::" or ":" not in observed_host)
+        host = observed_host if heard else EVERYWHERE[listening.host]  # [::] hears IPv4 too
+        return Contact(us, Address(host, listening.port))
+    return Contact(us, listening)

@@ -1,0 +1,169 @@
+"""Dialler: makes links to peers that we dial, one dial to a contact at a time.
+
+All who ask for the same contact wait for one dial. A dial also ends when the peer dials us first.
+
+A peer may have several ways. They are tried beside each other, a quarter of a second apart, or
+more where a way has shown that its peer is far (`net/os/attempt_stagger.py`). The first on which
+the peer has proven who it is wins, and only there do we prove who we are. So the peer sees one
+link, and connections that came to nothing. Somebody else at the end of a way, or nobody, costs
+that way alone.
+
+Units:   seconds.
+Errors:  DialFailed, BadHandshake; Busy if too many dials are under way.
+Source:  RFC 8305.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from p2pswarm.base.errors import DialFailed, SwarmError
+from p2pswarm.base.ids import Contact
+from p2pswarm.net.cards.dial_outcome import check_attempts, dial_failure
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.handshake import Handshake
+from p2pswarm.net.endpoint.admission import check_dials, dial_error
+from p2pswarm.net.endpoint.handshaker import Handshaker
+from p2pswarm.net.endpoint.link_io import Link
+from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
+from p2pswarm.net.link.path import Paths, Way, place_of
+from p2pswarm.net.os.attempt_stagger import AttemptStagger, ConnectTimes
+from p2pswarm.net.os.base import Connection
+from p2pswarm.net.os.happy_eyeballs import first_connected
+
+_log = logging.getLogger(__name__)
+
+MakeLink = Callable[[Connection, Handshake, Way], Awaitable[Link]]
+"""Makes a link of a connection by a way that we took; returns the link to use."""
+
+
+class _DialledAway(OSError):
+    """A way led nowhere: an OSError, because `first_connected` goes on after those."""
+
+
+class Dialler:
+    """The dials under way."""
+
+    def __init__(
+        self,
+        paths: Paths,
+        config: TransportConfig,
+        handshaker: Handshaker,
+        tasks: OwnedTasks,
+        make_link: MakeLink,
+    ) -> None:
+        self._paths = paths
+        self._config = config
+        self._handshaker = handshaker
+        self._tasks = tasks
+        self._make_link = make_link
+        self._dials: dict[Contact, asyncio.Future[Link]] = {}
+        self._attempts = 0
+        self._times = ConnectTimes()
+
+    async def link(self, to: Contact) -> Link:
+        """A new link to the contact, or one that comes up meanwhile."""
+        dialling = self._dials.get(to)
+        if dialling is None or _past(dialling):
+            check_dials(len(self._dials), self._config)
+            dialling = asyncio.get_running_loop().create_future()
+            dialling.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._dials[to] = dialling
+            self._tasks.spawn(self._dial(to, dialling), partial(self._end, to, dialling))
+        return await asyncio.shield(dialling)
+
+    def came_up(self, link: Link) -> None:
+        """Give a link to the dials that wait for its peer."""
+        for to, dialling in list(self._dials.items()):
+            if to.peer == link.peer and not dialling.done():
+                dialling.set_result(link)
+
+    async def _dial(self, to: Contact, dialling: asyncio.Future[Link]) -> None:
+        try:
+            link = await self._first_link(to)
+            if not dialling.done():
+                dialling.set_result(link)
+        except SwarmError as error:
+            if not dialling.done():
+                dialling.set_exception(error)
+        except Exception as error:  # noqa: BLE001  callers would else see a cancellation
+            _log.error("the dial of %s failed", to.address, exc_info=error)
+            if not dialling.done():
+                dialling.set_exception(DialFailed(f"{to.address}: internal error: {error!r}"))
+
+    async def _first_link(self, to: Contact) -> Link:
+        """The link by the first way on which the peer has proven who it is."""
+        failures: list[SwarmError] = []
+        proven = asyncio.Lock()
+
+        async def attempt(way: Way) -> Link:
+            first = way is ways[0]
+            try:
+                check_attempts(self._attempts, self._config, first=first)
+                self._attempts += 1
+                try:
+                    return await self._by(way, to, proven, stagger)
+                finally:
+                    self._attempts -= 1
+            except SwarmError as error:
+                failures.append(error)
+                raise _DialledAway(str(error)) from error
+
+        ways = self._paths.ways(to)
+        first_place = place_of(ways[0]) if ways else None
+        stagger = AttemptStagger(self._times.of(str(first_place)) if first_place else 0.0)
+        try:
+            return await first_connected(ways, attempt, stagger)
+        except OSError:
+            failed = dial_failure(to, failures)
+            raise failed from failed.__cause__
+
+    async def _by(
+        self, way: Way, to: Contact, proven: asyncio.Lock, stagger: AttemptStagger
+    ) -> Link:
+        """The link by one way. `proven` is held by whoever has shown the peer who we are."""
+        connection = None
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        ours = False
+
+        async def before_proof() -> None:
+            nonlocal ours
+            ours = await proven.acquire()
+
+        try:
+            async with asyncio.timeout(self._config.dial_s):
+                connection = await way.connect()
+            stagger.connected(loop.time() - begun_s, loop.time())
+            self._times.note(str(place_of(way)), loop.time() - begun_s)
+            async with asyncio.timeout(self._config.handshake_s):
+                handshake = await self._handshaker.dialled(connection, to.peer, before_proof)
+                return await self._make_link(connection, handshake, way)
+        except BaseException as error:
+            if ours:
+                proven.release()  # the other ways go on
+            if not isinstance(error, SwarmError | TimeoutError):
+                raise
+            at = place_of(way) or to.address
+            known = dial_error(error, at, self._config, connected=connection is not None)
+            if known is error:
+                raise
+            raise known from error
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _end(self, to: Contact, dialling: asyncio.Future[Link]) -> None:
+        if self._dials.get(to) is dialling:
+            del self._dials[to]
+        dialling.cancel()  # this has an effect only while the endpoint closes
+
+
+def _past(dialling: asyncio.Future[Link]) -> bool:
+    """Whether a dial was answered with the peer's own link, which has ended since.
+
+    Such a dial may hang for seconds more, where the peer cannot be dialled.
+    """
+    given = dialling.done() and not dialling.cancelled() and dialling.exception() is None
+    return given and dialling.result().over

@@ -1,0 +1,388 @@
+"""Endpoint: keeps one link to each peer in use, whoever dialled it.
+
+`dialler.py` and `acceptor.py` do the handshakes, `bulk/joiner.py` joins bulk connections to links.
+Decisions: `admission`, `link_table`, `link_places`.
+
+Units:   bytes, seconds.
+Errors:  DialFailed, BadHandshake and LinkLost from `link`; Unusable from `listen`.
+Source:  docs/wire.md.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from p2pswarm.base.closing import Closing
+from p2pswarm.base.errors import LinkLost
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.net.bulk.channels import BulkArrival
+from p2pswarm.net.bulk.upload_share import UploadShare
+from p2pswarm.net.cards import observation
+from p2pswarm.net.cards.card import Card, CardFlags
+from p2pswarm.net.cards.node_cards import NodeCards
+from p2pswarm.net.cards.observation import ObservationSeals
+from p2pswarm.net.cards.own_card import CardContents
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.handshake import Handshake
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.endpoint.acceptor import Acceptor, AdmitCircuit, ConnectionUses, OnGreeting
+from p2pswarm.net.endpoint.admission import bulk_allowed, introduced_port, meet, own_contact
+from p2pswarm.net.endpoint.card_paths import CardPaths
+from p2pswarm.net.endpoint.control_path import ControlPath
+from p2pswarm.net.endpoint.dialler import Dialler
+from p2pswarm.net.endpoint.handshaker import Handshaker
+from p2pswarm.net.endpoint.joiner import BulkJoiner
+from p2pswarm.net.endpoint.link_io import Link
+from p2pswarm.net.endpoint.link_owner import NodeShares
+from p2pswarm.net.endpoint.link_request import session_of
+from p2pswarm.net.endpoint.link_table import LinkEntry, LinkTable, Reach
+from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
+from p2pswarm.net.endpoint.resumer import Resumer
+from p2pswarm.net.guard.bans import PeerBans
+from p2pswarm.net.guard.link_places import LinkPlaces
+from p2pswarm.net.link.control_records import only_record
+from p2pswarm.net.link.events import BulkWanted, EndpointEvent, PathWanted, StreamEvent
+from p2pswarm.net.link.path import DialledWay, Path, Paths, Way, place_of
+from p2pswarm.net.link.reply_memory import ReplyMemory
+from p2pswarm.net.os.base import Connection, Listener, Net
+
+__all__ = ["BulkArrival", "Endpoint", "Link"]
+
+
+class Endpoint(Closing):
+    """This node's end of every link. Use it as a context manager, or `close` it."""
+
+    on_event: Callable[[Link, StreamEvent], None]
+    """Called in the event loop with everything that happens on links."""
+    on_card: Callable[[Link, Card], None]
+    """Called in the event loop with each card that the peer of a link should be told."""
+    on_up: Callable[[Link], None]
+    """Called in the event loop with each link that comes up."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        net: Net,
+        config: TransportConfig,
+        entropy: Callable[[int], bytes],
+        wall_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`entropy`: returns that many random bytes, as `os.urandom` does.
+
+        `wall_s`: gives seconds since 1970, for the numbers of our cards. Without it they begin at
+        0, and peers that remember cards of an earlier process first have to tell us so.
+        """
+        self._net = net
+        self._config = config
+        upload = UploadShare(net.lock(), config.background_share)
+        memory = ReplyMemory()  # of both: what waits to be sent, and what is not acknowledged
+        self._shared = NodeShares(upload, memory, memory)
+        self._table: LinkTable[Link] = LinkTable()
+        self._places: LinkPlaces[Link] = LinkPlaces(config.links_max, lambda link: link.use)
+        self._tasks = OwnedTasks()
+        self._handshaker = Handshaker(
+            identity, config, entropy, lambda: introduced_port(self.contact), lambda: self.card
+        )
+        self._cards: NodeCards[Link] = NodeCards(identity)
+        self.cards = self._cards.book
+        """What peers say of themselves."""
+        self._announced: Address | None = None
+        self._telling: asyncio.TimerHandle | None = None
+        self._wall_s = wall_s
+        self._ways = CardPaths(net, self.cards, self._cards.claims, self._our_places, _now_s)
+        self._dialler = Dialler(self._ways, config, self._handshaker, self._tasks, self._link_by)
+        self._sessions: dict[bytes, Link] = {}
+        self._joiner = BulkJoiner(self._sessions, config, entropy)
+        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, self._ways)
+        uses = ConnectionUses(self._link_of, self._joiner.admit, self._resumer.admit)
+        self.seals = ObservationSeals(entropy(observation.SEAL_KEY_BYTES))
+        """Shows to ourselves where we have seen others."""
+        self._acceptor = Acceptor(config, self._handshaker, self._tasks, uses, self.seals)
+        self.bans = PeerBans()
+        """Peers that have broken the protocol too often."""
+        self._listeners: list[Listener] = []
+        self._observed_host = ""
+        self._open_links: dict[Link, None] = {}
+        self._quiet = asyncio.Event()
+        self._closing = False
+        self.on_event = _ignore
+        self.on_card = _ignore
+        self.on_up = _ignore_link
+
+    @property
+    def peer_id(self) -> PeerId:
+        """Our own peer id."""
+        return self._handshaker.peer_id
+
+    @property
+    def announced(self) -> Address | None:
+        """The address that others dial, if it differs from the one that we listen on."""
+        return self._announced
+
+    @announced.setter
+    def announced(self, address: Address | None) -> None:
+        self._announced = address
+        self._tell_card()
+
+    @property
+    def contact(self) -> Contact:
+        """Our own contact, as others should dial it."""
+        listening = self._listeners[0].address if self._listeners else None
+        return own_contact(self.peer_id, self._announced, listening, self._observed_host)
+
+    @property
+    def listening(self) -> tuple[Address, ...]:
+        """Where we listen; the first place is the one that is announced."""
+        return tuple(listener.address for listener in self._listeners)
+
+    @property
+    def card(self) -> Card:
+        """Our own card, as it is now: where we were told to be, or else where we listen."""
+        return self._cards.ours(self.contact, int(1000 * self._wall_s()))
+
+    def announce(
+        self,
+        direct: Iterable[Address],
+        mapped: Iterable[Address] = (),
+        relays: Iterable[Contact] = (),
+        flags: CardFlags = CardFlags.NONE,
+    ) -> None:
+        """Say from now on that we can be dialled at these addresses and through these relays.
+
+        Raises ValueError for addresses that others would not take, and says the same as before.
+        """
+        said = CardContents(tuple(direct), tuple(mapped), tuple(relays), flags)
+        self._cards.announce(said, int(1000 * self._wall_s()))
+        self._tell_card()
+
+    def hear(self, peer: PeerId, data: bytes) -> bytes:
+        """Take a card that a peer has sent over its link; BadMessage if it is none of ours or its.
+
+        Returns the peer's card that counts, if the peer does not know it; else empty bytes.
+        """
+        link = self._table.best(peer)
+        if link is None:
+            return b""
+        heard = self._cards.hear(link, Contact(peer, link.remote), data, _now_s())
+        if heard.moved:
+            self._resumer.climb(link)
+        if heard.outdone:
+            self._tell_card()
+        return heard.answer
+
+    async def listen(self, at: Address) -> Address:
+        """Accept links at `at`, where port 0 means any free port. Returns the bound address."""
+        listener = await self._net.listen(at)
+        self._listeners.append(listener)
+        self._acceptor.serve(listener)
+        return listener.address
+
+    def accept(self, connection: Connection) -> None:
+        """Treat a connection like one that arrived where we listen: it came by another way."""
+        if self._closing:
+            connection.close()
+        else:
+            self._acceptor.greet(connection)
+
+    def relay_with(self, admit: AdmitCircuit | None) -> None:
+        """Be a relay: `admit` takes over what asks for one. None: be none."""
+        self._acceptor.admit_circuit = admit
+
+    async def link(self, to: Contact) -> Link:
+        """The link to a peer: one that is up, or a new one.
+
+        Raises DialFailed, BadHandshake, LinkLost if this endpoint is closed, Busy if it dials many.
+        """
+        while (found := self._table.find(to)) is not None:
+            if found.path is not None:
+                return found
+            offered = DialledWay(self._net, to.address) if to.address.port else None
+            await self._resumer.settled(found, offered)
+        if self._closing:
+            raise LinkLost("this endpoint is closed")
+        self.bans.check_dial(to.peer, _now_s())
+        return await self._dialler.link(to)
+
+    def reach(self, to: Contact) -> Reach:
+        """What links that are up show of the address of a peer."""
+        return self._table.reach(to)
+
+    def seen_at(self, peer: PeerId) -> Address | None:
+        """The other end of the link to a peer, as we see it; None if no link is up.
+
+        None, too, if the link leads through a relay: what we see then is the relay, not the peer.
+        """
+        link = self._table.best(peer)
+        return None if link is None or link.remote.circuit else link.remote
+
+    async def outside(self, at: Address) -> Address:
+        """Where the peer at `at` sees a call from our listening port come from.
+
+        Raises DialFailed, LinkLost, or BadHandshake for an answer that is none.
+        """
+        connection = await self._net.dial(at, self._listeners[0].address.port)
+        try:
+            await connection.send(observation.request())
+            answer = await connection.receive(observation.ANSWER_BYTES)
+            return observation.read_answer(answer).address
+        finally:
+            connection.close()
+
+    def expect_knocks(self, on_knock: Callable[[bytes], None]) -> None:
+        """Have `on_knock` called with the token of each dial-back that arrives."""
+        self._acceptor.on_knock = on_knock
+
+    def expect_greetings(self, on_greeting: OnGreeting | None) -> None:
+        """Have `on_greeting` take over each connection that was punched; None: refuse them."""
+        self._acceptor.on_greeting = on_greeting
+
+    def use_paths(self, paths: Paths) -> None:
+        """Ask `paths`, not contacts and cards, for the ways of links that have lost their path."""
+        self._resumer.paths = paths
+
+    def offer_paths(self, paths: Paths) -> None:
+        """Try what `paths` knows, too, after direct addresses and before relays."""
+        self._ways.offered = paths
+
+    async def move(self, link: Link, way: Way) -> None:
+        """Let a link go on by another way, without losing anything.
+
+        Raises PathError or BadHandshake if that fails: the link keeps the path that it has.
+        """
+        await self._resumer.move(link, way)
+
+    def links(self) -> tuple[Link, ...]:
+        """Every link that is up and in use."""
+        return self._table.all()
+
+    async def close(self) -> None:
+        """End every link and every task of ours."""
+        self._closing = True
+        self._acceptor.close()
+        await self._tasks.close()
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+        if self._telling is not None:
+            self._telling.cancel()
+        for link in list(self._open_links):
+            link.close()
+        while self._open_links:
+            self._quiet.clear()
+            await self._quiet.wait()
+
+    # called by links
+
+    def on_link(self, link: Link, event: EndpointEvent) -> None:
+        """Act on an event: the link is up, or needs bulk connections."""
+        if isinstance(event, BulkWanted):
+            joined = link.stats.bulk_connections
+            for _ in range(bulk_allowed(event.connections, joined, link.path)):
+                self._tasks.spawn(self._joiner.dial(link))
+        elif isinstance(event, PathWanted):
+            self._resumer.want(link)
+        else:
+            self._came_up(link)
+
+    def ended(self, link: Link) -> None:
+        """Stop using a link that has ended."""
+        self._table.remove(link.peer, link)
+        self._places.remove(link, link.peer)
+        self._joiner.remove(link)
+        self._sessions.pop(session_of(link.session.exporter), None)
+        if link in self._open_links:
+            self._cards.left(link, link.peer)
+
+    def bulk_left(self, link: Link, number: int) -> None:
+        """Note that a bulk connection of a link is closed."""
+        self._joiner.leave(link, number)
+
+    def released(self, link: Link) -> None:
+        """Note that the last socket of a link is closed."""
+        del self._open_links[link]
+        self._quiet.set()
+
+    # inside
+
+    def _came_up(self, link: Link) -> None:
+        """Put a new link into the table, and give it to the dials that wait for its peer."""
+        session = link.session
+        self._open_links[link] = None
+        self._places.add(link, link.peer, link.remote.host)
+        self._sessions[session_of(session.exporter)] = link
+        dialler = self.peer_id if session.dialled else link.peer
+        now_s = asyncio.get_running_loop().time()
+        verdict = self._table.add(
+            LinkEntry(link, session.contact, dialler, session.incarnation, now_s)
+        )
+        for other in verdict.dead:
+            other.fail(LinkLost(f"link to {link.peer.short}: its process was started again"))
+        for other in verdict.drain:  # should the better one end first, we dial again
+            self._table.remove(other.peer, other)
+            other.leave()
+        self._dialler.came_up(self._table.best(link.peer) or link)
+        newer = self._cards.met(link, session.card, session.introduced, self.card)
+        self.on_up(link)
+        if newer is not None:  # of an earlier process, whose clock was ahead
+            self.on_card(link, newer)
+        self._tell_card()
+
+    async def _link_by(self, connection: Connection, handshake: Handshake, way: Way) -> Link:
+        """A link of a connection by a way that we took."""
+        path = Path(way.kind, connection.remote, way)
+        dialled = place_of(way) or Address(connection.remote.host, 0)
+        link = await self._make_link(connection, handshake, path, dialled)
+        if dialled.port:
+            self._cards.claims.found(Contact(link.peer, dialled), _now_s())
+        return link
+
+    async def _link_of(self, connection: Connection, handshake: Handshake) -> Link:
+        """A link of a connection that the peer made."""
+        path = Path(None, connection.remote, None)
+        return await self._make_link(connection, handshake, path, None)
+
+    async def _make_link(
+        self, connection: Connection, handshake: Handshake, path: Path, dialled: Address | None
+    ) -> Link:
+        """A link of a connection, `dialled` or accepted; returns the best link to its peer."""
+        session, introduction = meet(handshake, self.peer_id, connection.remote, dialled)
+        if notice := self.bans.notice(session.peer, _now_s()):
+            await connection.send(only_record(session.keys, notice, _now_s()))
+        self.bans.check_peer(session.peer, _now_s())
+        self._observed_host = introduction.observed_host or self._observed_host
+        for other in self._places.make_room(session.peer):
+            other.close(f"made way for another, {len(self._open_links)} are up")
+        link = Link(session, self._config, self, self._net.lock, self._shared)
+        self._cards.learn(session.card, connection.remote)
+        await connection.become_control(ControlPath(link, path))
+        self._resumer.climb(link)
+        return self._table.best(link.peer) or link
+
+    def _tell_card(self) -> None:
+        """Tell our card to whoever does not have it, now or as soon as it may be."""
+        exchange = self._cards.exchange
+        if self._closing or not len(exchange):
+            return
+        ours = (card := self.card).encode()
+        for link in exchange.to_tell(ours, _now_s()):
+            self.on_card(link, card)
+        if self._telling is not None:
+            self._telling.cancel()
+        at_s = exchange.next_deadline_s(ours)
+        loop = asyncio.get_running_loop()
+        self._telling = None if at_s is None else loop.call_at(at_s, self._tell_card)
+
+    def _our_places(self) -> tuple[Address, ...]:
+        """Where others find us: nobody's card makes us dial ourselves."""
+        return (*self.listening, self.contact.address)
+
+
+def _ignore(_link: Link, _event_or_card: object) -> None:
+    """Drop it: until rpc sets `on_event` and `on_card`, nobody wants or carries it."""
+
+
+def _ignore_link(_link: Link) -> None:
+    """Until somebody sets `on_up`, nobody waits for links."""
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

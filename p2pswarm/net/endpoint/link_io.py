@@ -1,0 +1,380 @@
+"""Link: the transport's interface to one link, and the pump of its machine.
+
+`link.LinkMachine` decides. This file has the present control connection, the timer and
+the bulk channels. `received` takes bytes and reports every event to the owner in
+the same call of the event loop. Answers that the owner sends meanwhile leave in one
+write after the last event. Bulk channels run by themselves and report only complete
+transfers.
+
+Units:   bytes, seconds.
+Errors:  LinkLost for every task that waits when the link ends; LinkEnded has the reason.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from p2pswarm.base.errors import LinkLost, PeerError, SwarmError
+from p2pswarm.net.bulk.channel import BulkKeys
+from p2pswarm.net.bulk.channels import BulkArrival, BulkChannels, ChannelsUser
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.endpoint.answer_gathering import AnswerGathering
+from p2pswarm.net.endpoint.control_path import ControlPath, no_pipe
+from p2pswarm.net.endpoint.link_owner import LinkOwner, NodeShares
+from p2pswarm.net.endpoint.link_paths import LinkPaths
+from p2pswarm.net.link.events import (
+    BulkCame,
+    BulkDone,
+    BulkOver,
+    BulkSpare,
+    LinkEnded,
+    LinkNews,
+    PathAltered,
+    PathBroken,
+)
+from p2pswarm.net.link.link import LinkMachine
+from p2pswarm.net.link.link_facts import LinkFacts
+from p2pswarm.net.link.link_state import LinkState
+from p2pswarm.net.link.path import Path
+from p2pswarm.net.link.session import Session
+from p2pswarm.net.os.base import Connection
+
+UP, ENDED = LinkState.UP, LinkState.ENDED
+_log = logging.getLogger(__name__)
+
+
+class Link(LinkFacts):
+    """A proven peer: streams for messages and buffers for bulk bytes."""
+
+    def __init__(
+        self,
+        session: Session,
+        config: TransportConfig,
+        owner: "LinkOwner[Link]",
+        new_lock: Callable[[], AbstractContextManager[object]],
+        shared: NodeShares,
+    ) -> None:
+        self.session = session
+        self._loop = asyncio.get_running_loop()
+        self._machine = LinkMachine(
+            session, config, self._loop.time(), shared.replies, shared.unacknowledged
+        )
+        self._mux = self._machine.mux
+        self._watch = self._machine.life.watch
+        self.pause_writing = self._machine.pause_writing  # the present path takes no more
+        self._owner = owner
+        self.paths = LinkPaths(self._machine, session, shared.counts)
+        """The connections that carry the link, or want to."""
+        self.path: Path | None = None
+        """What carries the link now; None while it looks for another path, and at its end."""
+        self._send: Callable[[bytes], None] = no_pipe
+        self._gathering = AnswerGathering()
+        self._receiving = False
+        self.records = self._machine.records
+        self.bulk = self._machine.bulk
+        """The numbers under which bulk connections join."""
+        self.path_news = asyncio.Event()
+        """Set when a path comes up, and when the link ends."""
+        self._timer: asyncio.TimerHandle | None = None
+        user = ChannelsUser(self._bulk_lost, self._bulk_released, self._bulk_done, self._bulk_came)
+        self._channels = BulkChannels(config, new_lock, user, shared.upload)
+        self._open_sockets = 0
+
+    def open(self, data: bytes, *, ended: bool, priority: int = 0) -> int:
+        """Open a stream with its first message (<= 60 KiB); returns its number.
+
+        Raises Busy if too many streams are open, LinkLost if the link has ended.
+        """
+        self._machine.check_up()
+        stream = self._mux.open(data, ended=ended, priority=priority)
+        self._flush()
+        if self._watch.at_s is None:
+            self._begin_watch()
+        return stream
+
+    def send(self, stream: int, data: bytes, *, ended: bool) -> None:
+        """Send one message (<= 60 KiB); it is queued if credit is short.
+
+        The message is dropped if the stream was reset or the link has ended; an event tells
+        so. Raises ValueError on a stream whose queue is full: call `writable` first.
+        """
+        self._mux.send(stream, data, ended=ended)
+        self._flush()
+
+    def writable(self, stream: int) -> bool:
+        """Whether a message would go out soon; if not, CreditGained(stream) comes later."""
+        return self._mux.writable(stream)
+
+    def reset(self, stream: int, code: int) -> None:
+        """Give a stream up, both ways; unknown or finished streams are ignored."""
+        self._mux.reset(stream, code)
+        self._flush()
+
+    def consumed(self, stream: int, n: int) -> None:
+        """Note that our user has taken a message of `n` bytes: the sender gets its credit back.
+
+        Call it once for each StreamOpened and StreamData, unless the stream has finished.
+        """
+        self._mux.consumed(stream, n)
+        self._flush()
+
+    # bulk
+
+    def expect(self, memory: memoryview) -> BulkArrival:
+        """Grant `memory` to one transfer from this peer."""
+        self._machine.check_up()
+        arrival = self._channels.expect(memory)
+        self._want_bulk()
+        return arrival
+
+    async def send_bulk(self, transfer: int, data: memoryview, priority: int) -> None:
+        """Send all of `data` into the memory that the peer granted to transfer number `transfer`.
+
+        Returns once the peer has every byte, or wants no more; `data` may be reused then.
+        """
+        self._machine.check_up()
+        self._want_bulk()
+        await self._channels.send(transfer, data, priority)
+
+    def add_bulk(self, connection: Connection, keys: BulkKeys, number: int) -> None:
+        """Add a bulk connection that has joined."""
+        if self.over or not self.bulk.may_join(number):
+            connection.close()
+            return
+        self._machine.bulk.joined(number, self._loop.time())
+        self._set_timer()
+        self._channels.add(connection, keys, number)
+        self._open_sockets += 1
+
+    def bulk_failed(self, path: Path, error: SwarmError) -> None:
+        """A bulk connection of `path` could not be made: the link ends if it has no other."""
+        if path is self.path and self.bulk.hopeless:
+            self.fail(error)
+        elif path is self.path:  # else the next one asks for its own
+            self.bulk.failed(self._loop.time())
+            self._set_timer()
+
+    def leave(self) -> None:
+        """Open no more streams; the link closes when those of both sides have finished."""
+        self._machine.leave()
+        self._flush()
+
+    def close(self, why: str = "closed by us") -> None:
+        """End the link once what is queued has left; LinkEnded follows at once."""
+        self._machine.close(self._loop.time(), why)
+        self._deliver()
+
+    def fail(self, error: SwarmError) -> None:
+        """End the link for this reason; LinkEnded follows at once."""
+        self._machine.fail(error)
+        self._deliver()
+
+    # called by control connections
+
+    def path_opened(self, path: ControlPath) -> None:
+        """A connection is up: the first one, or another to go on over."""
+        self._open_sockets += 1
+        if not self.paths.opened(path, self._loop.time()):
+            return
+        self.path, self._send = path.path, path.pipe.send
+        self.path_news.set()
+        self._channels.close()  # those of the old path: their chunks are sent again
+        self._begin_watch()
+        self._deliver()
+        self._flush()
+        if self._channels.busy:
+            self._want_bulk()
+
+    def path_lost(self, path: ControlPath, error: SwarmError) -> None:
+        """A connection is gone."""
+        if self.paths.lost(path, error, self._loop.time()):
+            self.path, self._send = None, no_pipe
+            self._set_timer()
+            self._deliver()
+        self._open_sockets -= 1
+        self._release_if_over()
+
+    def nobody_there(self, why: str) -> None:
+        """No way leads to the peer any more: the link ends, unless a path is up."""
+        if self.paths.current is None:
+            self.fail(LinkLost(f"link to {self.peer.short}: {why}"))
+
+    def received(self, data: bytes) -> None:
+        """Bytes came: report every event, then send the answers."""
+        machine = self._machine
+        now_s = self._loop.time()
+        self._receiving = True
+        try:
+            machine.receive(data, now_s)
+            told = self._deliver()
+        finally:
+            self._receiving = False
+        if machine.peer_closed:
+            self.fail(LinkLost(f"link to {self.peer.short}: {machine.peer_closed}"))
+        elif told > 1 and machine.error is None and self._gathering.begin():
+            # The tasks that were woken run before this callback: their answers leave together.
+            self._loop.call_soon(self._end_gathering)
+        else:
+            self._flush()
+        if told and self._watch.at_s is None:
+            self._begin_watch()
+
+    def resume_writing(self) -> None:
+        """It takes more again."""
+        self._machine.resume_writing()
+        self._flush()
+
+    # the pump
+
+    def _flush(self) -> None:
+        """Send what is ready, unless events are being reported or answers gathered."""
+        machine = self._machine
+        if (
+            self._receiving
+            or machine.error is not None
+            or (self._gathering.count and self._gathering.holds_back())
+        ):
+            return
+        now_s, mux = self._loop.time(), self._mux
+        while mux.lines.count or mux.control or machine.mute:  # else a call of it would cost 1 %
+            if not (record := machine.data_to_send(now_s)):
+                break
+            self._send(record)
+        if mux.happened:  # later, because the caller of `send` is not ready for events
+            self._loop.call_soon(self._deliver)
+        if machine.state is not UP and (
+            machine.close_if_quiet(now_s, bulk_busy=self._channels.busy) or self.over
+        ):
+            self._deliver()
+
+    def _deliver(self) -> int:
+        """Report to the owner what happened; returns the number of stream events."""
+        machine = self._machine
+        while machine.news:
+            for news in machine.link_events():
+                self._tell(news)
+        events = self._mux.events() if machine.error is None else machine.events()
+        for event in events:
+            if isinstance(event, LinkEnded):
+                self._end(event)
+            elif machine.error is None:  # else an earlier event made the owner end the link
+                self._owner.on_event(self, event)
+        return len(events)
+
+    def _tell(self, news: LinkNews) -> None:
+        match news:
+            case BulkDone(transfer):
+                self._channels.done(transfer)
+            case BulkOver(number, chunks):
+                if not self._channels.over(number, chunks) and self.bulk.given_up(number):
+                    self._mux.bulk_count(number, 0, over=True)
+            case BulkCame(number, chunks):
+                self._channels.came(number, chunks, self._machine.life.repair_s)
+            case BulkSpare(count):
+                self._channels.retire(count)
+            case PathBroken():
+                self._leave_path()
+            case PathAltered(number):
+                self.paths.marks.altered(number, self._loop.time())
+            case _:
+                self._owner.on_link(self, news)
+
+    def _end(self, event: LinkEnded) -> None:
+        if isinstance(event.error, PeerError):
+            _log.warning("link to %s closed: %s", self.peer.short, event.error)
+        machine, control = self._machine, self.paths.current
+        self._gathering.end()
+        if control is not None:
+            while record := machine.data_to_send(self._loop.time()):
+                self._send(record)
+            if last := machine.goodbye(self._loop.time()):
+                self._send(last)
+            end = control.pipe.abort if machine.state is ENDED else control.pipe.close
+            end()
+        self.path_news.set()
+        self._set_timer()
+        self._channels.fail(f"link to {self.peer.short} ended: {event.error}")
+        self._owner.ended(self)
+        self._owner.on_event(self, event)
+        self._release_if_over()
+
+    def _leave_path(self) -> None:
+        """The path brings wrong bytes: tell the peer, here and again by the next path, and go."""
+        now_s = self._loop.time()
+        self._mux.altered(self.paths.numbers.newest)
+        while record := self._machine.data_to_send(now_s):
+            self._send(record)
+        self.paths.leave(now_s)
+        self.path, self._send = None, no_pipe
+        self._channels.close()
+        self._set_timer()
+
+    def _begin_watch(self) -> None:
+        """Look closer at the path while the link is in use."""
+        if self.paths.current is not None and not self.over:
+            self._watch.begin(self.records.expected, self._loop.time())
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        at_s = self._machine.next_deadline_s()
+        self._timer = None if at_s is None else self._loop.call_at(at_s, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        machine = self._machine
+        closing = machine.error is not None
+        carried, busy = self._channels.payload_bytes, self._channels.busy
+        machine.on_deadline(self._loop.time(), carried, bulk_busy=busy)
+        if closing and self.paths.current is not None:
+            self.paths.current.pipe.abort()
+        self._set_timer()
+        self._deliver()
+        self._flush()
+
+    def _end_gathering(self) -> None:
+        self._gathering.end()
+        self._flush()
+
+    def _want_bulk(self) -> None:
+        now_s = self._loop.time()
+        begun = self.bulk.begin_work(self._channels.payload_bytes, now_s)
+        if self._machine.want_bulk(now_s) or begun:
+            self._set_timer()
+            self._loop.call_soon(self._deliver)
+            self._flush()
+        if self._watch.at_s is None:
+            self._begin_watch()
+
+    def _bulk_lost(self, error: SwarmError) -> None:
+        self._machine.bulk_lost(error, self._loop.time())
+        self._set_timer()
+        self._deliver()
+
+    def _bulk_released(self, number: int, chunks: int) -> None:
+        self._owner.bulk_left(self, number)
+        self._mux.bulk_count(number, chunks, over=True)
+        self._flush()
+        self._open_sockets -= 1
+        self._release_if_over()
+
+    def _bulk_came(self, counts: list[tuple[int, int]]) -> None:
+        if self.paths.current is None:  # what is old when it comes proves nothing
+            return
+        for number, chunks in counts:
+            self._mux.bulk_count(number, chunks, over=False)
+        self._flush()
+
+    def _bulk_done(self, transfer: int) -> None:
+        self._mux.bulk_done(transfer)
+        try:
+            self._mux.check_read()
+        except PeerError as error:
+            self.fail(error)
+        self._flush()
+
+    def _release_if_over(self) -> None:
+        if self._open_sockets == 0 and self.over:
+            self._open_sockets = -1  # this is said once
+            self._owner.released(self)

@@ -1,0 +1,92 @@
+"""PathSearch: when a link that needs another path tries the ways to its peer, and when it gives up.
+
+All ways are tried beside each other, the best one a little ahead. If all fail, they are tried again
+after a pause that doubles. A way is *refused* where a host answers that nobody listens, or a peer
+that it does not know the link. If every way is refused, the peer's process is over as far as we can
+tell: who dialled the link gives up at once. Who was dialled waits a little for the peer to come,
+less if its own host refused than if a relay did, or if no way is known.
+
+Units:   `now_s` seconds on the caller's monotonic clock; counts.
+Errors:  none.
+Source:  docs/paths.md.
+"""
+
+from collections.abc import Sequence
+
+from p2pswarm.base.errors import NobodyThere, SwarmError, UnknownLink
+from p2pswarm.net.link.path import Path, PathKind, Way, place_of
+
+PAUSE_S = 0.1  # before the second round
+PAUSE_S_MAX = 1.0
+CLIMB_S_MAX = 5.0  # between two tries of a better way: a direct path is used 10 s after it is back
+KEEP_S = 0.2  # a doubted path has so long to bring something, once the peer answers elsewhere
+PEER_COMES_S = 1.0  # a peer that lives has dialled by then, through a relay too
+HOST_REFUSES_S = 0.3  # the same where nothing but a firewall between can have spoken for its host
+
+
+def was_refused(error: SwarmError) -> bool:
+    """Whether this failure of a way says that the peer's process is over.
+
+    A relay that is gone says nothing of the peer behind it; one that knows no such peer does.
+    """
+    return isinstance(error, UnknownLink | NobodyThere)
+
+
+class PathSearch:
+    """One search, from the loss of a path to the next one."""
+
+    def __init__(self, now_s: float, wait_s: float, *, peer_may_come: bool) -> None:
+        """`wait_s`: how long the link is kept. `peer_may_come`: whether the peer dials us, too."""
+        self._begun_s = now_s
+        self._by_s = now_s + wait_s
+        self._peer_may_come = peer_may_come
+        self._pause_s = PAUSE_S
+
+    def next_round_s(self, ways: int, refused: Sequence[PathKind], now_s: float) -> float | None:
+        """When to try all ways again; None to give up. `refused`: the kinds of those that were."""
+        by_s = self._by_s
+        if len(refused) == ways:
+            wait_s = HOST_REFUSES_S if PathKind.DIRECT in refused else PEER_COMES_S
+            by_s = self._begun_s + wait_s if self._peer_may_come else now_s
+        at_s = now_s + self._pause_s
+        self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
+        return min(at_s, by_s) if now_s < by_s else None
+
+
+class PathClimb:
+    """When a link tries the ways that are better than its own: at once, then ever less often."""
+
+    def __init__(self) -> None:
+        self._pause_s = 0.0
+
+    def next_try_s(self, now_s: float) -> float:
+        """When to try them next."""
+        at_s = now_s + self._pause_s
+        self._pause_s = min(max(2 * PAUSE_S, 2 * self._pause_s), CLIMB_S_MAX)
+        return at_s
+
+
+def better(ways: Sequence[Way], path: Path | None) -> list[Way]:
+    """The ways that give a better path than this one."""
+    if path is None or path.way is None:
+        return []
+    kind = path.way.kind
+    return [way for way in ways if way.kind < kind]
+
+
+def doubted_last(ways: Sequence[Way], path: Path | None) -> list[Way]:
+    """The ways in the order in which to try them, those that a doubted path may have come by last.
+
+    The same way may well lead to the peer again, where a router has only forgotten a connection.
+    """
+    return list(ways) if path is None else sorted(ways, key=lambda way: _like(way, path))
+
+
+def _like(way: Way, path: Path) -> bool:
+    """Whether a way leads where a path leads; by the host if the peer took the path."""
+    place = place_of(way)
+    if place is None:
+        return way == path.way
+    if path.way is not None:
+        return place == place_of(path.way)
+    return place.host == path.remote.host and bool(place.circuit) is bool(path.remote.circuit)

@@ -1,0 +1,65 @@
+"""How many open files the limits of the transport take, and limits that fit into fewer.
+
+Each connection is an open file, and many systems allow a process 1,024 of them. A node that
+strangers drive to that limit can neither accept nor dial, nor open its own files.
+
+Units:   open files.
+Errors:  none.
+"""
+
+from dataclasses import replace
+
+from p2pswarm.net.config import TransportConfig
+
+FILES_SPARE = 256  # for checkpoints, text, state, the log, and what a program has open besides
+DIAL_FILES = 2  # a name with several addresses is tried at two of them at once
+
+
+def files_wanted(config: TransportConfig) -> int:
+    """How many files a node with these limits may have open, its own included."""
+    return _connections(config) + FILES_SPARE
+
+
+def fitted(config: TransportConfig, files: int, beside: int = 0) -> TransportConfig:
+    """The same settings with limits, all smaller in one proportion, that fit into `files`.
+
+    `beside`: how many files something else wants; it is to take less in the same proportion.
+    """
+    wanted = files_wanted(config)
+    files = files * wanted // (wanted + beside)
+    if files >= wanted:
+        return config
+    share = (files - min(FILES_SPARE, files // 2)) / _connections(config)
+
+    def part(most: int) -> int:
+        return max(1, int(most * share))
+
+    return replace(
+        config,
+        silent_max=part(config.silent_max),
+        answered_max=part(config.answered_max),
+        dials_max=part(config.dials_max),
+        links_max=part(config.links_max),
+        bulk_joined_max=part(config.bulk_joined_max),
+    )
+
+
+def shortage(files: int, config: TransportConfig, beside: int = 0) -> str:
+    """What to tell the user, in a line, where `files` are fewer than `config` wants."""
+    wanted = files_wanted(config) + beside
+    return (
+        f"this process may open {files} files, so it serves at most"
+        f" {fitted(config, files, beside).links_max} peers at once; `ulimit -n {wanted}` before it"
+        f" starts lets it serve {config.links_max}"
+    )
+
+
+def _connections(config: TransportConfig) -> int:
+    ours = max(config.bulk_connections, config.bulk_connections_far)
+    return (
+        config.silent_max
+        + config.answered_max
+        + DIAL_FILES * config.dials_max
+        + config.links_max * (1 + ours)
+        + config.bulk_joined_max
+    )

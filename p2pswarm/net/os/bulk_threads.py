@@ -1,0 +1,157 @@
+"""Two threads per bulk socket: one fills the machine's memory, one sends its buffers.
+
+Tensors do not pass through the event loop. Receiving, sending and AEAD all release the
+interpreter's lock, so two plain blocking threads move 2 GB/s where asyncio moves 1.5, and
+the loop stays free for small calls. The threads know no rules: they ask the machine where
+bytes go, and tell it when the bytes are there.
+
+The receiving thread starts with the first byte, the sending one with the first `wake`. So a pipe
+on which nothing happens costs no thread, however many a peer opens.
+
+Units:   bytes.
+Errors:  whatever ends the pipe reaches the machine once, as `lost`, before the socket is
+         shut down. `released` follows when both threads have ended and it is closed.
+Source:  bench/LOG.md, bandwidth_sweep.
+"""
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from p2pswarm.base.errors import BadRecord, LinkLost, SwarmError
+from p2pswarm.net.os.base import BulkMachine
+from p2pswarm.net.os.tcp_info import acknowledged_bytes
+
+
+class SocketBulkPipe:
+    """A bulk socket and its threads."""
+
+    def __init__(self, sock: socket.socket, machine: BulkMachine, label: str) -> None:
+        self._sock = sock
+        self._machine = machine
+        self._label = label
+        self._loop = asyncio.get_running_loop()
+        self._wakeups: SimpleQueue[None] = SimpleQueue()
+        self._guard = threading.Lock()
+        self._running = 1  # the reader in the event loop, later the receiving thread
+        self._sending = False
+        self._ended: SwarmError | None = None
+        self._threads: list[threading.Thread] = []
+        self._loop.add_reader(sock, self._readable)
+
+    def wake(self) -> None:
+        """Let the sending thread ask the machine again."""
+        with self._guard:
+            if self._ended is not None:
+                return
+            start = not self._sending
+            if start:
+                self._sending = True
+                self._running += 1
+        if start:
+            self._start(self._send, "tx")
+        self._wakeups.put(None)
+
+    def acknowledged_bytes(self) -> int | None:
+        """How many bytes the kernel at the other end has; None if ours does not say."""
+        with self._guard:  # so that the number of the socket is not another one's by now
+            return None if self._running == 0 else acknowledged_bytes(self._sock)
+
+    def close(self) -> None:
+        """End the pipe; `released` follows when both threads have ended."""
+        self._end(LinkLost(f"{self._label}: closed"))
+
+    def _readable(self) -> None:
+        """The first byte has come, or the end."""
+        self._loop.remove_reader(self._sock)
+        if self._ended is None and self._machine.may_come():
+            self._sock.setblocking(True)  # uvloop has changed it
+            self._start(self._receive, "rx")
+            return
+        try:
+            early = self._sock.recv(1, socket.MSG_DONTWAIT)
+        except OSError as error:
+            self._end(LinkLost(f"{self._label}: {error.strerror or error}"))
+        else:
+            closed = LinkLost(f"{self._label}: the peer closed it")
+            self._end(BadRecord("bytes where nothing was granted") if early else closed)
+        self._leave()
+
+    def _start(self, body: Callable[[], None], duty: str) -> None:
+        thread = threading.Thread(
+            target=self._run, args=(body,), name=f"bulk-{duty} {self._label}", daemon=True
+        )
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self, body: Callable[[], None]) -> None:
+        try:
+            body()
+        except SwarmError as error:
+            self._end(error)
+        except OSError as error:
+            self._end(LinkLost(f"{self._label}: {error.strerror or error}"))
+        except BaseException as error:
+            self._end(LinkLost(f"{self._label}: {error!r}"))
+            raise
+        finally:
+            self._leave()
+
+    def _receive(self) -> None:
+        machine, receive_into = self._machine, self._sock.recv_into
+        while True:
+            buffer = machine.next_in()
+            while buffer:
+                got = receive_into(buffer, 0, socket.MSG_WAITALL)
+                if got == 0:
+                    raise LinkLost(f"{self._label}: the peer closed it")
+                buffer = buffer[got:]
+            self._tell(machine.filled())
+
+    def _send(self) -> None:
+        machine, send_all = self._machine, self._sock.sendall
+        while self._ended is None:
+            out = machine.next_out(time.monotonic())
+            if out is None:
+                self._wakeups.get()
+                continue
+            send_all(out)
+            self._tell(machine.sent())
+
+    def _tell(self, event: Callable[[], None] | None) -> None:
+        if event is not None:
+            self._in_loop(event)
+
+    def _end(self, error: SwarmError) -> None:
+        """End both threads; only the first reason counts."""
+        with self._guard:
+            if self._ended is not None:
+                return
+            self._ended = error
+        self._in_loop(lambda: self._machine.lost(error))
+        with contextlib.suppress(OSError):  # the peer has closed it: both threads see it
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._wakeups.put(None)
+
+    def _leave(self) -> None:
+        with self._guard:
+            self._running -= 1
+            last = self._running == 0
+        if last:
+            self._sock.close()
+            self._in_loop(self._release)
+
+    def _release(self) -> None:
+        for thread in self._threads:
+            thread.join()  # each has left its loop: this takes no time
+        self._machine.released()
+
+    def _in_loop(self, call: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError:  # the loop is closed: nobody is left to tell
+            self._end(LinkLost(f"{self._label}: the event loop is closed"))

@@ -1,0 +1,283 @@
+"""SEAM 1 over real TCP sockets.
+
+The first bytes are read with `loop.sock_recv`, so that the socket can still leave
+asyncio for the threads of `net/os/bulk_threads.py`. The sizes of socket buffers are never
+set, because that ends the kernel's own tuning and was slower wherever we measured.
+
+Units:   seconds, bytes.
+Errors:  an OSError becomes Unusable in `listen`, DialFailed in `dial`, LinkLost elsewhere.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import struct
+import sys
+import threading
+from array import array
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+
+from p2pswarm.base.errors import DialFailed, LinkLost, NobodyThere, Unusable
+from p2pswarm.base.ids import Address
+from p2pswarm.net.os import arrival_filter
+from p2pswarm.net.os.base import BulkMachine, BulkPipe, ControlMachine
+from p2pswarm.net.os.bulk_threads import SocketBulkPipe
+from p2pswarm.net.os.control_protocol import ControlProtocol
+from p2pswarm.net.os.happy_eyeballs import first_connected
+from p2pswarm.net.os.os_errors import GONE_IN_BACKLOG, OUT_OF_FILES, reason_of
+from p2pswarm.net.os.resolver import Resolved, Resolver
+
+_log = logging.getLogger(__name__)
+
+BACKLOG = 256  # length of the kernel's queue; the transport limits what it accepts
+USER_TIMEOUT_MS = 20_000  # the path is gone if data stays unacknowledged this long
+BULK_TIMEOUT_MS = 5_000  # such a one is soon replaced, and TCP repairs two losses in less
+NOTSENT_LOWAT_BYTES = 256 * 1024  # a later, more urgent chunk waits behind at most this much
+BULK_CONGESTION = b"bbr"  # it does not take a loss for congestion; the kernel may refuse it
+OUT_OF_FILES_PAUSE_S = 0.1  # time for other connections to close
+ACCEPTED_IN_A_ROW = 4  # 0.5 ms; more between two handshakes of strangers would starve these
+
+EVERYWHERE_V6 = "::"
+EVERYWHERE = ("0.0.0.0", EVERYWHERE_V6)  # noqa: S104  to bind
+
+IPPROTO_TCP = socket.IPPROTO_TCP
+SO_ATTACH_FILTER = 26 if sys.platform == "linux" else None  # the socket module does not name it
+_PROGRAM = struct.Struct("@HP")  # how many instructions, and where they are
+TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", None)  # these three exist on Linux only
+TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
+
+
+class SocketNet:
+    """The operating system's network."""
+
+    def __init__(self) -> None:
+        self._resolver = Resolver()
+        self._hosts: dict[int, str] = {}
+        """Where each port of ours listens: a dial from it comes from the same address."""
+
+    async def listen(self, at: Address) -> "SocketListener":
+        """Bind and listen; raises Unusable if the address cannot be bound."""
+        try:
+            family, name = (await self._resolver.resolve(at))[0]
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            raise Unusable(f"cannot listen on {at}: {reason_of(error)}") from error
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:  # [::] is all of this host, whatever its sysctl says
+                only = str(name[0]) != EVERYWHERE_V6
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
+            sock.setblocking(False)
+            sock.bind(name)
+            sock.listen(BACKLOG)
+            _share_port(sock)  # after `listen`: another node is still told that the port is taken
+        except OSError as error:
+            sock.close()
+            remedy = (
+                "; choose another port with --listen" if error.errno == errno.EADDRINUSE else ""
+            )
+            raise Unusable(f"cannot listen on {at}: {reason_of(error)}{remedy}") from error
+        listener = SocketListener(sock)
+        self._hosts[listener.address.port] = listener.address.host
+        return listener
+
+    async def dial(self, to: Address, from_port: int = 0) -> "SocketConnection":
+        """Connect to the first address of the host's name that answers; raises DialFailed."""
+        if to.web or to.circuit:  # else we would speak to the relay as if it were the peer
+            raise DialFailed(f"{to}: only TCP is dialled here, without relays")
+        own = Address(self._host_of(from_port), from_port) if from_port else None
+        connect = partial(_connect, own=own)
+        try:
+            return await first_connected(await self._resolver.resolve(to), connect)
+        except ConnectionRefusedError as error:
+            raise NobodyThere(f"{to}: {reason_of(error)}") from error
+        except OSError as error:
+            raise DialFailed(f"{to}: {reason_of(error)}") from error
+
+    def _host_of(self, port: int) -> str:
+        """Where a port of ours listens."""
+        if port not in self._hosts:
+            raise ValueError(f"nothing listens at port {port}, so no dial can come from it")
+        return self._hosts[port]
+
+    def lock(self) -> AbstractContextManager[object]:
+        """A real lock, because bulk machines run in threads here."""
+        return threading.Lock()
+
+
+class SocketListener:
+    """A listening socket."""
+
+    def __init__(self, sock: socket.socket, pause_s: float = OUT_OF_FILES_PAUSE_S) -> None:
+        """`pause_s`: how long to wait for others to close their files when none are left."""
+        self._sock = sock
+        self._pause_s = pause_s
+        self._address = _address(sock.getsockname())
+        self.in_a_row = 0
+        """How many connections were accepted since none was waiting."""
+
+    @property
+    def address(self) -> Address:
+        """The bound address, with the real port."""
+        return self._address
+
+    async def accept(self) -> "SocketConnection":
+        """The next connection; raises LinkLost. Cancel this call before `close`.
+
+        A crowd that connects as fast as we accept does not hold the event loop, and who was
+        displaced is closed before many more come.
+        """
+        if self.in_a_row % ACCEPTED_IN_A_ROW == ACCEPTED_IN_A_ROW - 1:
+            await asyncio.sleep(0)
+        while True:
+            try:
+                sock, name = await self._accepted()
+            except OSError as error:
+                if error.errno in OUT_OF_FILES:
+                    self.in_a_row = 0  # that others wait says nothing of how fast they come
+                    await asyncio.sleep(self._pause_s)
+                elif error.errno not in GONE_IN_BACKLOG:
+                    raise LinkLost(f"listener {self._address}: {reason_of(error)}") from error
+            else:
+                self.in_a_row += 1
+                return SocketConnection(sock, _address(name))
+
+    async def _accepted(self) -> tuple[socket.socket, tuple[str | int, ...]]:
+        """Accept without losing a connection when cancelled, which `loop.sock_accept` may."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                return self._sock.accept()
+            except BlockingIOError:
+                self.in_a_row = 0
+            readable = asyncio.Event()
+            loop.add_reader(self._sock, readable.set)
+            try:
+                await readable.wait()
+            finally:
+                loop.remove_reader(self._sock)
+
+    def thin(self, levels: Mapping[str, int]) -> None:
+        """Have the kernel drop first packets from these networks, where it can: on Linux."""
+        if SO_ATTACH_FILTER is None:
+            return
+        code = array("B", arrival_filter.program(levels))
+        at, length = code.buffer_info()
+        described = _PROGRAM.pack(length // arrival_filter.INSTRUCTION_BYTES, at)
+        try:
+            self._sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, described)
+        except OSError as error:  # the memory of a socket's options is used up: the old one stays
+            _log.info("%s: no filter for floods: %s", self._address, reason_of(error))
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._sock.close()
+
+
+class SocketConnection:
+    """A connected socket that has not become a control or a bulk pipe yet."""
+
+    def __init__(self, sock: socket.socket, remote: Address) -> None:
+        self._sock: socket.socket | None = sock
+        self._remote = remote
+        sock.setblocking(False)
+        set_if_known(sock, socket.TCP_NODELAY, 1)
+        set_if_known(sock, TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+
+    @property
+    def remote(self) -> Address:
+        """The address of the other end."""
+        return self._remote
+
+    async def receive(self, n: int) -> bytes:
+        """Exactly `n` bytes; raises LinkLost if the connection ends first."""
+        loop, sock = asyncio.get_running_loop(), self._socket()
+        parts: list[bytes] = []
+        while n:
+            try:
+                part = await loop.sock_recv(sock, n)
+            except OSError as error:
+                raise LinkLost(f"{self._remote}: {reason_of(error)}") from error
+            if not part:
+                raise LinkLost(f"{self._remote}: closed by the peer")
+            parts.append(part)
+            n -= len(part)
+        return b"".join(parts)
+
+    async def send(self, data: bytes) -> None:
+        """Write all of `data`; raises LinkLost if the connection ends first."""
+        try:
+            await asyncio.get_running_loop().sock_sendall(self._socket(), data)
+        except OSError as error:
+            raise LinkLost(f"{self._remote}: {reason_of(error)}") from error
+
+    async def become_control(self, user: ControlMachine) -> None:
+        """Hand the socket to an asyncio transport."""
+        protocol = ControlProtocol(user, str(self._remote))
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(lambda: protocol, self.release())
+        except OSError as error:
+            raise LinkLost(f"{self._remote}: {reason_of(error)}") from error
+
+    def become_bulk(self, machine: BulkMachine) -> BulkPipe:
+        """Hand the socket to two threads."""
+        sock = self.release()
+        set_if_known(sock, TCP_CONGESTION, BULK_CONGESTION)
+        set_if_known(sock, TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
+        set_if_known(sock, TCP_USER_TIMEOUT, BULK_TIMEOUT_MS)
+        sock.setblocking(True)
+        return SocketBulkPipe(sock, machine, str(self._remote))
+
+    def close(self) -> None:
+        """Close the socket, unless a pipe has taken it over."""
+        if self._sock is not None:
+            self.release().close()
+
+    def _socket(self) -> socket.socket:
+        assert self._sock is not None, "the connection is closed or has become something else"
+        return self._sock
+
+    def release(self) -> socket.socket:
+        """Give the socket away; this object must not be used any more."""
+        sock, self._sock = self._socket(), None
+        return sock
+
+
+async def _connect(to: Resolved, own: Address | None) -> SocketConnection:
+    family, name = to
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        if own is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _share_port(sock)
+            sock.bind(("" if own.host in EVERYWHERE else own.host, own.port))
+        await asyncio.get_running_loop().sock_connect(sock, name)
+        return SocketConnection(sock, _address(sock.getpeername()))
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _address(name: tuple[str | int, ...]) -> Address:
+    return Address(str(name[0]), int(name[1]))
+
+
+def _share_port(sock: socket.socket) -> None:
+    """Let the port of a socket be that of others of ours, which do the same."""
+    if hasattr(socket, "SO_REUSEPORT"):  # Windows has none, and there SO_REUSEADDR is enough
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+
+
+def set_if_known(sock: socket.socket, option: int | None, value: int | bytes) -> None:
+    """Set an option if the kernel has and allows it; connections also work without."""
+    if option is not None:
+        with contextlib.suppress(OSError):
+            sock.setsockopt(IPPROTO_TCP, option, value)

@@ -1,0 +1,57 @@
+"""WebNet: a network whose `dial` also leads over WebSocket. Seam 1 round another one.
+
+WebSocket is for hosts that have nothing but the web. It needs aiohttp, which is large, so it is
+imported when the first such address is dialled: most nodes never do.
+
+Units:   none.
+Errors:  DialFailed.
+Source:  docs/relays.md, "Over WebSocket".
+"""
+
+import asyncio
+import importlib
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from p2pswarm.base.closing import Closing
+from p2pswarm.base.ids import Address
+from p2pswarm.net.os.base import Connection, Listener, Net
+
+
+class _WebSocketDialler(Protocol):
+    """`WebDialler` of `net/os/web_socket.py`."""
+
+    async def dial(self, to: Address) -> Connection: ...
+
+    async def close(self) -> None: ...
+
+
+class WebNet(Closing):
+    """A network with WebSockets in it: implements `Net`."""
+
+    def __init__(self, net: Net) -> None:
+        """`net`: the one for every other address."""
+        self._net = net
+        self._dialler: _WebSocketDialler | None = None
+
+    async def listen(self, at: Address) -> Listener:
+        """Bind and listen, for TCP; `net/os/web_socket.py` listens for WebSocket."""
+        return await self._net.listen(at)
+
+    def lock(self) -> AbstractContextManager[object]:
+        """A lock for state that bulk machines share."""
+        return self._net.lock()
+
+    async def dial(self, to: Address, from_port: int = 0) -> Connection:
+        """Connect, over WebSocket if the address says so."""
+        if not to.web:
+            return await self._net.dial(to, from_port)
+        if self._dialler is None:
+            module = await asyncio.to_thread(importlib.import_module, "p2pswarm.net.os.web_socket")
+            self._dialler = self._dialler or module.WebDialler()
+        return await self._dialler.dial(to)
+
+    async def close(self) -> None:
+        """End every WebSocket that we dialled."""
+        if self._dialler is not None:
+            await self._dialler.close()

@@ -1,0 +1,259 @@
+"""The frames of calls and streams: the format of the messages on a transport stream.
+
+The first frame is an opening: one byte for the kind (call or stream), the caller's
+deadline, and a message. Every later frame is one byte of status and a message. Status
+0 is a good message, 255 a part of one that is longer than a frame (`net/rpc/parts.py`).
+Any other status ends the stream with an error, which the other side raises as the same
+class. The deadline is relative, because clocks differ; the time on the way to the peer
+is not subtracted.
+
+Units:   milliseconds on the wire (u32, 0 = no deadline); seconds elsewhere.
+Errors:  BadMessage for bytes of another format; ValueError for a message that is too large.
+Source:  docs/wire.md, section 7.
+"""
+
+import logging
+import math
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Annotated
+
+from p2pswarm.base.errors import (
+    BadCheckpoint,
+    BadChunk,
+    BadFrame,
+    BadHandshake,
+    BadMessage,
+    BadRecord,
+    Busy,
+    DialFailed,
+    Late,
+    LinkLost,
+    NobodyThere,
+    NoRoute,
+    NotAdmitted,
+    NotComputed,
+    NotSaved,
+    NotServing,
+    OtherCheckpoint,
+    PathError,
+    PeerError,
+    Refused,
+    RunEnded,
+    SwarmError,
+    TooLarge,
+    UnknownLink,
+    Unusable,
+)
+from p2pswarm.net.rpc.parts import FRAME_BYTES_MAX, GOOD, MORE, cut
+from p2pswarm.net.wire.message import (
+    MESSAGE_BYTES_MAX,
+    Message,
+    Range,
+    Size,
+    class_at,
+    decode,
+    encode,
+    longest,
+    message,
+)
+
+log = logging.getLogger(__name__)
+
+DETAIL_CHARS = 200  # of an error, so that it fits one line
+RETRY_AFTER_MAX_S = 3600.0
+DEADLINE_MAX_MS = (1 << 32) - 1  # 49 days
+RESET_GIVEN_UP = 16  # the caller no longer wants the answer
+RESET_LATE = 17  # the handler was stopped at the caller's deadline
+RESET_LEAVING = 18  # the handler was stopped because its process ends
+LONG = b"\3"  # instead of a kind: the first part of a call whose request is longer than a frame
+_OPENING = struct.Struct(">BI")
+OPENING_BYTES = _OPENING.size
+
+# The numbers never change; a new class gets the next one. The first class that matches
+# an error gives its number, so subclasses come before their parents.
+STATUS: tuple[tuple[int, type[SwarmError]], ...] = (
+    (1, Busy),
+    (2, NotServing),
+    (3, TooLarge),
+    (4, Late),
+    (5, NoRoute),
+    (6, RunEnded),
+    (17, BadCheckpoint),
+    (18, OtherCheckpoint),
+    (7, Unusable),
+    (8, LinkLost),
+    (19, NobodyThere),
+    (24, UnknownLink),
+    (9, DialFailed),
+    (10, BadMessage),
+    (11, BadChunk),
+    (12, BadRecord),
+    (13, BadFrame),
+    (14, BadHandshake),
+    (15, NotComputed),
+    (16, NotSaved),
+    (25, NotAdmitted),
+    (20, Refused),
+    (21, PathError),
+    (22, PeerError),
+    (23, SwarmError),
+)
+_CLASS = dict(STATUS)
+
+
+class Kind(IntEnum):
+    """The two uses of a transport stream."""
+
+    UNARY = 1
+    STREAM = 2
+
+
+_KINDS = {int(kind): kind for kind in Kind}  # the enum's own look-up takes 1 us
+
+
+@message(1)
+@dataclass(frozen=True, slots=True)
+class Failure(Message):
+    """Why a call or a stream ended badly."""
+
+    detail: Annotated[str, Size(4 * DETAIL_CHARS)]
+    retry_after_s: Annotated[float, Range(0, RETRY_AFTER_MAX_S)] = 0.0
+    """Used by Busy only."""
+
+
+def status_of(error: SwarmError) -> int:
+    """The number of the first class in `STATUS` that `error` belongs to."""
+    return next(number for number, known in STATUS if isinstance(error, known))
+
+
+def failure_of(error: SwarmError) -> Failure:
+    """The message that tells the other side of `error`."""
+    wait_s = error.retry_after_s if isinstance(error, Busy) else 0.0
+    sane_s = min(max(wait_s, 0.0), RETRY_AFTER_MAX_S) if math.isfinite(wait_s) else 0.0
+    return Failure(str(error)[:DETAIL_CHARS], sane_s)
+
+
+def error_of(status: int, failure: Failure) -> SwarmError:
+    """The error to raise on this side; an unknown status becomes Refused."""
+    known = _CLASS.get(status, Refused)
+    if known is Busy:
+        return Busy(failure.detail, failure.retry_after_s)
+    return known(failure.detail)
+
+
+def pack_opening(kind: Kind, timeout_s: float | None, body: bytes) -> bytes:
+    """The first frame of a stream; `body` is an encoded message."""
+    return _fitting(_OPENING.pack(kind, _timeout_ms(timeout_s)) + body)
+
+
+def pack_call(timeout_s: float | None, body: bytes) -> tuple[bytes, ...]:
+    """The frames of a call's request, nearly always one; `body` is an encoded message."""
+    if fits(body, OPENING_BYTES):
+        return (_OPENING.pack(Kind.UNARY, _timeout_ms(timeout_s)) + body,)
+    return cut(_OPENING.pack(LONG[0], _timeout_ms(timeout_s)), body)
+
+
+def fits(body: bytes, head_bytes: int) -> bool:
+    """Whether an encoded message fits one frame; ValueError if it must and does not."""
+    size = head_bytes + len(body)
+    if size <= FRAME_BYTES_MAX:
+        return True
+    if longest(class_at(body)) <= MESSAGE_BYTES_MAX:
+        raise ValueError(f"a message of {size} bytes is over {FRAME_BYTES_MAX}")
+    return False
+
+
+def _timeout_ms(timeout_s: float | None) -> int:
+    if timeout_s is None:
+        return 0
+    return min(max(math.ceil(timeout_s * 1e3), 1), DEADLINE_MAX_MS)
+
+
+def unpack_opening(frame: bytes) -> tuple[Kind, float | None, Message]:
+    """Read a first frame: kind, deadline in seconds from now or None, and request."""
+    if len(frame) < _OPENING.size:
+        raise BadMessage(f"an opening of {len(frame)} bytes")
+    number, timeout_ms = _OPENING.unpack_from(frame)
+    kind = _KINDS.get(number)
+    if kind is None:
+        raise BadMessage(f"a stream of kind {number}")
+    request = decode(frame[_OPENING.size :])
+    return kind, timeout_ms / 1e3 if timeout_ms else None, request
+
+
+def unpack_deadline(frame: bytes) -> float | None:
+    """The deadline in the first frame of a long call: seconds from now, or None."""
+    if len(frame) < OPENING_BYTES:
+        raise BadMessage(f"an opening of {len(frame)} bytes")
+    timeout_ms = _OPENING.unpack_from(frame)[1]
+    return timeout_ms / 1e3 if timeout_ms else None
+
+
+def pack_good(good: Message) -> tuple[bytes, ...]:
+    """The frames that carry a message, nearly always one."""
+    body = encode(good)
+    return (GOOD + body,) if fits(body, len(GOOD)) else cut(MORE, body)
+
+
+def pack_error(error: SwarmError) -> bytes:
+    """A frame that ends the stream with an error."""
+    return bytes((status_of(error),)) + encode(failure_of(error))
+
+
+def is_good(frame: bytes) -> bool:
+    """Whether a frame carries a message and not an error."""
+    return frame[:1] == GOOD
+
+
+def unpack_good(frame: bytes) -> Message:
+    """The message of a good frame; BadMessage for any other frame."""
+    if not is_good(frame):
+        raise BadMessage("an error where a message was expected")
+    return decode(frame[1:])
+
+
+def unpack_error(frame: bytes) -> SwarmError:
+    """The error of a frame that is not good."""
+    if not frame:
+        raise BadMessage("a frame without a status")
+    failure = decode(frame[1:])
+    if not isinstance(failure, Failure):
+        raise BadMessage(f"status {frame[0]} with a {type(failure).__name__}")
+    return error_of(frame[0], failure)
+
+
+def reset_error(code: int) -> SwarmError:
+    """The error of a stream that the other side has reset with `code`."""
+    if code < RESET_GIVEN_UP:
+        return Busy(
+            "the peer takes no more: it has too many streams open, or replies that we did not read"
+        )
+    if code == RESET_LATE:
+        return Late("the peer stopped working on it at the deadline")
+    return Refused("the peer gave it up")
+
+
+def error_for_caller(error: Exception, request: Message) -> SwarmError:
+    """The error to send for an error in a handler; one that is no SwarmError is our bug."""
+    if isinstance(error, SwarmError):
+        return error
+    log.error("the handler of %s failed", type(request).__name__, exc_info=error)
+    return Refused("internal error")
+
+
+def pack_outcome(outcome: Message | SwarmError | None, request: Message) -> tuple[bytes, ...]:
+    """The frames of a call's reply; one that cannot be encoded is our bug."""
+    if isinstance(outcome, SwarmError):
+        return (pack_error(outcome),)
+    try:
+        return pack_good(outcome)  # type: ignore[arg-type]  # None is a TypeError there
+    except (TypeError, ValueError) as error:
+        return (pack_error(error_for_caller(error, request)),)
+
+
+def _fitting(frame: bytes) -> bytes:
+    if len(frame) > FRAME_BYTES_MAX:
+        raise ValueError(f"a message of {len(frame)} bytes is over {FRAME_BYTES_MAX}")
+    return frame

@@ -1,0 +1,24 @@
+"""A node that only keeps its part of the DHT: others join through it.
+
+Units:   none.
+Errors:  none.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.node.stack.stack import NodeStack
+from p2pswarm.settings.config import NodeConfig
+
+Say = Callable[[str], None]
+
+
+def prepare(_config: NodeConfig, _identity: Identity, _say: Say) -> None:
+    """It needs nothing."""
+
+
+async def run(_stack: NodeStack, _prepared: None, leaving: asyncio.Event, _say: Say) -> int:
+    """Stay until asked to leave."""
+    await leaving.wait()
+    return 0

@@ -1,0 +1,1 @@
+"""What people and programs are told of a run: reports, status, curves."""

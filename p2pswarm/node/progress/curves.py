@@ -1,0 +1,158 @@
+"""A run's curves in a file: a CSV that every table reads, or a folder for TensorBoard.
+
+Each step that is done is a row, and so is each measurement of the held-out loss; of a step that was
+done anew, the last row counts. A disk that fails costs the curves and not the run.
+
+Units:   seconds since the first step began; losses in nats per token.
+Errors:  Unusable, one line with the remedy, before the run begins.
+"""
+
+import contextlib
+import csv
+import importlib
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.progress.events import Event, HeldOut, Stepped
+
+HEADER = (
+    "step",
+    "seconds",
+    "loss",
+    "held_out_loss",
+    "tokens_per_s",
+    "learning_rate",
+    "gradient_norm",
+    "replayed",
+)
+CSV = ".csv"
+ROW_BYTES_MAX = 1024  # eight numbers have 200
+TENSORBOARD = "torch.utils.tensorboard"
+
+Row = dict[str, float]
+Write = Callable[[Row], None]
+
+log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def recorded(path: Path | None, tell: Callable[[Event], None]) -> Iterator[Callable[[Event], None]]:
+    """Give `tell`; each event that it is told goes into the file or folder `path` as well."""
+    if path is None:
+        yield tell
+        return
+    with (_table if path.suffix == CSV else _board)(path) as write:
+        failed = False
+
+        def both(event: Event) -> None:
+            nonlocal failed
+            row = row_of(event)
+            if row is not None and not failed:
+                try:
+                    write(row)
+                except OSError as error:
+                    failed = True
+                    log.warning("%s: no more curves are written: %s", path, error.strerror)
+            tell(event)
+
+        yield both
+
+
+def try_curves(path: Path | None) -> None:
+    """Raise Unusable for curves that cannot be written, before anything is done for them."""
+    with recorded(path, lambda _event: None):
+        pass
+
+
+def row_of(event: Event) -> Row | None:
+    """What an event adds to the curves, by the names of `HEADER`; None for most events."""
+    match event:
+        case Stepped():
+            return {
+                "step": event.step,
+                "seconds": event.seconds,
+                "loss": event.loss,
+                "tokens_per_s": event.tokens_per_s,
+                "learning_rate": event.learning_rate,
+                "gradient_norm": event.gradient_norm,
+                "replayed": event.counts.replayed,
+            }
+        case HeldOut():
+            loss = event.nats_per_token
+            return {"step": event.step, "seconds": event.seconds, "held_out_loss": loss}
+        case _:
+            return None
+
+
+@contextlib.contextmanager
+def _table(path: Path) -> Iterator[Write]:
+    """Rows go to the end of a CSV; one that was begun before goes on."""
+    with _opened(path) as file:
+        writer = csv.DictWriter(file, HEADER)
+
+        def write(row: Row) -> None:
+            writer.writerow(row)
+            file.flush()
+
+        yield write
+
+
+def _opened(path: Path) -> TextIO:
+    """The file, with its header; Unusable for one that is no file of curves."""
+    first = ",".join(HEADER)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+", newline="", errors="replace")
+        file.seek(0)
+        found = file.readline(len(first) + 2).rstrip("\r\n")
+        if not found:
+            csv.writer(file).writerow(HEADER)
+            file.flush()
+        elif found == first:
+            _cut_torn_row(path)
+    except OSError as error:
+        raise Unusable(f"{path}: {error.strerror}: name another file in train.curves") from error
+    if found not in ("", first):
+        file.close()
+        raise Unusable(f"{path}: is no file of curves: name another in train.curves")
+    return file
+
+
+def _cut_torn_row(path: Path) -> None:
+    """Take away a last row without its end: whoever wrote it was killed, and rows would join."""
+    with path.open("r+b") as file:
+        begin = max(0, file.seek(0, os.SEEK_END) - ROW_BYTES_MAX)
+        file.seek(begin)
+        if cut := file.read().rfind(b"\n") + 1:
+            file.truncate(begin + cut)
+
+
+@contextlib.contextmanager
+def _board(path: Path) -> Iterator[Write]:
+    """Scalars for TensorBoard, in a folder."""
+    try:
+        board: Any = importlib.import_module(TENSORBOARD)
+    except ImportError as error:
+        raise Unusable(
+            f"train.curves {path}: a folder is for TensorBoard: pip install tensorboard, or name "
+            f"a file that ends with {CSV}"
+        ) from error
+    try:
+        writer = board.SummaryWriter(path)
+    except OSError as error:
+        raise Unusable(f"{path}: {error.strerror}: name another in train.curves") from error
+    try:
+
+        def write(row: Row) -> None:
+            step = int(row["step"])
+            for name, value in row.items():
+                if name not in ("step", "seconds"):
+                    writer.add_scalar(name, value, step)
+
+        yield write
+    finally:
+        writer.close()

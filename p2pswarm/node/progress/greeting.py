@@ -1,0 +1,49 @@
+"""The first lines that a node prints: its id and address, and what others type to join it.
+
+Units:   seconds.
+Errors:  none.
+"""
+
+from p2pswarm.base.ids import Contact
+from p2pswarm.settings.config import HF, NodeConfig, RunConfig
+
+
+def greeting(config: NodeConfig, own: Contact, ready_s: float) -> list[str]:
+    """The lines, in order; `own`: our peer id and the address that others dial."""
+    assert own.peer is not None, "we know our own id"
+    lines = [f"peer {own.peer.short} at {own.address}, ready after {ready_s:.3f} s"]
+    if config.role == "trainer":
+        lines.append(f"run {config.run.name!r} needs {_servers(config)}; on each such machine run")
+        if config.train.closed or config.run.owner:
+            return [*lines, "  p2pswarm node --invite TEXT, the line of p2pswarm invite FILE"]
+    elif not config.bootstrap:
+        lines.append("a swarm of one; others join it with")
+    else:
+        return lines
+    through = config.bootstrap[0] if config.bootstrap else own.address
+    command = f"  python -m p2pswarm.node --bootstrap {through}"
+    needed = _serve_settings(config.run) if config.role == "trainer" else []
+    if not needed:
+        return [*lines, command]
+    return [*lines, f"{command} --config serve.toml", "where serve.toml says", "  [serve]", *needed]
+
+
+def _serve_settings(run: RunConfig) -> list[str]:
+    """What a server has to say in its own settings, since no manifest may say it."""
+    model = run.model
+    if run.start == "pretrained" and model.folder is not None:
+        there = model.folder.is_dir() or not model.hub
+        name = model.folder.name if there else f"{HF}{model.hub}"
+        return [f'  pretrained = "{name}"  # or a folder with the same weights']
+    if ":" in model.family and not model.family.startswith(HF):
+        package = model.family.partition(":")[0].partition(".")[0]
+        return [f'  packages = ["{package}"]  # if it is trusted']
+    return []
+
+
+def _servers(config: NodeConfig) -> str:
+    """How many servers the first step waits for."""
+    run = config.run
+    count = run.stages * run.min_replicas
+    each = f", {run.min_replicas} a stage" if run.min_replicas > 1 and run.stages > 1 else ""
+    return f"{count} server{'s' if count > 1 else ''} or more{each}"

@@ -1,0 +1,173 @@
+"""Which of the announced runs a server joins, and what it says while there is none.
+
+Units:   `now_s` seconds on the caller's clock.
+Errors:  none; a manifest that cannot be used is complained about once and passed over.
+"""
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from p2pswarm.base.errors import BadMessage
+from p2pswarm.base.ids import Contact
+from p2pswarm.net.wire.message import decode
+from p2pswarm.node.run.version_notices import VersionNotices
+from p2pswarm.run.manifest import RunOffer, UnreadableOffer, read_offer
+from p2pswarm.run.messages.run import Manifest
+from p2pswarm.settings.config import ServeConfig
+from p2pswarm.settings.parser import RUN_VERSION
+
+MANIFESTS_MAX = 256  # read at a look: checking their signatures takes 20 ms
+ASKED_MAX = 16  # trainers dialled at a look: their addresses are what strangers claim
+QUOTED_MAX = 64  # remarks with words of strangers, who can think of as many as they like
+NAMES_MAX = 8  # of other runs, in one line
+CLOCKS_DIFFER = (
+    "by this machine's clock the runs of others are long over, or of the future: set the clocks, "
+    "here or there"
+)
+
+
+class RunChoice:
+    """Chooses among manifests; remembers which runs are over and what was said."""
+
+    def __init__(
+        self,
+        serve: ServeConfig,
+        version: int = RUN_VERSION,
+        admits: Callable[[RunOffer], str] = lambda _offer: "",
+    ) -> None:
+        """`admits` says why a run cannot be joined by this node, or nothing if it can."""
+        self.version = version
+        """The version of runs that this program speaks."""
+        self._serve = serve
+        self._admits = admits
+        self._notices = VersionNotices()
+        self._unreadable: list[UnreadableOffer] = []
+        self._said: set[str] = set()
+        self._quoted: set[str] = set()
+        self._remarks: list[str] = []
+        self._over: set[tuple[bytes, bytes]] = set()
+
+    def over(self, offer: RunOffer) -> None:
+        """That run has ended: its record may outlive it for a while."""
+        self._over.add((offer.run, _trainer(offer)))
+        self._said.clear()
+
+    def fitting(
+        self, manifests: Mapping[bytes, bytes], *, clocks_differ: bool = False
+    ) -> list[RunOffer]:
+        """The runs that may be joined, in the order of `manifests`, which are by trainers' ids.
+
+        If there is none, a remark says why. `clocks_differ`: others know runs that are over, or
+        not yet possible, by this machine's clock.
+        """
+        offers = self.usable(manifests)
+        named = self._named(offers)
+        open_to_us = self._open_to_us(named)
+        fitting = self._with_stage(open_to_us)
+        if fitting:
+            return fitting
+        if named and not open_to_us:
+            self._quote(self._admits(named[0]))
+        elif named:
+            run = named[0].config
+            self._quote(
+                f"run {run.name!r} has no stage {self._serve.stage} (serve.stage), its stages are "
+                f"0 to {run.stages - 1}: waiting for another run"
+            )
+        elif offers:
+            names = sorted({repr(offer.config.name) for offer in offers})
+            more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+            there = ", ".join(names[:NAMES_MAX]) + more
+            self._quote(f"no run is named {self._serve.run!r}; there is {there}: waiting")
+        elif clocks_differ:
+            self._say(CLOCKS_DIFFER)
+        else:
+            self._say("there is no run yet: waiting for a trainer")
+        return []
+
+    def instead_of(self, lost: RunOffer, manifests: Mapping[bytes, bytes]) -> list[RunOffer]:
+        """The offers of a run whose trainer was lost, then those of other runs; no remarks."""
+        fitting = self._with_stage(self._open_to_us(self._named(self.usable(manifests))))
+        return sorted(fitting, key=lambda offer: offer.run != lost.run)
+
+    def remarks(self) -> list[str]:
+        """What is to be said, each thing once; drained by reading."""
+        remarks, self._remarks = self._remarks, []
+        return remarks
+
+    def to_be_told(self, now_s: float) -> list[Contact]:
+        """The trainers of the last choice to tell now that we speak another version."""
+        return self._notices.due(self._unreadable, now_s)
+
+    def usable(self, manifests: Mapping[bytes, bytes]) -> list[RunOffer]:
+        """Every run that has not ended, by trainer."""
+        offers = []
+        self._unreadable = []
+        for subkey, manifest in manifests.items():
+            try:
+                offer = _offer(subkey, manifest, self.version)
+            except BadMessage as error:
+                self._quote(f"a run cannot be joined: {error}")
+                continue
+            if isinstance(offer, UnreadableOffer):
+                self._quote(f"a run cannot be joined: {offer.reason}")
+                self._unreadable.append(offer)
+            elif (offer.run, subkey) not in self._over:
+                offers.append(offer)
+        return offers
+
+    def _named(self, offers: list[RunOffer]) -> list[RunOffer]:
+        return [offer for offer in offers if self._serve.run in ("", offer.config.name)]
+
+    def _open_to_us(self, offers: list[RunOffer]) -> list[RunOffer]:
+        return [offer for offer in offers if not self._admits(offer)]
+
+    def _with_stage(self, offers: list[RunOffer]) -> list[RunOffer]:
+        stage = self._serve.stage
+        return [offer for offer in offers if stage is None or stage < offer.config.stages]
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._remarks.append(text)
+
+    def _quote(self, text: str) -> None:
+        """Say what has words of strangers in it."""
+        if text in self._quoted or len(self._quoted) < QUOTED_MAX:
+            self._quoted.add(text)
+            self._say(text)
+
+
+def in_own_order(own: bytes, manifests: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """The manifests in an order of this node's own, MANIFESTS_MAX of them at most.
+
+    Nobody can choose an id that is the first for many nodes, as it could among sorted ids. Without
+    a wish, servers spread over the runs of a swarm.
+    """
+
+    def rank(subkey: bytes) -> bytes:
+        return hashlib.sha256(own + subkey).digest()
+
+    first = sorted(manifests, key=rank)[:MANIFESTS_MAX]
+    return {subkey: manifests[subkey] for subkey in first}
+
+
+def preferred(offers: Sequence[RunOffer], answering: Collection[Contact]) -> RunOffer | None:
+    """The first offer whose trainer answers; the first of all if none does."""
+    there = [offer for offer in offers if offer.trainer in answering]
+    return next(iter([*there, *offers]), None)
+
+
+def _trainer(offer: RunOffer | UnreadableOffer) -> bytes:
+    assert offer.trainer.peer is not None, "the manifest was signed with its key"
+    return offer.trainer.peer.raw
+
+
+def _offer(subkey: bytes, value: bytes, version: int) -> RunOffer | UnreadableOffer:
+    manifest = decode(value)
+    if not isinstance(manifest, Manifest):
+        raise BadMessage(f"a record with a {type(manifest).__name__} for a manifest")
+    offer = read_offer(manifest, version)
+    if _trainer(offer) != subkey:
+        raise BadMessage("a manifest under another peer's name")
+    return offer

@@ -1,0 +1,145 @@
+"""The text of a trainer's settings as its run needs it: tokenizer and corpus. Torch is not loaded.
+
+A tokenizer that is learnt ("train:32000") is kept beside the prepared text, under a name that says
+from which text; it is learnt anew, and comes out the same, where that file is not there.
+
+Errors:  Unusable, one line with the remedy.
+"""
+
+import hashlib
+import re
+from pathlib import Path
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.base.outfile import write_text
+from p2pswarm.checkpoint.targets import open_store
+from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.document_files import load_documents
+from p2pswarm.data.mixture import mixed
+from p2pswarm.data.ordered_corpus import ordered
+from p2pswarm.data.sources import TOKENIZER_FILE, row_files
+from p2pswarm.data.streamed import streamed
+from p2pswarm.data.text_files import load_corpus
+from p2pswarm.data.tokenised import learnt_texts, load_tokenised, sources_of
+from p2pswarm.data.tokenizer import (
+    FILE_BYTES_MAX,
+    Tokenizer,
+    hub_tokenizer,
+    read_tokenizer,
+    train_tokenizer,
+)
+from p2pswarm.node.run.cache_folder import default_cache
+from p2pswarm.settings.config import HF, NodeConfig, RunConfig
+from p2pswarm.settings.limits import BYTES, trained_tokens
+from p2pswarm.settings.train_config import TrainConfig
+
+KEY_DIGITS = 16  # of a hash, in the name of a file
+KEPT = re.compile(r"tokenizer\.[0-9a-f]{16}\.json")
+KEPT_MAX = 16  # tokenizers beside checkpoints: one a run, of runs that share a target
+
+
+def describe(corpus: Corpus, tokenizer: Tokenizer | None) -> str:
+    """How much there is to learn from, in a line."""
+    files = "1 file" if corpus.files == 1 else f"{corpus.files} files"
+    if not corpus.counted:
+        size_bytes = len(corpus.train) + len(corpus.held_out)
+        return f"{files}: {size_bytes:,} bytes, read as they are needed"
+    unit = "bytes" if tokenizer is None else f"tokens (of {tokenizer.size:,})"
+    return f"{files}: {len(corpus.train):,} {unit} to train on, {len(corpus.held_out):,} held out"
+
+
+def tokenizer_of(config: NodeConfig) -> Tokenizer | None:
+    """The tokenizer of the settings, read or learnt; None for bytes."""
+    if config.train.tokenizer == BYTES:
+        return None
+    tokenizer = _found_tokenizer(config)
+    return tokenizer.reading_special() if config.train.special_tokens == "tokens" else tokenizer
+
+
+def _found_tokenizer(config: NodeConfig) -> Tokenizer:
+    train = config.train
+    if train.tokenizer.startswith(HF):
+        return hub_tokenizer(train.tokenizer.removeprefix(HF))
+    size = trained_tokens(train.tokenizer)
+    if size is None:
+        return read_tokenizer(Path(train.tokenizer))
+    streamed_too = config.run.batch.samples == "streamed"
+    sources = [sources_of(train.of_part(part), streamed=streamed_too) for part in train.parts]
+    mark = (
+        hashlib.sha256(b"".join(each.mark for each in sources)).digest()
+        if len(sources) > 1
+        else sources[0].mark
+    )
+    name = f"{mark.hex()[:KEY_DIGITS]}.train-{size}.{TOKENIZER_FILE}"
+    places = [folder / name for folder in (config.state, _cache(train)) if folder is not None]
+    tokenizer = next((read_tokenizer(place) for place in places if place.is_file()), None)
+    if tokenizer is None and train.resume:
+        tokenizer = _of_checkpoints(train.resume, size)
+    if tokenizer is None:
+        tokenizer = train_tokenizer(size, learnt_texts(sources))
+    for place in places:
+        if not place.is_file():
+            write_text(place, tokenizer.text)
+    return tokenizer
+
+
+def keep_with_checkpoints(config: NodeConfig, tokenizer: Tokenizer | None) -> None:
+    """Write the tokenizer to the target of checkpoints, if the run has both."""
+    if tokenizer is None or not config.checkpoint.target:
+        return
+    store = open_store(config.checkpoint.target)
+    name = f"tokenizer.{tokenizer.digest[:KEY_DIGITS]}.json"
+    data = tokenizer.text.encode()
+    try:
+        if name not in store.entries():
+            file = store.create(name, len(data))
+            file.write(data)
+            file.commit()
+    except FileExistsError:
+        return  # another trainer of the run was faster; the name says what is in it
+    except OSError as error:
+        raise Unusable(f"{store.place}: {name} cannot be written: {error.strerror}") from error
+
+
+def _of_checkpoints(target: str, size: int) -> Tokenizer | None:
+    """The tokenizer of so many tokens that lies beside checkpoints, if there is exactly one."""
+    store = open_store(target)
+    try:
+        names = [name for name in store.entries() if KEPT.fullmatch(name)]
+        texts = [store.read(name, 0, FILE_BYTES_MAX) for name in sorted(names)[:KEPT_MAX]]
+    except OSError as error:
+        raise Unusable(f"{store.place}: cannot be read: {error.strerror}") from error
+    found = [Tokenizer(text.decode("utf-8", "replace"), store.place) for text in texts]
+    fitting = [each for each in found if each.size == size]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def read_corpus(config: NodeConfig, tokenizer: Tokenizer | None = None) -> Corpus:
+    """The text of the settings, as the run's batches need it."""
+    train, run = config.train, config.run
+    texts = [_read_text(train.of_part(part), run, tokenizer) for part in train.parts]
+    corpus = mixed(texts, [part.weight for part in train.parts])
+    return ordered(corpus, run.batch.samples, run.batch.microbatches, run.model.document_end)
+
+
+def _read_text(train: TrainConfig, run: RunConfig, tokenizer: Tokenizer | None) -> Corpus:
+    """One text."""
+    assert train.data is not None, "the command line requires it"
+    shape, seed, cache = (run.batch.rows, run.model.sequence_length), run.seed, _cache(train)
+    if run.batch.samples == "streamed":
+        return streamed(train, tokenizer, seed=seed, shape=shape)
+    if tokenizer is not None:
+        return load_tokenised(sources_of(train), tokenizer, cache=cache, seed=seed, shape=shape)
+    if files := row_files(train.data):
+        return load_documents(train, files, cache=cache, seed=seed, shape=shape)
+    return load_corpus(
+        train.data,
+        suffixes=train.suffixes,
+        held_out_share=train.held_out_share,
+        seed=seed,
+        shape=shape,
+    )
+
+
+def _cache(train: TrainConfig) -> Path:
+    return train.cache or default_cache()

@@ -1,0 +1,78 @@
+"""KnownCards: the cards of an endpoint's book, for the messages of a run. Implements `MemberCards`.
+
+A card that is known already costs a comparison, and no signature is checked.
+
+Units:   none.
+Errors:  BadMessage for a card that its peer did not sign.
+Source:  docs/addresses.md.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from p2pswarm.base.errors import BadMessage
+from p2pswarm.base.ids import PeerId
+from p2pswarm.net.cards.card import Card, decode_card
+from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.node.stack.link_kind import DIRECT, MAPPED, PUNCHED, RELAYED, kind_of_link
+from p2pswarm.run.messages.path_counts import PathCounts
+
+
+class KnownCards:
+    """What one node knows of where peers are dialled."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._book = endpoint.cards
+        self._watchers: dict[int, Callable[[bytes], None]] = {}
+        self._numbered = 0
+        self._book.on_news = self._news
+
+    def of(self, peer: bytes) -> bytes:
+        """The card of a peer, or of this node; empty if none is known."""
+        known = PeerId(peer)
+        own = known == self._endpoint.peer_id
+        card = self._endpoint.card if own else self._book.of(known)
+        return b"" if card is None else card.encode()
+
+    def learn(self, peer: bytes, card: bytes, teller: PeerId | None) -> None:
+        """Take a peer's card that `teller` has told us, or that was found in the DHT."""
+        if not card or PeerId(peer) == self._endpoint.peer_id or card == self.of(peer):
+            return
+        told = decode_card(card)
+        if told.peer.raw != peer:
+            raise BadMessage(f"a card of {told.peer.short} for another peer's")
+        self._book.learn(told, self._heard_at(teller))
+
+    def links(self, peers: Iterable[bytes]) -> PathCounts:
+        """How links that are up lead to these peers."""
+        wanted, ours = set(peers), self._endpoint.card
+        count = Counter(
+            kind_of_link(link.path, ours, self._book.of(link.peer))
+            for link in self._endpoint.links()
+            if link.path is not None and link.peer.raw in wanted
+        )
+        return PathCounts(count[DIRECT], count[MAPPED], count[PUNCHED], count[RELAYED])
+
+    def watch(self, on_news: Callable[[bytes], None]) -> Callable[[], None]:
+        """Have `on_news` called with each peer whose card has changed; returns what ends that."""
+        self._numbered += 1
+        number = self._numbered
+        self._watchers[number] = on_news
+        return lambda: self._watchers.pop(number, None) and None
+
+    def ours_has_changed(self) -> None:
+        """Tell those who watch that this node's own card is another."""
+        self._tell(self._endpoint.peer_id)
+
+    def _news(self, card: Card) -> None:
+        self._tell(card.peer)
+
+    def _tell(self, peer: PeerId) -> None:
+        for on_news in list(self._watchers.values()):
+            on_news(peer.raw)
+
+    def _heard_at(self, teller: PeerId | None) -> str:
+        """The host of a link to who told it; our own address decides for whom no link shows."""
+        at = None if teller is None else self._endpoint.seen_at(teller)
+        return (at or self._endpoint.contact.address).host

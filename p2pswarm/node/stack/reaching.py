@@ -1,0 +1,275 @@
+"""Reaching: how others reach this node is found out, arranged and announced.
+
+`reach/nat/reachability.py` finds out, `reach/relay/keeper.py` keeps reservations at relays while
+they are needed, `reach/nat/announcement.py` decides what is told. Here they meet.
+
+Units:   seconds.
+Errors:  none.
+Source:  docs/reachability.md, sections 6 and 7.
+"""
+
+import asyncio
+import importlib
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.base.signal import Signal
+from p2pswarm.discovery.dht.node import Dht
+from p2pswarm.net.cards.card import (
+    DIRECT_MAX,
+    RELAYS_MAX,
+    AddressKind,
+    Card,
+    CardFlags,
+    can_be_said,
+)
+from p2pswarm.net.cards.own_card import CardContents
+from p2pswarm.net.endpoint.endpoint import Endpoint, Link
+from p2pswarm.net.os.address_scope import Scope, believable
+from p2pswarm.net.os.gateways import family_of
+from p2pswarm.net.rpc.base import Rpc
+from p2pswarm.node.stack.addresses import given
+from p2pswarm.node.stack.known_cards import KnownCards
+from p2pswarm.node.stack.relaying import is_relay
+from p2pswarm.reach.nat.announcement import Announcement, Announcer
+from p2pswarm.reach.nat.news import ReachabilityNews, on_this_machine_alone
+from p2pswarm.reach.nat.standing import Belief, Standing, State
+from p2pswarm.reach.punch.outside import OutsideView
+from p2pswarm.reach.relay.keeper import RelayKeeper
+from p2pswarm.reach.relay.relay_choice import RelayCandidate, chosen
+from p2pswarm.settings.config import NodeConfig
+
+MEMBERS = ("stage", "trainer")
+SPARE_RELAYS = 1  # if the road between two members fails, a third one joins them
+
+
+class FindsOut(Protocol):
+    """`Reachability`, whose module is loaded when it is needed."""
+
+    on_change: Callable[[Belief], None]
+    on_link: Callable[[Link], None]
+    standings: dict[int, Standing]
+
+    @property
+    def settled(self) -> bool:
+        """Whether a router has been asked for a port, if that is wanted."""
+        ...
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        ...
+
+
+def contents_of(
+    announcement: Announcement, card_of: Callable[[PeerId], Card | None]
+) -> CardContents:
+    """What a card can say of it: no WebSocket, and no more than others take.
+
+    `card_of`: the cards of the relays, for their addresses of the other family.
+    """
+    direct = tuple(filter(can_be_said, announcement.direct))[:DIRECT_MAX]
+    mapped = tuple(filter(can_be_said, announcement.mapped))[: DIRECT_MAX - len(direct)]
+    relays = [each for each in announcement.relays if each.peer and can_be_said(each.address)]
+    both = [where for relay in relays[:RELAYS_MAX] for where in _in_both(relay, card_of)]
+    flags = CardFlags.RELAY if announcement.relay else CardFlags.NONE
+    if not (direct or mapped):
+        flags |= CardFlags.CLIENT
+    return CardContents(direct, mapped, tuple(both), flags)
+
+
+def _in_both(relay: Contact, card_of: Callable[[PeerId], Card | None]) -> list[Contact]:
+    """A relay where we have dialled it, and where who has no such addresses can dial it.
+
+    Only a public address is told of a relay at a public one: others could not use it, and nobody
+    should be led into a network by a stranger's card.
+    """
+    card = None if relay.peer is None else card_of(relay.peer)
+    if card is None or not believable(relay.address, Scope.PUBLIC):
+        return [relay]
+    kinds = {AddressKind.IPV4, AddressKind.IPV6, AddressKind.MAPPED}
+    named = [each.address for each in card.direct if each.kind in kinds]
+    family = family_of(relay.address.host)
+    others = [at for at in named if family_of(at.host) != family and believable(at, Scope.PUBLIC)]
+    return [relay, *(Contact(relay.peer, at) for at in others[:1])]
+
+
+def _candidate(at: Contact, card: Card, rtt_s: float = 0.0) -> list[RelayCandidate]:
+    """A peer that we have found somewhere, if it says that it is a relay."""
+    mapped = [each.address for each in card.direct if each.kind == AddressKind.MAPPED]
+    relay = bool(card.flags & CardFlags.RELAY)
+    return [RelayCandidate(at, at.address in mapped, rtt_s)] if relay else []
+
+
+class Reaching:
+    """How others reach one node; `run` keeps finding out."""
+
+    def __init__(
+        self,
+        ends: tuple[Endpoint, Rpc, Dht, RelayKeeper],
+        cards: KnownCards,
+        config: NodeConfig,
+        least: Scope,
+        view: OutsideView,
+    ) -> None:
+        """The endpoint listens already; `least`: the smallest scope of addresses we believe.
+
+        `view`: what is told to who punches holes.
+        """
+        endpoint, rpc, dht, keeper = ends
+        self._endpoint = endpoint
+        self._dht = dht
+        self._cards = cards
+        self.announced = Signal()
+        """Fired when this node's card is another."""
+        self._rpc = rpc
+        self._keeper = keeper
+        self._config = config
+        self._least = least
+        self._bound = endpoint.listening[0]
+        self._alone = on_this_machine_alone(self._bound)
+        self._relays_wanted = 0
+        self._belief, self._settled = Belief(State.ABSENT), False
+        self._news = ReachabilityNews(self._bound.port)
+        self._said: CardContents | None = None
+        self._say: Callable[[str], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._announcer = Announcer(
+            fixed=self._fixed(),
+            through_relays=bool(config.network.relays),
+            serves=is_relay(config),
+            spare=SPARE_RELAYS if config.role in MEMBERS else 0,
+        )
+        self._view = view
+        view.reachable = lambda: self._belief.reachable != "no"
+        view.keep_seen_at(lambda: keeper.relays)
+        self._keeper.on_change = self._reserved
+        cards.watch(self._carded)
+        self._reserved()
+
+    def _fixed(self) -> Address | None:
+        """The address that the user names, or the only one of a node that is for this machine."""
+        network = self._config.network
+        if network.announce:
+            return given(network.announce, "network.announce")
+        return self._bound if self._alone and not network.relays else None
+
+    def tell(self, say: Callable[[str], None]) -> None:
+        """Say in a line what is known, now and whenever it changes."""
+        self._say = say
+        self._tell()
+
+    async def run(self) -> None:
+        """Find out, until cancelled."""
+        if self._alone:
+            return
+        # aiohttp is slow to load, and nobody waits for a router before the swarm is joined
+        module = await asyncio.to_thread(importlib.import_module, "p2pswarm.reach.nat.reachability")
+        maps = self._config.network.map_ports
+        reach = module.Reachability(
+            self._endpoint, self._rpc, self._bound, os.urandom, map_ports=maps
+        )
+        await self.follow(reach)
+
+    async def follow(self, reach: FindsOut) -> None:
+        """Announce what `reach` finds out while it runs, until cancelled."""
+
+        def changed(belief: Belief) -> None:
+            self._belief, self._settled = belief, reach.settled
+            found = [each.finding for each in reach.standings.values()]
+            self._announcer.found(found, self._loop.time())
+            self._drain()
+
+        reach.on_change, reach.on_link = changed, self._met
+        for link in self._endpoint.links():
+            self._met(link)
+        try:
+            await reach.run()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    # told by others
+
+    def _reserved(self) -> None:
+        self._view.look_again()
+        self._announcer.reserved(self._keeper.relays, self._loop.time())
+        self._drain()
+        self._offer_relays()
+
+    def _carded(self, peer: bytes) -> None:
+        """A peer has another card."""
+        said = self._announcer.said
+        ours = any(relay.peer and relay.peer.raw == peer for relay in said.relays)
+        if ours and contents_of(said, self._endpoint.cards.of) != self._said:
+            self._announce(said)
+        self._offer_relays()
+
+    def _met(self, link: Link) -> None:
+        if not (link.remote.circuit or link.remote.web):
+            self._announcer.met(self._loop.time())
+        self._drain()
+        self._offer_relays()
+
+    # what is done
+
+    def _drain(self) -> None:
+        """Do what the announcer asks for, and set the timer."""
+        for event in self._announcer.events():
+            if isinstance(event, Announcement):
+                self._announce(event)
+                continue
+            self._relays_wanted = event.count
+            self._keeper.want(event.count)
+            self._offer_relays()
+        if self._timer is not None:
+            self._timer.cancel()
+        at_s = self._announcer.next_deadline_s()
+        self._timer = None if at_s is None else self._loop.call_at(at_s, self._on_deadline)
+        self._tell()
+
+    def _on_deadline(self) -> None:
+        self._announcer.on_deadline(self._loop.time())
+        self._drain()
+
+    def _announce(self, announcement: Announcement) -> None:
+        best = announcement.best(self._endpoint.peer_id)
+        if best is not None:
+            self._endpoint.announced = best
+        self._said = contents = contents_of(announcement, self._endpoint.cards.of)
+        self._endpoint.announce(contents.direct, contents.mapped, contents.relays, contents.flags)
+        self._cards.ours_has_changed()
+        self.announced.fire()
+
+    def _offer_relays(self) -> None:
+        """Offer the peers that we have met as relays, unless the user has named some."""
+        if self._config.network.relays:
+            return
+        held = [relay.peer for relay in self._keeper.relays if relay.peer is not None]
+        if len(held) >= self._relays_wanted:
+            return
+        self._keeper.offer(chosen(self._candidates(), self._endpoint.peer_id, held))
+
+    def _candidates(self) -> list[RelayCandidate]:
+        """The peers that say that they are relays, and answered a dial of ours."""
+        found: list[RelayCandidate] = []
+        for link in self._endpoint.links():
+            at, card = link.session.remote, self._endpoint.cards.of(link.peer)
+            if link.session.dialled and card is not None and believable(at, self._least):
+                rtt_s = 0.0 if link.path is None or link.doubted else link.rtt_s
+                found += _candidate(Contact(link.peer, at), card, rtt_s)
+        for neighbour in self._dht.table:  # each is there where we have found it ourselves
+            peer = neighbour.contact.peer
+            card = None if peer is None else self._endpoint.cards.of(peer)
+            if card is not None and believable(neighbour.contact.address, self._least):
+                found += _candidate(neighbour.contact, card)
+        return found
+
+    def _tell(self) -> None:
+        if self._say is None:
+            return
+        relayed = next(iter(self._keeper.addresses), None)
+        if line := self._news.line(self._belief, settled=self._settled, relayed=relayed):
+            self._say(line)

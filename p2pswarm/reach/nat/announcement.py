@@ -1,0 +1,233 @@
+"""What a node tells others of how it is reached, from all that it has found out.
+
+What is found out flaps, and each announcement goes to every linked peer. So an address that is
+no longer believed stays for a while, relays stay for a while after they are needed no more, and
+announcements have an allowance.
+
+Units:   seconds on the caller's monotonic clock.
+Shapes:  at most as many addresses as two families, a lease and the user give, and those that stay.
+Errors:  none.
+Source:  docs/reachability.md section 7; RFC 2439 for damping, which this is a mild form of.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from p2pswarm.base.allowance import Allowance
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.net.cards.card import RELAYS_MAX
+from p2pswarm.net.os.address_scope import Scope, scope_of
+from p2pswarm.reach.nat.standing import Finding, State
+
+RELAYS_AFTER_S = 0.5  # a dial-back over 200 ms takes less; then 1.5 s are left of two
+RELAYS_LINGER_S = 60.0  # who has just learnt a relayed address still dials it
+SPARE_AFTER_S = 5.0  # a start has more urgent things to do
+LOST_AFTER_S = 10.0  # a round of dial-backs and the next may contradict each other
+EVERY_S, BURST = 10.0, 8  # announcements: a start takes four
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What is told."""
+
+    direct: tuple[Address, ...] = ()
+    mapped: tuple[Address, ...] = ()
+    """At a router that forwards them to us."""
+    relays: tuple[Contact, ...] = ()
+    """Through which we are reached, with their ids."""
+    relay: bool = False
+    """Whether we pass on bytes for others."""
+
+    @property
+    def client(self) -> bool:
+        """Whether nobody can dial us."""
+        return not (self.direct or self.mapped)
+
+    def best(self, us: PeerId) -> Address | None:
+        """The one address to name where there is room for one: a stranger's best chance."""
+        public = [each for each in self.direct if scope_of(each.host) is Scope.PUBLIC]
+        relayed = [each.address.through(us) for each in self.relays]
+        return next(iter((*public, *self.mapped, *relayed, *self.direct)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class SeekRelays:
+    """Have so many reservations at relays, and give the others back."""
+
+    count: int
+
+
+AnnouncerEvent = Announcement | SeekRelays
+
+
+class Announcer:
+    """What one node announces."""
+
+    def __init__(
+        self, *, fixed: Address | None, through_relays: bool, serves: bool, spare: int = 0
+    ) -> None:
+        """`fixed`: the address that the user has named, or the only one that there is.
+
+        `through_relays`: the user has named relays, so that others cannot dial us. `serves`:
+        whether we pass on bytes for others when they can. `spare`: how many relays we have even
+        if others can dial us, for when the road between two of us fails.
+        """
+        self._fixed = fixed
+        self._through_relays = through_relays
+        self._serves = serves and not through_relays
+        self._spare = spare
+        self._found: tuple[Finding, ...] = ()
+        self._relays: tuple[Contact, ...] = ()
+        self._lost: dict[Address, _Lost] = {}
+        """Addresses that are not believed any more, and are told anyway for a while."""
+        self._said: Announcement | None = None
+        self._allowance = Allowance(EVERY_S, BURST)
+        self._met_s: float | None = None
+        """Since when somebody could have reached us who did not."""
+        self._reached_s: float | None = None
+        """Since when we are reached without relays."""
+        self._seeks = 0
+        """How many reservations we have asked for."""
+        self._events: list[AnnouncerEvent] = []
+
+    # what it is told
+
+    def met(self, now_s: float) -> None:
+        """A link to a peer is up, which could dial us."""
+        if self._met_s is None:
+            self._met_s = now_s
+        self.on_deadline(now_s)
+
+    def found(self, found: Iterable[Finding], now_s: float) -> None:
+        """What is known of each address family, all of them."""
+        own, direct, mapped = self._own(), *self._believed()
+        self._found = tuple(found)
+        if own != self._own():
+            self._lost.clear()  # of another network: nobody is there any more
+        else:
+            until_s = now_s + LOST_AFTER_S
+            self._lost |= {at: _Lost(until_s, at in mapped) for at in (*direct, *mapped)}
+        for at in (at for believed in self._believed() for at in believed):
+            self._lost.pop(at, None)
+        reached = self._fixed is not None or any(map(_trusted, self._found))
+        if not reached and self._reached_s is not None:
+            self._met_s = now_s
+        self._reached_s = (self._reached_s or now_s) if reached else None
+        self.on_deadline(now_s)
+
+    def reserved(self, relays: Iterable[Contact], now_s: float) -> None:
+        """These relays hold a reservation of ours."""
+        self._relays = tuple(relays)
+        self.on_deadline(now_s)
+
+    def on_deadline(self, now_s: float) -> None:
+        """Decide whatever has become due."""
+        seeks = self._relays_wanted(now_s)
+        if seeks != self._seeks:
+            self._seeks = seeks
+            self._events.append(SeekRelays(seeks))
+        self._lost = {at: lost for at, lost in self._lost.items() if lost.until_s > now_s}
+        wanted = self._wanted()
+        if self._knows() and wanted != self._said and self._allowance.take(now_s):
+            self._said = wanted
+            self._events.append(wanted)
+
+    # what it asks for
+
+    @property
+    def said(self) -> Announcement:
+        """What is announced now."""
+        return self._said or Announcement()
+
+    def events(self) -> list[AnnouncerEvent]:
+        """What to do; drained by reading."""
+        events, self._events = self._events, []
+        return events
+
+    def next_deadline_s(self) -> float | None:
+        """When something becomes due by itself."""
+        due = [lost.until_s for lost in self._lost.values()]
+        if self._reached_s is not None and not self._through_relays:
+            due += [self._reached_s + RELAYS_LINGER_S] if self._seeks > self._spare else []
+            if self._seeks < self._spare and self._met_s is not None:
+                due.append(self._reached_s + SPARE_AFTER_S)
+        elif self._met_s is not None and self._seeks < RELAYS_MAX:
+            due.append(self._met_s + RELAYS_AFTER_S)
+        if self._knows() and self._wanted() != self._said:
+            due.append(self._allowance.next_s())
+        return min(due, default=None)
+
+    # what it decides
+
+    def _relays_wanted(self, now_s: float) -> int:
+        if self._through_relays:
+            return RELAYS_MAX
+        if self._reached_s is None:
+            due = self._met_s is not None and now_s >= self._met_s + RELAYS_AFTER_S
+            return RELAYS_MAX if due else self._seeks
+        lingering = self._seeks if now_s < self._reached_s + RELAYS_LINGER_S else 0
+        settled = self._met_s is not None and now_s >= self._reached_s + SPARE_AFTER_S
+        return max(lingering, self._spare if settled else 0)
+
+    def _knows(self) -> bool:
+        """Whether there is anything to tell: not before the first look at our own addresses."""
+        return self._fixed is not None or self._through_relays or bool(self._found)
+
+    def _own(self) -> list[Address | None]:
+        return [each.own for each in self._found]
+
+    def _wanted(self) -> Announcement:
+        direct, mapped = self._believed()
+        direct += [at for at, lost in self._lost.items() if not lost.mapped]
+        mapped += [at for at, lost in self._lost.items() if lost.mapped]
+        relay = self._serves and (self._fixed is not None or any(map(_dialled, self._found)))
+        return Announcement(tuple(direct), tuple(mapped), self._relays, relay)
+
+    def _believed(self) -> tuple[list[Address], list[Address]]:
+        """The direct addresses, and the mapped ones."""
+        if self._fixed is not None:
+            return [self._fixed], []
+        direct: dict[Address, None] = {}
+        mapped: dict[Address, None] = {}
+        for found in self._found:
+            state, at = found.belief.state, found.belief.address
+            if at is not None and _trusted(found):
+                (mapped if state is State.MAPPED else direct)[at] = None
+            if found.own is not None and not self._through_relays and _own_is_told(found):
+                direct[found.own] = None
+        return list(direct), [at for at in mapped if at not in direct]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """An address that was believed until a moment ago."""
+
+    until_s: float
+    mapped: bool
+
+
+def _trusted(found: Finding) -> bool:
+    """Whether others reach us, at an address that not only one of them has named."""
+    belief, ours = found.belief, [each.host for each in (found.own, found.lease) if each]
+    at = belief.address
+    return belief.reachable != "no" and at is not None and (belief.sure or at.host in ours)
+
+
+def _own_is_told(found: Finding) -> bool:
+    """Whether our own address is worth a dial.
+
+    A private one is, whatever strangers say of it: our neighbours reach us there, and strangers
+    do not believe it. A public one is, unless it is sure that nobody gets through.
+    """
+    assert found.own is not None
+    if "%" in found.own.host or scope_of(found.own.host) is Scope.NOWHERE:
+        return False  # others have no such zone
+    private = scope_of(found.own.host) is Scope.PRIVATE
+    return private or found.belief.state is not State.NATTED or not found.belief.sure
+
+
+def _dialled(found: Finding) -> bool:
+    """Whether strangers reach us: they do, or nobody has tried an address that they can dial."""
+    if found.belief.state is State.PROBING:
+        return found.own is not None and scope_of(found.own.host) is Scope.PUBLIC
+    return _trusted(found)

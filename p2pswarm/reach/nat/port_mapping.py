@@ -1,0 +1,216 @@
+"""PortMapping: keeps a port of the router forwarded to us, for as long as we live.
+
+It searches for a lease, renews it at half of its life and then at ever shorter intervals, begins
+again when it is lost, and returns it at the end.
+
+Units:   seconds on the caller's monotonic clock.
+Errors:  none.
+Source:  RFC 6887 section 11.2.1 for renewal; docs/reachability.md section 5.
+"""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from p2pswarm.base.errors import BadMessage, Refused
+from p2pswarm.base.ids import Address
+from p2pswarm.reach.nat import pcp, upnp
+from p2pswarm.reach.nat.lease import Lease, Output, Place
+from p2pswarm.reach.nat.lease_search import LeaseSearch
+from p2pswarm.reach.nat.router_epoch import RouterEpoch
+
+SEARCH_AGAIN_S = 600.0  # a router in which a person has just switched port forwarding on
+RENEW_PAUSE_S = 4.0  # RFC 6887 section 11.2.1: no renewal sooner after another
+QUESTION_S = 60.0  # between two looks at the router's clock: it may be started without a word
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseChanged:
+    """The router forwards another port than before, or none any more."""
+
+    lease: Lease | None
+
+
+class PortMapping:
+    """The mapping of one listening port."""
+
+    def __init__(self, port: int, entropy: Callable[[int], bytes]) -> None:
+        """`entropy`: returns that many random bytes, as `os.urandom` does."""
+        self._port = port
+        self._entropy = entropy
+        self._place: Place | None = None
+        self._search: LeaseSearch | None = None
+        self._lease: Lease | None = None
+        self._lease_until_s = 0.0
+        self._due_s: float | None = None
+        """When to renew, or to search again."""
+        self._numbers = itertools.count(1)
+        self._number = 0
+        """Of the last call that renews a lease."""
+        self._asked_s = float("-inf")
+        """When the router was last asked for a lease."""
+        self._question_s: float | None = None
+        """When to look at the router's clock; None without a lease, or where it has none."""
+        self._epoch = RouterEpoch()
+        self._events: list[LeaseChanged] = []
+        self._outputs: list[Output] = []
+        self.refusals: dict[str, str] = {}
+        """Why each protocol gave nothing in the last search."""
+
+    @property
+    def lease(self) -> Lease | None:
+        """What the router forwards now."""
+        return self._lease
+
+    @property
+    def searching(self) -> bool:
+        """Whether a search is under way."""
+        return self._search is not None
+
+    # what it is told
+
+    def gateway(self, gateway: str | None, own_host: str | None, now_s: float) -> None:
+        """Our router and our address towards it; others than before change all."""
+        known = self._place and (self._place.gateway, self._place.own_host)
+        if gateway is None or own_host is None:
+            self._place = self._search = None
+            self._due_s = None
+            self._keep(None, now_s)
+        elif known != (gateway, own_host):
+            if self._lease is not None:  # the old router may still hear it
+                self._outputs.append(self._lease.release(next(self._numbers)))
+            nonce = self._entropy(pcp.NONCE_BYTES)
+            self._place = Place(gateway, own_host, self._port, nonce)
+            self._epoch = RouterEpoch()
+            self._keep(None, now_s)
+            self._begin(now_s)
+
+    def datagram(self, data: bytes, sender: Address, now_s: float) -> None:
+        """A packet came by UDP."""
+        by_router = self._place is not None and sender == Address(self._place.gateway, pcp.PORT)
+        begun, before = by_router and self._epoch.lost(data, now_s), self._lease
+        if self._search is not None:
+            self._search.datagram(data, sender, now_s)
+            self._look(now_s)
+        elif before is not None and before.answered_by(sender):
+            self._renewed(before, data, now_s)
+        if begun and self._search is None and self._lease is before:
+            self._hurry(now_s)  # what it promised is gone, and what it refused may be granted now
+
+    def called(self, number: int, status: int, data: bytes | None, now_s: float) -> None:
+        """A call to the router has ended; `data` is None if nothing came."""
+        if self._search is not None:
+            self._search.called(number, status, data, now_s)
+            self._look(now_s)
+        elif self._lease is not None and number == self._number and data is not None:
+            try:
+                upnp.read_reply(status, data)
+            except BadMessage:
+                return
+            except upnp.SoapRefusal:
+                self._lost(now_s)
+            else:
+                self._keep(self._lease, now_s)
+
+    def doubted(self, now_s: float) -> None:
+        """Peers no longer arrive at the leased port: renew it, as if its time had come."""
+        if self._lease is not None:
+            self._hurry(now_s)
+
+    def on_deadline(self, now_s: float) -> None:
+        """Renew, give up, or search again, as the time says."""
+        if self._lease is not None and self._question_s is not None and now_s >= self._question_s:
+            self._question_s = now_s + QUESTION_S
+            self._outputs += filter(None, [self._lease.question()])
+        if self._search is not None:
+            self._search.on_deadline(now_s)
+            self._look(now_s)
+        elif self._due_s is not None and now_s >= self._due_s:
+            if self._lease is None:
+                self._begin(now_s)
+            elif now_s >= self._lease_until_s:
+                self._lost(now_s)
+            else:
+                self._renew(self._lease, now_s)
+
+    def release(self) -> None:
+        """Return what is leased, and do nothing more."""
+        if self._lease is not None:
+            self._outputs.append(self._lease.release(next(self._numbers)))
+        self._place = self._search = self._lease = self._due_s = self._question_s = None
+
+    # what it asks for
+
+    def events(self) -> list[LeaseChanged]:
+        """What happened since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def outputs(self) -> list[Output]:
+        """What to send and to call."""
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def next_deadline_s(self) -> float | None:
+        """When `on_deadline` is due."""
+        if self._search is not None:
+            return self._search.next_deadline_s()
+        due_s = [each for each in (self._due_s, self._question_s) if each is not None]
+        return min(due_s, default=None)
+
+    # within
+
+    def _hurry(self, now_s: float) -> None:
+        """Ask the router now, or as soon after the last time as that may be."""
+        soon_s = max(now_s, self._asked_s + RENEW_PAUSE_S)
+        self._due_s = soon_s if self._due_s is None else min(self._due_s, soon_s)
+
+    def _begin(self, now_s: float) -> None:
+        assert self._place is not None
+        self._asked_s = now_s
+        self._search = LeaseSearch(self._place, self._entropy, self._numbers, now_s)
+        self._look(now_s)
+
+    def _look(self, now_s: float) -> None:
+        """Take over what the search has, and its lease when it is over."""
+        search = self._search
+        assert search is not None
+        self._outputs += search.outputs()
+        if search.over:
+            self._search = None
+            self.refusals = search.refusals
+            self._due_s = now_s + SEARCH_AGAIN_S
+            self._keep(search.lease, now_s)
+
+    def _keep(self, lease: Lease | None, now_s: float) -> None:
+        """Go on with a lease that was granted just now, or without one."""
+        before = self._lease and self._lease.external
+        self._lease = lease
+        self._question_s = now_s + QUESTION_S if lease is not None and lease.question() else None
+        if lease is not None:
+            self._lease_until_s = now_s + lease.lifetime_s
+            self._due_s = now_s + lease.lifetime_s / 2
+        if before != (lease and lease.external):
+            self._events.append(LeaseChanged(lease))
+
+    def _renew(self, lease: Lease, now_s: float) -> None:
+        self._number = next(self._numbers)
+        self._asked_s = now_s
+        self._outputs.append(lease.renewal(self._number))
+        left_s = self._lease_until_s - now_s
+        self._due_s = min(now_s + max(left_s / 2, RENEW_PAUSE_S), self._lease_until_s)
+
+    def _renewed(self, lease: Lease, data: bytes, now_s: float) -> None:
+        if lease.moved(data):
+            self._lost(now_s)
+            return
+        try:
+            self._keep(lease.renewed(data), now_s)
+        except BadMessage:
+            return
+        except Refused:
+            self._lost(now_s)
+
+    def _lost(self, now_s: float) -> None:
+        self._keep(None, now_s)
+        self._begin(now_s)

@@ -1,0 +1,279 @@
+"""Reachability: finds out whether others can dial this node, and keeps knowing it.
+
+It pumps one `Standing` for each address family that we listen on, and the `PortMapper`. While it
+runs, peers are asked, the router forwards a port, and changes of the machine's addresses are
+noticed.
+
+Units:   seconds.
+Errors:  none: a peer that does not answer has no vote.
+"""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+from ipaddress import ip_address
+
+from p2pswarm.base.errors import SwarmError
+from p2pswarm.base.ids import Address
+from p2pswarm.net.endpoint.endpoint import Endpoint, Link
+from p2pswarm.net.endpoint.knock import NONCE_BYTES, token_of
+from p2pswarm.net.os.gateways import IPV6, families, family_of, gateway, own_host
+from p2pswarm.net.os.interface_changes import watched
+from p2pswarm.net.rpc.base import Rpc
+from p2pswarm.reach.nat.dial_back import Observer, choose
+from p2pswarm.reach.nat.lease import Lease
+from p2pswarm.reach.nat.messages import DialBack, DialledBack, DialOutcome
+from p2pswarm.reach.nat.port_mapper import PortMapper
+from p2pswarm.reach.nat.standing import AskPeers, Belief, Finding, Standing, State
+
+CALL_S = 5.0  # the peer's dial takes 3 s at most
+OUTSIDE_S = 3.0  # to call a peer that has just answered
+KNOCK_S = 0.5  # a knock that the peer's answer has overtaken
+
+log = logging.getLogger(__name__)
+
+
+class Reachability:
+    """What one node knows of its reachability; `run` keeps it true."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        rpc: Rpc,
+        bound: Address,
+        entropy: Callable[[int], bytes],
+        *,
+        map_ports: bool,
+    ) -> None:
+        """`bound`: where we listen; `map_ports`: whether to ask the router for a port."""
+        self.on_change: Callable[[Belief], None] = _ignore
+        """Called with what is believed of all, when anything that is found out changes."""
+        self.on_link: Callable[[Link], None] = _ignore_link
+        """Called with each link that comes up: they are needed here, too."""
+        self._told: tuple[list[Finding], bool] | None = None
+        self.clocks_ms: dict[str, tuple[float, float]] = {}
+        """The wall clock of each observer's host when it answered, and the loop's time then."""
+        self._endpoint = endpoint
+        self._rpc = rpc
+        self._bound = bound
+        self._entropy = entropy
+        self.standings = {family: Standing(bound.port) for family in families(bound)}
+        """By address family, `IPV4` and `IPV6`."""
+        self.mappers = {
+            family: PortMapper(bound.port, entropy, functools.partial(self._leased, family))
+            for family in (self.standings if map_ports else ())
+        }
+        """By address family, those whose routers are asked to let others in."""
+        self._knocks: dict[bytes, asyncio.Future[None]] = {}
+        self._kernel_tells = True
+        """Whether the kernel tells of changes of our addresses; else we look when we ask peers."""
+        self._news = asyncio.Event()
+        self._known = asyncio.Event()
+        """Set while the router and all peers have been asked that can be asked now."""
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        self._endpoint.expect_knocks(self._knocked)
+        self._endpoint.on_up = self._link_up
+        with watched(self._look_at_interfaces) as tells:
+            self._kernel_tells = tells
+            self._look_at_interfaces()
+            async with asyncio.TaskGroup() as tasks:
+                for mapper in self.mappers.values():
+                    tasks.create_task(mapper.run())
+                while True:
+                    self._news.clear()
+                    for family, standing in self.standings.items():
+                        self._drain(family, standing, tasks)
+                    if self.settled and not any(map(self._busy, self.standings.values())):
+                        self._known.set()
+                    else:
+                        self._known.clear()
+                    told = [each.finding for each in self.standings.values()], self.settled
+                    if told != self._told:
+                        self._told = told
+                        self.on_change(self.best())
+                    await self._pause()
+
+    def best(self) -> Belief:
+        """The belief that says most: that of a family in which others reach us, sure ones first."""
+        beliefs = [standing.belief for standing in self.standings.values()]
+        return max(beliefs, key=lambda each: (each.reachable != "no", each.sure, _RANK[each.state]))
+
+    @property
+    def settled(self) -> bool:
+        """Whether a router has been asked for a port, if that is wanted."""
+        return all(mapper.settled for mapper in self.mappers.values())
+
+    async def known(self) -> None:
+        """Return when all that can be found out now has been: by the router, and by peers."""
+        await self._known.wait()
+
+    def _busy(self, standing: Standing) -> bool:
+        return standing.busy(_now_s())
+
+    # told by others
+
+    def _look_at_interfaces(self) -> None:
+        now_s = _now_s()
+        for family, standing in self.standings.items():
+            standing.interface(self._own_host(family), now_s)
+        for family, mapper in self.mappers.items():
+            own = self._own_host(family)
+            if own is None or not _may_be_shut_out(own):
+                own = None
+            mapper.gateway(gateway(own) if own else None, own)
+        self._news.set()
+
+    def _own_host(self, family: int) -> str | None:
+        """Our address in a family: the one we listen at, or that towards the Internet or a peer."""
+        if not ip_address(self._bound.host.partition("%")[0]).is_unspecified:
+            return self._bound.host
+        remotes = [link.remote for link in self._endpoint.links()]
+        peers = [remote.host for remote in remotes if _dialled_as_is(remote)]
+        towards = [host for host in peers if family_of(host) == family]
+        return own_host(family) or (own_host(family, towards[0]) if towards else None)
+
+    def _leased(self, family: int, lease: Lease | None) -> None:
+        external = None if lease is None else lease.external
+        self.standings[family].leased(external, _now_s())
+        self._news.set()
+
+    def _link_up(self, link: Link) -> None:
+        self.on_link(link)
+        family = family_of(link.remote.host)
+        if family in self.standings and _dialled_as_is(link.remote):
+            standing, now_s = self.standings[family], _now_s()
+            if (
+                standing.belief.state is State.ABSENT
+            ):  # without a route to the Internet, as in a lab
+                standing.interface(self._own_host(family), now_s)
+            standing.met(link.remote.host, now_s)
+            self._news.set()
+
+    def _knocked(self, token: bytes) -> None:
+        waiter = self._knocks.get(token)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    # pumping
+
+    async def _pause(self) -> None:
+        deadlines = [each.next_deadline_s() for each in self.standings.values()]
+        due_s = min((each for each in deadlines if each is not None), default=None)
+        try:
+            async with asyncio.timeout_at(due_s):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    def _drain(self, family: int, standing: Standing, tasks: asyncio.TaskGroup) -> None:
+        standing.on_deadline(_now_s())
+        for event in standing.events():
+            if isinstance(event, AskPeers):
+                tasks.create_task(self._ask_peers(family, standing, event.ports))
+                continue
+            log.info("reachability: %s", event.belief)
+            if event.belief.state is State.NATTED and family in self.mappers:
+                self.mappers[family].doubted()
+
+    # asking
+
+    async def _ask_peers(self, family: int, standing: Standing, ports: tuple[int, ...]) -> None:
+        if not self._kernel_tells:
+            self._look_at_interfaces()
+        chosen = choose(self._observers(family), standing.asked_s)
+        answered: list[bool] = []
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for observer in chosen:
+                    tasks.create_task(self._ask(standing, observer, ports, answered))
+            if standing.asks_outside_port:
+                async with asyncio.TaskGroup() as tasks:
+                    for observer in [each for each in chosen if each.dialled]:
+                        tasks.create_task(self._see_outside(standing, observer))
+        finally:
+            standing.round_over(len(chosen), len(answered), _now_s())
+            self._news.set()
+
+    def _observers(self, family: int) -> list[Observer]:
+        found = []
+        for link in self._endpoint.links():
+            if _dialled_as_is(link.remote) and family_of(link.remote.host) == family:
+                dialled = link.session.dialled
+                found.append(Observer(link.session.contact, link.remote.host, dialled))
+        return found
+
+    async def _ask(
+        self, standing: Standing, observer: Observer, ports: tuple[int, ...], answered: list[bool]
+    ) -> None:
+        """Have one peer dial our ports, one after another: it does one dial for us at a time."""
+        for port in ports:
+            nonce = self._entropy(NONCE_BYTES)
+            knock: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._knocks[token_of(nonce)] = knock
+            try:
+                answer = await self._rpc.call(observer.contact, DialBack(port, nonce), CALL_S)
+                if isinstance(answer, DialledBack):
+                    await self._note(standing, observer, port, answer, knock)
+                    answered.append(True)
+            except SwarmError as error:
+                log.info("%s does not dial us back: %s", observer.host, error)
+            finally:
+                del self._knocks[token_of(nonce)]
+
+    async def _see_outside(self, standing: Standing, observer: Observer) -> None:
+        """Call a peer from our listening port, and learn which port it sees."""
+        try:
+            async with asyncio.timeout(OUTSIDE_S):
+                seen = await self._endpoint.outside(observer.contact.address)
+        except (SwarmError, TimeoutError) as error:
+            log.info("%s does not see our listening port: %s", observer.host, error)
+        else:
+            standing.seen_outside(observer.host, seen, _now_s())
+
+    async def _note(
+        self,
+        standing: Standing,
+        observer: Observer,
+        port: int,
+        answer: DialledBack,
+        knock: "asyncio.Future[None]",
+    ) -> None:
+        self.clocks_ms[observer.host] = answer.clock_ms, _now_s()
+        try:
+            at = Address(answer.host, port)
+        except ValueError:
+            return
+        standing.observed(observer.host, at.host, _now_s())
+        if answer.outcome == DialOutcome.CONNECTED and not knock.done():
+            await asyncio.wait([knock], timeout=KNOCK_S)
+        if knock.done() or answer.outcome != DialOutcome.NOT_TRIED:
+            standing.dialled_back(observer.host, at, _now_s(), arrived=knock.done())
+
+
+def _may_be_shut_out(own: str) -> bool:
+    """Whether a router may be asked: to translate an IPv4 address, or to open an IPv6 firewall."""
+    is_global = ip_address(own.partition("%")[0]).is_global
+    return is_global if family_of(own) == IPV6 else not is_global
+
+
+def _dialled_as_is(remote: Address) -> bool:
+    """Whether a host is the peer's own, and not that of a relay or of a proxy for the web."""
+    return not (remote.circuit or remote.web)
+
+
+_RANK = {state: rank for rank, state in enumerate(State)}
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _ignore(_belief: Belief) -> None:
+    """Until somebody sets `on_change`, nobody is told."""
+
+
+def _ignore_link(_link: Link) -> None:
+    """Until somebody sets `on_link`, nobody else is told."""

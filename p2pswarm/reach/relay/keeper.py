@@ -1,0 +1,175 @@
+"""RelayKeeper: keeps a node's reservations, and takes the circuits that come through them.
+
+`reservations.py` decides at which relays; here are the streams and the timer.
+
+Units:   seconds.
+Errors:  none: a relay that fails is replaced by another, and logged.
+Source:  docs/relays.md.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Self
+
+from p2pswarm.base.closing import Closing
+from p2pswarm.base.errors import BadMessage, Busy, SwarmError
+from p2pswarm.base.ids import Address, Contact
+from p2pswarm.base.signal import Signal
+from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
+from p2pswarm.net.rpc.base import Rpc, Stream
+from p2pswarm.reach.relay.circuit_net import CircuitNet
+from p2pswarm.reach.relay.messages import Incoming, Reserve, Reserved
+from p2pswarm.reach.relay.reservations import LeaveRelay, RenewAt, Reservations, ReserveAt
+
+TAKING_MAX = 64  # dials back to relays under way, a socket each
+TAKE_S = 5.0  # after so long the relay has given up, too
+
+_log = logging.getLogger(__name__)
+
+
+class RelayKeeper(Closing):
+    """The reservations of a node. Use it as a context manager, inside of its rpc's block."""
+
+    def __init__(self, endpoint: Endpoint, rpc: Rpc, net: CircuitNet) -> None:
+        self._endpoint = endpoint
+        self._rpc = rpc
+        self._net = net
+        self._loop = asyncio.get_running_loop()
+        self._reservations = Reservations()
+        self._changed = Signal()
+        self._holding: dict[Contact, asyncio.Task[None]] = {}
+        self._streams: dict[Contact, Stream] = {}
+        self._taking = 0
+        self._told: tuple[Address, ...] = ()
+        self._tasks = OwnedTasks()
+        self.trouble = "nobody answers"
+        """Why the last relay that failed did so."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when `addresses` has changed."""
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Where we are reachable through relays, best first."""
+        us = self._endpoint.peer_id
+        return tuple(relay.address.through(us) for relay in self._reservations.held)
+
+    @property
+    def relays(self) -> tuple[Contact, ...]:
+        """The relays that hold a reservation of ours, with their ids."""
+        return tuple(
+            Contact(self._streams[relay].peer, relay.address)
+            for relay in self._reservations.held
+            if relay in self._streams
+        )
+
+    def offer(self, relays: Iterable[Contact]) -> None:
+        """Name relays to choose from."""
+        self._reservations.offer(relays)
+        self._changed.fire()
+
+    def want(self, count: int) -> None:
+        """Keep so many reservations from now on; 0 gives all back."""
+        self._reservations.want(count, self._loop.time())
+        self._changed.fire()
+
+    def withdraw(self, relay: Contact) -> None:
+        """Use a relay no more."""
+        self._reservations.withdraw(relay)
+        self._changed.fire()
+
+    async def __aenter__(self) -> Self:
+        self._tasks.spawn(self._keep())
+        return self
+
+    async def close(self) -> None:
+        """End its tasks."""
+        await self._tasks.close()
+
+    async def _keep(self) -> None:
+        while True:
+            self._act()
+            await self._pause()
+
+    async def reachable(self) -> None:
+        """Return when some relay holds a reservation of ours."""
+        while not self._reservations.held:
+            await self._changed.wait()
+
+    def _act(self) -> None:
+        for action in self._reservations.actions(self._loop.time()):
+            if isinstance(action, ReserveAt):
+                self._holding[action.relay] = self._tasks.spawn(self._hold(action.relay))
+            elif isinstance(action, RenewAt):
+                self._tasks.spawn(self._renew(action.relay))
+            elif isinstance(action, LeaveRelay) and action.relay in self._holding:
+                self._holding.pop(action.relay).cancel()
+        if self.addresses != self._told:
+            self._told = self.addresses
+            self.on_change()
+
+    async def _pause(self) -> None:
+        at_s = self._reservations.next_deadline_s()
+        try:
+            async with asyncio.timeout_at(at_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _hold(self, relay: Contact) -> None:
+        """Hold one reservation until its stream ends."""
+        retry_after_s = 0.0
+        try:
+            async with self._rpc.open_stream(relay, Reserve(), None) as stream:
+                self._note_stream(relay, stream)
+                while (message := await stream.receive()) is not None:
+                    self._hear(relay, message)
+        except SwarmError as error:
+            retry_after_s = error.retry_after_s if isinstance(error, Busy) else 0.0
+            self.trouble = str(error)
+            _log.info("relay %s: %s", relay.address, error)
+        finally:
+            self._streams.pop(relay, None)
+            if self._holding.get(relay) is asyncio.current_task():
+                del self._holding[relay]
+                self._reservations.ended(relay, self._loop.time(), retry_after_s)
+            self._changed.fire()
+
+    def _note_stream(self, relay: Contact, stream: Stream) -> None:
+        """Note who the relay is; what we had there at another of its addresses is replaced."""
+        for other, known in list(self._streams.items()):
+            if known.peer == stream.peer:
+                self._reservations.withdraw(other)
+        self._streams[relay] = stream
+
+    def _hear(self, relay: Contact, message: object) -> None:
+        if isinstance(message, Reserved):
+            self._reservations.reserved(relay, message.lasts_ms / 1000, self._loop.time())
+            self._changed.fire()
+        elif not isinstance(message, Incoming):
+            raise BadMessage(f"{type(message).__name__} on a reservation's stream")
+        elif self._taking < TAKING_MAX:
+            self._taking += 1
+            self._tasks.spawn(self._take(relay.address, message.ticket), self._taken)
+
+    async def _renew(self, relay: Contact) -> None:
+        stream = self._streams.get(relay)
+        if stream is None:
+            return
+        try:
+            await stream.send(Reserve())
+        except SwarmError as error:  # the task that reads the stream is told the same
+            _log.debug("relay %s: %s", relay.address, error)
+
+    async def _take(self, relay: Address, ticket: bytes) -> None:
+        try:
+            async with asyncio.timeout(TAKE_S):
+                connection = await self._net.take(relay, ticket, self._endpoint.peer_id)
+        except (SwarmError, TimeoutError) as error:
+            _log.debug("a circuit at %s: %s", relay, error)
+        else:
+            self._endpoint.accept(connection)
+
+    def _taken(self) -> None:
+        self._taking -= 1

@@ -1,0 +1,259 @@
+"""Relay: holds reservations of peers, and joins those that ask for them.
+
+`relay_table.py` decides who gets what; here are the streams, connections and timers. A relay dials
+nobody: both ends come to it.
+
+Units:   seconds, bytes.
+Errors:  Busy for a peer that gets no reservation; a circuit that fails is answered with its status.
+Source:  docs/relays.md.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from p2pswarm.base.closing import Closing
+from p2pswarm.base.errors import BadMessage, Busy, NotServing, SwarmError
+from p2pswarm.base.ids import PeerId
+from p2pswarm.base.signal import Signal
+from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
+from p2pswarm.net.os.base import Connection
+from p2pswarm.net.os.circuit import CircuitRequest, CircuitStatus, answer
+from p2pswarm.net.os.splice import Splice, Splicer
+from p2pswarm.net.rpc.base import Rpc, Stream
+from p2pswarm.reach.relay.messages import Incoming, Reserve, Reserved
+from p2pswarm.reach.relay.pacing import Pacing, PairPace
+from p2pswarm.reach.relay.relay_table import (
+    BUSY_S,
+    Circuit,
+    RelayLimits,
+    RelayReservation,
+    RelayTable,
+    ReservationEnded,
+)
+
+MIB = 1024 * 1024
+PAIR_BYTES_PER_S = 20e6  # a fast home line; the longest file of one pair leaves room for two others
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayRates:
+    """How fast a relay passes bytes on."""
+
+    total_bytes_per_s: float = 64 * MIB
+    pair_bytes_per_s: float = PAIR_BYTES_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldStream:
+    """The stream of a reservation, and the timeout that ends it."""
+
+    stream: Stream
+    scope: asyncio.Timeout
+
+
+class Relay(Closing):
+    """The relay of a node. Use it as a context manager, inside of its endpoint's and rpc's."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        rpc: Rpc,
+        entropy: Callable[[int], bytes],
+        limits: RelayLimits | None = None,
+        rates: RelayRates | None = None,
+    ) -> None:
+        """`entropy`: returns that many random bytes. `rates`: None for no limit."""
+        self._endpoint = endpoint
+        self._limits = limits or RelayLimits()
+        self._rates = rates
+        self._loop = asyncio.get_running_loop()
+        self._table = RelayTable(self._limits, entropy)
+        self._pacing: Pacing | None = None
+        if rates is not None:
+            self._pacing = Pacing(rates.total_bytes_per_s, rates.pair_bytes_per_s)
+        self._splicer = Splicer()
+        self._tasks = OwnedTasks()
+        self._timer: asyncio.TimerHandle | None = None
+        self._streams: dict[int, _HeldStream] = {}
+        self._asking: dict[int, asyncio.Future[Connection | None]] = {}
+        self._splices: dict[Splice, None] = {}
+        self.changed = Signal()
+        """Fired when reservations or circuits have begun or ended."""
+        rpc.serve_stream(Reserve, self._hold)
+        endpoint.relay_with(self._admit)
+
+    @property
+    def circuits(self) -> int:
+        """How many circuits wait or are joined."""
+        return self._table.circuits
+
+    @property
+    def reservations(self) -> int:
+        """How many peers are reachable through us."""
+        return self._table.reservations
+
+    async def close(self) -> None:
+        """End every circuit; the reservations end with their streams."""
+        self._endpoint.relay_with(None)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._pacing is not None:
+            self._pacing.close()
+        await self._tasks.close()
+        for splice in list(self._splices):
+            splice.close()
+
+    # reservations
+
+    async def _hold(self, stream: Stream, _opening: Reserve) -> None:
+        """Hold a reservation for as long as its stream is open and it is renewed."""
+        try:
+            held = self._table.reserve(stream.peer, self._host_of(stream.peer), self._loop.time())
+        finally:
+            self._tell()
+        scope = asyncio.timeout(None)
+        try:
+            async with scope:
+                self._streams[held.number] = _HeldStream(stream, scope)
+                await self._renew(stream, held)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise Busy("the reservation has ended", BUSY_S) from None
+        finally:
+            del self._streams[held.number]
+            self._table.release(held.number)
+            self._tell()
+
+    async def _renew(self, stream: Stream, held: RelayReservation) -> None:
+        """Confirm the reservation, now and whenever the peer asks for it."""
+        while self._table.renew(held.number, self._loop.time()):
+            self._tell()
+            await stream.send(self._reserved())
+            request = await stream.receive()
+            if request is None:
+                return
+            if not isinstance(request, Reserve):
+                raise BadMessage(f"{type(request).__name__} on a reservation's stream")
+
+    def _reserved(self) -> Reserved:
+        rate = 0 if self._rates is None else int(self._rates.pair_bytes_per_s)
+        lasts_ms = int(self._limits.lasts_s * 1000)
+        return Reserved(lasts_ms, self._limits.peer_circuits_max, rate)
+
+    def _host_of(self, peer: PeerId) -> str:
+        """The host from which a peer's link comes; NotServing if that is another relay."""
+        for link in self._endpoint.links():
+            if link.peer == peer and not link.remote.circuit:
+                return link.remote.host
+        raise NotServing("reserve over a link of your own, not over another relay's circuit")
+
+    # circuits
+
+    def _admit(self, connection: Connection, request: CircuitRequest) -> None:
+        """Take over a connection that asks for a peer, or has a ticket."""
+        serve = self._ask if request.peer else self._take
+        self._tasks.spawn(serve(connection, request))
+
+    async def _ask(self, connection: Connection, request: CircuitRequest) -> None:
+        """Join who asks with the peer that it asks for, if that comes in time."""
+        asked = self._table.ask(PeerId(request.peer), connection.remote.host, self._loop.time())
+        self._tell()
+        other, splice = None, None
+        try:
+            if isinstance(asked, CircuitStatus):
+                await connection.send(answer(asked))
+                return
+            other = await self._taken(asked)
+            if other is None:
+                await connection.send(answer(CircuitStatus.NOT_TAKEN))
+                return
+            await other.send(answer(CircuitStatus.JOINED))
+            await connection.send(answer(CircuitStatus.JOINED))
+            splice = self._join(asked, connection, other)
+        except SwarmError as error:
+            _log.debug("no circuit for %s: %s", connection.remote, error)
+        finally:
+            if splice is None:
+                connection.close()
+                if other is not None:
+                    other.close()
+                if isinstance(asked, Circuit):
+                    self._table.close(asked)
+                    self._tell()
+
+    async def _taken(self, asked: Circuit) -> Connection | None:
+        """The connection with which the peer takes a circuit; None if it does not come."""
+        taken: asyncio.Future[Connection | None] = self._loop.create_future()
+        self._asking[asked.number] = taken
+        given = False
+        try:
+            async with asyncio.timeout_at(asked.waits_until_s):
+                await self._streams[asked.reservation.number].stream.send(Incoming(asked.ticket))
+            connection = await taken
+            given = True
+        except (SwarmError, TimeoutError):  # the peer is gone, or does not read its stream
+            return None
+        else:
+            return connection
+        finally:
+            del self._asking[asked.number]
+            if not given and taken.done() and not taken.cancelled() and (late := taken.result()):
+                late.close()
+
+    async def _take(self, connection: Connection, request: CircuitRequest) -> None:
+        """Give a connection with a ticket to who waits for it."""
+        got = self._table.take(request.ticket, self._loop.time())
+        self._tell()
+        taken = self._asking.get(got.number) if isinstance(got, Circuit) else None
+        if taken is not None and not taken.done():
+            taken.set_result(connection)
+            return
+        try:
+            status = CircuitStatus.NO_TICKET if isinstance(got, Circuit) else got
+            await connection.send(answer(status))
+        except SwarmError as error:
+            _log.debug("%s hung up: %s", connection.remote, error)
+        finally:
+            connection.close()
+
+    def _join(self, circuit: Circuit, one: Connection, other: Connection) -> Splice:
+        pace = self._pacing.of(circuit.pair, circuit.networks) if self._pacing is not None else None
+
+        def ended() -> None:
+            self._splices.pop(splice)
+            self._over(circuit, pace)
+
+        splice = self._splicer.join(one, other, pace, ended)
+        self._splices[splice] = None
+        return splice
+
+    def _over(self, circuit: Circuit, pace: PairPace | None) -> None:
+        if pace is not None:
+            pace.close()
+        self._table.close(circuit)
+        self._tell()
+
+    # the table's events and timer
+
+    def _tell(self) -> None:
+        """Pass on what has ended, and set the timer."""
+        self.changed.fire()
+        for event in self._table.events():
+            if isinstance(event, ReservationEnded):
+                if event.number in self._streams:
+                    self._streams[event.number].scope.reschedule(self._loop.time())
+            elif event.number in self._asking and not self._asking[event.number].done():
+                self._asking[event.number].set_result(None)
+        if self._timer is not None:
+            self._timer.cancel()
+        at_s = self._table.next_deadline_s()
+        self._timer = None if at_s is None else self._loop.call_at(at_s, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        self._table.on_deadline(self._loop.time())
+        self._tell()

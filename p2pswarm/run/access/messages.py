@@ -1,0 +1,122 @@
+"""What members of a closed run show each other, and what its owner tells them all.
+
+Units:   times in whole seconds since 1970, UTC.
+Errors:  BadMessage on arrival when a field breaks its limit.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from p2pswarm.net.wire.message import Message, Range, Size, message
+from p2pswarm.run.access.limits import (
+    EXTENDED_MAX,
+    REFUSAL_CHARS,
+    REVOKED_PEERS_MAX,
+    REVOKED_SERIALS_MAX,
+    SERIAL_BYTES,
+    TIME_MAX_S,
+    USES_MAX,
+)
+
+Run = Annotated[bytes, Size(16, 16)]
+Serial = Annotated[bytes, Size(SERIAL_BYTES, SERIAL_BYTES)]
+Signature = Annotated[bytes, Size(64, 64)]
+UnixTime = Annotated[int, Range(0, TIME_MAX_S)]
+ListVersion = Annotated[int, Range(0, 2**48)]
+"""Of an access list; 0: there is none."""
+
+
+@message(128)
+@dataclass(frozen=True, slots=True)
+class AccessGrant(Message):
+    """What the owner of a run signs: somebody may be its member."""
+
+    run: Run
+    subject: Annotated[bytes, Size(32, 32)]
+    """A peer id; or the public key of an invitation, if it is for its bearer."""
+    bearer: bool
+    """Whether it is for whoever has the invitation's key."""
+    roles: Annotated[int, Range(1, 7)]
+    uses: Annotated[int, Range(0, USES_MAX)]
+    """How many peers may use it; 0: as many as want to."""
+    not_before: UnixTime
+    not_after: UnixTime
+    signature: Signature
+    """The owner's, over all above."""
+
+
+@message(129)
+@dataclass(frozen=True, slots=True)
+class Token(Message):
+    """What a peer shows to prove that it is a member."""
+
+    grant: AccessGrant
+    binding: Annotated[bytes, Size(0, 64)]
+    """The signature of the invitation's key over the peer's id; empty if the grant names that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extension(Message):
+    """A grant holds for longer than it says."""
+
+    serial: Serial
+    not_after: UnixTime
+
+
+@message(132)
+@dataclass(frozen=True, slots=True)
+class AccessList(Message):
+    """What the owner has taken back or renewed; of two lists that of the higher version counts."""
+
+    run: Run
+    version: Annotated[int, Range(1, 2**48)]
+    serials: Annotated[tuple[Serial, ...], Size(REVOKED_SERIALS_MAX)]
+    """Grants that are revoked."""
+    peers: Annotated[tuple[Annotated[bytes, Size(32, 32)], ...], Size(REVOKED_PEERS_MAX)]
+    """Peers that are no members, whatever they show."""
+    extended: Annotated[tuple[Extension, ...], Size(EXTENDED_MAX)]
+    signature: Signature
+    """The owner's, over all above."""
+
+
+@message(130)
+@dataclass(frozen=True, slots=True)
+class ShowToken(Message):
+    """A member shows its token; answered by `TokenShown`."""
+
+    run: Run
+    token: Token | None
+    """None from the run's founder, and from one that has nothing to show and wants the list."""
+    version: ListVersion
+    """Of the access list that the sender has."""
+
+
+@message(131)
+@dataclass(frozen=True, slots=True)
+class TokenShown(Message):
+    """The answer of another member."""
+
+    token: Token | None
+    """Its own."""
+    refusal: Annotated[str, Size(REFUSAL_CHARS)]
+    """Why what was shown is not enough; empty if it is."""
+    version: ListVersion
+    """Of the access list that it has."""
+    access: AccessList | None
+    """That list, if it is newer."""
+
+
+@message(133)
+@dataclass(frozen=True, slots=True)
+class TellAccess(Message):
+    """There is a newer access list; whoever has it may tell it."""
+
+    access: AccessList
+
+
+@message(134)
+@dataclass(frozen=True, slots=True)
+class AccessKnown(Message):
+    """The version of the list that the receiver of a list has now."""
+
+    version: ListVersion

@@ -1,0 +1,257 @@
+"""One averaging as one member takes part in it: which pieces it waits for, and from which peers.
+
+    missing -> offered -> granted -> here     a piece comes once
+    offered -> missing                        there was no memory: its sender offers it again
+    granted -> missing                        a part: the link was lost, its sender may have another
+    granted -> the averaging fails            a reduced piece: half of it lies in the result
+
+Two members that dial each other at once have two links, and one of them ends. So a part may be
+offered again before we know that its first stream is lost; the later offer counts.
+
+**The digest.** The members must know that they hold the same bytes, though an owner may send others
+to each of them. A cryptographic hash of a whole gradient costs more than everything else here. So
+each takes a keyed universal hash instead, with a key that nobody knew when the pieces were sent:
+the key is made of a share of every member, and a member reveals its share when it has all pieces
+(`digest_key.py`). Whoever sent different pieces to two members would have had to guess a share of
+one of them.
+
+A sender may have `PARTS_AHEAD` parts here that are not added yet. So one slow member holds the
+others back, before their parts fill the owner's memory.
+
+Source:  Carter and Wegman, "Universal classes of hash functions" (1979), for the digest.
+Errors:  BadMessage for a piece that nobody waits for, or that does not fit; Busy for one too many.
+"""
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from p2pswarm.base.errors import BadMessage, Busy, Refused
+from p2pswarm.base.ids import PeerId
+from p2pswarm.run.averaging.digest_key import KEY_BYTES, KeyShares
+from p2pswarm.run.averaging.plan import PIECE, ShardPiece, cut_at, pieces
+from p2pswarm.run.messages.averaging import Shard
+from p2pswarm.run.messages.step import Reduce
+from p2pswarm.tensors.codecs.meta import Dtype, TensorMeta
+
+PARTS_AHEAD = 4  # parts of one sender that wait at an owner: 16 MiB, 1 GiB of 64 members
+RAW = 1  # the code of the codec raw
+RETRY_S = 0.05  # a sender that ran ahead of this limit has counted wrongly
+
+
+class PieceState(Enum):
+    """How far a piece on its way to us has come."""
+
+    MISSING = "nothing of it has come"
+    OFFERED = "its sender has announced it"
+    GRANTED = "its bytes may be on the way"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RoundId:
+    """Names one averaging of a run; a later one replaces an earlier."""
+
+    step: int
+    generation: int
+
+    def __str__(self) -> str:
+        return f"step {self.step}, generation {self.generation}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedPiece:
+    """A piece on its way to us."""
+
+    index: int
+    sender: bytes
+    gathered: bool
+    offer: int = field(default=0, compare=False)
+    """Which of its sender's offers this is."""
+
+
+class Round:
+    """The pieces of one order."""
+
+    def __init__(
+        self,
+        order: Reduce,
+        me: bytes,
+        length: int,
+        piece: int = PIECE,
+        *,
+        cut: int = 0,
+        tied: bool = False,
+    ) -> None:
+        """`cut`: an element that no piece reaches across; `tied`: as in `Shard`."""
+        self.order = order
+        self.turn = RoundId(order.step, order.generation)
+        self.me = me
+        self._tied = tied
+        self.pieces = tuple(cut_at(pieces(length, len(order.group), piece, order.shares), cut))
+        self.failure: Refused | None = None
+        """Why this averaging cannot succeed any more; it names a peer."""
+        self._missing: dict[ExpectedPiece, PieceState] = {}
+        self._parts_missing: dict[int, int] = {}
+        self._ahead: Counter[bytes] = Counter()
+        self._offers: Counter[ExpectedPiece] = Counter()
+        self._shares = KeyShares(order.group, me, order.step + order.generation)
+        self.others = tuple(peer for peer in order.group if peer != me)
+        """The members of the group besides ourselves."""
+        self.mine = tuple(i for i, p in enumerate(self.pieces) if order.group[p.owner] == me)
+        """The pieces that we reduce."""
+        for index, owned in enumerate(self.pieces):
+            owner = order.group[owned.owner]
+            if owner != me:
+                self._missing[ExpectedPiece(index, owner, gathered=True)] = PieceState.MISSING
+            else:
+                self._parts_missing[index] = len(self.others)
+                for peer in self.others:
+                    wanted = ExpectedPiece(index, peer, gathered=False)
+                    self._missing[wanted] = PieceState.MISSING
+
+    @property
+    def adds(self) -> bool:
+        """Whether our sum is among those that are added; an observer's is not."""
+        return self.me in self.order.group
+
+    @property
+    def prompt(self) -> tuple[bytes, ...]:
+        """The observers that are sent what is reduced with the members."""
+        return self.order.observers[: self.order.prompt]
+
+    @property
+    def parts_to_send(self) -> dict[bytes, list[int]]:
+        """The pieces that our sum is a part of, for each other owner."""
+        owned: dict[bytes, list[int]] = {}
+        for index, piece in enumerate(self.pieces if self.adds else ()):
+            owner = self.order.group[piece.owner]
+            if owner != self.me:
+                owned.setdefault(owner, []).append(index)
+        return owned
+
+    @property
+    def complete(self) -> bool:
+        """Whether every piece has come, and ours are reduced."""
+        return not self._missing and not self._parts_missing
+
+    @property
+    def wanted(self) -> tuple[ExpectedPiece, ...]:
+        """The pieces that have not come."""
+        return tuple(self._missing)
+
+    def has_parts(self, index: int) -> bool:
+        """Whether every part of a piece of ours has come."""
+        return not self._parts_missing.get(index)
+
+    def is_reduced(self, index: int) -> bool:
+        """Whether a piece of ours is reduced."""
+        return index not in self._parts_missing
+
+    def shard(self, index: int, tensor: TensorMeta, *, gathered: bool) -> Shard:
+        """What opens the stream of one piece."""
+        order = self.order
+        place = order.run, order.step, order.generation
+        return Shard(*place, gathered, index, tensor, self._tied)
+
+    def reveal(self, secret: bytes) -> Shard:
+        """What tells the others our share of the key; only when everything is complete."""
+        assert self.complete, "whoever knows a share could still choose a piece by it"
+        # two averagings of one order must not have one share: the first would tell it too soon
+        what = b" tied" if self._tied else b""
+        label = b"%s %d %d%s" % (self.order.run, self.turn.step, self.turn.generation, what)
+        share = hashlib.blake2b(self.me + label, digest_size=KEY_BYTES, key=secret).digest()
+        self._shares.reveal(share)
+        return self._key_message(share)
+
+    @property
+    def share_to(self) -> tuple[bytes, ...]:
+        """Who is told our share of the key."""
+        to = self._shares.tells
+        return to + self.order.observers if self._shares.tells_observers else to
+
+    @property
+    def collects(self) -> bool:
+        """Whether it is we who tell all members and observers the shares of all."""
+        return self._shares.collects
+
+    def all_shares(self) -> Shard:
+        """What tells the shares of all, once they are here."""
+        return self._key_message(self._shares.listed)
+
+    def revealed(self, sender: bytes, shard: Shard) -> None:
+        """Note a member's share of the key, or the list of all; BadMessage if it is not due.
+
+        A list of another size, or in which our own share is not the one that we told, ends the
+        averaging: no other will come.
+        """
+        if not self._shares.told(sender, shard.tensor.inline):
+            peer = PeerId(sender).short
+            self.failure = Refused(f"averaging with {peer} failed: its list of shares is wrong")
+
+    @property
+    def has_key(self) -> bool:
+        """Whether every member's share of the key is known."""
+        return self._shares.whole
+
+    @property
+    def key(self) -> bytes:
+        """The key of the digest, the same for all."""
+        return self._shares.key
+
+    def _key_message(self, shares: bytes) -> Shard:
+        meta = TensorMeta(Dtype.UINT8, (len(shares),), RAW, len(shares), shares)
+        return self.shard(len(self.pieces), meta, gathered=True)
+
+    def expect(self, sender: bytes, shard: Shard) -> tuple[ExpectedPiece, ShardPiece]:
+        """The piece that a sender offers; BadMessage if it is unwanted or unfit."""
+        wanted = ExpectedPiece(shard.index, sender, shard.gathered)
+        state = self._missing.get(wanted)
+        if state is None or (state is PieceState.GRANTED and wanted.gathered):
+            raise BadMessage(f"piece {shard.index} of {self.turn} is not wanted from you")
+        piece = self.pieces[shard.index]
+        if shard.tensor.shape != (piece.span.length,):
+            raise BadMessage(f"piece {shard.index} has {piece.span}, not {shard.tensor.shape}")
+        if not wanted.gathered and state is PieceState.MISSING:
+            if self._ahead[sender] >= PARTS_AHEAD:
+                raise Busy(f"{PARTS_AHEAD} parts of yours wait to be added", RETRY_S)
+            self._ahead[sender] += 1
+        self._missing[wanted] = PieceState.OFFERED
+        self._offers[wanted] += 1
+        return replace(wanted, offer=self._offers[wanted]), piece
+
+    def granted(self, wanted: ExpectedPiece) -> None:
+        """Its sender is told that there is memory for it."""
+        if self._is_current(wanted):
+            self._missing[wanted] = PieceState.GRANTED
+
+    def came(self, wanted: ExpectedPiece) -> bool:
+        """Note that a piece is in place; False if another copy of it came before."""
+        if wanted not in self._missing:
+            return False
+        del self._missing[wanted]
+        if not wanted.gathered:
+            self._parts_missing[wanted.index] -= 1
+        return True
+
+    def stopped(self, wanted: ExpectedPiece) -> None:
+        """Nothing more of an offer will come; of a reduced piece nothing may have come."""
+        if not self._is_current(wanted):
+            return
+        if wanted.gathered and self._missing[wanted] is PieceState.GRANTED:
+            peer = PeerId(wanted.sender).short
+            self.failure = Refused(f"averaging with {peer} failed: half of a piece came")
+            return
+        self._missing[wanted] = PieceState.MISSING
+        if not wanted.gathered:
+            self._ahead[wanted.sender] -= 1
+
+    def _is_current(self, wanted: ExpectedPiece) -> bool:
+        """Whether a piece has not come, and its sender has made no later offer of it."""
+        return wanted in self._missing and self._offers[wanted] == wanted.offer
+
+    def reduced(self, index: int) -> None:
+        """Note that a piece of ours is reduced: its parts take no memory any more."""
+        del self._parts_missing[index]
+        for peer in self.others:
+            self._ahead[peer] -= 1

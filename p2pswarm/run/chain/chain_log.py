@@ -1,0 +1,180 @@
+"""The file of a voter, as bytes: the messages that changed its register, and decided records.
+
+    file  = magic 8 | run 16 | memory 8 | entry, entry ...
+    entry = length u32 | check 8 | message
+    check = the first 8 bytes of SHA-256 over length and message
+
+Entries are `Prepare` (a promise was given), `Propose` (a record was accepted) and `CommitRecord` (a
+decided record was learned). Read again in this order, they give the register and the chain. A file
+is only ever appended to. So what a crash leaves is a whole file and at most one torn entry at its
+end, of which nobody was told: it is cut off. Anything else that does not fit is damage.
+
+Units:   bytes.
+Errors:  Unusable, one line with the remedy.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from p2pswarm.base.errors import BadMessage, Unusable
+from p2pswarm.net.wire.message import Message, decode, encode
+from p2pswarm.run.chain.chain import BrokenRecord, Chain, Fork, Genesis
+from p2pswarm.run.chain.follower import Follower
+from p2pswarm.run.chain.messages import Prepare, Propose
+from p2pswarm.run.chain.record import CARRIER_BYTES_MAX, MEMORY_BYTES, CommitRecord, VoterId
+from p2pswarm.run.chain.voter import Register
+
+MAGIC = b"PSCHAIN1"
+RUN_BYTES = 16
+HEADER_BYTES = len(MAGIC) + RUN_BYTES + MEMORY_BYTES
+LENGTH_BYTES = 4
+CHECK_BYTES = 8
+PREFIX_BYTES = LENGTH_BYTES + CHECK_BYTES
+ENTRY_BYTES_MAX = PREFIX_BYTES + CARRIER_BYTES_MAX
+ENTRIES = Prepare | Propose | CommitRecord
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One entry and where it stands."""
+
+    offset: int
+    message: Prepare | Propose | CommitRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a file says."""
+
+    register: Register
+    follower: Follower
+
+    def votes_alone(self, voter: VoterId) -> bool:
+        """Whether nobody else votes on the next record, so that nobody is to be waited for.
+
+        A record that was accepted may be decided: then its voters are asked, too.
+        """
+        accepted = self.register.accepted
+        named = (*self.follower.chain.head.voters, *(accepted.voters if accepted else ()))
+        return set(named) == {voter}
+
+
+def log_header(run: bytes, memory: bytes) -> bytes:
+    """The first bytes of a file."""
+    return MAGIC + run + memory
+
+
+def log_entry(message: Message) -> bytes:
+    """The bytes that one append writes."""
+    data = encode(message)
+    length = len(data).to_bytes(LENGTH_BYTES)
+    return length + _check(length, data) + data
+
+
+def read_header(data: bytes, run: bytes, name: str) -> bytes | None:
+    """The file's memory; None if a crash left it without a whole header.
+
+    Raises Unusable if it is no such file, or another run's.
+    """
+    if len(data) < HEADER_BYTES and (MAGIC + run).startswith(data[: len(MAGIC) + RUN_BYTES]):
+        return None
+    if not data.startswith(MAGIC):
+        raise Unusable(f"{name} is no chain file of this version: restore a copy, or move it")
+    if data[len(MAGIC) : HEADER_BYTES - MEMORY_BYTES] != run:
+        raise Unusable(f"{name} is of another run: name another file, or move it away")
+    return data[HEADER_BYTES - MEMORY_BYTES : HEADER_BYTES]
+
+
+class LogReader:
+    """The entries of a file that comes in pieces."""
+
+    def __init__(self, name: str, end: int = HEADER_BYTES) -> None:
+        self.end = end
+        """Where the last whole entry ends: the length that the file has without a torn end."""
+        self._name = name
+        self._left = b""
+
+    def feed(self, data: bytes) -> Iterator[LogEntry]:
+        """The entries that are whole now. Raises Unusable if what comes is no entry."""
+        left, at = memoryview(self._left + data), 0  # a view: no entry copies what follows it
+        try:
+            while size := _sound_size(left[at:]):
+                yield LogEntry(self.end, self._entry(left[at + PREFIX_BYTES : at + size]))
+                at += size
+                self.end += size
+        finally:
+            self._left = bytes(left[at:])
+        if len(self._left) > ENTRY_BYTES_MAX:
+            raise self._damaged()
+
+    def finish(self) -> int:
+        """How many bytes at the end of the file are a torn entry.
+
+        Raises Unusable if whole entries follow it: then it was whole once, too, and somebody was
+        told of it.
+        """
+        left = memoryview(self._left)
+        for offset in range(1, len(left)):
+            if _sound_size(left[offset:]):
+                raise self._damaged()
+        return len(left)
+
+    def _entry(self, data: memoryview) -> ENTRIES:
+        try:
+            message = decode(data)
+        except BadMessage as error:
+            raise self._damaged() from error
+        if not isinstance(message, ENTRIES):
+            raise self._damaged()
+        return message
+
+    def _damaged(self) -> Unusable:
+        return Unusable(
+            f"{self._name} is damaged at byte {self.end}: move it away, and this node votes anew; "
+            "if it is the run's only voter, restore it from a copy or go on from a checkpoint"
+        )
+
+
+def _sound_size(data: memoryview) -> int | None:
+    """The size of the whole entry that `data` begins with; None if it begins with none."""
+    length = int.from_bytes(data[:LENGTH_BYTES])
+    size = PREFIX_BYTES + length
+    if not 1 <= length <= CARRIER_BYTES_MAX or len(data) < size:
+        return None
+    sound = data[LENGTH_BYTES:PREFIX_BYTES] == _check(data[:LENGTH_BYTES], data[PREFIX_BYTES:size])
+    return size if sound else None
+
+
+def blank(genesis: Genesis) -> Restored:
+    """What a file without entries says."""
+    return Restored(Register(), Follower(Chain(genesis)))
+
+
+def restore(genesis: Genesis, entries: Iterator[LogEntry], name: str) -> Restored:
+    """The register and the chain that the entries of a file make.
+
+    Raises Unusable if their records are not one chain.
+    """
+    register, follower = Register(), Follower(Chain(genesis))
+    for entry in entries:
+        message = entry.message
+        register = register.after(message)
+        try:
+            if isinstance(message, Propose):
+                follower.proposed(message.record)
+            elif isinstance(message, CommitRecord):
+                follower.learned(message)
+        except (BrokenRecord, Fork) as error:
+            raise Unusable(
+                f"{name} holds no single chain, at byte {entry.offset}: {error}; move it away, or "
+                "restore it from a copy"
+            ) from error
+        follower.actions()  # it is on the disk already
+    return Restored(register, follower)
+
+
+def _check(length: bytes | memoryview, data: bytes | memoryview) -> bytes:
+    digest = hashlib.sha256(length)
+    digest.update(data)
+    return digest.digest()[:CHECK_BYTES]

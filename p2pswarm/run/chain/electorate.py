@@ -1,0 +1,67 @@
+"""Who votes on the next record: trainers first, then the servers that have served the longest.
+
+More voters than one are good only if they are three: of two, either one stops the run. So there are
+1, 3 or 5, and a dead one is replaced at once, or removed with another while the rest can.
+
+Two trainers that live are two of three voters, so all servers may die at once. One that lives alone
+is one vote: then four servers vote with it, so that it and a server, or two servers, may die.
+
+Units:   none.
+Errors:  none.
+"""
+
+from p2pswarm.run.chain.record import VoterId
+
+THREE_FROM_TRAINERS = 2  # a second trainer can take over, if a third voter says that it may
+FIVE_FROM_TRAINERS = 4
+
+
+def wanted_voters(trainers: int, living: int) -> int:
+    """How many voters a run should have that knows so many trainers, of which so many live."""
+    alone = living == 1 < trainers
+    if alone or trainers >= FIVE_FROM_TRAINERS:
+        return 5
+    return 3 if trainers >= THREE_FROM_TRAINERS else 1
+
+
+def next_voters(
+    voters: tuple[VoterId, ...], trainers: list[VoterId], servers: list[VoterId], wanted: int
+) -> tuple[VoterId, ...]:
+    """The voters of the next record.
+
+    `voters` are those of the last one. `trainers` are alive, the coordinator first; `servers` are
+    ready, those that have served longest first. A voter in neither counts as dead. `wanted` is
+    `wanted_voters` of all trainers, also of those that are away. One record replaces one, adds two
+    or removes two; the rest is for the records after it.
+    """
+    living = list(dict.fromkeys((*trainers, *servers)))
+    dead = [voter for voter in voters if voter not in living]
+    spare = [voter for voter in living if voter not in voters]
+    if len(voters) > wanted:
+        return _without_two(voters, dead, living)
+    if dead and spare:
+        return _replaced(voters, dead[-1], spare[0])
+    if dead:
+        # while a majority can be lost no more, fewer voters are safer
+        alive = len(voters) - len(dead)
+        return _without_two(voters, dead, living) if 2 * (alive - 1) <= len(voters) else voters
+    if len(voters) < wanted and len(spare) > 1:
+        return (*voters, *spare[:2])
+    waiting = [voter for voter in trainers[:wanted] if voter not in voters]
+    posts = [voter for voter in voters if voter not in trainers]
+    return _replaced(voters, posts[-1], waiting[0]) if waiting and posts else voters
+
+
+def _replaced(voters: tuple[VoterId, ...], out: VoterId, new: VoterId) -> tuple[VoterId, ...]:
+    return tuple(new if voter == out else voter for voter in voters)
+
+
+def _without_two(
+    voters: tuple[VoterId, ...], dead: list[VoterId], living: list[VoterId]
+) -> tuple[VoterId, ...]:
+    """The voters without two: dead ones first, then those that come last among the living."""
+    if len(voters) == 1:
+        return voters
+    last = sorted((v for v in voters if v in living), key=living.index, reverse=True)
+    out = (*dead, *last)[:2]
+    return tuple(voter for voter in voters if voter not in out)

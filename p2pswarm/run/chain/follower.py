@@ -1,0 +1,75 @@
+"""What a node knows of the decided records, learned from those who decide them.
+
+A leader proposes a record only when the one before it is decided. So a proposal tells of two: the
+record that it names as the one before is decided, and the proposed one may be. A heartbeat names
+the last decided one. What is missing in between is fetched.
+
+Units:   heights count records.
+Errors:  BrokenRecord and Fork for what a peer sent; nothing has changed then.
+"""
+
+from p2pswarm.run.chain.actions import Fetch, Persist
+from p2pswarm.run.chain.chain import Chain, Fork
+from p2pswarm.run.chain.messages import Heartbeat
+from p2pswarm.run.chain.record import CommitRecord, digest
+
+
+class Follower:
+    """The chain of one node, and the last record that may follow it."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self._proposed: CommitRecord | None = None
+        self._actions: list[Persist | Fetch] = []
+
+    def actions(self) -> list[Persist | Fetch]:
+        """What to do now, in this order; drained by reading."""
+        drained, self._actions = self._actions, []
+        return drained
+
+    def proposed(self, record: CommitRecord, sender: bytes | None = None) -> None:
+        """This node's voter has accepted a record, so the file has it already.
+
+        If records before it are missing, they are fetched from the sender.
+        """
+        before = self._proposed
+        if before is not None and record.prev == digest(before):
+            self._append(before, on_disk=True)
+        if record.height < self.chain.head.height:
+            return  # a new leader begins with a record that is known here
+        self._proposed = record
+        if record.height > self.chain.head.height and sender is not None:
+            self._actions.append(Fetch(sender, self.chain.head.height))
+
+    def heard(self, heartbeat: Heartbeat, sender: bytes) -> None:
+        """The leader says what is decided."""
+        ours, head = self.chain.digest_at(heartbeat.height - 1), self.chain.head
+        if heartbeat.height <= head.height:
+            if ours is not None and ours != heartbeat.digest:
+                raise Fork(
+                    f"two records decide place {heartbeat.height - 1} of the run: "
+                    f"{ours.hex()[:8]} here, and {heartbeat.digest.hex()[:8]} at the trainer; keep "
+                    "all files, and go on from one of them as a new run"
+                )
+            return
+        last = self._proposed
+        if last is not None and digest(last) == heartbeat.digest:
+            self._append(last, on_disk=True)
+        if self.chain.head.height < heartbeat.height:
+            self._actions.append(Fetch(sender, self.chain.head.height))
+
+    def learned(self, record: CommitRecord) -> bool:
+        """A decided record, fetched or just decided by this node; False if it is known."""
+        before = self._proposed
+        if before is not None and record.prev == digest(before):
+            self._append(before, on_disk=True)  # a file says no more than that it was accepted
+        return self._append(record, on_disk=before == record)
+
+    def _append(self, record: CommitRecord, *, on_disk: bool) -> bool:
+        if record.height > self.chain.head.height:
+            return False  # what is missing before it is on the way
+        if not self.chain.append(record):
+            return False
+        if not on_disk:
+            self._actions.append(Persist(record))
+        return True

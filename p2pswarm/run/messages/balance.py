@@ -1,0 +1,151 @@
+"""Who has moved between the stages of a run, and why: what `p2pswarm explain` asks a trainer.
+
+Units:   seconds; rates in microbatches per second.
+Errors:  BadMessage on arrival when a field breaks its limit.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from p2pswarm.net.wire.message import Message, Range, Size, message
+from p2pswarm.run.messages.capacity import Capacity
+from p2pswarm.run.messages.status import Servers
+from p2pswarm.run.messages.types import STAGES_MAX, Peer, Reason, RunId, Seconds, Stage
+
+MOVES_TOLD_MAX = 32  # the last ones, in one answer
+CAPACITIES_TOLD_MAX = 256  # servers in one answer: about 150 bytes each, of the 60 KiB of a message
+MOVES_MEASURED_MAX = 10**9  # beyond what a run can make
+REASONS_MAX = 16  # why servers cannot move: there are four kinds
+RATE_MAX, GAIN_MAX = 1e9, 1e6  # far beyond any run: what is more is told as this
+Rate = Annotated[float, Range(0.0, RATE_MAX)]
+
+
+@message(125)
+@dataclass(frozen=True, slots=True)
+class AskBalance(Message):
+    """A question for the run's trainer; anybody may ask it. The reply is a `BalanceStatus`."""
+
+    run: RunId
+
+
+@dataclass(frozen=True, slots=True)
+class StageRate(Message):
+    """What one stage can do."""
+
+    rate_per_s: Rate
+    """Of its servers together, with those that are on their way to it."""
+    queue_s: Seconds | None
+    """Mean wait of a microbatch; None if nobody has measured it."""
+    ready: Servers
+    unmeasured: Servers
+    """Servers of which nothing is known yet: each counts as a usual one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastMove(Message):
+    """A server that was sent to another stage."""
+
+    ago_s: Seconds
+    peer: Peer
+    source: Stage
+    target: Stage
+    gain: Annotated[float, Range(-1.0, GAIN_MAX)]
+    """For everybody, by the plan that it was a part of, as a share."""
+    away_s: Seconds
+    """How long it was to compute nothing."""
+    planned: Servers
+    """Moves of that plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPreparing(Message):
+    """A server that fetches the weights of another stage, and serves its own meanwhile."""
+
+    since_s: Seconds
+    """How long it has been at it."""
+    peer: Peer
+    source: Stage
+    target: Stage
+    gain: Annotated[float, Range(-1.0, GAIN_MAX)]
+    """As of a move."""
+
+
+@dataclass(frozen=True, slots=True)
+class StaysPut(Message):
+    """Why servers cannot be moved."""
+
+    servers: Servers
+    reason: Annotated[str, Size(100)]
+    """In words that follow "it"."""
+
+
+@dataclass(frozen=True, slots=True)
+class MovesTake(Message):
+    """What a move is expected to take, beside the download."""
+
+    prepared_s: Seconds
+    """Who has fetched the weights is away for so long."""
+    waits_s: Seconds
+    """Until then it waits for a commit."""
+    unprepared_s: Seconds
+    """Who leaves first is away for so much longer than its download."""
+    prepared: Annotated[int, Range(0, MOVES_MEASURED_MAX)]
+    """Moves that were measured."""
+    unprepared: Annotated[int, Range(0, MOVES_MEASURED_MAX)]
+
+
+@message(126)
+@dataclass(frozen=True, slots=True)
+class BalanceStatus(Message):
+    """The last decisions, and why nobody else moves."""
+
+    rule: Annotated[str, Size(20)]
+    """`run.balance.rule`."""
+    asked_ago_s: Seconds | None
+    """Since the rule was asked; None before that."""
+    floor: Servers
+    """Ready servers that each stage keeps."""
+    stages: Annotated[tuple[StageRate, ...], Size(STAGES_MAX)]
+    """All stages, in order; none before the rule was asked."""
+    moves: Annotated[tuple[PastMove, ...], Size(MOVES_TOLD_MAX)]
+    """The newest first."""
+    preparing: Annotated[tuple[ServerPreparing, ...], Size(MOVES_TOLD_MAX)]
+    """Those who are to move, the newest first."""
+    why: Reason
+    """Why nobody moves now, or not more."""
+    stay: Annotated[tuple[StaysPut, ...], Size(REASONS_MAX)]
+    take: MovesTake
+    """What the next move is expected to take."""
+
+
+@message(135)
+@dataclass(frozen=True, slots=True)
+class AskCapacities(Message):
+    """A question for the run's trainer; anybody may ask it. The reply is `RunCapacities`."""
+
+    run: RunId
+    first: Servers = 0
+    """So many servers are known already: the answer goes on after them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCapacity(Message):
+    """What one server has measured of itself."""
+
+    peer: Peer
+    stage: Stage
+    ready: bool
+    rtt_s: Seconds | None
+    """Of the trainer's link to it; None if there is none, or no ping has come back."""
+    capacity: Capacity
+
+
+@message(136)
+@dataclass(frozen=True, slots=True)
+class RunCapacities(Message):
+    """The servers of a run as they were after the newest step that was looked at."""
+
+    servers: Annotated[tuple[ServerCapacity, ...], Size(CAPACITIES_TOLD_MAX)]
+    """In the order of their ids, from `first` on."""
+    total: Servers
+    """Of all of them."""

@@ -1,0 +1,76 @@
+"""A run itself: its signed description, who cannot read that, and its end.
+
+Errors:  BadMessage on arrival when a field breaks its limit.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from p2pswarm.net.wire.message import Message, Range, Size, message
+from p2pswarm.run.messages.types import CardBytes, Peer, Reason, RunId, Step
+from p2pswarm.settings.parser import RUN_VERSION_MAX
+
+
+@message(50)
+@dataclass(frozen=True, slots=True)
+class OtherVersion(Message):
+    """A server tells a trainer that it cannot read its manifest; the reply is the same message."""
+
+    speaks: Annotated[int, Range(0, RUN_VERSION_MAX)]
+    """The version of runs that the sender's program reads and writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointOrigin(Message):
+    """The checkpoint that a run began from."""
+
+    run: RunId
+    """The run that it is of."""
+    version: Annotated[int, Range(1, 2**48)]
+    """Of its weights."""
+    checkpoint: Annotated[bytes, Size(32, 32)]
+    """The SHA-256 of its manifest."""
+
+
+@message(51)
+@dataclass(frozen=True, slots=True)
+class Manifest(Message):
+    """A run, signed by its trainer; the run's id is a hash of all above the key, and of origin."""
+
+    config: Annotated[bytes, Size(0, 16_384)]
+    """`RunConfig` as canonical JSON."""
+    corpus: Annotated[bytes, Size(32, 32)]
+    """SHA-256 of the text: trainers with the same make the same microbatches."""
+    nonce: Annotated[bytes, Size(16, 16)]
+    """Drawn when the run first started: two runs of one configuration and one text are two."""
+    founder: Peer
+    """Who made the run: the first trainer that may lead it, and the first voter."""
+    trainer_key: Annotated[bytes, Size(32, 32)]
+    address: Annotated[str, Size(300)]
+    """Where the trainer listens."""
+    signature: Annotated[bytes, Size(64, 64)]
+    origin: CheckpointOrigin | None = None
+    """What the run goes on from; None for one that began with the first weights."""
+    card: CardBytes = b""
+    """The trainer's, which it has signed apart: where else it is dialled."""
+
+
+@message(64)
+@dataclass(frozen=True, slots=True)
+class Finished(Message):
+    """The trainer ends the run, well or not."""
+
+    reason: Reason
+    version: Step | None = None
+    """Of the weights at the end; said to the trainers that stand by."""
+
+
+@message(103)
+@dataclass(frozen=True, slots=True)
+class RunOver(Message):
+    """A run that has come to its end: a record in the DHT, for trainers that come back later."""
+
+    run: RunId
+    version: Step
+    """Of the weights: how many steps are done."""
+    reason: Reason

@@ -1,0 +1,300 @@
+"""One push and its retries: which server is asked next, and when the search ends.
+
+    CHOOSING <-> WAITING                 a server is chosen, or waited for
+    CHOOSING -> ASKED -> GRANTED -> SENT -> DONE
+    ASKED, GRANTED, SENT -> CHOOSING     a definite refusal: that server does not have it
+    ASKED, GRANTED, SENT -> UNKNOWN      that server may have it: the coordinator decides
+    ASKED, GRANTED, SENT -> NOT_COMPUTED that server could not, and has told the coordinator
+    CHOOSING, WAITING, ASKED -> GIVEN_UP nobody took it, and nobody has it
+
+A push that finds nobody whom it can reach is given up soon: the coordinator takes another path.
+It need not try itself: what other pushes found counts. Who is reached and does not serve, because
+it is cut off itself, is as good as not reached. One that is busy is waited for.
+A second server is asked only after a definite refusal. Busy, NotServing and TooLarge come from the
+receiver's scheduler, which does not keep the microbatch. DialFailed before a grant means that the
+push never left. NotComputed is definite too, but ends the attempt: the server has told the
+coordinator, which launches the next one. After any other error the receiver may still be computing
+the microbatch. A plain Refused is such an error too, because a handler that was cancelled ends so.
+
+Units:   seconds on the caller's clock.
+Errors:  none; `reason` tells why a push was not delivered.
+Source:  docs/training.md.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from p2pswarm.base.errors import Busy, DialFailed, NotComputed, NotServing, SwarmError, TooLarge
+from p2pswarm.run.messages.membership import MemberRecord
+from p2pswarm.run.messages.microbatch import Receipt
+from p2pswarm.run.view import MemberView
+
+SEARCH_S = 60.0  # how long to look for a server that takes it; then the trainer decides
+UNREACHABLE_S = 2.0  # as long, if nobody can be reached: another server of our stage may reach one
+
+
+class PushState(Enum):
+    """How far a push has come."""
+
+    CHOOSING = "a server is to be chosen"
+    WAITING = "no server is free, or none is known"
+    ASKED = "a server has been asked"
+    GRANTED = "it has set memory aside"
+    SENT = "it has the bytes"
+    DONE = "it has computed them"
+    GIVEN_UP = "nobody took it"
+    NOT_COMPUTED = "the server that took it could not compute it, and has told the coordinator"
+    UNKNOWN = "a server may have it, or not"
+
+
+S = PushState
+MOVES: dict[PushState, tuple[PushState, ...]] = {
+    S.CHOOSING: (S.WAITING, S.ASKED, S.GIVEN_UP),
+    S.WAITING: (S.WAITING, S.ASKED, S.GIVEN_UP),
+    S.ASKED: (S.GRANTED, S.CHOOSING, S.GIVEN_UP, S.NOT_COMPUTED, S.UNKNOWN),
+    S.GRANTED: (S.SENT, S.CHOOSING, S.GIVEN_UP, S.NOT_COMPUTED, S.UNKNOWN),
+    S.SENT: (S.DONE, S.CHOOSING, S.GIVEN_UP, S.NOT_COMPUTED, S.UNKNOWN),
+    S.DONE: (),
+    S.GIVEN_UP: (),
+    S.NOT_COMPUTED: (),
+    S.UNKNOWN: (),
+}
+OVER = (S.DONE, S.GIVEN_UP, S.NOT_COMPUTED, S.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class PushTimes:
+    """What a push that was computed took, on our clock, and what the server's receipt told."""
+
+    started_s: float
+    """When it was granted and the bytes were there to be sent."""
+    answered_s: float
+    """When the receipt came."""
+    chosen_s: float = math.inf
+    """When the server was chosen; `inf`: at the start."""
+    grant_s: float = 0.0
+    """From the request of the grant until it was here."""
+    queue_s: float = 0.0
+    """As told: from the arrival of the bytes until it was taken up."""
+    compute_s: float = math.inf
+    """As told: how long it was computed; `inf`: nothing was told."""
+    gradient_s: float = 0.0
+    """As told: how long gradients take to come back to that server; 0: unknown."""
+
+
+class Candidates(Protocol):
+    """The servers that a push may go to; `Router` is one."""
+
+    @property
+    def others_may_come(self) -> bool:
+        """Whether a view may bring a server while none is known."""
+        ...
+
+    def choose(self, now_s: float) -> MemberRecord | None:
+        """The server to ask next; None while all are busy or gone."""
+        ...
+
+    def settle(self, peer: bytes, times: PushTimes) -> None:
+        """A server has computed a push."""
+        ...
+
+    def over(self, peer: bytes, chosen_s: float) -> None:
+        """What was given to a server then is there no more; told once, after all else."""
+        ...
+
+    def busy(self, peer: bytes, until_s: float) -> None:
+        """A server is full until then."""
+        ...
+
+    def refused(self, peer: bytes, now_s: float) -> None:
+        """A server does not serve this step or attempt."""
+        ...
+
+    def failed(self, peer: bytes, now_s: float) -> None:
+        """A server could not compute what it took."""
+        ...
+
+    def lost(self, peer: bytes, now_s: float) -> None:
+        """A server cannot be reached."""
+        ...
+
+    def nobody_reached(self, now_s: float) -> bool:
+        """Whether no server was reached the last time, by this push or by another."""
+        ...
+
+    def free_at_s(self) -> float | None:
+        """When the first busy server may be asked again; None if no server is known."""
+        ...
+
+
+class OnlyPeer:
+    """The one server that a gradient may go to: the one its microbatch came from."""
+
+    others_may_come = False
+
+    def __init__(self, members: MemberView, peer: bytes) -> None:
+        self._members = members
+        self._peer = peer
+        self._free_s = -math.inf
+        self._gone = False
+
+    def choose(self, now_s: float) -> MemberRecord | None:
+        """It, unless it is busy, gone, or has refused."""
+        if self._gone or now_s < self._free_s:
+            return None
+        return self._members.record(self._peer)
+
+    def settle(self, peer: bytes, times: PushTimes) -> None:
+        """Nothing is learned where there is no choice."""
+
+    def over(self, peer: bytes, chosen_s: float) -> None:
+        """Nothing is counted where there is no choice."""
+
+    def busy(self, peer: bytes, until_s: float) -> None:
+        """It is full until then."""
+        del peer
+        self._free_s = until_s
+
+    def refused(self, peer: bytes, now_s: float) -> None:
+        """It does not wait for the gradient any more."""
+        del peer, now_s
+        self._gone = True
+
+    def failed(self, peer: bytes, now_s: float) -> None:
+        """It has forgotten the microbatch."""
+        self.refused(peer, now_s)
+
+    def lost(self, peer: bytes, now_s: float) -> None:
+        """It cannot be reached."""
+        self.refused(peer, now_s)
+
+    def nobody_reached(self, now_s: float) -> bool:
+        """What was not reached is gone."""
+        del now_s
+        return False
+
+    def free_at_s(self) -> float | None:
+        """When it may be asked again; None if never."""
+        known = not self._gone and self._members.record(self._peer) is not None
+        return self._free_s if known else None
+
+
+class PushProgress:
+    """One microbatch on its way to one of several servers."""
+
+    def __init__(
+        self, candidates: Candidates, nobody: str, now_s: float, search_s: float = SEARCH_S
+    ) -> None:
+        """`nobody`: the reason if no server was ever asked."""
+        self.state = PushState.CHOOSING
+        self.reason: str | None = nobody
+        """What to tell the coordinator; None if there is nothing, or the server has told it."""
+        self._candidates = candidates
+        self._give_up_s = now_s + search_s
+        self._unreachable_s = math.inf
+        """Since when nobody could be reached; never, if somebody could."""
+        self._due_s: float | None = None
+        self._asked: MemberRecord | None = None
+        self._asked_s = self._started_s = now_s
+        self._grant_s = 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing more to do."""
+        return self.state in OVER
+
+    def next_deadline_s(self) -> float | None:
+        """While it is WAITING: when to `choose` again, if no view comes before."""
+        return self._due_s
+
+    def choose(self, now_s: float) -> MemberRecord | None:
+        """The server to ask now; None if there is none, at present or for good."""
+        self._due_s = None
+        if self._candidates.nobody_reached(now_s):
+            self._unreachable_s = min(self._unreachable_s, now_s)
+        give_up_s = min(self._give_up_s, self._unreachable_s + UNREACHABLE_S)
+        if now_s >= give_up_s:
+            self._move(PushState.GIVEN_UP)
+            return None
+        member = self._candidates.choose(now_s)
+        if member is not None:
+            self._asked, self._asked_s, self._started_s = member, now_s, now_s
+            self._move(PushState.ASKED)
+            return member
+        free_s = self._candidates.free_at_s()
+        if free_s is None and not self._candidates.others_may_come:
+            self._move(PushState.GIVEN_UP)
+            return None
+        self._due_s = give_up_s if free_s is None else min(free_s, give_up_s)
+        self._move(PushState.WAITING)
+        return None
+
+    def granted(self, now_s: float) -> None:
+        """The server that was asked has set memory aside."""
+        self._move(PushState.GRANTED)
+        self._grant_s = now_s - self._asked_s
+        self._started_s = now_s
+
+    def sent(self, started_s: float) -> None:
+        """It has the bytes; they were there to be sent at `started_s`."""
+        self._move(PushState.SENT)
+        self._started_s = max(self._started_s, started_s)
+
+    def computed(self, now_s: float, receipt: Receipt) -> None:
+        """It has computed them."""
+        self._move(PushState.DONE)
+        self.reason = None
+        times = PushTimes(
+            self._started_s,
+            now_s,
+            self._asked_s,
+            self._grant_s,
+            receipt.queue_s,
+            receipt.compute_s,
+            receipt.gradient_s,
+        )
+        self._candidates.settle(self._peer, times)
+
+    def ended(self) -> None:
+        """The push to the server that was asked is over, or was cancelled."""
+        self._candidates.over(self._peer, self._asked_s)
+
+    def failed(self, error: SwarmError, now_s: float) -> None:
+        """The push to the server that was asked has failed: decide whether it may have it."""
+        if self.state is PushState.DONE:
+            return  # the stream failed after the receipt: nothing is lost
+        peer, self.reason = self._peer, str(error) or type(error).__name__
+        asked = self.state is PushState.ASKED
+        not_reached = isinstance(error, DialFailed) and asked
+        in_vain = not_reached or (isinstance(error, NotServing) and asked)
+        self._unreachable_s = min(self._unreachable_s, now_s) if in_vain else math.inf
+        match error:
+            case Busy():
+                self._move(PushState.CHOOSING)
+                self._candidates.busy(peer, now_s + error.retry_after_s)
+            case NotServing():
+                self._move(PushState.CHOOSING)
+                self._candidates.refused(peer, now_s)
+            case TooLarge():
+                self._move(PushState.GIVEN_UP)  # it fits no server
+            case DialFailed() if not_reached:
+                self._move(PushState.CHOOSING)
+                self._candidates.lost(peer, now_s)
+            case NotComputed():
+                self._move(PushState.NOT_COMPUTED)
+                self.reason = None  # who heard it from us first would take us for the cause
+                self._candidates.failed(peer, now_s)
+            case _:
+                self._move(PushState.UNKNOWN)
+                self._candidates.lost(peer, now_s)
+
+    @property
+    def _peer(self) -> bytes:
+        assert self._asked is not None, "a server was asked"
+        return self._asked.peer
+
+    def _move(self, state: PushState) -> None:
+        assert state in MOVES[self.state], f"{self.state} -> {state}"
+        self.state = state

@@ -1,0 +1,69 @@
+"""Whether a model that devices share by tensors computes what it does alone.
+
+Each rank computes a small copy of the whole model (`models/shrinking.py`) in float64, by itself and
+with the others, on the same tokens. A plan that is wrong for a model gives another loss or another
+gradient of some parameter.
+
+Errors:  Unusable, naming the parameter.
+"""
+# ruff: noqa: N803, N806  shapes are written at the end of names
+
+import dataclasses
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.models.compute.computed import Computed, Gradients, difference_of
+from p2pswarm.models.compute.model_check import tokens_of
+from p2pswarm.models.compute.reference import ReferenceTrainer
+from p2pswarm.models.foreign_code import foreign
+from p2pswarm.models.hf_tensor_plan import BY_ROWS
+from p2pswarm.models.shrinking import shrunken
+from p2pswarm.server.devices.rank_stage import RankOptions, RankStage
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.tensors.flat_layout import FlatLayout
+
+TOLERANCE = 1e-5  # many families sum parts in float32; wrong plans gave 0.8 and more
+
+
+def tries_plan(run: RunConfig) -> bool:
+    """Whether the plan is of others' making; that of `gpt` is held to the same by its tests."""
+    return run.model.family != "gpt"
+
+
+def require_right_plan(run: RunConfig, rank: tuple[int, int], device: torch.device) -> None:
+    """Raise Unusable unless `ranks` devices give the gradients that one gives.
+
+    `rank`: which of how many. All ranks have to ask at once.
+    """
+    small = dataclasses.replace(shrunken(run, rank[1]), stages=1, cut=())
+    tokens_BS = tokens_of(small)
+    alone = ReferenceTrainer(small, device)
+    loss = alone.add(tokens_BS)
+    flat = alone.flat
+    shared = {"params": flat.params_N.detach(), "tokens": tokens_BS}
+    shared["sum"] = torch.zeros_like(flat.sum_N)
+    with foreign(
+        f"the model {run.model.family} cannot be shared by tensors as its plan says", f": {BY_ROWS}"
+    ):
+        together = RankStage(small, 0, rank, device, shared, RankOptions(tensors=True))
+        together.take_weights()
+        told = together.last(differentiate=True)[0]
+        together.settle(add=True)
+        together.give_sums()
+    losses = torch.tensor([told], dtype=torch.float64, device=device)
+    for total in (losses, shared["sum"]):
+        dist.all_reduce(total)
+    expected = Computed(loss, _by_name(flat.layout, flat.sum_N))
+    found = Computed(losses.item(), _by_name(flat.layout, shared["sum"]))
+    _, problem = difference_of(expected, found, TOLERANCE)
+    if problem:
+        raise Unusable(
+            f"the plan to share {run.model.family} by tensors is wrong: {problem}: {BY_ROWS}"
+        )
+
+
+def _by_name(layout: FlatLayout, sum_N: Tensor) -> Gradients:
+    return {tensor.name: sum_N[tensor.start : tensor.stop] for tensor in layout.tensors}

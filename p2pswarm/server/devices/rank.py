@@ -1,0 +1,151 @@
+"""The process of one device: carries out what its node says, one command after the other.
+
+`python -m p2pswarm.server.devices.rank COMMANDS ANSWERS`, two pipes; the node starts it. It ends
+when the node does, also in the middle of a command: another rank may wait for this one for ever.
+
+Errors:  whatever torch raises is told to the node, and the process ends.
+"""
+
+import functools
+import logging
+import os
+import select
+import sys
+import threading
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.models.compute.torch_errors import out_of_memory
+from p2pswarm.models.packages import trust
+from p2pswarm.server.devices.free_memory import free_bytes, graph_bytes
+from p2pswarm.server.devices.messages import (
+    Answer,
+    Begin,
+    Command,
+    CommandDone,
+    EmptySums,
+    Forget,
+    ForgetGraphs,
+    GiveSums,
+    RankFailed,
+    RunBackward,
+    RunForward,
+    RunLast,
+    RunOnce,
+    Settle,
+    TakeWeights,
+    framed,
+    read_message,
+)
+from p2pswarm.server.devices.plan_check import require_right_plan, tries_plan
+from p2pswarm.server.devices.rank_stage import RankOptions, RankStage
+from p2pswarm.server.devices.shared_tensors import close_all, mapped
+from p2pswarm.settings.parser import run_from_json
+
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+
+log = logging.getLogger(__name__)
+
+
+def main() -> int:
+    """Serve one node until it is gone."""
+    commands, answers = map(int, sys.argv[1:])
+    read = functools.partial(os.read, commands)
+    threading.Thread(target=_end_with, args=(commands,), daemon=True).start()
+    try:
+        stage, keep_bytes = _begun(read_message(read))
+        _send(answers, CommandDone((), keep_bytes, stage.weight_bytes))
+        while True:
+            _send(answers, _carried_out(stage, read_message(read)))
+    except EOFError:
+        return 0
+    except Unusable as error:
+        _send(answers, RankFailed(str(error), out_of_memory=False, refused=True))
+        return 1
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        log.debug("a rank failed", exc_info=True)
+        _send(answers, RankFailed(reason, out_of_memory(error)))
+        return 1
+
+
+def _begun(message: Command | Answer) -> tuple[RankStage, int]:
+    """Make this rank's part; how many bytes of graphs there is room for beside it."""
+    assert isinstance(message, Begin), "that is how a rank begins"
+    trust(message.packages)
+    places = list(message.places)
+    shared: dict[str, Tensor] = {place.name: mapped(place) for place in places}
+    close_all(places)
+    device = torch.device(message.devices[message.rank])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    count = len(message.devices)
+    dist.init_process_group(
+        BACKENDS.get(device.type),
+        init_method=f"file://{message.rendezvous}",
+        rank=message.rank,
+        world_size=count,
+    )
+    run = run_from_json(message.run)
+    rank = message.rank, count
+    options = RankOptions(message.by_block, message.tensors)
+    if message.tensors and tries_plan(run):
+        require_right_plan(run, rank, device)
+    stage = RankStage(run, message.stage, rank, device, shared, options)
+    keep_bytes = graph_bytes(message.graph_mib, device, free_bytes(device), engine_bytes=0)
+    return stage, keep_bytes if message.graph_mib or device.type != "cpu" else keep_bytes // count
+
+
+def _carried_out(stage: RankStage, message: Command | Answer) -> CommandDone:
+    match message:
+        case RunForward(microbatch=microbatch, attempt=attempt, keep=keep):
+            return CommandDone(graph_bytes=stage.forward((microbatch, attempt), keep=keep))
+        case RunBackward(microbatch=microbatch, attempt=attempt):
+            return CommandDone(tuple(stage.backward((microbatch, attempt))))
+        case RunLast(differentiate=differentiate):
+            return CommandDone(tuple(stage.last(differentiate=differentiate)))
+        case RunOnce():
+            return CommandDone(tuple(stage.once()))
+        case _:
+            _prepare(stage, message)
+            return CommandDone()
+
+
+def _prepare(stage: RankStage, message: Command | Answer) -> None:
+    """Carry out what computes nothing."""
+    match message:
+        case TakeWeights():
+            stage.take_weights()
+        case EmptySums():
+            stage.empty_sums()
+        case GiveSums():
+            stage.give_sums()
+        case Settle(add=add):
+            stage.settle(add=add)
+        case ForgetGraphs(keys=keys):
+            stage.forget_graphs(keys)
+        case Forget(keys=keys):
+            stage.forget(keys)
+        case _:
+            raise ValueError(f"{type(message).__name__} is no command")
+
+
+def _send(answers: int, answer: Answer) -> None:
+    data = framed(answer)
+    while data:
+        data = data[os.write(answers, data) :]
+
+
+def _end_with(commands: int) -> None:
+    """End this process when the node's end of the pipe is closed."""
+    poll = select.poll()
+    poll.register(commands, select.POLLHUP)
+    poll.poll()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

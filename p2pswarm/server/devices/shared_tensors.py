@@ -1,0 +1,65 @@
+"""Tensors in memory that a node and the processes of its devices all map.
+
+The memory is an anonymous file, which a child inherits: no name, no limit of /dev/shm, and it is
+gone with the last process.
+
+Shapes:  any.
+Errors:  Unusable where the system has no such files.
+Source:  memfd_create(2).
+"""
+
+import mmap
+import os
+
+import torch
+from torch import Tensor
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.server.devices.messages import SharedPlace
+
+
+class SharedTensors:
+    """What one node shares with its ranks; `forget` the files when all have mapped them."""
+
+    def __init__(self) -> None:
+        self.places: list[SharedPlace] = []
+
+    def zeros(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        """A tensor of zeros that others can map, too."""
+        if not hasattr(os, "memfd_create"):
+            raise Unusable("several devices of one node need Linux: start one node for each device")
+        place = SharedPlace(name, os.memfd_create(name), str(dtype).removeprefix("torch."), shape)
+        os.ftruncate(place.descriptor, max(1, _bytes_of(place)))
+        self.places.append(place)
+        return mapped(place)
+
+    @property
+    def descriptors(self) -> list[int]:
+        """The files, for a child to inherit."""
+        return [place.descriptor for place in self.places]
+
+    def forget(self) -> None:
+        """Close the files; what is mapped stays."""
+        close_all(self.places)
+
+
+def mapped(place: SharedPlace) -> Tensor:
+    """The tensor that lies there; it is the same memory in every process."""
+    dtype: torch.dtype = getattr(torch, place.dtype)
+    size_bytes = _bytes_of(place)
+    if not size_bytes:
+        return torch.zeros(place.shape, dtype=dtype)
+    memory = mmap.mmap(place.descriptor, size_bytes)  # the tensor holds it
+    return torch.frombuffer(memory, dtype=dtype).view(place.shape)
+
+
+def close_all(places: list[SharedPlace]) -> None:
+    """Close files that are mapped by now."""
+    for place in places:
+        os.close(place.descriptor)
+    places.clear()
+
+
+def _bytes_of(place: SharedPlace) -> int:
+    dtype: torch.dtype = getattr(torch, place.dtype)
+    return torch.Size(place.shape).numel() * dtype.itemsize

@@ -1,0 +1,219 @@
+"""What a rank has of a stage: by rows, or by tensors.
+
+By rows, torch's `fully_shard` cuts every parameter by its first dimension, gathers the weights of a
+block when it is computed, and adds the gradients of all ranks up, so that each has its shard of the
+sum over all rows. The loss of a rank's rows has their share of the microbatch, so the sum is the
+gradient of the whole. By tensors, every rank computes all rows with its parts of the parameters,
+and what is whole on all of them is told by the first.
+
+Shapes:  N elements in the stage; B rows of a microbatch, T tokens, V vocabulary, v of it here.
+Errors:  those of torch.
+Source:  Zhao et al., "PyTorch FSDP" (2023); torch.distributed.fsdp.fully_shard.
+"""
+# ruff: noqa: D102, N803  `StageShards` documents its methods; shapes end the names
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+
+from p2pswarm.models.base import DTYPES, Value, loss_of
+from p2pswarm.models.boundary import Boundary
+from p2pswarm.models.chance import run_blocks
+from p2pswarm.models.compute.flat_parameters import bind, zero_buffer
+from p2pswarm.models.compute.precision import in_dtypes_of
+from p2pswarm.server.devices.collectives import DeviceTensors
+from p2pswarm.server.devices.row_split import Rows, rows_of, split_keys
+from p2pswarm.server.devices.tensor_blocks import shared_blocks
+from p2pswarm.server.devices.tensor_split import spans_of
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.tensors.flat_layout import FlatLayout
+
+Pairs = Iterator[tuple[Tensor, Tensor]]
+"""Of a whole tensor and of this rank's memory, what belongs together."""
+
+
+class StageBlocks(nn.Module):
+    """The blocks of a stage as one module: torch then gathers the next one ahead."""
+
+    def __init__(
+        self, blocks: Sequence[nn.Module], given: Sequence[Boundary], *, bf16: bool, kind: str
+    ) -> None:
+        """`given`: what each block gives in the dtype of the weights; `kind`: of the device."""
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.kind = kind
+        self.features = given[-1].tensors[0].shape[-1]
+        """Of what the last block gives, on one device."""
+        self._given = dict(zip(blocks, given, strict=True))
+        self._bf16 = bf16
+
+    def forward(self, value: Value) -> Value:
+        """Run all of them, in bfloat16 as `models/compute/precision.py` does it."""
+        if not self._bf16:
+            return run_blocks(self.blocks, value)
+        with torch.autocast(self.kind, torch.bfloat16, cache_enabled=False):
+            return run_blocks(self.blocks, value, None, self._call)
+
+    def _call(self, block: nn.Module, value: Value) -> Value:
+        return in_dtypes_of(block(value), self._given[block])
+
+
+class StageShards(Protocol):
+    """Which rows and which parts of parameters a rank has."""
+
+    rows: Rows
+    split_below: frozenset[str]
+    """The tensors below the stage of which a rank has its rows; of others it has all."""
+    split_above: frozenset[str]
+    gradient_share: float
+    """What the gradient of a rank's loss counts in that of the microbatch."""
+    loss_share: float
+    """What its loss counts in what the ranks tell."""
+    parameters: list[nn.Parameter]
+
+    def local(self, x: Tensor) -> Tensor:
+        """This rank's memory of a parameter, or of its gradient."""
+        ...
+
+    def pairs(self, number: int, flat_N: Tensor, local: Tensor) -> Pairs:
+        """Where the parts of parameter `number` lie in a flat buffer, and in this rank's memory."""
+        ...
+
+    def tells(self, number: int) -> bool:
+        """Whether this rank tells of its part of a parameter: another one may have the same."""
+        ...
+
+    def complete(self) -> None:
+        """Add up what a backward has left in parts."""
+        ...
+
+    def forget(self) -> None:
+        """Hold no graph after a forward."""
+        ...
+
+    def loss(self, scores: Tensor, targets_BT: Tensor) -> Tensor:
+        """The mean loss of this rank's rows."""
+        ...
+
+
+class RowShards:
+    """Implements `StageShards` by rows."""
+
+    def __init__(
+        self,
+        run: RunConfig,
+        stage: int,
+        rank: tuple[int, int],
+        model: StageBlocks,
+        layout: FlatLayout,
+    ) -> None:
+        """`rank`: which of how many."""
+        self._rank, self._ranks = rank
+        self._layout = layout
+        self.rows = rows_of(self._rank, self._ranks, run.batch.rows)
+        self.gradient_share = self.loss_share = self.rows.share(run.batch.rows)
+        self.split_below, self.split_above = split_keys(run, stage - 1), split_keys(run, stage)
+        # shards have the model's dtype, in which their gradients are added up
+        bind(list(model.blocks), layout, zero_buffer(layout, run.model.dtype, torch.device("cpu")))
+        self.parameters = _sharded(model, self._ranks)
+
+    def local(self, x: Tensor) -> Tensor:
+        assert isinstance(x, DTensor), "every parameter is sharded"
+        return x.to_local().detach()
+
+    def pairs(self, number: int, flat_N: Tensor, local: Tensor) -> Pairs:
+        tensor = self._layout.tensors[number]
+        whole = flat_N[tensor.start : tensor.stop].view(tensor.shape)
+        each = -(-whole.shape[0] // self._ranks)  # as torch cuts it
+        yield whole[self._rank * each : (self._rank + 1) * each], local
+
+    def tells(self, number: int) -> bool:
+        del number
+        return True
+
+    def complete(self) -> None:
+        """Nothing: torch has added up."""
+
+    def forget(self) -> None:
+        """Nothing: none is held."""
+
+    def loss(self, scores: Tensor, targets_BT: Tensor) -> Tensor:
+        return loss_of(scores, targets_BT)
+
+
+class TensorShards:
+    """Implements `StageShards` by tensors."""
+
+    split_below: frozenset[str] = frozenset()
+    split_above: frozenset[str] = frozenset()
+    gradient_share = 1.0
+
+    def __init__(
+        self,
+        run: RunConfig,
+        rank: tuple[int, int],
+        model: StageBlocks,
+        layout: FlatLayout,
+        device: torch.device,
+    ) -> None:
+        """`rank`: which of how many."""
+        self._group = DeviceTensors(*rank)
+        self._layout = layout
+        self._vocabulary = model.features  # of the head, in the last stage
+        self.rows = Rows(0, run.batch.rows, run.batch.rows)
+        self.loss_share = 0.0 if rank[0] else 1.0
+        self._locals = shared_blocks(
+            list(model.blocks), self._group, DTYPES[run.model.dtype], device
+        )
+        self.parameters = [each.parameter for each in self._locals]
+
+    def local(self, x: Tensor) -> Tensor:
+        return x.detach()
+
+    def pairs(self, number: int, flat_N: Tensor, local: Tensor) -> Pairs:
+        tensor, split = self._layout.tensors[number], self._locals[number].split
+        whole = flat_N[tensor.start : tensor.stop].view(tensor.shape)
+        if split is None:
+            yield whole, local
+            return
+        group, place = self._group, 0
+        for start, stop in spans_of(split, tensor.shape[split.dim], group.rank, group.ranks):
+            size = stop - start
+            yield whole.narrow(split.dim, start, size), local.narrow(split.dim, place, size)
+            place += size
+
+    def tells(self, number: int) -> bool:
+        return self._group.rank == 0 or self._locals[number].split is not None
+
+    def forget(self) -> None:
+        self._group.forget()
+
+    def complete(self) -> None:
+        self.forget()  # graphs that were made again within the backward
+        for each in self._locals:
+            if each.own_features and each.parameter.grad is not None:
+                dist.all_reduce(each.parameter.grad)
+
+    def loss(self, scores: Tensor, targets_BT: Tensor) -> Tensor:
+        """Whether the head is split is seen by its scores: of a part, or of all tokens."""
+        if scores.shape[-1] == self._vocabulary:
+            return loss_of(scores, targets_BT)
+        return self._group.loss(scores, targets_BT, self._vocabulary)
+
+
+def _sharded(model: StageBlocks, ranks: int) -> list[nn.Parameter]:
+    """Shard every block, and the whole around them; the parameters, in their order."""
+    mesh = init_device_mesh(model.kind, (ranks,))
+    for module in (*model.blocks, model):
+        if any(True for _ in module.parameters()):
+            fully_shard(module, mesh=mesh)
+            assert isinstance(module, FSDPModule), "that is what it was made"
+            module.set_gradient_divide_factor(1.0)  # the losses have their shares already
+            module.set_force_sum_reduction_for_comms(True)  # gloo has no other
+    return [parameter for block in model.blocks for parameter in block.parameters()]

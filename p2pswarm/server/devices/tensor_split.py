@@ -1,0 +1,166 @@
+"""Which part of each parameter a device has where a stage's tensors are shared: the rule.
+
+A parameter is cut along one dimension, in each of its parts, by what must stay whole (heads). Parts
+of a matrix that gives features and of one that takes them are cut alike.
+
+Units:   elements along a dimension.
+Shapes:  as the blocks make them.
+Errors:  Unusable for a stage that devices cannot share so.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.models.blocks import make_blocks
+from p2pswarm.models.chance import draws
+from p2pswarm.models.hf_tensor_plan import BY_ROWS
+from p2pswarm.models.partition import stage_blocks
+from p2pswarm.models.tensor_plan import Style, TensorPlan, TensorShare, TensorSplit
+from p2pswarm.server.devices.row_split import REMEDY
+from p2pswarm.settings.config import RunConfig
+
+OUT, IN = -2, -1
+"""The dimensions of a weight; those before them count experts."""
+GIVES = frozenset({Style.COLWISE, Style.COLWISE_GATHERED, Style.PACKED_COLWISE})
+TAKES = frozenset({Style.ROWWISE, Style.ROWWISE_FROM_WHOLE})
+LINEAR = GIVES | TAKES
+PACKED = 2  # gate and up
+
+
+@dataclass(slots=True)
+class SharedBlock:
+    """What a block's plan says of its parameters and of its modules."""
+
+    splits: dict[str, TensorSplit] = field(default_factory=dict)
+    """By the names of parameters; the others are whole on every device."""
+    own_features: set[str] = field(default_factory=set)
+    """Parameters that are whole and whose gradient is a sum over the devices."""
+    styles: dict[str, Style] = field(default_factory=dict)
+    """By the names of modules that are run with an exchange."""
+
+
+def span_of(rank: int, ranks: int, count: int) -> tuple[int, int]:
+    """From where to where a device's part of `count` things goes; in order, as equal as can be."""
+    return rank * count // ranks, (rank + 1) * count // ranks
+
+
+def spans_of(split: TensorSplit, size: int, rank: int, ranks: int) -> list[tuple[int, int]]:
+    """A device's part of a dimension of `size`: from where to where, once in each packed part."""
+    each = size // split.parts
+    start, stop = span_of(rank, ranks, each)
+    return [(part * each + start, part * each + stop) for part in range(split.parts)]
+
+
+def local_shape(split: TensorSplit, shape: Sequence[int], rank: int, ranks: int) -> tuple[int, ...]:
+    """The shape of a device's part of a parameter."""
+    spans = spans_of(split, shape[split.dim], rank, ranks)
+    local = list(shape)
+    local[split.dim] = sum(stop - start for start, stop in spans)
+    return tuple(local)
+
+
+def shared_block(block: nn.Module, plan: TensorPlan) -> SharedBlock:
+    """What a plan means; Unusable for names that the block does not have, and others' layers."""
+    modules, parameters = dict(block.named_modules()), dict(block.named_parameters())
+    found = SharedBlock()
+    for name, entry in plan.items():
+        if isinstance(entry, TensorSplit):
+            if name not in parameters:
+                raise Unusable(f"tensor_plan: {_kind(block)} has no parameter {name!r}: {BY_ROWS}")
+            found.splits[name] = entry
+        elif name in modules:
+            _share_module(found, name, modules[name], entry)
+        elif name in parameters:
+            _share_parameter(found, name, parameters[name], entry)
+        else:
+            raise Unusable(f"tensor_plan: {_kind(block)} has no {name!r}: {BY_ROWS}")
+    return found
+
+
+def require_shareable(run: RunConfig, stage: int, ranks: int) -> None:
+    """Raise Unusable for a stage whose tensors `ranks` devices cannot share."""
+    with torch.device("meta"):
+        blocks = make_blocks(run, stage_blocks(run, stage))
+    for number, block in zip(stage_blocks(run, stage), blocks, strict=True):
+        plan = plan_of(block)
+        if draws(block):
+            raise Unusable(
+                "a model with dropout draws for whole tensors, not for parts of them: set it to 0, "
+                f"or {REMEDY}"
+            )
+        if plan is None:
+            raise Unusable(
+                f"block {number} ({_kind(block)}) has no tensor_plan, which says how devices share "
+                f"its tensors: {BY_ROWS}"
+            )
+        for name, split in shared_block(block, plan).splits.items():
+            _require_parts(name, split, tuple(block.get_parameter(name).shape), ranks)
+
+
+def plan_of(block: nn.Module) -> TensorPlan | None:
+    """The plan that a block declares; one without parameters needs none."""
+    declared: TensorPlan | None = getattr(block, "tensor_plan", None)
+    if declared is None and not any(True for _ in block.parameters()):
+        return {}
+    return declared
+
+
+def _require_parts(name: str, split: TensorSplit, shape: tuple[int, ...], ranks: int) -> None:
+    """Raise Unusable unless every device gets something, and no unit in two parts."""
+    size = shape[split.dim] if -len(shape) <= split.dim < len(shape) else 0
+    each, rest = divmod(size, split.parts)
+    if rest or (split.units and each % split.units):
+        raise Unusable(
+            f"tensor_plan: {name} is {list(shape)}, which is not {split.parts} x {split.units} "
+            f"along dimension {split.dim}: {BY_ROWS}"
+        )
+    if split.units % ranks or each < ranks:
+        raise Unusable(
+            f"{name} has {split.units or each} {'heads' if split.units else 'features'}, which "
+            f"{ranks} devices cannot share equally: {BY_ROWS}, or name another number of devices"
+        )
+
+
+def _share_module(found: SharedBlock, name: str, module: nn.Module, share: TensorShare) -> None:
+    if share.style in LINEAR:
+        if type(module) is not nn.Linear:
+            raise Unusable(
+                f"tensor_plan: {name} is {_kind(module)}, and {share.style} is for nn.Linear: "
+                f"{BY_ROWS}"
+            )
+        given = share.style in GIVES
+        parts = PACKED if share.style is Style.PACKED_COLWISE else 1
+        found.splits[f"{name}.weight"] = TensorSplit(OUT if given else IN, parts, share.units)
+        if given and module.bias is not None:
+            found.splits[f"{name}.bias"] = TensorSplit(IN, parts, share.units)
+    elif share.style is Style.EMBEDDING:
+        if not isinstance(module, nn.Embedding):
+            raise Unusable(f"tensor_plan: {name} is {_kind(module)}, no nn.Embedding: {BY_ROWS}")
+        found.splits[f"{name}.weight"] = TensorSplit(OUT)
+    elif share.style is Style.OWN_FEATURES:
+        found.own_features.update(f"{name}.{own}" for own, _ in module.named_parameters())
+        return
+    found.styles[name] = share.style
+
+
+def _share_parameter(
+    found: SharedBlock, name: str, parameter: nn.Parameter, share: TensorShare
+) -> None:
+    """A parameter of a module that is run as it is."""
+    if share.style in GIVES:
+        parts = PACKED if share.style is Style.PACKED_COLWISE else 1
+        found.splits[name] = TensorSplit(max(OUT, -parameter.dim()), parts, share.units)
+    elif share.style in TAKES:
+        found.splits[name] = TensorSplit(IN, 1, share.units)
+    elif share.style is Style.OWN_FEATURES:
+        found.own_features.add(name)
+    else:
+        raise Unusable(f"tensor_plan: {name} is a parameter, and {share.style} is not: {BY_ROWS}")
+
+
+def _kind(module: nn.Module) -> str:
+    return type(module).__name__

@@ -1,0 +1,4 @@
+"""Settings: dataclasses with defaults and limits, and the parser of their files.
+
+Entrances: `config.py`, `train_config.py`, `parser.py`.
+"""

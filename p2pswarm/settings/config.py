@@ -1,0 +1,408 @@
+"""Settings as frozen dataclasses: each has a default, a unit and a meaning.
+
+`RunConfig` describes a run, and its manifest carries it to every member. `NodeConfig`
+describes one machine and stays there. `settings/parser.py` reads both from TOML, and checks each
+value against the limit that is written beside its type here.
+
+Units:   named by each setting's name or docstring.
+Errors:  ValueError when two settings that are each allowed contradict each other.
+"""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from p2pswarm.settings.limits import (
+    HUB_CHARS_MAX,
+    AtMost,
+    Between,
+    OneOf,
+    Text,
+    check_entries,
+    entry_for,
+)
+from p2pswarm.settings.train_config import TrainConfig
+
+CODEC_NAMES = ("raw", "fp16", "bf16", "int8", "planes-zstd", "int8-ef")
+"""The codec registry's names; a test compares the two lists."""
+CODEC_KEYS_MAX = 16  # as many as a bundle has keys
+GRADIENT_CODEC_NAMES = ("int8-ef",)
+"""The codecs that suit only the gradients that go back between stages."""
+HF = "hf:"
+"""How a family of the library transformers begins."""
+CONFIG_CHARS_MAX = 1_800  # with the rest of a manifest it fits a value of the DHT, 4,096 bytes
+PACKAGE_CHARS_MAX = 128
+ROLES = ("auto", "bootstrap", "stage", "trainer")
+EMULATED = "emulated"  # the device of a server that only takes the time of computing
+TARGET_CHARS_MAX = 1_000  # a checkpoint's target travels in a message
+LOG_LEVELS = ("debug", "info", "warning", "error")
+KEY_FILE = "identity.key"  # in the folder of `state`
+OWNER = re.compile("[0-9a-f]{64}")
+RELAY_MB_S = 64.0  # half of a 1 Gbit/s line
+STATE_SHARE = 0.1
+"""Of the upload, for newcomers: training keeps 90 %, and a newcomer is never starved."""
+SCHEDULE = OneOf("cosine", "linear", "warmup-stable-decay", "constant")
+ANY_CODEC = OneOf(*CODEC_NAMES)
+COMMON_CODEC = OneOf(*(name for name in CODEC_NAMES if name not in GRADIENT_CODEC_NAMES))
+Codec = Annotated[str, COMMON_CODEC]
+GradientCodec = Annotated[str, ANY_CODEC]
+Share = Annotated[float, Between(0.0, 1.0)]
+Count = Annotated[int, Between(1, 65_536)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """The model, a list of blocks; the GPT's are an embedding, `layers` layers and a head."""
+
+    family: Annotated[str, Text(64)] = "gpt"
+    """`gpt`, `hf:FOLDER` or `hf:NAME`, `PACKAGE.MODULE:FUNCTION`, or one the program registered."""
+    folder: Path | None = None
+    """The folder of `hf:FOLDER`; it stays on the trainer's machine."""
+    hub: Annotated[str, AtMost(HUB_CHARS_MAX)] = ""
+    """NAME@COMMIT of the hub's model whose weights the run starts from; filled in."""
+    config: Annotated[str, AtMost(CONFIG_CHARS_MAX)] = ""
+    """What the folder's config.json says, for the manifest; filled in."""
+    package: Annotated[str, AtMost(PACKAGE_CHARS_MAX)] = ""
+    """NAME==VERSION of the package that has the model's code; filled in."""
+    weights: Annotated[str, AtMost(64)] = ""
+    """A digest of the names of pretrained weights; filled in."""
+    tokenizer: Annotated[str, AtMost(64)] = ""
+    """A digest of `train.tokenizer`; empty for bytes; filled in."""
+    document_end: Annotated[int, Between(-1, 1 << 22)] = -1
+    """The token that ends a document; -1: none does; filled in."""
+    documents: Annotated[str, OneOf("joined", "apart")] = "joined"
+    """Whether a token sees the documents before its own in its row; apart: for `gpt` and
+    `hf:`, with a tokenizer (docs/data.md)."""
+    tie: bool | None = None
+    """Whether embedding and head are one tensor; left out: as config.json says, in `gpt` two."""
+    vocabulary: Annotated[int, Between(256, 1 << 22)] = 256
+    """The number of tokens; left out: the tokenizer's, 256 for bytes; `hf:` has its config's."""
+    d_model: Annotated[int, Between(2, 65_536)] = 128
+    layers: Annotated[int, Between(1, 1_000)] = 4
+    heads: Annotated[int, Between(1, 1_024)] = 4
+    sequence_length: Annotated[int, Between(2, 1_048_576)] = 128
+    """Tokens per sequence."""
+    dtype: Annotated[str, OneOf("float32", "float64")] = "float32"
+    """The type of weights and gradients."""
+
+    def __post_init__(self) -> None:
+        if self.family != "gpt":  # another family may use these settings differently
+            return
+        if self.d_model % self.heads:
+            raise ValueError(f"d_model {self.d_model} is not a multiple of heads {self.heads}")
+        if self.d_model // self.heads % 2:
+            raise ValueError("rotary positions need an even number of features per head")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerConfig:
+    """AdamW or Muon with linear warm-up and a schedule (docs/optimizers.md)."""
+
+    name: Annotated[str, OneOf("adamw", "muon")] = "adamw"
+    """muon: for matrices between the first and the last block, with `momentum`; AdamW elsewhere."""
+    learning_rate: Annotated[float, Between(0.0, 1e3)] = 4e-3
+    schedule: Annotated[str, SCHEDULE] = "cosine"
+    """How the rate falls after the warm-up."""
+    warmup_steps: Annotated[int, Between(0, 10**9)] = 20
+    decay_steps: Annotated[int, Between(0, 10**9)] = 0
+    """Steps until the rate has fallen to `final_share` of its peak; 0: the run's steps."""
+    final_share: Share = 0.1
+    decay_share: Share = 0.2
+    """Of the steps after the warm-up, the last in which warmup-stable-decay falls."""
+    beta1: Annotated[float, Between(0.0, 0.999999)] = 0.9
+    beta2: Annotated[float, Between(0.0, 0.999999)] = 0.95
+    epsilon: Annotated[float, Between(1e-16, 1.0)] = 1e-8
+    momentum: Annotated[float, Between(0.0, 0.999999)] = 0.95
+    weight_decay: Annotated[float, Between(0.0, 100.0)] = 0.1
+    decays: Annotated[str, OneOf("matrices", "inner-matrices", "all")] = "matrices"
+    """To what: all matrices; those between the first and the last block; norms and biases too."""
+    average_decay: Annotated[float, Between(0.0, 0.9999999)] = 0.0
+    """What an average of the weights over time keeps of itself in a step; 0: there is none."""
+    clip_norm: Annotated[float, Between(1e-9, 1e9)] = 1.0
+    """The global gradient norm is clipped to this over all stages together."""
+
+    @property
+    def state_tensors(self) -> int:
+        """How many numbers the state has for each parameter: two moments, perhaps an average."""
+        return 4 if self.average_decay else 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchConfig:
+    """One step trains on `microbatches` microbatches of `rows` sequences."""
+
+    microbatches: Count = 8
+    rows: Count = 4
+    samples: Annotated[str, OneOf("drawn", "once", "packed", "streamed")] = "drawn"
+    """drawn: windows from anywhere; once: each window once an epoch; packed: whole documents, with
+    a tokenizer; streamed: as drawn, and read as needed, out of files of any size (docs/data.md)."""
+    window: Annotated[int, Between(0, 65_536)] = 0
+    """The most microbatches in flight; 0: as the trainer measures (docs/training.md)."""
+    evaluate_every: Annotated[int, Between(0, 10**9)] = 10
+    """Steps between two measurements of the held-out loss; 0: never."""
+    evaluate_microbatches: Count = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodecConfig:
+    """The codecs of tensors, by their names. Tensors of whole numbers always travel exactly."""
+
+    activation: Codec = "bf16"
+    gradient: GradientCodec = "bf16"
+    averaging: Codec = "raw"
+    activation_keys: tuple[str, ...] = ()
+    """Codecs of single tensors, such as ["memory=raw"], instead of `activation`."""
+    gradient_keys: tuple[str, ...] = ()
+    """Codecs of the gradients of single tensors, such as ["memory=int8-ef"]."""
+
+    def __post_init__(self) -> None:
+        check_entries("activation_keys", self.activation_keys, COMMON_CODEC, CODEC_KEYS_MAX)
+        check_entries("gradient_keys", self.gradient_keys, ANY_CODEC, CODEC_KEYS_MAX)
+
+    def activation_of(self, key: str) -> str | None:
+        """The codec that was set for one tensor of a bundle, if any."""
+        return entry_for(key, self.activation_keys)
+
+    def gradient_of(self, key: str) -> str | None:
+        """The codec that was set for the gradient of one tensor, if any."""
+        return entry_for(key, self.gradient_keys)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BalanceConfig:
+    """When servers move from one stage to another (docs/rebalancing.md)."""
+
+    rule: Annotated[str, OneOf("priced", "swarm", "off")] = "priced"
+    """priced: where everybody gains more than it costs; swarm: as in the paper; off: never."""
+    every_s: Annotated[float, Between(1.0, 1e6)] = 300.0
+    """How often "swarm" moves a server."""
+    moving_share: Annotated[float, Between(0.001, 0.5)] = 0.125
+    """Of all servers, that "priced" moves at once."""
+    least_gain: Annotated[float, Between(0.0, 10.0)] = 0.02
+    """What "priced" moves somebody for, as a share of the run's speed."""
+    steady_s: Annotated[float, Between(0.0, 1e6)] = 10.0
+    """How long that gain has to last before somebody moves."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """A run as its trainer describes it, the same on every member."""
+
+    name: Annotated[str, Text(64)] = "p2pswarm"
+    seed: Annotated[int, Between(0, 2**63 - 1)] = 1
+    """The seed of the initial weights and of the order of the samples."""
+    start: Annotated[str, OneOf("random", "pretrained")] = "random"
+    """The first weights: drawn from the seed, or those of `hf:FOLDER` or `hf:NAME`."""
+    stages: Annotated[int, Between(1, 256)] = 2
+    cut: tuple[Count, ...] = ()
+    """How many blocks each stage has, as `p2pswarm plan` found; empty: about the same work."""
+    steps: Annotated[int, Between(1, 10**9)] = 1_000
+    min_replicas: Annotated[int, Between(1, 64)] = 1
+    """How many servers each stage needs before the first step starts."""
+    on_stage_lost: Annotated[str, OneOf("wait", "rewind", "end")] = "wait"
+    """When no server holds a stage's weights: wait for one that does; go back to the newest
+    checkpoint after `rewind_after_s`; or end after 30 s."""
+    rewind_after_s: Annotated[float, Between(1.0, 1e6)] = 60.0
+    """How long "rewind" waits: a server that was asleep or cut off for less brings them back."""
+    owner: str = ""
+    """The owner's public key in hexadecimal, for a closed run; `train.closed` fills it in."""
+    precision: Annotated[str, OneOf("full", "bf16")] = "full"
+    """What blocks compute in: the model's dtype, or bfloat16 by autocast (docs/precision.md)."""
+    weight_storage: Annotated[str, OneOf("full", "bf16")] = "full"
+    """What weights are kept in: the model's dtype; or bfloat16, rounded by chance after each step,
+    for precision "bf16": 4 bytes a parameter fewer, for a little loss (docs/precision.md)."""
+    spot_check_share: Share = 0.0
+    """The share of microbatches that two servers compute, to find one that computes wrong."""
+    emulated: bool = False
+    """A rehearsal: its servers have `serve.device = "emulated"`, and nothing is learnt."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    batch: BatchConfig = field(default_factory=BatchConfig)
+    codecs: CodecConfig = field(default_factory=CodecConfig)
+    balance: BalanceConfig = field(default_factory=BalanceConfig)
+
+    @property
+    def tied_ends(self) -> tuple[int, int] | None:
+        """The two stages that have the tied tensor in common; None if no two have."""
+        return (0, self.stages - 1) if self.model.tie and self.stages > 1 else None
+
+    @property
+    def state_dtypes(self) -> tuple[str, ...]:
+        """The dtype of each tensor of a stage's state: weights, two moments, perhaps an average."""
+        wide = self.model.dtype
+        weights = "bfloat16" if self.weight_storage == "bf16" else wide
+        return weights, *(wide,) * (self.optimizer.state_tensors - 1)
+
+    def __post_init__(self) -> None:
+        if self.owner and not OWNER.fullmatch(self.owner):
+            raise ValueError("owner is a public key: 64 digits from 0 to 9 and a to f")
+        if self.precision == "bf16" and self.model.dtype != "float32":
+            raise ValueError(f"precision bf16 is for model.dtype float32, not {self.model.dtype}")
+        if self.precision == "bf16" and self.spot_check_share:
+            raise ValueError(
+                "precision bf16 differs between kinds of processors as much as a fault might: set "
+                "spot_check_share to 0, or precision to full"
+            )
+        if self.weight_storage == "bf16" and self.precision != "bf16":
+            raise ValueError(
+                "weight_storage bf16 saves nothing where blocks compute from a float32 copy: set "
+                "precision to bf16, too, or weight_storage to full"
+            )
+        if self.cut and len(self.cut) != self.stages:
+            raise ValueError(
+                f"cut has {len(self.cut)} numbers for {self.stages} stages: one for each, or none"
+            )
+        blocks = self.model.layers + 2
+        if self.model.family == "gpt" and self.stages > blocks:
+            raise ValueError(
+                f"stages {self.stages} is more than the {blocks} blocks of the model "
+                f"(embedding, {self.model.layers} layers, head)"
+            )
+        if self.model.family == "gpt" and self.cut and sum(self.cut) != blocks:
+            raise ValueError(
+                f"cut has {sum(self.cut)} blocks and the model {blocks} (embedding, "
+                f"{self.model.layers} layers, head): the numbers have to add up to that"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointConfig:
+    """When the trainer has the run's state saved, where, and which checkpoints stay."""
+
+    target: str = ""
+    """A folder or a URL of fsspec that all servers reach; empty: no checkpoints."""
+    every_steps: Annotated[int, Between(1, 10**9)] = 100
+    keep_newest: Annotated[int, Between(1, 10_000)] = 3
+    """How many of the newest stay: more than one, so that a damaged one loses little."""
+    keep_every: Annotated[int, Between(0, 10**9)] = 0
+    """Those whose step is a multiple of this stay for good; 0: none."""
+
+    def __post_init__(self) -> None:
+        if len(self.target) > TARGET_CHARS_MAX or not self.target.isprintable():
+            raise ValueError(f"target is a path or URL of at most {TARGET_CHARS_MAX} characters")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServeConfig:
+    """What a stage server gives to a run."""
+
+    run: str = ""
+    """The name of the run to join; empty: the first that is found."""
+    stage: Annotated[int, Between(0, 255)] | None = None
+    """Serve only this stage; left out: the stage that needs a server most."""
+    planned_stage: Annotated[int, Between(0, 255)] | None = None
+    """Begin with this stage, as `p2pswarm plan` found, and move where the run finds better."""
+    device: str = "auto"
+    """A torch device such as cpu or cuda:0; auto: the GPU where there is one; several, as in
+    cuda:0,cuda:1 or cuda:all: one server on all of them; emulated: none, in an emulated run."""
+    parallel: Annotated[str, OneOf("rows", "tensor")] = "rows"
+    """Several devices each compute some rows, or with a part of each tensor (docs/devices.md)."""
+    emulated_forward_s: Annotated[float, Between(0.0, 3_600.0)] = 0.1
+    """Emulated: what a forward of a microbatch takes; a backward takes twice as long."""
+    threads: Annotated[int, Between(0, 1_024)] = 0
+    """The number of torch's threads; 0: torch chooses."""
+    compiled: bool = False
+    """Run the blocks by torch.compile: faster, after minutes at the start (docs/precision.md)."""
+    pretrained: Path | None = None
+    """The folder with a model's safetensors files, for runs that start from them; or "hf:NAME":
+    download this stage's part of that model of the hub (docs/models.md)."""
+    hub: Annotated[str, AtMost(HUB_CHARS_MAX)] = ""
+    """The name that `pretrained = "hf:NAME"` gives; filled in."""
+    packages: tuple[str, ...] = ()
+    """Packages whose models this node may import, if a run is of them (docs/models.md)."""
+    graph_mib: Annotated[int, Between(0, 2**20)] = 0
+    """Memory that forwards keep for their backwards, on each device; past it, a forward is done
+    again. 0: half of what a GPU has free beside the weights, 1 GiB of a host."""
+    recompute: Annotated[str, OneOf("auto", "stage", "block")] = "auto"
+    """How a forward is done again: block, one block at a time in the memory of one block's graph;
+    stage, all blocks at once; auto: whichever fits, on one device (docs/precision.md)."""
+    kept_mib: Annotated[int, Between(0, 2**20)] = 1_024
+    """Memory of the host, not of the device, for activations and gradients that were given to other
+    stages in this step; past it they are computed again when such a stage loses a server."""
+    grace_s: Annotated[float, Between(0.0, 3_600.0)] = 20.0
+    """The most seconds that leaving may take after SIGTERM, the notice that a machine ends."""
+    checkpoints: bool = True
+    """Write checkpoints where the run's trainer says; false: never."""
+    checkpoint_mib: Annotated[int, Between(1, 2**20)] = 96
+    """Memory for what a checkpoint still lacks when the next step changes the weights."""
+
+    def __post_init__(self) -> None:
+        if self.parallel == "tensor" and "," not in self.device and self.device != "cuda:all":
+            raise ValueError(f"parallel tensor is for several devices; device is {self.device}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkConfig:
+    """How other nodes reach this one, and how many tensor bytes it accepts at once."""
+
+    announce: str = ""
+    """HOST:PORT that others dial; empty: the address it listens on, or this host's own."""
+    map_ports: bool = True
+    """Ask the router to forward the listening port (PCP, NAT-PMP, UPnP), if there is one."""
+    bulk_connections: Annotated[int, Between(1, 16)] = 1
+    """TCP connections for tensors to each peer, at the least; more are opened where they help."""
+    state_share: Annotated[float, Between(0.0, 1.0)] = STATE_SHARE
+    """Of what is sent while training sends too: weights for newcomers; 1: all that they can."""
+    peer_mib: Annotated[int, Between(1, 2**20)] = 1_024
+    """The most tensor bytes on their way from one peer, in MiB."""
+    total_mib: Annotated[int, Between(1, 2**20)] = 4_096
+    """The most tensor bytes on their way from all peers together, in MiB."""
+    relays: tuple[str, ...] = ()
+    """HOST:PORT of nodes through which others reach this one, where they cannot dial it."""
+    relay: bool = True
+    """Pass on bytes between peers that cannot dial each other; not with `relays`."""
+    relay_mb_s: Annotated[float, Between(0.1, 1e6)] = RELAY_MB_S
+    """The most that is passed on, in MB a second; a pair of peers has a limit of 20 besides."""
+    relay_port: Annotated[int, Between(0, 65_535)] = 0
+    """A second port to listen on, such as 443, which most firewalls let pass; 0: none."""
+    relay_web: Annotated[int, Between(0, 65_535)] = 0
+    """A port for WebSocket, for hosts that have only the web; 0: none."""
+    relay_certificate: Path | None = None
+    """One PEM file, chain and key, for `relay_web`; left out: a proxy in front has them."""
+
+    def __post_init__(self) -> None:
+        if self.relay_certificate and not self.relay_web:
+            raise ValueError("relay_certificate is for relay_web: set its port, or leave it out")
+        if self.peer_mib > self.total_mib:
+            raise ValueError(f"peer_mib {self.peer_mib} is more than total_mib {self.total_mib}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeConfig:
+    """The settings of one machine. A command-line flag overrides the file."""
+
+    role: Annotated[str, OneOf(*ROLES)] = "auto"
+    """auto: `stage` with a bootstrap address, else `bootstrap`."""
+    listen: str = ""
+    """HOST:PORT; empty: every address of this host, and port 4000 or any free one."""
+    bootstrap: tuple[str, ...] = ()
+    """HOST:PORT of nodes that are already in the swarm."""
+    identity: Path | None = None
+    """The key file, made if absent; left out: in `state`, or a new identity each time."""
+    state: Path | None = None
+    """A folder where a trainer or a server keeps what it must know after a restart; one a node."""
+    invite: str = ""
+    """The invitation to a closed run: its text, or a file that has it."""
+    log_level: Annotated[str, OneOf(*LOG_LEVELS)] = "warning"
+    leave_at_eof: bool = False
+    """Leave when stdin ends: then a program that starts nodes cannot leave them behind."""
+    run: RunConfig = field(default_factory=RunConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    serve: ServeConfig = field(default_factory=ServeConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+
+    @property
+    def key_file(self) -> Path | None:
+        """Where the node's key is kept; None if it has a new one each time."""
+        if self.identity is None and self.state is not None:
+            return self.state / KEY_FILE
+        return self.identity
+
+    def __post_init__(self) -> None:
+        if self.run.on_stage_lost == "rewind" and not self.checkpoint.target:
+            raise ValueError(
+                'run.on_stage_lost = "rewind" needs checkpoints to go back to: set '
+                "checkpoint.target, a folder or URL that all servers reach"
+            )

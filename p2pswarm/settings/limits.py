@@ -1,0 +1,159 @@
+"""The limits of settings, written beside each setting's type in `settings/config.py`.
+
+Units:   as the setting's.
+Errors:  none: `settings/parser.py` checks values against them.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePath
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A number lies in low..high, both included."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"a number from {self.low:g} to {self.high:g}"
+
+    @property
+    def whole(self) -> str:
+        """The limits of a setting that counts something, every digit written out."""
+        if self.low == self.high:
+            return f"{int(self.low)}; nothing else is possible yet"
+        return f"a whole number from {int(self.low)} to {int(self.high)}"
+
+
+class OneOf:
+    """A text is one of `choices`."""
+
+    def __init__(self, *choices: str) -> None:
+        self.choices = choices
+
+    def __str__(self) -> str:
+        return "one of " + ", ".join(self.choices)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text has 1..`longest` printable characters, because other people's terminals show it."""
+
+    longest: int
+
+    def __str__(self) -> str:
+        return f"1 to {self.longest} printable characters"
+
+
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    """A text has up to `longest` printable characters; it may be empty."""
+
+    longest: int
+
+    def __str__(self) -> str:
+        return f"at most {self.longest} printable characters"
+
+
+HUB_NAME = re.compile(
+    r"((?:[a-zA-Z0-9][\w.-]{0,95}/)?[a-zA-Z0-9][\w.-]{0,95})(?:@([\w./-]{1,100}))?", re.ASCII
+)
+HUB_NAME_CHARS_MAX = 96  # the hub's own limit, of owner and name together
+HUB_CHARS_MAX = HUB_NAME_CHARS_MAX + 101  # and a revision
+COMMIT = re.compile("[0-9a-f]{40}")
+
+
+def hub_name(text: str) -> tuple[str, str] | None:
+    """The name and the revision (empty: the newest) of NAME or NAME@REVISION; None for a path."""
+    found = HUB_NAME.fullmatch(text)
+    if found is None or len(found[1]) > HUB_NAME_CHARS_MAX or "--" in found[1] or ".." in text:
+        return None
+    return found[1], found[2] or ""
+
+
+def is_pinned(text: str) -> bool:
+    """Whether it is NAME@COMMIT, which names the same files for ever."""
+    found = hub_name(text)
+    return found is not None and COMMIT.fullmatch(found[1]) is not None
+
+
+NAME_BYTES_MAX = 255  # of every file system; to ask for a longer one raises where a folder is tried
+LONG_NAME = f"a name of more than {NAME_BYTES_MAX} bytes, which no file system has"
+
+
+def names_fit(path: str) -> bool:
+    """Whether no part of a path is longer than names of files may be."""
+    return all(
+        len(part.encode("utf-8", "replace")) <= NAME_BYTES_MAX for part in PurePath(path).parts
+    )
+
+
+BYTES = "bytes"
+"""The tokenizer that is none: a byte is a token."""
+TRAIN = "train:"
+TRAINED_TOKENS = Between(300, 1_000_000)  # 256 bytes, and something learnt
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizing:
+    """A text names a tokenizer: "bytes", a folder, a name of the hub, or "train:" and a number."""
+
+    longest: int = 1_000
+
+    def allows(self, text: str) -> bool:
+        """Whether it does."""
+        if text.startswith(TRAIN):
+            number = trained_tokens(text) or 0
+            return TRAINED_TOKENS.low <= number <= TRAINED_TOKENS.high
+        return 1 <= len(text) <= self.longest and text.isprintable() and names_fit(text)
+
+    def __str__(self) -> str:
+        number = TRAINED_TOKENS.whole.removeprefix("a whole number ")
+        return (
+            '"bytes", a folder with a tokenizer.json, "hf:NAME" of the hub, or "train:N", '
+            f"N {number}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Wandb:
+    """A text is empty, a project of wandb, or PROJECT/NAME; without what wandb refuses in names."""
+
+    longest: int = 128
+
+    def allows(self, text: str) -> bool:
+        """Whether it is."""
+        parts = text.split("/", 1) if text else []
+        usable = (re.fullmatch(r"[^/\\#?%:]+", part) and part.strip() for part in parts)
+        short = all(len(part) <= self.longest for part in parts)
+        return short and all(usable) and (text.isprintable() or not text)
+
+    def __str__(self) -> str:
+        characters = "printable characters without / \\ # ? % :"
+        return f'a project of wandb or "PROJECT/NAME", each 1 to {self.longest} {characters}'
+
+
+def trained_tokens(text: str) -> int | None:
+    """How many tokens are to be learnt; None if it is not "train:" and a number."""
+    if not text.startswith(TRAIN):
+        return None
+    digits = text.removeprefix(TRAIN)
+    return int(digits) if re.fullmatch("[0-9]{1,9}", digits) else None
+
+
+def check_entries(name: str, entries: tuple[str, ...], allowed: OneOf, most: int) -> None:
+    """Raise ValueError unless each entry is KEY=CODEC and there are at most `most`."""
+    if len(entries) > most:
+        raise ValueError(f"{name} has more than {most} entries")
+    for entry in entries:
+        key, _, codec = entry.partition("=")
+        if not key.isidentifier() or codec not in allowed.choices:
+            raise ValueError(f"{name}: {entry!r} is not KEY=CODEC, CODEC {allowed}")
+
+
+def entry_for(key: str, entries: tuple[str, ...]) -> str | None:
+    """What was set for a key, if anything."""
+    pairs = (entry.partition("=") for entry in entries)
+    return next((value for name, _, value in pairs if name == key), None)

@@ -1,0 +1,328 @@
+"""Reads TOML and JSON into the dataclasses of `settings/config.py`, and writes a run's manifest.
+
+One walk over the dataclasses' own types finds unknown keys, wrong types and values outside
+the limits that a type carries. So a new field needs no new code.
+
+Errors:  Unusable for a user's file, BadMessage for a peer's manifest: one line with the key
+         and what is allowed. OtherRunVersion for a manifest of another version of the program.
+"""
+
+import dataclasses
+import hashlib
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any, TypeVar
+
+from p2pswarm.base.errors import BadMessage, Unusable, one_line
+from p2pswarm.settings.config import (
+    HF,
+    ModelConfig,
+    NodeConfig,
+    OptimizerConfig,
+    RunConfig,
+    ServeConfig,
+)
+from p2pswarm.settings.limits import (
+    BYTES,
+    LONG_NAME,
+    TRAIN,
+    AtMost,
+    Between,
+    OneOf,
+    Text,
+    Tokenizing,
+    Wandb,
+    hub_name,
+    is_pinned,
+    names_fit,
+)
+from p2pswarm.settings.setting_names import unknown
+from p2pswarm.settings.train_config import TrainConfig
+
+RUN_VERSION = 5  # rises when a manifest's meaning, a run's arithmetic or its messages change
+RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most
+RUN_TAG = b"p2pswarm-run-2:"
+RUN_ID_BYTES = 16
+SHORT = '; model = "NAME" is short for family = "NAME" in [run.model], optimizer = "NAME" for name'
+TWICE = "Cannot overwrite", "Cannot declare"  # how `tomllib` says that a key is there already
+SETTINGS_BYTES_MAX = 1 << 20  # a settings file has a page of text; anything larger is another file
+FLOAT_MAX = 1 << 1023  # larger whole numbers do not fit a float
+SHOWN_CHARS = 60  # at most so much of a wrong value, so that the message stays one line
+
+
+T = TypeVar("T")
+
+
+class OtherRunVersion(BadMessage):
+    """A manifest of another version of the program; what else it says cannot be read."""
+
+    def __init__(self, found: int, ours: int) -> None:
+        super().__init__(
+            f"a run of version {found}; this program speaks version {ours}: "
+            "install the same release on both sides"
+        )
+
+
+def load(path: Path) -> NodeConfig:
+    """Read a node's settings; paths in the file are relative to its folder."""
+    table = read_table(path)
+    try:
+        return _build(NodeConfig, table, "", path.parent)
+    except ValueError as error:
+        raise Unusable(f"{path}: {error}") from error
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """Read a TOML file; Unusable says in one line why it is none."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(SETTINGS_BYTES_MAX + 1)
+    except OSError as error:
+        raise Unusable(f"{path}: cannot be read: {error.strerror}") from error
+    if len(text) > SETTINGS_BYTES_MAX:
+        raise Unusable(f"{path}: larger than {SETTINGS_BYTES_MAX} bytes: not a settings file")
+    try:
+        return tomllib.loads(text.decode("utf-8-sig"))  # some editors begin a file with a BOM
+    except UnicodeDecodeError as error:
+        raise Unusable(f"{path}: not TOML: not UTF-8 at byte {error.start}") from error
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
+        what = one_line(error)
+        if what.startswith(TWICE):
+            what = f"something stands there twice: {what}{SHORT}"
+        raise Unusable(f"{path}: not TOML: {what}") from error
+
+
+def from_values(kind: type[T], values: Mapping[str, object], key: str = "") -> T:
+    """Make a `kind` from Python values, checked like a settings file; a dataclass is a table.
+
+    `key` is the place that the values would have in the file. ValueError names the wrong key.
+    """
+    return _build(kind, {name: _as_in_a_file(value) for name, value in values.items()}, key, Path())
+
+
+def run_to_json(run: RunConfig, version: int = RUN_VERSION) -> bytes:
+    """The canonical JSON of a run: the same run gives the same bytes everywhere."""
+    whole = {"version": version, "run": dataclasses.asdict(run)}
+    return json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def run_from_json(data: bytes, version: int = RUN_VERSION) -> RunConfig:
+    """Read what a peer announced, as a program of `version` does.
+
+    Raises OtherRunVersion for a run of another version, BadMessage for all else that
+    `run_to_json` does not write.
+    """
+    try:
+        whole = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BadMessage(f"a manifest that is not JSON: {one_line(error)}") from error
+    if not isinstance(whole, dict) or "version" not in whole:
+        raise BadMessage("a manifest without a version")
+    found = whole["version"]
+    if type(found) is not int or not 0 <= found <= RUN_VERSION_MAX:
+        raise BadMessage(f"a manifest whose version is no number from 0 to {RUN_VERSION_MAX}")
+    if found != version:
+        raise OtherRunVersion(found, version)
+    try:
+        run = _build(RunConfig, whole.get("run"), "run", Path())
+    except ValueError as error:
+        raise BadMessage(f"manifest: {error}") from error
+    if run.model.folder is not None:
+        raise BadMessage("a manifest that names a folder")
+    if run.model.hub and not is_pinned(run.model.hub):
+        raise BadMessage("a manifest that names a model of the hub without its commit")
+    if run_to_json(run, version) != data:
+        raise BadMessage("a manifest that is not in canonical form")
+    return run
+
+
+def run_id(
+    config: bytes,
+    corpus: bytes = b"",
+    nonce: bytes = b"",
+    founder: bytes = b"",
+    origin: bytes = b"",
+) -> bytes:
+    """A run's 16-byte id: a hash of all that makes it this run and no other.
+
+    `config` is what `run_to_json` wrote, `corpus` the digest of the text. `nonce` is drawn when the
+    run first starts, so that two runs of one file and one text are two. `founder` is the peer id
+    of the trainer that makes it, `origin` names the checkpoint that it goes on from. Without text,
+    as in a simulation, they may be empty.
+    """
+    named = (corpus, nonce, founder, origin)
+    parts = [RUN_TAG, *(len(part).to_bytes(1) + part for part in named), config]
+    return hashlib.sha256(b"".join(parts)).digest()[:RUN_ID_BYTES]
+
+
+def _as_in_a_file(value: object) -> object:
+    """The value that TOML would have given."""
+    match value:
+        case tuple() | list():
+            return [_as_in_a_file(each) for each in value]
+        case PurePath():
+            return str(value)
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = dataclasses.fields(value)
+            return {each.name: _as_in_a_file(getattr(value, each.name)) for each in fields}
+        case _:
+            return value
+
+
+def _build(kind: type[T], table: object, key: str, base: Path) -> T:
+    """An instance of the dataclass `kind`; ValueError names the wrong key."""
+    table = _in_full(kind, table, base)
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{key} is a table, not {_show(table)}")  # noqa: TRY004 - the user's, not ours
+    hints = typing.get_type_hints(kind, include_extras=True)
+    values = {}
+    for name, value in table.items():
+        path = f"{key}.{name}" if key else str(name)
+        if name not in hints:
+            raise ValueError(unknown(key, str(name), sorted(hints)))
+        values[name] = _convert(hints[name], value, path, base)
+    for setting in dataclasses.fields(kind):  # type: ignore[arg-type]
+        required = setting.default is setting.default_factory is dataclasses.MISSING
+        if required and setting.name not in values:
+            raise ValueError(f"{key}.{setting.name} is missing: it has no default, give one")
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}" if key else str(error)) from error
+
+
+def _in_full(kind: type, table: object, base: Path) -> object:
+    """The table without what may be written shorter."""
+    if kind is ModelConfig:
+        return _model_table(table)
+    if kind is OptimizerConfig and isinstance(table, str):
+        return {"name": table}
+    if kind is ServeConfig:
+        return _serve_table(table)
+    return _train_table(table, base) if kind is TrainConfig else table
+
+
+def _model_table(table: object) -> object:
+    """A model may be given by its family alone; and `hf:` names a folder, or a model of the hub."""
+    if isinstance(table, str):
+        table = {"family": table}
+    if not isinstance(table, Mapping):
+        return table
+    family, folder = table.get("family"), table.get("folder")
+    if isinstance(family, str) and family.startswith(HF) and not (table.get("config") or folder):
+        place = family.removeprefix(HF)
+        if not place:
+            raise ValueError('run.model "hf:" names nothing: "hf:FOLDER", or "hf:NAME" of the hub')
+        named = {"hub": place} if hub_name(place) else {}  # if there is no such folder
+        return {**table, "family": HF.rstrip(":"), "folder": place, **named}
+    return table
+
+
+def _serve_table(table: object) -> object:
+    """Pretrained weights are in a folder, or `hf:NAME` on the hub."""
+    place = table.get("pretrained") if isinstance(table, Mapping) else None
+    if not isinstance(place, str) or not place.startswith(HF):
+        return table
+    assert isinstance(table, Mapping), "it has a place"
+    if hub_name(place.removeprefix(HF)) is None:
+        raise ValueError(
+            f'serve.pretrained is a folder, or "hf:NAME" with a name of the hub, not {_show(place)}'
+        )
+    return {**table, "pretrained": "", "hub": place.removeprefix(HF)}
+
+
+def _train_table(table: object, base: Path) -> object:
+    """The folder of a tokenizer is relative to the file, as other paths are.
+
+    A name of the hub begins with `hf:`, which OWNER/NAME gets where there is no such folder.
+    """
+    name = table.get("tokenizer") if isinstance(table, Mapping) else None
+    if not isinstance(name, str) or name == BYTES or name.startswith(TRAIN) or not name:
+        return table
+    assert isinstance(table, Mapping), "it has a name"
+    if name.startswith(HF) and hub_name(name.removeprefix(HF)):
+        return table
+    name = name.removeprefix(HF)
+    path = PurePath(name) if "\0" in name or name.startswith("~") else base / name
+    if "/" in name and hub_name(name) and not (base / name).exists():
+        return {**table, "tokenizer": f"{HF}{name}"}
+    return {**table, "tokenizer": str(path)}
+
+
+def _convert(hint: Any, value: object, key: str, base: Path) -> object:
+    """Convert `value` to the type `hint`, and check the limit that an Annotated carries."""
+    limit = None
+    if typing.get_origin(hint) is typing.Annotated:
+        hint, limit = typing.get_args(hint)[:2]
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return _convert_optional(hint, value, key, base)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _build(hint, value, key, base)
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, list):
+            raise ValueError(f"{key} is a list, not {_show(value)}")
+        of = typing.get_args(hint)[0]
+        return tuple(_convert(of, item, f"{key}[{i}]", base) for i, item in enumerate(value))
+    return _convert_scalar(hint, limit, value, key)
+
+
+def _convert_optional(hint: Any, value: object, key: str, base: Path) -> object:
+    of = next(arm for arm in typing.get_args(hint) if arm is not types.NoneType)
+    if value is None:
+        return None
+    if of is Path:
+        text = str(_convert_scalar(str, None, value, key))
+        if "\0" in text:
+            raise ValueError(f"{key} is a path, not {_show(value)}")
+        if not names_fit(text):
+            raise ValueError(f"{key} has {LONG_NAME}")
+        try:
+            return base / Path(text).expanduser() if text else None
+        except RuntimeError as error:
+            raise ValueError(f"{key}: {_show(value)}: there is no such user") from error
+    return _convert(of, value, key, base)
+
+
+def _convert_scalar(hint: Any, limit: object, value: object, key: str) -> object:
+    if hint is float and type(value) is int and abs(value) < FLOAT_MAX:
+        value = float(value)
+    if hint is int and isinstance(value, float) and value.is_integer():
+        value = int(value)  # many people write a thousand as 1e3
+    if type(value) is not hint or not _fits(limit, value):
+        raise ValueError(f"{key} is {_allowed(hint, limit)}, not {_show(value)}")
+    return value
+
+
+def _allowed(hint: Any, limit: object) -> str:
+    if hint is int and isinstance(limit, Between):
+        return limit.whole
+    plain = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    return str(limit or plain[hint])
+
+
+def _fits(limit: object, value: Any) -> bool:
+    match limit:
+        case Between(low, high):
+            return bool(low <= value <= high)  # false for NaN
+        case OneOf():
+            return value in limit.choices
+        case Tokenizing() | Wandb():
+            return limit.allows(value)
+        case Text(longest):
+            return 1 <= len(value) <= longest and value.isprintable()
+        case AtMost(longest):
+            return len(value) <= longest and (value.isprintable() or not value)
+        case _:
+            return True
+
+
+def _show(value: object) -> str:
+    """The user's value, short enough for one line."""
+    if isinstance(value, Mapping):
+        return "a table"
+    text = json.dumps(value, default=str)
+    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."

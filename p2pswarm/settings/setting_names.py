@@ -1,0 +1,113 @@
+"""What to answer to a setting that does not exist: where it belongs, or what it is called here.
+
+People bring the names of other programs. A name that exists in another table is shown there, a
+common alias is translated, and anything else gets the nearest name of its own table.
+
+Errors:  none.
+"""
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Iterator
+
+from p2pswarm.settings.config import NodeConfig
+
+SHOWN_CHARS = 60  # of a wrong name, so that the message stays one line
+RENAMED = {
+    **dict.fromkeys(("lr", "max_lr", "peak_lr", "step_size"), "learning_rate"),
+    **dict.fromkeys(("lr_decay_iters", "lr_decay_steps"), "decay_steps"),
+    **dict.fromkeys(("scheduler", "lr_scheduler", "lr_scheduler_type", "lr_schedule"), "schedule"),
+    **dict.fromkeys(("warmup", "warmup_iters", "lr_warmup_steps"), "warmup_steps"),
+    **dict.fromkeys(("wd", "decay"), "weight_decay"),
+    **dict.fromkeys(("ema", "ema_decay", "use_ema"), "average_decay"),
+    **dict.fromkeys(("grad_clip", "max_grad_norm", "max_norm", "gradient_clipping"), "clip_norm"),
+    **dict.fromkeys(("eps", "adam_epsilon"), "epsilon"),
+    **dict.fromkeys(("max_steps", "num_steps", "iterations", "max_iters", "iters"), "steps"),
+    **dict.fromkeys(("num_stages", "pipeline_stages", "pp"), "stages"),
+    **dict.fromkeys(("replicas", "num_replicas"), "min_replicas"),
+    **dict.fromkeys(("n_layer", "n_layers", "num_layers", "depth", "blocks"), "layers"),
+    **dict.fromkeys(("n_head", "n_heads", "num_heads"), "heads"),
+    **dict.fromkeys(("n_embd", "hidden_size", "dim", "width", "embed_dim"), "d_model"),
+    **dict.fromkeys(
+        ("seq_len", "seq_length", "block_size", "context", "context_length", "max_seq_len"),
+        "sequence_length",
+    ),
+    **dict.fromkeys(("vocab", "vocab_size"), "vocabulary"),
+    **dict.fromkeys(("torch_dtype",), "dtype"),
+    **dict.fromkeys(("amp", "autocast", "mixed_precision", "compute_dtype"), "precision"),
+    **dict.fromkeys(("stochastic_rounding", "param_dtype", "weight_dtype"), "weight_storage"),
+    **dict.fromkeys(("micro_batches", "num_microbatches", "grad_accum"), "microbatches"),
+    **dict.fromkeys(("microbatch_size", "micro_batch_size"), "rows"),
+    **dict.fromkeys(("eval_every", "eval_interval", "eval_steps"), "evaluate_every"),
+    **dict.fromkeys(("dataset", "text", "corpus", "train_data"), "data"),
+    **dict.fromkeys(("output", "out", "out_dir", "save"), "weights"),
+    **dict.fromkeys(
+        ("save_steps", "save_every", "save_interval", "checkpoint_every"), "every_steps"
+    ),
+    **dict.fromkeys(("checkpoint_dir", "checkpoint_path", "save_dir"), "target"),
+    **dict.fromkeys(("save_total_limit", "keep_last"), "keep_newest"),
+    **dict.fromkeys(("resume_from", "resume_from_checkpoint"), "resume"),
+    **dict.fromkeys(("gpu", "cuda"), "device"),
+    **dict.fromkeys(("num_threads",), "threads"),
+    **dict.fromkeys(("seeds", "peers", "bootstraps", "initial_peers"), "bootstrap"),
+    **dict.fromkeys(("port", "host", "bind"), "listen"),
+    **dict.fromkeys(("announce_address", "public_address"), "announce"),
+    **dict.fromkeys(("key", "key_file"), "identity"),
+    **dict.fromkeys(("loglevel", "verbose"), "log_level"),
+}
+"""Names of other programs, and ours."""
+EXPLAINED = {
+    **dict.fromkeys(
+        ("batch_size", "global_batch_size", "train_batch_size"),
+        "a step trains on microbatches times rows sequences, both in [run.batch]",
+    ),
+    **dict.fromkeys(
+        ("epochs", "num_epochs", "epoch"),
+        "a run ends after steps, in [run], however often they pass over the text",
+    ),
+    "betas": "they are beta1 and beta2 in [run.optimizer]",
+}
+"""What has no single name here."""
+
+
+def unknown(table: str, name: str, known: list[str]) -> str:
+    """The answer to `name` in `table`, whose settings are `known`; the top's table is ""."""
+    path = _shown(f"{table}.{name}" if table else name)
+    plain = name.lower().replace("-", "_")
+    ours = RENAMED.get(plain, plain)
+    if plain in EXPLAINED:
+        return f"{path} is no setting: {EXPLAINED[plain]}"
+    if ours in known:
+        return f"{path} is no setting here (did you mean {ours}?)"
+    if places := _places(ours):
+        verb = "belongs" if ours == name else f"is {ours}"
+        return f"{path} is no setting here: it {verb} {' or '.join(places)}"
+    near = difflib.get_close_matches(name, known, 1)
+    guess = f" (did you mean {near[0]}?)" if near else ""
+    return f"{path} is no setting{guess}; there are: {', '.join(known)}"
+
+
+def _shown(path: str) -> str:
+    text = path if path.isprintable() else repr(path)
+    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."
+
+
+def _places(name: str) -> list[str]:
+    """Where a setting or a table of this name is, as one writes it in a file."""
+    found = []
+    for table, field, is_table in _settings(NodeConfig, ""):
+        if field == name and is_table:
+            found.append(f"at [{table}.{field}]" if table else f"at [{field}]")
+        elif field == name:
+            found.append(f"in [{table}]" if table else "at the top of the file, before any [table]")
+    return found
+
+
+def _settings(kind: type, table: str) -> Iterator[tuple[str, str, bool]]:
+    """Every setting below a dataclass: its table, its name, whether it is a table itself."""
+    for name, hint in typing.get_type_hints(kind).items():
+        is_table = dataclasses.is_dataclass(hint)
+        yield table, name, is_table
+        if is_table:
+            yield from _settings(hint, f"{table}.{name}" if table else name)

@@ -1,0 +1,357 @@
+"""What the coordinator knows of its servers' capacities, and whom it moves to another stage.
+
+It keeps what members tell of themselves, counts how often they die, and asks the rule
+(`plan/rebalancing.py`) right after a commit: then a server's sum is empty, and nothing is lost by a
+move. Who has the memory fetches its new stage's weights first, and moves at a later commit
+(`prepared_moves.py`). Who moves is sent out of the run, and is given its new stage when it joins
+again. Newcomers are placed by the same numbers.
+
+Units:   seconds on the caller's clock; peers by their 32-byte id.
+Errors:  none; numbers that make no sense count as not known.
+Source:  docs/rebalancing.md.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from p2pswarm.plan.arrangement import Arrangement, StagedServer, beside_bytes, deaths_per_s
+from p2pswarm.plan.capacity import StageCosts
+from p2pswarm.plan.move_times import MoveMeter
+from p2pswarm.plan.priced_moves import Relocation, made_together
+from p2pswarm.plan.rebalancing import Decision, Rebalancing
+from p2pswarm.run.messages.capacity import NOT_MEASURED
+from p2pswarm.run.messages.membership import CannotPrepare, Join, Load, PrepareStage
+from p2pswarm.run.messages.types import MEMBERS_MAX
+from p2pswarm.run.view import Incarnation
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.trainer.balance.balance_reports import (
+    BalanceAsked,
+    BalanceReport,
+    KnownServer,
+    OrderedMove,
+    OrderedPreparation,
+    StageState,
+)
+from p2pswarm.trainer.balance.prepared_moves import (
+    REST_S,
+    ChangeStage,
+    Movers,
+    PreparedMove,
+    PreparedMoves,
+    StageDecided,
+    StopPreparing,
+)
+from p2pswarm.trainer.balance.stage_work import expected_costs
+from p2pswarm.trainer.balance.told_loads import ToldLoads
+from p2pswarm.trainer.members.membership import Member, Membership
+
+ASK_EVERY_S = 2.0  # a plan for 1,000 servers takes a tenth of a second
+ASK_PER_SERVER_S = 0.005
+BACK_S = 60.0  # who is out for longer has died
+REJOIN_S = 30.0  # who was sent to another stage joins at once; a coordinator that averages is slow
+
+
+@dataclass(frozen=True, slots=True)
+class _OnItsWay:
+    """A server that was sent to another stage."""
+
+    target: int
+    until_s: float
+    """When it has to have joined."""
+    joined: bool = False
+    """It has, and loads its weights."""
+    proved: bool = False
+    """It has fetched them before it left."""
+
+
+class Balance:
+    """The capacities of a run's servers under one coordinator."""
+
+    def __init__(self, config: RunConfig, members: Membership) -> None:
+        self._config = config
+        self._members = members
+        self._ends = frozenset(config.tied_ends or ())
+        """Stages that nobody observes who serves another: both reduce a tied tensor."""
+        self._rule = Rebalancing(config.balance)
+        self._costs = StageCosts(config.stages, MEMBERS_MAX, expected_costs(config))
+        self._told = ToldLoads(config.stages)
+        self._moving: dict[bytes, _OnItsWay] = {}
+        """Those that were sent to another stage, and are not ready there."""
+        self._prepared = PreparedMoves()
+        self._meter = MoveMeter()
+        self._worth: dict[PreparedMove, tuple[float, float, int]] = {}
+        """Of the moves that are prepared: the gain, the time away, and the plan's moves."""
+        self._left: dict[bytes, float] = {}
+        """When those left that are not back."""
+        self._deaths = 0
+        self._server_s = 0.0
+        self._asked_s: float | None = None
+
+    def loaded(self, member: Member, load: Load) -> None:
+        """A member tells how busy it is, and what it has measured."""
+        peer = member.incarnation.peer
+        told = self._told.hear(peer, member.stage, load, self._members.ready_count())
+        if told.seconds is not None:
+            self._costs.told(peer, member.stage, told.seconds)
+
+    def joined(self, peer: bytes, join: Join, now_s: float) -> Join:
+        """What a server asks for, with the stage that it is to have."""
+        back = self._left.pop(peer, None) is not None
+        moving = self._moving.get(peer)
+        if moving is not None and now_s < moving.until_s and not join.pinned:
+            self._moving[peer] = replace(moving, joined=True, until_s=math.inf)
+            fetched = join.stage == moving.target  # before it left
+            return join if fetched else _without_weights(join, moving.target)
+        self._moving.pop(peer, None)
+        served = join.pinned or join.version is not None or back
+        if join.stage is not None and served:  # it holds the weights, or has begun to fetch them
+            return join
+        if not (open_stages := self._members.open_stages()):
+            return join
+        arrangement = self._arrangement(now_s)
+        return replace(join, stage=self._rule.place(arrangement, open_stages, join.stage))
+
+    def ready(self, peer: bytes, now_s: float) -> None:
+        """A server computes: if it has moved, it is there."""
+        self._moving.pop(peer, None)
+        self._meter.computes(peer, now_s)
+
+    def proved(self, peer: bytes, stage: int | None) -> bool:
+        """Whether a server was sent to this stage with weights that it has shown to be right."""
+        moving = self._moving.get(peer)
+        return moving is not None and moving.proved and moving.target == stage
+
+    def ended(self, incarnation: Incarnation, now_s: float) -> None:
+        """An incarnation is over."""
+        self._prepared.lost(incarnation)
+        peer = incarnation.peer
+        moving = self._moving.get(peer)
+        if moving is not None and not moving.joined:
+            return  # it was sent, and is on its way
+        self._meter.over(peer)
+        self._moving.pop(peer, None)
+        self._left[peer] = now_s
+        if len(self._left) > MEMBERS_MAX:
+            del self._left[next(iter(self._left))]
+
+    @property
+    def beside(self) -> list[tuple[int, int]]:
+        """The stages of servers that prepare, and those that they prepare for."""
+        return [(move.source, move.target) for move in self._prepared.moves]
+
+    def movers(self, step: int) -> Movers:
+        """Who observes a stage and serves another one, when a step is reduced."""
+        return self._prepared.movers(step)
+
+    def observed(self, by: Incarnation, step: int, held: StageDecided) -> None:
+        """A server has a reduction of the stage that it prepares for."""
+        self._prepared.observed(by, step, held)
+
+    def cannot_prepare(self, by: Incarnation, note: CannotPrepare) -> list[BalanceReport]:
+        """A server does not hold another stage beside its own."""
+        moves = [m for m in self._prepared.moves if (m.mover, m.target) == (by, note.stage)]
+        if not moves:
+            return []  # that is over already
+        self._prepared.refused(by, note.lacks_bytes)
+        refused = [StopPreparing(move, note.reason) for move in moves]
+        return [*refused, *self.stopped()]
+
+    def stopped(self) -> list[BalanceReport]:
+        """The moves that are over without having been made."""
+        over = [one for one in self._prepared.ended() if isinstance(one, StopPreparing)]
+        if len(self._worth) > len(self._prepared.moves):
+            self._worth = {move: self._worth[move] for move in self._prepared.moves}
+        return list(over)
+
+    def changes(
+        self, step: int, had: Mapping[int, StageDecided], now_s: float
+    ) -> list[BalanceReport]:
+        """Who changes its stage at the commit of a step: end their sessions; and who stays.
+
+        `had`: the state and the gradient of each stage in that step.
+        """
+        self._meter.committed(now_s)
+        if not self._prepared.moves:
+            return []
+        arrangement = self._arrangement(now_s)
+        computing = [self._members.ready_count(stage) for stage in range(self._config.stages)]
+        self._prepared.look(computing, arrangement.kept, now_s)
+
+        def helps(moves: tuple[PreparedMove, ...]) -> bool:
+            if any(move.mover in self._members.leaving for move in moves):
+                return False
+            return arrangement.still_helps((m.mover.peer, m.source, m.target) for m in moves)
+
+        self._prepared.committing(step, had, helps)
+        reports: list[BalanceReport] = []
+        for ended in self._prepared.ended():
+            move = ended.move
+            if isinstance(ended, ChangeStage):
+                until_s = now_s + REJOIN_S + (0.0 if ended.whole else REST_S)
+                self._moving[move.mover.peer] = _OnItsWay(move.target, until_s, proved=True)
+                self._meter.left(move.mover.peer, now_s)
+                worth = self._worth[move]
+                reports.append(OrderedMove(move.mover, move.source, move.target, *worth))
+            else:
+                reports.append(ended)
+        return reports
+
+    def after_commit(
+        self, step: int, avoided: Callable[[bytes], bool], now_s: float
+    ) -> list[BalanceReport]:
+        """Whom to send to another stage; end the sessions of who is to go now.
+
+        Empty if it is not time to ask. `step`: the one that begins; `avoided`: the servers that
+        fail at their work.
+        """
+        pause_s = max(ASK_EVERY_S, ASK_PER_SERVER_S * self._members.ready_count())
+        if self._asked_s is not None and now_s < self._asked_s + pause_s:
+            return []
+        self._look_around(now_s)
+        arrangement = self._arrangement(now_s, avoided)
+        decision = self._rule.decide(arrangement, now_s)
+        stages, floor = self._stages(arrangement), arrangement.floor
+        known, prepared = self._known(arrangement), self._prepared.moves
+        asked = BalanceAsked(decision, stages, floor, known, prepared, arrangement.times)
+        reports: list[BalanceReport] = [asked]
+        for moves in made_together(decision.moves):
+            members = [self._members.of_peer(move.server) for move in moves]
+            living = [(m, one.incarnation) for m, one in zip(moves, members, strict=True) if one]
+            if all(move.fetches_first for move in moves) and len(living) == len(moves):
+                reports += self._prepare(living, decision, arrangement, step, now_s)
+                continue
+            for move, incarnation in living:
+                self._moving[move.server] = _OnItsWay(move.target, now_s + REJOIN_S)
+                self._meter.ordered(move.server, move.fetch_s, now_s, prepared=False)
+                numbers = decision.gain, move.away_s, decision.planned
+                reports.append(OrderedMove(incarnation, move.source, move.target, *numbers))
+        return reports
+
+    def _prepare(
+        self,
+        moves: Sequence[tuple[Relocation, Incarnation]],
+        decision: Decision,
+        arrangement: Arrangement,
+        step: int,
+        now_s: float,
+    ) -> list[BalanceReport]:
+        """Moves that are made together, once all have fetched the weights."""
+        prepared = [PreparedMove(one, move.source, move.target) for move, one in moves]
+        self._prepared.asked(prepared, now_s)
+        reports: list[BalanceReport] = []
+        for (relocation, _), move in zip(moves, prepared, strict=True):
+            self._worth[move] = decision.gain, relocation.away_s, decision.planned
+            self._meter.ordered(relocation.server, relocation.fetch_s, now_s, prepared=True)
+            nbytes = arrangement.state_of(move.target)
+            order = PrepareStage(move.target, step, b"", nbytes)
+            where = move.mover, move.source, move.target
+            reports.append(OrderedPreparation(*where, decision.gain, decision.planned, order))
+        return reports
+
+    def _look_around(self, now_s: float) -> None:
+        """Count the time of all servers, and those that have died in it."""
+        if self._asked_s is not None:
+            self._server_s += (now_s - self._asked_s) * self._members.ready_count()
+        self._asked_s = now_s
+        dead = [peer for peer, left_s in self._left.items() if now_s >= left_s + BACK_S]
+        self._deaths += len(dead)
+        for peer in dead:
+            del self._left[peer]
+            self._told.forget(peer)
+        late = [peer for peer, moving in self._moving.items() if now_s >= moving.until_s]
+        for peer in late:
+            del self._moving[peer]
+            self._meter.over(peer)
+            self._deaths += 1
+
+    def _arrangement(
+        self, now_s: float, avoided: Callable[[bytes], bool] = lambda _peer: False
+    ) -> Arrangement:
+        """All servers as they are now; those that will leave do not count.
+
+        Those that prepare count where they go: they are on their way.
+        """
+        members, costs = self._members, self._costs.costs()
+        servers = [
+            self._staged(one, costs, avoided)
+            for one in (*members.ready(), *members.waiting())
+            if one.incarnation not in members.leaving
+        ]
+        for peer, moving in self._moving.items():
+            if members.of_peer(peer) is None and now_s < moving.until_s:
+                speed, error = self._told.speed(peer, costs)
+                away = StagedServer(
+                    server=peer, stage=moving.target, speed=speed, error=error, ready=False
+                )
+                servers.append(away)
+        return Arrangement(
+            stages=self._config.stages,
+            servers=tuple(sorted(servers, key=lambda one: one.server)),
+            costs=costs,
+            state_bytes=self._told.state_bytes(),
+            deaths_per_s=deaths_per_s(self._deaths, self._server_s),
+            moving=len(self._moving),
+            preparing=len(self._prepared.moves),
+            fetch_first=self._roomy(servers),
+            times=self._meter.times,
+        )
+
+    def _roomy(self, servers: Sequence[StagedServer]) -> bool:
+        """Whether most servers can hold another stage beside their own, so that moves are cheap."""
+        largest = max((nbytes for nbytes in self._told.state_bytes() if nbytes), default=0)
+        room = [one.free_bytes for one in servers if one.free_bytes is not None]
+        return 2 * sum(not beside_bytes(largest, free) for free in room) > len(servers)
+
+    def _staged(
+        self, member: Member, costs: tuple[float, ...], avoided: Callable[[bytes], bool]
+    ) -> StagedServer:
+        peer = member.incarnation.peer
+        bound = "was told which stage to serve" if member.pinned else ""
+        if not bound and avoided(peer):
+            bound = "fails at its work"
+        speed, error = self._told.speed(peer, costs)
+        told = self._told.of(peer)
+        capacity = told.load.capacity if told else None
+        targets = [m.target for m in self._prepared.moves if m.mover == member.incarnation]
+        return StagedServer(
+            server=peer,
+            stage=targets[0] if targets else member.stage,
+            speed=speed,
+            error=error,
+            ready=member.ready and not targets,
+            leaves_first=self._prepared.too_large(peer, self._config.stages) | self._ends,
+            bound=bound,
+            link_bytes_per_s=capacity.link_bytes_per_s if capacity else None,
+            free_bytes=capacity.free_bytes if capacity else None,
+            queued=told.queued if told else 0.0,
+        )
+
+    def _known(self, arrangement: Arrangement) -> tuple[KnownServer, ...]:
+        """What each server told last, if it was of the stage where it is."""
+        known = []
+        for one in arrangement.servers:
+            told = self._told.of(one.server)
+            there = told is not None and told.stage == one.stage
+            capacity = told.load.capacity if told is not None and there else NOT_MEASURED
+            known.append(KnownServer(one.server, one.stage, one.ready, capacity))
+        return tuple(known)
+
+    def _stages(self, arrangement: Arrangement) -> tuple[StageState, ...]:
+        rates, counts = arrangement.rates(), arrangement.ready_counts()
+        waits: list[list[float]] = [[] for _ in rates]
+        unmeasured = [0] * len(rates)
+        for one in arrangement.servers:
+            unmeasured[one.stage] += one.speed is None
+            told = self._told.of(one.server)
+            if told is not None and told.load.capacity.queue_s is not None and one.ready:
+                waits[one.stage].append(told.load.capacity.queue_s)
+        return tuple(
+            StageState(rate, sum(wait) / len(wait) if wait else None, count, unknown)
+            for rate, wait, count, unknown in zip(rates, waits, counts, unmeasured, strict=True)
+        )
+
+
+def _without_weights(join: Join, stage: int) -> Join:
+    """A server comes to another stage: what it holds is of no use there."""
+    return replace(join, stage=stage, version=None, digest=b"", held=None, sum=None)

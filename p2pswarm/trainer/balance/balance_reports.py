@@ -1,0 +1,94 @@
+"""What the coordinator reports of its servers' capacities and of the moves that it orders.
+
+Units:   seconds; rates in microbatches per second.
+Errors:  none.
+"""
+
+from dataclasses import dataclass
+
+from p2pswarm.plan.move_times import NO_MOVES, MoveTimes
+from p2pswarm.plan.rebalancing import Decision
+from p2pswarm.progress.events import worth_text
+from p2pswarm.run.messages.capacity import Capacity
+from p2pswarm.run.messages.membership import PrepareStage
+from p2pswarm.run.view import Incarnation
+from p2pswarm.trainer.balance.prepared_moves import PreparedMove, StopPreparing
+
+
+@dataclass(frozen=True, slots=True)
+class StageState:
+    """What limits one stage, as it was measured."""
+
+    rate_per_s: float
+    """Microbatches a second that its servers could do, with those that are on their way."""
+    queue_s: float | None
+    """Mean wait of a microbatch at its servers; None if nobody has measured it."""
+    ready: int
+    unmeasured: int
+    """Servers that count as the usual one."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownServer:
+    """What one server told of itself last."""
+
+    peer: bytes
+    stage: int
+    ready: bool
+    capacity: Capacity
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceAsked:
+    """Report: the rule was asked whether somebody should move."""
+
+    decision: Decision
+    stages: tuple[StageState, ...]
+    floor: int
+    """Ready servers that each stage keeps."""
+    servers: tuple[KnownServer, ...] = ()
+    """All that serve, in the order of their ids."""
+    preparing: tuple[PreparedMove, ...] = ()
+    """The moves that were being prepared when it was asked."""
+    times: MoveTimes = NO_MOVES
+    """What a move takes, by those that were made."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedMove:
+    """Report: a server moves to another stage."""
+
+    incarnation: Incarnation
+    source: int
+    target: int
+    gain: float
+    """Of the whole plan, for everybody, as a share."""
+    away_s: float
+    planned: int
+    """Moves of the whole plan."""
+
+    @property
+    def worth(self) -> str:
+        """What it brings and what it costs."""
+        return worth_text(self.gain, self.planned, self.away_s)
+
+    @property
+    def reason(self) -> str:
+        """Why its session ends."""
+        return f"it moves to stage {self.target}: {self.worth}"
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedPreparation:
+    """Report: a server fetches another stage's weights, and serves its own meanwhile."""
+
+    incarnation: Incarnation
+    source: int
+    target: int
+    gain: float
+    planned: int
+    order: PrepareStage
+    """What it is told."""
+
+
+BalanceReport = BalanceAsked | OrderedMove | OrderedPreparation | StopPreparing

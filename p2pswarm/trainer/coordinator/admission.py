@@ -1,0 +1,320 @@
+"""Admission: who joins with which weights, who has applied a commit, and who becomes ready.
+
+A server that holds the current weights keeps them. One that holds the weights before the last
+commit, and the gradient that this commit applies, keeps both and is sent the commit again. All
+others download. A newcomer becomes ready once it holds what its stage holds, by its digest. One
+that was sent here because it had shown that it follows the stage's commits need not wait for that:
+it is ready when it has applied the last one, and says the digest later, as any member does.
+
+Units:   seconds on the caller's clock; versions count commits.
+Errors:  none.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.run.messages.membership import Assigned, Join, Ready
+from p2pswarm.run.messages.step import Committed
+from p2pswarm.run.view import Incarnation
+from p2pswarm.trainer.coordinator.decision import FROM_THE_FIRST, Start
+from p2pswarm.trainer.coordinator.outputs import Action
+from p2pswarm.trainer.members.decided_step import DecidedStep, Welcome, as_recorded
+from p2pswarm.trainer.members.membership import Member, Membership
+from p2pswarm.trainer.members.newcomers import Newcomers
+from p2pswarm.trainer.reduction.commits import Commits
+from p2pswarm.trainer.reduction.reduction import Decided, Reduction
+from p2pswarm.trainer.reduction.stage_digests import StageDigests
+from p2pswarm.trainer.reports import actions as act
+
+FOLLOWED = b""  # instead of a digest: it has applied the last commit to what that applies to
+
+
+@dataclass(frozen=True, slots=True)
+class NewlyReady:
+    """What became of the newcomers that had caught up."""
+
+    ready: list[act.MemberReady]
+    differing: list[Incarnation]
+    """Their weights are not those of their stage."""
+
+
+class Admission:
+    """The way of every member from its `Join` to ready, and from commit to commit."""
+
+    def __init__(
+        self, run: bytes, stages: int, members: Membership, start: Start = FROM_THE_FIRST
+    ) -> None:
+        """`start`: what was decided before, under former coordinators."""
+        self._run = run
+        self._stages = stages
+        self._members = members
+        self._start = start
+        self._digests = StageDigests()
+        self._last = start.last
+        for stage, digest in start.states.items():
+            self._digests.recorded(stage, start.version, digest)
+        if self._last is not None:
+            self._recall(self._last, range(stages))
+        if start.provable:
+            for stage in range(stages):
+                self._digests.prove(stage, start.version)
+        self._began_with: dict[int, bytes] = {}
+        """What the first decided step was computed with, by its record."""
+        self.newcomers = Newcomers()
+        """The joins that wait, and who has caught up."""
+        self._follows: set[Incarnation] = set()
+        """Newcomers known to hold just what the last commit applies to."""
+        self.commits = Commits()
+        """Who has yet to apply a commit."""
+        self.still = 0
+        """How many fetch the weights just now: no step is reduced meanwhile."""
+
+    def admit(
+        self,
+        peer: bytes,
+        join: Join,
+        step: int,
+        now_s: float,
+        *,
+        keep_sum: bool = False,
+        proved: bool = False,
+    ) -> list[Action]:
+        """Begin an incarnation; what to tell it.
+
+        `keep_sum`: it keeps its sum of this step, if it keeps its weights. `proved`: it has shown
+        that it holds the weights of its stage and follows the commits.
+        """
+        welcome = self._welcome(join, step)
+        try:
+            member = self._members.admit(peer, join.address, join.stage, step, pinned=join.pinned)
+            self._members.carded(peer, join.card)
+        except Unusable as error:
+            return [act.Decline(peer, str(error))]
+        to = member.incarnation
+        self.newcomers.began(to, now_s)
+        if member.stage != join.stage:
+            welcome = Welcome.FETCH
+        keep = welcome is not Welcome.FETCH
+        known = self._digests.known(member.stage, step) or b""
+        loads = self._start.loads and step == self._start.version and not keep
+        assigned = Assigned(
+            member.stage,
+            to.number,
+            step,
+            keep,
+            known,
+            self._start.era,
+            loads=loads,
+            keep_sum=keep_sum and welcome is Welcome.KEEP,
+        )
+        actions: list[Action] = [
+            act.Assign(to, assigned),
+            act.MemberJoined(to, member.stage, member.address),
+        ]
+        resent = self._last if welcome is Welcome.RESEND else None
+        self._digests.came(to, member.stage, step, reports=keep)
+        if welcome is Welcome.KEEP:
+            self._digests.claim(member.stage, step, to, join.digest)
+            self.newcomers.caught_up(to, join.digest)
+        elif resent is not None:
+            self.commits.decided(resent.step, [to], now_s)
+            if proved and join.stage in resent.states:
+                self._follows.add(to)
+            actions.append(act.SendCommit(to, resent.commit(self._run, join, to)))
+        return actions
+
+    def end(self, member: Member) -> None:
+        """An incarnation is over."""
+        self.newcomers.end(member.incarnation)
+        self._follows.discard(member.incarnation)
+        self.commits.end(member.incarnation)
+        self._digests.end(member.incarnation, served=member.ready)
+
+    def decided(
+        self, step: int, reduction: Reduction, decided: Decided, rate: float, now_s: float
+    ) -> list[act.SendCommit]:
+        """A step is decided: remember its commit, and tell it to all that have the gradient."""
+        states = {stage: as_recorded(digest) for stage, digest in decided.states.items()}
+        gradients = {stage: as_recorded(one) for stage, one in reduction.gradients.items()}
+        groups = {stage: reduction.group(stage) for stage in range(self._stages)}
+        peers = {stage: tuple(one.peer for one in group) for stage, group in groups.items()}
+        if step == self._start.version:
+            self._began_with = states
+        self._last = DecidedStep(step, decided.scale, rate, gradients, states, peers)
+        for stage, group in groups.items():
+            living = [one for one in group if self._members.alive(one)]
+            self.commits.decided(step, living, now_s)
+            self._digests.expect(stage, step + 1, living)
+            if not living:
+                self._recall(self._last, [stage])
+        self.newcomers.candidates()  # drop them: they catch up anew with the new version
+        self._follows.clear()
+        commits = reduction.commits(self._run, decided, rate)
+        return [one for one in commits if self._members.alive(one.incarnation)]
+
+    def holds(self, by: Incarnation, note: Ready) -> None:
+        """A member says the digest of the current version, which it holds."""
+        member = self._members.alive(by)
+        if member is None:
+            return
+        self._digests.report(member.stage, note.version, by, note.digest)
+        if not member.ready:
+            self._digests.claim(member.stage, note.version, by, note.digest)
+            self.newcomers.caught_up(by, note.digest)
+            self.commits.caught_up(by)
+
+    def reducing(self, step: int, members: dict[Incarnation, int]) -> None:
+        """Ask each of these members, with their stages, what it computed the step with."""
+        for one, stage in members.items():
+            self._digests.expect(stage, step, [one])
+
+    def computed_with(self, by: Incarnation, step: int, state: bytes) -> None:
+        """A member says the digest of the state that it computed a step with."""
+        if member := self._members.alive(by):
+            self._digests.report(member.stage, step, by, state)
+
+    def overdue(self, now_s: float) -> list[tuple[Incarnation, str]]:
+        """The members whose incarnation must end because they took too long, and why.
+
+        A newcomer keeps its place while nobody else of its stage has the weights.
+        """
+        reasons = [(one, "it did not commit in time") for one in self.commits.overdue(now_s)]
+        for one in self.newcomers.overdue(now_s):
+            member = self._members.alive(one)
+            if member is not None and self._members.ready_count(member.stage):
+                self.newcomers.too_slow(one)
+                reasons.append((one, "it did not get the weights of its stage in time"))
+        return reasons
+
+    def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> str | None:
+        """A member has answered a commit; returns why its incarnation must end, if it must."""
+        owed = self.commits.answered(by, step, now_s)
+        member = self._members.alive(by)
+        if member is None or not owed:
+            return None  # a newcomer that lacks its weights: its `Ready` counts instead
+        if answer.version != step + 1:
+            return f"it made version {answer.version} of step {step}"
+        if not answer.applied:
+            return "it has lost the weights that it was to commit to"
+        if by in self._follows and not member.ready and by not in self.newcomers.holding:
+            self.newcomers.caught_up(by, FOLLOWED)
+        return None
+
+    def differing(self) -> list[Incarnation]:
+        """The members whose weights differ from those of their stage; drained by reading."""
+        return self._digests.differing()
+
+    def tied(self) -> list[act.DigestsTied]:
+        """Stages where nobody can tell who is right; drained by reading."""
+        return [act.DigestsTied(stage, version) for stage, version in self._digests.tied()]
+
+    def agreed(self, stage: int, version: int) -> bytes | None:
+        """The digest of a stage's state; None while it is not known."""
+        return self._digests.known(stage, version)
+
+    def proved(self, stage: int, digest: bytes | None) -> list[act.BeganWrong]:
+        """The state that a stage begins with has this digest, whoever says another.
+
+        If it cannot be proved (None), what most members say stands.
+        """
+        if digest is None:
+            self._digests.unproved(stage, self._start.version)
+            return []
+        self._digests.proved(stage, self._start.version, digest)
+        right = as_recorded(digest)
+        return [act.BeganWrong(stage)] if self._began_with.get(stage, right) != right else []
+
+    def disputed(self) -> list[int]:
+        """The stages whose members said different digests; it is being proved which is right."""
+        return self._digests.disputed()
+
+    def recalls(self) -> bool:
+        """Whether somebody is waited for whose word may decide which weights are right."""
+        return self._digests.next_deadline_s() is not None
+
+    def settle(self, now_s: float) -> None:
+        """Wait no more for those who should have come back by now."""
+        self._digests.settle(now_s)
+
+    def next_deadline_s(self) -> float | None:
+        """When somebody has not committed, caught up or come back in time."""
+        limits = self.commits, self.newcomers, self._digests
+        times = [limit.next_deadline_s() for limit in limits]
+        return min((time_s for time_s in times if time_s is not None), default=None)
+
+    def settled(self, version: int) -> bool:
+        """Whether some member of each stage is known to hold exactly `version`."""
+        return all(self._digests.known(stage, version) is not None for stage in range(self._stages))
+
+    def awaited(self) -> bool:
+        """Whether the step that is counted may not be reduced yet.
+
+        A ready member has yet to apply the commit before, somebody fetches the weights, or it is
+        not clear which first weights are right.
+        """
+        if self.still or self.disputed():
+            return True
+        living = (self._members.alive(one) for one in self.commits.owing())
+        return any(member is not None and member.ready for member in living)
+
+    def make_ready(
+        self,
+        step: int,
+        avoided: Callable[[bytes], bool],
+        returned: Callable[[Incarnation], bool] = lambda _one: False,
+    ) -> NewlyReady:
+        """Let routers choose the newcomers that hold what their stage holds.
+
+        `avoided`: the peers that are to wait as long as others serve their stage; `returned`: the
+        newcomers that have served in this step already, and whose sums the step needs.
+        """
+        outcome = NewlyReady([], [])
+        for incarnation, digest in self.newcomers.candidates():
+            member = self._members.alive(incarnation)
+            assert member is not None, "an incarnation that ended is no candidate"
+            others = self._members.ready(member.stage)
+            known = self._digests.known(member.stage, step)
+            if returned(incarnation) and known in (None, digest):
+                outcome.ready.append(self._ready(member))  # as it was: it is asked when it reduces
+            elif (known is None and digest != FOLLOWED) or (others and avoided(incarnation.peer)):
+                # wait until the stage's digest stands, and no better one serves
+                self.newcomers.caught_up(incarnation, digest)
+            elif digest in (known, FOLLOWED):
+                outcome.ready.append(self._ready(member))
+            else:
+                outcome.differing.append(incarnation)
+        return outcome
+
+    def _ready(self, member: Member) -> act.MemberReady:
+        self._members.make_ready(member.incarnation)
+        self.newcomers.end(member.incarnation)
+        return act.MemberReady(member.incarnation, member.stage)
+
+    def spares(self, stage: int, step: int) -> list[Incarnation]:
+        """Who has a stage's weights and could be ready at once, but waits while others are."""
+        known = self._digests.known(stage, step)
+        caught_up = self.newcomers.holding.items()
+        members = (self._members.alive(one) for one, has in caught_up if has in (known, FOLLOWED))
+        return [one.incarnation for one in members if one is not None and one.stage == stage]
+
+    def _welcome(self, join: Join, step: int) -> Welcome:
+        """How a server that joins comes to the weights of version `step`.
+
+        A digest that is not known yet is kept for now; the server is ready only when it stands.
+        Of weights of another era, only those whose very digest is known are the run's.
+        """
+        if join.stage is None or join.stage >= self._stages:
+            return Welcome.FETCH
+        known = self._digests.known(join.stage, step)
+        ours = join.era == self._start.era
+        if join.version == step and (known == join.digest or (known is None and ours)):
+            return Welcome.KEEP
+        if ours and self._last is not None and self._last.applies_to(join):
+            return Welcome.RESEND
+        return Welcome.FETCH
+
+    def _recall(self, last: DecidedStep, stages: Iterable[int]) -> None:
+        """Ask those who averaged the last step for what they made of it, as they come back."""
+        for stage in stages:
+            self._digests.recall(stage, last.step + 1, last.members.get(stage, ()))

@@ -1,0 +1,172 @@
+"""From the end of a step to its record, and from a record to where the next coordinator begins.
+
+Units:   steps, versions and heights count from 0.
+Errors:  none.
+Source:  docs/chain.md.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from p2pswarm.net.crypto.identity import SIGNATURE_BYTES
+from p2pswarm.run.chain.chain import ChainHead
+from p2pswarm.run.chain.record import (
+    NO_DIGEST,
+    CommitRecord,
+    Contributor,
+    RecordKind,
+    StageCommit,
+    VoterId,
+    first_number,
+)
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.trainer.members.decided_step import DecidedStep, as_recorded
+from p2pswarm.trainer.reduction.reduction import Decided, Reduction
+from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.step import Step
+
+KEY_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a coordinator begins: its term, and what was decided before."""
+
+    term: int = 0
+    """Numbers of incarnations and generations begin at `first_number(term)`."""
+    version: int = 0
+    """Of the weights: the step that it begins with."""
+    last: DecidedStep | None = None
+    """The last decided step, for members that were not told its commit."""
+    gathers: bool = True
+    """Nothing is decided yet: it waits until each stage has its servers."""
+    era: int = 0
+    """How often the run has gone back: weights of another era are not those of this one."""
+    states: Mapping[int, bytes] = field(default_factory=dict)
+    """The digest of each stage's state of `version`, where the chain names it."""
+    loads: bool = False
+    """The state of `version` is in a checkpoint."""
+    provable: bool = False
+    """No record names the states of `version`, but their digests are being computed."""
+    numbered: int = 0
+    """The highest number that was given in this term before."""
+
+    @property
+    def former(self) -> int:
+        """Incarnations and generations are numbered from the next one on."""
+        return max(first_number(self.term), self.numbered)
+
+    @property
+    def averaged(self) -> frozenset[bytes]:
+        """The peers that averaged the last decided step."""
+        members = self.last.members.values() if self.last is not None else ()
+        return frozenset(peer for stage in members for peer in stage)
+
+    @classmethod
+    def after(
+        cls, term: int, head: ChainHead, last: CommitRecord | None, era: int = 0, numbered: int = 0
+    ) -> "Start":
+        """The leader of `term` begins at `head`; `last` is the record that made its version."""
+        if last is None:
+            return cls(term, head.version, era=era, loads=head.version > 0)
+        states = {
+            stage: commit.state
+            for stage, commit in enumerate(last.stages)
+            if commit.state != NO_DIGEST
+        }
+        if last.kind == RecordKind.BACK:
+            return cls(
+                term,
+                head.version,
+                gathers=False,
+                era=era,
+                states=states,
+                loads=head.version > 0,
+                numbered=numbered,
+            )
+        gradients = {stage: commit.gradient for stage, commit in enumerate(last.stages)}
+        members = {
+            stage: tuple(one.peer for one in commit.members)
+            for stage, commit in enumerate(last.stages)
+        }
+        numbers = last.step, last.scale, last.learning_rate
+        decided = DecidedStep(*numbers, gradients, states, members)
+        return cls(term, head.version, decided, gathers=False, era=era)
+
+
+FROM_THE_FIRST = Start()
+"""A run from its first step, without voters that gave anybody a term."""
+
+
+def to_decide(step: Step, reduction: Reduction, decided: Decided, rate: float) -> act.Decide:
+    """What the voters are asked to accept."""
+    stages = []
+    for stage, gradient in sorted(reduction.gradients.items()):
+        group = reduction.group(stage)
+        members = tuple(Contributor(one.peer, one.number) for one in group)
+        state = as_recorded(decided.states.get(stage, b""))
+        stages.append(
+            StageCommit(members, step.holders(stage, group), state, as_recorded(gradient))
+        )
+    loss = None if math.isnan(step.loss) else step.loss
+    norm, generation = decided.gradient_norm, reduction.generation
+    return act.Decide(step.number, generation, decided.scale, rate, loss, norm, tuple(stages))
+
+
+def unsigned_record(
+    decide: act.Decide,
+    head: ChainHead,
+    term: int,
+    run: tuple[bytes, RunConfig],
+    trainers: tuple[bytes, ...],
+    voters: tuple[VoterId, ...],
+) -> CommitRecord:
+    """The record of a step, to be signed by the leader of `term`; `run` is its id and settings."""
+    run_id, config = run
+    size = config.batch.microbatches
+    return CommitRecord(
+        run=run_id,
+        prev=head.digest,
+        term=term,
+        height=head.height,
+        step=decide.step,
+        kind=RecordKind.COMMIT,
+        generation=decide.generation,
+        scale=decide.scale,
+        learning_rate=decide.learning_rate,
+        loss=decide.loss,
+        gradient_norm=decide.gradient_norm,
+        first=decide.step * size,
+        count=size,
+        stages=decide.stages,
+        trainers=trainers,
+        voters=voters,
+        voters_before=head.voters,
+        saved=head.saved,
+        key=bytes(KEY_BYTES),
+        signature=bytes(SIGNATURE_BYTES),
+    )
+
+
+def back_to(version: int, states: tuple[bytes, ...]) -> act.Decide:
+    """What the voters are asked when the run is to go back; `states`: of the stages, by digest."""
+    stages = tuple(StageCommit((), b"", as_recorded(state), b"") for state in states)
+    return act.Decide(version, 0, 0.0, 0.0, None, 0.0, stages)
+
+
+def voters_only(head: ChainHead, stages: int) -> act.Decide:
+    """What the voters are asked when others are to vote before the step is done."""
+    blank = StageCommit((), b"", NO_DIGEST, b"")
+    return act.Decide(head.version, 0, 0.0, 0.0, None, 0.0, (blank,) * stages)
+
+
+def as_voters(record: CommitRecord) -> CommitRecord:
+    """The record of a step as one that changes the voters, and nothing else."""
+    return replace(record, kind=RecordKind.VOTERS, first=0, count=0, gradient_norm=None)
+
+
+def as_back(record: CommitRecord) -> CommitRecord:
+    """The record of a step as one that makes the weights before that step current again."""
+    back = RecordKind.BACK
+    return replace(record, kind=back, first=0, count=0, gradient_norm=None, saved=record.step)

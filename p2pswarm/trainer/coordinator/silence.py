@@ -1,0 +1,179 @@
+"""Members from which nothing comes: how long each may be silent before a step goes on without it.
+
+A member says a word each half second, from its event loop, also while it computes. Its link
+ends only after 15 s of silence, because a pause of a network or of a process should cost nobody its
+link. That is too long where all others wait. So the trainer asks here who is silent, and evicts
+those without whom the step cannot end, if another server has their stage's weights. A member that
+was evicted for a pause keeps its weights, joins again, and has lost its sum of this step.
+
+Python holds up a member's event loop for moments (an import, the first use of a device). A member
+that came back from a pause, evicted or not, may be silent twice as long the next time, 8 s at most.
+
+A member that hears nothing from the coordinator is as good as silent. It says so itself with its
+load, if only the way to it is cut; what a trainer that was stopped finds in its sockets says so of
+all, so it counts only when it is said again a second later. A member that is cut off both ways asks
+the standbys who leads, and they tell. What was asked in another incarnation, of another coordinator
+or of this one, tells nothing: a question may be on its road for as long as a link is cut.
+
+Units:   seconds on the caller's clock, which stands still while the trainer is stopped.
+Errors:  none; a member that was never heard of is not silent.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+
+from p2pswarm.run.messages.trainers import SILENCE_S
+from p2pswarm.run.view import Incarnation
+from p2pswarm.trainer.members.membership import Membership
+from p2pswarm.trainer.reduction.reduction import Reduction
+from p2pswarm.trainer.step.step import Step
+
+SILENT_S = 2.5  # four words may be missing, or one may be sent again by TCP: 0.2 + 0.4 + 0.8 s
+LEARNED_MAX_S = 8.0  # whoever pauses for longer holds all others up for more than its sum is worth
+SILENT_MAX_S = 15.0  # then its link ends anyway
+SAID_AGAIN_S = 1.0  # the load is told each second
+NOT_HEARD_S = 3.0  # a standby says each second who hears nothing from the coordinator
+LEARNED = 2.0  # times the longest pause from which it came back
+FORGOTTEN = 0.9  # what is left of a learned pause at each look, some seconds apart
+LOOK_AGAIN_S = 1.0  # a silent member may become the one that everybody waits for
+
+
+class Silence:
+    """When each member was heard last."""
+
+    def __init__(
+        self, members: Membership, silent_s: float = SILENT_S, max_s: float = SILENT_MAX_S
+    ) -> None:
+        self._members = members
+        self._silent_s = silent_s
+        self._max_s = max_s
+        self._heard_s: dict[Incarnation, float] = {}
+        self._deaf_s: dict[Incarnation, float] = {}
+        """When a standby said last that a member hears nothing from us."""
+        self._look_s = math.inf
+        """When to look at those."""
+        self._unheard_s: dict[Incarnation, float] = {}
+        """Since when a member says itself that it hears nothing from us."""
+        self._left_s: dict[bytes, float] = {}
+        """When a peer was heard last that has no incarnation now."""
+        self._longest_s: dict[bytes, float] = {}
+        """The longest pause of a peer from which it came back."""
+        self._looks: list[tuple[float, int, bytes]] = []
+        """A heap: when to look at a member next, and its incarnation."""
+
+    def heard(self, one: Incarnation, now_s: float) -> None:
+        """Something came from a member, whatever it says."""
+        if self._members.alive(one) is None:
+            return
+        before_s = self._heard_s.get(one)
+        self._heard_s[one] = now_s
+        if before_s is None:
+            before_s = self._left_s.pop(one.peer, now_s)
+            heappush(self._looks, (now_s + self.limit_s(one.peer), one.number, one.peer))
+        pause_s = now_s - before_s
+        if LEARNED * pause_s > self._silent_s and pause_s <= self._max_s:
+            self._longest_s[one.peer] = max(self._longest_s.get(one.peer, 0.0), pause_s)
+
+    def not_heard(self, deaf: Iterable[Incarnation], now_s: float) -> None:
+        """A standby says that these members hear nothing from us; former ones are passed over."""
+        recent_s = now_s - NOT_HEARD_S
+        self._deaf_s = {one: said_s for one, said_s in self._deaf_s.items() if said_s > recent_s}
+        self._deaf_s |= dict.fromkeys((one for one in deaf if one in self._heard_s), now_s)
+        self._look_s = now_s
+
+    def unheard(self, one: Incarnation, for_s: float, now_s: float) -> None:
+        """A member says for how long it has heard nothing from us."""
+        if for_s < SILENCE_S or one not in self._heard_s:
+            self._unheard_s.pop(one, None)
+        elif now_s >= self._unheard_s.setdefault(one, now_s) + SAID_AGAIN_S:
+            self.not_heard([one], now_s)
+
+    def end(self, one: Incarnation) -> None:
+        """An incarnation is over."""
+        self._unheard_s.pop(one, None)
+        if (heard_s := self._heard_s.pop(one, None)) is not None:
+            self._left_s[one.peer] = heard_s
+
+    def limit_s(self, peer: bytes) -> float:
+        """How long a peer may be silent."""
+        learned_s = LEARNED * self._longest_s.get(peer, 0.0)
+        return min(LEARNED_MAX_S, max(self._silent_s, learned_s))
+
+    def silent(self, one: Incarnation, now_s: float) -> bool:
+        """Whether nothing has come from a member for too long, or nothing of ours comes to it."""
+        heard_s = self._heard_s.get(one)
+        if heard_s is None:
+            return False
+        deaf = now_s < self._deaf_s.get(one, -math.inf) + NOT_HEARD_S
+        return deaf or now_s >= heard_s + self.limit_s(one.peer)
+
+    def may_come_back(self, one: Incarnation, now_s: float) -> bool:
+        """Whether a member is silent, and not for longer than a link would last."""
+        heard_s = self._heard_s.get(one, math.inf)
+        return heard_s + self.limit_s(one.peer) <= now_s < heard_s + self._max_s
+
+    def to_evict(
+        self,
+        step: Step,
+        reduction: Reduction | None,
+        spares: Callable[[int], Iterable[Incarnation]],
+        now_s: float,
+    ) -> list[Incarnation]:
+        """The silent members without whom the step cannot end, though their stages have others.
+
+        Where a whole stage is silent nobody is evicted: it may be our own network, and nobody else
+        has the weights. `spares`: who has those of a stage, and is not ready while others are.
+        """
+        silent = [one for one in self._overdue(now_s) if self._waited_for(one, step, reduction)]
+        return [one for one in silent if self._replaceable(one, spares, now_s)]
+
+    def next_deadline_s(self) -> float | None:
+        """When to ask whom to evict."""
+        due_s = min(self._look_s, self._looks[0][0]) if self._looks else self._look_s
+        return due_s if due_s < math.inf else None
+
+    def _overdue(self, now_s: float) -> list[Incarnation]:
+        """The members that are silent at a look that is due; they are looked at again."""
+        silent = [one for one in self._deaf_s if self.silent(one, now_s)]
+        self._look_s = math.inf
+        while self._looks and self._looks[0][0] <= now_s:
+            _, number, peer = heappop(self._looks)
+            one = Incarnation(peer, number)
+            heard_s = self._heard_s.get(one)
+            if heard_s is None:
+                continue
+            due_s = heard_s + self.limit_s(peer)
+            if due_s <= now_s:
+                silent.append(one)
+                due_s = now_s + LOOK_AGAIN_S
+            else:
+                self._forget(peer)
+            heappush(self._looks, (due_s, number, peer))
+        return silent
+
+    def _waited_for(self, silent: Incarnation, step: Step, reduction: Reduction | None) -> bool:
+        """Whether the step cannot end without a member."""
+        member = self._members.alive(silent)
+        if member is None or not member.ready:
+            return False
+        if reduction is not None:
+            return reduction.awaits(silent)
+        return silent in step.silent or step.all_launched
+
+    def _replaceable(
+        self, silent: Incarnation, spares: Callable[[int], Iterable[Incarnation]], now_s: float
+    ) -> bool:
+        """Whether others of its stage are heard, who have the weights."""
+        member = self._members.alive(silent)
+        assert member is not None, "only the living are waited for"
+        others = [one.incarnation for one in self._members.ready(member.stage)]
+        others += spares(member.stage)
+        return not all(self.silent(one, now_s) for one in others)
+
+    def _forget(self, peer: bytes) -> None:
+        """A learned pause counts for less and less."""
+        if peer in self._longest_s:
+            self._longest_s[peer] *= FORGOTTEN
+            if LEARNED * self._longest_s[peer] <= self._silent_s:
+                del self._longest_s[peer]

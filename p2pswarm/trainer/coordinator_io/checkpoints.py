@@ -1,0 +1,285 @@
+"""When a run's state is saved, by whom, and when a checkpoint is whole: rules of the trainer.
+
+After every so many steps two members of each stage are asked to write their stage's file, while
+training goes on. When each stage has a file, the manifest is written, and only then is the version
+saved. One checkpoint is written at a time. Whatever fails costs one checkpoint and nothing else:
+no step waits for it.
+
+Units:   `now_s` seconds on the caller's clock; version v = weights after v commits.
+Errors:  BadMessage for a word of a member that it could not say in good faith.
+Source:  docs/checkpoints.md.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from p2pswarm.base.errors import BadMessage, NotSaved
+from p2pswarm.base.ids import PeerId
+from p2pswarm.checkpoint.assembly import joined, saved_by
+from p2pswarm.checkpoint.manifest import SavedStage
+from p2pswarm.run.messages.checkpoint import Saved, Saving
+from p2pswarm.run.view import Incarnation
+from p2pswarm.trainer.reports.checkpoint_reports import (
+    CheckpointFailed,
+    CheckpointProgress,
+    CheckpointReport,
+    CheckpointSaved,
+)
+
+WRITERS = 2  # of each stage: one may die, and its disk with it
+SECOND_COPY_S = 5.0  # how long a whole checkpoint waits for the copies that are still being written
+PROGRESS_EVERY_S = 1.0  # for people; each writer says a word as often
+QUIET_S = 60.0  # a writer whose file has not grown for so long counts as failed
+
+Holders = Sequence[Sequence[Incarnation]]
+"""By stage: the ready members, which hold the version that is to be saved, by peer id."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskToSave:
+    """Action: ask a member to write its stage; back as `wrote`, `heard` or `lost`."""
+
+    writer: Incarnation
+    version: int
+    head: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WriteManifest:
+    """Action: write records and manifest; back as `published` or `not_published`."""
+
+    version: int
+    head: bytes
+    stages: tuple[SavedStage, ...]
+
+
+CheckpointAction = AskToSave | WriteManifest | CheckpointReport
+
+
+@dataclass(slots=True)
+class _Writer:
+    stage: int
+    heard_s: float
+    written: int = 0
+    size: int = 0
+    saved: SavedStage | None = None
+    failed: str = ""
+
+    @property
+    def writing(self) -> bool:
+        return self.saved is None and not self.failed
+
+
+@dataclass(slots=True)
+class _Pending:
+    """The checkpoint that is being written."""
+
+    version: int
+    head: bytes
+    begun_s: float
+    writers: dict[Incarnation, _Writer] = field(default_factory=dict)
+    whole_s: float | None = None
+    """When the last stage got its first file."""
+    publishing: bool = False
+
+    def stages_saved(self) -> set[int]:
+        return {w.stage for w in self.writers.values() if w.saved is not None}
+
+
+class Checkpoints:
+    """The checkpoints of one run, as its trainer has them written."""
+
+    def __init__(self, cut: Sequence[range], every_steps: int, last: int, first: int = 0) -> None:
+        """`cut`: the blocks of each stage; `last`: the version at the run's end.
+
+        `first`: the version that the run began with, which needs no saving.
+        """
+        self._cut = cut
+        self._every_steps = every_steps
+        self._last = last
+        self.saved = first
+        """The newest version that is known to be saved; at first, the one the run began with."""
+        self.saved_s: float | None = None
+        """When that was; None if it was not here."""
+        self._now: _Pending | None = None
+        self._next: tuple[int, bytes, Holders] | None = None
+        self._watched = False
+        self._progress_due_s = float("-inf")
+        self._actions: list[CheckpointAction] = []
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being written, nor about to be."""
+        return self._now is None and self._next is None
+
+    @property
+    def under_way(self) -> set[int]:
+        """The versions that are being saved, or are about to be."""
+        now = {self._now.version} if self._now is not None else set()
+        return now | ({self._next[0]} if self._next is not None else set())
+
+    def actions(self) -> list[CheckpointAction]:
+        """What to do now; drained by reading."""
+        drained, self._actions = self._actions, []
+        return drained
+
+    def decided(self, version: int, head: bytes, holders: Holders, now_s: float) -> None:
+        """A step is decided, which makes `version`: begin a checkpoint of it if one is due."""
+        if version % self._every_steps and version != self._last:
+            return
+        if version == self._last:
+            self.save(version, head, holders, now_s)
+        elif self._now is None:
+            self._begin(version, head, holders, now_s)
+        else:
+            reason = f"that of step {self._now.version} is still being written"
+            self._actions.append(CheckpointFailed(version, reason))
+
+    def save(self, version: int, head: bytes, holders: Holders, now_s: float) -> None:
+        """Save `version` whether it is due or not, after what is being written now."""
+        if version <= self.saved or (self._now is not None and self._now.version == version):
+            return
+        if self._now is None:
+            self._begin(version, head, holders, now_s)
+        else:
+            self._next = version, head, holders
+
+    def watch(self) -> None:
+        """Somebody waits for the checkpoint: report how far it is."""
+        self._watched = True
+
+    def wrote(self, by: Incarnation, report: Saved, now_s: float) -> None:
+        """A member says that its file is whole."""
+        writer = self._writer(by, report.step)
+        if writer is None or not writer.writing:
+            return
+        saved = saved_by(report, PeerId(by.peer), len(self._cut))
+        blocks = self._cut[writer.stage]
+        place = (report.stage, report.first_block, report.end_block)
+        if place != (writer.stage, blocks.start, blocks.stop):
+            raise BadMessage(f"it saved blocks {place}, not those of stage {writer.stage}")
+        writer.saved, writer.size = saved, writer.size or report.size
+        self._judge(now_s)
+
+    def heard(self, by: Incarnation, note: Saving, now_s: float) -> None:
+        """A member says how far its file is, or why there will be none."""
+        writer = self._writer(by, note.step)
+        if writer is None or not writer.writing:
+            return
+        if note.written > writer.written:
+            writer.heard_s = now_s
+        writer.written, writer.size, writer.failed = note.written, note.size, note.failed
+        self._judge(now_s)
+
+    def lost(self, member: Incarnation, now_s: float) -> None:
+        """A member is gone; a file that it has finished counts all the same."""
+        checkpoint = self._now
+        if checkpoint is None or (writer := checkpoint.writers.get(member)) is None:
+            return
+        if writer.writing:
+            writer.failed = "its server is lost"
+            self._judge(now_s)
+
+    def published(self, version: int, place: str, now_s: float) -> None:
+        """The manifest is written."""
+        checkpoint = self._now
+        assert checkpoint is not None, "its manifest was asked for"
+        self.saved, self.saved_s = version, now_s
+        self._actions.append(CheckpointSaved(version, place, now_s - checkpoint.begun_s))
+        self._end(now_s)
+
+    def not_published(self, version: int, reason: str, now_s: float) -> None:
+        """The manifest could not be written: there is no checkpoint."""
+        self._actions.append(CheckpointFailed(version, reason))
+        self._end(now_s)
+
+    def next_deadline_s(self) -> float | None:
+        """When to call `on_deadline`, if nothing happens before."""
+        checkpoint = self._now
+        if checkpoint is None or checkpoint.publishing:
+            return None
+        due_s = [w.heard_s + QUIET_S for w in checkpoint.writers.values() if w.writing]
+        if checkpoint.whole_s is not None:
+            due_s.append(checkpoint.whole_s + SECOND_COPY_S)
+        return min(due_s, default=None)
+
+    def on_deadline(self, now_s: float) -> None:
+        """Give up writers of which nothing is heard, and copies for which nobody waits longer."""
+        checkpoint = self._now
+        if checkpoint is None or checkpoint.publishing:
+            return
+        for writer in checkpoint.writers.values():
+            if writer.writing and now_s >= writer.heard_s + QUIET_S:
+                writer.failed = f"its file has not grown for {QUIET_S:g} s"
+        self._judge(now_s)
+
+    def _writer(self, by: Incarnation, version: int) -> _Writer | None:
+        """The writer of the present checkpoint; None for one that is over."""
+        checkpoint = self._now
+        if checkpoint is None or checkpoint.version != version or checkpoint.publishing:
+            return None
+        return checkpoint.writers.get(by)
+
+    def _begin(self, version: int, head: bytes, holders: Holders, now_s: float) -> None:
+        checkpoint = self._now = _Pending(version, head, now_s)
+        for stage, members in enumerate(holders):
+            for member in members[:WRITERS]:
+                checkpoint.writers[member] = _Writer(stage, now_s)
+        self._actions += [AskToSave(member, version, head) for member in checkpoint.writers]
+        self._judge(now_s)
+
+    def _judge(self, now_s: float) -> None:
+        """End what cannot be finished; write the manifest when there is nothing to wait for."""
+        checkpoint = self._now
+        assert checkpoint is not None, "something was said about it"
+        writers = checkpoint.writers.values()
+        for stage in range(len(self._cut)):
+            of_stage = [w for w in writers if w.stage == stage]
+            if all(w.failed for w in of_stage):
+                reasons = "; ".join(dict.fromkeys(w.failed for w in of_stage))
+                why = reasons or "no server holds it"
+                self._fail(checkpoint, f"stage {stage} was not saved: {why}", now_s)
+                return
+        if self._watched and now_s >= self._progress_due_s:
+            self._progress_due_s = now_s + PROGRESS_EVERY_S
+            self._report_progress(checkpoint)
+        if len(checkpoint.stages_saved()) < len(self._cut):
+            return
+        if checkpoint.whole_s is None:
+            checkpoint.whole_s = now_s
+        if now_s >= checkpoint.whole_s + SECOND_COPY_S or not any(w.writing for w in writers):
+            self._publish(checkpoint, now_s)
+
+    def _publish(self, checkpoint: _Pending, now_s: float) -> None:
+        saved = [w.saved for w in checkpoint.writers.values() if w.saved is not None]
+        try:
+            stages = joined(saved, self._cut)
+        except NotSaved as error:
+            self._fail(checkpoint, str(error), now_s)
+            return
+        checkpoint.publishing = True
+        self._actions.append(WriteManifest(checkpoint.version, checkpoint.head, stages))
+
+    def _report_progress(self, checkpoint: _Pending) -> None:
+        writers = checkpoint.writers.values()
+        self._actions.append(
+            CheckpointProgress(
+                checkpoint.version,
+                sum(w.size if w.saved is not None else w.written for w in writers),
+                sum(w.size for w in writers),
+                len(checkpoint.stages_saved()),
+                len(self._cut),
+            )
+        )
+
+    def _fail(self, checkpoint: _Pending, reason: str, now_s: float) -> None:
+        self._actions.append(CheckpointFailed(checkpoint.version, reason))
+        self._end(now_s)
+
+    def _end(self, now_s: float) -> None:
+        """Begin the checkpoint that waits, if there is one."""
+        self._now = None
+        if self._next is not None:
+            version, head, holders = self._next
+            self._next = None
+            self.save(version, head, holders, now_s)

@@ -1,0 +1,50 @@
+"""What a trainer is given once, by the code that composes it."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.base.ids import Contact
+from p2pswarm.data.corpus import Corpus
+from p2pswarm.net.rpc.base import Rpc
+from p2pswarm.run.member_cards import NO_CARDS, MemberCards
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.tensors.transfer import TensorTransfer
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.coordinator_io.chain_place import ChainPlace
+from p2pswarm.trainer.coordinator_io.first_states import Proof
+from p2pswarm.trainer.coordinator_io.saving_plan import ResumedFrom, SavingPlan
+
+
+def raised(reason: Unusable) -> None:
+    """End the trainer with the reason why its text cannot be read."""
+    raise reason
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerContext:
+    """The network, the run and its text."""
+
+    rpc: Rpc
+    tensors: TensorTransfer
+    run: RunConfig
+    run_id: bytes
+    corpus: Corpus
+    report: Callable[[Report], None]
+    """Called with news for people, as it happens."""
+    rng: random.Random
+    """Differs from start to start: attempts to lead are named by it."""
+    chain: ChainPlace
+    trainers: tuple[Contact, ...] = ()
+    """Where other trainers of the run are, as far as it is known."""
+    saving: SavingPlan | None = None
+    """Where and when checkpoints are written; None: never."""
+    origin: ResumedFrom | None = None
+    """What the run goes on from; None: the first weights."""
+    cards: MemberCards = NO_CARDS
+    """What is known of where peers are dialled."""
+    proof: Proof | None = None
+    """Makes the digests of what the run begins with; None: what its members say is believed."""
+    text_lost: Callable[[Unusable], None] = raised
+    """Called when samples cannot be read any more; what it does not raise is waited for."""

@@ -1,0 +1,206 @@
+"""Carries out the coordinator's orders to servers, and tells it the outcome.
+
+Each order is a task of the trainer. A launch tries one server after another, as any push does. A
+fence, a reduction and a commit are calls to one member. `orders` has the messages of each.
+
+Units:   seconds on the loop's clock.
+Errors:  none; errors of the network become events for the coordinator.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from p2pswarm.base.errors import BadHandshake, DialFailed, LinkLost, NoRoute, SwarmError, Unusable
+from p2pswarm.base.signal import Signal
+from p2pswarm.data.tokens import Tokens
+from p2pswarm.net.wire.message import Message
+from p2pswarm.run.keeper_first import KeeperFirst, keeper_among, keepers_for
+from p2pswarm.run.messages.membership import MemberRecord
+from p2pswarm.run.messages.road import StillThere
+from p2pswarm.run.push import PushProgress
+from p2pswarm.run.pusher import Pusher, push_to_any
+from p2pswarm.run.router import Router
+from p2pswarm.run.view import Incarnation, contact, incarnation_of
+from p2pswarm.tensors.codecs.registry import EncodedTensor
+from p2pswarm.trainer.coordinator.coordinator import Coordinator
+from p2pswarm.trainer.coordinator_io import orders
+from p2pswarm.trainer.coordinator_io.context import TrainerContext
+from p2pswarm.trainer.reports import actions as act
+
+log = logging.getLogger(__name__)
+PROBE_S = 4.0  # as long as anybody waits for the answer
+
+
+class Dispatcher:
+    """The trainer's calls and pushes; `told` is called after every word to the coordinator."""
+
+    def __init__(
+        self,
+        context: TrainerContext,
+        coordinator: Coordinator,
+        tasks: asyncio.TaskGroup,
+        told: Callable[[], None],
+        now_s: Callable[[], float],
+    ) -> None:
+        self._context = context
+        self._coordinator = coordinator
+        self._tasks = tasks
+        self._pump = told
+        self._now_s = now_s
+        self._pusher = Pusher(context.rpc, context.tensors)
+        self._router = Router(context.rng)
+        self._view_changed = Signal()
+        self._launched: dict[int, dict[asyncio.Task[None], int]] = {}
+        """The pushes of each microbatch that are not over, with their attempts."""
+        self._reading = asyncio.Lock()
+        """One thread makes samples at a time: a corpus keeps what it planned last."""
+        self._under_way: dict[asyncio.Task[None], orders.Order] = {}
+        self._pushing: dict[asyncio.Timeout, Incarnation] = {}
+        """Our pushes and calls to one server each; one ends when its deadline is moved to now."""
+
+    def follow_view(self) -> None:
+        """Give the router the new membership; end what we ask of those that are gone."""
+        self._router.update(tuple(m.record for m in self._coordinator.members.ready(0)))
+        for scope, to in self._pushing.items():
+            if self._coordinator.members.alive(to) is None and not scope.expired():
+                scope.reschedule(asyncio.get_running_loop().time())
+        self._view_changed.fire()
+
+    def begin(self, order: orders.Order) -> None:
+        """Start an order; the coordinator is told its outcome."""
+        if isinstance(order, act.Launch):
+            former = self._launched.setdefault(order.microbatch, {})
+            for task in former:
+                task.cancel()
+            task = self._start(order, self._launch(order, tuple(former)))
+            former[task] = order.attempt
+        else:
+            self._start(order, self._ask(order))
+
+    def cancel(self, order: act.CancelLaunch) -> None:
+        """End our own push of an attempt that is given up."""
+        for task, attempt in tuple(self._launched.get(order.microbatch, {}).items()):
+            if attempt <= order.attempt:
+                task.cancel()
+
+    def probe(self, order: act.Probe) -> None:
+        """Ask a server that was lost whether it is there."""
+        self._tasks.create_task(self._probe(order))
+
+    def stop(self, *, commits: bool) -> None:
+        """Cancel what is under way, oldest first; commits only if `commits`, else they go on."""
+        for task, order in list(self._under_way.items()):
+            if commits or not isinstance(order, act.SendCommit):
+                task.cancel()
+
+    def _start(self, order: orders.Order, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._tasks.create_task(work)
+        self._under_way[task] = order
+        task.add_done_callback(self._forget)
+        return task
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        order = self._under_way.pop(task)
+        if isinstance(order, act.Launch):
+            pushes = self._launched[order.microbatch]
+            del pushes[task]
+            if not pushes:
+                del self._launched[order.microbatch]
+
+    async def _samples(self, order: act.Launch) -> Tokens:
+        """The tokens of a microbatch; those that take time are made beside the event loop."""
+        corpus = self._context.corpus
+        try:
+            if not corpus.blocks:
+                return orders.tokens(order, corpus)
+            async with self._reading:
+                return await asyncio.to_thread(orders.tokens, order, corpus)
+        except Unusable as reason:
+            self._context.text_lost(reason)
+            never: asyncio.Future[Tokens] = asyncio.get_running_loop().create_future()
+            return await never  # until the trainer is left
+
+    async def _launch(self, order: act.Launch, former: Sequence[asyncio.Task[None]]) -> None:
+        """Push a microbatch's tokens to a server of stage 0, once the `former` pushes are over."""
+        if former:
+            await asyncio.wait(former)
+        context, coordinator = self._context, self._coordinator
+        samples = torch.from_numpy(await self._samples(order))
+        encoded = await context.tensors.pack([samples], "raw")
+        first = orders.first_push(order, context.run_id, encoded[0].meta)
+        servers = tuple(m.record for m in coordinator.members.ready(0))
+        candidates = KeeperFirst(self._router, keeper_among(order.keepers, 0, servers))
+
+        async def push_once(member: MemberRecord, progress: PushProgress) -> None:
+            asked = candidates.keeps(member.peer)
+            push = replace(first, keepers=keepers_for(order.keepers, 0, asked=asked))
+
+            async def load() -> Sequence[EncodedTensor]:
+                note = orders.handed(order, member)
+                coordinator.handed(incarnation_of(member), note, self._now_s())
+                self._pump()
+                return encoded
+
+            async with self._while_alive(incarnation_of(member)):
+                await self._pusher.push(member, push, load, progress)
+
+        nobody = "nobody serves stage 0"
+        reason = await push_to_any(candidates, nobody, self._view_changed, push_once)
+        if reason is not None:
+            log.info("microbatch %d could not be launched: %s", order.microbatch, reason)
+            coordinator.undelivered(orders.undelivered(order, reason), self._now_s())
+            self._pump()
+
+    @asynccontextmanager
+    async def _while_alive(self, to: Incarnation) -> AsyncIterator[None]:
+        """Run a block; if the incarnation ends first, the block ends with LinkLost.
+
+        An evicted server's link may last for another 15 s, and its view does not reach it.
+        """
+        scope = asyncio.timeout(None)
+        self._pushing[scope] = to
+        try:
+            async with scope:
+                yield
+        except TimeoutError as error:
+            if isinstance(error, SwarmError) or not scope.expired():
+                raise
+            raise LinkLost(f"{to} is gone") from None
+        finally:
+            del self._pushing[scope]
+
+    async def _ask(self, order: orders.Call) -> None:
+        """Call one member."""
+        try:
+            answer: Message | SwarmError = await self._call(order)
+        except SwarmError as error:
+            log.info("%s did not carry out an order: %s", order.incarnation, error)
+            answer = error
+        orders.answered(self._coordinator, order, answer, self._now_s())
+        self._pump()
+
+    async def _probe(self, order: act.Probe) -> None:
+        one, reason = incarnation_of(order.member), None
+        try:
+            await self._context.rpc.call(contact(order.member), StillThere(), PROBE_S)
+        except (DialFailed, BadHandshake) as error:
+            reason = str(error)
+        except SwarmError as error:  # it may be on its way to us, or we to it
+            log.info("%s does not say whether it is there: %s", one, error)
+            return
+        self._coordinator.probed(one, reason, self._now_s())
+        self._pump()
+
+    async def _call(self, order: orders.Call) -> Message:
+        member = self._coordinator.members.alive(order.incarnation)
+        if member is None:
+            raise NoRoute(f"{order.incarnation} is gone")
+        to = contact(member.record)
+        async with self._while_alive(order.incarnation):
+            return await self._context.rpc.call(to, order.message, orders.limit_s(order))

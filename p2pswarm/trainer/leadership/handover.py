@@ -1,0 +1,212 @@
+"""When a coordinator hands the run over: it misses a stage that a standby reaches.
+
+A coordinator can be cut off from all servers of a stage while its voters and standbys hear it: no
+one would ever stand against it, and no step would end. So it asks the standbys whom they reach, and
+at the same time asks the missed servers itself. It hands over to one that has just reached a server
+of every stage and enough voters, if it has not reached one of a missed stage itself. All of this is
+for progress: voters decide who leads, whatever is said here.
+
+Two trainers do not hand over to each other for ever. Each hands over at once the first time. If no
+record was decided since, it waits before the next time, twice as long each time. It waits only
+while the one that it named last is there: who is dead by now did not fail for a false answer, hands
+over to nobody, and is not named again before that time is over.
+
+Units:   seconds on the caller's clock; heights count decided records.
+Errors:  none.
+Source:  docs/chain.md.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Generic, TypeVar
+
+from p2pswarm.run.messages.trainers import KNOCKS_MAX, PROBES_MAX, Knock, Unheard, Whereabouts
+from p2pswarm.run.messages.types import TRAINERS_MAX, VOTERS_MAX
+from p2pswarm.run.view import Incarnation
+from p2pswarm.trainer.members.membership import Member
+
+T = TypeVar("T")
+
+MISSED_S = 2.0  # a server that has lost its link looks for its trainer, and is back by then
+ASK_AGAIN_S, ASK_AGAIN_MAX_S = 1.0, 5.0  # a dead server is missed for long: ask less and less often
+SERVERS_MAX = 4  # of one stage: a stage is reached by any of them
+KNOCK_S = 3.0  # a server without a coordinator asks each trainer every second or two
+SEEK_S = 1.5  # one that hears nothing from its coordinator asks each second who leads
+PAUSE_S = 10.0  # a handover takes two seconds, and the first step after it some more
+PAUSE_MAX_S = 300.0  # roads change within minutes
+
+
+class Handover:
+    """What one trainer knows of that, through all its terms."""
+
+    def __init__(self, stages: int) -> None:
+        self._servers: list[dict[bytes, Whereabouts]] = [{} for _ in range(stages)]
+        """Who served a stage last, as far as this trainer knows, the newest first."""
+        self._missed_s: dict[int, float] = {}
+        """Since when nobody of a stage is heard."""
+        self._asked: list[tuple[bytes, ...]] = [() for _ in range(stages)]
+        self._ask_s = -math.inf
+        self._ask_pause_s = ASK_AGAIN_S
+        self._named: dict[bytes, float] = {}
+        """To whom this trainer has handed over, and when it may again; the newest stands last."""
+        self._pause_s = 0.0
+        self._height = -1
+
+    def leads(self) -> None:
+        """A term of this trainer begins: nobody has joined it yet."""
+        self._missed_s.clear()
+        self._ask_s = -math.inf
+
+    def look(
+        self,
+        ready: Sequence[Sequence[Member]],
+        silent: Callable[[Incarnation], bool],
+        now_s: float,
+    ) -> bool:
+        """Whether to ask the standbys now; `ready`: the ready members of each stage."""
+        before = len(self._missed_s)
+        anywhere = {one.incarnation.peer for members in ready for one in members}
+        for stage, members in enumerate(ready):
+            if members:
+                self._servers[stage] = self._last_servers(stage, members, anywhere)
+            if not all(silent(one.incarnation) for one in members):
+                self._missed_s.pop(stage, None)
+            else:  # members that are silent were waited for already
+                since_s = now_s - MISSED_S if members else now_s
+                self._missed_s[stage] = min(self._missed_s.get(stage, since_s), since_s)
+        if len(self._missed_s) != before:
+            self._ask_s, self._ask_pause_s = now_s, ASK_AGAIN_S
+        return now_s >= self._ask_s and bool(self._missed(now_s))
+
+    def question(self, voters: Sequence[Whereabouts], now_s: float) -> tuple[Whereabouts, ...]:
+        """Whom the standbys are asked about: the missed stages' servers first."""
+        missed = self._missed(now_s)
+        room = PROBES_MAX - VOTERS_MAX
+        asked: dict[bytes, Whereabouts] = {one.peer: one for one in voters[:VOTERS_MAX]}
+        self._asked = [() for _ in self._servers]
+        for stage in sorted(range(len(self._servers)), key=lambda one: one not in missed):
+            servers = list(self._servers[stage].values())[:room]
+            room -= len(servers)
+            self._asked[stage] = tuple(one.peer for one in servers)
+            asked |= {one.peer: one for one in servers}
+        self._ask_s = now_s + self._ask_pause_s
+        self._ask_pause_s = min(2 * self._ask_pause_s, ASK_AGAIN_MAX_S)
+        return tuple(asked.values())
+
+    def missed(self, now_s: float) -> list[Whereabouts]:
+        """The servers of the missed stages, which this trainer asks itself."""
+        return [one for stage in self._missed(now_s) for one in self._servers[stage].values()]
+
+    def knocked(self, knocks: Iterable[Knock], step: int) -> None:
+        """Servers ask a standby for a stage: those that hold its weights are asked about, too.
+
+        One that missed the last commit can apply it.
+        """
+        for knock in knocks:
+            if knock.version + 1 >= step and knock.stage in self._missed_s:
+                servers = self._servers[knock.stage]
+                if len(servers) < 2 * SERVERS_MAX:
+                    servers[knock.where.peer] = knock.where
+
+    def successor(
+        self,
+        ours: Collection[bytes],
+        theirs: Sequence[tuple[bytes, Collection[bytes]]],
+        voters: Collection[bytes],
+        now_s: float,
+    ) -> bytes | None:
+        """Who is to lead, if anybody; `theirs`: the standbys by rank, and whom each has reached.
+
+        `ours`: whom this trainer has reached; `voters`: those of the head but this trainer's own.
+        """
+        lacking = [
+            stage
+            for stage in self._missed(now_s)
+            if self._asked[stage] and not any(peer in ours for peer in self._asked[stage])
+        ]
+        if not lacking:
+            return None
+        waits = {trainer for trainer, again_s in self._named.items() if now_s < again_s}
+        last = next(reversed(self._named), None)
+        if last in waits and any(trainer == last and reached for trainer, reached in theirs):
+            return None
+        for trainer, reached in theirs:
+            if trainer in waits:
+                continue
+            every_stage = all(
+                any(peer in reached for peer in self._asked[stage])
+                for stage in range(len(self._asked))
+                if self._asked[stage] or stage in self._missed_s
+            )
+            votes = 1 + sum(peer in reached or peer == trainer for peer in voters)
+            if every_stage and 2 * votes > len(voters) + 1:
+                return trainer
+        return None
+
+    def handed_over(self, to: bytes, height: int, now_s: float) -> None:
+        """It is done; `height`: of the head. Not again before there is a reason to hope."""
+        again = height == self._height
+        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S) if again else PAUSE_S
+        self._named.pop(to, None)
+        self._named[to], self._height = now_s + self._pause_s, height
+        if len(self._named) > TRAINERS_MAX:
+            del self._named[next(iter(self._named))]
+
+    def _last_servers(
+        self, stage: int, members: Sequence[Member], anywhere: Collection[bytes]
+    ) -> dict[bytes, Whereabouts]:
+        """The ready ones, and who was ready before and serves no other stage.
+
+        One that this trainer has put out, because nothing came from it, may be well for others.
+        """
+        now = [Whereabouts(one.incarnation.peer, one.address) for one in members]
+        former = [one for peer, one in self._servers[stage].items() if peer not in anywhere]
+        return {one.peer: one for one in (*now, *former)[:SERVERS_MAX]}
+
+    def _missed(self, now_s: float) -> list[int]:
+        """The stages of which nobody was heard for long enough."""
+        return [s for s, since_s in sorted(self._missed_s.items()) if now_s >= since_s + MISSED_S]
+
+
+class Knocks:
+    """Who comes to a trainer that stands by, because it has lost the coordinator."""
+
+    def __init__(self) -> None:
+        self._knocks: _Recent[Knock] = _Recent(KNOCK_S)
+        self._seekers: _Recent[Unheard] = _Recent(SEEK_S)
+
+    def knocked(self, knock: Knock, now_s: float) -> None:
+        """A server asks for a stage."""
+        self._knocks.came(knock.where.peer, knock, now_s)
+
+    def sought(self, member: Unheard, now_s: float) -> None:
+        """A member that hears nothing from its coordinator asks who leads."""
+        self._seekers.came(member.peer, member, now_s)
+
+    def at_the_door(self, now_s: float) -> tuple[Knock, ...]:
+        """Those who asked for a stage a moment ago."""
+        return self._knocks.all(now_s)
+
+    def seekers(self, now_s: float) -> tuple[Unheard, ...]:
+        """The members that asked a moment ago who leads."""
+        return self._seekers.all(now_s)
+
+
+class _Recent(Generic[T]):
+    """What peers said last, for a while."""
+
+    def __init__(self, keep_s: float) -> None:
+        self._keep_s = keep_s
+        self._said: dict[bytes, tuple[float, T]] = {}
+
+    def came(self, peer: bytes, said: T, now_s: float) -> None:
+        self._forget(now_s)
+        if len(self._said) < KNOCKS_MAX or peer in self._said:
+            self._said[peer] = now_s, said
+
+    def all(self, now_s: float) -> tuple[T, ...]:
+        self._forget(now_s)
+        return tuple(said for _, said in self._said.values())
+
+    def _forget(self, now_s: float) -> None:
+        self._said = {p: one for p, one in self._said.items() if now_s < one[0] + self._keep_s}

@@ -1,0 +1,141 @@
+"""What the leading trainer has decided, one record at a time: steps, going back, and who votes.
+
+A record that only changes the voters may be under way when a step is done. Then the step waits for
+it, a round trip, and names what it follows.
+
+Units:   seconds on the caller's clock.
+Errors:  none.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from p2pswarm.run.chain.chain import BrokenRecord
+from p2pswarm.run.chain.leader import Leader
+from p2pswarm.run.chain.record import CommitRecord, RecordKind, sign
+from p2pswarm.run.chain.seat import Seat
+from p2pswarm.trainer.coordinator.decision import (
+    as_back,
+    as_voters,
+    back_to,
+    unsigned_record,
+    voters_only,
+)
+from p2pswarm.trainer.coordinator_io.context import TrainerContext
+from p2pswarm.trainer.coordinator_io.coordination import Coordination
+from p2pswarm.trainer.leadership.going_back import GoingBack
+from p2pswarm.trainer.leadership.trainer_roll import TrainerRoll, longest_serving
+from p2pswarm.trainer.leadership.voter_changes import VoterChanges
+from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.rewind_reports import CannotGoBack
+
+
+class Proposals:
+    """The records of one trainer, whenever it leads."""
+
+    def __init__(self, context: TrainerContext, seat: Seat, roll: TrainerRoll) -> None:
+        self._context = context
+        self._seat = seat
+        self._roll = roll
+        self._changes = VoterChanges()
+        self._next: Callable[[float], None] | None = None
+        """What waits until the record is decided that is under way."""
+
+    def clear(self) -> None:
+        """Another trainer leads, or members begin anew: what waited is void."""
+        self._next = None
+
+    def decided(self, now_s: float) -> None:
+        """A record of voters is decided: what waited for it may follow."""
+        following, self._next = self._next, None
+        if following is not None:
+            following(now_s)
+
+    def step(self, decide: act.Decide, coordination: Coordination, now_s: float) -> None:
+        """Have the record of a step decided."""
+        leader = self._leading
+        if leader is None:
+            return  # deposed: the next coordinator does the step anew
+        if self._changing(leader):
+            self._next = lambda later_s: self.step(decide, coordination, later_s)
+            return
+        record = self._following(decide, leader, coordination)
+        if (keeper := coordination.keeper) is not None:
+            record = replace(record, saved=max(record.saved, keeper.saved))
+        self._propose(self._signed(record), now_s)
+
+    def go_back(self, to: GoingBack, coordination: Coordination, now_s: float) -> None:
+        """Have it decided that the run goes back, unless a step is being decided."""
+        leader = self._leading
+        if leader is None or not coordination.coordinator.may_go_back:
+            return
+        if leader.pending is not None:
+            if self._changing(leader):
+                self._next = lambda later_s: self.go_back(to, coordination, later_s)
+            return
+        decide = back_to(to.version, to.states)
+        record = self._signed(as_back(self._following(decide, leader, coordination)))
+        try:
+            self._seat.follower.chain.check(record)
+        except BrokenRecord as error:
+            self._context.report(CannotGoBack(str(error)))
+            return
+        coordination.coordinator.hold()  # no step is decided beside it
+        self._propose(record, now_s)
+
+    def voters(self, coordination: Coordination, now_s: float) -> None:
+        """Have others vote from now on, if a voter is dead or one is missing."""
+        leader = self._leading
+        if leader is None or leader.pending is not None:
+            return
+        voters, lost = leader.head.voters, leader.votes.lost
+        trainers = self._roll.next_trainers(leader.head.trainers)
+        wanted = self._roll.wanted_voters(trainers, leader.votes)
+        if len(voters) >= wanted and not any(voter.peer in lost for voter in voters):
+            self._changes.whole()
+            return  # the usual case, in which nobody has to be met
+        decide = voters_only(leader.head, self._context.run.stages)
+        record = as_voters(self._following(decide, leader, coordination))
+        if self._changes.due(voters, record.voters, lost, now_s):
+            self._changes.proposed(now_s)
+            self._propose(self._signed(record), now_s)
+
+    def meet(self, coordination: Coordination) -> list[bytes]:
+        """Let those hear of us who may become voters; the servers among them, best ones first."""
+        leader = self._leading
+        assert leader is not None, "it leads"
+        members, voters = coordination.coordinator.members, leader.head.voters
+        servers = [
+            peer
+            for some in (members.ready(), members.waiting())
+            for peer in longest_serving(
+                [(m.incarnation.number, m.incarnation.peer) for m in some], voters
+            )
+        ]
+        self._seat.meet((*self._roll.standbys, *servers))
+        return servers
+
+    @property
+    def _leading(self) -> Leader | None:
+        leader = self._seat.leader
+        return leader if leader is not None and leader.leads else None
+
+    def _changing(self, leader: Leader) -> bool:
+        """Whether a record is under way that changes the voters only."""
+        return leader.pending is not None and leader.pending.kind == RecordKind.VOTERS
+
+    def _following(
+        self, decide: act.Decide, leader: Leader, coordination: Coordination
+    ) -> CommitRecord:
+        """What is to follow the head, without a signature."""
+        servers = self.meet(coordination)
+        trainers = self._roll.next_trainers(leader.head.trainers)
+        voters = self._roll.next_voters(leader.head, trainers, leader.votes, servers)
+        run = self._context.run_id, self._context.run
+        return unsigned_record(decide, leader.head, leader.attempt.term, run, trainers, voters)
+
+    def _signed(self, record: CommitRecord) -> CommitRecord:
+        return sign(record, self._context.chain.identity)
+
+    def _propose(self, record: CommitRecord, now_s: float) -> None:
+        self._seat.propose(record, now_s)

@@ -1,0 +1,1 @@
+"""The reduction of a step: averaging attempts, digests, and the commit."""

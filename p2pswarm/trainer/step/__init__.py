@@ -1,0 +1,1 @@
+"""One step: its microbatches in flight, the ledger, fences, quarantine, spot checks."""

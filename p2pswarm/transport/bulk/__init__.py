@@ -1,4 +1,0 @@
-"""The bulk connections of a link: tensors in chunks, sent from and received into their memory.
-
-Entrance: `channels.BulkChannels`. Only `transport/` uses it.
-"""

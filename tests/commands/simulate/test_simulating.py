@@ -1,0 +1,196 @@
+"""`p2pswarm simulate`: files as users write them, what is told, and what is wrong in one line."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from p2pswarm.command_line import main
+from p2pswarm.commands.plan.device_settings import read_devices
+
+RUN = """
+role = "trainer"
+[run]
+stages = 2
+[run.model]
+d_model = 64
+layers = 4
+sequence_length = 64
+[run.batch]
+microbatches = 16
+rows = 4
+[checkpoint]
+target = "checkpoints"
+every_steps = 5
+"""
+DEVICES = """
+network = "aws"
+[[device]]
+count = 3
+tflops = 0.0001
+memory_gib = 8
+region = "Virginia"
+[[device]]
+count = 3
+tflops = 0.0002
+drift = 0.1
+region = "Tokyo"
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "run.toml").write_text(RUN)
+    (tmp_path / "devices.toml").write_text(DEVICES)
+    return tmp_path
+
+
+def simulate(folder: Path, *more: str) -> int:
+    return main(
+        ["simulate", str(folder / "run.toml"), "--devices", str(folder / "devices.toml"), *more]
+    )
+
+
+def test_a_day_is_played_told_written_and_drawn(files: Path, capsys):
+    out, plot = files / "day.json", files / "day.svg"
+    code = simulate(
+        files,
+        *("--trace", "aws_g4dn", "--hours", "0.4", "--detail", "150"),
+        *("--json", str(out), "--plot", str(plot)),
+    )
+    said = capsys.readouterr().out
+
+    assert code == 0
+    assert "6 machines at most, 2 stages, 0.4 hours, seed 1" in said
+    assert "of what they could do at best" in said
+    figures = json.loads(out.read_text())
+    assert 0.2 < figures["share_of_optimum"] <= 1.0
+    assert figures["machines"] == 6
+    assert figures["steps"] > 0
+    assert len(figures["series"]) > 10
+    assert all(len(members) == 2 for _, members in figures["members"])
+    assert plot.read_text().count("<svg") == 1
+
+
+def test_the_same_seed_plays_the_same_day(files: Path):
+    def played(seed: str) -> object:
+        out = files / "day.json"
+        more = ("--trace", "aws_p3", "--hours", "0.1", "--detail", "100", "--json", str(out))
+        assert simulate(files, *more, "--seed", seed) == 0
+        figures = json.loads(out.read_text())
+        return {name: value for name, value in figures.items() if name != "processor_s"}
+
+    assert played("7") == played("7")
+    assert played("7") != played("8")
+
+
+def test_a_microbatch_stands_for_as_many_as_the_day_is_too_long_for(files: Path, capsys):
+    out = files / "day.json"
+    assert simulate(files, "--hours", "0.5", "--detail", "100", "--json", str(out)) == 0
+
+    figures = json.loads(out.read_text())
+    assert f"stands for {figures['bundled']} of the run's" in capsys.readouterr().out
+    assert figures["bundled"] > 1
+    assert figures["taken"] == 0
+    assert figures["share_of_optimum"] > 0.3
+
+
+def wrong(folder: Path, capsys, *more: str) -> str:
+    """The one line on stderr."""
+    assert simulate(folder, *more) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    return said
+
+
+def test_what_cannot_be_played_is_one_line_with_the_remedy(files: Path, capsys):
+    assert "no trace 'x'" in wrong(files, capsys, "--trace", "x")
+    assert "no network 'mars'" in wrong(files, capsys, "--network", "mars")
+    assert "no region 'Virginia'" in wrong(files, capsys, "--network", "gcp12")
+    assert "no format for a picture" in wrong(files, capsys, "--plot", str(files / "day.doc"))
+    (files / "nobody.json").write_text('{"counts": [[0, 1], [60, 0]]}')
+    (files / "devices.toml").write_text("[[device]]\ntflops = 1\n")
+    assert "lists 1 machines, and the run has 2 stages" in wrong(files, capsys)
+    (files / "devices.toml").write_text("[[device]]\ntflops = 1\nmemory_gib = 0.001\ncount = 4\n")
+    assert "the smallest stage needs" in wrong(files, capsys)
+    (files / "devices.toml").write_text('[[device]]\ntflops = 1\nregion = "Tokyo"\ncount = 4\n')
+    assert 'network = "aws"' in wrong(files, capsys)
+    (files / "devices.toml").write_text("[[device]]\ntflops = 1\ncount = 2\n")
+    (files / "few.json").write_text('{"counts": [[0, 2], [60, 1]], "seconds": 100000}')
+    (files / "run.toml").write_text(RUN.replace("stages = 2", "stages = 3"))
+    assert "lists 2 machines, and the run has 3 stages" in wrong(files, capsys)
+
+
+def test_a_run_whose_record_has_no_room_is_refused_as_a_trainer_does(files: Path, capsys):
+    (files / "run.toml").write_text(RUN.replace("microbatches = 16", "microbatches = 64_000"))
+
+    said = wrong(files, capsys)
+
+    assert "has a record with room for 0 servers, and the run begins with 2" in said
+    assert "lower run.batch.microbatches" in said
+
+
+def test_a_run_that_loses_its_weights_goes_back_to_its_checkpoint(files: Path, capsys):
+    """Everybody is taken at once, and comes back."""
+    trace = files / "all.json"
+    trace.write_text('{"counts": [[0, 6], [500, 0], [560, 6]], "seconds": 100000}')
+    out = files / "day.json"
+    more = ("--trace", str(trace), "--hours", "0.4", "--detail", "150")
+
+    assert simulate(files, *more, "--json", str(out)) == 0
+
+    figures = json.loads(out.read_text())
+    assert figures["weights_lost"] == 1
+    assert figures["taken"] == 6
+    assert any(hour > 0.3 for hour, _ in figures["members"]), "it trains again"
+    assert "were done again from checkpoints" in capsys.readouterr().out
+
+
+def test_a_run_without_checkpoints_is_over_then_and_says_what_to_set(files: Path, capsys):
+    trace = files / "all.json"
+    trace.write_text('{"counts": [[0, 6], [500, 0], [560, 6]], "seconds": 100000}')
+    (files / "run.toml").write_text(RUN.partition("[checkpoint]")[0])
+
+    assert simulate(files, "--trace", str(trace), "--hours", "0.4", "--detail", "150") == 0
+
+    said = capsys.readouterr().out
+    assert "set checkpoint.target and run.on_stage_lost" in said
+    assert "nothing can train for 1 min, the first time after 8 min: the trace leaves" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "there is no [[device]]"),
+        ("device = 3", "device is"),
+        ("device = [3]", "device[0] is"),
+        ("[[device]]\n", "device[0].tflops is missing"),
+        ("[[device]]\ntflops = -1\n", "device[0].tflops is a number from"),
+        ("[[device]]\ntflops = inf\n", "device[0].tflops is a number from"),
+        ("[[device]]\ntflops = nan\n", "device[0].tflops is a number from"),
+        ("[[device]]\ntflops = 1\ncount = 0\n", "device[0].count is a whole number"),
+        ("[[device]]\ntflops = 1\nspeed = 2\n", "speed"),
+        ("[[device]]\ntflops = 1\nregion = 2\n", "device[0].region is"),
+        ("[[device]]\ntflops = 1\ndrift = 3\n", "device[0].drift is a number from 0 to 1"),
+        ("servers = 3\n[[device]]\ntflops = 1\n", "servers"),
+        ("[[device]]\ntflops = 1\ncount = 1100\n", "lists 1100 machines: simulate 1000"),
+        ("[[", "not TOML"),
+    ],
+)
+def test_what_lists_no_machines_is_one_line(files: Path, capsys, text: str, part: str):
+    (files / "devices.toml").write_text(text)
+
+    assert part in wrong(files, capsys)
+
+
+def test_a_machine_of_which_only_the_speed_is_known_can_be_simulated(files: Path):
+    given = read_devices(files / "devices.toml")
+
+    assert [entry.tflops for entry in given.device for _ in range(entry.count)] == [
+        *[0.0001] * 3,
+        *[0.0002] * 3,
+    ]
+    assert given.device[0].memory_gib == 8.0
+    assert math.isinf(given.device[1].memory_gib)
+    assert (given.network, given.device[1].region) == ("aws", "Tokyo")

@@ -1,0 +1,146 @@
+"""`p2pswarm explain`: the last decisions, and why the rest did not move."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from p2pswarm.base.errors import NotServing
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.commands.status.explain_text import NOT_ASKED, balance_lines, balances_as_json
+from p2pswarm.net.wire.message import decode, encode
+from p2pswarm.node.progress.balance_news import balance_events
+from p2pswarm.node.progress.run_balance import LatestBalance
+from p2pswarm.plan.move_times import MoveTimes
+from p2pswarm.plan.rebalancing import Decision
+from p2pswarm.progress.events import Relocated, from_line, relocated_text, to_line
+from p2pswarm.progress.history import RunHistory
+from p2pswarm.progress.lines import LineFormat
+from p2pswarm.run.messages.balance import MOVES_TOLD_MAX, AskBalance
+from p2pswarm.run.messages.membership import PrepareStage
+from p2pswarm.run.view import Incarnation
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.trainer.balance.balance_reports import (
+    BalanceAsked,
+    OrderedMove,
+    OrderedPreparation,
+    StageState,
+)
+from p2pswarm.trainer.balance.prepared_moves import PreparedMove, StopPreparing
+
+RUN = b"r" * 16
+MOVER = Incarnation(b"m" * 32, 7)
+SHORT = PeerId(MOVER.peer).short
+LIMIT = "the run is as fast as this stage"
+WORTH = "+11 % for everybody with 2 more, costs 40 s of its time"
+TOLD = f"{SHORT} moves from stage 1 to 2: {WORTH}"
+MOVE = OrderedMove(MOVER, 1, 2, 0.114, 40.2, 3)
+STAGES = (StageState(4.0, 0.25, 3, 0), StageState(2.5, None, 1, 1))
+ASKED = BalanceAsked(
+    Decision(why="+0.8 % is to be had, and less than +2.0 % moves nobody", stay=(("rests", 1),)),
+    STAGES,
+    2,
+    times=MoveTimes(prepared_s=0.02, waits_s=12.5, prepared=3),
+)
+TAKES = (
+    "a move takes 0.02 s if it fetches first and waits 12.5 s for a step (by 3 moves),"
+    " 5 s beside its download if it leaves first (not measured yet)"
+)
+
+
+class Offer:
+    """What the text needs of an offer."""
+
+    run = RUN
+    config = RunConfig(name="my run", stages=2)
+    trainer = Contact(PeerId(b"t" * 32), Address("h", 1))
+
+
+def answered(*reports, now_s: float = 100.0):
+    latest = LatestBalance(RUN, "priced")
+    for at_s, report in reports:
+        latest.told(report, at_s)
+    status = latest.answer(AskBalance(RUN), now_s)
+    assert decode(encode(status)) == status
+    return status
+
+
+def test_a_decision_reads_as_what_it_brings_and_what_it_costs():
+    (event,) = balance_events(MOVE, 12.0)
+
+    assert event == Relocated(12.0, SHORT, 1, 2, 0.114, 40.2, 3)
+    told = (
+        f"{SHORT} moves from stage 1 to 2: +11 % for everybody with 2 more, costs 40 s of its time"
+    )
+    assert relocated_text(event) == told
+    assert told in LineFormat().told(event)
+    assert from_line(to_line(event)) == event
+    history = RunHistory()
+    history.told(event)
+    assert history.notes[-1].text == TOLD
+    assert MOVE.reason.startswith("it moves to stage 2: +11 % for everybody")
+
+
+def test_that_nobody_moves_is_no_event():
+    assert balance_events(ASKED, 1.0) == []
+
+
+def test_the_lines_name_the_slowest_stage_the_moves_and_why_others_stay():
+    lines = balance_lines(Offer, answered((35.0, MOVE), (95.0, ASKED)))
+
+    assert lines == [
+        "run 'my run', rebalancing 'priced'",
+        "  stage 0: 3 servers, 4.00 microbatches/s, a microbatch waits 0.25 s",
+        f"  stage 1: 1 server, 2.50 microbatches/s, 1 not measured yet, {LIMIT}",
+        "  each stage keeps 2 ready",
+        f"  {TAKES}",
+        f"  1 min ago: {TOLD}",
+        "  now: +0.8 % is to be had, and less than +2.0 % moves nobody",
+        "  1 cannot be moved: it rests",
+    ]
+
+
+def test_before_the_first_question_and_without_an_answer_it_says_so():
+    assert balance_lines(Offer, answered())[1:] == [f"  {NOT_ASKED}"]
+    assert "does not answer" in balance_lines(Offer, None)[1]
+    assert "  no server has moved yet" in balance_lines(Offer, answered((0.0, ASKED)))
+
+
+def test_scripts_get_one_object():
+    (one,) = json.loads(balances_as_json([(Offer, answered((1.0, MOVE), (2.0, ASKED)))]))["runs"]
+
+    assert one["rule"] == "priced"
+    assert one["balance"]["moves"][0]["peer"] == str(PeerId(MOVER.peer))
+    assert one["balance"]["stages"][1]["queue_s"] is None
+    assert json.loads(balances_as_json([(Offer, None)]))["runs"][0]["balance"] is None
+
+
+def test_only_the_last_moves_are_kept_and_the_newest_comes_first():
+    status = answered(*((float(n), MOVE) for n in range(100)))
+
+    assert len(status.moves) == MOVES_TOLD_MAX
+    assert [move.ago_s for move in status.moves[:2]] == [1.0, 2.0]
+
+
+PREPARED = PreparedMove(MOVER, 1, 2)
+PREPARING = OrderedPreparation(MOVER, 1, 2, 0.114, 3, PrepareStage(2, 5, b"", 1000))
+FETCHES = "it has fetched the weights for 40 s, and serves on"
+
+
+def test_who_fetches_its_new_stage_s_weights_is_told_until_that_is_over():
+    ordered = [(59.0, ASKED), (60.0, PREPARING)]
+    status = answered(*ordered)
+    line = f"  {SHORT} is to move from stage 1 to 2: +11 % for everybody; {FETCHES}"
+    assert line in balance_lines(Offer, status)
+    (run,) = json.loads(balances_as_json([(Offer, status)]))["runs"]
+    assert run["balance"]["preparing"][0]["peer"] == str(PeerId(MOVER.peer))
+
+    still = (90.0, replace(ASKED, preparing=(PREPARED,)))
+    assert len(answered(*ordered, still).preparing) == 1
+    for over in (MOVE, StopPreparing(PREPARED, "it would help nobody"), ASKED):
+        assert answered(*ordered, still, (95.0, over)).preparing == ()
+
+
+def test_another_run_is_not_explained():
+    with pytest.raises(NotServing):
+        LatestBalance(RUN, "priced").answer(AskBalance(b"o" * 16), 0.0)

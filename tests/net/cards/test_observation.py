@@ -1,0 +1,110 @@
+"""Observations and knocks: what a connection is for is told by its first bytes, and bounded."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from net.link.harness import PATIENCE_S, End, contact_of, listening
+
+from p2pswarm.base.errors import BadHandshake
+from p2pswarm.base.ids import Address, PeerId
+from p2pswarm.net.cards import observation
+from p2pswarm.net.cards.observation import ObservationSeals
+from p2pswarm.net.endpoint.knock import knock, token_of
+from p2pswarm.net.os.sockets import SocketNet
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "2001:db8::7"])
+def test_an_answer_names_where_a_connection_comes_from(host):
+    data = observation.answer(Address(host, 4000))
+
+    assert observation.read_answer(data).address == Address(host, 4000)
+    assert len(data) < len(observation.request())
+
+
+@given(data=st.binary(max_size=40))
+def test_any_other_answer_is_a_bad_handshake(data):
+    with pytest.raises(BadHandshake):
+        observation.read_answer(data)
+
+
+@given(data=st.binary(min_size=34, max_size=34))
+def test_any_address_is_read_or_refused(data):
+    try:
+        observation.read_answer(observation.MAGIC + data)
+    except BadHandshake:
+        return
+
+
+SEEN = Address("203.0.113.7", 4000)
+
+
+@pytest.mark.parametrize("later_s", [0.0, 200.0, 300.0])
+def test_a_seal_shows_its_maker_that_it_saw_an_address_a_while_ago(later_s):
+    seals = ObservationSeals(b"k" * 32)
+
+    seal = seals.seal(SEEN, 1000.0)
+
+    assert seals.vouches(SEEN, seal, 1000.0 + later_s)
+    assert not seals.vouches(SEEN, seal, 1000.0 + 2 * observation.SEAL_S)
+
+
+def test_a_seal_is_good_for_its_address_and_maker_alone():
+    seals = ObservationSeals(b"k" * 32)
+    seal = seals.seal(SEEN, 0.0)
+
+    assert not seals.vouches(Address(SEEN.host, 4001), seal, 0.0)
+    assert not seals.vouches(Address("203.0.113.8", 4000), seal, 0.0)
+    assert not ObservationSeals(b"l" * 32).vouches(SEEN, seal, 0.0)
+
+
+def test_nobody_gets_a_seal_of_a_relays_address():
+    seals = ObservationSeals(b"k" * 32)
+    through = SEEN.through(PeerId(b"p" * 32))
+
+    seal = seals.seal(through, 0.0)
+
+    assert not seals.vouches(SEEN, seal, 0.0)
+
+
+async def test_an_endpoint_tells_where_it_sees_a_connection():
+    async with End() as end, asyncio.timeout(PATIENCE_S):
+        await listening(end)
+        net = SocketNet()
+        ours = await net.listen(Address("127.0.0.1", 0))
+        connection = await net.dial(end.contact.address, from_port=ours.address.port)
+        await connection.send(observation.request())
+
+        seen = observation.read_answer(await connection.receive(observation.ANSWER_BYTES))
+
+        now_s = asyncio.get_running_loop().time()
+        assert seen.address == ours.address
+        assert end.seals.vouches(seen.address, seen.seal, now_s)
+        connection.close()
+        ours.close()
+
+
+async def test_a_knock_is_told_by_its_token():
+    async with End() as end, asyncio.timeout(PATIENCE_S):
+        await listening(end)
+        heard: asyncio.Queue[bytes] = asyncio.Queue()
+        end.expect_knocks(heard.put_nowait)
+        connection = await SocketNet().dial(end.contact.address)
+        await connection.send(knock(b"n" * 16))
+        connection.close()
+
+        assert await heard.get() == token_of(b"n" * 16)
+
+
+async def test_who_links_is_seen_where_its_connection_comes_from():
+    async with End() as end, End() as other, asyncio.timeout(PATIENCE_S):
+        await listening(end)
+        ups = []
+        other.on_up = ups.append
+
+        link = await other.link(contact_of(end))
+
+        assert ups == [link]
+        assert other.seen_at(end.peer_id) == end.contact.address
+        assert other.seen_at(other.peer_id) is None

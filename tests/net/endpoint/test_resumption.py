@@ -1,0 +1,104 @@
+"""Taking over a link: only its two ends can, each message once, and of two both keep the same."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pswarm.base.errors import BadHandshake, UnknownLink
+from p2pswarm.net.endpoint.link_request import session_of
+from p2pswarm.net.endpoint.resumption import (
+    ANSWER_BYTES,
+    CONFIRM_BYTES,
+    RESUME_BYTES,
+    UNKNOWN,
+    PathNumbers,
+    Resume,
+)
+
+EXPORTER = b"e" * 32
+NONCE_I, NONCE_R = b"i" * 16, b"r" * 16
+
+
+def test_both_ends_learn_what_the_other_wants_first():
+    ours = Resume.make(EXPORTER, 2, NONCE_I)
+    theirs = Resume.parse(ours.raw)
+    theirs.check(EXPORTER, PathNumbers(dialled=False))
+    answer = theirs.answer(EXPORTER, NONCE_R, 1 << 40)
+
+    nonce, wanted = ours.read_answer(EXPORTER, answer)
+    confirm = ours.confirm(EXPORTER, nonce, 7)
+
+    assert (nonce, wanted) == (NONCE_R, 1 << 40)
+    assert theirs.read_confirm(EXPORTER, NONCE_R, confirm) == 7
+    assert theirs.session == session_of(EXPORTER)
+    assert [len(ours.raw), len(answer), len(confirm)] == [RESUME_BYTES, ANSWER_BYTES, CONFIRM_BYTES]
+
+
+@pytest.mark.parametrize("at", range(RESUME_BYTES))
+def test_a_resume_with_any_bit_changed_is_refused(at: int):
+    raw = bytearray(Resume.make(EXPORTER, 2, NONCE_I).raw)
+    raw[at] ^= 1
+
+    with pytest.raises(BadHandshake):
+        Resume.parse(bytes(raw)).check(EXPORTER, PathNumbers(dialled=False))
+
+
+@given(at=st.integers(0, ANSWER_BYTES - 1), bit=st.integers(0, 7))
+def test_an_answer_with_any_bit_changed_is_refused(at: int, bit: int):
+    ours = Resume.make(EXPORTER, 2, NONCE_I)
+    answer = bytearray(ours.answer(EXPORTER, NONCE_R, 5))
+    answer[at] ^= 1 << bit
+
+    with pytest.raises(BadHandshake):
+        ours.read_answer(EXPORTER, bytes(answer))
+
+
+@given(at=st.integers(0, CONFIRM_BYTES - 1), bit=st.integers(0, 7))
+def test_a_confirm_with_any_bit_changed_is_refused(at: int, bit: int):
+    ours = Resume.make(EXPORTER, 2, NONCE_I)
+    confirm = bytearray(ours.confirm(EXPORTER, NONCE_R, 5))
+    confirm[at] ^= 1 << bit
+
+    with pytest.raises(BadHandshake):
+        ours.read_confirm(EXPORTER, NONCE_R, bytes(confirm))
+
+
+def test_a_confirm_that_was_heard_before_confirms_nothing_again():
+    """It depends on the acceptor's nonce, which is new each time."""
+    ours = Resume.make(EXPORTER, 2, NONCE_I)
+    confirm = ours.confirm(EXPORTER, NONCE_R, 5)
+
+    with pytest.raises(BadHandshake):
+        ours.read_confirm(EXPORTER, b"s" * 16, confirm)
+
+
+def test_a_resume_that_comes_again_or_back_to_its_sender_is_refused():
+    ours = Resume.make(EXPORTER, 2, NONCE_I)
+    dialler, acceptor = PathNumbers(dialled=True), PathNumbers(dialled=False)
+    acceptor.newest = 2
+
+    with pytest.raises(BadHandshake, match="comes after"):
+        ours.check(EXPORTER, acceptor)
+    with pytest.raises(BadHandshake, match="a number of ours"):
+        ours.check(EXPORTER, dialler)
+
+
+def test_a_peer_that_does_not_know_the_link_says_so():
+    with pytest.raises(UnknownLink):
+        Resume.make(EXPORTER, 2, NONCE_I).read_answer(EXPORTER, UNKNOWN)
+
+
+@given(st.lists(st.booleans(), max_size=50), st.lists(st.integers(0, 99), max_size=50))
+def test_no_two_connections_have_one_number_and_each_is_newer_than_the_path(asks, switches):
+    sides = PathNumbers(dialled=True), PathNumbers(dialled=False)
+    given_out = set()
+    for step, dialled in enumerate(asks):
+        side = sides[not dialled]
+        number = side.take()
+        assert number > side.newest
+        assert number % 2 != dialled
+        assert number not in given_out
+        given_out.add(number)
+        if switches[step : step + 1] and switches[step] < 50 and number > sides[0].newest:
+            for each in sides:
+                each.newest = number

@@ -1,0 +1,51 @@
+"""The budget of open files: whatever the system allows, the limits fit, and none is zero."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.guard.file_budget import FILES_SPARE, files_wanted, fitted, shortage
+
+CONFIG = TransportConfig()
+
+
+def limits(config: TransportConfig) -> tuple[int, ...]:
+    return (
+        config.silent_max,
+        config.answered_max,
+        config.dials_max,
+        config.links_max,
+        config.bulk_joined_max,
+    )
+
+
+def test_limits_stay_where_there_are_files_enough():
+    assert fitted(CONFIG, files_wanted(CONFIG)) is CONFIG
+
+
+@given(st.integers(64, files_wanted(CONFIG) - 1))
+def test_limits_fit_into_what_there_is_and_leave_the_spare_files(files):
+    config = fitted(CONFIG, files)
+
+    assert files_wanted(config) - FILES_SPARE <= files - min(FILES_SPARE, files // 2) + 8
+    assert files_wanted(config) - FILES_SPARE < files
+    assert min(limits(config)) >= 1
+    assert all(small <= large for small, large in zip(limits(config), limits(CONFIG), strict=True))
+
+
+def test_something_beside_gets_less_in_the_same_proportion():
+    wanted, beside = files_wanted(CONFIG), 1024
+
+    assert fitted(CONFIG, wanted + beside, beside) is CONFIG
+    half = fitted(CONFIG, (wanted + beside) // 2, beside)
+    share = half.links_max / CONFIG.links_max
+    assert files_wanted(half) + beside * share <= (wanted + beside) / 2 + FILES_SPARE
+    assert f"`ulimit -n {wanted + beside}`" in shortage(1024, CONFIG, beside)
+
+
+def test_the_user_is_told_the_remedy_in_a_line():
+    told = shortage(1024, CONFIG)
+
+    assert f"`ulimit -n {files_wanted(CONFIG)}`" in told
+    assert f"at most {fitted(CONFIG, 1024).links_max} peers" in told
+    assert "\n" not in told

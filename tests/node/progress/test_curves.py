@@ -1,0 +1,152 @@
+"""Curves of a run: what is written, where it goes on, and that a full disk costs nothing else."""
+
+import csv
+import importlib.util
+
+import pytest
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.node.progress.curves import HEADER, recorded, row_of, try_curves
+from p2pswarm.progress.events import HeldOut, MicrobatchCounts, Note, Stepped
+
+STEP = Stepped(1.5, 1, 4.25, 900.0, 1e-3, 0.5, MicrobatchCounts(16, 8, 2))
+EVENTS = [STEP, Note(1.6, "a note"), HeldOut(2.0, 1, 4.5)]
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_each_step_and_each_held_out_loss_is_a_row_and_everything_is_told(tmp_path):
+    path, told = tmp_path / "new" / "curves.csv", []
+
+    with recorded(path, told.append) as tell:
+        for event in EVENTS:
+            tell(event)
+        written = rows(path)  # while the run goes on
+
+    assert told == EVENTS
+    step, held_out = written
+    assert {name: float(value) for name, value in step.items() if value} == row_of(STEP)
+    assert step["held_out_loss"] == ""
+    assert (held_out["step"], held_out["held_out_loss"], held_out["loss"]) == ("1", "4.5", "")
+
+
+def test_a_file_goes_on(tmp_path):
+    path = tmp_path / "curves.csv"
+    try_curves(path)
+    assert rows(path) == []
+
+    for _ in range(2):
+        with recorded(path, lambda _event: None) as tell:
+            tell(STEP)
+
+    assert [row["step"] for row in rows(path)] == ["1", "1"]
+    assert path.read_text().splitlines()[0] == ",".join(HEADER)
+
+
+@pytest.mark.parametrize("there", [b"mine\n1\n", b"\xff\xfe\x00", b"step,seconds\n"])
+def test_another_file_stays_as_it_is(tmp_path, there):
+    path = tmp_path / "curves.csv"
+    path.write_bytes(there)
+
+    with pytest.raises(Unusable, match=r"name another .*in train\.curves"):
+        try_curves(path)
+    assert path.read_bytes() == there
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+
+    with pytest.raises(Unusable, match=r"file/curves\.csv: .* name another file in train\.curves"):
+        try_curves(tmp_path / "file" / "curves.csv")
+
+
+def test_a_disk_that_fills_costs_the_curves_alone(caplog):
+    told = []
+    with recorded(FULL, told.append) as tell:
+        for _ in range(3):
+            tell(STEP)
+
+    assert told == [STEP] * 3
+    assert caplog.text.count("no more curves are written") == 1
+
+
+class Full:
+    """A path to a disk that is full after the header."""
+
+    suffix = ".csv"
+    parent = property(lambda self: self)
+
+    def mkdir(self, **_):
+        pass
+
+    def open(self, *_, **__):
+        return FullFile()
+
+
+class FullFile:
+    def __init__(self):
+        self.writes = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def seek(self, _):
+        pass
+
+    def readline(self, _):
+        return ""
+
+    def write(self, _):
+        self.writes += 1
+        if self.writes > 1:
+            raise OSError(28, "No space left on device")
+
+    def flush(self):
+        pass
+
+
+FULL = Full()
+
+
+def test_none_are_written_unless_they_are_asked_for():
+    told = []
+    with recorded(None, told.append) as tell:
+        tell(STEP)
+    assert told == [STEP]
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("tensorboard") is not None, reason="tensorboard is installed"
+)
+def test_a_folder_without_tensorboard_says_what_to_install(tmp_path):
+    with pytest.raises(Unusable, match=r"pip install tensorboard, or name a file that .* \.csv"):
+        try_curves(tmp_path / "curves")
+
+
+def test_a_folder_is_for_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard")
+
+    with recorded(tmp_path / "board", lambda _event: None) as tell:
+        for event in EVENTS:
+            tell(event)
+
+    assert list((tmp_path / "board").glob("events.out.tfevents*"))
+
+
+def test_a_row_that_a_kill_tore_is_cut_off(tmp_path):
+    path = tmp_path / "curves.csv"
+    with recorded(path, lambda _event: None) as tell:
+        tell(STEP)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"2,3.25,4.")
+
+    with recorded(path, lambda _event: None) as tell:
+        assert path.read_bytes() == whole
+        tell(STEP)
+    assert [row["step"] for row in rows(path)] == ["1", "1"]

@@ -1,0 +1,32 @@
+"""Where a trainer's events go."""
+
+import pytest
+
+from p2pswarm.node.progress.output import output
+from p2pswarm.progress.events import Ended, MicrobatchCounts, Note, from_line
+
+ESCAPES = "\x1b[2J\rforged\n"
+EVENTS = [
+    Note(1.0, f"a server left: {ESCAPES}"),
+    Ended(2.0, 3, ESCAPES, True, 1.0, MicrobatchCounts(0, 0, 0)),
+]
+
+
+@pytest.mark.parametrize("kind", ["lines", "page"])
+def test_what_a_peer_said_does_not_reach_the_terminal_as_it_is(kind, capsys):
+    with output(kind, 10, "a run") as tell:
+        for event in EVENTS:
+            tell(event)
+
+    said = capsys.readouterr().out
+    assert "\x1b[2J" not in said
+    assert "\r" not in said
+    assert "?[2J?forged?" in said
+
+
+def test_json_has_what_a_peer_said_as_it_is_and_stays_a_line(capsys):
+    with output("json", 10, "a run") as tell:
+        for event in EVENTS:
+            tell(event)
+
+    assert [from_line(line) for line in capsys.readouterr().out.splitlines()] == EVENTS

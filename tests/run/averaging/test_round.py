@@ -1,0 +1,248 @@
+"""One averaging from the view of one member."""
+
+import pytest
+
+from p2pswarm.base.errors import BadMessage, Busy
+from p2pswarm.base.ids import PeerId
+from p2pswarm.run.averaging.plan import ALIGN
+from p2pswarm.run.averaging.round import PARTS_AHEAD, ExpectedPiece, Round, RoundId
+from p2pswarm.run.messages.averaging import Shard
+from p2pswarm.run.messages.step import Reduce
+from p2pswarm.tensors.codecs.meta import TensorMeta
+
+A, B, C, WATCHER = (bytes([n]) * 32 for n in range(4))
+ORDER = Reduce(b"r" * 16, 7, 2, 1, b"", (A, B, C), (WATCHER,))
+
+
+def round_of(me):
+    return Round(ORDER, me, 6 * ALIGN, piece=ALIGN)
+
+
+def shard(index, *, gathered, length=ALIGN):
+    return Shard(b"r" * 16, 7, 2, gathered, index, TensorMeta(1, (length,), 1, 4 * length))
+
+
+def test_a_member_wants_parts_of_its_own_shard_and_all_others_reduced():
+    one = round_of(B)
+
+    assert one.mine == (2, 3)
+    assert one.others == (A, C)
+    assert one.adds
+    parts = {ExpectedPiece(i, p, gathered=False) for i in (2, 3) for p in (A, C)}
+    reduced = {ExpectedPiece(i, p, gathered=True) for i, p in ((0, A), (1, A), (4, C), (5, C))}
+    assert set(one.wanted) == parts | reduced
+
+
+def test_an_observer_wants_everything_reduced_and_adds_nothing():
+    one = round_of(WATCHER)
+
+    assert one.mine == ()
+    assert not one.adds
+    assert {(w.index, w.gathered) for w in one.wanted} == {(i, True) for i in range(6)}
+
+
+def test_what_has_come_is_wanted_no_more():
+    one = round_of(B)
+    wanted, piece = one.expect(A, shard(2, gathered=False))
+    one.came(wanted)
+
+    assert piece is one.pieces[2]
+    assert wanted not in one.wanted
+    with pytest.raises(BadMessage, match="not wanted"):
+        one.expect(A, shard(2, gathered=False))
+
+
+@pytest.mark.parametrize(
+    ("sender", "message"),
+    [
+        (A, shard(4, gathered=True)),
+        (A, shard(0, gathered=False)),
+        (WATCHER, shard(2, gathered=False)),
+        (A, shard(99, gathered=True)),
+        (B, shard(2, gathered=True)),
+        (A, shard(2, gathered=False, length=ALIGN - 1)),
+    ],
+)
+def test_pieces_of_others_or_of_another_size_are_refused(sender, message):
+    with pytest.raises(BadMessage):
+        round_of(B).expect(sender, message)
+
+
+def test_a_later_generation_replaces_an_earlier_one():
+    assert RoundId(7, 2) < RoundId(7, 3) < RoundId(8, 0)
+    assert str(RoundId(7, 2)) == "step 7, generation 2"
+
+
+def part(index, sender):
+    return sender, shard(index, gathered=False)
+
+
+def finished(me):
+    """A round with every piece in place and every piece of ours reduced."""
+    one = round_of(me)
+    for wanted in one.wanted:
+        one.expect(wanted.sender, shard(wanted.index, gathered=wanted.gathered))
+        one.came(wanted)
+    for index in one.mine:
+        one.reduced(index)
+    return one
+
+
+def test_a_piece_is_ready_when_all_its_parts_are_here_and_complete_when_it_is_reduced():
+    one = round_of(B)
+    for sender in (A, C):
+        assert not one.has_parts(2)
+        wanted, _ = one.expect(*part(2, sender))
+        one.came(wanted)
+
+    assert one.has_parts(2)
+    assert not one.is_reduced(2)
+    one.reduced(2)
+    assert one.is_reduced(2)
+
+
+def test_a_piece_without_memory_may_be_offered_again():
+    one = round_of(B)
+    wanted, _ = one.expect(*part(2, A))
+    one.stopped(wanted)
+
+    assert one.expect(*part(2, A))[0] == wanted
+    assert one.failure is None
+
+
+def test_half_a_reduced_piece_ends_the_averaging_and_names_its_sender():
+    one = round_of(B)
+    wanted, _ = one.expect(A, shard(0, gathered=True))
+    one.granted(wanted)
+    with pytest.raises(BadMessage, match="not wanted"):
+        one.expect(A, shard(0, gathered=True))
+    one.stopped(wanted)
+
+    assert PeerId(A).short in str(one.failure)
+
+
+def test_half_a_part_may_come_again_over_another_link():
+    one = round_of(B)
+    first, _ = one.expect(*part(2, A))
+    one.granted(first)
+    second, _ = one.expect(*part(2, A))
+    one.stopped(first)
+    one.granted(first)
+
+    assert one.failure is None
+    assert one.came(second)
+    assert not one.came(first)
+    one.stopped(second)
+    with pytest.raises(BadMessage, match="not wanted"):
+        one.expect(*part(2, A))
+
+
+def test_what_has_come_whole_may_end_as_it_likes():
+    one = round_of(B)
+    wanted, _ = one.expect(*part(2, A))
+    one.granted(wanted)
+    one.came(wanted)
+    one.stopped(wanted)
+
+    assert one.failure is None
+
+
+def test_a_sender_has_so_many_parts_here_that_are_not_added_and_no_more():
+    one = Round(ORDER, B, 3 * 6 * ALIGN, piece=ALIGN)
+    first, *more = one.mine
+    assert len(more) >= PARTS_AHEAD
+    for index in one.mine[:PARTS_AHEAD]:
+        one.came(one.expect(*part(index, A))[0])
+    with pytest.raises(Busy):
+        one.expect(*part(one.mine[PARTS_AHEAD], A))
+
+    one.came(one.expect(*part(first, C))[0])
+    one.reduced(first)
+    offered, _ = one.expect(*part(one.mine[PARTS_AHEAD], A))
+    one.stopped(offered)
+    assert one.expect(*part(one.mine[PARTS_AHEAD], A))[0] == offered
+
+
+def test_the_key_is_made_of_a_share_of_every_member_and_the_same_for_all():
+    rounds = {me: finished(me) for me in (A, B, C, WATCHER)}
+    shares = {me: rounds[me].reveal(me) for me in (A, B, C)}
+    for me, one in rounds.items():
+        assert not one.has_key
+        for sender, share in shares.items():
+            if sender != me:
+                one.revealed(sender, share)
+
+    assert all(one.has_key for one in rounds.values())
+    assert len({one.key for one in rounds.values()}) == 1
+    other = finished(A)
+    other.reveal(b"another secret")
+    other.revealed(B, shares[B])
+    other.revealed(C, shares[C])
+    assert other.key != rounds[A].key
+
+
+def test_a_share_depends_on_who_when_and_a_secret():
+    later = Reduce(b"r" * 16, 7, 3, 1, b"", (A,), ())
+    alone = Round(later, A, 0)
+    shares = {
+        finished(A).reveal(b"x").tensor.inline,
+        finished(B).reveal(b"x").tensor.inline,
+        finished(A).reveal(b"y").tensor.inline,
+        alone.reveal(b"x").tensor.inline,
+    }
+
+    assert len(shares) == 4
+    assert finished(A).reveal(b"x").tensor.inline in shares
+
+
+def test_no_share_is_told_while_a_piece_is_missing():
+    with pytest.raises(AssertionError, match="could still choose"):
+        round_of(A).reveal(b"")
+
+
+@pytest.mark.parametrize("sender", [WATCHER, A, b"x" * 32])
+def test_a_share_of_somebody_who_has_none_is_refused(sender):
+    share = finished(B).reveal(b"")
+
+    with pytest.raises(BadMessage, match="no share"):
+        round_of(A).revealed(sender, share)
+
+
+def test_a_share_comes_once_and_has_16_bytes():
+    one, share = round_of(A), finished(B).reveal(b"")
+    with pytest.raises(BadMessage, match="16 bytes"):
+        one.revealed(B, shard(6, gathered=True))
+    one.revealed(B, share)
+
+    with pytest.raises(BadMessage, match="no share"):
+        one.revealed(B, share)
+
+
+def test_an_order_divides_the_pieces_by_its_shares():
+    order = Reduce(b"r" * 16, 7, 2, 1, b"", (A, B, C), (), (1, 0, 5))
+
+    assert Round(order, A, 6 * ALIGN, piece=ALIGN).mine == (0,)
+    assert Round(order, B, 6 * ALIGN, piece=ALIGN).mine == ()
+    assert Round(order, C, 6 * ALIGN, piece=ALIGN).mine == (1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize("shares", [(1,), (0, 0, 0), (1, 1, 1, 1)])
+def test_an_order_whose_shares_are_not_those_of_its_group_is_refused(shares):
+    with pytest.raises(ValueError, match="shares"):
+        Reduce(b"r" * 16, 7, 2, 1, b"", (A, B, C), (), shares)
+
+
+def test_the_share_of_a_key_in_one_averaging_tells_nothing_of_the_other_of_the_same_order():
+    """The first is told while pieces of the second are on their way."""
+    orders = Round(ORDER, WATCHER, 0), Round(ORDER, WATCHER, 0, tied=True)
+    rest, tied = (one.reveal(b"secret") for one in orders)
+
+    assert rest.tensor.inline != tied.tensor.inline
+    assert (rest.tied, tied.tied) == (False, True)
+
+
+def test_pieces_end_at_a_cut():
+    one = Round(ORDER, B, 6 * ALIGN, piece=ALIGN, cut=ALIGN + 1)
+
+    assert [p.span.length for p in one.pieces[:4]] == [ALIGN, 1, ALIGN - 1, ALIGN]
+    assert one.mine == (3, 4)

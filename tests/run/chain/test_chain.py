@@ -1,0 +1,294 @@
+from dataclasses import replace
+
+import pytest
+from run.chain.harness import (
+    MICROBATCHES,
+    back,
+    chain_of,
+    commit,
+    genesis,
+    peer,
+    revote,
+    stage_commit,
+    state_of,
+    voter,
+)
+
+from p2pswarm.run.chain.chain import (
+    WINDOW,
+    BrokenRecord,
+    Chain,
+    ChainHead,
+    Fork,
+    Genesis,
+    may_change,
+)
+from p2pswarm.run.chain.record import Contributor, digest, first_number
+
+
+def test_commits_follow_each_other():
+    chain, records = chain_of(3)
+
+    assert chain.head == ChainHead.of(records[-1])
+    assert (chain.head.height, chain.head.version) == (3, 3)
+    assert chain.last == records[-1]
+    assert [chain.digest_at(height) for height in range(4)] == [*map(digest, records), None]
+
+
+WRONG = {
+    "of another run": {"run": b"x" * 16},
+    "stands at 3, not 1": {"height": 3},
+    "follows another record": {"prev": bytes(32)},
+    "its term 0 is below 1": {"term": 0},
+    "other voters of the record before": {"voters_before": (voter("a"),)},
+    "shuts its own coordinator out": {"trainers": (peer("b"),)},
+    "names a trainer twice": {"trainers": (peer("a"), peer("b"), peer("a"))},
+    "voters change by too many": {"voters": (voter("d"), voter("e"), voter("c"))},
+    "has 2 stages": {"stages": (stage_commit(1, 1), stage_commit(1, 1, 1))},
+    "of step 2, not 1": {"step": 2, "first": 4},
+    "counts 3 microbatches, not 2": {"count": 3},
+    "microbatches begin at 5": {"first": 5},
+    "generation is of another term": {"generation": first_number(2)},
+    "says 2 is saved": {"saved": 2},
+    "stage 0 has 0 members": {"stages": (stage_commit(1, 1, members=(), holders=b""),)},
+    "stage 0 has 1 microbatches counted": {"stages": (stage_commit(1, 1, holders=b"\0"),)},
+    "a count of a member it lacks": {"stages": (stage_commit(1, 1, holders=b"\0\2"),)},
+    "no digest of its gradient": {"stages": (stage_commit(1, 1, gradient=b""),)},
+    "a life of another term": {"stages": (stage_commit(1, 2),)},
+    "names a member twice": {
+        "stages": (stage_commit(1, 1, members=(Contributor(peer("s"), first_number(1)),) * 2),)
+    },
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_breaks_a_rule_does_not_follow(what):
+    chain, _ = chain_of(1)
+    head = chain.head
+
+    with pytest.raises(BrokenRecord, match=what):
+        chain.append(commit(head, **WRONG[what]))
+
+    assert chain.head is head
+
+
+def test_a_microbatch_is_set_aside_in_all_stages_or_in_none():
+    stages = stage_commit(0, 1, holders=b"\xff\1"), stage_commit(0, 1, 1, holders=b"\xff\0")
+    origin = replace(genesis(), stages=2)
+    chain = Chain(origin)
+    with pytest.raises(BrokenRecord, match="in one stage and counts it in another"):
+        chain.append(commit(chain.head, stages=(stages[0], stage_commit(0, 1, 1))))
+
+    assert chain.append(commit(chain.head, stages=stages))
+
+
+def test_only_a_trainer_that_the_record_before_names_can_make_a_record():
+    chain, _ = chain_of(1)
+
+    with pytest.raises(BrokenRecord, match="is no trainer"):
+        chain.append(commit(chain.head, "c", trainers=(peer("c"),)))
+
+
+def test_a_record_with_a_wrong_signature_does_not_follow():
+    chain, _ = chain_of(1)
+
+    with pytest.raises(BrokenRecord, match="its signature is wrong"):
+        chain.append(replace(commit(chain.head), loss=0.0))
+
+
+def test_a_record_that_comes_again_is_known():
+    chain, records = chain_of(3)
+
+    assert not chain.append(records[1])
+    assert chain.head.height == 3
+
+
+def test_a_second_record_in_one_place_is_a_fork_and_is_named():
+    chain, records = chain_of(3)
+    rival = commit(ChainHead.of(records[0]), "b")
+
+    with pytest.raises(Fork, match=f"place 1 of the run: {digest(records[1]).hex()[:8]} here"):
+        chain.append(rival)
+
+    assert chain.last == records[-1]
+
+
+def test_the_chain_goes_back_and_forward_again():
+    chain, _ = chain_of(4)
+
+    chain.append(back(chain.head, 2))
+    chain.append(commit(chain.head))
+
+    assert (chain.head.height, chain.head.version) == (6, 3)
+
+
+def test_the_chain_may_go_back_twice():
+    chain, _ = chain_of(4)
+
+    chain.append(back(chain.head, 2))
+    chain.append(back(chain.head, 1))
+
+    assert chain.head.version == 1
+
+
+def test_the_chain_may_go_back_to_the_version_that_it_is_at_and_fixes_its_state():
+    chain, _ = chain_of(4)
+    chain.append(back(chain.head, 4))
+
+    assert chain.head.version == 4
+    with pytest.raises(BrokenRecord, match="version 4 was another one"):
+        chain.append(commit(chain.head, stages=(stage_commit(7, 1),)))
+    assert chain.append(commit(chain.head))
+
+
+def test_the_era_counts_how_often_the_chain_went_back():
+    chain, _ = chain_of(4)
+    eras = [chain.era]
+    for version in (2, 2, 1):
+        chain.append(back(chain.head, version))
+        eras.append(chain.era)
+    chain.append(commit(chain.head))
+
+    assert [*eras, chain.era] == [0, 1, 2, 3, 3]
+
+
+BACKWARDS = {
+    "goes back to 5 from 4": {"step": 5},
+    "says 3 is saved": {"saved": 3},
+    "goes back and commits at once": {"count": MICROBATCHES},
+    "it counts what it ends": {"stages": (stage_commit(2, 1),)},
+    "version 2 was another one": {
+        "stages": (stage_commit(2, 1, members=(), holders=b"", gradient=b"", state=state_of(9)),)
+    },
+}
+
+
+@pytest.mark.parametrize("what", BACKWARDS)
+def test_a_back_that_breaks_a_rule_does_not_follow(what):
+    chain, _ = chain_of(4)
+
+    with pytest.raises(BrokenRecord, match=what):
+        chain.append(back(chain.head, 2, **BACKWARDS[what]))
+
+
+def test_the_step_after_a_back_begins_with_the_version_that_the_back_named():
+    chain, _ = chain_of(4)
+    chain.append(back(chain.head, 2))
+
+    with pytest.raises(BrokenRecord, match="version 2 was another one"):
+        chain.append(commit(chain.head, stages=(stage_commit(7, 1),)))
+
+
+REVOTES = {
+    "of version 3, not 4": {"step": 3},
+    "of version 5, not 4": {"step": 5},
+    "says 3 is saved": {"saved": 3},
+    "changes the voters and commits at once": {"count": MICROBATCHES},
+    "counts, and changes the voters only": {"stages": (stage_commit(4, 1, state=bytes(32)),)},
+    "names a state of the weights": {
+        "stages": (stage_commit(4, 1, members=(), holders=b"", gradient=b""),)
+    },
+    "its voters change by too many": {"voters": (voter("a"), voter("d"), voter("e"))},
+}
+
+
+@pytest.mark.parametrize("what", REVOTES)
+def test_a_record_of_voters_that_breaks_a_rule_does_not_follow(what):
+    chain, _ = chain_of(4)
+
+    with pytest.raises(BrokenRecord, match=what):
+        chain.append(revote(chain.head, **REVOTES[what]))
+
+
+def test_voters_may_be_changed_before_the_first_step():
+    chain, _ = chain_of(0)
+
+    chain.append(revote(chain.head))
+    chain.append(commit(chain.head))
+
+    assert (chain.head.height, chain.head.version) == (2, 1)
+
+
+def test_a_record_of_voters_changes_who_votes_and_leads_and_nothing_else():
+    chain, records = chain_of(4)
+    before, voters = chain.head, (voter("a"), voter("b"), voter("d"))
+
+    chain.append(revote(chain.head, voters=voters, trainers=(*before.trainers, peer("z"))))
+
+    head = chain.head
+    assert (head.height, head.version, head.saved) == (5, 4, before.saved)
+    assert (head.voters, head.trainers) == (voters, (*before.trainers, peer("z")))
+    assert chain.last == records[-1]
+    assert chain.era == 0
+    assert chain.append(commit(chain.head))
+    assert chain.head.version == 5
+
+
+def test_what_a_back_named_is_still_asked_for_after_a_record_of_voters():
+    chain, _ = chain_of(4)
+    backward = back(chain.head, 2)
+    chain.append(backward)
+    chain.append(revote(chain.head))
+
+    assert chain.last == backward
+    with pytest.raises(BrokenRecord, match="version 2 was another one"):
+        chain.append(commit(chain.head, stages=(stage_commit(7, 1),)))
+    assert chain.append(commit(chain.head))
+
+
+def test_the_run_may_go_back_after_a_record_of_voters():
+    chain, _ = chain_of(3)
+    chain.append(revote(chain.head))
+    chain.append(back(chain.head, 3))
+
+    assert (chain.head.version, chain.era) == (3, 1)
+
+
+def test_memory_of_old_records_is_bounded():
+    chain, records = chain_of(1)
+    chain._digests.extend(bytes(32) for _ in range(WINDOW))
+
+    assert chain.digest_at(chain.head.height - WINDOW - 1) is None
+    assert len(chain._digests) == WINDOW
+    assert records
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "allowed"),
+    [
+        ("abc", "abc", True),
+        ("abc", "abd", True),
+        ("a", "abc", True),
+        ("abc", "b", True),
+        ("abcde", "abc", True),
+        ("abc", "abcde", True),
+        ("a", "b", True),
+        ("a", "ab", False),
+        ("abc", "ab", False),
+        ("abc", "ade", False),
+        ("a", "bcd", False),
+        ("abcde", "a", False),
+        ("abc", "abb", False),
+        ("abcde", "abcdefg", False),
+    ],
+)
+def test_voters_change_by_one_or_grow_or_shrink_by_two(before, after, allowed):
+    names = [tuple(voter(name) for name in some) for some in (before, after)]
+
+    assert may_change(*names) is allowed
+
+
+def test_the_same_peer_with_another_file_is_another_voter():
+    before = (voter("a"), voter("b"), voter("c"))
+
+    assert may_change(before, (voter("a"), voter("b"), voter("c", 1)))
+    assert not may_change(before, (voter("a"), voter("b", 1), voter("c", 1)))
+
+
+def test_a_run_begins_with_its_founder_alone():
+    founded = Genesis.founded(b"0123456789abcdef", peer("a"), 1, 2)
+    chain = Chain(founded)
+
+    assert [one.peer for one in chain.head.voters] == [peer("a")]
+    assert chain.head.voters[0].memory == b"01234567"
+    assert chain.head.trainers == (peer("a"),)

@@ -1,0 +1,176 @@
+"""The independent script says of good and bad chain files what the package says of them."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from run.chain.harness import (
+    RUN,
+    back,
+    chain_of,
+    commit,
+    genesis,
+    key,
+    revote,
+    stage_commit,
+    voter,
+)
+
+from p2pswarm.run.chain.chain import ChainHead
+from p2pswarm.run.chain.chain_log import log_entry, log_header
+from p2pswarm.run.chain.messages import Prepare, Propose
+from p2pswarm.run.chain.record import digest
+
+SCRIPT = Path(__file__).parents[3] / "bench" / "check_chain.py"
+_, RECORDS = chain_of(3)
+HEAD = ChainHead.of(RECORDS[-1])
+
+
+def check(path: Path, *entries, tail: bytes = b"", run: bytes = RUN) -> tuple[dict, str, int]:
+    file = path / "a.chain"
+    file.write_bytes(log_header(run, bytes(8)) + b"".join(map(log_entry, entries)) + tail)
+    done = subprocess.run(
+        [sys.executable, "-I", SCRIPT, file], capture_output=True, text=True, check=False
+    )
+    return json.loads(done.stdout), done.stderr, done.returncode
+
+
+def test_it_needs_nothing_of_the_package():
+    assert "import p2pswarm" not in SCRIPT.read_text()
+    assert "from p2pswarm" not in SCRIPT.read_text()
+
+
+def test_a_good_file_of_a_voter(tmp_path):
+    rival = commit(ChainHead.of(RECORDS[1]), "b")
+    proposals = [Propose(RUN, 1, record) for record in RECORDS]
+    entries = [Prepare(RUN, 1, bytes(16)), *proposals[:2], Propose(RUN, 1, rival), proposals[2]]
+
+    result, _, code = check(tmp_path, *entries, tail=b"torn")
+
+    assert result == {"ok": True, "steps": 3, "head": digest(RECORDS[-1]).hex()}
+    assert code == 0
+
+
+def test_steps_that_were_taken_back_do_not_count(tmp_path):
+    backward = back(HEAD, 1)
+    again = commit(ChainHead.of(backward))
+
+    result, _, _ = check(tmp_path, *RECORDS, backward, again)
+
+    assert result == {"ok": True, "steps": 2, "head": digest(again).hex()}
+
+
+def test_a_chain_that_goes_back_to_its_newest_version_goes_on_from_it(tmp_path):
+    backward = back(HEAD, 3)
+    again = commit(ChainHead.of(backward))
+
+    result, _, _ = check(tmp_path, *RECORDS, backward, again)
+
+    assert result == {"ok": True, "steps": 4, "head": digest(again).hex()}
+
+
+def test_records_that_only_change_the_voters_are_no_steps(tmp_path):
+    others = (voter("a"), voter("b"), voter("d"))
+    first = revote(HEAD, voters=others)
+    step = commit(ChainHead.of(first))
+    second = revote(ChainHead.of(step), "b", 2)
+
+    result, said, _ = check(tmp_path, *RECORDS, first, step, second)
+
+    assert result == {"ok": True, "steps": 4, "head": digest(second).hex()}
+    assert "2 records only change the voters" in said
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_begins_with_its_step(tmp_path):
+    origin = genesis().after(5, b"m" * 32)
+    chain, records = chain_of(3, origin)
+    backward = back(chain.head, 6)
+
+    result, said, _ = check(tmp_path, *records, backward)
+
+    assert result == {"ok": True, "steps": 6, "head": digest(backward).hex()}
+    assert "begins with step 5 of a checkpoint" in said
+
+
+def test_a_run_cannot_go_back_to_before_the_checkpoint_that_it_began_with(tmp_path):
+    chain, records = chain_of(3, genesis().after(5, b"m" * 32))
+
+    assert "it goes back to 4" in check(tmp_path, *records, back(chain.head, 4))[1]
+
+
+def test_a_microbatch_that_all_stages_set_aside_is_named_and_fine(tmp_path):
+    aside = commit(HEAD, stages=(stage_commit(3, 1, holders=b"\0\xff"),))
+
+    result, said, _ = check(tmp_path, *RECORDS, aside)
+
+    assert result == {"ok": True, "steps": 4, "head": digest(aside).hex()}
+    assert "not finite: [7]" in said
+
+
+def test_what_was_set_aside_in_a_step_that_was_taken_back_is_due_again(tmp_path):
+    aside = commit(HEAD, stages=(stage_commit(3, 1, holders=b"\0\xff"),))
+    backward = back(ChainHead.of(aside), 3)
+    again = commit(ChainHead.of(backward))
+
+    result, said, _ = check(tmp_path, *RECORDS, aside, backward, again)
+
+    assert result["ok"]
+    assert said == ""
+
+
+def test_a_microbatch_cannot_be_set_aside_in_one_stage_only(tmp_path):
+    origin = ChainHead(0, bytes(32), 0, 0, HEAD.voters, HEAD.trainers, 0)
+    stages = stage_commit(0, 1), stage_commit(0, 1, 1, holders=b"\0\xff")
+
+    assert "in one stage only" in check(tmp_path, commit(origin, stages=stages))[1]
+
+
+def test_an_empty_file_is_fine(tmp_path):
+    assert check(tmp_path)[0] == {"ok": True, "steps": 0, "head": ""}
+
+
+BAD = {
+    "a wrong signature": [*RECORDS[:2], replace(RECORDS[2], loss=0.1)],
+    "is missing": [RECORDS[0], RECORDS[2]],
+    "a fork": [*RECORDS, commit(ChainHead.of(RECORDS[0]), "b")],
+    "it is not step 3": [*RECORDS, commit(HEAD, step=4)],
+    "count every microbatch once": [
+        *RECORDS,
+        commit(HEAD, stages=(stage_commit(3, 1, holders=b"\0"),)),
+    ],
+    "counted by nobody": [*RECORDS, commit(HEAD, stages=(stage_commit(3, 1, holders=b"\0\7"),))],
+    "does not have every microbatch once": [*RECORDS, commit(HEAD, first=5)],
+    "voters_before is wrong": [*RECORDS, commit(HEAD, voters_before=(voter("a"),))],
+    "its voters are wrong": [*RECORDS, commit(HEAD, voters=(voter("a"), voter("b")))],
+    "term is wrong": [*RECORDS, commit(HEAD, term=0)],
+    "coordinator": [*RECORDS, commit(HEAD, "z", trainers=(key("z").peer_id.raw,))],
+    "is no trainer": [commit(genesis().head(), "z")],
+    "and not only them": [*RECORDS, revote(HEAD, stages=(stage_commit(3, 1),))],
+    "not of version 3": [*RECORDS, revote(HEAD, step=2)],
+    "goes back to 4": [*RECORDS, back(HEAD, 4)],
+    "version 2 was another one": [*RECORDS, back(HEAD, 2, stages=back(HEAD, 1).stages)],
+    "names no checkpoint": [commit(replace(genesis().head(), version=4))],
+    "stages is wrong": [*RECORDS, commit(HEAD, stages=(stage_commit(3, 1), stage_commit(3, 1, 1)))],
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_file_is_named(tmp_path, what):
+    result, said, code = check(tmp_path, *BAD[what])
+
+    assert result == {"ok": False, "steps": 0, "head": ""}
+    assert what in said
+    assert code == 1
+
+
+def test_records_of_another_run_are_refused(tmp_path):
+    assert "another run" in check(tmp_path, *RECORDS, run=b"x" * 16)[1]
+
+
+def test_damage_is_refused(tmp_path):
+    tail = b"damage" + log_entry(Propose(RUN, 1, commit(genesis().head())))
+
+    assert "is damaged" in check(tmp_path, *RECORDS, tail=tail)[1]

@@ -1,0 +1,131 @@
+"""Functions run by several processes that form a gloo group, and by this one as a group alone."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import multiprocessing
+
+from p2pswarm.models.compute.base import BackwardSpec, Engine
+from p2pswarm.models.compute.bundle_spec import boundary_above
+from p2pswarm.models.compute.torch_weights import torch_engine
+from p2pswarm.server.devices.rank_stage import RankOptions, RankStage
+from p2pswarm.settings.config import RunConfig
+
+CPU = torch.device("cpu")
+ALL = BackwardSpec(counting=True, returning=True)
+PLENTY = 1 << 30
+
+
+def by_ranks(ranks: int, work: Callable[..., None], *given: object) -> None:
+    """Run `work(rank, ranks, *given)` in processes; what it raises in one is raised here."""
+    with tempfile.TemporaryDirectory() as folder:
+        there = str(Path(folder) / "meeting")
+        multiprocessing.spawn(_in_group, (ranks, there, work, given), nprocs=ranks)
+
+
+def _in_group(
+    rank: int, ranks: int, there: str, work: Callable[..., None], given: tuple[object, ...]
+) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{there}", rank=rank, world_size=ranks)
+    work(rank, ranks, *given)
+    dist.destroy_process_group()
+
+
+@contextmanager
+def group_alone(folder: Path) -> Iterator[None]:
+    """This process as a group of one."""
+    meeting = f"file://{folder / 'meeting'}"
+    dist.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def rank_results(
+    run: RunConfig, stage: int, rank: tuple[int, int], options: RankOptions
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """What one microbatch gives in a rank, with all that the ranks tell, and in one process.
+
+    Losses or bundles, gradients that go back, the sum; the ranks' parts are added up.
+    """
+    alone, shared = engine_alone(run, stage)
+    flat, tokens = alone.weights._flat, shared["tokens"]
+    given = {k.partition(".")[2]: x for k, x in shared.items() if k.startswith("given.")}
+    gradient = {k.partition(".")[2]: x for k, x in shared.items() if k.startswith("gradient.")}
+
+    part = RankStage(run, stage, rank, CPU, shared, options)
+    part.take_weights()
+    part.empty_sums()
+    key, last = (0, 0), boundary_above(run, stage) is None
+    if last:
+        result = alone.stage.finish(tokens, given, ALL)
+        theirs = [torch.tensor(result.loss, dtype=torch.float64), *result.gradient.values()]
+        told = torch.tensor(part.last(differentiate=True), dtype=torch.float64)
+    else:
+        part.forward(key, keep=True)
+        theirs = [*alone.stage.forward(key, tokens, given).values()]
+        theirs += alone.stage.backward(key, gradient, ALL).values()
+        told = torch.tensor([0.0, *part.backward(key)], dtype=torch.float64)
+    part.settle(add=True)
+    part.give_sums()
+    if options.tensors:
+        _require_alike(part)
+    theirs += [flat.sum_N, torch.tensor(alone.stage.gradient_norm, dtype=torch.float64)]
+
+    names = [name for name in shared if name.startswith(("made.", "returned."))]
+    for name in (*names, "sum"):
+        dist.all_reduce(shared[name])
+    dist.all_reduce(told)
+    ours = [told[0]] if last else [shared[n] for n in names if n.startswith("made.")]
+    ours += [shared[n] for n in names if n.startswith("returned.")]
+    return [*ours, shared["sum"], told[-1].sqrt()], theirs
+
+
+def _require_alike(part: RankStage) -> None:
+    """What is whole on every rank has the same gradient everywhere, bit by bit."""
+    for local, total in zip(part._shards._locals, part._sums, strict=True):
+        if local.split is None:
+            first = total.clone()
+            dist.broadcast(first, 0)
+            assert torch.equal(first, total)
+
+
+def engine_alone(run: RunConfig, stage: int) -> tuple[Engine, dict[str, torch.Tensor]]:
+    """One process that computes a stage, and what a node would share with ranks."""
+    alone = torch_engine(run, stage, CPU, PLENTY)
+    alone.weights.reset(draw=True)
+    chance = torch.Generator().manual_seed(1)
+    shape = run.batch.rows, run.model.sequence_length + 1
+    tokens = torch.randint(0, run.model.vocabulary, shape, generator=chance)
+    flat = alone.weights._flat
+    shared = {"params": flat.params_N.detach().clone(), "tokens": tokens}
+    shared["sum"] = torch.zeros_like(flat.sum_N)
+    for boundary, kinds in (
+        (boundary_above(run, stage - 1), ("given", "returned")),
+        (boundary_above(run, stage), ("gradient", "made")),
+    ):
+        for tensor in boundary.tensors if boundary else ():
+            drawn = torch.randn(tensor.shape, generator=chance, dtype=torch.float64)
+            if not tensor.differentiable:  # positions
+                drawn = torch.arange(tensor.shape[1]).expand(tensor.shape)
+            for kind in kinds:
+                if tensor.differentiable or kind in {"given", "made"}:
+                    made = drawn if kind in {"given", "gradient"} else torch.zeros_like(drawn)
+                    shared[f"{kind}.{tensor.key}"] = made.to(tensor.dtype)
+    return alone, shared
+
+
+def apart(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
+    """The largest difference over the largest number there."""
+    assert len(ours) == len(theirs)
+    found = 0.0
+    for one, other in zip(ours, theirs, strict=True):
+        largest = other.abs().max().double().clamp_min(1e-30)
+        found = max(found, float((one - other).abs().max() / largest))
+    return found

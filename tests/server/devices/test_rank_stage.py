@@ -1,0 +1,151 @@
+"""A rank's part of a stage: every family that is shared by tensors, and a group of one."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from models.families import family_run, tied_run
+from server.devices.harness import CPU, apart, by_ranks, engine_alone, group_alone, rank_results
+
+from p2pswarm.models.compute.parameter_names import layout_of
+from p2pswarm.models.partition import stage_blocks
+from p2pswarm.server.devices.rank_stage import RankOptions, RankStage
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
+
+UNUSED = {"summary_first_dropout": 0.0, "classifier_dropout": 0.0}
+"""Of classes that a causal language model has not."""
+BIASED = {"attention_bias": True, "mlp_bias": True}
+NOT_QUITE = {"gemma3_text": 2e-8}
+"""A family whose norms on heads sum in float32."""
+SHARED = (
+    *("llama", "mistral", "qwen2", "qwen3", "qwen3 with sliding layers", "olmo2", "phi3"),
+    *("smollm3", "gemma", "gemma2", "gemma3_text", "cohere", "cohere2", "glm4", "granite"),
+    *("starcoder2", "gpt_neox", "mixtral", "qwen3_moe", "olmoe", "deepseek_v3"),
+)
+
+
+def family(name, *, ranks, **also):
+    groups = {"num_key_value_heads": (2 if name == "deepseek_v3" else 1) * ranks}
+    heads = {"hidden_size": 16 * ranks, "num_attention_heads": 2 * ranks}
+    run = family_run(name, **heads, **groups, **UNUSED, **also)
+    return replace(run, batch=BatchConfig(rows=1, microbatches=2))
+
+
+def gpt(stages=3, dtype="float64", **more):
+    model = ModelConfig(
+        d_model=24, layers=2, heads=6, vocabulary=259, sequence_length=12, dtype=dtype, **more
+    )
+    return RunConfig(stages=stages, model=model, batch=BatchConfig(microbatches=2, rows=3))
+
+
+def every_stage_is_what_one_device_computes(rank, ranks, runs, tensors=True):
+    for name, run in runs.items():
+        asked = 1e-6 if run.model.dtype == "float32" else NOT_QUITE.get(name, 2e-14)
+        asked = 2e-2 if run.precision == "bf16" else asked
+        for stage in range(run.stages):
+            for by_block in (False, True):
+                options = RankOptions(by_block=by_block, tensors=tensors)
+                found = apart(*rank_results(run, stage, (rank, ranks), options))
+                assert found <= asked, f"{name}, stage {stage}: {found}"
+
+
+def test_two_devices_compute_what_one_does_in_every_family_that_they_share_by_tensors():
+    runs = {name: family(name, ranks=2) for name in SHARED}
+    runs["llama with biases"] = family("llama", ranks=2, **BIASED)
+    for stages in (1, 3):
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+        runs[f"tied, {stages} stages"] = replace(tied_run("gemma", **heads), stages=stages)
+    runs["a token that is not trained"] = family("gemma", ranks=2, pad_token_id=20)
+    for name in SHARED:
+        model = replace(runs[name].model, dtype="float32")
+        runs[f"{name} in float32"] = replace(runs[name], model=model)
+
+    by_ranks(2, every_stage_is_what_one_device_computes, runs)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_devices_that_share_our_transformer_compute_what_one_does(ranks):
+    runs = {
+        "float64": gpt(),
+        "float32": gpt(dtype="float32"),
+        "in one stage": gpt(stages=1),
+        "tied in one stage": gpt(stages=1, tie=True),
+        "documents apart": gpt(documents="apart", document_end=7),
+        "in bf16": replace(gpt(dtype="float32"), precision="bf16"),
+    }
+    if ranks > 2:  # of 259 tokens and 24 features they have unequal parts
+        names = ("llama", "qwen3", "phi3", "gpt_neox", "mixtral", "olmoe")
+        runs |= {name: family(name, ranks=ranks) for name in names}
+    by_ranks(ranks, every_stage_is_what_one_device_computes, runs)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_of_two_devices_has_half_of_the_matrices_and_never_a_whole_one(rank):
+    for run in (gpt(), family("llama", ranks=2)):
+        for stage in range(run.stages):
+            tensors = layout_of(run, stage_blocks(run, stage)).tensors
+            values = {t.name: t.stop - t.start for t in tensors}
+            vectors = sum(values[t.name] for t in tensors if len(t.shape) == 1)
+            part = RankStage(run, stage, (rank, 2), CPU, {}, RankOptions(tensors=True))
+
+            uneven = run.model.d_model  # 259 tokens have no equal halves
+            expected = (sum(values.values()) - vectors) / 2 + vectors
+            assert abs(part.weight_bytes / 8 - expected) <= uneven
+            largest = max(p.numel() for p in part._model.parameters())
+            assert largest <= max(values.values()) / 2 + uneven
+
+
+def test_a_group_of_one_computes_what_it_does_alone(tmp_path):
+    names = ("olmo2", "qwen3", "mixtral", "starcoder2")
+    runs = {name: family(name, ranks=1) for name in names} | {"gpt": gpt()}
+    runs["padding"] = family("gemma", ranks=1, pad_token_id=20)
+    runs["in bf16"] = replace(gpt(dtype="float32"), precision="bf16")
+    with group_alone(tmp_path):
+        every_stage_is_what_one_device_computes(0, 1, runs)
+        every_stage_is_what_one_device_computes(0, 1, {"gpt": gpt()}, tensors=False)
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+def test_a_rank_makes_graphs_again_and_what_it_forgets_is_gone(tmp_path, tensors):
+    with group_alone(tmp_path):
+        _, shared = engine_alone(gpt(), 1)
+        part = RankStage(gpt(), 1, (0, 1), CPU, shared, RankOptions(tensors=tensors))
+        part.take_weights()
+        found = []
+        for keep, freed in ((True, False), (True, True), (False, False)):
+            part.empty_sums()
+            assert (part.forward((0, 0), keep=keep) > 0) == keep
+            if freed:
+                part.forget_graphs([(0, 0)])
+            squares = part.backward((0, 0))
+            part.settle(add=True)
+            part.give_sums()
+            found.append((squares, shared["sum"].clone(), shared["returned.x"].clone()))
+        for squares, total, returned in found:
+            assert squares == found[0][0]
+            assert torch.equal(total, found[0][1])
+            assert torch.equal(returned, found[0][2])
+
+        made = shared["made.x"].clone()
+        assert part.once() == []
+        assert torch.equal(shared["made.x"], made)
+        part.forward((1, 0), keep=True)
+        part.backward((1, 0))
+        part.settle(add=False)
+        part.forward((2, 0), keep=True)
+        part.forget([(2, 0), (7, 7)])
+        part.give_sums()
+        assert torch.equal(shared["sum"], found[-1][1])
+        with pytest.raises(KeyError):
+            part.backward((2, 0))
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+def test_a_rank_tells_a_loss_without_a_gradient(tmp_path, tensors):
+    with group_alone(tmp_path):
+        alone, shared = engine_alone(gpt(), 2)
+        part = RankStage(gpt(), 2, (0, 1), CPU, shared, RankOptions(tensors=tensors))
+        part.take_weights()
+
+        expected = alone.stage.evaluate(shared["tokens"], {"x": shared["given.x"]})
+        assert part.last(differentiate=False) == part.once() == [pytest.approx(expected)]

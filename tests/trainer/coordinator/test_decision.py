@@ -1,0 +1,39 @@
+"""Where a coordinator begins: what the newest step's record says, whoever votes since then."""
+
+import pytest
+from run.chain.harness import back, chain_of, commit, revote, state_of, voter
+
+from p2pswarm.trainer.coordinator.decision import Start
+
+TERM = 7
+
+
+def start_after(chain) -> Start:
+    return Start.after(TERM, chain.head, chain.last, chain.era)
+
+
+@pytest.mark.parametrize("went_back", [False, True])
+def test_a_change_of_voters_hides_no_step_and_no_way_back(went_back):
+    chain, _ = chain_of(3)
+    if went_back:
+        chain.append(back(chain.head, 2))
+    before = start_after(chain)
+
+    for _ in range(2):
+        chain.append(revote(chain.head, voters=(voter("a"), voter("b"), voter("d"))))
+
+    assert start_after(chain) == before
+    assert (before.last is None, before.loads) == (went_back, went_back)
+
+
+def test_after_a_change_of_voters_the_commit_below_it_applies_to_what_members_hold():
+    chain, records = chain_of(3)
+    chain.append(revote(chain.head))
+
+    last = start_after(chain).last
+
+    assert last is not None
+    assert (last.step, last.gradients) == (2, {0: records[-1].stages[0].gradient})
+    assert last.states == {0: state_of(2)}
+    chain.append(commit(chain.head))
+    assert start_after(chain).last.step == 3

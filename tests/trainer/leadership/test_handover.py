@@ -1,0 +1,301 @@
+"""When a coordinator hands over, and that it does not do so for ever."""
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from p2pswarm.run.messages.trainers import (
+    KNOCKS_MAX,
+    PROBES_MAX,
+    Knock,
+    Unheard,
+    Whereabouts,
+)
+from p2pswarm.run.messages.types import STAGES_MAX
+from p2pswarm.run.view import Incarnation
+from p2pswarm.trainer.leadership.handover import (
+    ASK_AGAIN_MAX_S,
+    ASK_AGAIN_S,
+    KNOCK_S,
+    MISSED_S,
+    PAUSE_MAX_S,
+    PAUSE_S,
+    SEEK_S,
+    Handover,
+    Knocks,
+)
+from p2pswarm.trainer.members.membership import Member
+
+
+def peer(name: str) -> bytes:
+    return name.encode().ljust(32, b"-")
+
+
+def member(name: str, stage: int = 0) -> Member:
+    return Member(Incarnation(peer(name), 1), f"{name}:1", stage, 0, ready=True)
+
+
+def where(name: str) -> Whereabouts:
+    return Whereabouts(peer(name), f"{name}:1")
+
+
+def peers(*names: str) -> set[bytes]:
+    return {peer(name) for name in names}
+
+
+def never(_one: Incarnation) -> bool:
+    return False
+
+
+X, Y = peer("x"), peer("y")
+FIRST, SECOND = [member("f", 0)], [member("s", 1)]
+VOTERS = peers("x", "s")
+REACHES_ALL = [(X, peers("f", "s", "x"))]
+
+
+def missing(now_s: float = 0.0) -> Handover:
+    """The server of stage 1 was there, and is gone since 0."""
+    rule = Handover(2)
+    rule.look([FIRST, SECOND], never, now_s)
+    rule.look([FIRST, []], never, now_s)
+    return rule
+
+
+def asked(rule: Handover, now_s: float = MISSED_S) -> Handover:
+    assert rule.look([FIRST, []], never, now_s)
+    rule.question([where("x")], now_s)
+    return rule
+
+
+def test_nobody_is_asked_while_every_stage_is_heard():
+    rule = Handover(2)
+
+    assert not any(rule.look([FIRST, SECOND], never, now_s) for now_s in range(100))
+
+
+def test_standbys_are_asked_when_a_stage_was_missed_for_a_while():
+    rule = missing()
+
+    assert not rule.look([FIRST, []], never, MISSED_S - 0.1)
+    assert rule.look([FIRST, []], never, MISSED_S)
+
+
+def test_a_stage_whose_members_are_all_silent_is_missed_at_once():
+    rule = Handover(2)
+    two = [*SECOND, member("t", 1)]
+
+    assert not rule.look([FIRST, two], lambda one: one.peer == peer("s"), 5.0)
+    assert rule.look([FIRST, two], lambda one: one.peer != peer("f"), 5.0)
+
+
+def test_it_asks_about_a_server_of_every_stage_and_the_voters_and_asks_the_missed_itself():
+    rule = missing()
+    rule.look([FIRST, []], never, MISSED_S)
+
+    assert rule.question([where("x")], MISSED_S) == (where("x"), where("s"), where("f"))
+    assert rule.missed(MISSED_S) == [where("s")]
+
+
+def test_one_that_was_put_out_is_asked_about_beside_those_that_are_ready():
+    """The coordinator did not hear t, and s has died since; a standby may reach t."""
+    rule = Handover(2)
+    rule.look([FIRST, [*SECOND, member("t", 1)]], never, 0.0)
+    rule.look([FIRST, SECOND], never, 1.0)
+    rule.look([FIRST, []], never, 2.0)
+
+    assert rule.look([FIRST, []], never, 2.0 + MISSED_S)
+    assert rule.missed(2.0 + MISSED_S) == [where("s"), where("t")]
+
+
+def test_one_that_serves_another_stage_by_now_is_not_asked_for_the_former():
+    rule = Handover(2)
+    rule.look([FIRST, [*SECOND, member("t", 1)]], never, 0.0)
+    rule.look([[*FIRST, member("t", 0)], SECOND], never, 1.0)
+    rule.look([FIRST, []], never, 2.0)
+
+    assert rule.look([FIRST, []], never, 2.0 + MISSED_S)
+    assert rule.missed(2.0 + MISSED_S) == [where("s")]
+
+
+def test_a_run_of_many_stages_asks_as_much_as_a_message_holds_the_missed_stages_first():
+    rule = Handover(STAGES_MAX)
+    ready = [[member(f"{stage} {n}", stage) for n in range(9)] for stage in range(STAGES_MAX)]
+    rule.look(ready, never, 0.0)
+    ready[200] = []
+    rule.look(ready, never, 0.0)
+
+    assert rule.look(ready, never, MISSED_S)
+    question = rule.question([where("x")], MISSED_S)
+
+    assert len(question) <= PROBES_MAX
+    assert where("200 0") in question
+    reached = {one.peer for one in question}
+    assert rule.successor(set(), [(X, reached)], [X], MISSED_S) == X
+
+
+def test_the_longer_a_stage_is_missed_the_less_often_it_is_asked_for():
+    rule, times = missing(), []
+    for now_s in (0.1 * tick for tick in range(400)):
+        if rule.look([FIRST, []], never, now_s):
+            times.append(now_s)
+            rule.question([], now_s)
+    pauses = [later - at for at, later in pairwise(times)]
+
+    assert pauses[0] == pytest.approx(ASK_AGAIN_S, abs=0.11)
+    assert max(pauses) <= ASK_AGAIN_MAX_S + 0.11
+    assert pauses == sorted(pauses) or max(pauses) - pauses[-1] < 0.11
+
+
+def test_the_first_standby_that_reaches_every_stage_and_the_voters_is_to_lead():
+    rule = asked(missing())
+    theirs = [(X, peers("f")), (Y, peers("f", "s", "x")), (peer("z"), peers("f", "s", "x"))]
+
+    assert rule.successor(set(), theirs, VOTERS, MISSED_S) == Y
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        pytest.param({"s"}, {"f", "s", "x"}, id="this trainer reaches the missed server, too"),
+        pytest.param(set(), {"f", "x"}, id="the standby does not reach it either"),
+        pytest.param(set(), {"s", "x"}, id="the standby misses another stage"),
+    ],
+)
+def test_nothing_is_handed_over_where_nothing_would_be_won(ours, theirs):
+    rule = asked(missing())
+
+    assert rule.successor(peers(*ours), [(X, peers(*theirs))], VOTERS, MISSED_S) is None
+
+
+def test_a_standby_that_does_not_reach_enough_voters_is_not_to_lead():
+    rule = asked(missing())
+    voters = peers("u", "v", "x", "w")  # and this trainer's own, which is reached: five
+
+    assert rule.successor(set(), [(X, peers("f", "s"))], voters, MISSED_S) is None
+    assert rule.successor(set(), [(X, peers("f", "s", "u"))], voters, MISSED_S) == X
+
+
+def test_a_stage_of_which_no_server_is_known_is_handed_to_nobody():
+    rule = Handover(2)
+    for now_s in (0.0, MISSED_S):
+        rule.look([FIRST, []], never, now_s)
+    rule.question([], MISSED_S)
+
+    assert rule.successor(set(), [(X, peers("f", "x"))], [X], MISSED_S) is None
+
+
+def test_who_knocks_at_a_standby_with_the_weights_is_asked_about_the_next_time():
+    rule = Handover(2)
+    for now_s in (0.0, MISSED_S):
+        rule.look([FIRST, []], never, now_s)
+    rule.knocked([Knock(1, 3, where("old")), Knock(1, 6, where("k")), Knock(0, 7, where("o"))], 7)
+
+    assert set(rule.question([], MISSED_S)) == {where("k"), where("f")}
+    assert rule.successor(set(), [(X, peers("f", "k"))], [X], MISSED_S) == X
+
+
+def test_servers_that_knock_take_only_so_much_room():
+    rule = missing()
+    rule.knocked([Knock(1, 7, where(f"k{n}")) for n in range(KNOCKS_MAX)], 7)
+
+    assert len(rule.missed(MISSED_S)) <= 8
+
+
+def test_a_new_term_waits_for_its_members_first():
+    rule = asked(missing())
+    rule.leads()
+
+    assert not rule.look([[], []], never, 100.0)
+    assert rule.look([[], []], never, 100.0 + MISSED_S)
+
+
+def test_without_progress_the_pauses_between_handovers_grow():
+    rule, times = missing(), []
+    for tick in range(40_000):
+        now_s = 0.1 * tick
+        if rule.look([FIRST, []], never, now_s):
+            rule.question([where("x")], now_s)
+            if rule.successor(set(), REACHES_ALL, [X], now_s) == X:
+                rule.handed_over(X, 5, now_s)
+                times.append(now_s)
+    pauses = [later - at for at, later in pairwise(times)]
+
+    assert pauses[0] >= PAUSE_S
+    late_s = ASK_AGAIN_MAX_S + 0.2  # it is seen when the standbys are asked next
+    assert all(after >= 2 * (before - late_s) for before, after in pairwise(pauses[:5]))
+    assert max(pauses) <= PAUSE_MAX_S + ASK_AGAIN_MAX_S
+
+
+def test_a_record_that_was_decided_since_makes_the_pause_small_again():
+    rule = missing()
+    for height in (5, 5, 5):
+        rule.handed_over(X, height, 0.0)
+    rule.handed_over(X, 6, 0.0)
+    asked(rule)
+
+    assert rule.successor(set(), REACHES_ALL, [X], PAUSE_S - 0.1) is None
+    assert rule.successor(set(), REACHES_ALL, [X], PAUSE_S) == X
+
+
+def test_when_the_one_that_was_named_is_gone_another_is_named_at_once():
+    rule = asked(missing())
+    rule.handed_over(X, 5, MISSED_S)
+    reaches = peers("f", "s", "x")
+
+    assert rule.successor(set(), [(X, reaches), (Y, reaches)], VOTERS, 3.0) is None
+    assert rule.successor(set(), [(X, ()), (Y, reaches)], VOTERS, 3.0) == Y
+    assert rule.successor(set(), [(Y, reaches)], VOTERS, 3.0) == Y
+
+
+def test_one_that_was_named_in_vain_is_not_named_again_at_once_whoever_came_after_it():
+    rule = asked(missing())
+    rule.handed_over(X, 5, MISSED_S)
+    rule.handed_over(Y, 5, MISSED_S)
+
+    assert rule.successor(set(), REACHES_ALL, VOTERS, 3.0) is None
+    assert rule.successor(set(), REACHES_ALL, VOTERS, MISSED_S + PAUSE_S) == X
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_two_trainers_whose_answers_are_false_hand_over_rarely(seed):
+    """Each says of the other that it reaches all, and never does a step end."""
+    rng = Random(seed)
+    rules, leads, count = [missing(), missing()], 0, 0
+    for tick in range(10_000):
+        now_s, rule = 0.5 * tick, rules[leads]
+        if rule.look([FIRST, SECOND if rng.random() < 0.1 else []], never, now_s):
+            rule.question([where("x")], now_s)
+            if rule.successor(set(), [(X, peers("f", "s", "x"))], [X], now_s) == X:
+                rule.handed_over(X, 5, now_s)
+                leads, count = 1 - leads, count + 1
+                rules[leads].leads()
+
+    assert 2 <= count <= 2 * (5000 / PAUSE_MAX_S + 7)
+
+
+def test_one_server_is_one_seeker_whatever_incarnations_it_names():
+    knocks = Knocks()
+    for number in range(2 * KNOCKS_MAX):
+        knocks.sought(Unheard(peer("liar"), number), 0.0)
+    knocks.sought(Unheard(peer("honest"), 7), 0.0)
+
+    assert knocks.seekers(0.0) == (
+        Unheard(peer("liar"), 2 * KNOCKS_MAX - 1),
+        Unheard(peer("honest"), 7),
+    )
+
+
+def test_knocks_are_forgotten_and_their_number_is_limited():
+    knocks = Knocks()
+    for number in range(2 * KNOCKS_MAX):
+        knocks.knocked(Knock(0, 1, where(f"k{number}")), 0.0)
+        knocks.sought(Unheard(peer(f"k{number}"), 7), 0.0)
+    again = Knock(1, 2, where("k0"))
+    knocks.knocked(again, 1.0)
+    knocks.sought(Unheard(peer("k0"), 7), 1.0)
+
+    assert len(knocks.at_the_door(1.0)) == len(knocks.seekers(1.0)) == KNOCKS_MAX
+    assert knocks.seekers(SEEK_S) == (Unheard(peer("k0"), 7),)
+    assert knocks.at_the_door(KNOCK_S) == (again,)
+    assert knocks.at_the_door(1.0 + KNOCK_S) == knocks.seekers(1.0 + SEEK_S) == ()

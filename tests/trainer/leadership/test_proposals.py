@@ -1,0 +1,315 @@
+"""What a leading trainer proposes between two steps, and what waits for what."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from run.chain.harness import MICROBATCHES, RUN, STAGES, key, peer, revote, stage_commit, voter
+from run.chain.town import Town, begun
+from run.chain.world import Node
+
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.run.chain.messages import Propose
+from p2pswarm.run.chain.record import RecordKind, first_number
+from p2pswarm.run.view import Incarnation
+from p2pswarm.settings.config import BatchConfig, RunConfig
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.leadership.going_back import GoingBack
+from p2pswarm.trainer.leadership.proposals import Proposals
+from p2pswarm.trainer.leadership.trainer_roll import TrainerRoll
+from p2pswarm.trainer.leadership.voter_changes import AT_ONCE, SPARE_S
+from p2pswarm.trainer.members.membership import Membership
+from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.rewind_reports import CannotGoBack
+
+
+@dataclass
+class Place:
+    identity: object = field(default_factory=lambda: key("a"))
+
+
+@dataclass
+class Context:
+    """As much of a trainer's context as proposals need."""
+
+    reports: list
+    run_id: bytes = RUN
+    run: RunConfig = field(
+        default_factory=lambda: RunConfig(
+            stages=STAGES, batch=BatchConfig(microbatches=MICROBATCHES)
+        )
+    )
+    chain: Place = field(default_factory=Place)
+
+    def report(self, report: Report) -> None:
+        self.reports.append(report)
+
+
+@dataclass
+class Coordination:
+    """The members, and whether the run may go back; it is its own coordinator."""
+
+    members: Membership = field(default_factory=lambda: Membership(STAGES))
+    may_go_back: bool = True
+    held: bool = False
+    keeper: None = None
+
+    @property
+    def coordinator(self) -> "Coordination":
+        return self
+
+    def hold(self) -> None:
+        self.held = True
+
+
+class Play:
+    """Trainers a and b, of which a leads; c votes with them, d and e are servers that may."""
+
+    def __init__(self, *servers: str) -> None:
+        self.town: Town = begun("ab", "abc")
+        for name in "de":
+            self.town.nodes[name] = Node(name)
+            self.town.start(name)
+        self.seat = self.town.seats["a"]
+        self.roll = TrainerRoll(contact("a"))
+        self.roll.enlisted(contact("b"))
+        self.reports: list = []
+        self.coordination = Coordination()
+        self.joins("c", *servers)
+        self.proposals = Proposals(Context(self.reports), self.seat, self.roll)
+        self.proposals.step(self.step(), self.coordination, self.town.now_s)
+        self.run(1.0)
+        assert self.head.height == 1
+
+    @property
+    def head(self):
+        return self.seat.leader.head
+
+    @property
+    def names(self) -> list[str]:
+        return [self.town.named(one.peer) for one in self.head.voters]
+
+    def joins(self, *names: str) -> None:
+        for name in names:
+            member = self.coordination.members.admit(peer(name), "10.0.0.1:1", 0, 0)
+            self.coordination.members.make_ready(member.incarnation)
+
+    def leaves(self, name: str) -> None:
+        member = self.coordination.members.of_peer(peer(name))
+        self.coordination.members.end(Incarnation(peer(name), member.incarnation.number))
+
+    def dies(self, name: str) -> None:
+        """Its process is gone, and each call to it fails."""
+        self.town.kill(name)
+        self.seat.doubt(peer(name))
+        self.seat.unanswered(peer(name))
+        self.seat.actions()
+
+    def step(self) -> act.Decide:
+        version, term = self.seat.leader.head.version, self.seat.leader.attempt.term
+        stages = tuple(stage_commit(version, term, stage) for stage in range(STAGES))
+        return act.Decide(version, first_number(term), 1.0, 0.1, 2.5, 1.5, stages)
+
+    def voters(self) -> None:
+        """The trainer looks who should vote, and what it proposes is decided."""
+        self.looks()
+        self.run(0.2)
+
+    def looks(self) -> None:
+        self.proposals.voters(self.coordination, self.town.now_s)
+
+    def run(self, seconds: float) -> None:
+        before = self.head
+        self.town.carry_out("a")
+        self.town.run(self.town.now_s + seconds)
+        if self.head != before:
+            self.proposals.decided(self.town.now_s)
+            self.town.carry_out("a")
+
+
+def contact(name: str) -> Contact:
+    return Contact(PeerId(peer(name)), Address("10.0.0.1", 4000))
+
+
+def test_a_dead_voter_is_replaced_without_a_step():
+    play = Play("d")
+    assert play.names == ["a", "b", "c"]
+
+    play.dies("c")
+    play.leaves("c")
+    play.voters()
+
+    assert play.names == ["a", "b", "d"]
+    assert (play.head.height, play.head.version) == (2, 1)
+    play.voters()
+    assert play.head.height == 2
+
+
+def test_while_all_voters_live_nothing_is_proposed():
+    play = Play("d", "e")
+
+    play.voters()
+    play.leaves("c")
+    play.voters()
+
+    assert play.head.height == 1
+
+
+def test_a_server_that_never_answered_is_no_spare():
+    play = Play("d")
+    play.town.away.add("e")
+    play.leaves("d")
+    play.joins("e")
+
+    play.dies("c")
+    play.voters()
+
+    assert play.head.height == 1
+
+
+def test_without_a_spare_two_voters_are_removed_after_a_while():
+    play = Play()
+
+    play.dies("c")
+    play.voters()
+    assert play.head.height == 1
+
+    play.run(SPARE_S)
+    play.voters()
+    assert play.names == ["a"]
+
+
+def test_before_the_first_step_there_is_no_such_record():
+    play = Play("d")
+    play.town = begun("ab", "abc")
+    play.seat = play.town.seats["a"]
+    proposals = Proposals(Context([]), play.seat, play.roll)
+    play.seat.unanswered(peer("c"))
+
+    proposals.voters(play.coordination, play.town.now_s)
+
+    assert play.seat.leader.pending is None
+
+
+def test_a_step_waits_for_the_record_of_voters_and_follows_it():
+    play = Play("d")
+    play.dies("c")
+    play.looks()
+    first = play.seat.leader.pending
+
+    play.proposals.step(play.step(), play.coordination, play.town.now_s)
+    assert play.seat.leader.pending is first
+    play.run(0.2)
+
+    following = play.seat.leader.pending
+    assert (first.kind, following.kind) == (RecordKind.VOTERS, RecordKind.COMMIT)
+    assert following.voters_before == first.voters
+    play.run(0.2)
+    assert (play.head.height, play.head.version) == (3, 2)
+
+
+def test_what_waited_is_void_when_members_begin_anew():
+    play = Play("d")
+    play.dies("c")
+    play.looks()
+    play.proposals.step(play.step(), play.coordination, play.town.now_s)
+
+    play.proposals.clear()
+    play.run(0.2)
+
+    assert play.seat.leader.pending is None
+    assert play.head.version == 1
+
+
+def test_going_back_waits_for_the_record_of_voters_too_and_holds_the_steps_then():
+    play = Play("d")
+    play.dies("c")
+    play.looks()
+
+    play.proposals.go_back(back_to_the_first(), play.coordination, play.town.now_s)
+    assert not play.coordination.held
+    play.run(0.2)
+
+    assert play.seat.leader.pending.kind == RecordKind.BACK
+    assert play.coordination.held
+
+
+def back_to_the_first() -> GoingBack:
+    return GoingBack(0, (stage_commit(0, 1).state,), None, "the first weights")
+
+
+def test_a_stage_that_came_back_meanwhile_lets_the_run_go_on():
+    play = Play("d")
+    play.dies("c")
+    play.looks()
+    play.proposals.go_back(back_to_the_first(), play.coordination, play.town.now_s)
+
+    play.coordination.may_go_back = False
+    play.run(0.2)
+
+    assert play.seat.leader.pending is None
+    assert not play.coordination.held
+
+
+def test_while_a_step_is_decided_the_run_does_not_go_back_and_voters_stay():
+    play = Play("d")
+    play.proposals.step(play.step(), play.coordination, play.town.now_s)
+    pending = play.seat.leader.pending
+    play.dies("c")
+
+    play.looks()
+    play.proposals.go_back(back_to_the_first(), play.coordination, play.town.now_s)
+
+    assert play.seat.leader.pending is pending
+    assert not play.coordination.held
+
+
+def test_a_state_that_was_another_one_cannot_be_gone_back_to():
+    play = Play("d")
+    other = GoingBack(0, (b"x" * 32,), None, "another one")
+
+    play.proposals.go_back(other, play.coordination, play.town.now_s)
+
+    assert [type(report) for report in play.reports] == [CannotGoBack]
+    assert play.seat.leader.pending is None
+
+
+def test_a_voter_that_comes_and_goes_makes_few_records():
+    play = Play("d", "e")
+    play.joins()
+    for _ in range(5 * AT_ONCE):
+        for name in play.names:
+            if name in "cde":
+                play.seat.leader.votes.doubted(peer(name))
+                play.seat.unanswered(peer(name))
+        play.voters()
+
+    assert play.head.height == 1 + AT_ONCE
+
+
+@pytest.mark.parametrize("what", ["step", "voters", "go back"])
+def test_one_that_leads_no_more_proposes_nothing(what):
+    play = Play("d")
+    decide = play.step()
+    play.dies("c")
+    play.seat.leader.give_up("another leads")
+
+    if what == "step":
+        play.proposals.step(decide, play.coordination, 0.0)
+    elif what == "voters":
+        play.looks()
+    else:
+        play.proposals.go_back(back_to_the_first(), play.coordination, 0.0)
+
+    asked = [a for a in play.seat.actions() if isinstance(getattr(a, "message", None), Propose)]
+    assert asked == []
+
+
+def test_the_record_is_the_one_that_the_rules_of_the_chain_ask_for():
+    play = Play("d")
+    play.dies("c")
+    play.looks()
+    expected = (voter("a"), voter("b"), voter("d"))
+
+    assert play.seat.leader.pending == revote(
+        play.head, voters=expected, learning_rate=0.0, loss=None, gradient_norm=None
+    )

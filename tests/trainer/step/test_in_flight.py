@@ -1,0 +1,303 @@
+"""A step's jobs: what goes first, what may go again, what a stranger's word does to them."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pswarm.run.messages.types import Work
+from p2pswarm.run.view import Incarnation
+from p2pswarm.trainer.step.attempt_timeout import TIMEOUT_FIRST_S, TIMEOUT_MIN_S, AttemptTimeout
+from p2pswarm.trainer.step.fencing import Fencing
+from p2pswarm.trainer.step.in_flight import (
+    NEVER_S,
+    InFlight,
+    JobPhase,
+    MicrobatchJob,
+)
+
+ANN, BOB, CARL = (Incarnation(name * 32, number) for number, name in enumerate((b"a", b"b", b"c")))
+
+
+def flight_of(count: int) -> InFlight:
+    return InFlight(
+        [MicrobatchJob(number, Work.FORWARD) for number in range(count)], AttemptTimeout()
+    )
+
+
+def launched(in_flight: InFlight, window: int, now_s: float = 0.0) -> list[int]:
+    numbers = []
+    while job := in_flight.launch(window, now_s):
+        numbers.append(job.microbatch)
+    return numbers
+
+
+def given_up(in_flight: InFlight, number: int, now_s: float = 0.0) -> MicrobatchJob:
+    job = in_flight.job(number)
+    assert job is not None
+    Fencing().add(job)
+    in_flight.again(job, now_s)
+    return job
+
+
+def test_jobs_go_in_their_order_within_the_window():
+    in_flight = flight_of(5)
+
+    assert launched(in_flight, 2) == [0, 1]
+    in_flight.finish(in_flight.job(0), 1.0)
+    assert launched(in_flight, 2) == [2]
+
+
+def test_what_was_given_up_goes_before_what_was_never_launched():
+    in_flight = flight_of(5)
+    launched(in_flight, 3)
+
+    job = given_up(in_flight, 1)
+
+    assert launched(in_flight, 4, job.not_before_s) == [1, 3]
+    assert job.attempt == 1
+
+
+def test_what_was_given_up_waits_its_time_and_lets_others_pass():
+    in_flight = flight_of(5)
+    launched(in_flight, 2)
+
+    job = given_up(in_flight, 0)
+
+    assert job.not_before_s > 0.0
+    assert launched(in_flight, 2, 0.0) == [2]
+    assert in_flight.next_deadline_s(0.0) == job.not_before_s
+
+
+def test_a_flight_is_finished_when_every_job_is_done():
+    in_flight = flight_of(3)
+    launched(in_flight, 3)
+
+    for number in range(3):
+        assert not in_flight.finished
+        in_flight.finish(in_flight.job(number), 1.0)
+
+    assert in_flight.finished
+    assert in_flight.next_deadline_s(1.0) is None
+
+
+def test_a_job_that_was_done_and_is_void_goes_again():
+    in_flight = flight_of(2)
+    launched(in_flight, 2)
+    for number in range(2):
+        in_flight.finish(in_flight.job(number), 1.0)
+
+    job = in_flight.job(0)
+    in_flight.again(job, 2.0)
+
+    assert not in_flight.finished
+    assert launched(in_flight, 2, job.not_before_s) == [0]
+
+
+def test_what_was_counted_without_being_launched_is_not_launched():
+    in_flight = flight_of(3)
+
+    in_flight.finish(in_flight.job(1), 0.0)
+    in_flight.finish(in_flight.job(1), 0.0)
+
+    assert launched(in_flight, 3) == [0, 2]
+    for number in (0, 2):
+        in_flight.finish(in_flight.job(number), 1.0)
+    assert in_flight.finished
+
+
+def test_what_was_counted_without_being_launched_and_is_void_goes_once():
+    in_flight = flight_of(2)
+    in_flight.finish(in_flight.job(1), 0.0)
+
+    job = in_flight.job(1)
+    in_flight.again(job, 0.0)
+
+    assert launched(in_flight, 2, job.not_before_s) == [1, 0]
+    assert job.phase is JobPhase.RUNNING
+
+
+def test_a_job_is_late_by_what_the_last_ones_took():
+    timeout = AttemptTimeout()
+    for _ in range(20):
+        timeout.finished(TIMEOUT_MIN_S)
+    in_flight = InFlight([MicrobatchJob(0, Work.FORWARD)], timeout)
+    launched(in_flight, 1, 5.0)
+
+    due_s = in_flight.next_deadline_s(5.0)
+
+    assert due_s == 5.0 + 4 * TIMEOUT_MIN_S
+    assert in_flight.late(due_s - 0.001) == []
+    assert in_flight.late(due_s) == [in_flight.job(0)]
+
+
+def test_what_is_late_is_told_once():
+    in_flight = flight_of(2)
+    launched(in_flight, 2)
+    due_s = in_flight.next_deadline_s(0.0)
+
+    late = in_flight.late(due_s)
+
+    assert [job.microbatch for job in late] == [0, 1]
+    assert in_flight.late(due_s) == []
+
+
+def test_a_longer_time_is_for_those_too_that_are_under_way():
+    timeout = AttemptTimeout()
+    timeout.finished(0.1)
+    in_flight = InFlight([MicrobatchJob(n, Work.FORWARD) for n in range(2)], timeout)
+    in_flight.launch(1, 0.0)
+    in_flight.launch(2, 1.0)
+
+    assert in_flight.late(TIMEOUT_MIN_S) == [in_flight.job(0)]
+
+    assert in_flight.late(1.0 + TIMEOUT_MIN_S) == []
+    assert in_flight.next_deadline_s(1.0 + TIMEOUT_MIN_S) == 1.0 + 2 * TIMEOUT_MIN_S
+
+
+def test_a_job_that_was_late_keeps_its_longer_time_when_others_finish():
+    timeout = AttemptTimeout()
+    in_flight = InFlight([MicrobatchJob(n, Work.FORWARD) for n in range(2)], timeout)
+    launched(in_flight, 1)
+    timeout.finished(0.1)
+    (job,) = in_flight.late(TIMEOUT_FIRST_S)
+    given_up(in_flight, 0, TIMEOUT_FIRST_S)
+    timeout.finished(0.1)
+
+    launched(in_flight, 1, job.not_before_s)
+
+    given_s = 2 * TIMEOUT_MIN_S
+    assert in_flight.late(job.not_before_s + given_s - 1.0) == []
+    assert in_flight.late(job.not_before_s + given_s) == [job]
+
+
+def test_a_longer_time_is_over_for_all_when_one_finishes():
+    timeout = AttemptTimeout()
+    timeout.finished(0.1)
+    in_flight = InFlight([MicrobatchJob(n, Work.FORWARD) for n in range(2)], timeout)
+    timeout.late(1000.0)
+    launched(in_flight, 2)
+    assert in_flight.late(TIMEOUT_MIN_S) == []
+
+    timeout.finished(0.1)
+
+    assert in_flight.next_deadline_s(TIMEOUT_MIN_S) == 2 * TIMEOUT_MIN_S
+    assert in_flight.late(2 * TIMEOUT_MIN_S) == [in_flight.job(0), in_flight.job(1)]
+
+
+def test_what_went_through_a_server_is_known_until_it_is_over():
+    in_flight = flight_of(3)
+    launched(in_flight, 3)
+    for number in range(3):
+        in_flight.handed(in_flight.job(number), ANN)
+        in_flight.handed(in_flight.job(number), ANN)
+    in_flight.handed(in_flight.job(1), BOB)
+
+    in_flight.finish(in_flight.job(0), 1.0)
+    in_flight.give_up(in_flight.job(1), "it is gone")
+
+    assert in_flight.touched_by(ANN) == [in_flight.job(2)]
+    assert in_flight.touched_by(BOB) == in_flight.touched_by(CARL) == []
+    assert in_flight.job(1).reason == "it is gone"
+
+
+def test_an_attempt_goes_only_where_it_was_handed():
+    in_flight = flight_of(1)
+    launched(in_flight, 1)
+    in_flight.handed(in_flight.job(0), ANN)
+    job = given_up(in_flight, 0)
+
+    launched(in_flight, 1, job.not_before_s)
+
+    assert in_flight.touched_by(ANN) == []
+
+
+def test_the_job_that_got_stuck_most_often_is_known():
+    in_flight = flight_of(3)
+    assert in_flight.most_refused() is None
+    for number in (0, 1, 1, 2):
+        in_flight.refuse(in_flight.job(number))
+
+    assert in_flight.most_refused() is in_flight.job(1)
+    in_flight.finish(in_flight.job(1), 0.0)
+    assert in_flight.most_refused() is in_flight.job(0)
+    in_flight.again(in_flight.job(1), 0.0)
+    assert in_flight.most_refused() is in_flight.job(1)
+
+
+def test_what_was_counted_while_it_waited_and_is_void_waits_anew():
+    in_flight = flight_of(1)
+    launched(in_flight, 1)
+    job = given_up(in_flight, 0)
+    first_s = job.not_before_s
+    in_flight.finish(job, first_s)
+    in_flight.again(job, first_s)
+
+    assert job.not_before_s > first_s
+    assert launched(in_flight, 1, first_s) == []
+    assert launched(in_flight, 1, job.not_before_s) == [0]
+
+
+class FixedTimeout(AttemptTimeout):
+    """Learns nothing."""
+
+    def finished(self, took_s: float) -> None:
+        assert took_s >= 0.0
+
+
+class PlainFlight:
+    """The same rules as sums and searches over all jobs; nothing is ever late."""
+
+    def __init__(self, jobs: list[MicrobatchJob]) -> None:
+        self.jobs = jobs
+
+    def next(self, window: int, now_s: float) -> MicrobatchJob | None:
+        if sum(job.phase is JobPhase.RUNNING for job in self.jobs) >= window:
+            return None
+        waiting = [job for job in self.jobs if job.phase is JobPhase.WAITING]
+        again = [job for job in waiting if NEVER_S < job.not_before_s <= now_s]
+        fresh = [job for job in waiting if job.not_before_s == NEVER_S]
+        return min(again, key=lambda job: (job.not_before_s, job.microbatch), default=None) or next(
+            iter(fresh), None
+        )
+
+    def through(self, server: Incarnation) -> set[int]:
+        running = [job for job in self.jobs if job.phase is JobPhase.RUNNING]
+        return {job.microbatch for job in running if server in job.path}
+
+    def most_refused(self) -> int:
+        return max((j.refusals for j in self.jobs if j.phase is not JobPhase.DONE), default=0)
+
+    def next_deadline_s(self, timeout_s: float, now_s: float) -> float | None:
+        running = [job for job in self.jobs if job.phase is JobPhase.RUNNING]
+        waiting = [job for job in self.jobs if job.phase is JobPhase.WAITING]
+        times = [job.launched_s + timeout_s for job in running]
+        again = min((j.not_before_s for j in waiting if j.not_before_s > NEVER_S), default=now_s)
+        return min([*times, *([again] if again > now_s else [])], default=None)
+
+
+@given(st.randoms(use_true_random=False), st.integers(1, 6))
+def test_what_is_kept_is_what_a_count_over_all_jobs_would_say(rng, window):
+    jobs = [MicrobatchJob(number, Work.FORWARD) for number in range(8)]
+    in_flight, plain, now_s = InFlight(jobs, FixedTimeout()), PlainFlight(jobs), 0.0
+    servers = [ANN, BOB, CARL]
+    for _ in range(60):
+        now_s += rng.choice([0.0, 0.01, 0.03])
+        job = rng.choice(jobs)
+        match rng.randrange(6), job.phase:
+            case (0 | 1, _):
+                expected = plain.next(window, now_s)
+                assert in_flight.launch(window, now_s) is expected
+            case 2, JobPhase.RUNNING:
+                in_flight.handed(job, rng.choice(servers))
+            case 3, JobPhase.RUNNING:
+                in_flight.refuse(job)
+                in_flight.give_up(job, "stuck")
+            case 4, (JobPhase.FENCING | JobPhase.DONE):
+                in_flight.again(job, now_s)
+            case 5, _:
+                in_flight.finish(job, now_s)
+        most = in_flight.most_refused()
+        assert (most.refusals if most else 0) == plain.most_refused()
+        assert in_flight.finished == all(job.phase is JobPhase.DONE for job in jobs)
+        for server in servers:
+            assert {j.microbatch for j in in_flight.touched_by(server)} == plain.through(server)
+        assert in_flight.next_deadline_s(now_s) == plain.next_deadline_s(TIMEOUT_FIRST_S, now_s)
