@@ -7,10 +7,10 @@ Errors:  BadCheckpoint, one line.
 import hashlib
 
 from p2pswarm.base.errors import BadCheckpoint
+from p2pswarm.checkpoint.digests import StateHasher
 from p2pswarm.checkpoint.manifest import SavedStage
 from p2pswarm.checkpoint.pieces import PieceReader
 from p2pswarm.checkpoint.stage_file import TensorInFile, kinds, layout_in
-from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.tensors.flat_layout import FlatLayout
 
 

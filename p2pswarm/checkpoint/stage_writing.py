@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 from p2pswarm.base.errors import NotSaved
-from p2pswarm.checkpoint.digests import PIECE_BYTES, FileHasher, piece_bytes_for
+from p2pswarm.checkpoint.digests import PIECE_BYTES, FileHasher, StateHasher, piece_bytes_for
 from p2pswarm.checkpoint.manifest import CheckpointManifest, RecordsFile, SavedStage, sign
 from p2pswarm.checkpoint.names import (
     CHAIN_NAME,
@@ -28,7 +28,6 @@ from p2pswarm.checkpoint.stage_file import (
     file_bytes,
     header_of,
 )
-from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.checkpoint.store import CheckpointStore, StoreFile
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.tensors.flat_layout import FlatLayout

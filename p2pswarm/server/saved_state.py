@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 
 from p2pswarm.base.errors import NotSaved, OtherCheckpoint
 from p2pswarm.checkpoint.compatibility import Wanted
+from p2pswarm.checkpoint.digests import StateHasher
 from p2pswarm.checkpoint.finding import Checkpoint, open_checkpoint
 from p2pswarm.checkpoint.manifest import SavedStage
 from p2pswarm.checkpoint.names import CheckpointId, parse_folder
 from p2pswarm.checkpoint.stage_writing import StageToSave
-from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.models.compute.parameter_names import layout_of
 from p2pswarm.models.partition import stage_blocks

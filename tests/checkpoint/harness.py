@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from random import Random
 
 from p2pswarm.checkpoint.assembly import joined
+from p2pswarm.checkpoint.digests import StateHasher
 from p2pswarm.checkpoint.finding import Checkpoint, open_checkpoint
 from p2pswarm.checkpoint.folder import LocalFolder
 from p2pswarm.checkpoint.loading import state_pieces
@@ -15,7 +16,6 @@ from p2pswarm.checkpoint.names import CheckpointId
 from p2pswarm.checkpoint.saving import save_stage
 from p2pswarm.checkpoint.stage_file import kinds
 from p2pswarm.checkpoint.stage_writing import StageToSave, chain_file, write_manifest
-from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.run.schedule import learning_rate

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from p2pswarm.base.errors import BadCheckpoint
 from p2pswarm.checkpoint.checking import block_of, check_stage
+from p2pswarm.checkpoint.digests import StateHasher
 from p2pswarm.checkpoint.folder import LocalFolder
-from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.models.compute import digest
 from p2pswarm.tensors.state_tree import piece_spans
 

@@ -11,7 +11,7 @@ Errors:  Unusable for a model that this machine cannot make.
 
 from collections.abc import Iterator
 
-from p2pswarm.checkpoint.state_hash import StateHasher
+from p2pswarm.checkpoint.digests import StateHasher
 from p2pswarm.models.base import DTYPES
 from p2pswarm.models.compute.flat_parameters import first_weights
 from p2pswarm.models.compute.parameter_names import layout_of
