@@ -6,7 +6,7 @@ from p2pswarm.api.train import train
 from p2pswarm.api.trainer import RunTrainer as Trainer
 from p2pswarm.base import errors
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.models.compute.trained_model import load_model as load
+from p2pswarm.models.compute.inference import load_model as load
 from p2pswarm.net.wire.message import Message, Range, Size, message
 from p2pswarm.progress import events
 

@@ -24,8 +24,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.corpus import stable_hash
-from p2pswarm.data.tokens import Tokens
+from p2pswarm.data.corpus import Tokens, stable_hash
 
 try:
     import fcntl

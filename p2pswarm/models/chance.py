@@ -27,7 +27,7 @@ Call = Callable[[nn.Module, Value], Value]
 RunBlock = Callable[[Value], Value]
 """Run a certain block, with all that it draws; always the same bits for the same value."""
 Around = Callable[[int, RunBlock, Value], Value]
-"""Run the block of that offset, and decide what its graph holds (`models/compute/kept_graphs.py`).
+"""Run the block of that offset, and decide what its graph holds (`models/compute/graphs.py`).
 """
 
 DRAWING = (

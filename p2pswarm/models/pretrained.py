@@ -26,8 +26,7 @@ from torch import nn
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.hub import Pinned
 from p2pswarm.models.base import WholeBlock
-from p2pswarm.models.hub_files import HubFiles
-from p2pswarm.models.weight_files import INDEX, ONE_FILE, FolderFiles, WeightFiles
+from p2pswarm.models.weight_files import INDEX, ONE_FILE, FolderFiles, HubFiles, WeightFiles
 from p2pswarm.settings.config import RunConfig, ServeConfig
 from p2pswarm.settings.limits import hub_name, is_pinned
 

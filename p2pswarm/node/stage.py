@@ -20,16 +20,16 @@ import torch
 from p2pswarm.base.errors import RunEnded, Unusable
 from p2pswarm.discovery.gossip.messages import RunStanding
 from p2pswarm.discovery.gossip.record import Activity, FigureKey, RunRole, figures
+from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.base import Engine
 from p2pswarm.models.compute.emulated_stage import emulated_engine
-from p2pswarm.models.compute.graph_budget import GraphLimits
+from p2pswarm.models.compute.flat_parameters import layout_of
+from p2pswarm.models.compute.graphs import GraphLimits
 from p2pswarm.models.compute.model_check import check_once, check_rows
-from p2pswarm.models.compute.parameter_names import layout_of
-from p2pswarm.models.compute.torch_errors import computing
+from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.models.compute.torch_weights import torch_engine
-from p2pswarm.models.packages import trust
-from p2pswarm.models.partition import stage_blocks
 from p2pswarm.models.pretrained import offer, offer_served
+from p2pswarm.models.registry import trust
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.node.leave_request import LeaveRequest, unless
@@ -50,8 +50,14 @@ from p2pswarm.run.chain.record import MEMORY_BYTES
 from p2pswarm.run.manifest import RunIdentity, RunOffer
 from p2pswarm.run.router import Router
 from p2pswarm.run.state.partial_file import PartialFolder
-from p2pswarm.server.devices.chosen_devices import devices_of, one_device, require_dtypes
-from p2pswarm.server.devices.free_memory import free_bytes, graph_bytes, room_bytes
+from p2pswarm.server.devices.device_choice import (
+    devices_of,
+    free_bytes,
+    graph_bytes,
+    one_device,
+    require_dtypes,
+    room_bytes,
+)
 from p2pswarm.server.devices.group_stage import group_engine
 from p2pswarm.server.devices.ranks import DeviceGroup
 from p2pswarm.server.session import SavingLimits, ServerContext

@@ -18,7 +18,7 @@ import torch
 from p2pswarm.base.errors import RunEnded, SwarmError, Unusable
 from p2pswarm.base.ids import PeerId
 from p2pswarm.base.outfile import Written, write_text
-from p2pswarm.checkpoint.saving import on_thread
+from p2pswarm.checkpoint.checkpoint_io import on_thread
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside
 from p2pswarm.discovery.gossip.messages import RunStanding

@@ -24,7 +24,7 @@ Errors:  none.
 
 import numpy as np
 
-from p2pswarm.plan.compiled import compiled, inlined
+from p2pswarm.plan.jit import compiled, inlined
 from p2pswarm.plan.network import Floats, Ints
 
 DATA, PIPELINE = 0, 1  # of costs_2mm

@@ -5,7 +5,6 @@ its state from the members, and makes each commit. It has no incarnation there, 
 nobody waits for it. When the session ends because the server is sent there, the replica goes over
 to the next session; in any other case it is forgotten.
 
-Units:   bytes; seconds.
 Errors:  NotServing for an order that names another stage, or comes when this is over. A stage that
          cannot be prepared is told to the trainer, and changes nothing.
 Source:  docs/rebalancing.md, "Fetching beforehand".
@@ -26,12 +25,11 @@ from p2pswarm.run.messages.averaging import Shard
 from p2pswarm.run.messages.membership import CannotPrepare, PrepareStage
 from p2pswarm.run.messages.step import Commit, Committed, Reduce, Reduced
 from p2pswarm.run.messages.types import REASON_CHARS
-from p2pswarm.server.fetching import fetch_weights, make_replica
-from p2pswarm.server.observed_reductions import ObservedReductions
-from p2pswarm.server.open_orders import OpenOrders
+from p2pswarm.server.commit_log import WeightsLost
+from p2pswarm.server.orders_io import ObservedReductions, OpenOrders
 from p2pswarm.server.replica import Replica
 from p2pswarm.server.session import MemberSession
-from p2pswarm.server.weights_lost import WeightsLost
+from p2pswarm.server.weights_download import fetch_weights, make_replica
 from p2pswarm.trainer.balance.prepared_moves import REST_S
 
 log = logging.getLogger(__name__)

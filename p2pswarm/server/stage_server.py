@@ -39,17 +39,14 @@ from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.run.roads import AVERAGING_SILENT_S, AVERAGING_WAIT_S
 from p2pswarm.run.state.donor import Donor
 from p2pswarm.run.watched_rpc import WatchedRpc
-from p2pswarm.server.commit_log import ClosedSum
-from p2pswarm.server.fetching import fetch_weights, make_replica
-from p2pswarm.server.leadership import Leadership
-from p2pswarm.server.lifecycle import JOIN_S, Lifecycle
+from p2pswarm.server.commit_log import ClosedSum, WeightsLost
+from p2pswarm.server.leadership import Leadership, Seeker
+from p2pswarm.server.lifecycle import JOIN_S, Lifecycle, ServerState
 from p2pswarm.server.preparation import Preparation
 from p2pswarm.server.replica import Replica
-from p2pswarm.server.seeker import Seeker
-from p2pswarm.server.server_state import ServerState
 from p2pswarm.server.session import ServerContext
-from p2pswarm.server.session_parts import SessionParts, join_of, session_parts
-from p2pswarm.server.weights_lost import WeightsLost
+from p2pswarm.server.session_io import SessionParts, join_of, session_parts
+from p2pswarm.server.weights_download import fetch_weights, make_replica
 
 log = logging.getLogger(__name__)
 NOTHING = PrepareStage(None)

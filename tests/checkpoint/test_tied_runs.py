@@ -8,7 +8,7 @@ import torch
 from checkpoint.saved_run import CONFIG, SavedRun, corpus, saved_run, steps_saved, virtual
 
 from p2pswarm.checkpoint.verification import verify
-from p2pswarm.models.compute.parameter_names import named_parameters
+from p2pswarm.models.compute.flat_parameters import named_parameters
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.node.run.chain_proof import check_records
 from p2pswarm.run.schedule import learning_rate

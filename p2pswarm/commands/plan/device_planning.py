@@ -23,12 +23,12 @@ from p2pswarm.base.outfile import Written, check_target, write_target, write_tex
 from p2pswarm.commands.plan.device_settings import read_devices
 from p2pswarm.commands.plan.plan_picture import draw_plan
 from p2pswarm.models.blocks import block_costs, make_blocks
-from p2pswarm.models.resolving import resolved
+from p2pswarm.models.model_source import resolved
 from p2pswarm.plan.device_file import PlanOptions, fleet_of
 from p2pswarm.plan.fleet import DeviceFleet, WorkLoad, codec_of
-from p2pswarm.plan.pipelined import PlannedEdge, connections_of, edges_of
-from p2pswarm.plan.pipelined_annealing import Draft
-from p2pswarm.plan.pipelined_search import (
+from p2pswarm.plan.pipeline_annealing import Draft
+from p2pswarm.plan.pipeline_cost import PlannedEdge, connections_of, edges_of
+from p2pswarm.plan.pipeline_search import (
     PipelinedPlan,
     PlanEffort,
     loads_of,

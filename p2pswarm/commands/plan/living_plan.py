@@ -19,12 +19,11 @@ from p2pswarm.base.outfile import check_target
 from p2pswarm.commands.plan.capacities import capacities
 from p2pswarm.commands.plan.device_planning import PlanAnswer, lines, load_of, plan_of, write_plan
 from p2pswarm.commands.status.asking import found_out
-from p2pswarm.models.partition import stage_blocks
+from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.plan.device_file import PlanOptions
-from p2pswarm.plan.fleet import CODECS
-from p2pswarm.plan.measured_fleet import MeasuredFleet, MeasuredServer, measured_fleet
-from p2pswarm.plan.pipelined import StepCost, step_cost
-from p2pswarm.plan.pipelined_annealing import Draft
+from p2pswarm.plan.fleet import CODECS, MeasuredFleet, MeasuredServer, measured_fleet
+from p2pswarm.plan.pipeline_annealing import Draft
+from p2pswarm.plan.pipeline_cost import StepCost, step_cost
 from p2pswarm.run.messages.balance import ServerCapacity
 from p2pswarm.settings.config import NodeConfig, RunConfig
 

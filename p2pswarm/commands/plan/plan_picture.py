@@ -12,9 +12,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from p2pswarm.plan.fleet import DeviceFleet, WorkLoad
-from p2pswarm.plan.pipelined import needs_of
-from p2pswarm.plan.pipelined_annealing import Draft, device_rate
-from p2pswarm.plan.pipelined_search import PipelinedPlan
+from p2pswarm.plan.pipeline_annealing import Draft, device_rate
+from p2pswarm.plan.pipeline_cost import needs_of
+from p2pswarm.plan.pipeline_search import PipelinedPlan
 
 INK, PACE = "#222222", "#c0392b"
 KINDS = ("#1f5f99", "#4c8c4a", "#d08c2f", "#7b5ea7", "#9db8d2", "#a3623a", "#5a9e9a", "#888888")

@@ -15,8 +15,8 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.base.infile import read_small
 from p2pswarm.base.outfile import check_target, write_text
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts
+from p2pswarm.plan.dtfm_search import Effort, Plan, search
 from p2pswarm.plan.network import DeviceNetwork
-from p2pswarm.plan.search import Effort, Plan, search
 
 DEVICES_MAX = 4096  # a matrix of them is 128 MiB
 FILE_BYTES_MAX = 2 * DEVICES_MAX**2 * 24  # two matrices, each number with all of its digits

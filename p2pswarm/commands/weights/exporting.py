@@ -22,9 +22,9 @@ from p2pswarm.base.infile import read_small
 from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import CONFIG_BYTES_MAX, CONFIG_FILE, Tokenizer, tokenizer_of_run
 from p2pswarm.models.base import DTYPES
-from p2pswarm.models.compute.trained_model import TrainedModel, file_of, load_model
+from p2pswarm.models.compute.inference import TrainedModel, file_of, load_model
 from p2pswarm.models.hf_library import library_model
-from p2pswarm.models.packages import is_place, package_of
+from p2pswarm.models.registry import is_place, package_of
 from p2pswarm.models.weight_files import ONE_FILE
 from p2pswarm.settings.config import HF
 from p2pswarm.settings.parser import run_to_json

@@ -21,7 +21,7 @@ from p2pswarm.models.blocks import block_count
 from p2pswarm.models.compute.base import Key
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.model_check import KEEP_ALL, SPEC, tokens_of
-from p2pswarm.models.compute.torch_errors import computing
+from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.models.compute.torch_stage import TorchStage
 from p2pswarm.settings.config import RunConfig
 

@@ -40,7 +40,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from p2pswarm.models.compute.device_dtypes import CPU
+from p2pswarm.models.compute.torch_device import CPU
 
 FIRST, THIRD, FIFTH = 3.4445, -4.7750, 2.0315  # of the odd polynomial that each step applies
 STEPS = 4

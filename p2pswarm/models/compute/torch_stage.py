@@ -4,7 +4,7 @@ Gradients are taken with `torch.autograd.grad` and added to the sum only after a
 found finite, so an error never leaves a microbatch half counted. A graph is kept while the memory
 limit allows, whole or block by block. This changes only the speed: a graph made again gives the
 same bits. So when the device has no memory left, what failed is tried again with less of them
-(`kept_graphs.py`).
+(`graphs.py`).
 
 On a GPU a thread that asks for a number waits until all that was launched is done. So each call
 waits once, at its end: there it is asked whether the gradient that came, the loss and the gradients
@@ -33,10 +33,9 @@ from p2pswarm.models.chance import Around, at_once, chance_of, nothing_drawn
 from p2pswarm.models.compute.base import BackwardSpec, Key, LossResult, NotFiniteHere
 from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.compute.graph_budget import GraphLimits
-from p2pswarm.models.compute.kept_graphs import Kept, KeptGraphs
+from p2pswarm.models.compute.graphs import GraphLimits, Kept, KeptGraphs
 from p2pswarm.models.compute.precision import Precision, precision_of
-from p2pswarm.models.compute.torch_errors import computing
+from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.cuda_device import wait_for
 

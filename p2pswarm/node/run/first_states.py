@@ -6,13 +6,13 @@ Errors:  Unusable, one line, where that cannot be told.
 from collections.abc import Iterator
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.checkpoint.catalogue import open_checkpoint
 from p2pswarm.checkpoint.digests import StateHasher
-from p2pswarm.checkpoint.finding import open_checkpoint
-from p2pswarm.checkpoint.loading import stage_of_cut, state_pieces
+from p2pswarm.checkpoint.restore import stage_of_cut, state_pieces
 from p2pswarm.checkpoint.targets import open_store
-from p2pswarm.models.compute.first_state import first_state
-from p2pswarm.models.compute.parameter_names import layout_of
-from p2pswarm.models.partition import stage_blocks
+from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.compute.flat_parameters import layout_of
+from p2pswarm.models.compute.torch_weights import first_state
 from p2pswarm.models.pretrained import PRETRAINED
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.settings.config import RunConfig

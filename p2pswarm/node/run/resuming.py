@@ -6,14 +6,14 @@ Errors:  Unusable when there is no checkpoint to go on from, or the target canno
 from collections.abc import Callable
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.checkpoint.compatibility import Wanted
-from p2pswarm.checkpoint.finding import (
+from p2pswarm.checkpoint.catalogue import (
     Checkpoint,
     check_bytes,
     newest_good,
     open_checkpoint,
     reading,
 )
+from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.names import MANIFEST_NAME
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.checkpoint.targets import open_store, require_writable

@@ -14,13 +14,13 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.base.outfile import write_text
 from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.data.corpus import Corpus
-from p2pswarm.data.document_files import load_documents
+from p2pswarm.data.documents import load_documents
 from p2pswarm.data.mixture import mixed
 from p2pswarm.data.ordered_corpus import ordered
 from p2pswarm.data.sources import TOKENIZER_FILE, row_files
-from p2pswarm.data.streamed import streamed
 from p2pswarm.data.text_files import load_corpus
-from p2pswarm.data.tokenised import learnt_texts, load_tokenised, sources_of
+from p2pswarm.data.text_stream import streamed
+from p2pswarm.data.token_corpus import learnt_texts, load_tokenised, sources_of
 from p2pswarm.data.tokenizer import (
     FILE_BYTES_MAX,
     Tokenizer,

@@ -18,7 +18,7 @@ import torch
 
 from p2pswarm.base.errors import BadHandshake, DialFailed, LinkLost, NoRoute, SwarmError, Unusable
 from p2pswarm.base.signal import Signal
-from p2pswarm.data.tokens import Tokens
+from p2pswarm.data.corpus import Tokens
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.keeper_first import KeeperFirst, keeper_among, keepers_for
 from p2pswarm.run.messages.membership import MemberRecord

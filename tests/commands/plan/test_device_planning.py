@@ -12,9 +12,8 @@ from safetensors.torch import save
 from p2pswarm import cli
 from p2pswarm.commands.plan.device_planning import held_bytes_per_value, load_of
 from p2pswarm.commands.plan.flags import EXAMPLE
-from p2pswarm.models.config_text import config_text
-from p2pswarm.models.hf_library import library_model
-from p2pswarm.models.partition import stage_blocks
+from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.hf_library import config_text, library_model
 from p2pswarm.plan.device_file import PlanOptions
 from p2pswarm.settings.config import ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.settings.parser import load

@@ -14,7 +14,7 @@ from p2pswarm.commands.plan.living_plan import living_lines, living_plan
 from p2pswarm.net.wire.message import BYTES_MAX, decode, encode
 from p2pswarm.node.progress.run_balance import LatestBalance
 from p2pswarm.plan.capacity import Measured
-from p2pswarm.plan.rebalancing import Decision
+from p2pswarm.plan.moves import Decision
 from p2pswarm.run.messages.balance import (
     CAPACITIES_TOLD_MAX,
     AskCapacities,

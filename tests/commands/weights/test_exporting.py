@@ -12,9 +12,9 @@ from torch import nn
 
 from p2pswarm.command_line import main
 from p2pswarm.data.tokenizer import tokenizer_beside, train_tokenizer
-from p2pswarm.models.compute.parameter_names import named_parameters
+from p2pswarm.models.compute.flat_parameters import named_parameters
+from p2pswarm.models.compute.inference import load_model
 from p2pswarm.models.compute.reference import ReferenceTrainer
-from p2pswarm.models.compute.trained_model import load_model
 from p2pswarm.models.hf_library import library
 from p2pswarm.models.registry import register
 from p2pswarm.node.run.run_model import tokenised_run
@@ -147,18 +147,18 @@ def test_a_model_of_a_package_is_used_by_who_trusts_it(tmp_path: Path, monkeypat
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     model = ModelConfig(family=f"{name}:make", package=name, d_model=8, sequence_length=8)
-    monkeypatch.setattr("p2pswarm.models.packages._trusted", {name})
+    monkeypatch.setattr("p2pswarm.models.registry._trusted", {name})
     weights = str(written(RunConfig(model=model), tmp_path))
     out = str(tmp_path / "out")
 
     for trusted in (["generate", weights], ["export", weights, out]):
-        monkeypatch.setattr("p2pswarm.models.packages._trusted", set())
+        monkeypatch.setattr("p2pswarm.models.registry._trusted", set())
         assert main(trusted) == 2
         assert f"if you trust it, say --package {name}, or p2pswarm.load" in capsys.readouterr().err
         assert main([*trusted, "--package", name]) == 0
-    monkeypatch.setattr("p2pswarm.models.packages._trusted", set())
+    monkeypatch.setattr("p2pswarm.models.registry._trusted", set())
     assert main(["evaluate", weights, str(tmp_path / "run.toml"), "--tokens", "100"]) == 0
-    monkeypatch.setattr("p2pswarm.models.packages._trusted", set())
+    monkeypatch.setattr("p2pswarm.models.registry._trusted", set())
     monkeypatch.chdir(out)
     program = Path("README.md").read_text().partition("```python\n")[2].partition("```")[0]
     exec(compile(program, "README.md", "exec"), {})

@@ -12,9 +12,9 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.command_line import main
 from p2pswarm.commands.weights.using_weights import _shown, evaluate
 from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside, train_tokenizer
-from p2pswarm.models.compute.parameter_names import named_parameters
+from p2pswarm.models.compute.flat_parameters import named_parameters
+from p2pswarm.models.compute.inference import load_model
 from p2pswarm.models.compute.reference import ReferenceTrainer
-from p2pswarm.models.compute.trained_model import load_model
 from p2pswarm.node.run.run_model import tokenised_run
 from p2pswarm.node.run.weights_file import write_weights
 from p2pswarm.settings.config import ModelConfig, RunConfig

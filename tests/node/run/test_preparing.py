@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.checkpoint.folder import LocalFolder
+from p2pswarm.checkpoint.targets import LocalFolder
 from p2pswarm.models.registry import register
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.node.run.preparing import prepare_run
