@@ -47,7 +47,7 @@ from p2pswarm.models.blocks import stage_blocks  # noqa: E402
 from p2pswarm.models.compute.base import Update  # noqa: E402
 from p2pswarm.models.compute.flat_parameters import layout_of  # noqa: E402
 from p2pswarm.models.compute.torch_weights import torch_engine  # noqa: E402
-from p2pswarm.node.stage import StageThreads  # noqa: E402
+from p2pswarm.node.serve import StageThreads  # noqa: E402
 from p2pswarm.run.state.version_reader import HeldVersion, VersionReader  # noqa: E402
 from p2pswarm.settings.config import ModelConfig, RunConfig  # noqa: E402
 from p2pswarm.tensors.state_tree import root_of  # noqa: E402

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.infile import read_small
+from p2pswarm.base.files import read_small
 from p2pswarm.data.hub import pinned_file
 from p2pswarm.models import registry as packages
 from p2pswarm.models.blocks import block_count, make_blocks

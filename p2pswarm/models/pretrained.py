@@ -5,7 +5,7 @@ index of a model in parts). Whoever draws first weights takes them from files of
 digest: a trainer from its model's; a server from `serve.pretrained`, a folder or the hub. Files in
 a folder are mapped, and those of the hub are read by ranges, so a stage reads the bytes of its own
 parameters, and of a model in parts needs those parts alone. That the numbers are those of the
-trainer is proved by the digest of the stage's state (`node/run/first_states.py`).
+trainer is proved by the digest of the stage's state (`node/run/resume.py`).
 
 A manifest is written by strangers. What it names of the hub is downloaded only if the owner of the
 server has named it, too.

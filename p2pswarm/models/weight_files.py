@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.infile import read_small
+from p2pswarm.base.files import read_small
 from p2pswarm.data.hub import HubSilent, Pinned, file_bytes, kept_file, ranged, small_file
 
 # The header of a safetensors file: which tensors it has, and which of its bytes are theirs.

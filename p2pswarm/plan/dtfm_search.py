@@ -1,4 +1,4 @@
-"""The cheapest plan by DT-FM's cost: a search, a lower bound, and a proof where devices are alike."""
+"""The cheapest plan by DT-FM's cost: a search, a lower bound, and a proof for alike devices."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,20 +19,17 @@ from p2pswarm.plan.network import Floats, Ints, alike
 # Three facts hold for each level t, and for the boundaries of a plan that cost at most t:
 #
 # 1. They join the stages to runs. A run of two stages or more has a link of at most t for each of
-# its
-#    devices, and two for each device that is not in the run's first or last stage. So the numbers
-#    of
-#    devices with such links say how many such boundaries there can be.
+#    its devices, and two for each device that is not in the run's first or last stage. So the
+#    numbers of devices with such links say how many such boundaries there can be.
 # 2. Call the parts into which the links of at most t join the devices islands. A pipeline does not
 #    leave its island within a run, so a run of L stages has as many devices of an island in each of
 #    its stages: at most the island's size / L. And the size is a sum of the lengths of runs.
 # 3. So a device in a run of L stages exchanges with size / L devices of each island at most. What
-# its
-#    cheapest such partners cost is at most what the plan's groups cost.
+#    its cheapest such partners cost is at most what the plan's groups cost.
 #
 # For groups of a given cost the third says which lengths can be, the lengths say how many
-# boundaries of at most t there are, and the levels say what all of them cost. The least sum is the
-# bound.
+# boundaries of at most t there are, and the levels say what all of them cost. The least sum is
+# the bound.
 #
 # Shapes:  device (n), rank (k).
 

@@ -21,11 +21,10 @@ from p2pswarm.models.compute.base import Key
 from p2pswarm.models.compute.bundle_spec import activation_codecs, gradient_codecs
 from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.net.rpc.base import Rpc
-from p2pswarm.run.keeper_first import KeeperFirst, keeper_among, keepers_for
 from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.messages.types import Obstacle
-from p2pswarm.run.push import OnlyPeer, PushProgress
-from p2pswarm.run.pusher import Pusher, push_to_any
+from p2pswarm.run.push import KeeperFirst, OnlyPeer, PushProgress, keeper_among, keepers_for
+from p2pswarm.run.push_io import Pusher, push_to_any
 from p2pswarm.server.kept_boundaries import WorkItem
 from p2pswarm.server.session import MemberSession
 from p2pswarm.server.work_plan import (

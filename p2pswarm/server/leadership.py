@@ -9,12 +9,12 @@ from p2pswarm.base.errors import Late, SwarmError
 from p2pswarm.base.ids import Contact
 from p2pswarm.base.signal import Signal
 from p2pswarm.net.wire.message import Message
+from p2pswarm.run.chain.acceptor import VoterSeat
 from p2pswarm.run.chain.actions import Followed, StoreFailed
 from p2pswarm.run.chain.base import ChainStore
 from p2pswarm.run.chain.chain_log import Restored, blank
 from p2pswarm.run.chain.chain_node import ChainNode, Told
 from p2pswarm.run.chain.memory_file import MemoryChain
-from p2pswarm.run.chain.voter_seat import VoterSeat
 from p2pswarm.run.member_cards import learn_all
 from p2pswarm.run.messages.membership import StandsBy
 from p2pswarm.run.messages.trainers import Trainers, WhoLeads

@@ -13,12 +13,12 @@ Source:  docs/rebalancing.md, "Fetching beforehand".
 import asyncio
 import logging
 
-from p2pswarm.base.deferred_cancel import to_its_end
 from p2pswarm.base.errors import NotServing, SwarmError
+from p2pswarm.base.tasks import to_its_end
 from p2pswarm.models.compute.base import Engine
 from p2pswarm.net.rpc.base import Stream
 from p2pswarm.plan.arrangement import beside_bytes
-from p2pswarm.run.averaging.averaging import AveragingSettings
+from p2pswarm.run.averaging.averaging_io import AveragingSettings
 from p2pswarm.run.averaging.base import AveragedGradient
 from p2pswarm.run.averaging.stage_averaging import StageAveraging
 from p2pswarm.run.messages.averaging import Shard

@@ -19,17 +19,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-from p2pswarm.base.deferred_cancel import to_its_end
 from p2pswarm.base.errors import BadMessage, SwarmError
 from p2pswarm.base.signal import Signal
+from p2pswarm.base.tasks import to_its_end
 from p2pswarm.models.compute.base import Engine, StateMemory, Update, part_sizes
 from p2pswarm.run.averaging.base import AveragedGradient, Compute, Sums
 from p2pswarm.run.averaging.round import RoundId
 from p2pswarm.run.averaging.stage_averaging import StageAveraging
 from p2pswarm.run.messages.step import Commit, Reduce, Reduced, TiedReduced
 from p2pswarm.run.state.base import Aside, at_once
-from p2pswarm.run.state.piece_actions import DownloadLimits, Placement
-from p2pswarm.run.state.piece_download import PieceDownload
+from p2pswarm.run.state.piece_download import DownloadLimits, PieceDownload, Placement
 from p2pswarm.run.state.snapshot import Snapshot
 from p2pswarm.run.state.version_reader import WINDOW_BYTES, VersionReader
 from p2pswarm.server.commit_log import (

@@ -11,7 +11,7 @@ from p2pswarm.base.signal import Signal
 from p2pswarm.net.rpc.base import Stream
 from p2pswarm.net.wire.message import Message
 from p2pswarm.plan.capacity import CapacityMeter
-from p2pswarm.run.averaging.averaging import AveragingSettings
+from p2pswarm.run.averaging.averaging_io import AveragingSettings
 from p2pswarm.run.averaging.base import AveragedGradient
 from p2pswarm.run.averaging.stage_averaging import StageAveraging
 from p2pswarm.run.messages.membership import (
@@ -24,11 +24,11 @@ from p2pswarm.run.messages.membership import (
     PrepareStage,
     Ready,
 )
-from p2pswarm.run.messages.road import Apart
+from p2pswarm.run.messages.peer_health import Apart
 from p2pswarm.run.messages.step import Reduce
 from p2pswarm.run.messages.trainers import Alive
+from p2pswarm.run.peer_health_io import WatchedRpc
 from p2pswarm.run.view import MemberView, contact
-from p2pswarm.run.watched_rpc import WatchedRpc
 from p2pswarm.server.checkpoint_io import Checkpointing
 from p2pswarm.server.commit_log import ClosedSum, HeldWeights
 from p2pswarm.server.forwarder import Forwarder

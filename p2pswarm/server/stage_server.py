@@ -14,11 +14,11 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from p2pswarm.base.deferred_cancel import obey_cancellation
 from p2pswarm.base.errors import Busy, LinkLost, NotServing, Refused, RunEnded, SwarmError, Unusable
 from p2pswarm.base.exception_group import cause_of
 from p2pswarm.base.ids import Contact
 from p2pswarm.base.signal import Signal
+from p2pswarm.base.tasks import obey_cancellation
 from p2pswarm.net.rpc.base import Stream
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.averaging.delivery import AveragingRoadLost
@@ -36,9 +36,9 @@ from p2pswarm.run.messages.step import (
 )
 from p2pswarm.run.messages.trainers import Alive
 from p2pswarm.run.messages.types import REASON_CHARS
-from p2pswarm.run.roads import AVERAGING_SILENT_S, AVERAGING_WAIT_S
+from p2pswarm.run.peer_health import AVERAGING_SILENT_S, AVERAGING_WAIT_S
+from p2pswarm.run.peer_health_io import WatchedRpc
 from p2pswarm.run.state.donor import Donor
-from p2pswarm.run.watched_rpc import WatchedRpc
 from p2pswarm.server.commit_log import ClosedSum, WeightsLost
 from p2pswarm.server.leadership import Leadership, Seeker
 from p2pswarm.server.lifecycle import JOIN_S, Lifecycle, ServerState

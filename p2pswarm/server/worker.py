@@ -19,7 +19,7 @@ from p2pswarm.models.compute.base import Key
 from p2pswarm.models.compute.sketch import Sketcher
 from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.net.rpc.base import Stream
-from p2pswarm.run.messages.capacity import Capacity
+from p2pswarm.run.messages.balance import Capacity
 from p2pswarm.run.messages.membership import Load
 from p2pswarm.run.messages.microbatch import Push, Receipt, Sketch
 from p2pswarm.run.messages.step import Fence, Fenced

@@ -24,7 +24,7 @@ from typing import Self
 
 from p2pswarm.base.exception_group import raising_cause
 from p2pswarm.net.rpc.base import Priority, Stream
-from p2pswarm.tensors.budget import Budget
+from p2pswarm.tensors.budget import Budget, Reservation, granted, worth_a_thread
 from p2pswarm.tensors.codecs.base import CPU, Device, Tensor
 from p2pswarm.tensors.codecs.meta import Grant, TensorMeta
 from p2pswarm.tensors.codecs.registry import (
@@ -34,7 +34,6 @@ from p2pswarm.tensors.codecs.registry import (
     encode_bundle,
 )
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
-from p2pswarm.tensors.reservation import Reservation, granted, worth_a_thread
 
 
 class IncomingTensors:

@@ -37,7 +37,8 @@ from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.base import Update
 from p2pswarm.models.compute.flat_parameters import FlatParameters, layout_of
 from p2pswarm.models.compute.flat_parameters import state_of as tensors_of
-from p2pswarm.models.compute.torch_weights import TorchSums, TorchWeights
+from p2pswarm.models.compute.torch_sums import TorchSums
+from p2pswarm.models.compute.torch_weights import TorchWeights
 from p2pswarm.settings.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.settings.parser import run_id, run_to_json
 from p2pswarm.tensors.codecs.base import bytes_of

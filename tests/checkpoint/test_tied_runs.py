@@ -10,7 +10,7 @@ from checkpoint.saved_run import CONFIG, SavedRun, corpus, saved_run, steps_save
 from p2pswarm.checkpoint.verification import verify
 from p2pswarm.models.compute.flat_parameters import named_parameters
 from p2pswarm.models.compute.reference import ReferenceTrainer
-from p2pswarm.node.run.chain_proof import check_records
+from p2pswarm.node.run.resume import check_records
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.coordinator.outputs import Report

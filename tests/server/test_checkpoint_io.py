@@ -8,7 +8,7 @@ import torch
 from checkpoint.saved_run import CONFIG, plain_weights, saved_run, steps_saved, virtual
 
 from p2pswarm.checkpoint.verification import verify
-from p2pswarm.node.run.chain_proof import check_records
+from p2pswarm.node.run.resume import check_records
 from p2pswarm.server.session import SavingLimits
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.checkpoint_reports import (

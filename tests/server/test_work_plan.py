@@ -27,12 +27,11 @@ from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Undelivered
 from p2pswarm.run.messages.types import REASON_CHARS, Work
 from p2pswarm.server.commit_log import ClosedSum
-from p2pswarm.server.kept_boundaries import Period
+from p2pswarm.server.kept_boundaries import Exit, Period
 from p2pswarm.server.scheduler import WorkInputs
 from p2pswarm.server.work_plan import (
     UNKNOWN_RETRY_S,
     Direction,
-    Exit,
     OutgoingBundle,
     SizeForecast,
     StageCall,

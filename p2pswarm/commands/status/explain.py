@@ -6,8 +6,8 @@ Errors:  Unusable when nobody in the swarm answers, there is no such run, or clo
 
 import asyncio
 
-from p2pswarm.commands.status.asking import answer_of, offers_of, print_answers
-from p2pswarm.commands.status.explain_text import balance_lines, balances_as_json
+from p2pswarm.commands.status.ask import answer_of, offers_of, print_answers
+from p2pswarm.commands.status.texts import balance_lines, balances_as_json
 from p2pswarm.node.stack.stack import NodeStack
 from p2pswarm.run.manifest import RunOffer
 from p2pswarm.run.messages.balance import AskBalance, BalanceStatus

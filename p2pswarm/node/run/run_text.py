@@ -7,11 +7,12 @@ Errors:  Unusable, one line with the remedy.
 """
 
 import hashlib
+import os
 import re
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.outfile import write_text
+from p2pswarm.base.files import write_text
 from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.documents import load_documents
@@ -28,10 +29,18 @@ from p2pswarm.data.tokenizer import (
     read_tokenizer,
     train_tokenizer,
 )
-from p2pswarm.node.run.cache_folder import default_cache
 from p2pswarm.settings.config import HF, NodeConfig, RunConfig
 from p2pswarm.settings.limits import BYTES, trained_tokens
 from p2pswarm.settings.train_config import TrainConfig
+
+# Where a trainer keeps what can be made again from the user's own files.
+
+
+def default_cache() -> Path:
+    """The user's folder for it (XDG Base Directory Specification)."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "p2pswarm"
+
 
 KEY_DIGITS = 16  # of a hash, in the name of a file
 KEPT = re.compile(r"tokenizer\.[0-9a-f]{16}\.json")

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from p2pswarm.base.errors import BadMessage
-from p2pswarm.base.outfile import Written, write_target
+from p2pswarm.base.files import Written, write_target
 from p2pswarm.checkpoint.names import slug
 from p2pswarm.models.blocks import block_count, make_blocks, stage_blocks
 from p2pswarm.models.compute.flat_parameters import (

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from p2pswarm.base.ids import Contact
 from p2pswarm.base.signal import Signal
-from p2pswarm.run.state.piece_actions import DownloadLimits
-from p2pswarm.run.state.piece_download import PieceDownload
+from p2pswarm.run.state.piece_download import DownloadLimits, PieceDownload
 from p2pswarm.run.state.snapshot import Snapshot
 from p2pswarm.tensors.flat_layout import Span
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from p2pswarm.tensors.codecs.device_streams import APART, PLAIN, DeviceStreams, SideStream
-from p2pswarm.tensors.codecs.locked_memory import LockedMemory
+from p2pswarm.tensors.codecs.host_memory import LockedMemory
 
 
 class CudaStream:

@@ -25,7 +25,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from p2pswarm.tensors.codecs.locked_memory import LockedMemory
+from p2pswarm.tensors.codecs.host_memory import LockedMemory
 
 STREAMS_IDLE_MAX = 32  # as many as threads that asyncio has for such work, and torch streams
 

@@ -7,7 +7,7 @@ import pytest
 
 from p2pswarm.base.errors import NotServing
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.commands.status.explain_text import NOT_ASKED, balance_lines, balances_as_json
+from p2pswarm.commands.status.texts import NOT_ASKED, balance_lines, balances_as_json
 from p2pswarm.net.wire.message import decode, encode
 from p2pswarm.node.progress.balance_news import balance_events
 from p2pswarm.node.progress.run_balance import LatestBalance

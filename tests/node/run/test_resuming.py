@@ -10,7 +10,7 @@ from checkpoint.harness import CORPUS, RUN, RUN_ID, TRAINER, WRITER, checkpoint_
 from p2pswarm.base.errors import Unusable
 from p2pswarm.checkpoint.catalogue import open_checkpoint
 from p2pswarm.checkpoint.targets import LocalFolder
-from p2pswarm.node.run.resuming import resumed_from, saving_plan
+from p2pswarm.node.run.resume import resumed_from, saving_plan
 from p2pswarm.settings.config import CheckpointConfig
 
 
