@@ -7,7 +7,7 @@ once, so what all get is the gradient of the tensor.
 
 Units:   bytes.
 Errors:  none.
-Source:  docs/models.md, "Tied weights".
+Source:  docs/tied_weights.md.
 """
 
 import hashlib
