@@ -3,7 +3,6 @@
 Both follow from the seed and the number of the microbatch alone, as all samples do.
 
 Shapes:  tokens_BS as `corpus.py`.
-Units:   tokens.
 Errors:  Unusable for text without documents.
 """
 

@@ -6,7 +6,6 @@ the block, and on nothing else: neither the cut into stages nor the order of mic
 Processors of another kind draw otherwise from one seed; each of them still draws the same twice.
 
 Shapes:  tokens_BS as `models/compute/base.py`.
-Errors:  none.
 """
 # ruff: noqa: N803  shapes are written at the end of names
 

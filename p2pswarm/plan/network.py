@@ -1,6 +1,5 @@
 """DeviceNetwork: the devices, and the latency and rate between every two of them.
 
-Units:   seconds, Gbit/s.
 Errors:  Unusable, one line that says what to change.
 """
 

@@ -3,7 +3,6 @@
 Who receives a card passes it on as it is: only its peer could have made it. Links have cards of
 their own; a simulation without links has none.
 
-Units:   none.
 Errors:  BadMessage from `learn` for a card that its peer did not sign.
 Source:  docs/addresses.md.
 """

@@ -3,7 +3,6 @@
 Forward, the router chooses the server. Backward there is only one: the server that the microbatch
 came from. `work_plan.py` decides how a result is announced and encoded.
 
-Units:   seconds.
 Errors:  none; the trainer is told of a push that failed.
 """
 

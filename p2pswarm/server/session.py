@@ -1,7 +1,4 @@
-"""What the parts of one incarnation of a stage server share.
-
-Errors:  none here.
-"""
+"""What the parts of one incarnation of a stage server share."""
 
 import logging
 from collections.abc import Callable

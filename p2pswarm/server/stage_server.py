@@ -4,7 +4,6 @@ This file keeps the stream with the trainer and gives every request to the part 
 `worker` computes what comes in, `forwarder` sends what goes out, `replica` holds the weights.
 `lifecycle` decides when to join, to leave and to give up.
 
-Units:   seconds.
 Errors:  Unusable when this machine cannot serve the stage; RunEnded when a trainer says so.
 """
 

@@ -3,7 +3,6 @@
 The bytes of a microbatch come while the one before is computed. The forwarder sends its result
 while the next is computed. One thread computes, and nothing else touches weights and sums.
 
-Units:   seconds.
 Errors:  Busy, NotServing, TooLarge or BadMessage to the sender; the trainer is told of a microbatch
          that cannot be computed.
 """

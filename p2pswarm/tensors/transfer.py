@@ -11,7 +11,6 @@ them do, each on a stream of its own (`codecs/device_streams.py`).
                                          <---      send coming.grant
     await tensors.send(stream, ...)    ===>      xs = await coming.tensors()
 
-Units:   bytes.
 Errors:  Busy or TooLarge if the receiver has no memory; BadMessage for an impossible
          announcement or grant; LinkLost if the link ends before the last byte.
 """

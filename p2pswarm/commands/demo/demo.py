@@ -3,7 +3,6 @@
 It knows of the run only what the trainer process prints, one JSON object in each line. It starts
 and kills servers, and changes nothing else about them. `supervisor.py` decides what to do.
 
-Units:   seconds.
 Errors:  Unusable when a node cannot start; RunEnded when the run fails.
 """
 

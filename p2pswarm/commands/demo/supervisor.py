@@ -2,7 +2,6 @@
 
 It is told the trainer's events, and when server processes start and end. It answers with actions.
 
-Units:   steps.
 Errors:  none; a run that cannot go on is the action `GiveUp`.
 """
 

@@ -1,6 +1,5 @@
 """`p2pswarm invite`, `invitations`, `revoke`, `renew`: what the owner of a closed run does.
 
-Units:   seconds.
 Errors:  Unusable for settings that cannot be used, and for invitations that are not there.
 """
 

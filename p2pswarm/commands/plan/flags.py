@@ -1,6 +1,5 @@
 """`p2pswarm plan`: which device should serve which stage.
 
-Units:   seconds.
 Errors:  Unusable if a solver is missing, or flags contradict each other.
 """
 

@@ -6,7 +6,6 @@ as keep all machines busy, so that it may stand for several, too. What a step lo
 dies is then larger than in the run, and the share that is told is a bit too low. And a day in which
 microbatches stand for several is pressed (`sim/day.py`), which makes it harder, too.
 
-Units:   seconds, bytes.
 Errors:  Unusable, one line with the remedy.
 """
 

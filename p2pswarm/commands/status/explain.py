@@ -1,6 +1,5 @@
 """The command `p2pswarm explain`: asks each trainer which stage limits its run, and who moves.
 
-Units:   seconds.
 Errors:  Unusable when nobody in the swarm answers, there is no such run, or clocks differ.
 """
 

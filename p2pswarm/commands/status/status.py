@@ -1,8 +1,4 @@
-"""The command `p2pswarm status`: looks up the runs of a swarm and asks each trainer how its run is.
-
-Units:   none.
-Errors:  as `ask.py`.
-"""
+"""The command `p2pswarm status`: asks the trainer of each run of a swarm how it stands."""
 
 import asyncio
 from collections.abc import Iterable

@@ -1,8 +1,4 @@
-"""`p2pswarm check-model`: whether a model that is cut into stages computes what the whole does.
-
-Units:   seconds.
-Errors:  as `commands/weights/model_checks.py`.
-"""
+"""`p2pswarm check-model`: whether a model that is cut into stages computes what the whole does."""
 
 import argparse
 import importlib

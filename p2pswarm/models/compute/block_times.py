@@ -5,7 +5,6 @@ parameters. A convolution has few parameters and much to do, and an embedding ha
 Here each block is made alone, in its full size, and computes what the one before it gave: forward
 and backward, as a stage of its own would, in the run's precision.
 
-Units:   seconds.
 Shapes:  tokens_BS as `base.py`.
 Errors:  Unusable for a model that cannot be cut, or that the machine has no memory for.
 """

@@ -5,10 +5,6 @@ would compute. What crosses between stages has its true size and never changes, 
 model's, and the gradient of a microbatch is a one whose place its tokens choose. So all that is
 averaged, committed, hashed and downloaded is real; and ones add up to the same sum in any order, so
 that the weights tell, bit for bit, whether each microbatch was counted once (docs/simulation.md).
-
-Units:   seconds.
-Shapes:  as `base.py`.
-Errors:  as `base.py`.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
 

@@ -29,7 +29,6 @@ squares added up and from the product of a matrix with its transpose, and have t
 
 Units:   whole numbers in factors; X has none.
 Shapes:  B matrices of R rows and C columns, R <= C, 2**19 elements each at most.
-Errors:  none.
 Source:  Keller Jordan et al., Muon (2024).
 """
 # ruff: noqa: N802, N803, N806  shapes are written at the end of names

@@ -11,7 +11,6 @@ waits once, at its end: there it is asked whether the gradient that came, the lo
 are finite. A forward waits as well, because servers are judged by how long each call takes, and who
 encodes what it made is not to wait for the next one. Tokens are checked on the host.
 
-Units:   bytes.
 Shapes:  as `base.py`. Shapes of bundles are checked when they are announced
          (`tensors/codecs/bundle.py`).
 Errors:  NotFiniteHere when a loss or a gradient is not finite; Refused when torch has no memory;

@@ -1,6 +1,5 @@
 """The calls of a run as a node makes them: its own, or through the guard of a closed run.
 
-Units:   seconds.
 Errors:  Unusable for an invitation that cannot be used.
 """
 

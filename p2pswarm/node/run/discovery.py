@@ -1,6 +1,5 @@
 """Finding a run, and letting others find ours: a manifest in the DHT under a well-known key.
 
-Units:   seconds.
 Errors:  those of the DHT are logged, and the next look is taken all the same.
 """
 

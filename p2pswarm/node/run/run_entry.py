@@ -1,6 +1,5 @@
 """Which run a trainer takes part in: a new one, one that it goes on with, or one of others.
 
-Units:   seconds.
 Errors:  Unusable, one line with the remedy.
 """
 

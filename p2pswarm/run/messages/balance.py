@@ -1,6 +1,5 @@
 """Who has moved between the stages of a run, and why: what `p2pswarm explain` asks a trainer.
 
-Units:   seconds; rates in microbatches per second.
 Errors:  BadMessage on arrival when a field breaks its limit.
 """
 

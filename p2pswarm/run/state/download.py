@@ -3,7 +3,6 @@
 One stream goes to each donor that is asked. Its questions go out as they come, and its answers come
 in their order.
 
-Units:   seconds, bytes.
 Errors:  none; a donor that fails is one that the rules ask no more for a while.
 """
 

@@ -2,9 +2,6 @@
 
 Who only wants the weights (a trainer at the end of its run) hears no commits: all pieces have to be
 of one version, whose digest is known before.
-
-Units:   bytes.
-Errors:  none.
 """
 
 import asyncio

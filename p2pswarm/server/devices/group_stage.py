@@ -5,8 +5,6 @@ one device: so all replicas of a stage have the same bits, whatever they compute
 hold shards of a copy of the weights, shards of the sum, and graphs. Whether a graph is
 kept is decided here, because all ranks have to gather weights at the same time.
 
-Units:   bytes.
-Shapes:  as `models/compute/base.py`.
 Errors:  as `TorchStage`; Unusable when a device fails, because its part of the sum is lost then.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names

@@ -2,7 +2,6 @@
 
 Nothing is decided here, and no test on a CPU reaches it: tests/gpu does.
 
-Units:   bytes.
 Errors:  torch's.
 Source:  torch.cuda.Stream, Tensor.record_stream, "CUDA semantics" in torch's documentation.
 """

@@ -13,7 +13,6 @@ laws hold; docs/device_streams.md argues them:
 
 Everything that differs between devices is a `StreamDevice`; for a CPU nothing is done at all.
 
-Units:   bytes.
 Errors:  those of the work that is done.
 """
 

@@ -1,6 +1,5 @@
 """The registry of codecs, by name and by code; encodes and decodes tensors with them.
 
-Units:   bytes.
 Errors:  Unusable for a wrong name or use in the user's settings; ValueError for a tensor that
          the codec does not take, Unencodable for its values; BadMessage or TooLarge for a
          peer's announcement.

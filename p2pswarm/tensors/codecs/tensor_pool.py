@@ -9,7 +9,6 @@ Tensors on a GPU pass through page-locked host memory, once each way. What they 
 GPU is allocated where a codec works (`device_streams.py`), and torch keeps it.
 
 Units:   bytes; the sizes of slabs are powers of two, and unused pages are never touched.
-Errors:  none.
 """
 
 import torch
