@@ -1,7 +1,7 @@
 """What a rehearsal has to come to, computed in one process: the norms and the final weights.
 
 The gradient of a microbatch is a one at a place that its tokens choose
-(models/compute/emulated_stage.py). Ones add up exactly in any order, so a swarm's weights are
+(models/compute/stage_emulator.py). Ones add up exactly in any order, so a swarm's weights are
 these, bit for bit, if and only if each microbatch was counted once in each stage.
 """
 
@@ -16,9 +16,9 @@ from torch import Tensor
 
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.base import Update
-from p2pswarm.models.compute.emulated_stage import gradient_place
 from p2pswarm.models.compute.flat_parameters import FlatParameters, named_parameters, squared_norm
 from p2pswarm.models.compute.optimizer import AdamW
+from p2pswarm.models.compute.stage_emulator import gradient_place
 from p2pswarm.node.run.run_text import read_corpus
 from p2pswarm.run.schedule import clip_scale, learning_rate
 from p2pswarm.settings.config import NodeConfig, RunConfig

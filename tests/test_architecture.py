@@ -124,7 +124,7 @@ SHELL = frozenset(
         "reach/relay/keeper.py",
         "reach/relay/pacing.py",
         "reach/relay/relay.py",
-        "run/access/guarded_rpc.py",
+        "run/access/rpc_guard.py",
         "run/averaging/averaging_io.py",
         "run/averaging/base.py",
         "run/averaging/stage_averaging.py",
@@ -185,11 +185,11 @@ OUTSIDE = {
     "run/chain/chain_file.py",
     "checkpoint/targets.py",
     "checkpoint/checkpoint_io.py",
-    "data/prepared_text.py",
+    "data/token_file.py",
     "data/text_stream.py",
     "server/devices/rank.py",
-    "server/devices/ranks.py",
-    "server/devices/shared_tensors.py",
+    "server/devices/rank_processes.py",
+    "server/devices/tensor_maps.py",
     "data/hub.py",
 }
 """Places that meet the operating system, so that they import more than asyncio."""

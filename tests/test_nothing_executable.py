@@ -47,7 +47,7 @@ LOADERS = {
 """Functions that unpickle unless this argument says otherwise."""
 SAFE = {"weights_only": True, "allow_pickle": False}
 STARTS_PROCESSES = ("system", "popen", "posix_spawn", "posix_spawnp")
-PROCESSES = {"commands/demo/processes.py", "server/devices/ranks.py"}
+PROCESSES = {"commands/demo/processes.py", "server/devices/rank_processes.py"}
 """The demo starts nodes of this package, and a node a process for each of its devices."""
 
 

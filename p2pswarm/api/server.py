@@ -107,8 +107,7 @@ class Server:
                 role.run_calls(stack, offer.identity, log.info) as rpc,
                 role.run_directory(stack, rpc, offer.run),
             ):
-                outside = rpc, log.info
-                self._server = role.stage_server(stack, offer, threads, device, outside)
+                self._server = role.stage_server(stack, offer, threads, device, rpc, log.info)
                 reason: str = await role.serve_run(
                     stack, choice, self._server, offer, self._leaving, log.info
                 )

@@ -139,7 +139,9 @@ class RunTrainer:
             folder.
         """
         check_asked(role, uses)
-        return await asyncio.to_thread(invite, self._settings, (name, role, uses, peer), for_s)
+        return await asyncio.to_thread(
+            invite, self._settings, name=name, role=role, uses=uses, peer=peer, lasts_s=for_s
+        )
 
     async def save(self, path: str | Path) -> Path:
         """Fetch the weights from the servers and write them as one safetensors file.

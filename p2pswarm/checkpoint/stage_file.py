@@ -302,7 +302,7 @@ def check_stage(reader: PieceReader, stage: SavedStage) -> None:
             raise BadCheckpoint(f"stage {stage.stage} has a tensor {tensor.name[:60]!r}")
     whole = hashlib.sha256(header)
     state = StateHasher(layout)
-    _hash_tensors(reader, tensors, layout, (whole, state))
+    _hash_tensors(reader, tensors, layout, whole, state)
     if whole.digest() != stage.digest.sha256:
         raise BadCheckpoint("the hash of a file and those of its pieces contradict each other")
     if state.digest() != stage.state_digest:
@@ -324,10 +324,10 @@ def _hash_tensors(
     reader: PieceReader,
     tensors: dict[str, TensorInFile],
     layout: FlatLayout,
-    hashers: tuple["hashlib._Hash", StateHasher],
+    whole: "hashlib._Hash",
+    state: StateHasher,
 ) -> None:
     """Feed the tensors in order: to the file's hash as they are, to the state's with the gaps."""
-    whole, state = hashers
     for kind, item_bytes in zip(kinds(layout), layout.item_bytes, strict=True):
         at = 0
         for tensor in layout.tensors:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.documents import BATCH_ROWS, parquet_file, pyarrow_part, require_field
-from p2pswarm.data.fixed_files import FixedFiles
+from p2pswarm.data.immutable_files import FixedFiles
 from p2pswarm.data.rows import TextBatch
 
 # Going through groups of rows from a place on: row groups of parquet, record batches of arrow.

@@ -10,7 +10,8 @@ from typing import Any
 
 from p2pswarm.base.errors import Unusable, one_line
 from p2pswarm.data.corpus import Corpus
-from p2pswarm.data.prepared_text import (
+from p2pswarm.data.sources import JSON_LINES, PARQUET
+from p2pswarm.data.token_file import (
     PreparedDocument,
     cached_name,
     fingerprint,
@@ -18,7 +19,6 @@ from p2pswarm.data.prepared_text import (
     open_prepared,
     prepare,
 )
-from p2pswarm.data.sources import JSON_LINES, PARQUET
 from p2pswarm.settings.train_config import TrainConfig
 
 # Documents out of files with rows: JSON lines, parquet, and arrow files of datasets.

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.documents import LINE_BYTES_MAX, documents, text_of_line
-from p2pswarm.data.fixed_files import BLOCK_BYTES, FixedFiles
+from p2pswarm.data.immutable_files import BLOCK_BYTES, FixedFiles
 from p2pswarm.data.rows import TextBatch
 
 log = logging.getLogger(__name__)

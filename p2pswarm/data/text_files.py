@@ -10,7 +10,7 @@ import numpy as np
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import Corpus, stable_hash
-from p2pswarm.data.fixed_files import FixedFiles
+from p2pswarm.data.immutable_files import FixedFiles
 from p2pswarm.data.rows import FOLLOWING, FOLLOWING_MAX, TextBatch, parts_of
 from p2pswarm.data.sources import ROWS, before_wildcards, is_pattern, text_files
 from p2pswarm.settings.train_config import HELD_OUT_SHARE

@@ -10,12 +10,12 @@ from typing import NamedTuple, Protocol
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.columnar_files import ArrowFiles, ParquetFiles
 from p2pswarm.data.corpus import Corpus, Tokens
-from p2pswarm.data.fixed_files import FixedFiles
+from p2pswarm.data.immutable_files import FixedFiles
 from p2pswarm.data.line_files import LineFiles
-from p2pswarm.data.prepared_text import is_held_out_document
 from p2pswarm.data.rows import SHIPPED, PlaceLimits, Row, RowPlaces, Side, TextBatch, fill, parts_of
 from p2pswarm.data.sources import ARROW, JSON_LINES, PARQUET, row_files
 from p2pswarm.data.text_files import files_of_text, plain_sides
+from p2pswarm.data.token_file import is_held_out_document
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.settings.train_config import TrainConfig
 

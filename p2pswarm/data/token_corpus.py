@@ -7,7 +7,10 @@ from pathlib import Path
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import Corpus, stable_hash
 from p2pswarm.data.documents import all_documents
-from p2pswarm.data.prepared_text import (
+from p2pswarm.data.rows import PART_BYTES, end_of, parts_of
+from p2pswarm.data.sources import row_files
+from p2pswarm.data.text_files import files_of_text, plain_sides, read_texts, split_texts
+from p2pswarm.data.token_file import (
     PreparedDocument,
     cached_name,
     fingerprint,
@@ -15,9 +18,6 @@ from p2pswarm.data.prepared_text import (
     open_prepared,
     prepare,
 )
-from p2pswarm.data.rows import PART_BYTES, end_of, parts_of
-from p2pswarm.data.sources import row_files
-from p2pswarm.data.text_files import files_of_text, plain_sides, read_texts, split_texts
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.settings.train_config import TrainConfig
 

@@ -32,7 +32,7 @@ from p2pswarm.models.trainable import (
     reset_of,
     unset,
 )
-from p2pswarm.models.tying import join_ends, require_ends
+from p2pswarm.models.weight_tying import join_ends, require_ends
 from p2pswarm.settings.config import ModelConfig, RunConfig
 
 register("gpt")(gpt)

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from p2pswarm.models.base import WholeBlock
-from p2pswarm.models.tying import tied_in
+from p2pswarm.models.weight_tying import tied_in
 
 Floats = npt.NDArray[np.float64]
 

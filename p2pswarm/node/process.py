@@ -14,7 +14,7 @@ from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.os.event_loop import run
 from p2pswarm.node.leave_request import LEAVE_S as GRACE_S
 from p2pswarm.node.leave_request import LeaveRequest, unless
-from p2pswarm.node.progress.greeting import greeting
+from p2pswarm.node.progress.banner import greeting
 from p2pswarm.node.progress.output import write_line as say
 from p2pswarm.node.roles import role_module
 from p2pswarm.node.stack.stack import open_stack

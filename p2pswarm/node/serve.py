@@ -19,10 +19,10 @@ from p2pswarm.discovery.gossip.messages import RunStanding
 from p2pswarm.discovery.gossip.record import Activity, FigureKey, RunRole, figures
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.base import Engine
-from p2pswarm.models.compute.emulated_stage import emulated_engine
 from p2pswarm.models.compute.flat_parameters import layout_of
 from p2pswarm.models.compute.graphs import GraphLimits
 from p2pswarm.models.compute.model_check import check_once, check_rows
+from p2pswarm.models.compute.stage_emulator import emulated_engine
 from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.pretrained import offer, offer_served
@@ -55,7 +55,7 @@ from p2pswarm.server.devices.device_choice import (
     room_bytes,
 )
 from p2pswarm.server.devices.group_stage import group_engine
-from p2pswarm.server.devices.ranks import DeviceGroup
+from p2pswarm.server.devices.rank_processes import DeviceGroup
 from p2pswarm.server.session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings.config import EMULATED, NetworkConfig, NodeConfig, RunConfig, ServeConfig
@@ -163,7 +163,7 @@ async def run(stack: NodeStack, device: torch.device, leaving: LeaveRequest, say
                 run_calls(stack, offer.identity, say) as rpc,
                 run_directory(stack, rpc, offer.run),
             ):
-                server = stage_server(stack, offer, threads, device, (rpc, say))
+                server = stage_server(stack, offer, threads, device, rpc, say)
                 reason = await serve_run(stack, choice, server, offer, leaving, say)
                 refusal = own_refusal(rpc)
             if leaving.is_set():
@@ -202,10 +202,11 @@ def stage_server(
     offer: RunOffer,
     threads: StageThreads,
     device: torch.device,
-    outside: tuple[Rpc, Say],
+    rpc: Rpc,
+    say: Say,
 ) -> StageServer:
-    """A server of the run in `offer`, on this node; `outside`: the run's calls, and its user."""
-    serve, config, (rpc, say) = stack.config.serve, offer.config, outside
+    """A server of the run in `offer`, on this node; `rpc`: the run's calls."""
+    serve, config = stack.config.serve, offer.config
     context = ServerContext(
         rpc=rpc,
         cards=stack.cards,

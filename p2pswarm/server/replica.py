@@ -69,16 +69,18 @@ class Loading:
     def __init__(
         self,
         state: StateMemory,
-        threads: tuple[Compute, Aside],
-        locks: tuple[asyncio.Lock, Callable[[], AbstractAsyncContextManager[None]]],
+        compute: Compute,
+        aside: Aside,
+        lock: asyncio.Lock,
+        changing: Callable[[], AbstractAsyncContextManager[None]],
         since: int,
     ) -> None:
-        """`locks`: of the replica, and of those who read its memory."""
+        """`lock` is the replica's; `changing` keeps out those who read its memory."""
         self.rules = PieceDownload(state.pieces, since)
         self.moved = Signal()
         self._state = state
-        self._compute, self._aside = threads
-        self._lock, self._changing = locks
+        self._compute, self._aside = compute, aside
+        self._lock, self._changing = lock, changing
         self._limits = DownloadLimits()
         self._kept: dict[int, list[_KeptPart]] = {}
         self._overwrites: Callable[[], None] | None = None
@@ -500,8 +502,14 @@ class Replica:
             self.loading = None
             return
         if self.loading is None or not self.loading.rules.rejoined(since):
-            locks = self._lock, self.reader.changing
-            self.loading = Loading(self.engine.state, (self._compute, self._aside), locks, since)
+            self.loading = Loading(
+                self.engine.state,
+                self._compute,
+                self._aside,
+                self._lock,
+                self.reader.changing,
+                since,
+            )
             self.loading.overwrites(self._log.overwritten)
         self.loading.agreed(since, agreed)
 

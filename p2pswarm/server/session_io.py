@@ -224,17 +224,18 @@ def _held_sum(held: HeldWeights, microbatches: int) -> HeldSum | None:
 def session_parts(
     context: ServerContext,
     replica: Replica,
-    terms: tuple[Contact, Assigned],
+    trainer: Contact,
+    assigned: Assigned,
     roads: tuple[WatchedRpc, WatchedRpc],
     to_tell: Signal,
     tasks: asyncio.TaskGroup,
 ) -> SessionParts:
-    """The parts of a new session; `terms`: the trainer and what it assigned.
+    """The parts of a new session under what the trainer assigned.
 
     `roads`: for pushes and for averaging; they know what was broken in the session before.
     `to_tell` is fired when there is something to tell the trainer.
     """
-    loop, run, (trainer, assigned) = asyncio.get_running_loop(), context.run, terms
+    loop, run = asyncio.get_running_loop(), context.run
     notes, members = NoteQueue(loop.time()), MemberView()
     pushing, reducing = roads
 

@@ -227,7 +227,7 @@ class StageServer:
         assert lifecycle is not None, "a session is a part of `run`"
         async with asyncio.TaskGroup() as tasks:
             parts = self._session = session_parts(
-                self._context, replica, (trainer, assigned), self._roads, self._to_tell, tasks
+                self._context, replica, trainer, assigned, self._roads, self._to_tell, tasks
             )
             try:
                 await replica.enter(assigned.era, keep=assigned.keep)

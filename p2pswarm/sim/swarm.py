@@ -124,11 +124,16 @@ class SimSwarm:
     async def play(self) -> SwarmResult:
         """Train to the end of the run."""
         config = self.config
-        run = self._run_id, config.run
         async with asyncio.timeout(config.patience_s), asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             self.trainers = SwarmTrainers(
-                run, self.world, config.seed, self._trainer_place, self._trainer_says, tasks
+                self._run_id,
+                config.run,
+                self.world,
+                config.seed,
+                self._trainer_place,
+                self._trainer_says,
+                tasks,
             )
             coming = tasks.create_task(self._come())
             ended = await self.trainers.first_done

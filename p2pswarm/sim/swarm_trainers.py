@@ -60,20 +60,21 @@ class SwarmTrainers:
 
     def __init__(
         self,
-        run: tuple[bytes, RunConfig],
+        run_id: bytes,
+        run: RunConfig,
         world: SimWorld,
         seed: int,
         place: Callable[[int, random.Random], Place],
         heard: Callable[[TrainerMachine, Report], None],
         tasks: asyncio.TaskGroup,
     ) -> None:
-        """`run`: its id and settings. `place`: of the trainer that comes n-th."""
+        """`place`: of the trainer that comes n-th."""
         self.seats: list[TrainerMachine] = []
         self.first_done: asyncio.Future[act.RunFinished] = (
             asyncio.get_running_loop().create_future()
         )
         """How the run ended, as the first trainer says whose task is over."""
-        self._run_id, self._run = run
+        self._run_id, self._run = run_id, run
         self._world = world
         self._rng = random.Random(f"trainers {seed}")
         self._place = place

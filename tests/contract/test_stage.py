@@ -10,7 +10,7 @@ import torch
 
 from p2pswarm.base.errors import NotServing
 from p2pswarm.models.compute.base import BackwardSpec, CountPermit, Engine, Update
-from p2pswarm.models.compute.emulated_stage import emulated_engine
+from p2pswarm.models.compute.stage_emulator import emulated_engine
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.run.averaging.plan import Span
 from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig, RunConfig

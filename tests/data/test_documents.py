@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data import prepared_text
+from p2pswarm.data import token_file as prepared_text
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.documents import documents, load_documents
-from p2pswarm.data.prepared_text import is_held_out_document
 from p2pswarm.data.sources import row_files
+from p2pswarm.data.token_file import is_held_out_document
 from p2pswarm.settings.train_config import TrainConfig
 
 TEXTS = ["one", "two äö", "", "four\nlines"]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data import text_files as plain_files
-from p2pswarm.data.fixed_files import FixedFiles
+from p2pswarm.data.immutable_files import FixedFiles
 from p2pswarm.data.text_files import FileSpan, PlainText, files_of_text, load_corpus, plain_sides
 
 

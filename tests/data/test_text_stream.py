@@ -13,10 +13,10 @@ import pytest
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import held_out_passes
 from p2pswarm.data.mixture import mixed
-from p2pswarm.data.prepared_text import is_held_out_document
 from p2pswarm.data.rows import SHIPPED, PlaceLimits
 from p2pswarm.data.text_files import is_held_out
 from p2pswarm.data.text_stream import streamed
+from p2pswarm.data.token_file import is_held_out_document
 from p2pswarm.data.tokenizer import train_tokenizer
 from p2pswarm.settings.train_config import TrainConfig
 

@@ -9,7 +9,7 @@ from models.families import family_run
 from p2pswarm.models.compute.base import BackwardSpec, Update
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.server.devices.group_stage import group_engine
-from p2pswarm.server.devices.ranks import DeviceGroup
+from p2pswarm.server.devices.rank_processes import DeviceGroup
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")

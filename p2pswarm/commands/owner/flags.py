@@ -65,8 +65,15 @@ class InviteCommand:
     def run(self, begun_s: float) -> int:
         """Print it."""
         del begun_s
-        asked = self.name, self.role, self.uses, self.peer
-        say(importlib.import_module(INVITING).invite(self.config, asked, self.lasts_s))
+        text = importlib.import_module(INVITING).invite(
+            self.config,
+            name=self.name,
+            role=self.role,
+            uses=self.uses,
+            peer=self.peer,
+            lasts_s=self.lasts_s,
+        )
+        say(text)
         return 0
 
 

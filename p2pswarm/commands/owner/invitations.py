@@ -73,9 +73,8 @@ def check_asked(role: str, uses: int) -> None:
         raise ValueError(f"an invitation for {uses} peers; allowed are 1 to {USES_MAX}, or 0: all")
 
 
-def invite(config: NodeConfig, asked: tuple[str, str, int, str], lasts_s: int) -> str:
-    """A new invitation, as text; `asked`: its name, role, uses and peer id."""
-    name, role, uses, peer = asked
+def invite(config: NodeConfig, *, name: str, role: str, uses: int, peer: str, lasts_s: int) -> str:
+    """A new invitation, as text; an empty `name` or `peer` is any."""
     ours, now_s = owners_run(config), int(time.time())
     terms = GrantTerms(ROLES[role], now_s, now_s + lasts_s, uses)
     with ours.folder.key() as owner:

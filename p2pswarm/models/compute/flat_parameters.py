@@ -22,7 +22,7 @@ from p2pswarm.models.base import DTYPES, WholeBlock
 from p2pswarm.models.blocks import block_count, draw_blocks, fill_buffers, make_blocks
 from p2pswarm.models.compute.stochastic_round import ChanceRounding
 from p2pswarm.models.compute.torch_device import place_for
-from p2pswarm.models.tying import shared_name, tied_in
+from p2pswarm.models.weight_tying import shared_name, tied_in
 from p2pswarm.run.averaging.plan import Span as Shared
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import bytes_of

@@ -17,8 +17,8 @@ from p2pswarm.node.run.run_folder import RunFolder, make_folder
 from p2pswarm.node.stack.stack import NodeStack
 from p2pswarm.run.access.gate import UNINVITED, AccessGate, RunDoor
 from p2pswarm.run.access.grant import Access
-from p2pswarm.run.access.guarded_rpc import GuardedRpc, RoleRules
 from p2pswarm.run.access.messages import AccessList
+from p2pswarm.run.access.rpc_guard import GuardedRpc, RoleRules
 from p2pswarm.run.chain.messages import HandOver, Heartbeat, Prepare, Propose
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.run.messages.balance import AskBalance, AskCapacities

@@ -16,8 +16,8 @@ from p2pswarm.base.files import write_text
 from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.documents import load_documents
+from p2pswarm.data.epoch_corpus import ordered
 from p2pswarm.data.mixture import mixed
-from p2pswarm.data.ordered_corpus import ordered
 from p2pswarm.data.sources import TOKENIZER_FILE, row_files
 from p2pswarm.data.text_files import load_corpus
 from p2pswarm.data.text_stream import streamed

@@ -38,9 +38,9 @@ from p2pswarm.server.devices.messages import (
     Settle,
     TakeWeights,
 )
-from p2pswarm.server.devices.ranks import DeviceGroup, Ranks
+from p2pswarm.server.devices.rank_processes import DeviceGroup, Ranks
 from p2pswarm.server.devices.row_split import require_splittable
-from p2pswarm.server.devices.shared_tensors import SharedTensors
+from p2pswarm.server.devices.tensor_maps import SharedTensors
 from p2pswarm.server.devices.tensor_split import require_shareable
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.parser import run_to_json

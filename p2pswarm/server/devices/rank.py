@@ -42,7 +42,7 @@ from p2pswarm.server.devices.messages import (
 )
 from p2pswarm.server.devices.plan_check import require_right_plan, tries_plan
 from p2pswarm.server.devices.rank_stage import RankOptions, RankStage
-from p2pswarm.server.devices.shared_tensors import close_all, mapped
+from p2pswarm.server.devices.tensor_maps import close_all, mapped
 from p2pswarm.settings.parser import run_from_json
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}

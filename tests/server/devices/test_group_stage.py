@@ -14,7 +14,7 @@ from p2pswarm.models.compute.base import BackwardSpec, CountPermit, NotFiniteHer
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.registry import trust
 from p2pswarm.server.devices.group_stage import group_engine
-from p2pswarm.server.devices.ranks import DeviceGroup
+from p2pswarm.server.devices.rank_processes import DeviceGroup
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 
 CPU = torch.device("cpu")

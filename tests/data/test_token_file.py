@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from p2pswarm.data.prepared_text import PreparedDocument, open_prepared, prepare
+from p2pswarm.data.token_file import PreparedDocument, open_prepared, prepare
 
 MARK = bytes(32)
 

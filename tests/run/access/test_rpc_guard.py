@@ -22,8 +22,8 @@ from p2pswarm.base.errors import NotAdmitted, NotServing, RunEnded, SwarmError
 from p2pswarm.run.access.access_list import ASK_EVERY_S, Revocations, sign_list
 from p2pswarm.run.access.gate import OTHER_ROLE, REVOKED, UNINVITED
 from p2pswarm.run.access.grant import Access, serial_of
-from p2pswarm.run.access.guarded_rpc import GuardedRpc, RoleRules
 from p2pswarm.run.access.messages import ShowToken, TellAccess, TokenShown
+from p2pswarm.run.access.rpc_guard import GuardedRpc, RoleRules
 from p2pswarm.run.messages.membership import MayLeave, WillLeave
 from p2pswarm.run.messages.peer_health import StillThere
 from p2pswarm.sim.loop import run

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from p2pswarm.base.errors import BadMessage, NotServing
 from p2pswarm.models.compute.base import BackwardSpec, NotFiniteHere
-from p2pswarm.models.compute.emulated_stage import emulated_engine, gradient_place
+from p2pswarm.models.compute.stage_emulator import emulated_engine, gradient_place
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 
 RUN = RunConfig(

@@ -3,7 +3,7 @@
 import pytest
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.fixed_files import FixedFiles
+from p2pswarm.data.immutable_files import FixedFiles
 
 FEW = {"block_bytes": 64, "blocks_max": 8}
 

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.node.progress.greeting import greeting
+from p2pswarm.node.progress.banner import greeting
 from p2pswarm.settings.config import NodeConfig, RunConfig
 from p2pswarm.settings.parser import from_values
 

@@ -13,7 +13,7 @@ from p2pswarm.models.compute.model_check import check_stages
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.registry import register
-from p2pswarm.models.tying import require_ends
+from p2pswarm.models.weight_tying import require_ends
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 
 CPU = torch.device("cpu")
