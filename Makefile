@@ -74,5 +74,5 @@ bench: $(STAMP)
 	$(BIN)/python bench/overhead.py
 
 clean:
-	rm -rf $(VENV) .tox build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis loss.png
+	rm -rf $(VENV) .tox build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis loss.png out
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
