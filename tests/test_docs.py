@@ -18,7 +18,8 @@ FRAGMENTS = {
     "dht.md",
     "directory.md",
 }  # shows calls on objects that its text describes: parsed, not run
-QUESTIONS_MIN = 20
+QUESTIONS_MIN = 44
+TOUR_WORDS_MAX = 1200
 MARK_OF_A_MERGE = re.compile(r"^(<{7}|\|{7}|={7}|>{7})( |$)", re.MULTILINE)
 
 
@@ -52,7 +53,8 @@ def test_programs_that_pages_include_are_there():
         if (found := INCLUDED.match(line))
     ]
 
-    assert sorted(included) == [f"examples/{path.name}" for path in sorted(EXAMPLES.glob("*.py"))]
+    there = [*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*.toml")]
+    assert sorted(included) == sorted(f"examples/{path.name}" for path in there)
 
 
 def test_the_tour_leads_to_files_that_exist():
@@ -73,6 +75,11 @@ def test_the_tour_leads_to_files_that_exist():
     assert missing == []
     assert all(re.fullmatch(r"`[\w./]+`", file) for _, file, _ in rows)
     assert len(rows) >= QUESTIONS_MIN
+    assert len({question for question, *_ in rows}) == len(rows)
+
+
+def test_the_tour_is_short():
+    assert len((DOCS / "contributing.md").read_text().split()) <= TOUR_WORDS_MAX
 
 
 def test_the_tours_words_lead_to_files_that_exist():
