@@ -15,7 +15,7 @@ from p2pswarm.base.ids import Contact
 from p2pswarm.models.compute.torch_sums import GradientMemory, TorchSums
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.os.event_loop import run
-from p2pswarm.run.averaging.averaging import Averaging, AveragingSettings
+from p2pswarm.run.averaging.averaging_io import Averaging, AveragingSettings
 from p2pswarm.run.messages.averaging import Shard
 from p2pswarm.run.messages.step import Reduce
 from p2pswarm.tensors.budget import Budget

@@ -17,14 +17,14 @@ import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
-from p2pswarm.checkpoint.finding import check_bytes, open_checkpoint
-from p2pswarm.checkpoint.loading import state_pieces
+from p2pswarm.checkpoint.catalogue import check_bytes, open_checkpoint
+from p2pswarm.checkpoint.checkpoint_io import on_thread, save_stage
+from p2pswarm.checkpoint.digests import StateHasher
 from p2pswarm.checkpoint.manifest import CheckpointManifest, Cursor
 from p2pswarm.checkpoint.names import CheckpointId
-from p2pswarm.checkpoint.saving import on_thread, save_stage
-from p2pswarm.checkpoint.stage_writing import StageToSave, write_manifest
-from p2pswarm.checkpoint.state_hash import StateHasher
+from p2pswarm.checkpoint.restore import state_pieces
 from p2pswarm.checkpoint.targets import open_store
+from p2pswarm.checkpoint.writer import StageToSave, write_manifest
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.parser import run_to_json

@@ -14,12 +14,11 @@ import torch
 from swarm_processes import Run
 from torch import Tensor
 
-from p2pswarm.models.compute.adamw import AdamW
+from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.base import Update
 from p2pswarm.models.compute.emulated_stage import gradient_place
-from p2pswarm.models.compute.flat_parameters import FlatParameters, squared_norm
-from p2pswarm.models.compute.parameter_names import named_parameters
-from p2pswarm.models.partition import stage_blocks
+from p2pswarm.models.compute.flat_parameters import FlatParameters, named_parameters, squared_norm
+from p2pswarm.models.compute.optimizer import AdamW
 from p2pswarm.node.run.run_text import read_corpus
 from p2pswarm.run.schedule import clip_scale, learning_rate
 from p2pswarm.settings.config import NodeConfig, RunConfig

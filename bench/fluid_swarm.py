@@ -1,7 +1,7 @@
 """A swarm without microbatches: rates of servers, stages and the run, under the rules that ship.
 
 A stage does the microbatches of all its servers together, the run those of its slowest stage. The
-rules are those of `plan/rebalancing.py`: which stage a newcomer gets, who moves and when, asked
+rules are those of `plan/moves.py`: which stage a newcomer gets, who moves and when, asked
 after each commit. A newcomer does nothing until its weights have come. A mover does nothing while
 it loads, or, where it fetches first, serves its old stage until the commit at which it changes.
 Which of the two it does the rule says, by what moves have taken so far. A stage that has
@@ -24,7 +24,7 @@ from itertools import pairwise
 
 from p2pswarm.plan.arrangement import Arrangement, StagedServer, deaths_per_s
 from p2pswarm.plan.move_times import MoveMeter
-from p2pswarm.plan.rebalancing import Rebalancing
+from p2pswarm.plan.moves import Rebalancing
 from p2pswarm.settings.config import BalanceConfig
 from p2pswarm.sim.oracle import best_arrangement, best_rate
 from p2pswarm.sim.traces import Stay

@@ -24,12 +24,10 @@ import torch
 from local_hub import LocalHub, local_hub
 from safetensors.torch import save
 
-from p2pswarm.models.blocks import make_blocks
-from p2pswarm.models.compute.parameter_names import named_parameters
-from p2pswarm.models.config_text import config_text
-from p2pswarm.models.hf_library import library_model
-from p2pswarm.models.partition import stage_blocks
-from p2pswarm.models.resolving import resolved
+from p2pswarm.models.blocks import make_blocks, stage_blocks
+from p2pswarm.models.compute.flat_parameters import named_parameters
+from p2pswarm.models.hf_library import config_text, library_model
+from p2pswarm.models.model_source import resolved
 from p2pswarm.progress.events import Stepped
 from p2pswarm.settings.config import ModelConfig
 from p2pswarm.settings.parser import load

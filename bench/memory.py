@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.table import Table
 from swarm_processes import Nodes, Run, RunFailed, Site, events, swarm
 
+from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.partition import stage_blocks
 from p2pswarm.progress.events import Stepped
 from p2pswarm.run.state.donor import COPIES_MAX
 from p2pswarm.settings.config import ModelConfig, RunConfig

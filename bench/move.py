@@ -128,9 +128,9 @@ def as_node(arguments: list[str]) -> int:
     """Be a node that does not know its free memory."""
     sys.path.insert(0, str(ROOT))
     from p2pswarm import cli  # noqa: PLC0415 - only a node needs it
-    from p2pswarm.node import stage  # noqa: PLC0415 - as above
+    from p2pswarm.node import serve  # noqa: PLC0415 - as above
 
-    stage.free_bytes = lambda *_: None
+    serve.free_bytes = lambda *_: None
     return cli.main(["node", *arguments])
 
 

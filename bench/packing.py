@@ -5,8 +5,8 @@
 Documents of log-normal length are packed into the rows of microbatches, and their
 attention is causal within each document: its work is the sum of squared lengths. Two ways: by
 length (each document, in its order, goes into the first microbatch of an open window that has room)
-and balanced (`p2pswarm/data/packing.py`). Nothing is timed: the work is counted. A document longer
-than a row is cut, in both; what has no room is left out by length, and cut when balanced.
+and balanced (`p2pswarm/data/ordered_corpus.py`). Nothing is timed: the work is counted. A document
+longer than a row is cut, in both; what has no room is left out by length, and cut when balanced.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from p2pswarm.data.packing import packed
+from p2pswarm.data.ordered_corpus import packed
 
 MEAN_LOG = math.log(800)  # the median: text of the web
 Packing = list[list[int]]

@@ -20,10 +20,10 @@ import numpy as np
 from dtfm_program import LoggedRun, Parts, as_run, iteration_s, layer_s, shuffled
 
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, cost_of
+from p2pswarm.plan.dtfm_search import Effort, search
 from p2pswarm.plan.genetic import TRIALS, evolve
 from p2pswarm.plan.network import DeviceNetwork
-from p2pswarm.plan.pipelined import serial_step_s
-from p2pswarm.plan.search import Effort, search
+from p2pswarm.plan.pipeline_cost import serial_step_s
 
 NETWORKS = Path(__file__).with_name("dtfm_networks.json")
 MEASURED = Path(__file__).with_name("dtfm_measured.json")

@@ -9,7 +9,7 @@ this workload:
              moving average, charged when granted, no ban for what takes too long; and its
              rebalancing: a worker for each 300 s goes from the shortest queues to the longest
     ours     the shipped router (run/router.py), one a layer, which asks a worker whose cache and
-             queue are full no further; and the shipped steps of `priced` (plan/priced_moves.py), by
+             queue are full no further; and the shipped steps of `priced` (plan/moves.py), by
              what was measured in the epoch, until no step helps; at first as many in each layer
 
 `faster` is by how much of its time an epoch is shorter than with random worker and layer; the
@@ -26,7 +26,7 @@ from iota_workload import workers_of as workload_of
 
 from p2pswarm.base.estimates import Ema
 from p2pswarm.plan.arrangement import Arrangement, StagedServer
-from p2pswarm.plan.priced_moves import best_plan
+from p2pswarm.plan.moves import best_plan
 from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.push import PushTimes
 from p2pswarm.run.router import Router

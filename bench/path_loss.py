@@ -21,7 +21,8 @@ from pathlib import Path
 from p2pswarm.base.ids import Address, Contact
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.endpoint.endpoint import Endpoint, Link
+from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.link.events import LinkEnded, StreamData, StreamEvent, StreamOpened
 from p2pswarm.net.os.event_loop import new_loop
 from p2pswarm.net.os.sockets import SocketNet

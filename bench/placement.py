@@ -24,10 +24,10 @@ from pathlib import Path
 
 import numpy as np
 
-from p2pswarm.plan.compiled import compiled
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, cost_of
+from p2pswarm.plan.dtfm_search import Effort, search
+from p2pswarm.plan.jit import compiled
 from p2pswarm.plan.network import DeviceNetwork
-from p2pswarm.plan.search import Effort, search
 
 NETWORKS = Path(__file__).with_name("dtfm_networks.json")
 ACTIVATION_GBIT = 0.47124922275543213 * 8

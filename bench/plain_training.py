@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from p2pswarm.data.text_files import load_corpus  # noqa: E402
-from p2pswarm.models.compute.parameter_names import named_parameters  # noqa: E402 - found by the line above
+from p2pswarm.models.compute.flat_parameters import named_parameters  # noqa: E402 - found by the line above
 from p2pswarm.models.compute.reference import ReferenceTrainer  # noqa: E402
-from p2pswarm.models.resolving import resolved  # noqa: E402
+from p2pswarm.models.model_source import resolved  # noqa: E402
 from p2pswarm.node.run.weights_file import write_weights  # noqa: E402
 from p2pswarm.progress.events import MicrobatchCounts, Stepped, to_line  # noqa: E402 - found by the line above
 from p2pswarm.run.schedule import learning_rate  # noqa: E402

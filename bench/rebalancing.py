@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p2pswarm.plan.capacity import CapacityMeter
-from p2pswarm.run.messages.capacity import Capacity
+from p2pswarm.run.messages.balance import Capacity
 from p2pswarm.run.messages.membership import Load
 from p2pswarm.settings.config import BalanceConfig, BatchConfig
 from p2pswarm.sim.compute import Cost

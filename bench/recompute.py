@@ -23,11 +23,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.base import BackwardSpec
 from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.compute.graph_budget import GraphLimits
+from p2pswarm.models.compute.graphs import GraphLimits
 from p2pswarm.models.compute.torch_stage import TorchStage
-from p2pswarm.models.partition import stage_blocks
 from p2pswarm.settings.config import RunConfig
 
 PLENTY = 1 << 40

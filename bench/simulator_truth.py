@@ -35,9 +35,9 @@ from swarm_processes import ROOT, Run, RunFailed, Site, events, swarm
 
 sys.path.insert(0, str(ROOT))
 
-from p2pswarm.models.compute.parameter_names import layout_of
-from p2pswarm.models.partition import stage_blocks
-from p2pswarm.plan.shipped import RegionNetwork, shipped_network
+from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.compute.flat_parameters import layout_of
+from p2pswarm.plan.network import RegionNetwork, shipped_network
 from p2pswarm.progress.events import Stepped
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.compute import Cost

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.node.run.run_matching import check_records
+from p2pswarm.node.run.run_match import check_records
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run

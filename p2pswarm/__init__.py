@@ -23,11 +23,11 @@ OFFERED = {
     "data": ("data", ""),
     "errors": ("base.errors", ""),
     "events": ("progress.events", ""),
-    "load": ("models.compute.trained_model", "load_model"),
+    "load": ("models.compute.inference", "load_model"),
     "message": ("net.wire.message", "message"),
     "models": ("models", ""),
     "testing": ("testing", ""),
-    "train": ("api.train", "train"),
+    "train": ("api.one_call", "train"),
 }
 """Name -> its module, and its name there; an empty name offers the module itself."""
 __all__ = list(OFFERED)

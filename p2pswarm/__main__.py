@@ -1,7 +1,4 @@
-"""`python -m p2pswarm`, the same as the command `p2pswarm`.
-
-Errors:  as `command_line.py`.
-"""
+"""`python -m p2pswarm`, the same as the command `p2pswarm`."""
 
 import sys
 

@@ -2,8 +2,6 @@
 
 Ctrl-C is set up before anything large is imported. Until a node or the demo installs its own
 handler, an interrupt ends the process at once, without a traceback.
-
-Errors:  as `command_line.py`.
 """
 
 import importlib

@@ -5,8 +5,6 @@ plays a whole run on simulated machines, which differ in speed, join late and di
 gives the same run:
 
     result = run(SimSwarm(SwarmConfig(seed=1, servers=20, death_every_s=4.0)).play(), seed=1)
-
-Units:   virtual seconds, bytes.
 """
 
 import logging

@@ -30,7 +30,7 @@ UNTRACED = {
         "reach/nat/test_router.py",
         "commands/simulate/test_simulating.py",
     ),
-    *("plan/test_pipelined.py", "plan/test_rebalancing.py", "plan/test_search.py"),
+    *("plan/test_pipelined.py", "plan/test_moves.py", "plan/test_search.py"),
     *("chaos/test_stalls.py", "trainer/test_toy_takeovers.py"),
     *("sim/test_bulk_count.py", "sim/test_devices.py", "sim/test_dht_attack.py"),
     *("sim/test_disasters.py", "sim/test_gossip.py", "sim/test_rebalancing.py"),

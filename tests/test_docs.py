@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 EXAMPLES = ROOT / "examples"
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-NAMED_TEST = re.compile(r"`(tests/[^`]+\.py)`")
+NAMED_TEST = re.compile(r"`(tests/[\w./]+)`")
 INCLUDED = re.compile(r'^--8<-- "(.+)"$')
 FRAGMENTS = {
     "dht.md",

@@ -1,6 +1,5 @@
 """The queue of events from the trainer, which must not wait, to a program that reads them.
 
-Units:   events.
 Errors:  none; a program that does not read loses the oldest events, and `lost` counts them.
 """
 

@@ -1,12 +1,10 @@
 """A node of a swarm, for programs: it listens, it is in the DHT, and it calls its peers.
 
-Units:   seconds.
 Errors:  ValueError for settings that are not allowed. Unusable, on entering, when an address is
          wrong, taken, or does not answer, or when the identity file cannot be used.
 """
 
 import asyncio
-import importlib
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -19,7 +17,8 @@ from p2pswarm.base.ids import Contact
 from p2pswarm.discovery.dht.node import Dht
 from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.rpc.base import Rpc
-from p2pswarm.node.run.invitation_text import joining
+from p2pswarm.node.roles import role_module
+from p2pswarm.node.run.admission import joining
 from p2pswarm.node.stack.stack import NodeStack, open_stack
 from p2pswarm.settings.config import NetworkConfig, NodeConfig
 from p2pswarm.settings.parser import from_values
@@ -119,11 +118,6 @@ class Node:
 
     def __repr__(self) -> str:
         return f"Node({self.contact.address})" if self._stack else "Node(not up)"
-
-
-def role_module(name: str) -> ModuleType:
-    """The module of a role; torch takes seconds."""
-    return importlib.import_module(f"p2pswarm.node.{name}")
 
 
 async def load_role(name: str) -> ModuleType:

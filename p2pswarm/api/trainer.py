@@ -13,11 +13,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from p2pswarm.api.event_queue import EventQueue
-from p2pswarm.api.node import Node, leave, load_role, role_module
+from p2pswarm.api.node import Node, leave, load_role
 from p2pswarm.api.run import Run
-from p2pswarm.base.outfile import Written
-from p2pswarm.commands.owner.inviting import check_asked, invite
+from p2pswarm.base.files import Written
+from p2pswarm.commands.owner.invitations import check_asked, invite
 from p2pswarm.data.byte_text import TrainedText, settings_of
+from p2pswarm.node.roles import role_module
 from p2pswarm.progress.events import Ended, Event
 from p2pswarm.settings.config import NodeConfig
 from p2pswarm.settings.parser import from_values

@@ -4,7 +4,6 @@ Each use pays for a time that has to pass. Uses may be paid ahead of the clock b
 more, so in any time T there are at most `burst + T / every_s`.
 
 Units:   seconds on the caller's monotonic clock.
-Errors:  none.
 Source:  the generic cell rate algorithm, ITU-T I.371 (2004), annex A: a token bucket in one number.
 """
 

@@ -8,7 +8,6 @@ was a stop. It does not count, and the clock stands still a moment longer, until
 read.
 
 Units:   seconds; `loop_s` on the event loop's clock, what `read` returns on this one.
-Errors:  none.
 """
 
 TICK_S = 0.5  # the longest pause between two readings while the process runs

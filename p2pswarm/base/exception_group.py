@@ -2,9 +2,6 @@
 
 A `TaskGroup` raises an exception group even for one failure, but its callers handle one error. A
 bug goes first, because it must be seen; otherwise the first SwarmError counts.
-
-Units:   none.
-Errors:  none.
 """
 
 from collections.abc import Iterator

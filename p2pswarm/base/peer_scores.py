@@ -4,7 +4,6 @@ Only what a peer has provably sent itself is reported here; docs/bans.md argues 
 Points halve with time. A ban ends by itself, and the next one is twice as long.
 
 Units:   seconds on the caller's clock; points as in docs/bans.md.
-Errors:  none.
 """
 
 from collections import Counter

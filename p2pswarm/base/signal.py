@@ -1,8 +1,4 @@
-"""Signal: wakes the tasks that wait for it when it is fired, and remembers nothing.
-
-Units:   none.
-Errors:  none.
-"""
+"""Signal: wakes the tasks that wait for it when it is fired, and remembers nothing."""
 
 import asyncio
 

@@ -1,13 +1,16 @@
-"""The SHA-256 of a file and of each of its pieces, made while the bytes pass.
-
-A reader can check any piece alone. A file has at most `PIECES_MAX` of them, so that the list fits
-a message; a large file has larger pieces.
-
-Units:   bytes.
-"""
+"""Digests of a checkpoint's files and of the state that they hold."""
 
 import hashlib
+from collections import deque
 from dataclasses import dataclass
+
+from p2pswarm.tensors.flat_layout import FlatLayout
+from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_spans, root_of
+
+# The SHA-256 of a file and of each of its pieces, made while the bytes pass.
+#
+# A reader can check any piece alone. A file has at most `PIECES_MAX` of them, so that the list
+# fits a message; a large file has larger pieces.
 
 PIECE_BYTES = 8 << 20  # as much as a reader holds in memory, if the file is not huge
 PIECES_MAX = 1024  # 32 KiB of digests: they fit one message, and a line of the manifest
@@ -69,3 +72,42 @@ def piece_bytes_for(size: int, piece_bytes: int = PIECE_BYTES) -> int:
     while piece_bytes * PIECES_MAX < size:
         piece_bytes *= 2
     return piece_bytes
+
+
+# The digest of a stage's state from its bytes in the order of a file.
+#
+# It is the digest that the replicas of a stage agree on (`tensors/state_tree.py`). A piece is a
+# part of each tensor, and a file has all weights first. So the hash of every piece is under way
+# until the last part comes; each takes a few hundred bytes.
+#
+# Units:   bytes; pieces in elements.
+
+
+class StateHasher:
+    """Takes the bytes of a state in order, gaps included."""
+
+    def __init__(self, layout: FlatLayout, piece_values: int = PIECE_VALUES) -> None:
+        spans = piece_spans(layout.length, piece_values, layout.row_blocks())
+        self._pieces = [hashlib.sha256() for _ in spans]
+        sizes = [
+            (piece, (stop - start) * item_bytes)
+            for item_bytes in layout.item_bytes
+            for piece, (start, stop) in enumerate(spans)
+        ]
+        self._parts = deque((piece, nbytes) for piece, nbytes in sizes if nbytes)
+        """What is still to come: which piece, and how much of it."""
+
+    def update(self, data: bytes | memoryview) -> None:
+        """Take the next bytes; at most as many as the state has."""
+        view = memoryview(data).cast("B")
+        while view.nbytes:
+            assert self._parts, "the layout's size"
+            piece, nbytes = self._parts.popleft()
+            part, view = view[:nbytes], view[nbytes:]
+            self._pieces[piece].update(part)
+            if part.nbytes < nbytes:
+                self._parts.appendleft((piece, nbytes - part.nbytes))
+
+    def digest(self) -> bytes:
+        """The digest of the whole state."""
+        return root_of(piece.digest() for piece in self._pieces)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.checkpoint.catalogue import folders, open_checkpoint
 from p2pswarm.checkpoint.compatibility import Wanted
-from p2pswarm.checkpoint.finding import folders, open_checkpoint
 from p2pswarm.checkpoint.names import MANIFEST_NAME, FolderName, is_ours
-from p2pswarm.checkpoint.stage_writing import saving
 from p2pswarm.checkpoint.store import CheckpointStore
+from p2pswarm.checkpoint.writer import saving
 from p2pswarm.settings.config import CheckpointConfig
 
 

@@ -1,24 +1,32 @@
-"""A stage's state as a safetensors file: weights, first moments, second moments.
+"""A stage's file: its format, its reading piece by piece, and the check of all that it holds.
 
-In memory the state is flat buffers with gaps between the parameters; a safetensors file has
-no gaps. So the bytes of the file are those of the state without the gaps, after a header that is
-known beforehand, and a file is made from the state in one pass.
-
-Units:   bytes; offsets of tensors are from the start of the file.
-Errors:  BadCheckpoint for a header that this program did not write; ValueError for a state that
-         does not fit its layout.
-Source:  https://huggingface.co/docs/safetensors, "Format".
+A file is safetensors: weights, first moments, second moments.
 """
 
+import hashlib
 import json
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from p2pswarm.base.errors import BadCheckpoint, one_line
+from p2pswarm.checkpoint.digests import FileDigest, StateHasher
+from p2pswarm.checkpoint.manifest import SavedStage
+from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.tensors.flat_layout import ITEM_BYTES, STATE_TENSORS, FlatLayout, Shape, flat_layout
+
+# A stage's state as a safetensors file: weights, first moments, second moments.
+#
+# In memory the state is flat buffers with gaps between the parameters; a safetensors file has no
+# gaps. So the bytes of the file are those of the state without the gaps, after a header that is
+# known beforehand, and a file is made from the state in one pass.
+#
+# Units:   bytes; offsets of tensors are from the start of the file.
+# Errors:  BadCheckpoint for a header that this program did not write; ValueError for a state that
+#   does not fit its layout.
+# Source:  https://huggingface.co/docs/safetensors, "Format".
 
 KINDS = ("", "exp_avg.", "exp_avg_sq.", "average.")
 """What stands before a parameter's name: nothing for weights, torch's names for moments; the last
@@ -213,3 +221,120 @@ def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) != len(pairs):
         raise ValueError("a name twice")
     return values
+
+
+# Reads a stage's file by pieces; each is checked before anybody sees it.
+#
+# The copies of a file have the same bytes. So a piece that is damaged in one copy, or that cannot
+# be read, is taken from another.
+#
+# Errors:  BadCheckpoint when no copy has a piece.
+
+
+class PieceReader:
+    """Reads the bytes that a `FileDigest` describes."""
+
+    def __init__(self, store: CheckpointStore, paths: Sequence[str], digest: FileDigest) -> None:
+        """`paths` are copies of one file; the first is preferred."""
+        self._store = store
+        self._paths = paths
+        self._digest = digest
+        self._held: tuple[int, bytes] = (-1, b"")
+        """The last piece: the next tensor often begins in it."""
+
+    def read(self, offset: int, nbytes: int) -> Iterator[memoryview]:
+        """Bytes of the file, in parts."""
+        size = self._digest.piece_bytes
+        while nbytes:
+            number, begin = divmod(offset, size)
+            part = memoryview(self._piece(number))[begin : begin + nbytes]
+            yield part
+            offset += part.nbytes
+            nbytes -= part.nbytes
+
+    def release(self) -> None:
+        """Forget the last piece: nothing more is read for now."""
+        self._held = (-1, b"")
+
+    def header(self) -> bytes:
+        """All bytes before the first tensor."""
+        size = self._digest.size
+        first = b"".join(self.read(0, min(LENGTH_BYTES, size)))
+        return b"".join(self.read(0, header_length(first, size)))
+
+    def tensors(self) -> dict[str, TensorInFile]:
+        """The tensors of the file."""
+        return tensors_in(self.header(), self._digest.size)
+
+    def _piece(self, number: int) -> bytes:
+        held, piece = self._held
+        if held == number:
+            return piece
+        self.release()  # its memory is free before the next piece comes
+        refusals = []
+        for path in self._paths:
+            try:
+                offset = number * self._digest.piece_bytes
+                piece = self._store.read(path, offset, self._digest.piece_bytes)
+            except OSError as error:
+                refusals.append(f"{path}: {error.strerror or error}")
+                continue
+            if self._digest.matches(number, piece):
+                self._held = (number, piece)
+                return piece
+            refusals.append(f"{path} is damaged in piece {number} of {len(self._digest.pieces)}")
+        raise BadCheckpoint("; ".join(refusals) or "a stage without a file")
+
+
+# Checks a stage's file in one pass: its bytes, its tensors, and the digest of the state in it.
+#
+# Errors:  BadCheckpoint, one line.
+
+
+def check_stage(reader: PieceReader, stage: SavedStage) -> None:
+    """Raise BadCheckpoint unless the file is what the manifest says, and holds that state."""
+    header = reader.header()
+    tensors = reader.tensors()
+    layout = layout_in(tensors)
+    for tensor in layout.tensors:
+        block = block_of(tensor.name)
+        if block is not None and not stage.first_block <= block < stage.end_block:
+            raise BadCheckpoint(f"stage {stage.stage} has a tensor {tensor.name[:60]!r}")
+    whole = hashlib.sha256(header)
+    state = StateHasher(layout)
+    _hash_tensors(reader, tensors, layout, (whole, state))
+    if whole.digest() != stage.digest.sha256:
+        raise BadCheckpoint("the hash of a file and those of its pieces contradict each other")
+    if state.digest() != stage.state_digest:
+        raise BadCheckpoint(
+            f"the state of stage {stage.stage} is not the one that its servers agreed on"
+        )
+
+
+def block_of(name: str) -> int | None:
+    """The number of the block that a parameter belongs to: blocks.NUMBER.PARAMETER.
+
+    None for a model that has names of its own, such as model.layers.3.mlp.up_proj.weight.
+    """
+    number = name.split(".")[1] if name.startswith("blocks.") else ""
+    return int(number) if number.isascii() and number.isdigit() else None
+
+
+def _hash_tensors(
+    reader: PieceReader,
+    tensors: dict[str, TensorInFile],
+    layout: FlatLayout,
+    hashers: tuple["hashlib._Hash", StateHasher],
+) -> None:
+    """Feed the tensors in order: to the file's hash as they are, to the state's with the gaps."""
+    whole, state = hashers
+    for kind, item_bytes in zip(kinds(layout), layout.item_bytes, strict=True):
+        at = 0
+        for tensor in layout.tensors:
+            state.update(bytes((tensor.start - at) * item_bytes))
+            place = tensors[kind + tensor.name]
+            for part in reader.read(place.offset, place.nbytes):
+                whole.update(part)
+                state.update(part)
+            at = tensor.stop
+        state.update(bytes((layout.length - at) * item_bytes))

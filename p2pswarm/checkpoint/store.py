@@ -2,7 +2,6 @@
 
 All of them block: callers run them on a thread. Paths are FOLDER/NAME, relative to the target.
 
-Units:   bytes.
 Errors:  OSError for whatever the place refuses, with a text of one line; Unusable for a target that
          cannot be understood.
 """

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from p2pswarm.base.errors import BadCheckpoint, OtherCheckpoint, Unusable
-from p2pswarm.checkpoint.checking import check_stage
-from p2pswarm.checkpoint.compatibility import Wanted
-from p2pswarm.checkpoint.finding import (
+from p2pswarm.checkpoint.catalogue import (
     Checkpoint,
     chain_parts,
     check_chain,
@@ -17,9 +15,10 @@ from p2pswarm.checkpoint.finding import (
     open_checkpoint,
     reading,
 )
+from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.manifest import CheckpointManifest, SavedStage
 from p2pswarm.checkpoint.names import MANIFEST_NAME, is_ours
-from p2pswarm.checkpoint.pieces import PieceReader
+from p2pswarm.checkpoint.stage_file import PieceReader, check_stage
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.checkpoint.targets import open_store
 

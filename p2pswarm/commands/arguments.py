@@ -1,14 +1,15 @@
-"""What several commands take, and how a flag's text is read.
-
-Units:   seconds.
-Errors:  SystemExit with one line for flags that cannot be read, as argparse does.
-"""
+"""What several commands share: flags, the text of a flag, and the lines that they print."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import NoReturn, Protocol, TypeAlias
 
 from p2pswarm.settings.limits import LONG_NAME, names_fit
+
+# What several commands take, and how a flag's text is read.
+#
+# Errors:  SystemExit with one line for flags that cannot be read, as argparse does.
 
 USAGE_CODE = 2
 SEED_MAX = 2**32 - 1
@@ -87,3 +88,17 @@ def duration(text: str) -> int:
             f"{text!r} is no time such as 12h, 7d or 4w, of ten years at most"
         )
     return lasts_s
+
+
+# What a command prints: its answer on stdout, and on stderr what is said beside it.
+
+
+def say(line: str) -> None:
+    """A line of the answer, at once: some answers take minutes."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def say_beside(line: str) -> None:
+    """A line for people, where the answer is for scripts."""
+    sys.stderr.write(f"{line}\n")

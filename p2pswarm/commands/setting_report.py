@@ -5,7 +5,7 @@ Errors:  Unusable for a file that is missing or cannot be written.
 
 from pathlib import Path
 
-from p2pswarm.base.outfile import check_target
+from p2pswarm.base.files import check_target
 from p2pswarm.data.sources import check_there, tokenizer_file
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.settings.config import (

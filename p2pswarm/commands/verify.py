@@ -9,8 +9,7 @@ import json
 from dataclasses import dataclass
 
 from p2pswarm.base.errors import SwarmError
-from p2pswarm.commands.arguments import Commands, add_json
-from p2pswarm.commands.printing import say, say_beside
+from p2pswarm.commands.arguments import Commands, add_json, say, say_beside
 
 FAILED = 1
 TEXT = (
@@ -32,7 +31,7 @@ class VerifyCommand:
         """Prove it; scripts get their JSON whatever is found."""
         del begun_s
         verification = importlib.import_module("p2pswarm.checkpoint.verification")
-        proof = importlib.import_module("p2pswarm.node.run.chain_proof")
+        proof = importlib.import_module("p2pswarm.node.run.resume")
         tell = say_beside if self.json else say
         try:
             found = verification.verify(self.target, tell, proof.check_records)

@@ -8,11 +8,24 @@ Shapes:  tokens_BS: B rows of S = sequence length + 1 tokens: inputs, then targe
 """
 
 import hashlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from p2pswarm.data.tokens import Tokens, stacked
+import numpy as np
+from numpy.typing import NDArray
+
+# Tokens as arrays: of one byte where a token is a byte, else of four, as they travel.
+
+Tokens = NDArray[np.integer[Any]]
+
+
+def stacked(rows: Sequence[Tokens]) -> Tokens:
+    """Rows as one array: uint8 for bytes, int32 for all others, which the wire and torch know."""
+    together = np.stack(rows)
+    return together if together.dtype == np.uint8 else together.astype(np.int32)
+
 
 DIGEST_TOKENS = 1 << 20  # read at a time
 
@@ -118,3 +131,25 @@ def stable_hash(text: str) -> int:
     Names of files may be in it, and those may be bytes that are no UTF-8.
     """
     return int.from_bytes(hashlib.sha256(text.encode(errors="surrogateescape")).digest()[:8])
+
+
+# One pass over the held-out text: every token of it is predicted at most once.
+#
+# Shapes:  tokens_BS: B rows of S = sequence length + 1 tokens.
+
+
+def held_out_passes(corpus: Corpus, tokens_max: int) -> list[Iterator[Tokens]]:
+    """Batches of consecutive windows, for each text of a mixture, or for the only one.
+
+    About `tokens_max` tokens in all, spread evenly over each; texts have their shares of them, as
+    far as all have so many.
+    """
+    whole = [len(part.corpus.held_out) / part.share for part in corpus.parts]
+    most = min(float(tokens_max), *whole)
+    return [_batches(part.corpus, round(most * part.share)) for part in corpus.parts]
+
+
+def _batches(corpus: Corpus, tokens_max: int) -> Iterator[Tokens]:
+    rows = corpus.held_out_rows(tokens_max)
+    while batch := list(itertools.islice(rows, corpus.rows)):
+        yield stacked(batch)

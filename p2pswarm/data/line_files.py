@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.data.documents import LINE_BYTES_MAX, documents, text_of_line
 from p2pswarm.data.fixed_files import BLOCK_BYTES, FixedFiles
-from p2pswarm.data.row_filling import TextBatch
-from p2pswarm.data.rows import LINE_BYTES_MAX, documents, text_of_line
+from p2pswarm.data.rows import TextBatch
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ those of the text that they were made of, and the fingerprint of the sources. It
 another name and moved when it is whole. So it is there or not, and a file whose sources have
 changed since is written anew.
 
-Units:   bytes.
 Errors:  Unusable when the disk is full, or the file is gone or torn while a run reads it.
 """
 
@@ -24,8 +23,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.corpus import stable_hash
-from p2pswarm.data.tokens import Tokens
+from p2pswarm.data.corpus import Tokens, stable_hash
 
 try:
     import fcntl

@@ -1,171 +1,309 @@
-"""Documents out of files with rows: JSON lines, parquet, and arrow files of datasets.
+"""Rows of tokens, filled with documents that come one after another; and where each row begins."""
 
-One batch of rows is in memory at a time. pyarrow is loaded when a file needs it.
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-Units:   bytes.
-Errors:  Unusable, one line with the file and the row, for what is no row with the field, for a file
-         without rows, and where pyarrow is not installed.
-"""
+import numpy as np
+from numpy.typing import NDArray
 
-import difflib
-import importlib
-import json
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from types import ModuleType
-from typing import Any
+from p2pswarm.base.errors import Unusable
+from p2pswarm.data.corpus import Tokens, stable_hash
+from p2pswarm.data.tokenizer import Tokenizer
 
-from p2pswarm.base.errors import Unusable, one_line
-from p2pswarm.data.sources import JSON_LINES, PARQUET
+# Parts of a document that are tokenised alone, and what follows a document.
 
-REASON_CHARS_MAX = 200  # of what pyarrow says
-LINE_BYTES_MAX = 64 << 20  # a line is held in memory a few times over; a book has 1 MB
-BATCH_ROWS = 256  # few: rows may be whole books
-READ_BYTES = 1 << 20  # of a parquet file at a time
-NAMES_SHOWN = 8
-INSTEAD = "remove or mend it"
+PART_BYTES = 1 << 20  # of a document, tokenised at once
+LINE = b"\n"
+FOLLOWING_MAX = 3  # bytes of a character after its first, in UTF-8 (RFC 3629)
+FOLLOWING = range(0x80, 0xC0)
 
 
-def documents(file: Path, field: str, *, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
-    """The text of each row of a file, in UTF-8; empty ones are passed over."""
-    if file.suffix in JSON_LINES:
-        rows = _json_lines(file, field, line_bytes_max)
-    elif file.suffix in PARQUET:
-        rows = _columns(file, field, _parquet_batches)
-    else:
-        rows = _columns(file, field, _arrow_batches)
-    number = 0
-    try:
-        for number, text in rows:
-            if not isinstance(text, str):
-                raise _no_text(file, f"row {number}", field)
-            if text:
-                yield text.encode("utf-8", "replace")  # JSON can carry halves of surrogate pairs
-    except OSError as error:
-        reason = error.strerror or one_line(error, REASON_CHARS_MAX)
-        raise Unusable(f"{file}: cannot be read, mend or remove it: {reason}") from error
-    if number == 0:
-        raise Unusable(f"{file}: has no rows: remove it, or copy it again")
+def end_of(tokenizer: Tokenizer | None) -> Tokens:
+    """What follows a document: the token that ends it, or else a line break."""
+    if tokenizer is None:
+        return np.frombuffer(LINE, dtype=np.uint8)
+    if tokenizer.end is None:
+        return tokenizer.encode([LINE])[0]
+    return np.array([tokenizer.end], dtype=tokenizer.dtype)
 
 
-def _json_lines(file: Path, field: str, bytes_max: int) -> Iterator[tuple[int, object]]:
-    number = 0
-    with file.open("rb") as lines:
-        for number, line in enumerate(iter(lambda: lines.readline(bytes_max + 1), b""), 1):
-            if len(line) > bytes_max:
-                raise Unusable(f"{file}: row {number}: longer than {bytes_max:,} bytes: split it")
-            if line.strip():
-                yield number, _field_of(line, file, field, f"row {number}")
+def parts_of(document: bytes, bytes_max: int = PART_BYTES) -> Iterator[bytes]:
+    """A document in parts of at most `bytes_max`, cut after a line, or else before a character.
+
+    `bytes_max` is more than `FOLLOWING_MAX`, or a part could be empty.
+    """
+    start = 0
+    while len(document) - start > bytes_max:
+        cut = document.rfind(LINE, start, start + bytes_max) + 1
+        if cut == 0:
+            cut = start + bytes_max
+            while cut > start + bytes_max - FOLLOWING_MAX and document[cut] in FOLLOWING:
+                cut -= 1
+        yield document[start:cut]
+        start = cut
+    yield document[start:]
 
 
-def text_of_line(line: bytes, file: Path, field: str, row: str) -> bytes:
-    """The document of a line of JSON, in UTF-8; Unusable, which names the `row`, without one."""
-    text = _field_of(line, file, field, row)
-    if not isinstance(text, str):
-        raise _no_text(file, row, field)
-    return text.encode("utf-8", "replace")
+# Rows filled with documents that come one after another, several rows in one pass.
+#
+# A row begins at a place: in the document that the place is in, as far into it. Documents follow,
+# each with what ends it, until the row is full. Rows whose places lie near each other are filled
+# together, so that what lies between them is read once.
+#
+# Units:   places are in bytes, as their source counts them.
+# Errors:  Unusable where no document of the side is near.
+
+PASSED_BYTES_MAX = 256 << 20  # of documents on the other side before it is given up
+TOKEN_BYTES = 8  # taken for each token that a row lacks; more are read if that was too few
 
 
-def _no_text(file: Path, row: str, field: str) -> Unusable:
-    return Unusable(
-        f"{file}: {row}: the field {field!r} is no text: remove the row, or set train.field"
-    )
+class Texts(Protocol):
+    """Texts by number, made when they are asked for."""
+
+    def __getitem__(self, number: int, /) -> bytes:
+        """One of them, in UTF-8; empty for none."""
+        ...
 
 
-def _field_of(line: bytes, file: Path, field: str, row: str) -> object:
-    try:
-        found = json.loads(line)
-    except UnicodeDecodeError as error:
-        raise Unusable(f"{file}: {row}: not UTF-8: write the file in UTF-8") from error
-    except (ValueError, RecursionError) as error:
-        remedy = "it is one array: write an object a line" if _opens_array(line) else INSTEAD
-        raise Unusable(f"{file}: {row}: not JSON: {remedy}") from error
-    if not isinstance(found, dict):
-        raise Unusable(f'{file}: {row}: not an object such as {{"text": "..."}}')
-    if field not in found:
-        raise _no_field(file, field, found)
-    return found[field]
+@dataclass(frozen=True, slots=True)
+class TextBatch:
+    """Texts that follow each other."""
+
+    begins: Sequence[int]
+    """Where each begins, and where the last one ends."""
+    texts: Texts
+    ended: bool = True
+    """Whether the last one is the end of its document; the others are."""
 
 
-def _opens_array(line: bytes) -> bool:
-    """Whether a line begins a list of objects that goes on in the next ones."""
-    return line.strip().startswith(b"[")
+class Side(Protocol):
+    """The text to train on, or the held-out text."""
+
+    @property
+    def name(self) -> str:
+        """What its documents are, for an error."""
+        ...
+
+    def __len__(self) -> int:
+        """Its places."""
+        ...
+
+    def batches_from(self, place: int) -> Iterator[TextBatch]:
+        """All of its documents once, from the one at a place on; after the end places go on."""
+        ...
+
+    def holds(self, document: bytes, /) -> bool:
+        """Whether a document is on this side."""
+        ...
 
 
-def _columns(
-    file: Path, field: str, batches: Callable[[Path, str], Iterable[Any]]
-) -> Iterator[tuple[int, object]]:
-    """The rows of a file that pyarrow reads."""
-    number = 0
-    errors = pyarrow_part("lib")
-    try:
-        for batch in batches(file, field):
-            for text in batch.column(0).to_pylist():
-                number += 1
-                yield number, text
-    except errors.ArrowException as error:
-        reason = str(error).split("\n")[0]
-        raise Unusable(
-            f"{file}: unreadable after row {number}, remove it or copy it again: {reason}"
-        ) from error
+class Row:
+    """A row that is being filled."""
 
+    def __init__(self, place: int, length: int, tokenizer: Tokenizer | None) -> None:
+        self.place = place
+        self.lacking = length
+        """How many tokens it needs still."""
+        self._tokenizer, self._end = tokenizer, end_of(tokenizer)
+        self._parts: list[NDArray[Any]] = []
 
-def _parquet_batches(file: Path, field: str) -> Iterator[Any]:
-    with parquet_file(file) as table:
-        require_field(file, field, table.schema_arrow.names)
-        yield from table.iter_batches(batch_size=BATCH_ROWS, columns=[field])
+    @property
+    def full(self) -> bool:
+        """Whether it needs no more."""
+        return not self.lacking
 
+    @property
+    def tokens(self) -> Tokens:
+        """tokens_S, when it is full."""
+        return np.concatenate(self._parts)
 
-def parquet_file(file: Path, metadata: Any = None) -> Any:
-    """A parquet file of pyarrow that is read a page at a time: a group of rows may be gigabytes."""
-    parquet = pyarrow_part("parquet")
-    return parquet.ParquetFile(file, metadata=metadata, buffer_size=READ_BYTES, pre_buffer=False)
+    def add(self, document: bytes, into: float, *, ended: bool) -> None:
+        """A document, or a part of one, from as far into it on."""
+        begin = int(into * len(document))
+        while 0 < begin < len(document) and document[begin] in FOLLOWING:
+            begin -= 1
+        for tokens in self._encoded(document[begin:], self.lacking):
+            self._take(tokens)
+        if ended:
+            self._take(self._end)
 
+    def _take(self, tokens: Tokens) -> None:
+        self._parts.append(tokens[: self.lacking])
+        self.lacking -= len(self._parts[-1])
 
-def _arrow_batches(file: Path, field: str) -> Iterator[Any]:
-    """Batches of arrow's stream format, which datasets write; else of its file format."""
-    arrow, ipc = pyarrow_part("lib"), pyarrow_part("ipc")
-    with arrow.memory_map(str(file)) as source:
-        try:
-            reader = ipc.open_stream(source)
-        except arrow.ArrowInvalid:
-            whole = ipc.open_file(source)
-            require_field(file, field, whole.schema.names)
-            for number in range(whole.num_record_batches):
-                yield from _slices(whole.get_batch(number).select([field]))
+    def _encoded(self, text: bytes, most: int) -> Iterator[Tokens]:
+        """At least `most` tokens of a text, or all."""
+        if self._tokenizer is None:
+            yield np.frombuffer(text[:most], dtype=np.uint8)
             return
-        require_field(file, field, reader.schema.names)
-        for batch in reader:
-            yield from _slices(batch.select([field]))
+        for part in parts_of(text, TOKEN_BYTES * most):
+            (tokens,) = self._tokenizer.encode([part])
+            yield tokens
+            most -= len(tokens)
+            if most <= 0:
+                return
 
 
-def _slices(batch: Any) -> Iterator[Any]:
-    """A few rows at a time: a batch can be the whole file."""
-    for start in range(0, batch.num_rows, BATCH_ROWS):
-        yield batch.slice(start, BATCH_ROWS)
+def fill(rows: Sequence[Row], side: Side, passed_bytes_max: int = PASSED_BYTES_MAX) -> None:
+    """Fill rows that are in the order of their places; a short text comes again and again."""
+    filling = _Filling(rows, side, passed_bytes_max)
+    while not filling.done:
+        filling.lap()
 
 
-def require_field(file: Path, field: str, names: list[str]) -> None:
-    """Unusable, with the nearest name, if a file has no such field."""
-    if field not in names:
-        raise _no_field(file, field, names)
+class _Filling:
+    """Rows that are filled, and how much was passed over since something was found."""
+
+    def __init__(self, rows: Sequence[Row], side: Side, passed_bytes_max: int) -> None:
+        self._begin = rows[0].place
+        self._side = side
+        self._waiting, self._open = list(rows), list[Row]()
+        self._found = self._passed_bytes = 0
+        self._passed_bytes_max = passed_bytes_max
+
+    @property
+    def done(self) -> bool:
+        """Whether all rows are full."""
+        return not self._waiting and not self._open
+
+    def lap(self) -> None:
+        """Go through all documents once, or until all rows are full."""
+        self._found = self._passed_bytes = 0
+        before = self._lacking
+        for batch in self._side.batches_from(self._begin):
+            self._take(batch)
+            if self.done:
+                return
+            if self._passed_bytes > self._passed_bytes_max:
+                break
+        if not self._found:
+            raise Unusable(
+                f"no document is {self._side.name}: name more text, or change train.held_out_share"
+            )
+        if self._lacking == before:
+            raise Unusable(
+                "the tokenizer makes no tokens of the text: name another in train.tokenizer"
+            )
+
+    @property
+    def _lacking(self) -> int:
+        """How many tokens all rows need."""
+        return sum(row.lacking for row in (*self._waiting, *self._open))
+
+    def _take(self, batch: TextBatch) -> None:
+        count, number = len(batch.begins) - 1, 0
+        while number < count and not self.done:
+            if not self._open:  # what no row needs is not made
+                at = bisect_right(batch.begins, self._waiting[0].place) - 1
+                if (number := max(number, at)) >= count:
+                    return
+            begin, end = batch.begins[number], batch.begins[number + 1]
+            while self._waiting and self._waiting[0].place < end:
+                self._open.append(self._waiting.pop(0))
+            text = batch.texts[number]
+            number += 1
+            if text:
+                self._add(text, begin, end, ended=batch.ended or number < count)
+
+    def _add(self, text: bytes, begin: int, end: int, *, ended: bool) -> None:
+        if not self._side.holds(text):
+            self._passed_bytes += len(text)
+            return
+        self._found, self._passed_bytes = self._found + 1, 0
+        length = max(1, end - begin)  # a short text may lie between two places
+        for row in self._open:
+            row.add(text, max(0, row.place - begin) / length, ended=ended)
+        self._open = [row for row in self._open if not row.full]
 
 
-def _no_field(file: Path, field: str, there: Iterable[str]) -> Unusable:
-    names = sorted(str(name) for name in there)
-    near = difflib.get_close_matches(field, names, 1)
-    guess = f" (did you mean {near[0]!r}?)" if near else ""
-    listed = ", ".join(names[:NAMES_SHOWN]) or "none"
-    return Unusable(
-        f"{file}: its rows have no field {field!r}{guess}; there are: {listed}; set train.field"
-    )
+# Where each row of a streamed text begins; which rows are filled in one pass.
+#
+# A place follows from the seed and the row's number. Where any place is found at once, each row is
+# drawn from all of the text. Where a group of rows has to be read from its beginning, that would
+# cost a whole group for each row. So some groups are drawn at a time, as many as are about
+# `OPEN_BYTES`, and rows are dealt to them in turn; a group is left for another when it has had a
+# row for each `READ_BYTES` of it, one group after another. Every byte of the text is as likely to
+# begin a row as any other, and reading costs about `READ_BYTES` a row however large groups are.
+#
+# Units:   places; bytes.
+
+READ_BYTES = 1 << 20  # of a group for a row: 1.5 ms of a processor
+OPEN_BYTES = 512 << 20  # of groups that are read for the first microbatch: a second
+OPEN_GROUPS_MAX = 16
+KEPT_BYTES = 16 << 20  # of the rows of groups that are open
 
 
-def pyarrow_part(part: str) -> ModuleType:
-    """A module of pyarrow; Unusable, with what to install, where it is not there."""
-    try:
-        return importlib.import_module(f"pyarrow.{part}")
-    except ImportError as error:
-        raise Unusable(
-            "parquet and arrow files need pyarrow: pip install 'p2pswarm[data]'"
-        ) from error
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlaceLimits:
+    """How rows are dealt to groups."""
+
+    read_bytes: int = READ_BYTES
+    open_bytes: int = OPEN_BYTES
+    kept_bytes: int = KEPT_BYTES
+
+
+SHIPPED = PlaceLimits()
+
+
+class RowPlaces:
+    """Where the rows of a text begin."""
+
+    def __init__(
+        self,
+        length: int,
+        groups: Sequence[int],
+        *,
+        seed: int,
+        row_shape: tuple[int, int],
+        limits: PlaceLimits,
+    ) -> None:
+        """`groups`: where each begins, and where the last ends; empty if none has to be read whole.
+
+        row_shape: the rows of a microbatch, and the bytes of a row's tokens.
+        """
+        self._length, self._groups, self._seed = length, groups, seed
+        self._rows, row_bytes = row_shape
+        self.open = self.each = 1
+        if groups:
+            mean_bytes = length / (len(groups) - 1)
+            self.open = min(OPEN_GROUPS_MAX, max(1, int(limits.open_bytes / mean_bytes)))
+            kept = max(1, limits.kept_bytes // (row_bytes * self.open))
+            self.each = min(kept, max(1, round(mean_bytes / limits.read_bytes)))
+
+    @property
+    def shape(self) -> str:
+        """What decides places besides the text and the seed; empty if nothing does."""
+        return f" {self.open} groups {self.each} rows" if self.each > 1 else ""
+
+    def visit(self, number: int) -> tuple[int, int]:
+        """What rows that are filled in one pass with this one have in common."""
+        if self.each == 1:
+            return 0, number
+        turn, slot = divmod(number, self.open)
+        return slot, (turn + self._shift(slot)) // self.each
+
+    def rows_of(self, visit: tuple[int, int]) -> range:
+        """The rows that are filled in one pass."""
+        slot, number = visit
+        if self.each == 1:
+            return range(number, number + 1)
+        first = number * self.each - self._shift(slot)
+        return range(max(0, first) * self.open + slot, (first + self.each) * self.open, self.open)
+
+    def place(self, kind: str, number: int) -> int:
+        """Where a row of this kind begins."""
+        microbatch, row = divmod(number, self._rows)
+        drawn = stable_hash(f"{kind}:{self._seed}:{microbatch}:{row}")
+        if self.each == 1:
+            return drawn % self._length
+        slot, visit = self.visit(number)
+        where = stable_hash(f"{kind} group:{self._seed}:{slot}:{visit}") % self._length
+        group = bisect_right(self._groups, where) - 1
+        begin, end = self._groups[group : group + 2]
+        return begin + drawn % (end - begin)
+
+    def _shift(self, slot: int) -> int:
+        """By how many of its rows a group is left sooner: all at once would be one long wait."""
+        return slot * self.each // self.open

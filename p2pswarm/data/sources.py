@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.infile import read_small
+from p2pswarm.base.files import read_small
 
 JSON_LINES = frozenset({".jsonl", ".ndjson"})
 PARQUET = frozenset({".parquet"})

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from p2pswarm.base.errors import SwarmError, Unusable, one_line
-from p2pswarm.base.infile import read_small
+from p2pswarm.base.files import read_small
+from p2pswarm.data.corpus import Tokens
 from p2pswarm.data.hub import pinned_file, small_file
 from p2pswarm.data.sources import TOKENIZER_FILE, tokenizer_file
-from p2pswarm.data.tokens import Tokens
 
 LIBRARY = "tokenizers"
 CONFIG_FILE = "tokenizer_config.json"

@@ -6,7 +6,6 @@ the block, and on nothing else: neither the cut into stages nor the order of mic
 Processors of another kind draw otherwise from one seed; each of them still draws the same twice.
 
 Shapes:  tokens_BS as `models/compute/base.py`.
-Errors:  none.
 """
 # ruff: noqa: N803  shapes are written at the end of names
 
@@ -27,7 +26,7 @@ Call = Callable[[nn.Module, Value], Value]
 RunBlock = Callable[[Value], Value]
 """Run a certain block, with all that it draws; always the same bits for the same value."""
 Around = Callable[[int, RunBlock, Value], Value]
-"""Run the block of that offset, and decide what its graph holds (`models/compute/kept_graphs.py`).
+"""Run the block of that offset, and decide what its graph holds (`models/compute/graphs.py`).
 """
 
 DRAWING = (

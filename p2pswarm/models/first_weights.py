@@ -15,7 +15,6 @@ by operations that IEEE 754 rounds exactly once:
   whole array, so no compiler joins two of them into a fused one.
 * The only other rounding is the one to the parameter's dtype.
 
-Errors:  none.
 Source:  Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011), for Philox;
          Wichura, Algorithm AS 241, Applied Statistics 37 (1988), for the inverse, whose relative
          error is about 1e-16.

@@ -5,7 +5,7 @@ index of a model in parts). Whoever draws first weights takes them from files of
 digest: a trainer from its model's; a server from `serve.pretrained`, a folder or the hub. Files in
 a folder are mapped, and those of the hub are read by ranges, so a stage reads the bytes of its own
 parameters, and of a model in parts needs those parts alone. That the numbers are those of the
-trainer is proved by the digest of the stage's state (`node/run/first_states.py`).
+trainer is proved by the digest of the stage's state (`node/run/resume.py`).
 
 A manifest is written by strangers. What it names of the hub is downloaded only if the owner of the
 server has named it, too.
@@ -26,8 +26,7 @@ from torch import nn
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.hub import Pinned
 from p2pswarm.models.base import WholeBlock
-from p2pswarm.models.hub_files import HubFiles
-from p2pswarm.models.weight_files import INDEX, ONE_FILE, FolderFiles, WeightFiles
+from p2pswarm.models.weight_files import INDEX, ONE_FILE, FolderFiles, HubFiles, WeightFiles
 from p2pswarm.settings.config import RunConfig, ServeConfig
 from p2pswarm.settings.limits import hub_name, is_pinned
 

@@ -1,23 +1,108 @@
-"""Where the tensors of a published model lie: in one safetensors file, or in parts with an index.
-
-`FolderFiles` are those on this machine; they are mapped, so that what is not read costs nothing.
-
-Shapes:  as the files have them.
-Errors:  Unusable, one line that says which file to put where.
-"""
+"""The files of a published model's weights: on a disk or of the hub, whole or in parts."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.infile import read_small
-from p2pswarm.models.safetensors_header import TYPES
+from p2pswarm.base.files import read_small
+from p2pswarm.data.hub import HubSilent, Pinned, file_bytes, kept_file, ranged, small_file
+
+# The header of a safetensors file: which tensors it has, and which of its bytes are theirs.
+#
+# The library reads a header only with all bytes of the file behind it. This is for a file of which
+# one wants few. The format: eight bytes with the header's length, little-endian; the header, JSON;
+# the numbers of the tensors.
+#
+# Units:   bytes; spans count from the beginning of the file.
+# Errors:  ValueError for a header that is none.
+# Source:  https://huggingface.co/docs/safetensors, "Format".
+
+LENGTH_BYTES = 8
+HEADER_BYTES_MAX = 100_000_000  # the library's own limit
+METADATA = "__metadata__"
+TYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+"""Those that can be trained on, by the format's names."""
+DIMENSIONS_MAX = 16  # far more than any weight has
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """One tensor of a file."""
+
+    dtype: str
+    """As the format calls it."""
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+def header_bytes(first: bytes, file_bytes: int) -> int:
+    """How long the header is, without its own length, of a file whose first bytes these are."""
+    length = int.from_bytes(first, "little")
+    if len(first) != LENGTH_BYTES or length > min(HEADER_BYTES_MAX, file_bytes - LENGTH_BYTES):
+        raise ValueError(f"a header of {length} bytes in a file of {file_bytes}")
+    return length
+
+
+def stored_tensors(header: bytes, file_bytes: int) -> dict[str, StoredTensor]:
+    """The tensors by name."""
+    try:
+        found = json.loads(header)
+    except RecursionError as error:
+        raise ValueError("a header that is nested too deep") from error
+    if not isinstance(found, dict):
+        raise ValueError("a header that is no table")  # noqa: TRY004 - the file's, not ours
+    found.pop(METADATA, None)
+    begin = LENGTH_BYTES + len(header)
+    return {name: _stored(name, entry, begin, file_bytes) for name, entry in found.items()}
+
+
+def _stored(name: str, entry: Any, begin: int, file_bytes: int) -> StoredTensor:
+    match entry:
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [start, stop]}:
+            whole = [start, stop, *shape]
+            if any(type(each) is not int or each < 0 for each in whole):
+                raise ValueError(f"{name} has sizes that are no whole numbers")
+        case _:
+            raise ValueError(f"{name} has no dtype, shape and data_offsets")
+    if not start <= stop <= file_bytes - begin or len(shape) > DIMENSIONS_MAX:
+        raise ValueError(f"{name} does not lie in the file")
+    if dtype in TYPES and stop - start != TYPES[dtype].itemsize * math.prod(shape):
+        raise ValueError(f"{name} has {stop - start} bytes, and another shape")
+    return StoredTensor(dtype, tuple(shape), begin + start, begin + stop)
+
+
+def joined(tensors: Iterable[tuple[str, StoredTensor]]) -> list[list[tuple[str, StoredTensor]]]:
+    """Those whose bytes follow each other, together: each group is one request."""
+    groups: list[list[tuple[str, StoredTensor]]] = []
+    for name, tensor in sorted(tensors, key=lambda one: (one[1].start, one[1].stop)):
+        if groups and groups[-1][-1][1].stop == tensor.start:
+            groups[-1].append((name, tensor))
+        else:
+            groups.append([(name, tensor)])
+    return groups
+
+
+# Where the tensors of a published model lie: in one safetensors file, or in parts with an index.
+#
+# `FolderFiles` are those on this machine; they are mapped, so that what is not read costs nothing.
+#
+# Shapes:  as the files have them.
+# Errors:  Unusable, one line that says which file to put where.
 
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -112,3 +197,97 @@ def places_in(index: Path) -> dict[str, str]:
         if not isinstance(file, str) or Path(file).name != file or file == "..":
             raise Unusable(f"{index}: the file of {name} is {file!r}, which is no file beside it")
     return places
+
+
+# The weights of a model of the hub, of which only the bytes that are wanted are downloaded.
+#
+# Of each file the header is read once, and then the tensors that are asked for: those whose bytes
+# follow each other come with one request. One tensor is in memory at a time.
+#
+# Shapes:  as the files have them.
+# Errors:  Unusable, one line that says what to put where instead.
+
+INSTEAD = (
+    f"put its {ONE_FILE}, or {INDEX} and the parts that it names, into a folder, and set "
+    "serve.pretrained to it (a trainer: run.model to hf:FOLDER)"
+)
+
+
+class HubFiles:
+    """Implements `WeightFiles` on a model of the hub at one commit."""
+
+    def __init__(self, model: Pinned) -> None:
+        self._model = model
+        self._places: dict[str, str] = {}
+        self._headers: dict[str, dict[str, StoredTensor]] = {}
+
+    @property
+    def where(self) -> str:
+        """The model."""
+        return str(self._model)
+
+    def places(self) -> dict[str, str]:
+        """See `WeightFiles`; asked for once."""
+        if not self._places:
+            kept = kept_file(self._model, ONE_FILE)
+            try:
+                index = small_file(self._model, INDEX, INDEX_BYTES_MAX, INSTEAD)
+            except HubSilent:
+                if kept is None:
+                    raise
+                index = None
+            if index is not None:
+                self._places = places_in(index)
+            elif kept is not None:
+                self._places = FolderFiles(kept.parent).places()
+            else:
+                self._places = dict.fromkeys(self._header(ONE_FILE), ONE_FILE)
+        return self._places
+
+    def shapes(self, file: str, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
+        """See `WeightFiles`."""
+        if (kept := kept_file(self._model, file)) is not None:
+            return FolderFiles(kept.parent).shapes(file, names)
+        return {name: self._stored(file, name).shape for name in names}
+
+    def tensors(self, file: str, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+        """See `WeightFiles`; they come in the order of the file."""
+        if (kept := kept_file(self._model, file)) is not None:
+            yield from FolderFiles(kept.parent).tensors(file, names)
+            return
+        for group in joined((name, self._stored(file, name)) for name in names):
+            whole = group[0][1].start, group[-1][1].stop
+            chunks = ranged(self._model, file, whole, INSTEAD)
+            rest = memoryview(b"")
+            for name, stored in group:
+                numbers = bytearray(stored.stop - stored.start)
+                filled = 0
+                while filled < len(numbers):
+                    rest = rest or memoryview(next(chunks))
+                    part = rest[: len(numbers) - filled]
+                    numbers[filled : filled + len(part)] = part
+                    filled, rest = filled + len(part), rest[len(part) :]
+                yield name, torch.frombuffer(numbers, dtype=TYPES[stored.dtype]).view(stored.shape)
+
+    def _stored(self, file: str, name: str) -> StoredTensor:
+        found = self._header(file).get(name)
+        if found is None:
+            raise Unusable(f"{self._model}: {file} lacks {name}, which {INDEX} says is there")
+        if found.dtype not in TYPES or found.start == found.stop:
+            raise Unusable(
+                f"{self._model}: {name} holds {found.dtype}, and such weights do not train"
+            )
+        return found
+
+    def _header(self, file: str) -> dict[str, StoredTensor]:
+        if file not in self._headers:
+            model = self._model
+            size = file_bytes(model, file, INSTEAD)
+            try:
+                first = b"".join(ranged(model, file, (0, min(LENGTH_BYTES, size)), INSTEAD))
+                stop = LENGTH_BYTES + header_bytes(first, size)
+                header = b"".join(ranged(model, file, (LENGTH_BYTES, stop), INSTEAD))
+                self._headers[file] = stored_tensors(header, size)
+            except ValueError as error:
+                raise Unusable(f"{model}: {file} is no safetensors file: {error}") from error
+        return self._headers[file]

@@ -1,7 +1,4 @@
-"""The command `python -m p2pswarm.node`, the same as `p2pswarm node`.
-
-Errors:  as `command_line.py`.
-"""
+"""The command `python -m p2pswarm.node`, the same as `p2pswarm node`."""
 
 import sys
 

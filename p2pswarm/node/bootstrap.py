@@ -1,8 +1,4 @@
-"""A node that only keeps its part of the DHT: others join through it.
-
-Units:   none.
-Errors:  none.
-"""
+"""A node that only keeps its part of the DHT: others join through it."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,8 +1,4 @@
-"""The request to leave, as a node's process gives it to its role.
-
-Units:   seconds.
-Errors:  none.
-"""
+"""The request to leave, as a node's process gives it to its role."""
 
 import asyncio
 import contextlib

@@ -1,29 +1,16 @@
-"""Simulated annealing of a plan: devices change stages, and pipelines change partners.
+"""Simulated annealing of a plan: devices change stages, pipelines change partners.
 
-A layout is the device at each place of each stage; the devices at one place are a pipeline. A
-boundary costs the slowest of its links as they are; the best pairing is found on the way, by moves
-of its own. A maximum hides progress, so a guide is added to what is annealed: the mean of the
-groups, and of each boundary the power mean of its links. The power keeps slow links together: one
-more costs a boundary much that has none, and little one that has many. What is kept is the best by
-the cost itself. What comes out is to be judged again, with the best pairings.
-
-Luck is drawn before moves are judged: it says how much dearer the plan may become. A turn draws a
-device and another stage, and judges all exchanges between them (plan/exchanges.py); the first that
-luck allows, from a place by chance on, is made. So a turn in the cold costs little more than one
-judgement.
-
-Units:   seconds for costs, and for temperatures, which are compared with costs.
-Shapes:  stage, place in a stage; others as in plan/exchanges.py.
-Errors:  none.
-Source:  Kirkpatrick et al., Science 220, 1983. Random numbers: xorshift64* (Vigna, 2016).
+Tempering anneals as many plans at once as there are threads, until the time is over.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pswarm.plan.compiled import compiled, inlined
+from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, Stages, cost_of, pipelines_of
 from p2pswarm.plan.exchanges import (
     CHANCES,
     LOOK_MAX,
@@ -39,9 +26,30 @@ from p2pswarm.plan.exchanges import (
     likely_far,
     likely_near,
     likely_own,
+    planes_of,
     slowest_other,
 )
+from p2pswarm.plan.jit import compiled, inlined
 from p2pswarm.plan.network import Floats, Ints
+
+# Simulated annealing of a plan: devices change stages, and pipelines change partners.
+#
+# A layout is the device at each place of each stage; the devices at one place are a pipeline. A
+# boundary costs the slowest of its links as they are; the best pairing is found on the way, by
+# moves of its own. A maximum hides progress, so a guide is added to what is annealed: the mean of
+# the groups, and of each boundary the power mean of its links. The power keeps slow links
+# together: one more costs a boundary much that has none, and little one that has many. What is
+# kept is the best by the cost itself. What comes out is to be judged again, with the best
+# pairings.
+#
+# Luck is drawn before moves are judged: it says how much dearer the plan may become. A turn draws
+# a device and another stage, and judges all exchanges between them (plan/exchanges.py); the first
+# that luck allows, from a place by chance on, is made. So a turn in the cold costs little more
+# than one judgement.
+#
+# Units:   seconds for costs, and for temperatures, which are compared with costs.
+# Shapes:  stage, place in a stage; others as in plan/exchanges.py.
+# Source:  Kirkpatrick et al., Science 220, 1983. Random numbers: xorshift64* (Vigna, 2016).
 
 RandomState = NDArray[np.uint64]
 """One number, not zero."""
@@ -188,3 +196,207 @@ def _random(state: RandomState) -> np.uint64:
     x ^= x >> np.uint64(27)
     state[0] = x
     return np.uint64(x * np.uint64(0x2545F4914F6CDD1D))
+
+
+# Plans that are annealed until the time is over, as many at once as there are threads.
+#
+# Small networks by parallel tempering: several plans at temperatures of their own, which
+# neighbours change as chance allows, so that one that is stuck in the cold warms up again; the
+# best are annealed again at the end. Large ones have no time for that: each thread cools one plan.
+# Where lines differ much, a plan that begins with the slow ones together and is kept cool is
+# better by far than one that begins by chance; elsewhere it is worse. So both are tried for a
+# while, and the better one goes on.
+#
+# Annealing is compiled and lets other threads run, so threads are processors here. A plan has
+# random numbers of its own, and what was found is noted in the order of the plans: which thread
+# was first changes nothing.
+#
+# Units:   seconds of the clock; temperatures as shares of what a plan by chance costs.
+# Source:  Swendsen and Wang, Physical Review Letters 57, 1986 (replicas that change temperatures).
+
+Clock = Callable[[], float]
+
+POOL = 3  # plans that are polished
+POLISH_SHARE = 0.1  # of the time
+PAIR_SHARE, OWN_SHARE = 0.25, 0.2  # of the turns; see bench/LOG.md, as for all that follow
+REPLICAS = 12
+LADDER = 3e-3, 1.2e-2  # the temperatures, as shares of the cost of a plan by chance
+TEMPERED_TURNS = 1_000  # for each pair of devices, both ways: with fewer, plans are cooled
+SLICE_TURNS = 10_000  # between two exchanges
+NEAREST = 2  # whose link says how fast a line is: with a neighbour it is not one chance alone
+TRIAL_SHARE = 0.1  # of the turns, for each of the two ways of cooling
+
+
+class Heats(NamedTuple):
+    """How a plan is annealed: temperatures, as shares, and how much the guide counts."""
+
+    hot: float
+    cold: float
+    hot_guide: float = 1.0
+    cold_guide: float = 1.0
+
+
+COOL = Heats(1e-3, 5e-5, 16.0, 2.0)
+HOT = Heats(1.5e-2, 2e-4, 4.0, 1.0)
+POLISH = Heats(2e-3, 2e-4, 1.0, 0.1)
+
+
+class Annealed(NamedTuple):
+    """What a plan came to: the cheapest on the way, and what the last one costs with its guide."""
+
+    least_s: float
+    guided_s: float
+    moves: int
+    best_sp: Ints
+
+
+class Tempering:
+    """Anneals plans of one network, and keeps the best; to be left with `with`."""
+
+    def __init__(self, costs: LinkCosts, task: DtfmTask, seed: int, threads: int) -> None:
+        self._costs = costs
+        self._task = task
+        self._planes = planes_of(costs.data_s_nn, costs.pipeline_s_nn)
+        self._chance = np.random.default_rng(seed)
+        self._lucks: list[RandomState] = []
+        """Of each plan that is annealed beside others."""
+        self._threads = min(threads, REPLICAS)
+        self._workers = ThreadPoolExecutor(self._threads, "anneal")
+        self._pool: list[tuple[float, Stages]] = []
+        self.moves = 0
+        """How many moves were tried."""
+        self._scale_s = cost_of(costs, _as_stages(self._by_chance())).seconds
+        self._note(self._by_chance())
+        self._note(self._by_speed())
+        self._anneal([self._by_chance()], 1, [COOL])  # compiles
+
+    def __enter__(self) -> Self:
+        """Nothing to do."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let the threads go."""
+        self._workers.shutdown()
+
+    @property
+    def best(self) -> Stages:
+        """The cheapest plan so far."""
+        return self._pool[0][1]
+
+    def run(self, known: Stages | None, ends_s: float, clock: Clock) -> None:
+        """Anneal until `ends_s`; `known` is a plan that somebody else found."""
+        if known is not None:
+            self._note(np.array(known, dtype=np.int64))
+        begun_s = clock()
+        plans = [self._by_chance() for _ in range(self._threads)]
+        self._anneal(plans, SLICE_TURNS, [Heats(LADDER[1], LADDER[1])] * self._threads)
+        each_s = max((clock() - begun_s) / SLICE_TURNS, 1e-9)  # of a turn of each thread
+        left_s = max(ends_s - clock(), 0.0)
+        devices = self._task.stages * self._task.pipelines
+        if self._threads * left_s / each_s < TEMPERED_TURNS * devices**2:
+            self._cool(int(left_s / each_s), ends_s, clock)
+            return
+        self._temper(ends_s - POLISH_SHARE * left_s, clock)
+        self._polish(max(SLICE_TURNS, int(POLISH_SHARE * left_s / each_s / POOL)), ends_s, clock)
+
+    def _polish(self, turns: int, ends_s: float, clock: Clock) -> None:
+        """Anneal the best plans again, for so many turns each, until the time is over."""
+        first, now_s, round_s = 0, clock(), 0.0
+        while now_s + round_s < ends_s:
+            numbers = range(first, first + self._threads)
+            again = [self._pool[each % len(self._pool)][1] for each in numbers]
+            self._anneal([self._paired(each) for each in again], turns, [POLISH] * self._threads)
+            first += self._threads
+            last_s, now_s = now_s, clock()
+            round_s = now_s - last_s
+
+    def _cool(self, turns: int, ends_s: float, clock: Clock) -> None:
+        """Cool plans for about so many turns each: first both ways, then the better one."""
+        begun_s, trial = clock(), max(int(TRIAL_SHARE * turns), SLICE_TURNS)
+        trials = [self._by_speed(), self._by_chance()]
+        by_speed, by_chance = self._anneal(trials, trial, [COOL, HOT])
+        rounds = 1 if self._threads > 1 else 2
+        each_s = max((clock() - begun_s) / (rounds * trial), 1e-9)
+        turns = int((1 - POLISH_SHARE) * (ends_s - clock()) / each_s)
+        if turns > SLICE_TURNS:
+            cool = by_speed.least_s <= by_chance.least_s
+            plans = [self._by_speed() if cool else self._by_chance() for _ in range(self._threads)]
+            self._anneal(plans, turns, [COOL if cool else HOT] * self._threads)
+
+    def _temper(self, ends_s: float, clock: Clock) -> None:
+        shares = np.geomspace(*LADDER, REPLICAS)
+        ladder = [Heats(share, share) for share in shares]
+        replicas = [self._by_chance() for _ in shares]
+        replicas[0] = self._paired(self.best)
+        first, now_s, round_s = 0, clock(), 0.0
+        while now_s + round_s < ends_s:
+            found = self._anneal(replicas, SLICE_TURNS, ladder)
+            for cold in range(first, REPLICAS - 1, 2):
+                warm = cold + 1
+                gain_s = found[cold].guided_s - found[warm].guided_s
+                odds = gain_s / self._scale_s * (1 / shares[cold] - 1 / shares[warm])
+                if np.log(self._chance.random()) < odds:
+                    replicas[cold], replicas[warm] = replicas[warm], replicas[cold]
+            first = 1 - first
+            last_s, now_s = now_s, clock()
+            round_s = now_s - last_s
+
+    def _by_chance(self) -> Ints:
+        order = self._chance.permutation(self._task.stages * self._task.pipelines)
+        return order.reshape(self._task.stages, self._task.pipelines)
+
+    def _by_speed(self) -> Ints:
+        """Slow lines together, so that few boundaries have them; the best pairings of that."""
+        nearest_nn = np.sort(self._costs.pipeline_s_nn, axis=1)  # the first is a device to itself
+        order = np.argsort(-nearest_nn[:, min(NEAREST, len(nearest_nn) - 1)], kind="stable")
+        device_sp = order.reshape(self._task.stages, self._task.pipelines)
+        return self._paired(_as_stages(device_sp))
+
+    def _paired(self, stages: Stages) -> Ints:
+        """Stages with their best pairings."""
+        return np.array(pipelines_of(self._costs, stages), dtype=np.int64)
+
+    def _anneal(self, plans: Sequence[Ints], turns: int, heats: Sequence[Heats]) -> list[Annealed]:
+        """Anneal plans in place, note the best on the way; returns what each came to."""
+        while len(self._lucks) < len(plans):
+            self._lucks.append(self._chance.integers(1, 2**63, 1, dtype=np.uint64))
+
+        def some(first: int) -> list[Annealed]:
+            numbers = range(first, len(plans), self._threads)
+            return [
+                self._annealed(plans[each], turns, heats[each], self._lucks[each])
+                for each in numbers
+            ]
+
+        parts = list(self._workers.map(some, range(self._threads)))
+        found = [parts[each % self._threads][each // self._threads] for each in range(len(plans))]
+        for one in found:
+            self.moves += one.moves
+            if len(self._pool) < POOL or one.least_s < self._pool[-1][0]:
+                self._note(one.best_sp)
+        return found
+
+    def _annealed(self, plan: Ints, turns: int, heat: Heats, luck: RandomState) -> Annealed:
+        cooling = Cooling(
+            turns,
+            heat.hot * self._scale_s,
+            heat.cold * self._scale_s,
+            PAIR_SHARE,
+            OWN_SHARE,
+            heat.hot_guide,
+            heat.cold_guide,
+        )
+        best_sp = plan.copy()
+        return Annealed(*anneal(self._planes, plan, best_sp, cooling, luck), best_sp)
+
+    def _note(self, device_sp: Ints) -> None:
+        """Keep a plan if it is one of the best, whatever its pairings and its direction."""
+        rows = tuple(tuple(map(int, row)) for row in np.sort(device_sp, axis=1))
+        stages = min(rows, rows[::-1])
+        if all(stages != each for _, each in self._pool):
+            self._pool.append((cost_of(self._costs, stages).seconds, stages))
+            self._pool = sorted(self._pool)[:POOL]
+
+
+def _as_stages(device_sp: Ints) -> Stages:
+    return tuple(tuple(map(int, row)) for row in device_sp)

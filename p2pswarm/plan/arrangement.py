@@ -3,7 +3,6 @@
 The run is as fast as its slowest stage, and a stage as fast as its servers together.
 
 Units:   microbatches per second, seconds, bytes; stages from 0.
-Errors:  none.
 Source:  docs/rebalancing.md.
 """
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.plan.fleet import BYTES_PER_GBIT, CODECS, CONNECTIONS_MAX, DeviceFleet
-from p2pswarm.plan.network import DeviceNetwork, Floats
-from p2pswarm.plan.shipped import shipped_network
+from p2pswarm.plan.network import DeviceNetwork, Floats, shipped_network
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.limits import Between, OneOf, Text
 

@@ -19,12 +19,11 @@ Shapes:  stage with nobody before the first and after the last (t), so that ever
          sum of its data costs with the stage's devices.
          links_3tp: each link; the slowest other one of its boundary; the others' mean of squares.
          Spots: a stage and a place in it, and another stage and a place in that.
-Errors:  none.
 """
 
 import numpy as np
 
-from p2pswarm.plan.compiled import compiled, inlined
+from p2pswarm.plan.jit import compiled, inlined
 from p2pswarm.plan.network import Floats, Ints
 
 DATA, PIPELINE = 0, 1  # of costs_2mm

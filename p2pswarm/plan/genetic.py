@@ -11,9 +11,7 @@ larger of the first parent's score and 1: that is kept, because it is what was m
 that replaces nobody is only remembered. What it costs is the cost of the best pairing: the
 program names that cost, too, and returns another pairing.
 
-Units:   seconds.
 Shapes:  device (n), stage.
-Errors:  none.
 Source:  Yuan et al., NeurIPS 2022; GCMA in DS3Lab/DT-FM, scheduler/heuristic_evolutionary_solver;
          Kang and Moon, A Hybrid Genetic Algorithm for Multiway Graph Partitioning, 2000.
 """

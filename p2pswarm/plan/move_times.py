@@ -7,7 +7,6 @@ learnt in commits, because steps become longer and shorter. Before any move was 
 as a prior says; the newest moves count most, so that a few are enough to forget it.
 
 Units:   seconds on the caller's clock.
-Errors:  none.
 Source:  docs/rebalancing.md, "What a move takes".
 """
 

@@ -1,7 +1,6 @@
 """RunHistory: the events of a run, collected for a page, a plot or a summary.
 
 Units:   seconds since the first step; nats per byte.
-Errors:  none.
 """
 
 from collections import deque

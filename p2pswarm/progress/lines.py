@@ -1,7 +1,6 @@
 """LineFormat: a run as lines for a log file, with a line for a step only every few seconds.
 
 Units:   seconds since the first step.
-Errors:  none.
 """
 
 from p2pswarm.progress.events import (

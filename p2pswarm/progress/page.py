@@ -1,7 +1,6 @@
 """The live page of a run in a terminal, drawn repeatedly.
 
 Units:   seconds since the first step; nats per byte.
-Errors:  none.
 """
 
 import math

@@ -1,9 +1,6 @@
 """What peers write, as people may see it: nothing in it moves a cursor or begins a line.
 
 Everything that is shown goes through here last, since any error may quote a peer.
-
-Units:   none.
-Errors:  none.
 """
 
 import logging

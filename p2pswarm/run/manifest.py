@@ -3,7 +3,6 @@
 The DHT keeps the manifests of all runs under one key, with a subkey for each trainer. The signature
 binds the run and the address to the trainer's key.
 
-Units:   ids in bytes.
 Errors:  BadMessage for a manifest that is forged or broken. One of another version of the
          program is no error: its trainer is known and can be told.
 """

@@ -3,7 +3,6 @@
 Who receives a card passes it on as it is: only its peer could have made it. Links have cards of
 their own; a simulation without links has none.
 
-Units:   none.
 Errors:  BadMessage from `learn` for a card that its peer did not sign.
 Source:  docs/addresses.md.
 """
@@ -18,8 +17,8 @@ from p2pswarm.base.ids import Address, PeerId
 from p2pswarm.net.cards.card import CardBody, SignedCard
 from p2pswarm.net.wire.message import Message, decode
 from p2pswarm.run.messages.membership import StandsBy, View
-from p2pswarm.run.messages.path_counts import NO_PATHS, PathCounts
 from p2pswarm.run.messages.trainers import Trainers, Whereabouts, WhomReach
+from p2pswarm.run.messages.types import NO_PATHS, PathCounts
 
 PEERS_BYTES_MAX = 56 * 1024  # of those that one message names, with their cards: it has 60 KiB
 PEER_COST_BYTES = 44  # an id, and what msgpack adds to it, an address and a card

@@ -4,7 +4,7 @@ A replica is a state and the commits after it. A commit is applied once: if it i
 is answered with what it made. What memory holds, and the reduction that could be applied to it,
 outlive the session: the next one may go on with both.
 
-While the pieces of a newcomer are on their way (`loading.py`), each commit is followed by the
+While the pieces of a newcomer are on their way (`replica.py`), each commit is followed by the
 pieces that are here, and its reduced gradient is not kept whole. If the reduction of a step did not
 come, the newcomer needs pieces of a later version.
 
@@ -17,17 +17,89 @@ Errors:  NotServing for weights that cannot be kept, and for a commit of a step 
 Source:  docs/training.md.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from p2pswarm.base.errors import NotServing
+from p2pswarm.base.errors import NotServing, SwarmError, Unusable
 from p2pswarm.run.averaging.base import AveragedGradient, Sums
 from p2pswarm.run.averaging.round import RoundId
 from p2pswarm.run.messages.membership import HeldReduction
 from p2pswarm.run.messages.step import Commit, Reduce
 from p2pswarm.server.kept_boundaries import KeptBoundaries
+
+# When a server's weights cannot follow the run any more, or its device cannot go on.
+#
+# Errors:  those that it is for.
+
+
+class WeightsLost(NotServing):
+    """The stage has moved on, and the weights here cannot: they have to be fetched again."""
+
+
+def lost_by(error: SwarmError, what: str) -> SwarmError:
+    """What follows of an error: the weights are lost, or the whole device is, which is worse."""
+    return error if isinstance(error, Unusable) else WeightsLost(f"{what}: {error}")
+
+
+# How long an observer waits for the pieces of a reduction that is decided.
+#
+# A newcomer takes part in the reductions of its stage as an observer: it is sent the result when
+# the members have it, and nobody waits for it. A member that does not reach it gives its pieces
+# up, and tells nobody. So an observer that knows of the decision, and to which nothing comes, need
+# not wait: it misses that step, and fetches the weights. A piece that is on its way may take as
+# long as its link needs.
+#
+# Units:   seconds on the caller's clock.
+
+SILENT_S = 5.0  # members send as soon as they have all, which is before the decision
+STEPS_KEPT = 64  # of which it is known when they were decided; an older one was long ago
+LONG_AGO_S = 0.0
+
+
+class ObserverPatience:
+    """The reductions of one session, as an observer waits for them."""
+
+    def __init__(self) -> None:
+        self._under_way: Counter[int] = Counter()
+        """The pieces of each step that are announced and have not come."""
+        self._heard_s: dict[int, float] = {}
+        """When a piece of a step was here last, of the last steps."""
+        self._decided_s: dict[int, float] = {}
+        """When a decision was heard of, of the last steps."""
+
+    def piece_began(self, step: int) -> None:
+        """A piece of a step is announced."""
+        self._under_way[step] += 1
+
+    def piece_ended(self, step: int, now_s: float, *, came: bool) -> None:
+        """It has come, or will not: then anybody may have announced it, and it says nothing."""
+        self._under_way[step] -= 1
+        if not self._under_way[step]:
+            del self._under_way[step]
+        if came:
+            _keep(self._heard_s, step, now_s)
+
+    def decided(self, step: int, now_s: float) -> None:
+        """The commit of a step has come: it and all before it are decided."""
+        if step not in self._decided_s:
+            _keep(self._decided_s, step, now_s)
+
+    def give_up_s(self, step: int) -> float | None:
+        """When to wait no longer for the pieces of a step; None while there is no reason to."""
+        decided_s = [at_s for decided, at_s in self._decided_s.items() if decided >= step]
+        if not decided_s or self._under_way[step]:
+            return None
+        return max(min(decided_s), self._heard_s.get(step, LONG_AGO_S)) + SILENT_S
+
+
+def _keep(times_s: dict[int, float], step: int, now_s: float) -> None:
+    times_s[step] = now_s
+    if len(times_s) > STEPS_KEPT:
+        del times_s[min(times_s)]
+
 
 MADE_MAX = 16  # commits that may be sent again; a trainer resends those that nobody answered
 NO_ROUND = RoundId(-1, 0)

@@ -1,9 +1,8 @@
 """Pushes what a stage computes to the next stage, or back to the one before.
 
 Forward, the router chooses the server. Backward there is only one: the server that the microbatch
-came from. `outgoing.py` decides how a result is announced and encoded.
+came from. `work_plan.py` decides how a result is announced and encoded.
 
-Units:   seconds.
 Errors:  none; the trainer is told of a push that failed.
 """
 
@@ -19,14 +18,15 @@ from p2pswarm.base.errors import Refused, SwarmError
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.compute.base import Key
 from p2pswarm.models.compute.bundle_spec import activation_codecs, gradient_codecs
-from p2pswarm.models.compute.torch_errors import computing
+from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.net.rpc.base import Rpc
-from p2pswarm.run.keeper_first import KeeperFirst, keeper_among, keepers_for
 from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.messages.types import Obstacle
-from p2pswarm.run.push import OnlyPeer, PushProgress
-from p2pswarm.run.pusher import Pusher, push_to_any
-from p2pswarm.server.outgoing import (
+from p2pswarm.run.push import KeeperFirst, OnlyPeer, PushProgress, keeper_among, keepers_for
+from p2pswarm.run.push_io import Pusher, push_to_any
+from p2pswarm.server.kept_boundaries import WorkItem
+from p2pswarm.server.session import MemberSession
+from p2pswarm.server.work_plan import (
     Direction,
     Metas,
     OutgoingBundle,
@@ -35,10 +35,8 @@ from p2pswarm.server.outgoing import (
     metas_of,
     push_back,
     push_onward,
+    undelivered,
 )
-from p2pswarm.server.session import MemberSession
-from p2pswarm.server.work_item import WorkItem
-from p2pswarm.server.work_plan import undelivered
 from p2pswarm.tensors.codecs.base import Tensor, Unencodable
 from p2pswarm.tensors.codecs.meta import bytes_of
 from p2pswarm.tensors.codecs.registry import EncodedTensor

@@ -16,6 +16,7 @@ Errors:  LinkLost and BadMessage for a message that the trainer should not have 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from p2pswarm.base.errors import BadMessage, LinkLost
 from p2pswarm.base.ids import Contact
@@ -31,9 +32,38 @@ from p2pswarm.run.messages.membership import (
 )
 from p2pswarm.run.messages.run import Finished
 from p2pswarm.run.messages.trainers import Alive, Trainers
-from p2pswarm.server.join_pauses import REJOIN_MAX_S, SEEK_S, JoinPauses
-from p2pswarm.server.server_state import MOVES, ServerState
-from p2pswarm.server.trainer_search import TrainerSearch
+from p2pswarm.server.trainer_search import REJOIN_MAX_S, SEEK_S, JoinPauses, TrainerSearch
+
+# Where a stage server is between its start and its end, and what may follow what.
+
+
+class ServerState(Enum):
+    """Where a server is between its start and its end."""
+
+    OUT = "is not in the run, and will join"
+    JOINING = "has asked the trainer for a stage"
+    PREPARING = "makes memory for its stage"
+    LOADING = "gets its weights"
+    SERVING = "computes"
+    STAYING = "was asked to leave, and computes until another server has its stage's weights"
+    FINISHING = "leaves after this step: it takes no new microbatch"
+    LEAVING = "says goodbye"
+    OVER = "will not join again"
+
+
+S = ServerState
+MOVES: dict[ServerState, tuple[ServerState, ...]] = {
+    S.OUT: (S.JOINING, S.OVER),
+    S.JOINING: (S.PREPARING, S.OUT, S.OVER),
+    S.PREPARING: (S.LOADING, S.LEAVING, S.OUT, S.OVER),
+    S.LOADING: (S.SERVING, S.LEAVING, S.OUT, S.OVER),
+    S.SERVING: (S.STAYING, S.FINISHING, S.OUT, S.OVER),
+    S.STAYING: (S.FINISHING, S.LEAVING, S.OVER),
+    S.FINISHING: (S.STAYING, S.LEAVING, S.OVER),
+    S.LEAVING: (S.OVER,),
+    S.OVER: (),
+}
+
 
 JOIN_S = 300.0  # for the trainer's first message: it may come only when a step has closed
 SLEPT_S = 15.0  # a link is given up after as much silence: whoever slept so long has been evicted

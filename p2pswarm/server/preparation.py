@@ -5,7 +5,6 @@ its state from the members, and makes each commit. It has no incarnation there, 
 nobody waits for it. When the session ends because the server is sent there, the replica goes over
 to the next session; in any other case it is forgotten.
 
-Units:   bytes; seconds.
 Errors:  NotServing for an order that names another stage, or comes when this is over. A stage that
          cannot be prepared is told to the trainer, and changes nothing.
 Source:  docs/rebalancing.md, "Fetching beforehand".
@@ -14,24 +13,23 @@ Source:  docs/rebalancing.md, "Fetching beforehand".
 import asyncio
 import logging
 
-from p2pswarm.base.deferred_cancel import to_its_end
 from p2pswarm.base.errors import NotServing, SwarmError
+from p2pswarm.base.tasks import to_its_end
 from p2pswarm.models.compute.base import Engine
 from p2pswarm.net.rpc.base import Stream
 from p2pswarm.plan.arrangement import beside_bytes
-from p2pswarm.run.averaging.averaging import AveragingSettings
+from p2pswarm.run.averaging.averaging_io import AveragingSettings
 from p2pswarm.run.averaging.base import AveragedGradient
 from p2pswarm.run.averaging.stage_averaging import StageAveraging
 from p2pswarm.run.messages.averaging import Shard
 from p2pswarm.run.messages.membership import CannotPrepare, PrepareStage
 from p2pswarm.run.messages.step import Commit, Committed, Reduce, Reduced
 from p2pswarm.run.messages.types import REASON_CHARS
-from p2pswarm.server.fetching import fetch_weights, make_replica
-from p2pswarm.server.observed_reductions import ObservedReductions
-from p2pswarm.server.open_orders import OpenOrders
+from p2pswarm.server.commit_log import WeightsLost
+from p2pswarm.server.orders_io import ObservedReductions, OpenOrders
 from p2pswarm.server.replica import Replica
 from p2pswarm.server.session import MemberSession
-from p2pswarm.server.weights_lost import WeightsLost
+from p2pswarm.server.weights_download import fetch_weights, make_replica
 from p2pswarm.trainer.balance.prepared_moves import REST_S
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,4 @@
-"""What the parts of one incarnation of a stage server share.
-
-Errors:  none here.
-"""
+"""What the parts of one incarnation of a stage server share."""
 
 import logging
 from collections.abc import Callable
@@ -18,10 +15,10 @@ from p2pswarm.run.chain.base import ChainStore
 from p2pswarm.run.chain.chain_log import Restored
 from p2pswarm.run.manifest import RunOrigin
 from p2pswarm.run.member_cards import NO_CARDS, MemberCards
-from p2pswarm.run.messages.path_counts import PathCounts
+from p2pswarm.run.messages.types import PathCounts
 from p2pswarm.run.router import Router
 from p2pswarm.run.state.base import Aside, at_once
-from p2pswarm.run.state.partial_file import PartialFolder
+from p2pswarm.run.state.partial_state import PartialFolder
 from p2pswarm.run.state.version_reader import WINDOW_BYTES
 from p2pswarm.run.view import MemberView
 from p2pswarm.server.kept_boundaries import KEPT_BYTES

@@ -4,7 +4,6 @@ This file keeps the stream with the trainer and gives every request to the part 
 `worker` computes what comes in, `forwarder` sends what goes out, `replica` holds the weights.
 `lifecycle` decides when to join, to leave and to give up.
 
-Units:   seconds.
 Errors:  Unusable when this machine cannot serve the stage; RunEnded when a trainer says so.
 """
 
@@ -14,11 +13,11 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from p2pswarm.base.deferred_cancel import obey_cancellation
 from p2pswarm.base.errors import Busy, LinkLost, NotServing, Refused, RunEnded, SwarmError, Unusable
 from p2pswarm.base.exception_group import cause_of
 from p2pswarm.base.ids import Contact
 from p2pswarm.base.signal import Signal
+from p2pswarm.base.tasks import obey_cancellation
 from p2pswarm.net.rpc.base import Stream
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.averaging.delivery import AveragingRoadLost
@@ -36,20 +35,17 @@ from p2pswarm.run.messages.step import (
 )
 from p2pswarm.run.messages.trainers import Alive
 from p2pswarm.run.messages.types import REASON_CHARS
-from p2pswarm.run.roads import AVERAGING_SILENT_S, AVERAGING_WAIT_S
+from p2pswarm.run.peer_health import AVERAGING_SILENT_S, AVERAGING_WAIT_S
+from p2pswarm.run.peer_health_io import WatchedRpc
 from p2pswarm.run.state.donor import Donor
-from p2pswarm.run.watched_rpc import WatchedRpc
-from p2pswarm.server.commit_log import ClosedSum
-from p2pswarm.server.fetching import fetch_weights, make_replica
-from p2pswarm.server.leadership import Leadership
-from p2pswarm.server.lifecycle import JOIN_S, Lifecycle
+from p2pswarm.server.commit_log import ClosedSum, WeightsLost
+from p2pswarm.server.leadership import Leadership, Seeker
+from p2pswarm.server.lifecycle import JOIN_S, Lifecycle, ServerState
 from p2pswarm.server.preparation import Preparation
 from p2pswarm.server.replica import Replica
-from p2pswarm.server.seeker import Seeker
-from p2pswarm.server.server_state import ServerState
 from p2pswarm.server.session import ServerContext
-from p2pswarm.server.session_parts import SessionParts, join_of, session_parts
-from p2pswarm.server.weights_lost import WeightsLost
+from p2pswarm.server.session_io import SessionParts, join_of, session_parts
+from p2pswarm.server.weights_download import fetch_weights, make_replica
 
 log = logging.getLogger(__name__)
 NOTHING = PrepareStage(None)

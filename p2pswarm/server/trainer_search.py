@@ -1,18 +1,102 @@
-"""Whom a server asks for its stage: the trainers that may coordinate the run, in turn.
+"""The trainer that a server asks for a stage, when it asks again, and when it is silent."""
 
-One of a run's trainers coordinates it. The others stand by: they do not assign stages, and say who
-does. A server asks one after another, at once; it pauses when all have been asked. What the DHT or
-a standby names anew is asked next; the coordinator that was lost is asked last. A trainer that has
-been reached is given time: it answers when its step allows, and may be the one that leads though
-the DHT does not name it.
-
-Errors:  none; a list that a peer makes too long loses the ones that were found first.
-"""
-
+import math
 from collections.abc import Sequence
 
 from p2pswarm.base.ids import Contact
+from p2pswarm.run.messages.trainers import SILENCE_S
 from p2pswarm.run.messages.types import TRAINERS_MAX
+
+# JoinPauses: how long a server that is out of the run waits before it asks a trainer again.
+#
+# Not at all where it loses nothing by asking at once: another trainer has not been asked yet, or
+# the session was a good one and another trainer may lead by now. Else a little, and twice as long
+# each time, so that a trainer which throws it out again and again is not hammered. A trainer that
+# has been gone for long is looked for seldom, and for ever.
+#
+# Units:   seconds on the caller's clock.
+
+REJOIN_FIRST_S, REJOIN_MAX_S = 0.25, 2.0
+ELECTION_S = 5.0  # after a coordinator of several is lost, another leads by then: ask often
+SEEK_S = 10.0  # between two tries once the trainer has been gone for `rejoin_s`
+KNOCK_FIRST_S = 1.0  # a first try may have gone into a cut that is over by then; round the world 3x
+KNOCK_S = 2.0  # to dial a trainer while there is another one to ask
+DIAL_S = 5.0  # as long as a dial may take by itself
+STEADY_S = 10.0  # a session this long was a good one: the pauses start small again
+
+
+class JoinPauses:
+    """The tries of one server, and when it was in the run."""
+
+    def __init__(self, rejoin_s: float, now_s: float) -> None:
+        """`rejoin_s`: how long to look for a trainer quickly."""
+        self._rejoin_s = rejoin_s
+        self._pause_s = REJOIN_FIRST_S
+        self.tried_s = now_s
+        """When a trainer was asked last."""
+        self._seen_s = now_s
+        self._knock_s = DIAL_S
+        """How long the next try may take to reach a trainer."""
+
+    def tries(self, now_s: float) -> None:
+        """A trainer is asked."""
+        self.tried_s = now_s
+
+    def in_run(self, now_s: float) -> None:
+        """The server was in the run until now."""
+        self._seen_s, self._knock_s = now_s, KNOCK_FIRST_S
+
+    def knock_s(self, *, others: bool) -> float | None:
+        """How long the next try may take to reach a trainer; None: as long as a dial takes.
+
+        Whoever was just in the run tries anew soon: the kernel asks less and less often, and what
+        it is in the run for waits. `others`: there are other trainers to ask.
+        """
+        knock_s, self._knock_s = self._knock_s, min(2 * self._knock_s, DIAL_S)
+        if others:
+            return min(knock_s, KNOCK_S)
+        return knock_s if knock_s < DIAL_S else None
+
+    def gone_s(self, now_s: float) -> float:
+        """How long it has been out of the run."""
+        return now_s - self._seen_s
+
+    def gone(self, now_s: float) -> bool:
+        """Whether that is so long that the trainer is looked for less often."""
+        return self.gone_s(now_s) >= self._rejoin_s
+
+    def steady(self, now_s: float) -> bool:
+        """Whether the session that ends now was a good one."""
+        return now_s - self.tried_s > STEADY_S
+
+    def next_s(self, now_s: float, *, met: bool, several: bool, elsewhere: bool) -> float:
+        """How long to wait after a try, or a session, that has failed; 0: ask at once.
+
+        `met`: it was a session. `several`: more than one trainer is known. `elsewhere`: it is known
+        whom to ask next, and that one was not asked yet.
+        """
+        steady = self.steady(now_s)
+        if steady:
+            self._pause_s = REJOIN_FIRST_S
+        if elsewhere or (met and several and steady):
+            return 0.0
+        if self.gone(now_s):
+            return SEEK_S
+        if several and not met and self.gone_s(now_s) < ELECTION_S:
+            return REJOIN_FIRST_S
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, REJOIN_MAX_S)
+        return pause_s
+
+
+# Whom a server asks for its stage: the trainers that may coordinate the run, in turn.
+#
+# One of a run's trainers coordinates it. The others stand by: they do not assign stages, and say
+# who does. A server asks one after another, at once; it pauses when all have been asked. What the
+# DHT or a standby names anew is asked next; the coordinator that was lost is asked last. A trainer
+# that has been reached is given time: it answers when its step allows, and may be the one that
+# leads though the DHT does not name it.
+#
+# Errors:  none; a list that a peer makes too long loses the ones that were found first.
 
 REACHED_S = 15.0  # then the link to one that is dead has ended
 NEVER_S = float("-inf")
@@ -96,3 +180,49 @@ class TrainerSearch:
 def _same(one: Contact, other: Contact) -> bool:
     """Whether two contacts are one peer, perhaps at two addresses."""
     return one == other or (one.peer is not None and one.peer == other.peer)
+
+
+# How a server notices that nothing comes from its coordinator any more.
+#
+# The coordinator says something each half second on the stream of every member. When it does not,
+# it may be stopped, cut off or dead; the server does not end its session for that, because the
+# coordinator may go on, and its own voter may be the one that is cut off. It asks the other
+# trainers who leads, and meanwhile looks for trainers that it does not know: the one that leads by
+# now may be new.
+#
+# Units:   seconds on the caller's clock.
+
+ASK_AGAIN_S = 0.5  # a takeover takes about one; a trainer that was asked in vain may lead by then
+
+
+class CoordinatorWatch:
+    """The stream of one server with a trainer, as far as it is silent."""
+
+    def __init__(self) -> None:
+        self.next_deadline_s: float | None = None
+        """When to call `on_deadline`; None while there is no stream."""
+        self._heard_s = math.inf
+        self.silent = False
+        """Whether the other trainers are being asked."""
+
+    def heard(self, now_s: float) -> None:
+        """The stream was opened, or something came."""
+        self.next_deadline_s, self._heard_s = now_s + SILENCE_S, now_s
+        self.silent = False
+
+    def unheard_s(self, now_s: float) -> float:
+        """For how long nothing has come; 0 without a stream."""
+        return max(0.0, now_s - self._heard_s)
+
+    def ended(self) -> None:
+        """The stream is over."""
+        self.next_deadline_s, self._heard_s = None, math.inf
+        self.silent = False
+
+    def on_deadline(self, now_s: float) -> bool:
+        """Whether it is time to ask the other trainers who leads."""
+        if self.next_deadline_s is None or now_s < self.next_deadline_s:
+            return False
+        self.next_deadline_s = now_s + ASK_AGAIN_S
+        self.silent = True
+        return True

@@ -15,8 +15,7 @@ from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.signal import Signal
 from p2pswarm.models.compute.base import Weights
 from p2pswarm.run.averaging.base import Compute
-from p2pswarm.server.commit_log import CommitLog
-from p2pswarm.server.weights_lost import WeightsLost, lost_by
+from p2pswarm.server.commit_log import CommitLog, WeightsLost, lost_by
 from p2pswarm.tensors.state_tree import root_of
 
 FRESH_S = 60.0  # weights hashed a moment ago are not hashed again for a session that begins

@@ -3,7 +3,6 @@
 The bytes of a microbatch come while the one before is computed. The forwarder sends its result
 while the next is computed. One thread computes, and nothing else touches weights and sums.
 
-Units:   seconds.
 Errors:  Busy, NotServing, TooLarge or BadMessage to the sender; the trainer is told of a microbatch
          that cannot be computed.
 """
@@ -17,19 +16,18 @@ from p2pswarm.base.errors import NotComputed, NotServing, SwarmError, Unusable
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.compute.base import Key
 from p2pswarm.models.compute.sketch import Sketcher
-from p2pswarm.models.compute.torch_errors import computing
+from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.net.rpc.base import Stream
-from p2pswarm.run.messages.capacity import Capacity
+from p2pswarm.run.messages.balance import Capacity
 from p2pswarm.run.messages.membership import Load
 from p2pswarm.run.messages.microbatch import Push, Receipt, Sketch
 from p2pswarm.run.messages.step import Fence, Fenced
 from p2pswarm.run.messages.types import Work
-from p2pswarm.server.expected import WorkInputs
 from p2pswarm.server.forwarder import Forwarder
-from p2pswarm.server.gradient_returns import GradientReturns
-from p2pswarm.server.kept_boundaries import KeptAnswer
+from p2pswarm.server.kept_boundaries import Exit, KeptAnswer, WorkItem
+from p2pswarm.server.reports import GradientReturns
+from p2pswarm.server.scheduler import WorkInputs
 from p2pswarm.server.session import MemberSession
-from p2pswarm.server.work_item import Exit, WorkItem
 from p2pswarm.server.work_plan import (
     Made,
     WorkPlan,

@@ -2,8 +2,6 @@
 
 People bring the names of other programs. A name that exists in another table is shown there, a
 common alias is translated, and anything else gets the nearest name of its own table.
-
-Errors:  none.
 """
 
 import dataclasses

@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.infile import read_small
+from p2pswarm.base.files import read_small
 
 HOUR_S = 3600.0
 SHIPPED = "spot_traces.json"

@@ -2,7 +2,7 @@
 
 Without a network, latency is a distance: hosts are points of a plane whose coordinates are
 seconds. So the triangle inequality holds for latencies, as it mostly does in the Internet. With a
-network of regions (`plan/shipped.py`), the latency and the rate of a path are those of its regions.
+network of regions (`plan/network.py`), the latency and the rate of a path are those of its regions.
 
 A host's uplink and downlink are queues, and so is a path that has a rate: bytes pass one after
 another. Whoever sends much sends it in chunks, the next when the queues are empty. So streams share
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from p2pswarm.base.ids import Address, PeerId
-from p2pswarm.plan.shipped import RegionNetwork
+from p2pswarm.plan.network import RegionNetwork
 
 SQUARE_MEDIAN = 0.512  # median distance of two random points of a unit square
 RTO_LEAST_S = 0.2  # Linux waits at least so long before it sends a lost packet again

@@ -9,7 +9,6 @@ tensor. The digest of the state is the SHA-256 of the hashes of its pieces, one 
 Digests can be compared only if they were made with the same P.
 
 Units:   elements, whatever their dtype.
-Errors:  none.
 """
 
 import hashlib

@@ -11,7 +11,6 @@ them do, each on a stream of its own (`codecs/device_streams.py`).
                                          <---      send coming.grant
     await tensors.send(stream, ...)    ===>      xs = await coming.tensors()
 
-Units:   bytes.
 Errors:  Busy or TooLarge if the receiver has no memory; BadMessage for an impossible
          announcement or grant; LinkLost if the link ends before the last byte.
 """
@@ -24,7 +23,7 @@ from typing import Self
 
 from p2pswarm.base.exception_group import raising_cause
 from p2pswarm.net.rpc.base import Priority, Stream
-from p2pswarm.tensors.budget import Budget
+from p2pswarm.tensors.budget import Budget, Reservation, granted, worth_a_thread
 from p2pswarm.tensors.codecs.base import CPU, Device, Tensor
 from p2pswarm.tensors.codecs.meta import Grant, TensorMeta
 from p2pswarm.tensors.codecs.registry import (
@@ -34,7 +33,6 @@ from p2pswarm.tensors.codecs.registry import (
     encode_bundle,
 )
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
-from p2pswarm.tensors.reservation import Reservation, granted, worth_a_thread
 
 
 class IncomingTensors:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.outfile import check_target, write_target
+from p2pswarm.base.files import check_target, write_target
 from p2pswarm.sim.faults import KINDS, FaultKind, kinds_named
 
 from .chaos_run import Outcome, measure

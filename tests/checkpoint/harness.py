@@ -6,17 +6,16 @@ import os
 from collections.abc import AsyncGenerator
 from random import Random
 
-from p2pswarm.checkpoint.assembly import joined
-from p2pswarm.checkpoint.finding import Checkpoint, open_checkpoint
-from p2pswarm.checkpoint.folder import LocalFolder
-from p2pswarm.checkpoint.loading import state_pieces
+from p2pswarm.checkpoint.catalogue import Checkpoint, open_checkpoint
+from p2pswarm.checkpoint.checkpoint_io import save_stage
+from p2pswarm.checkpoint.digests import StateHasher
 from p2pswarm.checkpoint.manifest import CheckpointManifest, Cursor, SavedStage
 from p2pswarm.checkpoint.names import CheckpointId
-from p2pswarm.checkpoint.saving import save_stage
+from p2pswarm.checkpoint.restore import state_pieces
 from p2pswarm.checkpoint.stage_file import kinds
-from p2pswarm.checkpoint.stage_writing import StageToSave, chain_file, write_manifest
-from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.checkpoint.store import CheckpointStore
+from p2pswarm.checkpoint.targets import LocalFolder
+from p2pswarm.checkpoint.writer import StageToSave, chain_file, joined, write_manifest
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.settings.config import ModelConfig, OptimizerConfig, RunConfig

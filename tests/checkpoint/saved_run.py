@@ -11,15 +11,14 @@ import numpy as np
 import torch
 
 from p2pswarm.base.ids import PeerId
-from p2pswarm.checkpoint.finding import folders
+from p2pswarm.checkpoint.catalogue import folders
 from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.data.corpus import Corpus
+from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.torch_weights import torch_engine
-from p2pswarm.models.partition import stage_blocks
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.node.run.first_states import proof_of
-from p2pswarm.node.run.resuming import resumed_from
+from p2pswarm.node.run.resume import proof_of, resumed_from
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.run.router import Router
 from p2pswarm.run.schedule import learning_rate

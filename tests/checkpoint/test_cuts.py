@@ -26,20 +26,19 @@ from hypothesis import strategies as st
 from models.families import family_run, tied_run
 
 from p2pswarm.base.errors import OtherCheckpoint
-from p2pswarm.checkpoint.checking import check_stage
-from p2pswarm.checkpoint.finding import Checkpoint, open_checkpoint
-from p2pswarm.checkpoint.folder import LocalFolder
-from p2pswarm.checkpoint.fsspec_store import FsspecStore
-from p2pswarm.checkpoint.loading import state_pieces
+from p2pswarm.checkpoint.catalogue import Checkpoint, open_checkpoint
+from p2pswarm.checkpoint.checkpoint_io import save_stage
 from p2pswarm.checkpoint.names import CheckpointId
-from p2pswarm.checkpoint.saving import save_stage
-from p2pswarm.checkpoint.stage_writing import StageToSave, write_manifest
+from p2pswarm.checkpoint.restore import state_pieces
+from p2pswarm.checkpoint.stage_file import check_stage
+from p2pswarm.checkpoint.targets import FsspecStore, LocalFolder
+from p2pswarm.checkpoint.writer import StageToSave, write_manifest
+from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.base import Update
-from p2pswarm.models.compute.flat_parameters import FlatParameters
+from p2pswarm.models.compute.flat_parameters import FlatParameters, layout_of
 from p2pswarm.models.compute.flat_parameters import state_of as tensors_of
-from p2pswarm.models.compute.parameter_names import layout_of
-from p2pswarm.models.compute.torch_weights import TorchSums, TorchWeights
-from p2pswarm.models.partition import stage_blocks
+from p2pswarm.models.compute.torch_sums import TorchSums
+from p2pswarm.models.compute.torch_weights import TorchWeights
 from p2pswarm.settings.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.settings.parser import run_id, run_to_json
 from p2pswarm.tensors.codecs.base import bytes_of

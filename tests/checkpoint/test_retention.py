@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.base.errors import NotSaved
+from p2pswarm.checkpoint.catalogue import folders, newest_good
 from p2pswarm.checkpoint.compatibility import Wanted
-from p2pswarm.checkpoint.finding import folders, newest_good
-from p2pswarm.checkpoint.folder import LocalFolder
 from p2pswarm.checkpoint.names import parse_folder
 from p2pswarm.checkpoint.retention import RunCheckpoint, outdated, prune
+from p2pswarm.checkpoint.targets import LocalFolder
 from p2pswarm.settings.config import CheckpointConfig
 from p2pswarm.settings.parser import from_values
 

@@ -8,9 +8,7 @@ import pytest
 from checkpoint.harness import WRITER, FailingFile, full_after, names_in
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.checkpoint.folder import LocalFolder, give_name
-from p2pswarm.checkpoint.fsspec_store import BLOCK_BYTES, FsspecStore
-from p2pswarm.checkpoint.targets import open_store
+from p2pswarm.checkpoint.targets import BLOCK_BYTES, FsspecStore, LocalFolder, give_name, open_store
 
 NUMBERS = itertools.count()
 

@@ -8,9 +8,9 @@ import torch
 from checkpoint.saved_run import CONFIG, SavedRun, corpus, saved_run, steps_saved, virtual
 
 from p2pswarm.checkpoint.verification import verify
-from p2pswarm.models.compute.parameter_names import named_parameters
+from p2pswarm.models.compute.flat_parameters import named_parameters
 from p2pswarm.models.compute.reference import ReferenceTrainer
-from p2pswarm.node.run.chain_proof import check_records
+from p2pswarm.node.run.resume import check_records
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.coordinator.outputs import Report

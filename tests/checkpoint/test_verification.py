@@ -15,7 +15,7 @@ from checkpoint.harness import (
     save_stages,
 )
 
-from p2pswarm.checkpoint.folder import LocalFolder
+from p2pswarm.checkpoint.targets import LocalFolder
 from p2pswarm.command_line import main
 
 

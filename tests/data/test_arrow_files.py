@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.arrow_files import ArrowFiles
+from p2pswarm.data.columnar_files import ArrowFiles
 
 arrow, ipc = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.ipc")
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.data.column_groups import batches_from
-from p2pswarm.data.row_filling import TextBatch
+from p2pswarm.data.columnar_files import batches_from
+from p2pswarm.data.rows import TextBatch
 
 GROUPS = st.lists(st.lists(st.integers(0, 5), max_size=5), min_size=1, max_size=5)
 

@@ -1,13 +1,16 @@
-"""The corpus: what is held out, and what a microbatch holds."""
+"""Tests of `data/corpus.py`."""
 
 import os
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.corpus import Corpus, held_out_passes
 from p2pswarm.data.text_files import _files, is_held_out, load_corpus
 
 SHAPE = 4, 16
@@ -190,3 +193,21 @@ def test_names_of_files_need_not_be_utf8(tmp_path: Path):
 def test_a_folder_that_cannot_be_read_is_one_line(tmp_path: Path):
     with pytest.raises(Unusable, match="gone: cannot be read"):
         list(_files(tmp_path / "gone", ()))
+
+
+@given(
+    length=st.integers(2, 9), rows=st.integers(1, 5), extra=st.integers(1, 60), most=st.integers(1)
+)
+def test_no_byte_is_predicted_twice(length: int, rows: int, extra: int, most: int):
+    text = np.arange(length + extra, dtype=np.uint8)
+    corpus = Corpus(text, text, 1, 1, rows, length)
+
+    targets = [
+        token for batch in chain(*held_out_passes(corpus, most)) for token in batch[:, 1:].ravel()
+    ]
+
+    assert len(set(targets)) == len(targets) >= length
+    assert len(targets) <= max(most, length)
+    if most >= len(text):
+        assert targets == list(range(1, len(targets) + 1))
+        assert len(text) - len(targets) <= length

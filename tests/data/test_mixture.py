@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.data.corpus import Corpus
-from p2pswarm.data.held_out_pass import held_out_passes
+from p2pswarm.data.corpus import Corpus, held_out_passes
 from p2pswarm.data.mixture import PERIOD, JoinedText, MixtureOrder, mixed, shares
 from p2pswarm.data.ordered_corpus import ordered
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data import parquet_files
-from p2pswarm.data.parquet_files import ParquetFiles
+from p2pswarm.data import columnar_files as parquet_files
+from p2pswarm.data.columnar_files import ParquetFiles
 
 arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
 

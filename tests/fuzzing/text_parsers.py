@@ -44,7 +44,7 @@ from p2pswarm.discovery.dht.record_store import RecordStore
 from p2pswarm.discovery.dht.records import SignatureCache
 from p2pswarm.discovery.dht.responder import Responder
 from p2pswarm.discovery.dht.timeouts import TimeoutEstimator
-from p2pswarm.models.safetensors_header import header_bytes, joined, stored_tensors
+from p2pswarm.models.weight_files import header_bytes, joined, stored_tensors
 from p2pswarm.net.cards.card import decode_card
 from p2pswarm.net.cards.card_book import CardBook
 from p2pswarm.net.config import TransportConfig

@@ -6,9 +6,9 @@ import functools
 import pytest
 import torch
 
+from p2pswarm.tensors.codecs.host_memory import SLAB_BYTES_MIN
 from p2pswarm.tensors.codecs.meta import Dtype
 from p2pswarm.tensors.codecs.registry import CODECS, TensorToEncode, decoder, encode, encode_bundle
-from p2pswarm.tensors.codecs.slabs import SLAB_BYTES_MIN
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from p2pswarm.models.compute.adamw import AdamW
 from p2pswarm.models.compute.base import BackwardSpec, Update
 from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.compute.graph_budget import GraphLimits
-from p2pswarm.models.compute.rounding import chances, rounded
+from p2pswarm.models.compute.graphs import GraphLimits
+from p2pswarm.models.compute.optimizer import AdamW
+from p2pswarm.models.compute.stochastic_round import chances, rounded
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.run.averaging.plan import Span
 from p2pswarm.settings.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from p2pswarm.models.config_text import config_text
-from p2pswarm.models.hf_library import library
+from p2pswarm.models.hf_library import config_text, library
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 
 WIDTHS = {

@@ -7,10 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.models.blocks import block_costs, block_count
+from p2pswarm.models.blocks import block_costs, block_count, stage_blocks
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.reference import ReferenceTrainer
-from p2pswarm.models.partition import stage_blocks
 from p2pswarm.settings.config import ModelConfig, RunConfig
 
 CPU = torch.device("cpu")

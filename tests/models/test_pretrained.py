@@ -9,14 +9,13 @@ from models.families import family_run
 from safetensors.torch import save_file
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.compute.first_state import first_state
-from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.compute.parameter_names import named_parameters
+from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.compute.flat_parameters import FlatParameters, named_parameters
+from p2pswarm.models.compute.torch_weights import first_state
 from p2pswarm.models.hf_library import library_model
-from p2pswarm.models.partition import stage_blocks
+from p2pswarm.models.hf_model import sliced
+from p2pswarm.models.model_source import resolved
 from p2pswarm.models.pretrained import check_names, offer
-from p2pswarm.models.resolving import resolved
-from p2pswarm.models.sliced import sliced
 from p2pswarm.models.weight_files import INDEX, ONE_FILE
 from p2pswarm.settings.config import ModelConfig, RunConfig
 

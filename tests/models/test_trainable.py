@@ -1,4 +1,4 @@
-"""What a block may hold: each thing that would be lost or not trained is refused in one line."""
+"""Tests of `models/trainable.py`."""
 
 import pytest
 import torch
@@ -9,6 +9,24 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import Block
 from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.compute.flat_parameters import FlatParameters
+from p2pswarm.models.trainable import is_unset, unset
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+def test_one_element_without_a_value_is_found(dtype):
+    x = unset(torch.empty(3, dtype=dtype))
+    assert is_unset(x)
+
+    x[:2] = 0
+    assert is_unset(x)
+    x[2] = 0
+    assert not is_unset(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8])
+def test_of_numbers_that_may_all_occur_none_is_odd(dtype):
+    assert not is_unset(unset(torch.empty(3, dtype=dtype)))
+
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from p2pswarm.base.errors import SwarmError
-from p2pswarm.base.outfile import check_target, write_target
+from p2pswarm.base.files import check_target, write_target
 
 from .classify import punch
 from .lab import PUBLIC, LabUnavailable, NatLab

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from p2pswarm.base.outfile import check_target, write_target
+from p2pswarm.base.files import check_target, write_target
 
 from .lab import PUBLIC, LabUnavailable, NatLab, Site
 from .matrix import NODE, PORT, START_S, NodeFailed, Program, public_nodes

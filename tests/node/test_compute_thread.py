@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from p2pswarm.base.errors import NotServing, Refused
-from p2pswarm.node.stage import ComputeThread
+from p2pswarm.node.serve import ComputeThread
 
 
 def compute(work):

@@ -7,10 +7,10 @@ from checkpoint.saved_run import corpus
 from node.harness import Town, play
 
 from p2pswarm.discovery.dht.node import Dht
-from p2pswarm.node.run.discovery import end_key
 from p2pswarm.node.run.run_entry import enter_run
+from p2pswarm.node.run.run_match import end_key
 from p2pswarm.node.stack.stack import NodeStack
-from p2pswarm.node.trainer import MEET_EVERY_S, open_trainer
+from p2pswarm.node.train import MEET_EVERY_S, open_trainer
 from p2pswarm.settings.train_config import TrainConfig
 
 

@@ -4,7 +4,7 @@ from node.harness import Town, manifest_of, play, put
 
 from p2pswarm.net.wire.message import encode
 from p2pswarm.node.run.discovery import offered
-from p2pswarm.node.run.run_matching import readable
+from p2pswarm.node.run.run_match import readable
 
 
 def test_a_trainer_that_came_back_finds_the_others_though_it_holds_its_own_manifest_alone():

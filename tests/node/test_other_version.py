@@ -12,7 +12,7 @@ from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.node.run.discovery import TELL_S, find_run
 from p2pswarm.node.run.run_choice import RunChoice
 from p2pswarm.node.stack.stack import NodeStack
-from p2pswarm.node.trainer import open_trainer
+from p2pswarm.node.train import open_trainer
 from p2pswarm.progress.events import Event, Note
 from p2pswarm.run.manifest import MANIFEST_TAG, RunOffer, signed_part
 from p2pswarm.run.messages.run import Manifest, OtherVersion

@@ -3,7 +3,7 @@
 import pytest
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.node.run.run_matching import check_records
+from p2pswarm.node.run.run_match import check_records
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 
 

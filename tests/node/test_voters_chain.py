@@ -3,7 +3,7 @@
 import pytest
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.node.stage import voters_chain
+from p2pswarm.node.serve import voters_chain
 from p2pswarm.run.chain.memory_file import RECORDS_KEPT
 from p2pswarm.run.chain.messages import Prepare
 from p2pswarm.run.manifest import NONCE_BYTES, RunIdentity

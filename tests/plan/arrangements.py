@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from p2pswarm.plan.arrangement import Arrangement, StagedServer
-from p2pswarm.plan.rebalancing import Decision
+from p2pswarm.plan.moves import Decision
 from p2pswarm.settings.config import BalanceConfig
 
 AT_ONCE = BalanceConfig(steady_s=0.0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from p2pswarm.net.wire.message import decode, encode
 from p2pswarm.plan.capacity import CapacityMeter, Measured, RecentMean, StageCosts
-from p2pswarm.run.messages.capacity import NOT_MEASURED, Capacity
+from p2pswarm.run.messages.balance import NOT_MEASURED, Capacity
 from p2pswarm.run.messages.membership import Load
 
 samples = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=50)

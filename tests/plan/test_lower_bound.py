@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from plan.test_dtfm import problems
 
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts
-from p2pswarm.plan.lower_bound import least_cost_s
+from p2pswarm.plan.dtfm_search import least_cost_s
 
 SHAPES = [(2, 2), (2, 3), (3, 2), (4, 1), (4, 2), (2, 4), (1, 3), (5, 1)]
 

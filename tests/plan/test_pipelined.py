@@ -18,9 +18,9 @@ from p2pswarm.plan.fleet import (
     codec_of,
 )
 from p2pswarm.plan.network import DeviceNetwork
-from p2pswarm.plan.pipelined import connections_of, needs_of, step_cost
-from p2pswarm.plan.pipelined_annealing import PENALTY_S, Draft, parts_of, step_s
-from p2pswarm.plan.pipelined_search import (
+from p2pswarm.plan.pipeline_annealing import PENALTY_S, Draft, parts_of, step_s
+from p2pswarm.plan.pipeline_cost import connections_of, needs_of, step_cost
+from p2pswarm.plan.pipeline_search import (
     PlanEffort,
     loads_of,
     one_more,

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from plan.test_dtfm import stages_of
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.plan import exact
+from p2pswarm.plan import dtfm_search as exact
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, cost_of
+from p2pswarm.plan.dtfm_search import Effort, search
 from p2pswarm.plan.network import DeviceNetwork, alike
-from p2pswarm.plan.search import Effort, search
 
 
 def clock_of_ticks(step_s=0.05):

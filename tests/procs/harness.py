@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from p2pswarm.models.compute.parameter_names import named_parameters
+from p2pswarm.models.compute.flat_parameters import named_parameters
 from p2pswarm.models.compute.reference import ReferenceTrainer
-from p2pswarm.models.resolving import resolved
+from p2pswarm.models.model_source import resolved
 from p2pswarm.node.run.run_text import read_corpus
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.settings.parser import load

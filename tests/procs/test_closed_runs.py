@@ -13,8 +13,8 @@ from procs.harness import plain_loop, tensors
 from procs.test_checkpoints import HERE, RUN
 
 import p2pswarm as ps
-import p2pswarm.node.stage
-import p2pswarm.node.trainer  # with these two all messages of a run are known here
+import p2pswarm.node.serve
+import p2pswarm.node.train  # with these two all messages of a run are known here
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.ids import Address, Contact
 from p2pswarm.net.wire import message as wire

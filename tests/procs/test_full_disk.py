@@ -10,7 +10,7 @@ import pytest
 import torch
 from procs.harness import plain_loop, tensors
 
-from p2pswarm.models.compute.parameter_names import named_parameters
+from p2pswarm.models.compute.flat_parameters import named_parameters
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.node.run.weights_file import write_weights
 from p2pswarm.settings.config import ModelConfig, RunConfig

@@ -3,9 +3,15 @@
 from run.test_push import member
 
 from p2pswarm.base.errors import Busy, DialFailed, LinkLost, NotServing
-from p2pswarm.run.keeper_first import KeeperFirst, keeper_among, keepers_for
 from p2pswarm.run.messages.microbatch import Receipt
-from p2pswarm.run.push import PushProgress, PushState, PushTimes
+from p2pswarm.run.push import (
+    KeeperFirst,
+    PushProgress,
+    PushState,
+    PushTimes,
+    keeper_among,
+    keepers_for,
+)
 
 KEEPER, OTHER = member(1), member(2)
 

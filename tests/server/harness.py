@@ -11,7 +11,7 @@ import torch
 from server.scripted_trainer import CONFIG, RUN_ID, B, Member, ScriptedTrainer, microbatch
 
 from p2pswarm.base.ids import PeerId
-from p2pswarm.models.compute.graph_budget import GraphLimits
+from p2pswarm.models.compute.graphs import GraphLimits
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.run.router import Router

@@ -3,8 +3,7 @@
 from p2pswarm.run.messages.microbatch import Push
 from p2pswarm.run.messages.step import Fence, FencedWork
 from p2pswarm.run.messages.types import Work
-from p2pswarm.server.expected import ExpectedTensors
-from p2pswarm.server.scheduler import Scheduler
+from p2pswarm.server.scheduler import ExpectedTensors, Scheduler
 from p2pswarm.tensors.codecs.bundle import BundleKey, BundleSpec
 from p2pswarm.tensors.codecs.meta import Dtype, TensorLayout, TensorMeta
 

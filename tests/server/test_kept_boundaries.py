@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server.pushes import ABOVE, ALL, BELOW, ME, backward, push, queue, scheduler
 
-from p2pswarm.server.kept_boundaries import KeptAnswer, KeptBoundaries
+from p2pswarm.server.kept_boundaries import Exit, KeptAnswer, KeptBoundaries
 from p2pswarm.server.scheduler import Scheduler
-from p2pswarm.server.work_item import Exit
 
 NUMBER_BYTES = 4
 ROOM = 100 * NUMBER_BYTES

@@ -15,7 +15,7 @@ from server.harness import (
 )
 
 from p2pswarm.models.compute.base import part_sizes
-from p2pswarm.run.state.partial_file import PartialFolder
+from p2pswarm.run.state.partial_state import PartialFolder
 
 NEWCOMER = 5
 SLOW_BYTES_PER_S = 60_000.0  # the state of 350 kB takes about 6 s

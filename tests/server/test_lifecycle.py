@@ -9,9 +9,8 @@ from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.run.messages.membership import Assigned, Leaving, MayLeave
 from p2pswarm.run.messages.run import Finished
 from p2pswarm.run.view import view_parts
-from p2pswarm.server.join_pauses import REJOIN_FIRST_S, SEEK_S
-from p2pswarm.server.lifecycle import Lifecycle, ServerEnd
-from p2pswarm.server.server_state import MOVES, ServerState
+from p2pswarm.server.lifecycle import MOVES, Lifecycle, ServerEnd, ServerState
+from p2pswarm.server.trainer_search import REJOIN_FIRST_S, SEEK_S
 
 ASSIGNED = Assigned(1, 7, 0, keep=False)
 (VIEW,) = view_parts(1, ())

@@ -8,10 +8,9 @@ from server.test_lifecycle import ASSIGNED, STANDBY, THIRD, TRAINER, VIEW, fail,
 from p2pswarm.base.errors import LinkLost
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.run.messages.membership import StandsBy
-from p2pswarm.server.join_pauses import REJOIN_FIRST_S
-from p2pswarm.server.lifecycle import SLEPT_S
-from p2pswarm.server.server_state import ServerState
-from p2pswarm.server.trainer_search import REACHED_S, TRAINERS_MAX, TrainerSearch
+from p2pswarm.run.messages.types import TRAINERS_MAX
+from p2pswarm.server.lifecycle import SLEPT_S, ServerState
+from p2pswarm.server.trainer_search import REACHED_S, REJOIN_FIRST_S, TrainerSearch
 
 
 def asks(one, now_s):

@@ -7,7 +7,7 @@ from server.harness import CONFIG, ScriptedTrainer, peer, swarm, virtual
 
 from p2pswarm.base.errors import LinkLost, Refused
 from p2pswarm.run.messages.membership import Join, StandsBy
-from p2pswarm.server.join_pauses import SEEK_S
+from p2pswarm.server.trainer_search import SEEK_S
 
 
 def now_s():

@@ -20,7 +20,7 @@ from server.harness import (
 )
 
 from p2pswarm.base.errors import NotComputed
-from p2pswarm.models.compute.graph_budget import GraphLimits
+from p2pswarm.models.compute.graphs import GraphLimits
 from p2pswarm.net.rpc.base import Priority
 from p2pswarm.run.messages.membership import Ready
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Push, Undelivered

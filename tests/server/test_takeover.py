@@ -19,11 +19,14 @@ from p2pswarm.run.chain.record import first_number, term_of
 from p2pswarm.run.messages.membership import Assigned, Load, StandsBy
 from p2pswarm.run.messages.run import Finished
 from p2pswarm.run.messages.trainers import SILENCE_S, Alive, Trainers, Whereabouts
-from p2pswarm.server.coordinator_watch import ASK_AGAIN_S, CoordinatorWatch
-from p2pswarm.server.join_pauses import REJOIN_FIRST_S, STEADY_S
-from p2pswarm.server.lifecycle import Lifecycle
-from p2pswarm.server.server_state import ServerState
-from p2pswarm.server.trainer_search import TrainerSearch
+from p2pswarm.server.lifecycle import Lifecycle, ServerState
+from p2pswarm.server.trainer_search import (
+    ASK_AGAIN_S,
+    REJOIN_FIRST_S,
+    STEADY_S,
+    CoordinatorWatch,
+    TrainerSearch,
+)
 
 RUN = b"r" * 16
 

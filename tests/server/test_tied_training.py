@@ -19,7 +19,7 @@ from server.harness import (
 )
 from server.test_bundle_training import replay_without_one_of
 
-from p2pswarm.models.compute.parameter_names import named_parameters
+from p2pswarm.models.compute.flat_parameters import named_parameters
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.settings.config import CodecConfig, RunConfig
 

@@ -7,7 +7,7 @@ import statistics
 import pytest
 from sim.seed import SEED
 
-from p2pswarm.plan.shipped import shipped_network
+from p2pswarm.plan.network import shipped_network
 from p2pswarm.settings.config import BatchConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.devices import SimDevice, SpeedDrift

@@ -8,9 +8,15 @@ from sim.seed import SEED
 
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.ids import Address
-from p2pswarm.discovery.gossip.messages import AgedRecord, Compare, Compared, Deliver, Delivered
+from p2pswarm.discovery.gossip.messages import (
+    AgedRecord,
+    Compare,
+    Compared,
+    Deliver,
+    Delivered,
+    RunStanding,
+)
 from p2pswarm.discovery.gossip.record import Activity, RecordReader, RunRole, make
-from p2pswarm.discovery.gossip.run_directory import RunStanding
 from p2pswarm.net.cards.card import Card
 from p2pswarm.sim.gossip import RUN, GossipWorld, GossipWorldConfig
 from p2pswarm.sim.loop import run

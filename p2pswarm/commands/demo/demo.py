@@ -3,7 +3,6 @@
 It knows of the run only what the trainer process prints, one JSON object in each line. It starts
 and kills servers, and changes nothing else about them. `supervisor.py` decides what to do.
 
-Units:   seconds.
 Errors:  Unusable when a node cannot start; RunEnded when the run fails.
 """
 
@@ -22,8 +21,7 @@ from rich.table import Table
 
 from p2pswarm.base.errors import RunEnded, Unusable
 from p2pswarm.base.exception_group import cause_of
-from p2pswarm.base.outfile import write_target
-from p2pswarm.commands.demo.kills import Kills
+from p2pswarm.base.files import write_target
 from p2pswarm.commands.demo.options import (
     SLOW_SERVERS,
     Options,
@@ -31,10 +29,24 @@ from p2pswarm.commands.demo.options import (
     server_settings,
     trainer_settings,
 )
-from p2pswarm.commands.demo.plot import draw, draw_moves, picture_format
 from p2pswarm.commands.demo.processes import DemoProcess, DemoProcesses, demo_processes
-from p2pswarm.commands.demo.summary import failure, rows, summary, title
-from p2pswarm.commands.demo.supervisor import GiveUp, KillServer, Remark, StartServer, Supervisor
+from p2pswarm.commands.demo.summary import (
+    draw,
+    draw_moves,
+    failure,
+    picture_format,
+    rows,
+    summary,
+    title,
+)
+from p2pswarm.commands.demo.supervisor import (
+    GiveUp,
+    Kills,
+    KillServer,
+    Remark,
+    StartServer,
+    Supervisor,
+)
 from p2pswarm.node.run.run_text import read_corpus
 from p2pswarm.progress.events import Event, Note, Started, from_line
 from p2pswarm.progress.history import RunHistory

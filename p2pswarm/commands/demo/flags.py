@@ -10,10 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from p2pswarm.base.outfile import check_target
-from p2pswarm.commands.arguments import Commands, file_path, whole
+from p2pswarm.base.files import check_target
+from p2pswarm.commands.arguments import Commands, file_path, say, whole
 from p2pswarm.commands.demo.options import UNEVEN_REPLICAS, UNEVEN_STEPS, Options
-from p2pswarm.commands.printing import say
 
 STAGES_MAX, REPLICAS_MAX = 8, 16  # processes on one machine
 STEPS_MAX = 10**6

@@ -1,7 +1,4 @@
-"""The options of the demo, and the settings that it writes for each of its nodes.
-
-Units:   steps; bytes.
-"""
+"""The options of the demo, and the settings that it writes for each of its nodes."""
 
 import json
 import sysconfig

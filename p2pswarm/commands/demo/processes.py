@@ -3,7 +3,6 @@
 A process's stdin is a pipe from us. However we die, the pipe then ends, and the process leaves.
 Each process is in its own session, so Ctrl-C in the terminal reaches only us.
 
-Units:   seconds.
 Errors:  Unusable when a process ends before it has printed a line that we need.
 """
 

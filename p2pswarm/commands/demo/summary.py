@@ -1,11 +1,21 @@
-"""The results of a demo: figures for scripts, rows for people, and why it failed.
+"""The results of a demo: figures for scripts, rows for people, a picture, and why it failed."""
 
-Units:   seconds; nats per byte; tokens per second.
-Errors:  none.
-"""
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backend_bases import FigureCanvasBase
+from matplotlib.figure import Figure
+
+from p2pswarm.base.errors import Unusable
 from p2pswarm.commands.demo.options import Options
 from p2pswarm.progress.history import RunHistory
+
+# The results of a demo: figures for scripts, rows for people, and why it failed.
+#
+# Units:   seconds; nats per byte; tokens per second.
 
 
 def summary(history: RunHistory, ready_s: float) -> dict[str, object]:
@@ -68,3 +78,134 @@ def failure(history: RunHistory) -> str:
         return history.ended.reason
     missing = history.ended.counts.asked - history.ended.counts.counted
     return f"{missing} microbatches were not counted" if missing else ""
+
+
+# The demo's picture: the losses, the throughput, and when servers were killed.
+#
+# Units:   seconds since the first step; nats per byte; tokens per second.
+# Errors:  Unusable for a format that matplotlib does not write.
+
+INK, FAINT = "#222222", "#bbbbbb"
+TRAIN, HELD_OUT, RATE, KILL = "#9db8d2", "#1f5f99", "#4c8c4a", "#c0392b"
+NO_PICTURES = {"pgf", "raw", "rgba"}  # they need LaTeX, or no program shows them
+SIZE_INCHES = (8.0, 5.4)
+LOSS_TOP = 2.5  # times the last held-out loss: a higher axis would flatten the curve
+MOVED = "#7d3c98"
+NAMED_ROWS = 8  # names of moves below each other
+SMOOTHED_STEPS = 10  # a step's throughput is noisy where processes share a processor
+
+
+def picture_format(path: Path) -> str:
+    """The format that the suffix of `path` names; Unusable if there is no such format."""
+    formats = sorted(set(FigureCanvasBase.get_supported_filetypes()) - NO_PICTURES)
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in formats:
+        shown = f".{kind} is" if kind else "without a suffix there is"
+        raise Unusable(f"{path}: {shown} no format for a picture: use .{', .'.join(formats)}")
+    return kind
+
+
+def draw(history: RunHistory, place: Path, title: str, kind: str) -> None:
+    """Write the picture into the file `place`, in the format `kind`."""
+    with _figure(place, kind) as figure:
+        losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1.0])
+        _losses(losses, history)
+        _rates(rates, history)
+        for axes in (losses, rates):
+            _clean(axes)
+            for kill in history.kills:
+                _mark(axes, kill.seconds, KILL)
+        for kill in history.kills[:1]:
+            times = len(history.kills)
+            text = "a server is killed" if times == 1 else f"servers are killed ({times} times)"
+            _name(losses, kill.seconds, text, KILL)
+        losses.set_title(title, loc="left", fontsize=11)
+
+
+def draw_moves(history: RunHistory, place: Path, title: str, kind: str) -> None:
+    """As `draw`, of a run in which nothing is learnt: how fast it is, and who moves."""
+    with _figure(place, kind) as figure:
+        axes = figure.subplots()
+        _rates(axes, history, 1)
+        _clean(axes)
+        for number, move in enumerate(history.moves):
+            _mark(axes, move.seconds, MOVED)
+            text = f"{move.server}: stage {move.source} to {move.target}"
+            _name(axes, move.seconds, text, MOVED, number % NAMED_ROWS)
+        axes.set_title(title, loc="left", fontsize=11)
+
+
+@contextmanager
+def _figure(place: Path, kind: str) -> Iterator[Figure]:
+    """A figure to draw into, which is written when the block ends."""
+    with mpl.rc_context({"font.size": 10, "text.color": INK, "axes.labelcolor": INK}):
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        yield figure
+        figure.savefig(place, dpi=150, format=kind)
+
+
+def _losses(axes: Axes, history: RunHistory) -> None:
+    times_s = [step.seconds for step in history.steps]
+    axes.plot(
+        times_s, [step.loss for step in history.steps], color=TRAIN, linewidth=1, label="train"
+    )
+    points = history.held_out
+    axes.plot(
+        [point.seconds for point in points],
+        [point.nats_per_token for point in points],
+        color=HELD_OUT,
+        linewidth=1.8,
+        marker="o",
+        markersize=3,
+        label="held out",
+    )
+    if points:
+        last = points[-1]
+        axes.set_ylim(top=min(axes.get_ylim()[1], last.nats_per_token * LOSS_TOP))
+        axes.annotate(
+            f"{last.nats_per_token:.2f}",
+            (last.seconds, last.nats_per_token),
+            xytext=(6, -3),
+            textcoords="offset points",
+            color=HELD_OUT,
+        )
+    axes.set_ylabel("loss, nats per byte")
+    axes.legend(frameon=False, loc="upper right")
+
+
+def _rates(axes: Axes, history: RunHistory, smoothed: int = SMOOTHED_STEPS) -> None:
+    rates = [step.tokens_per_s for step in history.steps]
+    smooth = [
+        sum(window) / len(window)
+        for i in range(len(rates))
+        if (window := rates[max(0, i + 1 - smoothed) : i + 1])
+    ]
+    axes.plot([step.seconds for step in history.steps], smooth, color=RATE, linewidth=1.4)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("tokens/s")
+    axes.set_xlabel("seconds since the first step")
+
+
+def _clean(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    axes.tick_params(color=FAINT, labelcolor=INK)
+    axes.grid(axis="y", color="#eeeeee")
+    axes.set_axisbelow(True)
+
+
+def _mark(axes: Axes, seconds: float, color: str) -> None:
+    axes.axvline(seconds, color=color, linewidth=1, linestyle=(0, (4, 3)))
+
+
+def _name(axes: Axes, seconds: float, text: str, color: str, row: int = 0) -> None:
+    """Say beside a mark what it is; names in several rows do not hide each other."""
+    axes.annotate(
+        text,
+        (seconds, 0.97 - 0.06 * row),
+        xycoords=("data", "axes fraction"),
+        xytext=(5, 0),
+        textcoords="offset points",
+        color=color,
+        va="top",
+    )

@@ -1,6 +1,5 @@
 """The command `p2pswarm doctor`: finds out how others reach this machine, and what slows it down.
 
-Units:   seconds, bytes.
 Errors:  Unusable when an address of the user cannot be read, or we cannot listen.
 """
 

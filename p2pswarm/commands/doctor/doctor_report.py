@@ -1,8 +1,4 @@
-"""What `p2pswarm doctor` makes of what it found: lines for people, JSON for scripts, and advice.
-
-Units:   seconds, bytes.
-Errors:  none.
-"""
+"""What `p2pswarm doctor` makes of what it found: lines for people, JSON for scripts, and advice."""
 
 import json
 from dataclasses import asdict, dataclass

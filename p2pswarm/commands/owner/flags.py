@@ -1,6 +1,5 @@
 """`p2pswarm invite`, `invitations`, `revoke`, `renew`: what the owner of a closed run does.
 
-Units:   seconds.
 Errors:  Unusable for settings that cannot be used, and for invitations that are not there.
 """
 
@@ -17,15 +16,15 @@ from p2pswarm.commands.arguments import (
     add_json,
     duration,
     file_path,
+    say,
     whole,
 )
 from p2pswarm.commands.node import given
-from p2pswarm.commands.printing import say
 from p2pswarm.node.stack.addresses import check
 from p2pswarm.settings.config import NodeConfig
 from p2pswarm.settings.parser import load
 
-INVITING = "p2pswarm.commands.owner.inviting"
+INVITING = "p2pswarm.commands.owner.invitations"
 TEXTS = {
     "invite": (
         "let a friend into your closed run",

@@ -1,6 +1,5 @@
 """`p2pswarm plan`: which device should serve which stage.
 
-Units:   seconds.
 Errors:  Unusable if a solver is missing, or flags contradict each other.
 """
 
@@ -50,7 +49,7 @@ class LivingPlanCommand:
     def run(self, begun_s: float) -> int:
         """Ask, and search with solvers that only this command needs."""
         del begun_s
-        planning = _planning("living_plan")
+        planning = _planning("swarm")
         code: int = planning.main(
             self.config, self.name, self.seconds, self.seed, self.json, self.out
         )
@@ -76,7 +75,7 @@ class PlanCommand:
     def run(self, begun_s: float) -> int:
         """Search with solvers that only this command needs."""
         del begun_s
-        planning = _planning("planning" if self.dtfm else "device_planning")
+        planning = _planning("dtfm" if self.dtfm else "devices")
         rest = () if self.dtfm else (self.out,)
         code: int = planning.main(self.source, self.seconds, self.seed, self.json, *rest)
         return code

@@ -1,6 +1,5 @@
 """The picture of a simulated day: throughput beside the optimum, and the members of each stage.
 
-Units:   hours; microbatches a second.
 Errors:  Unusable for a format that matplotlib does not write.
 """
 

@@ -1,6 +1,5 @@
 """`p2pswarm simulate`: a day of machines that come and go, in virtual time.
 
-Units:   hours.
 Errors:  those of `commands/simulate/simulating.py`.
 """
 

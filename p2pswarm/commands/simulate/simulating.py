@@ -6,7 +6,6 @@ as keep all machines busy, so that it may stand for several, too. What a step lo
 dies is then larger than in the run, and the share that is told is a bit too low. And a day in which
 microbatches stand for several is pressed (`sim/day.py`), which makes it harder, too.
 
-Units:   seconds, bytes.
 Errors:  Unusable, one line with the remedy.
 """
 
@@ -26,15 +25,14 @@ from random import Random
 from typing import Any, Protocol
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.outfile import check_target, write_target, write_text
-from p2pswarm.commands.plan.device_settings import read_devices
+from p2pswarm.base.files import check_target, write_target, write_text
+from p2pswarm.commands.plan.devices import read_devices
 from p2pswarm.commands.simulate.day_picture import day_format, draw_day
-from p2pswarm.models.blocks import block_costs
-from p2pswarm.models.compute.parameter_names import layout_of
-from p2pswarm.models.partition import stage_blocks
-from p2pswarm.node.run.run_matching import check_records
+from p2pswarm.models.blocks import block_costs, stage_blocks
+from p2pswarm.models.compute.flat_parameters import layout_of
+from p2pswarm.node.run.run_match import check_records
 from p2pswarm.plan.device_file import SiteDevices
-from p2pswarm.plan.shipped import RegionNetwork, shipped_network
+from p2pswarm.plan.network import RegionNetwork, shipped_network
 from p2pswarm.settings.config import BatchConfig, CheckpointConfig, ModelConfig, RunConfig
 from p2pswarm.settings.parser import load
 from p2pswarm.sim.compute import Cost

@@ -1,13 +1,12 @@
 """The command `p2pswarm explain`: asks each trainer which stage limits its run, and who moves.
 
-Units:   seconds.
 Errors:  Unusable when nobody in the swarm answers, there is no such run, or clocks differ.
 """
 
 import asyncio
 
-from p2pswarm.commands.status.asking import answer_of, offers_of, print_answers
-from p2pswarm.commands.status.explain_text import balance_lines, balances_as_json
+from p2pswarm.commands.status.ask import answer_of, offers_of, print_answers
+from p2pswarm.commands.status.texts import balance_lines, balances_as_json
 from p2pswarm.node.stack.stack import NodeStack
 from p2pswarm.run.manifest import RunOffer
 from p2pswarm.run.messages.balance import AskBalance, BalanceStatus

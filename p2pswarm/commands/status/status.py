@@ -1,14 +1,10 @@
-"""The command `p2pswarm status`: looks up the runs of a swarm and asks each trainer how its run is.
-
-Units:   none.
-Errors:  as `asking.py`.
-"""
+"""The command `p2pswarm status`: asks the trainer of each run of a swarm how it stands."""
 
 import asyncio
 from collections.abc import Iterable
 
-from p2pswarm.commands.status.asking import answer_of, offers_of, print_answers
-from p2pswarm.commands.status.status_text import as_json, as_lines, reached_at
+from p2pswarm.commands.status.ask import answer_of, offers_of, print_answers
+from p2pswarm.commands.status.texts import as_json, as_lines, reached_at
 from p2pswarm.node.stack.stack import NodeStack
 from p2pswarm.run.manifest import RunOffer
 from p2pswarm.run.messages.status import AskStatus, RunStatus

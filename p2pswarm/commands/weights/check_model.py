@@ -1,8 +1,4 @@
-"""`p2pswarm check-model`: whether a model that is cut into stages computes what the whole does.
-
-Units:   seconds.
-Errors:  as `commands/weights/model_checking.py`.
-"""
+"""`p2pswarm check-model`: whether a model that is cut into stages computes what the whole does."""
 
 import argparse
 import importlib
@@ -30,7 +26,7 @@ class CheckModelCommand:
 
     def run(self, begun_s: float) -> int:
         """Check with torch, which only this command and nodes load."""
-        checking = importlib.import_module("p2pswarm.commands.weights.model_checking")
+        checking = importlib.import_module("p2pswarm.commands.weights.model_checks")
         code: int = checking.main(self.source, begun_s, times=self.times)
         return code
 

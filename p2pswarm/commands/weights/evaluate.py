@@ -8,8 +8,7 @@ import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2pswarm.commands.arguments import Commands, add_json, file_path, whole
-from p2pswarm.commands.printing import say, say_beside
+from p2pswarm.commands.arguments import Commands, add_json, file_path, say, say_beside, whole
 
 TEXT = (
     "Measures the loss, the perplexity and the bits a byte of a run's weights on the held-out text "
@@ -33,7 +32,7 @@ class EvaluateCommand:
     def run(self, begun_s: float) -> int:
         """Measure, and print."""
         del begun_s
-        using = importlib.import_module("p2pswarm.commands.weights.using_weights")
+        using = importlib.import_module("p2pswarm.commands.weights.use")
         found = using.evaluate(self.weights, self.settings, self.tokens, say_beside)
         say(using.as_json(found) if self.json else using.as_text(found))
         return 0

@@ -8,8 +8,7 @@ import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2pswarm.commands.arguments import Commands, add_package, file_path, whole
-from p2pswarm.commands.printing import say
+from p2pswarm.commands.arguments import Commands, add_package, file_path, say, whole
 
 TEXT = (
     "Writes a folder out of the weights of a run: for a model of transformers what from_pretrained "
@@ -34,7 +33,7 @@ class ExportCommand:
     def run(self, begun_s: float) -> int:
         """Write it, and say how large it is."""
         del begun_s
-        exporting = importlib.import_module("p2pswarm.commands.weights.exporting")
+        exporting = importlib.import_module("p2pswarm.commands.weights.export_folder")
         written = exporting.export(
             self.weights, self.folder, self.shard_mib, self.packages, self.like
         )

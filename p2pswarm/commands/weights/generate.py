@@ -34,7 +34,7 @@ class GenerateCommand:
     def run(self, begun_s: float) -> int:
         """Print the prompt and what follows, as it is found."""
         del begun_s
-        using = importlib.import_module("p2pswarm.commands.weights.using_weights")
+        using = importlib.import_module("p2pswarm.commands.weights.use")
         model = using.load_model(self.weights, self.packages)
         pieces = model.generate_text(
             self.prompt,

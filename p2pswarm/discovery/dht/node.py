@@ -11,9 +11,9 @@ import random
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from p2pswarm.base.closing import Closing
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.base.tasks import Closing
 from p2pswarm.discovery.dht.alarm import Alarm
 from p2pswarm.discovery.dht.carrier import Carrier, to_be_carried
 from p2pswarm.discovery.dht.config import DhtConfig

@@ -5,7 +5,6 @@ parameters. A convolution has few parameters and much to do, and an embedding ha
 Here each block is made alone, in its full size, and computes what the one before it gave: forward
 and backward, as a stage of its own would, in the run's precision.
 
-Units:   seconds.
 Shapes:  tokens_BS as `base.py`.
 Errors:  Unusable for a model that cannot be cut, or that the machine has no memory for.
 """
@@ -21,7 +20,7 @@ from p2pswarm.models.blocks import block_count
 from p2pswarm.models.compute.base import Key
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.model_check import KEEP_ALL, SPEC, tokens_of
-from p2pswarm.models.compute.torch_errors import computing
+from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.models.compute.torch_stage import TorchStage
 from p2pswarm.settings.config import RunConfig
 

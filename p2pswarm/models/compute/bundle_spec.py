@@ -6,10 +6,9 @@ Errors:  Unusable for tensors that cannot travel.
 import torch
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.blocks import block_count, make_blocks
+from p2pswarm.models.blocks import block_count, make_blocks, stage_blocks
 from p2pswarm.models.boundary import Boundary, boundaries
 from p2pswarm.models.chance import draws
-from p2pswarm.models.partition import stage_blocks
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import DTYPES, Use
 from p2pswarm.tensors.codecs.bundle import BundleKey, BundleSpec

@@ -5,10 +5,6 @@ would compute. What crosses between stages has its true size and never changes, 
 model's, and the gradient of a microbatch is a one whose place its tokens choose. So all that is
 averaged, committed, hashed and downloaded is real; and ones add up to the same sum in any order, so
 that the weights tell, bit for bit, whether each microbatch was counted once (docs/simulation.md).
-
-Units:   seconds.
-Shapes:  as `base.py`.
-Errors:  as `base.py`.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
@@ -21,13 +17,13 @@ from torch import Tensor
 
 from p2pswarm.base.errors import NotServing
 from p2pswarm.models.base import Bundle
+from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.base import BackwardSpec, Engine, Key, LossResult
 from p2pswarm.models.compute.bundle_spec import boundary_above, bundle_spec
 from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.compute.torch_errors import computing, setting_up
+from p2pswarm.models.compute.torch_device import computing, setting_up
 from p2pswarm.models.compute.torch_stage import checked_tokens, require_finite
 from p2pswarm.models.compute.torch_weights import TorchWeights
-from p2pswarm.models.partition import stage_blocks
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import TORCH, bytes_of
 from p2pswarm.tensors.codecs.bundle import BundleSpec

@@ -1,33 +1,118 @@
 """A stage's weights, gradient sum and optimizer state, each in one contiguous buffer.
 
 Parameters are views into one buffer. So averaging, digests, snapshots and the optimizer work on
-one flat tensor. Weights may be kept in bfloat16 (`rounding.py`); all else has the model's dtype.
+one flat tensor. Weights may be kept in bfloat16 (`stochastic_round.py`); all else has the model's
+dtype.
 
 Units:   elements; `nbytes` where bytes are meant.
 Shapes:  N elements in a stage, laid out as `tensors/flat_layout.py` says.
 Errors:  Unusable for blocks that cannot be trained.
 """
-# ruff: noqa: N803, N806  shapes are written at the end of names
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from p2pswarm.models.base import DTYPES
+from p2pswarm.models.base import DTYPES, WholeBlock
 from p2pswarm.models.blocks import block_count, draw_blocks, fill_buffers, make_blocks
-from p2pswarm.models.compute.device_dtypes import place_for
-from p2pswarm.models.compute.digest import digest_of
-from p2pswarm.models.compute.parameter_names import named_parameters, placed_parameters
-from p2pswarm.models.compute.rounding import ChanceRounding
-from p2pswarm.models.tying import shared_name
+from p2pswarm.models.compute.stochastic_round import ChanceRounding
+from p2pswarm.models.compute.torch_device import place_for
+from p2pswarm.models.tying import shared_name, tied_in
 from p2pswarm.run.averaging.plan import Span as Shared
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.tensors.flat_layout import STATE_TENSORS, FlatLayout, Span, flat_layout
-from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_spans
+from p2pswarm.tensors.codecs.base import bytes_of
+from p2pswarm.tensors.flat_layout import STATE_TENSORS, FlatLayout, Shape, Span, flat_layout
+from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_hash, piece_spans, root_of
+
+# The names of a model's parameters: those of a file of weights, whatever the cut into stages.
+#
+# Shapes:  as the blocks make them.
+
+
+def named_parameters(
+    numbers: range, blocks: Sequence[nn.Module]
+) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters of the blocks `numbers`, each once, with its full name.
+
+    A block of a model that has names of its own says them. A tied tensor has one name, at whichever
+    end of the model it is.
+    """
+    for _, name, parameter in placed_parameters(numbers, blocks):
+        yield name, parameter
+
+
+def placed_parameters(
+    numbers: range, blocks: Sequence[nn.Module]
+) -> Iterator[tuple[int, str, nn.Parameter]]:
+    """As `named_parameters`, with the number of the block that has it, the first if two have."""
+    seen: set[int] = set()
+    for number, block in zip(numbers, blocks, strict=True):
+        own, tied = tied_in(block) or ("", "")
+        for name, parameter in block.named_parameters():
+            if id(parameter) in seen:
+                continue
+            seen.add(id(parameter))
+            if name == own:
+                yield number, tied, parameter
+            elif isinstance(block, WholeBlock):
+                yield number, block.full_name(name), parameter
+            else:
+                yield number, f"blocks.{number}.{name}", parameter
+
+
+def layout_of(run: RunConfig, numbers: range) -> FlatLayout:
+    """How the state of the blocks `numbers` lies flat; no memory is made for it."""
+    with torch.device("meta"):
+        blocks = make_blocks(run, numbers)
+    shapes: Iterator[tuple[str, Shape]] = (
+        (name, tuple(parameter.shape)) for name, parameter in named_parameters(numbers, blocks)
+    )
+    return flat_layout(run.state_dtypes, shapes)
+
+
+def shared_in(run: RunConfig, numbers: range) -> str | None:
+    """The full name of the tensor that these blocks have in common with another stage, if any."""
+    with torch.device("meta"):
+        return shared_name(make_blocks(run, numbers))
+
+
+# The digest of a stage's numbers: the same for the same bytes, on whatever device they are.
+#
+# The digest is the root of the tree of `tensors/state_tree.py`. One thread hashes 1.8 GB/s, and a
+# GPU would wait for it after every step of a large stage. So threads hash the pieces side by side,
+# each as soon as it is on the host.
+#
+# Shapes:  N elements of one dtype in each tensor.
+
+THREADS = 8  # 14 GB/s, about as fast as bytes come from a GPU
+
+
+def digest_of(tensors: Sequence[Tensor], spans: Sequence[Span]) -> bytes:
+    """The digest of contiguous tensors of one length, on any device; `spans`: its pieces'."""
+    return root_of(piece_hashes(tensors, spans))
+
+
+def piece_hashes(tensors: Sequence[Tensor], spans: Sequence[Span]) -> list[bytes]:
+    """The hash of each piece of contiguous tensors of one length, on any device."""
+    pieces = ([x.detach()[start:stop].cpu() for x in tensors] for start, stop in spans)
+    if len(spans) == 1:  # no thread for a small stage
+        return [_hash(next(pieces))]
+    with ThreadPoolExecutor(THREADS) as pool:
+        hashes = [pool.submit(_hash, piece) for piece in pieces]
+        return [each.result() for each in hashes]
+
+
+def _hash(parts: Sequence[Tensor]) -> bytes:
+    return piece_hash(bytes_of(part) for part in parts)
+
+
+# ruff: noqa: N803, N806  shapes are written at the end of names
+
 
 NORM_CHUNK = 1 << 18  # elements widened to float64 at a time: 2 MiB stay in the cache
 

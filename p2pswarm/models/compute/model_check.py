@@ -1,6 +1,6 @@
 """Whether a model that is cut into stages computes what the whole model does.
 
-A small copy of it (`models/shrinking.py`) is run as a whole and in stages: forward, backward, with
+A small copy of it (`models/small_copy.py`) is run as a whole and in stages: forward, backward, with
 graphs that are kept and with graphs that are made again, and all of it twice. A model of
 `transformers` is compared with the library's own, which no cut has touched; where documents are to
 be apart, also with the library's own given one document at a time.
@@ -8,53 +8,172 @@ be apart, also with the library's own given one document at a time.
 Shapes:  tokens_BS as `base.py`.
 Errors:  Unusable for a model that cannot be made, cut or trained, or is too large.
 """
-# ruff: noqa: N803, N806  shapes are written at the end of names
 
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from p2pswarm.base.errors import Refused, SwarmError, Unusable
 from p2pswarm.models.base import DTYPES, Bundle, loss_of
-from p2pswarm.models.blocks import block_costs
+from p2pswarm.models.blocks import block_costs, stage_blocks
 from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.chance import draws
 from p2pswarm.models.compute.base import BackwardSpec
-from p2pswarm.models.compute.check_reasons import (
-    AUTOGRAD,
-    IN_PLACE,
-    LIBRARY_RULE,
-    LIBRARY_SIZES,
-    NOT_FINITE,
-    OWN_RULE,
-    OWN_SIZES,
-)
-from p2pswarm.models.compute.computed import TOLERANCE, Computed, difference_of, gradients_of
-from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.compute.forward_effects import (
-    CHANGED_BUFFER,
-    DRAWN_BUFFER,
-    buffers_of,
-    require_as_traced,
-    require_same,
-    require_weights,
-)
-from p2pswarm.models.compute.graph_budget import GraphLimits
-from p2pswarm.models.compute.parameter_names import named_parameters
+from p2pswarm.models.compute.bundle_spec import boundary_above
+from p2pswarm.models.compute.flat_parameters import FlatParameters, named_parameters
+from p2pswarm.models.compute.graphs import GraphLimits
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.torch_stage import TorchStage
 from p2pswarm.models.documents import APART, positions_of
 from p2pswarm.models.foreign_code import foreign, is_foreign, said
 from p2pswarm.models.hf_library import library_model
-from p2pswarm.models.partition import stage_blocks
-from p2pswarm.models.shrinking import parameter_count, shrunken
+from p2pswarm.models.small_copy import parameter_count, shrunken
 from p2pswarm.settings.config import HF, RunConfig
+
+# What people are told of a model that cannot be computed at all, or not in stages.
+
+NOT_FINITE = (
+    "its loss or a gradient is not finite with first weights, already as a whole: a block gives "
+    "NaN or infinity"
+)
+OWN_RULE = "a block computes in the dtype and on the device of what it is given, which stays"
+LIBRARY_RULE = (
+    "its config does not go together, or its layers take more than what the layer before gave: "
+    "docs/models.md names families that can be cut"
+)
+OWN_SIZES = "make its sizes settings of run.model"
+LIBRARY_SIZES = (
+    "its sizes depend on each other in a way that is not known here: docs/models.md names families "
+    "that can be trained"
+)
+AUTOGRAD = (
+    "a stage takes its gradients by torch.autograd.grad and may have its graph made again: "
+    "checkpoint with use_reentrant=False, no sparse gradients, shapes that do not depend on numbers"
+)
+IN_PLACE = "in-place"
+"""What torch's errors have in them where a tensor was changed where it lies."""
+
+
+# What one way of computing a model gives, and how two differ.
+#
+# Units:   relative to the largest value of a gradient.
+
+TOLERANCE = 1e-9  # of float64: sums of several gradients may round in another order
+Gradients = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What one way of computing gave for the same tokens."""
+
+    loss: float
+    gradients: Gradients
+
+    @property
+    def finite(self) -> bool:
+        """Whether all of it is."""
+        each = (gradient.isfinite().all() for gradient in self.gradients.values())
+        return math.isfinite(self.loss) and all(each)
+
+
+def gradients_of(flats: Sequence[FlatParameters]) -> Gradients:
+    """The gradient of each parameter; of a tied one the sum over both ends of the model."""
+    found: Gradients = {}
+    for flat in flats:
+        names = (name for name, _ in named_parameters(flat.numbers, flat.blocks))
+        for name, total in zip(names, flat.sums, strict=True):
+            found[name] = found[name] + total if name in found else total
+    return found
+
+
+def difference_of(
+    one: Computed, other: Computed, tolerance: float = TOLERANCE
+) -> tuple[float, str]:
+    """The largest relative difference, and the first parameter that differs by too much."""
+    worst, problem = 0.0, ""
+    for name, gradient in one.gradients.items():
+        theirs = other.gradients[name]
+        scale = max(gradient.abs().max().item(), theirs.abs().max().item()) or 1.0
+        apart = (gradient - theirs).abs().max().item() / scale
+        if not apart <= tolerance and not problem:
+            problem = f"the gradient of {name} differs by {apart:.1e} of its largest value"
+        worst = max(worst, apart)
+    off = abs(one.loss - other.loss)
+    if not off <= tolerance * max(abs(one.loss), 1.0) and not problem:
+        problem = f"the losses differ by {off:.1e}, and no gradient does"
+    return worst, problem
+
+
+# What a block's forward may not do: change what it holds, or give another bundle than its trace.
+#
+# Replicas of a stage hold the same weights and constants, and only the optimizer changes them.
+#
+# Shapes:  N elements in a stage.
+# Errors:  Unusable for a block that does it; Refused for a bundle that the next stage would not
+#   take.
+
+# ruff: noqa: N803  shapes are written at the end of names
+
+
+CHANGED_BUFFER = (
+    "its forward changes, and machines that hold the same stage would differ: make it a parameter, "
+    "or compute it from the input"
+)
+DRAWN_BUFFER = (
+    "is drawn by chance, and machines that hold the same stage would differ: make it a parameter, "
+    "or draw it by a torch.Generator with a seed"
+)
+
+
+def buffers_of(blocks: Sequence[nn.Module]) -> dict[str, Tensor]:
+    """A copy of each buffer, by its block and name."""
+    return {
+        f"{number} ({type(block).__name__}): {name}": buffer.clone()
+        for number, block in enumerate(blocks)
+        for name, buffer in block.named_buffers()
+    }
+
+
+def require_same(before: dict[str, Tensor], after: dict[str, Tensor], why: str) -> None:
+    """Raise Unusable if a buffer is not the same: replicas would differ."""
+    for name, buffer in before.items():
+        if name not in after or not torch.equal(buffer, after[name]):
+            raise Unusable(f"block {name} is a buffer that {why}")
+
+
+def require_weights(flat: FlatParameters, before_N: Tensor) -> None:
+    """Raise Unusable if a forward or a backward has changed a weight."""
+    names = (name for name, _ in named_parameters(flat.numbers, flat.blocks))
+    for name, place in zip(names, flat.segments, strict=True):
+        now, before = (x[place.start : place.stop] for x in (flat.params_N, before_N))
+        if not torch.equal(now, before):
+            raise Unusable(
+                f"a forward changes the weights {name}, and machines that hold the same stage "
+                "would differ: only the optimizer may (nn.Embedding: leave max_norm out)"
+            )
+
+
+def require_as_traced(run: RunConfig, stage: int, bundle: Bundle) -> None:
+    """Raise Refused for a bundle that the next stage would not take."""
+    above = boundary_above(run, stage)
+    for each in above.tensors if above else ():
+        x = bundle[each.key]
+        if (x.dtype, tuple(x.shape)) != (each.dtype, each.shape):
+            raise Refused(
+                f"stage {stage} gives {each.key} as {x.dtype} {tuple(x.shape)}, and "
+                f"{each.dtype} {each.shape} when it is traced: its shape may not depend on numbers"
+            )
+
+
+# ruff: noqa: N803, N806  shapes are written at the end of names
+
 
 BUILT_IN = "gpt"
 CPU = torch.device("cpu")

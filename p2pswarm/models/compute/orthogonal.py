@@ -29,7 +29,6 @@ squares added up and from the product of a matrix with its transpose, and have t
 
 Units:   whole numbers in factors; X has none.
 Shapes:  B matrices of R rows and C columns, R <= C, 2**19 elements each at most.
-Errors:  none.
 Source:  Keller Jordan et al., Muon (2024).
 """
 # ruff: noqa: N802, N803, N806  shapes are written at the end of names
@@ -40,7 +39,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from p2pswarm.models.compute.device_dtypes import CPU
+from p2pswarm.models.compute.torch_device import CPU
 
 FIRST, THIRD, FIFTH = 3.4445, -4.7750, 2.0315  # of the odd polynomial that each step applies
 STEPS = 4

@@ -9,7 +9,6 @@ float32 copy. And what a block gives has the dtype that it has without autocast,
 stages changes no bits, and additions from block to block stay float32.
 
 Shapes:  N elements in a stage, as in `flat_parameters.py`.
-Errors:  none.
 Source:  torch.amp; docs/precision.md.
 """
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from p2pswarm.models.base import Bundle
-from p2pswarm.models.compute.device_dtypes import place_for
+from p2pswarm.models.compute.torch_device import place_for
 
 SKETCH_NUMBERS = 16  # then a distance is within a third of the true one, mostly
 SIGNS_TAG = b"p2pswarm-sketch-1:"

@@ -4,14 +4,13 @@ Gradients are taken with `torch.autograd.grad` and added to the sum only after a
 found finite, so an error never leaves a microbatch half counted. A graph is kept while the memory
 limit allows, whole or block by block. This changes only the speed: a graph made again gives the
 same bits. So when the device has no memory left, what failed is tried again with less of them
-(`kept_graphs.py`).
+(`graphs.py`).
 
 On a GPU a thread that asks for a number waits until all that was launched is done. So each call
 waits once, at its end: there it is asked whether the gradient that came, the loss and the gradients
 are finite. A forward waits as well, because servers are judged by how long each call takes, and who
 encodes what it made is not to wait for the next one. Tokens are checked on the host.
 
-Units:   bytes.
 Shapes:  as `base.py`. Shapes of bundles are checked when they are announced
          (`tensors/codecs/bundle.py`).
 Errors:  NotFiniteHere when a loss or a gradient is not finite; Refused when torch has no memory;
@@ -33,10 +32,9 @@ from p2pswarm.models.chance import Around, at_once, chance_of, nothing_drawn
 from p2pswarm.models.compute.base import BackwardSpec, Key, LossResult, NotFiniteHere
 from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.compute.graph_budget import GraphLimits
-from p2pswarm.models.compute.kept_graphs import Kept, KeptGraphs
+from p2pswarm.models.compute.graphs import GraphLimits, Kept, KeptGraphs
 from p2pswarm.models.compute.precision import Precision, precision_of
-from p2pswarm.models.compute.torch_errors import computing
+from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.cuda_device import wait_for
 

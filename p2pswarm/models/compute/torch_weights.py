@@ -4,23 +4,123 @@ Shapes:  N elements in a stage.
 Errors:  Unusable where the stage cannot be set up.
 """
 
-import torch
+from collections.abc import Iterator, Sequence
 
-from p2pswarm.models.compute.base import Engine, Update
+import torch
+from torch import Tensor
+
+from p2pswarm.base.errors import BadMessage
+from p2pswarm.checkpoint.digests import StateHasher
+from p2pswarm.models.base import DTYPES
+from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.compute.base import Engine, Update, part_sizes
 from p2pswarm.models.compute.bundle_spec import boundary_above, bundle_spec
-from p2pswarm.models.compute.compiling import compiled_precision
-from p2pswarm.models.compute.digest import piece_hashes
-from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.compute.graph_budget import GraphLimits
-from p2pswarm.models.compute.optimizer import optimizer_of
-from p2pswarm.models.compute.torch_errors import setting_up
+from p2pswarm.models.compute.compiler import compiled_precision
+from p2pswarm.models.compute.flat_parameters import (
+    FlatParameters,
+    first_weights,
+    layout_of,
+    piece_hashes,
+)
+from p2pswarm.models.compute.graphs import GraphLimits
+from p2pswarm.models.compute.optimizer import Optimizer, optimizer_of
+from p2pswarm.models.compute.torch_device import setting_up
 from p2pswarm.models.compute.torch_stage import TorchStage
-from p2pswarm.models.compute.torch_state import TorchState
 from p2pswarm.models.compute.torch_sums import GradientMemory, TorchSums, keyed_digest
-from p2pswarm.models.partition import stage_blocks
 from p2pswarm.run.averaging.base import Sums
 from p2pswarm.settings.config import RunConfig
+from p2pswarm.tensors.codecs.base import bytes_of
+from p2pswarm.tensors.flat_layout import STATE_TENSORS
 from p2pswarm.tensors.state_tree import PIECE_VALUES
+
+# A stage's state in torch, piece by piece: read, put in its place, and brought one step further.
+#
+# Shapes:  N elements in a stage; a piece is elements start..stop-1 of weights and moments.
+# Errors:  BadMessage for a piece of another size.
+
+# ruff: noqa: N806  shapes are written at the end of names
+
+
+class TorchState:
+    """Implements `StateMemory` on flat memory."""
+
+    def __init__(
+        self, flat: FlatParameters, optimizer: Optimizer, piece_values: int = PIECE_VALUES
+    ) -> None:
+        self._flat = flat
+        self.tensors = len(flat.state())
+        self._optimizer = optimizer
+        self._spans = flat.spans(piece_values)
+        self.pieces = len(self._spans)
+
+    def part_bytes(self, tensor: int, piece: int) -> int:
+        """The size of a piece's part of one tensor."""
+        start, stop = self._spans[piece]
+        return (stop - start) * self._flat.layout.item_bytes[tensor]
+
+    def read(self, tensor: int, piece: int) -> memoryview:
+        """Copy a part; it stays as it is whatever happens to the weights."""
+        start, stop = self._spans[piece]
+        part = self._flat.state()[tensor].detach()[start:stop]
+        return bytes_of(part.clone() if part.device.type == "cpu" else part.cpu())
+
+    @torch.no_grad()
+    def write(self, piece: int, parts: Sequence[memoryview]) -> None:
+        """Put a piece in its place."""
+        start, stop = self._spans[piece]
+        sizes = [part.nbytes for part in parts]
+        if sizes != part_sizes(self, piece):
+            raise BadMessage(f"parts of {sizes} bytes are no piece {piece}")
+        for x_N, part in zip(self._flat.state(), parts, strict=True):
+            if part.nbytes:  # as bytes: a part of four a value may follow one of two, at any place
+                x_N[start:stop].view(torch.uint8).copy_(torch.frombuffer(part, dtype=torch.uint8))
+
+    def gradient(self, reduced: Sums, piece: int) -> Tensor:
+        """Copy a piece's part of a reduced gradient, to the host."""
+        assert isinstance(reduced, TorchSums)
+        start, stop = self._spans[piece]
+        part = reduced.reduced_N[start:stop]
+        return part.clone() if part.device.type == "cpu" else part.cpu()
+
+    def follow(self, piece: int, gradient: Tensor, update: Update) -> None:
+        """Apply a commit to one piece: what `Weights.apply` does to all of them."""
+        there = gradient.to(self._flat.params_N.device)
+        self._optimizer.step_span(there, update, *self._spans[piece])
+
+
+# The digest of a stage's state of version 0, made from the seed, one block in memory at a time.
+#
+# A trainer computes it to tell which servers have drawn their first weights right. It may be
+# smaller than any of them: it needs the weights of one block, and no moments.
+#
+# Errors:  Unusable for a model that this machine cannot make.
+
+# ruff: noqa: N806  shapes are written at the end of names
+
+
+ZEROS = bytes(1 << 20)
+
+
+def first_state(run: RunConfig, stage: int) -> Iterator[bytes]:
+    """Make the digest, a block at a time: the last value that comes is it."""
+    numbers = stage_blocks(run, stage)
+    with setting_up(stage):
+        layout = layout_of(run, numbers)
+        hasher = StateHasher(layout)
+        kept, *wide = (DTYPES[dtype] for dtype in layout.dtypes)
+        for part_N in first_weights(run, numbers):
+            hasher.update(bytes_of(part_N.to(kept)))
+            yield b""
+        moments = layout.item_bytes[1:STATE_TENSORS]
+        left = layout.length * sum(moments)  # they are zero
+        while left:
+            hasher.update(ZEROS[:left])
+            left -= min(left, len(ZEROS))
+        for part_N in first_weights(run, numbers) if run.optimizer.average_decay else ():
+            hasher.update(bytes_of(part_N.to(kept).to(wide[-1])))  # it begins as they do
+            yield b""
+    yield hasher.digest()
+
 
 TIED_KEY = b"p2pswarm tied 01"
 

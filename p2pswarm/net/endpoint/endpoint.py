@@ -11,9 +11,9 @@ Source:  docs/wire.md.
 import asyncio
 from collections.abc import Callable, Iterable
 
-from p2pswarm.base.closing import Closing
 from p2pswarm.base.errors import LinkLost
 from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.base.tasks import Closing
 from p2pswarm.net.bulk.channels import BulkArrival
 from p2pswarm.net.bulk.upload_share import UploadShare
 from p2pswarm.net.cards import observation

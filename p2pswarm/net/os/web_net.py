@@ -13,8 +13,8 @@ import importlib
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from p2pswarm.base.closing import Closing
 from p2pswarm.base.ids import Address
+from p2pswarm.base.tasks import Closing
 from p2pswarm.net.os.base import Connection, Listener, Net
 
 

@@ -18,11 +18,12 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from p2pswarm.base.closing import Closing
 from p2pswarm.base.errors import BadMessage, Busy, Late, NotServing, PeerError, SwarmError
 from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.base.tasks import Closing
 from p2pswarm.net.cards.card import Card
-from p2pswarm.net.endpoint.endpoint import Endpoint, Link
+from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.endpoint.link_table import Reach
 from p2pswarm.net.link.events import (
     RESET_REFUSED,

@@ -1,7 +1,6 @@
 """What a trainer's decisions about moves mean to people.
 
 Units:   seconds since the first step.
-Errors:  none.
 """
 
 from p2pswarm.base.ids import PeerId

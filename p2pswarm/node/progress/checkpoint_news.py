@@ -1,8 +1,4 @@
-"""A trainer's reports of checkpoints as events.
-
-Units:   seconds, bytes.
-Errors:  none.
-"""
+"""A trainer's reports of checkpoints as events."""
 
 from p2pswarm.progress.events import Checkpointed, Event, Note
 from p2pswarm.trainer.reports.checkpoint_reports import (

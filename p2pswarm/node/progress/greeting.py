@@ -1,8 +1,4 @@
-"""The first lines that a node prints: its id and address, and what others type to join it.
-
-Units:   seconds.
-Errors:  none.
-"""
+"""The first lines that a node prints: its id and address, and what others type to join it."""
 
 from p2pswarm.base.ids import Contact
 from p2pswarm.settings.config import HF, NodeConfig, RunConfig

@@ -1,6 +1,5 @@
 """Where a trainer's events go: a live page, lines, or JSON, on stdout.
 
-Units:   none.
 Errors:  none; nothing is written any more once the reader of stdout is gone.
 """
 

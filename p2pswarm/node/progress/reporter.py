@@ -1,7 +1,6 @@
 """A trainer's reports as the events that people and scripts read.
 
 Units:   `now_s` seconds on the caller's clock; events count from the first step.
-Errors:  none.
 """
 
 import dataclasses

@@ -20,7 +20,6 @@ from p2pswarm.progress.events import (
     Stepped,
     Waiting,
 )
-from p2pswarm.run.messages.path_counts import PathCounts
 from p2pswarm.run.messages.status import (
     BANS_TOLD_MAX,
     AskStatus,
@@ -28,7 +27,7 @@ from p2pswarm.run.messages.status import (
     RunStatus,
     StageStatus,
 )
-from p2pswarm.run.messages.types import REASON_CHARS
+from p2pswarm.run.messages.types import REASON_CHARS, PathCounts
 
 
 class LatestStatus:

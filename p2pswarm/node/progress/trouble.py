@@ -1,8 +1,4 @@
-"""A trainer's reports of trouble as sentences for people, each with what can be done about it.
-
-Units:   seconds.
-Errors:  none.
-"""
+"""A trainer's reports of trouble as sentences for people, each with what can be done about it."""
 
 import functools
 

@@ -1,6 +1,5 @@
 """The calls of a run as a node makes them: its own, or through the guard of a closed run.
 
-Units:   seconds.
 Errors:  Unusable for an invitation that cannot be used.
 """
 
@@ -12,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 
 from p2pswarm.base.errors import BadMessage, RunEnded, Unusable
 from p2pswarm.net.rpc.base import Rpc
-from p2pswarm.node.run.invitation_text import invitation_of
+from p2pswarm.node.run.admission import invitation_of
 from p2pswarm.node.run.owner_folder import OwnerFolder
 from p2pswarm.node.run.run_folder import RunFolder, make_folder
 from p2pswarm.node.stack.stack import NodeStack

@@ -1,6 +1,5 @@
 """Finding a run, and letting others find ours: a manifest in the DHT under a well-known key.
 
-Units:   seconds.
 Errors:  those of the DHT are logged, and the next look is taken all the same.
 """
 
@@ -17,7 +16,7 @@ from p2pswarm.net.cards.card import Card
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.net.wire.message import decode, encode
 from p2pswarm.node.run.run_choice import ASKED_MAX, RunChoice, in_own_order, preferred
-from p2pswarm.node.run.run_matching import end_key, readable
+from p2pswarm.node.run.run_match import end_key, readable
 from p2pswarm.node.run.run_members import trainers_named
 from p2pswarm.node.stack.stack import LOOK_AGAIN_S, NodeStack
 from p2pswarm.run.manifest import RUNS_KEY, RunIdentity, RunOffer, sign_manifest

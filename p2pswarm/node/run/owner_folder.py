@@ -1,6 +1,5 @@
 """What the owner of closed runs keeps in the folder of `state`: its key, its invitations, lists.
 
-Units:   none.
 Errors:  Unusable, one line with the remedy.
 """
 

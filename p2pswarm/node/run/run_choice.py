@@ -10,11 +10,39 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import Contact
 from p2pswarm.net.wire.message import decode
-from p2pswarm.node.run.version_notices import VersionNotices
 from p2pswarm.run.manifest import RunOffer, UnreadableOffer, read_offer
 from p2pswarm.run.messages.run import Manifest
 from p2pswarm.settings.config import ServeConfig
 from p2pswarm.settings.parser import RUN_VERSION
+
+# Which trainers a server tells that it speaks another version: each manifest's, once an hour.
+#
+# Who signs a manifest chooses the address that is dialled, so the number of manifests is limited
+# too.
+#
+# Units:   seconds on the caller's clock.
+
+TELL_AGAIN_S = 3600.0  # a trainer that did not listen is reminded, and hardly notices
+NOTICES_MAX = 64  # told of in that time: no swarm has so many trainers of an older release
+
+
+class VersionNotices:
+    """Remembers whose trainers have been told."""
+
+    def __init__(self, manifests_max: int = NOTICES_MAX) -> None:
+        self._max = manifests_max
+        self._told_s: dict[UnreadableOffer, float] = {}
+
+    def due(self, found: Sequence[UnreadableOffer], now_s: float) -> list[Contact]:
+        """The trainers of `found` to tell now; they count as told from here on."""
+        self._told_s = {
+            offer: told_s for offer, told_s in self._told_s.items() if now_s < told_s + TELL_AGAIN_S
+        }
+        fresh = [offer for offer in found if offer not in self._told_s]
+        now = fresh[: self._max - len(self._told_s)]
+        self._told_s.update(dict.fromkeys(now, now_s))
+        return [offer.trainer for offer in now]
+
 
 MANIFESTS_MAX = 256  # read at a look: checking their signatures takes 20 ms
 ASKED_MAX = 16  # trainers dialled at a look: their addresses are what strangers claim

@@ -1,6 +1,5 @@
 """Which run a trainer takes part in: a new one, one that it goes on with, or one of others.
 
-Units:   seconds.
 Errors:  Unusable, one line with the remedy.
 """
 
@@ -12,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pswarm.base.ids import Contact, PeerId
-from p2pswarm.node.run.admitted_runs import owner_of
+from p2pswarm.node.run.admission import invitation_of, owner_of
 from p2pswarm.node.run.discovery import answering, ends, learn_cards, manifests
-from p2pswarm.node.run.invitation_text import invitation_of
 from p2pswarm.node.run.run_choice import CLOCKS_DIFFER
 from p2pswarm.node.run.run_folder import RunFolder, SavedRun, make_folder
-from p2pswarm.node.run.run_matching import (
+from p2pswarm.node.run.run_match import (
     check_records,
     check_same,
     fitting,

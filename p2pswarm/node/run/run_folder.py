@@ -3,7 +3,6 @@
 `run.json` says which run it is and whether it is over. It is written after the chain file was made,
 so a run that it names has one.
 
-Units:   none.
 Errors:  Unusable, one line with the remedy.
 """
 

@@ -9,9 +9,9 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.models.compute.bundle_spec import check_model
 from p2pswarm.models.compute.model_check import check_once
-from p2pswarm.models.config_text import VOCABULARY_MAX
 from p2pswarm.models.documents import APART
-from p2pswarm.models.resolving import resolved
+from p2pswarm.models.hf_library import VOCABULARY_MAX
+from p2pswarm.models.model_source import resolved
 from p2pswarm.settings.config import HF, RunConfig
 
 BYTE_TOKENS = 256

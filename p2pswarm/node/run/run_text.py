@@ -7,20 +7,21 @@ Errors:  Unusable, one line with the remedy.
 """
 
 import hashlib
+import os
 import re
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.outfile import write_text
+from p2pswarm.base.files import write_text
 from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.data.corpus import Corpus
-from p2pswarm.data.document_files import load_documents
+from p2pswarm.data.documents import load_documents
 from p2pswarm.data.mixture import mixed
 from p2pswarm.data.ordered_corpus import ordered
 from p2pswarm.data.sources import TOKENIZER_FILE, row_files
-from p2pswarm.data.streamed import streamed
 from p2pswarm.data.text_files import load_corpus
-from p2pswarm.data.tokenised import learnt_texts, load_tokenised, sources_of
+from p2pswarm.data.text_stream import streamed
+from p2pswarm.data.token_corpus import learnt_texts, load_tokenised, sources_of
 from p2pswarm.data.tokenizer import (
     FILE_BYTES_MAX,
     Tokenizer,
@@ -28,10 +29,18 @@ from p2pswarm.data.tokenizer import (
     read_tokenizer,
     train_tokenizer,
 )
-from p2pswarm.node.run.cache_folder import default_cache
 from p2pswarm.settings.config import HF, NodeConfig, RunConfig
 from p2pswarm.settings.limits import BYTES, trained_tokens
 from p2pswarm.settings.train_config import TrainConfig
+
+# Where a trainer keeps what can be made again from the user's own files.
+
+
+def default_cache() -> Path:
+    """The user's folder for it (XDG Base Directory Specification)."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "p2pswarm"
+
 
 KEY_DIGITS = 16  # of a hash, in the name of a file
 KEPT = re.compile(r"tokenizer\.[0-9a-f]{16}\.json")

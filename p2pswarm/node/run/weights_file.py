@@ -1,6 +1,5 @@
 """The trained weights as one safetensors file, with a name for each parameter of each block.
 
-Units:   bytes.
 Shapes:  as the model's parameters.
 Errors:  Unusable when the file cannot be written; BadMessage for weights of a wrong digest.
 Source:  https://huggingface.co/docs/safetensors, "Format".
@@ -16,14 +15,17 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from p2pswarm.base.errors import BadMessage
-from p2pswarm.base.outfile import Written, write_target
+from p2pswarm.base.files import Written, write_target
 from p2pswarm.checkpoint.names import slug
-from p2pswarm.models.blocks import block_count, make_blocks
-from p2pswarm.models.compute.digest import digest_of
-from p2pswarm.models.compute.flat_parameters import state_of
-from p2pswarm.models.compute.parameter_names import layout_of, named_parameters, shared_in
-from p2pswarm.models.compute.trained_model import AVERAGE_ENDING
-from p2pswarm.models.partition import stage_blocks
+from p2pswarm.models.blocks import block_count, make_blocks, stage_blocks
+from p2pswarm.models.compute.flat_parameters import (
+    digest_of,
+    layout_of,
+    named_parameters,
+    shared_in,
+    state_of,
+)
+from p2pswarm.models.compute.inference import AVERAGE_ENDING
 from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.run.state.snapshot import Snapshot
 from p2pswarm.settings.config import RunConfig

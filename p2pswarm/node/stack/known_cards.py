@@ -15,7 +15,7 @@ from p2pswarm.base.ids import PeerId
 from p2pswarm.net.cards.card import Card, decode_card
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.node.stack.link_kind import DIRECT, MAPPED, PUNCHED, RELAYED, kind_of_link
-from p2pswarm.run.messages.path_counts import PathCounts
+from p2pswarm.run.messages.types import PathCounts
 
 
 class KnownCards:

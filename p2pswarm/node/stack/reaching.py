@@ -26,7 +26,8 @@ from p2pswarm.net.cards.card import (
     can_be_said,
 )
 from p2pswarm.net.cards.own_card import CardContents
-from p2pswarm.net.endpoint.endpoint import Endpoint, Link
+from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.os.address_scope import Scope, believable
 from p2pswarm.net.os.gateways import family_of
 from p2pswarm.net.rpc.base import Rpc

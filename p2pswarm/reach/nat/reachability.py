@@ -16,8 +16,9 @@ from ipaddress import ip_address
 
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.ids import Address
-from p2pswarm.net.endpoint.endpoint import Endpoint, Link
+from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.knock import NONCE_BYTES, token_of
+from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.os.gateways import IPV6, families, family_of, gateway, own_host
 from p2pswarm.net.os.interface_changes import watched
 from p2pswarm.net.rpc.base import Rpc

@@ -12,8 +12,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Self
 
-from p2pswarm.base.closing import Closing
 from p2pswarm.base.errors import BadHandshake, DialFailed, SwarmError
+from p2pswarm.base.tasks import Closing
 from p2pswarm.net.endpoint.greeting import GREETING_BYTES, greeting
 from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
 from p2pswarm.net.os.base import Connection, Listener, Net

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Self
 
-from p2pswarm.base.closing import Closing
 from p2pswarm.base.errors import SwarmError, Unusable
 from p2pswarm.base.ids import Address, Contact
+from p2pswarm.base.tasks import Closing
 from p2pswarm.net.cards.observation import Sighting
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.owned_tasks import OwnedTasks

@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Self
 
-from p2pswarm.base.closing import Closing
 from p2pswarm.base.errors import (
     BadMessage,
     Busy,
@@ -27,8 +26,10 @@ from p2pswarm.base.errors import (
     SwarmError,
 )
 from p2pswarm.base.ids import Address, PeerId
-from p2pswarm.net.endpoint.endpoint import Endpoint, Link
+from p2pswarm.base.tasks import Closing
+from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.greeting import TOKEN_BYTES
+from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.link.path import Path, PathKind
 from p2pswarm.net.os.base import Connection, Listener, Net
 from p2pswarm.net.rpc.base import Rpc, Stream

@@ -13,10 +13,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from p2pswarm.base.closing import Closing
 from p2pswarm.base.errors import BadMessage, Busy, NotServing, SwarmError
 from p2pswarm.base.ids import PeerId
 from p2pswarm.base.signal import Signal
+from p2pswarm.base.tasks import Closing
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
 from p2pswarm.net.os.base import Connection

@@ -13,14 +13,16 @@ from typing import TypeVar
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.run.access.access_list import KnownList, check_list
 from p2pswarm.run.access.grant import Access, check_subject, is_signed, serial_of, time_refusal
-from p2pswarm.run.access.limits import (
+from p2pswarm.run.access.messages import (
     CLOCK_TOLERANCE_S,
     PROVEN_MAX,
     REFUSAL_CHARS,
     SIGNED_MAX,
     WARN_BEFORE_S,
+    AccessGrant,
+    AccessList,
+    Token,
 )
-from p2pswarm.run.access.messages import AccessGrant, AccessList, Token
 
 UNINVITED = "this run is closed: ask its owner for an invitation (p2pswarm invite)"
 OTHER_ROLE = "this invitation is for another role: ask the run's owner for one (p2pswarm invite)"

@@ -16,8 +16,13 @@ from enum import IntFlag
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import PeerId
 from p2pswarm.net.crypto.identity import Identity, verify
-from p2pswarm.run.access.limits import CLOCK_TOLERANCE_S, GRANT_MAX_S, SERIAL_BYTES
-from p2pswarm.run.access.messages import AccessGrant, Token
+from p2pswarm.run.access.messages import (
+    CLOCK_TOLERANCE_S,
+    GRANT_MAX_S,
+    SERIAL_BYTES,
+    AccessGrant,
+    Token,
+)
 
 GRANT_TAG = b"p2pswarm-grant-1:"
 BINDING_TAG = b"p2pswarm-grant-binding-1:"

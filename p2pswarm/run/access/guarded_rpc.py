@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from p2pswarm.base.closing import Closing
 from p2pswarm.base.errors import (
     BadMessage,
     NotAdmitted,
@@ -25,12 +24,13 @@ from p2pswarm.base.errors import (
     SwarmError,
 )
 from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.base.tasks import Closing
 from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
 from p2pswarm.net.rpc.base import M, Rpc, Stream, StreamHandler, UnaryHandler
 from p2pswarm.net.rpc.forwarding import ForwardingRpc
 from p2pswarm.net.rpc.stream import within
 from p2pswarm.net.wire.message import Message
-from p2pswarm.run.access.acquaintance import Acquaintances
+from p2pswarm.run.access.access_list import Acquaintances
 from p2pswarm.run.access.gate import REVOKED, AccessGate
 from p2pswarm.run.access.grant import ANY, Access, day
 from p2pswarm.run.access.messages import (

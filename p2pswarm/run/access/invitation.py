@@ -21,8 +21,14 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.base.ids import Address, PeerId
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.run.access.grant import GrantTerms, sign_grant, token_for
-from p2pswarm.run.access.limits import ADDRESSES_MAX, GRANT_MAX_S, INVITATION_CHARS_MAX, USES_MAX
-from p2pswarm.run.access.messages import AccessGrant, Token
+from p2pswarm.run.access.messages import (
+    ADDRESSES_MAX,
+    GRANT_MAX_S,
+    INVITATION_CHARS_MAX,
+    USES_MAX,
+    AccessGrant,
+    Token,
+)
 
 PREFIX = "p2pswarm-invite-"
 VERSION = 1

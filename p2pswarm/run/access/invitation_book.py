@@ -13,14 +13,14 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.base.ids import PeerId
 from p2pswarm.run.access.access_list import Revocations
 from p2pswarm.run.access.grant import ROLES, serial_of
-from p2pswarm.run.access.limits import (
+from p2pswarm.run.access.messages import (
     CLOCK_TOLERANCE_S,
     EXTENDED_MAX,
     GRANT_MAX_S,
     REVOKED_PEERS_MAX,
     REVOKED_SERIALS_MAX,
+    AccessGrant,
 )
-from p2pswarm.run.access.messages import AccessGrant
 
 BOOK_MAX = 10_000  # invitations that are good, of one run
 FULL = "as many as one run's list holds: begin another run (--new) and invite to that"

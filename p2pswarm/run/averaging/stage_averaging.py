@@ -1,7 +1,6 @@
 """All that one order to reduce asks of a member: one averaging, or two at an end of a tied model.
 
-Units:   none.
-Errors:  as `averaging.py`; BadMessage for an order that does not fit the model.
+Errors:  as `averaging_io.py`; BadMessage for an order that does not fit the model.
 """
 
 import asyncio
@@ -10,9 +9,9 @@ from dataclasses import replace
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.exception_group import raising_cause
 from p2pswarm.net.rpc.base import Rpc, Stream
-from p2pswarm.run.averaging.averaging import Averaging, AveragingSettings, Find
-from p2pswarm.run.averaging.bandwidth import BothWays
+from p2pswarm.run.averaging.averaging_io import Averaging, AveragingSettings, Find
 from p2pswarm.run.averaging.base import AveragedGradient, Compute, Sums
+from p2pswarm.run.averaging.delivery import BothWays
 from p2pswarm.run.averaging.tied import joined, tied_order
 from p2pswarm.run.messages.averaging import Shard
 from p2pswarm.run.messages.step import Reduce

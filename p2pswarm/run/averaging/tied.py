@@ -5,9 +5,7 @@ and of that tensor, with the members of both stages. The sums of the first stage
 of the embedding, those of the last that of the head, of the same microbatches. Each is in the group
 once, so what all get is the gradient of the tensor.
 
-Units:   bytes.
-Errors:  none.
-Source:  docs/models.md, "Tied weights".
+Source:  docs/tied_weights.md.
 """
 
 import hashlib

@@ -3,7 +3,6 @@
 An entry is written with one call and is on the disk when `append` returns. What the entries say,
 and where a torn end begins, `chain_log.py` decides.
 
-Units:   bytes.
 Errors:  Unusable, one line with the remedy.
 """
 

@@ -9,7 +9,6 @@ decided record was learned). Read again in this order, they give the register an
 is only ever appended to. So what a crash leaves is a whole file and at most one torn entry at its
 end, of which nobody was told: it is cut off. Anything else that does not fit is damage.
 
-Units:   bytes.
 Errors:  Unusable, one line with the remedy.
 """
 

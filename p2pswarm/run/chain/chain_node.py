@@ -35,9 +35,9 @@ from p2pswarm.run.chain.actions import (
 )
 from p2pswarm.run.chain.base import ChainMachine, ChainStore
 from p2pswarm.run.chain.chain import Fork
+from p2pswarm.run.chain.follower import ProvenRecords
 from p2pswarm.run.chain.messages import FetchRecords, HandOver, Heartbeat, Prepare, Propose
 from p2pswarm.run.chain.open_asks import OpenAsks
-from p2pswarm.run.chain.proven_records import ProvenRecords
 from p2pswarm.run.chain.record import CommitRecord
 
 FETCH_S = 60.0  # a chain of 100,000 records; another holder is asked after that

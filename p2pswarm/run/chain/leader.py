@@ -30,6 +30,7 @@ from p2pswarm.run.chain.actions import (
     VotesMissing,
 )
 from p2pswarm.run.chain.chain import BrokenRecord, ChainHead, Genesis, check_next
+from p2pswarm.run.chain.electorate import Votes
 from p2pswarm.run.chain.messages import (
     Accepted,
     Denial,
@@ -41,7 +42,6 @@ from p2pswarm.run.chain.messages import (
     Propose,
 )
 from p2pswarm.run.chain.record import CommitRecord, VoterId, authentic, digest
-from p2pswarm.run.chain.votes import Votes
 
 HEARTBEAT_S = 1.0  # a standby waits for four of them, a voter is calm for three
 RESEND_S = 1.0  # calls are reliable while a link lasts: this is for links that were lost

@@ -3,9 +3,6 @@
 A machine asks again each second those that have not answered. A record that is longer than a frame
 may take longer than that to arrive, behind a slow uplink and beside tensors. If it began anew each
 second, it would never be whole; so the same one is not sent to a peer again while it is under way.
-
-Units:   seconds, bytes.
-Errors:  none.
 """
 
 from p2pswarm.net.rpc.parts import FRAME_BYTES_MAX

@@ -1,6 +1,5 @@
 """Checkpoints while a run goes on: who is to save, how far it is, what is saved, where to load.
 
-Units:   bytes.
 Errors:  BadMessage on arrival when a field breaks its limit.
 """
 

@@ -8,10 +8,10 @@ from typing import Annotated
 
 from p2pswarm.base.ids import Contact
 from p2pswarm.net.wire.message import Message, Range, Size, message
-from p2pswarm.run.messages.capacity import NOT_MEASURED, Capacity
-from p2pswarm.run.messages.path_counts import NO_PATHS, PathCounts
+from p2pswarm.run.messages.balance import NOT_MEASURED, Capacity
 from p2pswarm.run.messages.trainers import Whereabouts
 from p2pswarm.run.messages.types import (
+    NO_PATHS,
     VIEW_PART_MAX,
     Bitmap,
     CardBytes,
@@ -20,6 +20,7 @@ from p2pswarm.run.messages.types import (
     Generation,
     Height,
     IncarnationNumber,
+    PathCounts,
     Peer,
     Reason,
     RunId,

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from p2pswarm.net.wire.message import Message, Range, Size, message
-from p2pswarm.run.messages.path_counts import NO_PATHS, PathCounts
 from p2pswarm.run.messages.types import (
     MEMBERS_MAX,
+    NO_PATHS,
     STAGES_MAX,
     Microbatch,
+    PathCounts,
     Peer,
     Reason,
     RunId,

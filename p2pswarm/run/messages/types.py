@@ -3,10 +3,11 @@
 Units:   `_s` seconds; steps, versions, attempts count from 0; version v = weights after v commits.
 """
 
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated
 
-from p2pswarm.net.wire.message import Range, Size
+from p2pswarm.net.wire.message import Message, Range, Size
 
 STAGES_MAX = 256  # a 100-layer model cut at every block stays well below
 MEMBERS_MAX = 4096  # of one run; a view of so many is cut into parts of VIEW_PART_MAX
@@ -57,3 +58,24 @@ class Obstacle(IntEnum):
     """It cannot be computed here."""
     NOT_FINITE = 2
     """Its loss or a gradient of it is not finite."""
+
+
+# How the links of a member lead to the others: a part of its load and of a run's status.
+#
+# Errors:  BadMessage on arrival when a field breaks its limit.
+
+Links = Annotated[int, Range(0, 2 * MEMBERS_MAX**2)]  # all servers of two stages with each other
+
+
+@dataclass(frozen=True, slots=True)
+class PathCounts(Message):
+    """How many links are carried by which kind of path."""
+
+    direct: Links = 0
+    mapped: Links = 0
+    """Through a router that forwards a port."""
+    punched: Links = 0
+    relayed: Links = 0
+
+
+NO_PATHS = PathCounts()

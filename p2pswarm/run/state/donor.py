@@ -6,7 +6,6 @@ donor has two copies for each newcomer that it sends to, and of all `COPIES_MAX`
 of these are taken, a newcomer has one. One that takes nothing of what it asked for holds two
 places, on however many streams; who waits for a version holds none.
 
-Units:   seconds, bytes.
 Errors:  NotServing when the donor does not reach a version in time, or a newcomer asks for nothing;
          BadMessage for a question that cannot be answered.
 """

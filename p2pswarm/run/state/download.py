@@ -3,7 +3,6 @@
 One stream goes to each donor that is asked. Its questions go out as they come, and its answers come
 in their order.
 
-Units:   seconds, bytes.
 Errors:  none; a donor that fails is one that the rules ask no more for a while.
 """
 
@@ -18,7 +17,7 @@ from p2pswarm.base.ids import Contact
 from p2pswarm.net.rpc.base import Arrival, Rpc, Stream
 from p2pswarm.run.messages.state import AskHashes, AskPiece, FetchPieces, StateOffer
 from p2pswarm.run.state.base import StateInDownload
-from p2pswarm.run.state.piece_actions import HashesWanted, PieceWanted
+from p2pswarm.run.state.piece_download import HashesWanted, PieceWanted
 
 log = logging.getLogger(__name__)
 HASH_BYTES = 32

@@ -2,9 +2,6 @@
 
 Who only wants the weights (a trainer at the end of its run) hears no commits: all pieces have to be
 of one version, whose digest is known before.
-
-Units:   bytes.
-Errors:  none.
 """
 
 import asyncio
@@ -14,8 +11,7 @@ from dataclasses import dataclass
 
 from p2pswarm.base.ids import Contact
 from p2pswarm.base.signal import Signal
-from p2pswarm.run.state.piece_actions import DownloadLimits
-from p2pswarm.run.state.piece_download import PieceDownload
+from p2pswarm.run.state.piece_download import DownloadLimits, PieceDownload
 from p2pswarm.run.state.snapshot import Snapshot
 from p2pswarm.tensors.flat_layout import Span
 

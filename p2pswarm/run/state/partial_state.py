@@ -15,8 +15,13 @@ Source:  docs/state.md.
 """
 
 import hashlib
+import shutil
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from io import FileIO
+from pathlib import Path
+
+from p2pswarm.base.errors import NotSaved
 
 MAGIC = b"p2pswarm pieces 1\n"
 _HEAD = struct.Struct(">Q32s")
@@ -91,3 +96,152 @@ class PartialMap:
         """
         stale = [piece for piece, version in held.items() if self._versions.get(piece) != version]
         return min(stale, key=lambda piece: (self._versions.get(piece, -1), piece), default=None)
+
+
+# The file of `partial_state.py` on a disk.
+#
+# It is opened for each piece, so nobody has to close it, whatever ends a download. It never takes
+# the last space of a disk: other files of the same folder hold what must not be lost.
+#
+# Units:   bytes, seconds of the wall clock.
+# Errors:  NotSaved, one line with the remedy.
+
+SUFFIX = ".partial"
+SPARE_BYTES = 256 << 20
+"""The voter's promises lie in the same folder: a run's whole chain is smaller than this."""
+OLD_S = 86_400.0
+"""Nobody restarts a newcomer a day later and finds its stage at the same version."""
+
+Open = Callable[[Path, str], FileIO]
+Free = Callable[[Path], int]
+
+
+def open_unbuffered(path: Path, mode: str) -> FileIO:
+    """A file without a buffer: pieces are large."""
+    return FileIO(path, mode)
+
+
+def free_below(path: Path) -> int:
+    """The free space of the disk below a path."""
+    return shutil.disk_usage(path).free
+
+
+class PartialFile:
+    """The pieces of one stage of one run that are on the disk. Its methods block."""
+
+    def __init__(
+        self,
+        path: Path,
+        layout: PartialLayout,
+        open_file: Open = open_unbuffered,
+        free: Free = free_below,
+    ) -> None:
+        self.map = PartialMap({})
+        self._path = path
+        self._layout = layout
+        self._open, self._free = open_file, free
+
+    def begin(self) -> None:
+        """Look which pieces are there; begin the file anew if it is not ours."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            ours = self._is_ours()
+            self.map = PartialMap(self._found() if ours else {})
+            if not ours:
+                with self._open(self._path, "wb") as file:
+                    file.write(self._layout.head)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def read(self, piece: int) -> tuple[memoryview, bytes] | None:
+        """A piece and its hash; None if it cannot be read as it was written."""
+        try:
+            with self._open(self._path, "rb") as file:
+                file.seek(self._layout.offset(piece))
+                head = _exactly(file, SLOT_HEAD_BYTES)
+                data = _exactly(file, self._layout.sizes[piece])
+        except OSError:  # a bad sector costs this piece: a donor is asked for it
+            return None
+        if len(head) < SLOT_HEAD_BYTES or (hashed := slot_hash(head, data)) is None:
+            return None
+        return memoryview(data), hashed
+
+    def write(self, piece: int, version: int, data: memoryview) -> None:
+        """Put a piece into its slot."""
+        try:
+            self._require_room(data.nbytes)
+            with self._open(self._path, "r+b") as file:
+                file.seek(self._layout.offset(piece))
+                for part in (memoryview(slot_head(version, data)), data):
+                    _write_all(file, part)
+        except OSError as error:
+            raise self._refused(error) from error
+        self.map.written(piece, version)
+
+    def remove(self) -> None:
+        """Delete the file: it was used, or is of no use."""
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _require_room(self, nbytes: int) -> None:
+        if self._free(self._path.parent) < SPARE_BYTES + nbytes:
+            raise OSError(0, f"less than {SPARE_BYTES >> 20} MiB would be free on its disk")
+
+    def _is_ours(self) -> bool:
+        try:
+            with self._open(self._path, "rb") as file:
+                return _exactly(file, len(self._layout.head)) == self._layout.head
+        except FileNotFoundError:
+            return False
+
+    def _found(self) -> dict[int, int]:
+        found = {}
+        with self._open(self._path, "rb") as file:
+            for piece in range(len(self._layout.sizes)):
+                file.seek(self._layout.offset(piece))
+                version = slot_version(_exactly(file, SLOT_HEAD_BYTES))
+                if version is not None:
+                    found[piece] = version
+        return found
+
+    def _refused(self, error: OSError) -> NotSaved:
+        return NotSaved(f"{self._path}: {error.strerror or error}")
+
+
+class PartialFolder:
+    """The folder of the setting `state`, as far as it holds pieces of newcomers' states."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.refused = False
+        """Something could not be written; the user was told, and it is not tried again."""
+
+    def file(self, run: bytes, stage: int, sizes: Sequence[int]) -> PartialFile:
+        """The file of one stage of a run."""
+        path = self._path / f"{run.hex()}-{stage}{SUFFIX}"
+        return PartialFile(path, PartialLayout(run, stage, sizes))
+
+    def remove_old(self, now_s: float) -> None:
+        """Delete the files that nobody has written to for a day."""
+        for path in sorted(self._path.glob(f"*{SUFFIX}")):
+            try:
+                if now_s - path.stat().st_mtime > OLD_S:
+                    path.unlink(missing_ok=True)
+            except OSError:  # it is in nobody's way: another day
+                continue
+
+
+def _exactly(file: FileIO, nbytes: int) -> bytearray:
+    """So many bytes, or fewer at the end of the file; memory that torch may look at in place."""
+    data, at = bytearray(nbytes), 0
+    while at < nbytes and (count := file.readinto(memoryview(data)[at:])):
+        at += count
+    del data[at:]
+    return data
+
+
+def _write_all(file: FileIO, data: memoryview) -> None:
+    while data.nbytes:
+        data = data[file.write(data) :]

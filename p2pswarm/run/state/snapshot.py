@@ -1,7 +1,4 @@
-"""A snapshot: weights and optimizer state of a stage at one version, in one piece of memory.
-
-Units:   bytes.
-"""
+"""A snapshot: weights and optimizer state of a stage at one version, in one piece of memory."""
 
 from dataclasses import dataclass
 

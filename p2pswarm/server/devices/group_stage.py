@@ -5,8 +5,6 @@ one device: so all replicas of a stage have the same bits, whatever they compute
 hold shards of a copy of the weights, shards of the sum, and graphs. Whether a graph is
 kept is decided here, because all ranks have to gather weights at the same time.
 
-Units:   bytes.
-Shapes:  as `models/compute/base.py`.
 Errors:  as `TorchStage`; Unusable when a device fails, because its part of the sum is lost then.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
@@ -19,14 +17,14 @@ from torch import Tensor
 
 from p2pswarm.base.errors import NotServing, Refused
 from p2pswarm.models.base import Bundle
+from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.base import BackwardSpec, Engine, Key, LossResult, NotFiniteHere
 from p2pswarm.models.compute.bundle_spec import boundary_above, bundle_spec
 from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.compute.torch_errors import setting_up
+from p2pswarm.models.compute.torch_device import setting_up
 from p2pswarm.models.compute.torch_stage import checked_tokens, require_finite
 from p2pswarm.models.compute.torch_sums import TorchSums
 from p2pswarm.models.compute.torch_weights import TorchWeights
-from p2pswarm.models.partition import stage_blocks
 from p2pswarm.server.devices.messages import (
     CommandDone,
     EmptySums,

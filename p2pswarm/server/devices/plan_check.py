@@ -1,8 +1,8 @@
 """Whether a model that devices share by tensors computes what it does alone.
 
-Each rank computes a small copy of the whole model (`models/shrinking.py`) in float64, by itself and
-with the others, on the same tokens. A plan that is wrong for a model gives another loss or another
-gradient of some parameter.
+Each rank computes a small copy of the whole model (`models/small_copy.py`) in float64, by itself
+and with the others, on the same tokens. A plan that is wrong for a model gives another loss or
+another gradient of some parameter.
 
 Errors:  Unusable, naming the parameter.
 """
@@ -15,12 +15,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.compute.computed import Computed, Gradients, difference_of
-from p2pswarm.models.compute.model_check import tokens_of
+from p2pswarm.models.compute.model_check import Computed, Gradients, difference_of, tokens_of
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.foreign_code import foreign
-from p2pswarm.models.hf_tensor_plan import BY_ROWS
-from p2pswarm.models.shrinking import shrunken
+from p2pswarm.models.hf_model import BY_ROWS
+from p2pswarm.models.small_copy import shrunken
 from p2pswarm.server.devices.rank_stage import RankOptions, RankStage
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.flat_layout import FlatLayout

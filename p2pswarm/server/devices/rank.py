@@ -18,9 +18,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.compute.torch_errors import out_of_memory
-from p2pswarm.models.packages import trust
-from p2pswarm.server.devices.free_memory import free_bytes, graph_bytes
+from p2pswarm.models.compute.torch_device import out_of_memory
+from p2pswarm.models.registry import trust
+from p2pswarm.server.devices.device_choice import free_bytes, graph_bytes
 from p2pswarm.server.devices.messages import (
     Answer,
     Begin,

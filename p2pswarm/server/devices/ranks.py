@@ -3,7 +3,6 @@
 All of them are told the same, because torch's sharding needs every rank in every step of it. One
 that fails leaves the others waiting inside torch for ever, so then all are ended.
 
-Units:   seconds.
 Errors:  Unusable, with the remedy, when a process fails or is gone: its part of the sum is lost.
 """
 

@@ -27,9 +27,8 @@ from p2pswarm.models.boundary import Boundary
 from p2pswarm.models.chance import run_blocks
 from p2pswarm.models.compute.flat_parameters import bind, zero_buffer
 from p2pswarm.models.compute.precision import in_dtypes_of
-from p2pswarm.server.devices.collectives import DeviceTensors
 from p2pswarm.server.devices.row_split import Rows, rows_of, split_keys
-from p2pswarm.server.devices.tensor_blocks import shared_blocks
+from p2pswarm.server.devices.tensor_blocks import DeviceTensors, shared_blocks
 from p2pswarm.server.devices.tensor_split import spans_of
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.flat_layout import FlatLayout

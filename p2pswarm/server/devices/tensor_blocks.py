@@ -1,7 +1,7 @@
 """Blocks whose tensors this device shares with others: its parts of parameters, and the exchanges.
 
 Parameters are replaced by new ones of this device's part, so that the whole of one is never in its
-memory. Modules that a plan names are run with what `collectives.py` exchanges around them.
+memory. Modules that a plan names are run with what `tensor_blocks.py` exchanges around them.
 
 Shapes:  as the blocks make them; parts by `tensor_split.py`.
 Errors:  Unusable as `tensor_split.py`.
@@ -10,15 +10,168 @@ Errors:  Unusable as `tensor_split.py`.
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
 from p2pswarm.models.tensor_plan import Style, TensorSplit
-from p2pswarm.server.devices.collectives import DeviceTensors
 from p2pswarm.server.devices.tensor_split import local_shape, plan_of, shared_block, span_of
+
+# What devices exchange in a forward and a backward where they share a stage's tensors.
+#
+# Four exchanges join what all have to what each has. In the backward each is its opposite:
+#
+#     enter    whole -> own      backward: the sum of all devices' gradients
+#     leave    own -> the sum    backward: the gradient as it is
+#     gather   parts -> whole    backward: this device's part
+#     scatter  whole -> a part   backward: the parts of all
+#
+# All devices must ask for the same, in the same order.
+#
+# Shapes:  features are the last dimension. B rows, T tokens, V vocabulary, v of it here.
+# Errors:  ValueError where devices chose other experts than the first, and for scores of other
+#   tokens than a device has; those of torch.
+# Source:  Shoeybi et al., "Megatron-LM" (arXiv 1909.08053), 3.
+
+# ruff: noqa: N803, N806  shapes end the names; methods as torch has them
+
+
+class DeviceTensors:
+    """Implements `TensorGroup` with torch's collectives, for the process of one device."""
+
+    def __init__(self, rank: int, ranks: int) -> None:
+        self.rank, self.ranks = rank, ranks
+        self._entered: tuple[Tensor, Tensor] | None = None
+        """The last that entered, as it was and as it is within."""
+
+    def enter(self, x: Tensor) -> Tensor:
+        """See `TensorGroup`. One tensor that enters several layers is added up once."""
+        if not (x.requires_grad and torch.is_grad_enabled()):
+            return x  # no gradient comes back
+        if self._entered is not None and self._entered[0] is x:
+            return self._entered[1]
+        entered = cast("Tensor", _Enter.apply(x))  # type: ignore[no-untyped-call]
+        self._entered = x, entered
+        return entered
+
+    def forget(self) -> None:
+        """Hold no graph after a forward or a backward."""
+        self._entered = None
+
+    def leave(self, x: Tensor) -> Tensor:
+        """See `TensorGroup`."""
+        return cast("Tensor", _Leave.apply(x))  # type: ignore[no-untyped-call]
+
+    def gather(self, x: Tensor, features: int) -> Tensor:
+        """All of the features, of which each device made its part."""
+        return cast("Tensor", _Gather.apply(x, self, features))  # type: ignore[no-untyped-call]
+
+    def scatter(self, x: Tensor) -> Tensor:
+        """This device's part of the features."""
+        return cast("Tensor", _Scatter.apply(x, self))  # type: ignore[no-untyped-call]
+
+    def look_up(self, table: Callable[[Tensor], Tensor], ids: Tensor, vocabulary: int) -> Tensor:
+        """See `TensorGroup`: all but one device add zeros."""
+        start, stop = span_of(self.rank, self.ranks, vocabulary)
+        elsewhere = (ids < start) | (ids >= stop)
+        made = table((ids - start).clamp(0, stop - start - 1))
+        return self.leave(made.masked_fill(elsewhere.unsqueeze(-1), 0.0))
+
+    def loss(self, scores_BTv: Tensor, targets_BT: Tensor, vocabulary: int) -> Tensor:
+        """`models.base.loss_of`, of scores that each device has for its part of the vocabulary."""
+        start, stop = span_of(self.rank, self.ranks, vocabulary)
+        if scores_BTv.shape[-1] != stop - start:
+            raise ValueError(f"scores of {scores_BTv.shape[-1]} tokens; {stop - start} are due")
+        elsewhere = (targets_BT < start) | (targets_BT >= stop)
+        highest_BT1 = scores_BTv.detach().amax(-1, keepdim=True)
+        dist.all_reduce(highest_BT1, dist.ReduceOp.MAX)
+        shifted_BTv = scores_BTv - highest_BT1
+        index_BT = (targets_BT - start).clamp(0, stop - start - 1)
+        own_BT = shifted_BTv.gather(-1, index_BT.unsqueeze(-1)).squeeze(-1)
+        target_BT = self.leave(own_BT.masked_fill(elsewhere, 0.0))
+        total_BT = self.leave(shifted_BTv.exp().sum(-1))
+        return (total_BT.log() - target_BT).mean()
+
+    def require_same(self, x: Tensor, what: str) -> None:
+        """Raise ValueError unless this device has what the first has."""
+        first = x.detach().clone(memory_format=torch.contiguous_format)
+        dist.broadcast(first, 0)
+        if not torch.equal(first, x):
+            raise ValueError(
+                f"the devices chose other {what} for a token: devices that share tensors have to "
+                'be alike; set serve.parallel to "rows"'
+            )
+
+    def gathered(self, x: Tensor, features: int) -> Tensor:
+        """Without a graph: the parts of all, side by side."""
+        spans = [span_of(rank, self.ranks, features) for rank in range(self.ranks)]
+        sizes = [stop - start for start, stop in spans]
+        padded = x.new_zeros((*x.shape[:-1], max(sizes)))  # collectives want equal sizes
+        padded[..., : x.shape[-1]] = x
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded)
+        return torch.cat([part[..., :size] for part, size in zip(parts, sizes, strict=True)], -1)
+
+    def part(self, x: Tensor) -> Tensor:
+        """Without a graph: this device's part of the features."""
+        start, stop = span_of(self.rank, self.ranks, x.shape[-1])
+        return x[..., start:stop].contiguous()
+
+
+def _summed(x: Tensor) -> Tensor:
+    """The sum over all devices, in new memory: others may hold `x`."""
+    total = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total)
+    return total
+
+
+class _Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        del ctx
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        del ctx
+        return _summed(gradients[0])
+
+
+class _Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        del ctx
+        return _summed(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        del ctx
+        return gradients[0]
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: DeviceTensors, features: int) -> Tensor:
+        ctx.group = group
+        return group.gathered(x, features)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.group.part(gradients[0]), None, None
+
+
+class _Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: DeviceTensors) -> Tensor:
+        ctx.group, ctx.features = group, x.shape[-1]
+        return group.part(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.group.gathered(gradients[0], ctx.features), None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,9 @@ import torch
 from torch import nn
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.models.blocks import make_blocks
+from p2pswarm.models.blocks import make_blocks, stage_blocks
 from p2pswarm.models.chance import draws
-from p2pswarm.models.hf_tensor_plan import BY_ROWS
-from p2pswarm.models.partition import stage_blocks
+from p2pswarm.models.hf_model import BY_ROWS
 from p2pswarm.models.tensor_plan import Style, TensorPlan, TensorShare, TensorSplit
 from p2pswarm.server.devices.row_split import REMEDY
 from p2pswarm.settings.config import RunConfig

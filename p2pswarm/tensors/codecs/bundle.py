@@ -3,7 +3,6 @@
 Both ends of an edge know the keys, their order, dtypes and shapes from the model and the manifest.
 So an announcement has no keys, and a different one is refused before memory is allocated.
 
-Units:   bytes.
 Errors:  BadMessage for a peer's announcement; Unusable for a model that asks for too much.
 """
 

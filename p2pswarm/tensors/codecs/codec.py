@@ -1,6 +1,5 @@
 """Codec: the interface of one way to encode a tensor as bytes, and the uses that it suits.
 
-Units:   bytes.
 Errors:  Unencodable, a ValueError, for values that do not fit; BadMessage for a peer's wrong
          bytes.
 """

@@ -2,7 +2,6 @@
 
 Nothing is decided here, and no test on a CPU reaches it: tests/gpu does.
 
-Units:   bytes.
 Errors:  torch's.
 Source:  torch.cuda.Stream, Tensor.record_stream, "CUDA semantics" in torch's documentation.
 """
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from p2pswarm.tensors.codecs.device_streams import APART, PLAIN, DeviceStreams, SideStream
-from p2pswarm.tensors.codecs.locked_memory import LockedMemory
+from p2pswarm.tensors.codecs.host_memory import LockedMemory
 
 
 class CudaStream:

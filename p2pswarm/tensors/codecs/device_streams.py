@@ -3,7 +3,7 @@
 A GPU does what is on one stream in order, so a codec on the stream of computing would wait for all
 that was launched there. Here each call of a codec has a stream that no other call uses meanwhile,
 and waits for it at its end, in its own thread. Everything is as it would be on one stream if four
-laws hold; docs/precision.md argues them:
+laws hold; docs/device_streams.md argues them:
 
 1. What a codec reads is complete: a compute call waits at its end, and so does a codec.
 2. Who calls a codec holds what it reads until the call is over.
@@ -13,7 +13,6 @@ laws hold; docs/precision.md argues them:
 
 Everything that differs between devices is a `StreamDevice`; for a CPU nothing is done at all.
 
-Units:   bytes.
 Errors:  those of the work that is done.
 """
 
@@ -25,7 +24,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from p2pswarm.tensors.codecs.locked_memory import LockedMemory
+from p2pswarm.tensors.codecs.host_memory import LockedMemory
 
 STREAMS_IDLE_MAX = 32  # as many as threads that asyncio has for such work, and torch streams
 

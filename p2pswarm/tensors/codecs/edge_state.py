@@ -4,9 +4,6 @@ Pushes to one peer overlap, and each may be computed, refused or lost. So a push
 the edge carries, and an overlapping push finds nothing: nothing is sent twice. If the push was
 computed, the edge carries what encoding left. If it was refused, the edge carries again what was
 taken out. If the outcome is unknown, both are forgotten, because nothing may be counted twice.
-
-Units:   none.
-Errors:  none.
 """
 
 from collections.abc import Iterable, Sequence

@@ -16,7 +16,7 @@ Source:  Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022),
          uniform code: 1.5 % of the bytes are scales, and no code book is sent.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -28,10 +28,11 @@ from p2pswarm.tensors.codecs.base import (
     TORCH,
     Decoder,
     Unencodable,
+    Use,
     bytes_of,
     expect_bytes,
 )
-from p2pswarm.tensors.codecs.codec import Codec
+from p2pswarm.tensors.codecs.codec import Codec, StatefulCodec
 from p2pswarm.tensors.codecs.meta import TENSOR_BYTES_MAX, TensorLayout
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 
@@ -147,3 +148,52 @@ def _restore(scales: Tensor, codes: Tensor, values: Tensor) -> None:
         whole.mul_(scales.unsqueeze(1))
     else:  # 8 bits of bfloat16 would round the scale before it is used
         values.view(-1, width).copy_(codes.view(-1, width) * scales.unsqueeze(1))
+
+
+# Int8ErrorFeedback, a codec like int8 that adds a gradient's rounding error to the next one.
+#
+# The bytes are those of int8, so the receiver needs no state. The sender adds the rounding errors
+# that it carries to each gradient, and carries the error of the new rounding. So the receiver's
+# sum over many microbatches differs from the exact sum only by the last error, which does not grow
+# with their number. The error of a sum with plain int8 grows.
+#
+# Errors:  as int8.
+#
+# Source:  Seide et al., "1-bit stochastic gradient descent" (2014), for error feedback; between
+#   pipeline stages from microbatch to microbatch: Optimus-CC, arXiv 2301.09830.
+
+
+class Int8ErrorFeedback(StatefulCodec):
+    """The codec int8-ef: gradients between stages, of floats of any width."""
+
+    name = "int8-ef"
+    code = 6
+    uses = Use.GRADIENT
+    dtypes = FLOATS
+    heavy = True
+
+    def __init__(self) -> None:
+        self._int8 = Int8()
+
+    def check(self, layout: TensorLayout, encoded_bytes: int) -> None:
+        """Check as int8 does."""
+        self._int8.check(layout, encoded_bytes)
+
+    def memory_bytes(self, layout: TensorLayout, encoded_bytes: int) -> int:
+        """The same as for int8."""
+        return self._int8.memory_bytes(layout, encoded_bytes)
+
+    def encode_after(
+        self, tensor: Tensor, carried: Sequence[Tensor], pool: TensorPool
+    ) -> tuple[memoryview, Tensor]:
+        """The bytes of the tensor plus all that is carried, and the error of rounding."""
+        owed = tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32), copy=True)
+        for each in carried:
+            owed.add_(each)
+        encoded = quantised(owed, pool)
+        received = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        return bytes_of(pool.on_host(encoded)), owed.sub_(restored(encoded, received))
+
+    def decoder(self, layout: TensorLayout, encoded_bytes: int, pool: TensorPool) -> Decoder:
+        """Decode as int8 does."""
+        return self._int8.decoder(layout, encoded_bytes, pool)

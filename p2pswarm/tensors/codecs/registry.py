@@ -1,6 +1,5 @@
 """The registry of codecs, by name and by code; encodes and decodes tensors with them.
 
-Units:   bytes.
 Errors:  Unusable for a wrong name or use in the user's settings; ValueError for a tensor that
          the codec does not take, Unencodable for its values; BadMessage or TooLarge for a
          peer's announcement.
@@ -14,11 +13,10 @@ from torch import Tensor
 from p2pswarm.base.errors import BadMessage, Unusable
 from p2pswarm.tensors.codecs.base import DTYPES, Decoder, Use
 from p2pswarm.tensors.codecs.bundle import BundleSpec
-from p2pswarm.tensors.codecs.byte_planes import PlanesZstd
 from p2pswarm.tensors.codecs.cast import Cast
 from p2pswarm.tensors.codecs.codec import Codec, StatefulCodec
-from p2pswarm.tensors.codecs.int8 import Int8
-from p2pswarm.tensors.codecs.int8_feedback import Int8ErrorFeedback
+from p2pswarm.tensors.codecs.exact import PlanesZstd, Raw
+from p2pswarm.tensors.codecs.int8 import Int8, Int8ErrorFeedback
 from p2pswarm.tensors.codecs.meta import (
     INLINE_BYTES_MAX,
     RANK_MAX,
@@ -27,7 +25,6 @@ from p2pswarm.tensors.codecs.meta import (
     TensorMeta,
     layout,
 )
-from p2pswarm.tensors.codecs.raw import Raw
 from p2pswarm.tensors.codecs.tensor_pool import FRESH, TensorPool
 
 CODECS: tuple[Codec, ...] = (

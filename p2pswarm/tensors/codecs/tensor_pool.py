@@ -9,7 +9,6 @@ Tensors on a GPU pass through page-locked host memory, once each way. What they 
 GPU is allocated where a codec works (`device_streams.py`), and torch keeps it.
 
 Units:   bytes; the sizes of slabs are powers of two, and unused pages are never touched.
-Errors:  none.
 """
 
 import torch
@@ -17,7 +16,7 @@ import torch
 from p2pswarm.tensors.codecs.base import CPU, Device, Tensor
 from p2pswarm.tensors.codecs.cuda_device import streams_of
 from p2pswarm.tensors.codecs.device_streams import DeviceStreams
-from p2pswarm.tensors.codecs.slabs import Slabs
+from p2pswarm.tensors.codecs.host_memory import Slabs
 
 KEEP_BYTES = 1 << 27  # idle slabs of one size: two tensors of 64 MiB
 

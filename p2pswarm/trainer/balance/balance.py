@@ -1,7 +1,7 @@
 """What the coordinator knows of its servers' capacities, and whom it moves to another stage.
 
 It keeps what members tell of themselves, counts how often they die, and asks the rule
-(`plan/rebalancing.py`) right after a commit: then a server's sum is empty, and nothing is lost by a
+(`plan/moves.py`) right after a commit: then a server's sum is empty, and nothing is lost by a
 move. Who has the memory fetches its new stage's weights first, and moves at a later commit
 (`prepared_moves.py`). Who moves is sent out of the run, and is given its new stage when it joins
 again. Newcomers are placed by the same numbers.
@@ -18,9 +18,8 @@ from dataclasses import dataclass, replace
 from p2pswarm.plan.arrangement import Arrangement, StagedServer, beside_bytes, deaths_per_s
 from p2pswarm.plan.capacity import StageCosts
 from p2pswarm.plan.move_times import MoveMeter
-from p2pswarm.plan.priced_moves import Relocation, made_together
-from p2pswarm.plan.rebalancing import Decision, Rebalancing
-from p2pswarm.run.messages.capacity import NOT_MEASURED
+from p2pswarm.plan.moves import Decision, Rebalancing, Relocation, made_together
+from p2pswarm.run.messages.balance import NOT_MEASURED
 from p2pswarm.run.messages.membership import CannotPrepare, Join, Load, PrepareStage
 from p2pswarm.run.messages.types import MEMBERS_MAX
 from p2pswarm.run.view import Incarnation

@@ -7,9 +7,9 @@ Errors:  none.
 from dataclasses import dataclass
 
 from p2pswarm.plan.move_times import NO_MOVES, MoveTimes
-from p2pswarm.plan.rebalancing import Decision
+from p2pswarm.plan.moves import Decision
 from p2pswarm.progress.events import worth_text
-from p2pswarm.run.messages.capacity import Capacity
+from p2pswarm.run.messages.balance import Capacity
 from p2pswarm.run.messages.membership import PrepareStage
 from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.balance.prepared_moves import PreparedMove, StopPreparing

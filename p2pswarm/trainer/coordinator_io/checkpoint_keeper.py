@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from p2pswarm.base.errors import NotSaved, Unusable
 from p2pswarm.base.signal import Signal
+from p2pswarm.checkpoint.checkpoint_io import on_thread
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.retention import prune
-from p2pswarm.checkpoint.saving import on_thread
-from p2pswarm.checkpoint.stage_writing import write_manifest
-from p2pswarm.models.partition import stage_blocks
+from p2pswarm.checkpoint.writer import write_manifest
+from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.messages.checkpoint import Saved, SaveState, Saving
 from p2pswarm.run.view import Incarnation

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from p2pswarm.base.errors import BadMessage, NotSaved
 from p2pswarm.base.ids import PeerId
-from p2pswarm.checkpoint.assembly import joined, saved_by
 from p2pswarm.checkpoint.manifest import SavedStage
+from p2pswarm.checkpoint.writer import joined, saved_by
 from p2pswarm.run.messages.checkpoint import Saved, Saving
 from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.reports.checkpoint_reports import (

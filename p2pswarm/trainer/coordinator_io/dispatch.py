@@ -18,13 +18,12 @@ import torch
 
 from p2pswarm.base.errors import BadHandshake, DialFailed, LinkLost, NoRoute, SwarmError, Unusable
 from p2pswarm.base.signal import Signal
-from p2pswarm.data.tokens import Tokens
+from p2pswarm.data.corpus import Tokens
 from p2pswarm.net.wire.message import Message
-from p2pswarm.run.keeper_first import KeeperFirst, keeper_among, keepers_for
 from p2pswarm.run.messages.membership import MemberRecord
-from p2pswarm.run.messages.road import StillThere
-from p2pswarm.run.push import PushProgress
-from p2pswarm.run.pusher import Pusher, push_to_any
+from p2pswarm.run.messages.peer_health import StillThere
+from p2pswarm.run.push import KeeperFirst, PushProgress, keeper_among, keepers_for
+from p2pswarm.run.push_io import Pusher, push_to_any
 from p2pswarm.run.router import Router
 from p2pswarm.run.view import Incarnation, contact, incarnation_of
 from p2pswarm.tensors.codecs.registry import EncodedTensor

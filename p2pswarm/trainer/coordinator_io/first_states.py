@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.checkpoint.saving import last_of
+from p2pswarm.checkpoint.checkpoint_io import last_of
 
 log = logging.getLogger(__name__)
 

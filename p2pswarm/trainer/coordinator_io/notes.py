@@ -7,7 +7,7 @@ from p2pswarm.base.errors import BadMessage
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.messages.membership import CannotPrepare, Load, Ready, WillLeave
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
-from p2pswarm.run.messages.road import Apart
+from p2pswarm.run.messages.peer_health import Apart
 from p2pswarm.run.messages.trainers import Alive
 from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.coordinator.coordinator import Coordinator

@@ -8,8 +8,7 @@ Errors:  none; the coordinator is told of failures. An answer of the wrong type 
 import logging
 
 from p2pswarm.base.errors import BadMessage, SwarmError
-from p2pswarm.data.corpus import Corpus
-from p2pswarm.data.tokens import Tokens
+from p2pswarm.data.corpus import Corpus, Tokens
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.messages.microbatch import CHECK_BASE, Handed, Push, Undelivered

@@ -7,8 +7,8 @@ import dataclasses
 from dataclasses import dataclass
 
 from p2pswarm.checkpoint.manifest import CheckpointManifest, Cursor
-from p2pswarm.checkpoint.stage_writing import chain_file
 from p2pswarm.checkpoint.store import CheckpointStore
+from p2pswarm.checkpoint.writer import chain_file
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.run.manifest import RunOrigin
 from p2pswarm.run.messages.checkpoint import LoadState

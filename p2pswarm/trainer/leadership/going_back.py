@@ -11,13 +11,13 @@ Errors:  Unusable where there is nothing to go back to, or to load.
 from dataclasses import dataclass
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.checkpoint.compatibility import Wanted
-from p2pswarm.checkpoint.finding import (
+from p2pswarm.checkpoint.catalogue import (
     Checkpoint,
     folders,
     newest_good,
     open_checkpoint,
 )
+from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.manifest import CheckpointManifest
 from p2pswarm.run.chain.branch import Branch, Digests
 from p2pswarm.run.chain.record import NO_DIGEST

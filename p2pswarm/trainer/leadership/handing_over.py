@@ -14,7 +14,7 @@ from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.base.signal import Signal
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.run.chain.chain_node import ChainNode
-from p2pswarm.run.chain.seat import Seat
+from p2pswarm.run.chain.participant import Seat
 from p2pswarm.run.member_cards import MemberCards, as_far_as_they_fit, learn_all
 from p2pswarm.run.messages.membership import Join
 from p2pswarm.run.messages.trainers import (
@@ -25,7 +25,7 @@ from p2pswarm.run.messages.trainers import (
     Whereabouts,
     WhomReach,
 )
-from p2pswarm.run.watched_rpc import is_there
+from p2pswarm.run.peer_health_io import is_there
 from p2pswarm.trainer.coordinator_io.coordination import Coordination
 from p2pswarm.trainer.leadership.handover import Handover, Knocks
 from p2pswarm.trainer.leadership.trainer_roll import TrainerRoll

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from p2pswarm.run.chain.chain import BrokenRecord
 from p2pswarm.run.chain.leader import Leader
+from p2pswarm.run.chain.participant import Seat
 from p2pswarm.run.chain.record import CommitRecord, RecordKind, sign
-from p2pswarm.run.chain.seat import Seat
 from p2pswarm.trainer.coordinator.decision import (
     as_back,
     as_voters,

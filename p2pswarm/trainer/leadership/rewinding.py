@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.checkpoint.saving import on_thread
+from p2pswarm.checkpoint.checkpoint_io import on_thread
 from p2pswarm.trainer.coordinator_io.context import TrainerContext
 from p2pswarm.trainer.coordinator_io.coordination import Coordination
 from p2pswarm.trainer.coordinator_io.saved_chain import SavedChain

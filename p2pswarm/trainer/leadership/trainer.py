@@ -26,8 +26,8 @@ from p2pswarm.run.chain.actions import (
     VotesMissing,
 )
 from p2pswarm.run.chain.chain_node import ChainNode, Told
+from p2pswarm.run.chain.participant import Seat
 from p2pswarm.run.chain.record import CommitRecord, RecordKind, VoterId
-from p2pswarm.run.chain.seat import Seat
 from p2pswarm.run.chain.voter import Voter
 from p2pswarm.run.member_cards import with_cards
 from p2pswarm.run.messages.membership import Join, StandsBy

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from p2pswarm.base.ids import Contact
 from p2pswarm.run.chain.chain import ChainHead
-from p2pswarm.run.chain.electorate import next_voters, wanted_voters
+from p2pswarm.run.chain.electorate import Votes, next_voters, wanted_voters
 from p2pswarm.run.chain.record import VoterId
-from p2pswarm.run.chain.votes import Votes
 from p2pswarm.run.messages.trainers import Trainers, Whereabouts
 from p2pswarm.run.messages.types import TRAINERS_MAX, VOTERS_MAX
 

@@ -12,7 +12,7 @@ Errors:  none.
 from collections import Counter, deque
 from dataclasses import replace
 
-from p2pswarm.run.averaging.shares import ShardShares
+from p2pswarm.run.averaging.plan import ShardShares
 from p2pswarm.run.messages.step import TiedGroup
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import OptimizerConfig

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from p2pswarm.command_line import main
-from p2pswarm.commands.plan.device_settings import read_devices
+from p2pswarm.commands.plan.devices import read_devices
 
 RUN = """
 role = "trainer"

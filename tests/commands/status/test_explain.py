@@ -7,12 +7,12 @@ import pytest
 
 from p2pswarm.base.errors import NotServing
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.commands.status.explain_text import NOT_ASKED, balance_lines, balances_as_json
+from p2pswarm.commands.status.texts import NOT_ASKED, balance_lines, balances_as_json
 from p2pswarm.net.wire.message import decode, encode
 from p2pswarm.node.progress.balance_news import balance_events
 from p2pswarm.node.progress.run_balance import LatestBalance
 from p2pswarm.plan.move_times import MoveTimes
-from p2pswarm.plan.rebalancing import Decision
+from p2pswarm.plan.moves import Decision
 from p2pswarm.progress.events import Relocated, from_line, relocated_text, to_line
 from p2pswarm.progress.history import RunHistory
 from p2pswarm.progress.lines import LineFormat

@@ -6,9 +6,9 @@ import pytest
 import torch
 from models.families import tied_run
 
-from p2pswarm.models.compute.first_state import first_state
+from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.partition import stage_blocks
+from p2pswarm.models.compute.torch_weights import first_state
 from p2pswarm.models.registry import register
 from p2pswarm.settings.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
 

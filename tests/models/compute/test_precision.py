@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from p2pswarm.checkpoint.compatibility import differences
+from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.base import BackwardSpec, Update, part_sizes
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.model_check import check_stages
@@ -14,7 +15,6 @@ from p2pswarm.models.compute.precision import Bfloat16, FullPrecision, precision
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.torch_stage import TorchStage
 from p2pswarm.models.compute.torch_weights import torch_engine
-from p2pswarm.models.partition import stage_blocks
 from p2pswarm.models.registry import register
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 

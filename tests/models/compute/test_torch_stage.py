@@ -7,11 +7,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from p2pswarm.base.errors import BadMessage, NotServing, Refused, Unusable
+from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.base import BackwardSpec
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.torch_stage import TorchStage
-from p2pswarm.models.partition import stage_blocks
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 
 CPU = torch.device("cpu")

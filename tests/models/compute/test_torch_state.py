@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from p2pswarm.base.errors import BadMessage
-from p2pswarm.models.compute.adamw import AdamW
 from p2pswarm.models.compute.base import Update
-from p2pswarm.models.compute.digest import digest_of
-from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.compute.torch_state import TorchState
+from p2pswarm.models.compute.flat_parameters import FlatParameters, digest_of
+from p2pswarm.models.compute.optimizer import AdamW
 from p2pswarm.models.compute.torch_sums import TorchSums
+from p2pswarm.models.compute.torch_weights import TorchState
 from p2pswarm.settings.config import ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.tensors.state_tree import piece_hash, root_of
 

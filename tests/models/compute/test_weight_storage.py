@@ -7,17 +7,15 @@ import pytest
 import torch
 
 from p2pswarm.checkpoint.compatibility import differences
+from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.base import BackwardSpec, Update
-from p2pswarm.models.compute.first_state import first_state
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.model_check import check_stages
 from p2pswarm.models.compute.optimizer import optimizer_of
 from p2pswarm.models.compute.precision import precision_of
 from p2pswarm.models.compute.reference import ReferenceTrainer
-from p2pswarm.models.compute.torch_state import TorchState
 from p2pswarm.models.compute.torch_sums import TorchSums
-from p2pswarm.models.compute.torch_weights import torch_engine
-from p2pswarm.models.partition import stage_blocks
+from p2pswarm.models.compute.torch_weights import TorchState, first_state, torch_engine
 from p2pswarm.settings.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
 
 CPU = torch.device("cpu")

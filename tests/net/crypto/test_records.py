@@ -13,13 +13,12 @@ from p2pswarm.net.crypto.records import (
     PREFIX_BYTES,
     REKEY_AFTER_S,
     REKEY_FLAG,
-    TAG_BYTES,
     Opener,
     Sealer,
     ciphertext_bytes,
     derive,
 )
-from p2pswarm.net.crypto.suite import Suite
+from p2pswarm.net.crypto.suite import TAG_BYTES, Suite
 
 KEY = bytes(range(32))
 SECRET = b"attack at dawn, bring the large tensors"

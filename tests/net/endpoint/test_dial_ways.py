@@ -13,7 +13,8 @@ from p2pswarm.base.ids import Address, Contact
 from p2pswarm.net.cards.card import Card
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.endpoint.endpoint import Endpoint, Link
+from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.os.attempt_stagger import ATTEMPT_DELAY_S, ConnectTimes
 from p2pswarm.sim.net import SimInternet
 

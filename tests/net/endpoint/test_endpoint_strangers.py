@@ -30,8 +30,9 @@ from p2pswarm.net.crypto.handshake import HELLO_BYTES, Handshake, Hello, StaticK
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.noise_xx import NoiseXX, Role
 from p2pswarm.net.crypto.suite import Suite
-from p2pswarm.net.endpoint.endpoint import Endpoint, Link
+from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.join import BulkJoin
+from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.guard.link_places import PEER_LINKS_MAX
 from p2pswarm.net.link.events import StreamOpened
 from p2pswarm.net.link.session import Introduction

@@ -10,7 +10,8 @@ from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Keys
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.suite import Suite
-from p2pswarm.net.endpoint.endpoint import Endpoint, Link
+from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.link.events import LinkEnded, StreamData, StreamEvent, StreamOpened
 from p2pswarm.net.link.link import LinkMachine
 from p2pswarm.net.link.mux import Mux

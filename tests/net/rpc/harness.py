@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from p2pswarm.base.ids import Address
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.endpoint.endpoint import Endpoint, Link
+from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.link.events import StreamEvent, StreamOpened
 from p2pswarm.net.rpc.base import Stream
 from p2pswarm.net.rpc.link_rpc import LinkRpc

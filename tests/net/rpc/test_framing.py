@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from p2pswarm.base import errors
 from p2pswarm.base.errors import BadMessage, Busy, Late, LinkLost, Refused, SwarmError
 from p2pswarm.net.rpc.framing import (
-    FRAME_BYTES_MAX,
     RESET_GIVEN_UP,
     RESET_LATE,
     RESET_LEAVING,
@@ -34,6 +33,7 @@ from p2pswarm.net.rpc.framing import (
     unpack_good,
     unpack_opening,
 )
+from p2pswarm.net.rpc.parts import FRAME_BYTES_MAX
 from p2pswarm.net.wire.message import Message, Size, encode, message
 
 

@@ -10,7 +10,7 @@ from net.rpc.harness import UNKNOWN, Ask, Rogue, meet
 
 from p2pswarm.base.errors import BadMessage, Busy, NotServing
 from p2pswarm.base.ids import PeerId
-from p2pswarm.net.endpoint.endpoint import Link
+from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.link.events import LinkEnded, StreamData, StreamOpened, StreamReset
 from p2pswarm.net.rpc.framing import (
     LONG,

@@ -8,7 +8,7 @@ import pytest
 from p2pswarm.base.errors import NotServing
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.base.peer_scores import Ban, Offence
-from p2pswarm.commands.status.status_text import as_json, as_lines, nothing_found, reached_at
+from p2pswarm.commands.status.texts import as_json, as_lines, nothing_found, reached_at
 from p2pswarm.net.wire.message import decode, encode
 from p2pswarm.node.progress.run_status import LatestStatus
 from p2pswarm.progress.events import (
@@ -24,7 +24,6 @@ from p2pswarm.progress.events import (
     Waiting,
 )
 from p2pswarm.run.manifest import RunIdentity, RunOffer
-from p2pswarm.run.messages.path_counts import PathCounts
 from p2pswarm.run.messages.status import (
     BANS_TOLD_MAX,
     AskStatus,
@@ -32,7 +31,7 @@ from p2pswarm.run.messages.status import (
     RunStatus,
     StageStatus,
 )
-from p2pswarm.run.messages.types import REASON_CHARS
+from p2pswarm.run.messages.types import REASON_CHARS, PathCounts
 from p2pswarm.settings.config import RunConfig
 
 RUN = b"r" * 16

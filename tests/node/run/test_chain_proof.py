@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from run.chain.harness import MICROBATCHES, RUN, back, chain_of, commit, genesis
 
 from p2pswarm.base.errors import BadCheckpoint
-from p2pswarm.node.run.chain_proof import check_records
+from p2pswarm.node.run.resume import check_records
 from p2pswarm.run.chain.chain import Chain
 from p2pswarm.run.chain.chain_log import log_entry, log_header
 from p2pswarm.run.chain.memory_file import MemoryChain

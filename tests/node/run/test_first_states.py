@@ -8,11 +8,10 @@ import torch
 from checkpoint.saved_run import CONFIG, plain_weights, saved_run, virtual
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.checkpoint.finding import open_checkpoint
+from p2pswarm.checkpoint.catalogue import open_checkpoint
 from p2pswarm.checkpoint.targets import open_store
-from p2pswarm.models.compute.first_state import first_state
-from p2pswarm.node.run.first_states import proof_of, saved_state
-from p2pswarm.node.run.resuming import resumed_from
+from p2pswarm.models.compute.torch_weights import first_state
+from p2pswarm.node.run.resume import proof_of, resumed_from, saved_state
 from p2pswarm.run.manifest import RunIdentity, RunOrigin
 from p2pswarm.trainer.coordinator_io.saving_plan import ResumedFrom
 from p2pswarm.trainer.reduction.stage_digests import OTHER_WEIGHTS

@@ -7,7 +7,7 @@ from run.access.harness import NOW_S, OWNER, RUN, bearer
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.ids import Address
-from p2pswarm.commands.owner.inviting import owners_run
+from p2pswarm.commands.owner.invitations import owners_run
 from p2pswarm.node.run.closed_run import closed_by_us
 from p2pswarm.node.run.owner_folder import OwnerFolder
 from p2pswarm.node.run.run_folder import RunFolder, SavedRun

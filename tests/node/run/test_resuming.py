@@ -8,9 +8,9 @@ import pytest
 from checkpoint.harness import CORPUS, RUN, RUN_ID, TRAINER, WRITER, checkpoint_id, save
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.checkpoint.finding import open_checkpoint
-from p2pswarm.checkpoint.folder import LocalFolder
-from p2pswarm.node.run.resuming import resumed_from, saving_plan
+from p2pswarm.checkpoint.catalogue import open_checkpoint
+from p2pswarm.checkpoint.targets import LocalFolder
+from p2pswarm.node.run.resume import resumed_from, saving_plan
 from p2pswarm.settings.config import CheckpointConfig
 
 

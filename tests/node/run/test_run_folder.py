@@ -9,7 +9,7 @@ from p2pswarm.base.ids import Address
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.wire.message import encode
 from p2pswarm.node.run.run_folder import RUN_FILE, RunFolder, SavedRun, make_folder
-from p2pswarm.node.run.run_matching import (
+from p2pswarm.node.run.run_match import (
     check_records,
     check_same,
     fitting,

@@ -1,4 +1,4 @@
-"""A run's tokenizer: its vocabulary, what its manifest says, where it is kept."""
+"""Tests of `node/run/run_text.py`."""
 
 import dataclasses
 import json
@@ -10,9 +10,10 @@ from local_hub import local_hub
 from p2pswarm.base.errors import Unusable
 from p2pswarm.checkpoint.compatibility import differences
 from p2pswarm.data.tokenizer import train_tokenizer
-from p2pswarm.node.run.run_matching import _other
+from p2pswarm.node.run.run_match import _other
 from p2pswarm.node.run.run_model import checked_model, tokenised_run
 from p2pswarm.node.run.run_text import (
+    default_cache,
     describe,
     keep_with_checkpoints,
     read_corpus,
@@ -27,6 +28,14 @@ from p2pswarm.settings.config import (
 )
 from p2pswarm.settings.parser import load, run_from_json, run_to_json
 from p2pswarm.settings.train_config import TrainConfig
+
+
+def test_the_cache_is_where_the_user_keeps_caches(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_cache() == tmp_path / "p2pswarm"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert default_cache() == Path.home() / ".cache" / "p2pswarm"
+
 
 SMALL = ModelConfig(d_model=8, layers=1, heads=2, sequence_length=8)
 TEXT = Path(__file__).read_bytes()

@@ -10,14 +10,16 @@ import torch
 from safetensors import safe_open
 
 from p2pswarm.base.errors import BadMessage, Unusable
-from p2pswarm.models.blocks import block_count, make_blocks
+from p2pswarm.models.blocks import block_count, make_blocks, stage_blocks
 from p2pswarm.models.compute.base import StateMemory, Update
-from p2pswarm.models.compute.digest import digest_of
-from p2pswarm.models.compute.flat_parameters import FlatParameters, state_of
-from p2pswarm.models.compute.parameter_names import named_parameters
+from p2pswarm.models.compute.flat_parameters import (
+    FlatParameters,
+    digest_of,
+    named_parameters,
+    state_of,
+)
+from p2pswarm.models.compute.inference import load_model
 from p2pswarm.models.compute.torch_weights import torch_engine
-from p2pswarm.models.compute.trained_model import load_model
-from p2pswarm.models.partition import stage_blocks
 from p2pswarm.node.run.weights_file import (
     model_size,
     named_weights,

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from p2pswarm.base.ids import Address, PeerId
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.endpoint.endpoint import Endpoint, Link
+from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.link.path import PathKind
 from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.net.rpc.link_rpc import LinkRpc

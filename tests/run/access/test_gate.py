@@ -26,7 +26,7 @@ from p2pswarm.base.ids import PeerId
 from p2pswarm.run.access.access_list import Revocations, sign_list
 from p2pswarm.run.access.gate import OTHER_ROLE, REVOKED, UNINVITED
 from p2pswarm.run.access.grant import ANY, Access, serial_of
-from p2pswarm.run.access.limits import CLOCK_TOLERANCE_S, WARN_BEFORE_S
+from p2pswarm.run.access.messages import CLOCK_TOLERANCE_S, WARN_BEFORE_S
 
 MEMBER = Access.SERVE | Access.TRAIN
 

@@ -19,14 +19,13 @@ from run.access.harness import (
 )
 
 from p2pswarm.base.errors import NotAdmitted, NotServing, RunEnded, SwarmError
-from p2pswarm.run.access.access_list import Revocations, sign_list
-from p2pswarm.run.access.acquaintance import ASK_EVERY_S
+from p2pswarm.run.access.access_list import ASK_EVERY_S, Revocations, sign_list
 from p2pswarm.run.access.gate import OTHER_ROLE, REVOKED, UNINVITED
 from p2pswarm.run.access.grant import Access, serial_of
 from p2pswarm.run.access.guarded_rpc import GuardedRpc, RoleRules
 from p2pswarm.run.access.messages import ShowToken, TellAccess, TokenShown
 from p2pswarm.run.messages.membership import MayLeave, WillLeave
-from p2pswarm.run.messages.road import StillThere
+from p2pswarm.run.messages.peer_health import StillThere
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld
 

@@ -11,7 +11,7 @@ from p2pswarm.base.errors import BadMessage, Unusable
 from p2pswarm.base.ids import Address, PeerId
 from p2pswarm.run.access.grant import GrantTerms, check_subject, is_signed
 from p2pswarm.run.access.invitation import PREFIX, as_text, from_text, invite_bearer, invite_peer
-from p2pswarm.run.access.limits import GRANT_MAX_S, INVITATION_CHARS_MAX, USES_MAX
+from p2pswarm.run.access.messages import GRANT_MAX_S, INVITATION_CHARS_MAX, USES_MAX
 
 PLACES = (Address("203.0.113.7", 4000), Address("2001:db8::1", 4000))
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"

@@ -12,7 +12,7 @@ from p2pswarm.base.ids import PeerId
 from p2pswarm.run.access.access_list import check_list, sign_list
 from p2pswarm.run.access.grant import serial_of
 from p2pswarm.run.access.invitation_book import InvitationBook, book_from
-from p2pswarm.run.access.limits import REVOKED_PEERS_MAX
+from p2pswarm.run.access.messages import REVOKED_PEERS_MAX
 
 
 def book_of(*names):

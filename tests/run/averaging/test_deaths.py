@@ -8,10 +8,9 @@ import torch
 from run.averaging.harness import Circle
 
 from p2pswarm.base.errors import LinkLost, NotServing, SwarmError
-from p2pswarm.run.averaging.averaging import Averaging, AveragingSettings
-from p2pswarm.run.averaging.digest_key import KEY_BYTES
+from p2pswarm.run.averaging.averaging_io import Averaging, AveragingSettings
 from p2pswarm.run.averaging.plan import ALIGN
-from p2pswarm.run.averaging.round import PARTS_AHEAD
+from p2pswarm.run.averaging.round import KEY_BYTES, PARTS_AHEAD
 from p2pswarm.sim.loop import run
 from p2pswarm.tensors.codecs.registry import encode
 

@@ -8,9 +8,8 @@ import asyncio
 import torch
 from run.averaging.harness import Circle
 
-from p2pswarm.run.averaging.averaging import AveragingSettings
-from p2pswarm.run.averaging.plan import ALIGN
-from p2pswarm.run.averaging.shares import ShardShares
+from p2pswarm.run.averaging.averaging_io import AveragingSettings
+from p2pswarm.run.averaging.plan import ALIGN, ShardShares
 from p2pswarm.sim.loop import run
 
 SMALL = AveragingSettings(piece=40 * ALIGN)  # 51 ms at RATE: not less than the latency, as usual

@@ -25,11 +25,11 @@ from run.chain.harness import commit, genesis, peer, revote, voter
 
 from p2pswarm.run.chain.actions import Ask, Fetch, Leading, Persist, RecordDecided, Reply
 from p2pswarm.run.chain.chain import Chain, ChainHead, Genesis
+from p2pswarm.run.chain.electorate import Votes
 from p2pswarm.run.chain.leader import Attempt, Leader, LeaderPhase
 from p2pswarm.run.chain.messages import Denied, Heartbeat, Prepare, Promise, Propose
 from p2pswarm.run.chain.record import CommitRecord, RecordKind, digest
 from p2pswarm.run.chain.voter import Register, Voter
-from p2pswarm.run.chain.votes import Votes
 
 NOT_YET = -1
 Make = Callable[..., CommitRecord]

@@ -19,8 +19,8 @@ from p2pswarm.run.chain.chain import Genesis
 from p2pswarm.run.chain.chain_node import OVERHEAR_S, OVERHEARD_MAX, ChainNode
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.messages import FetchRecords, Heartbeat, Prepare
+from p2pswarm.run.chain.participant import Seat
 from p2pswarm.run.chain.record import CommitRecord
-from p2pswarm.run.chain.seat import Seat
 from p2pswarm.run.chain.voter import Voter
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld

@@ -1,11 +1,122 @@
+"""Tests of `run/chain/follower.py`."""
+
+import contextlib
+from dataclasses import replace
+
 import pytest
-from run.chain.harness import RUN, chain_of, commit, genesis, peer
+from hypothesis import given
+from hypothesis import strategies as st
+from run.chain.harness import RUN, back, chain_of, commit, genesis, peer, revote, voter
 
 from p2pswarm.run.chain.actions import Fetch, Persist
 from p2pswarm.run.chain.chain import BrokenRecord, Chain, ChainHead, Fork
-from p2pswarm.run.chain.follower import Follower
+from p2pswarm.run.chain.follower import Follower, ProvenRecords
 from p2pswarm.run.chain.messages import Heartbeat
-from p2pswarm.run.chain.record import digest
+from p2pswarm.run.chain.record import CommitRecord, digest
+
+STRANGER, VOTER = peer("s"), peer("c")
+VOTERS = ["abc", "abd", "ade"]
+
+
+def decided(makers: list[str], chain: Chain | None = None) -> list[CommitRecord]:
+    """A chain of commits, votes and returns; the trainers a and b lead in turn."""
+    chain = chain or Chain(genesis())
+    records = []
+    for term, maker in enumerate(makers, start=1):
+        head, by = chain.head, "ab"[term % 2]
+        kind, _, names = maker.partition(" ")
+        voters = tuple(voter(name) for name in names) if names else head.voters
+        if kind == "back":
+            record = back(head, max(0, head.version - 1), by, term)
+        elif kind == "revote" and head.height:
+            record = revote(head, by, term, voters=voters)
+        else:
+            record = commit(head, by, term, voters=voters)
+        chain.append(record)
+        records.append(record)
+    return records
+
+
+def heard(proven: ProvenRecords, chain: Chain, records: list[CommitRecord]) -> list[CommitRecord]:
+    known = []
+    for record in records:
+        for one in proven.receive(record):
+            chain.append(one)
+            known.append(one)
+    return known
+
+
+def test_a_record_is_decided_if_one_follows_it_and_the_last_is_not_believed():
+    records, chain = decided(["commit"] * 3), Chain(genesis())
+
+    assert heard(ProvenRecords(chain, STRANGER), chain, records) == records[:2]
+
+
+def test_the_last_is_believed_of_a_voter_that_it_names():
+    records, chain = decided(["commit"] * 3), Chain(genesis())
+
+    assert heard(ProvenRecords(chain, VOTER), chain, records) == records
+
+
+def test_a_voter_of_former_records_is_not_believed():
+    records, chain = decided(["commit", "commit", "commit abd"]), Chain(genesis())
+
+    assert heard(ProvenRecords(chain, VOTER), chain, records) == records[:2]
+
+
+def test_what_our_chain_knows_by_now_is_passed_over():
+    records, chain = decided(["commit"] * 3), Chain(genesis())
+    proven = ProvenRecords(chain, STRANGER)
+    for record in records[:2]:
+        chain.append(record)
+
+    assert heard(proven, chain, records) == []
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        pytest.param(lambda r: replace(r, loss=1.0), id="its signature is wrong"),
+        pytest.param(lambda r: replace(r, height=r.height + 1), id="it stands elsewhere"),
+        pytest.param(lambda r: commit(Chain(genesis("ax")).head, "x"), id="no trainer signed it"),
+    ],
+)
+def test_what_is_forged_is_refused_and_proves_nothing(forged):
+    records, chain = decided(["commit"] * 2), Chain(genesis())
+    proven = ProvenRecords(chain, VOTER)
+    heard(ProvenRecords(chain, STRANGER), chain, records[:1])
+
+    with pytest.raises(BrokenRecord):
+        proven.receive(forged(records[0]))
+    assert chain.head.height == 0
+
+
+MAKERS = st.sampled_from(["commit", "back", "revote", *(f"commit {v}" for v in VOTERS[:2])])
+
+
+@given(
+    st.lists(MAKERS, min_size=1, max_size=8),
+    st.integers(0, 8),
+    st.lists(st.integers(0, 8), max_size=12),
+)
+def test_whatever_order_a_stranger_chooses_only_decided_records_are_learned(makers, known, order):
+    """A rival of the last record was signed and never decided; the stranger mixes it in."""
+    records = decided(makers)
+    truth, chain = Chain(genesis()), Chain(genesis())
+    for record in records[:-1]:
+        truth.append(record)
+    rival = commit(truth.head, "ab"[len(makers) % 2], len(makers), loss=9.0)
+    for record in records[:known]:
+        chain.append(record)
+    proven = ProvenRecords(chain, STRANGER)
+
+    learned = []
+    for place in order:
+        record = records[place] if place < len(records) else rival
+        with contextlib.suppress(BrokenRecord):
+            learned += heard(proven, chain, [record])
+    assert all(record in records[:-1] for record in learned)
+
 
 _, RECORDS = chain_of(4)
 LEADER = peer("a")

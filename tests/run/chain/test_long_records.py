@@ -20,7 +20,7 @@ from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.net.rpc.parts import FRAME_BYTES_MAX
 from p2pswarm.net.wire.message import encode
-from p2pswarm.node.run.chain_proof import check_records
+from p2pswarm.node.run.resume import check_records
 from p2pswarm.run.chain.actions import Leading, RecordDecided
 from p2pswarm.run.chain.chain import Chain, Genesis
 from p2pswarm.run.chain.chain_file import ChainFile
@@ -28,8 +28,8 @@ from p2pswarm.run.chain.chain_log import log_entry, log_header
 from p2pswarm.run.chain.chain_node import ChainNode
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.messages import Prepare, Propose
+from p2pswarm.run.chain.participant import Seat
 from p2pswarm.run.chain.record import CommitRecord, digest
-from p2pswarm.run.chain.seat import Seat
 from p2pswarm.run.chain.voter import Voter
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.net import SimInternet

@@ -18,7 +18,7 @@ from p2pswarm.run.chain.actions import (
     VotesMissing,
 )
 from p2pswarm.run.chain.messages import Accepted, Denied, Promise
-from p2pswarm.run.chain.seat import Seat
+from p2pswarm.run.chain.participant import Seat
 
 LATENCY_S = 0.05
 ANSWERS = Promise | Accepted | Denied

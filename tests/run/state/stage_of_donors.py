@@ -3,8 +3,7 @@
 import hashlib
 import random
 
-from p2pswarm.run.state.piece_actions import DownloadLimits, HashesWanted
-from p2pswarm.run.state.piece_download import PieceDownload
+from p2pswarm.run.state.piece_download import DownloadLimits, HashesWanted, PieceDownload
 from p2pswarm.tensors.state_tree import root_of
 
 PIECES = 7

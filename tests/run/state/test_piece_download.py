@@ -17,14 +17,15 @@ from run.state.stage_of_donors import (
     true,
 )
 
-from p2pswarm.run.state.piece_actions import (
+from p2pswarm.run.state.piece_download import (
+    RETRY_S,
     DownloadLimits,
     HashesWanted,
+    PieceDownload,
     PieceWanted,
     Placement,
     StepParts,
 )
-from p2pswarm.run.state.piece_download import RETRY_S, PieceDownload
 
 A, B, C, D = b"a", b"b", b"c", b"d"
 

@@ -17,8 +17,7 @@ from run.state.stage_of_donors import (
     true,
 )
 
-from p2pswarm.run.state.piece_actions import HashesWanted, PieceWanted, Placement
-from p2pswarm.run.state.piece_download import PieceDownload
+from p2pswarm.run.state.piece_download import HashesWanted, PieceDownload, PieceWanted, Placement
 
 A = b"a"
 

@@ -12,7 +12,7 @@ import torch
 from p2pswarm.base.errors import BadMessage, NotServing, Unusable
 from p2pswarm.models.compute.base import BackwardSpec, CountPermit, NotFiniteHere, Update
 from p2pswarm.models.compute.torch_weights import torch_engine
-from p2pswarm.models.packages import trust
+from p2pswarm.models.registry import trust
 from p2pswarm.server.devices.group_stage import group_engine
 from p2pswarm.server.devices.ranks import DeviceGroup
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig

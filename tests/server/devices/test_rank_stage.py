@@ -7,8 +7,8 @@ import torch
 from models.families import family_run, tied_run
 from server.devices.harness import CPU, apart, by_ranks, engine_alone, group_alone, rank_results
 
-from p2pswarm.models.compute.parameter_names import layout_of
-from p2pswarm.models.partition import stage_blocks
+from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.compute.flat_parameters import layout_of
 from p2pswarm.server.devices.rank_stage import RankOptions, RankStage
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 

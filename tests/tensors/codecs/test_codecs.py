@@ -10,7 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from p2pswarm.base.errors import BadMessage, Unusable
-from p2pswarm.tensors.codecs import byte_planes, int8
+from p2pswarm.tensors.codecs import exact as byte_planes
+from p2pswarm.tensors.codecs import int8
 from p2pswarm.tensors.codecs.base import DTYPES, FLOATS, TORCH, WIDE, Unencodable, Use
 from p2pswarm.tensors.codecs.meta import INLINE_BYTES_MAX, VALUE_BYTES, Dtype, TensorMeta
 from p2pswarm.tensors.codecs.registry import (

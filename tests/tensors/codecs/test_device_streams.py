@@ -13,7 +13,7 @@ from torch import Tensor
 from p2pswarm.tensors.codecs.base import CPU
 from p2pswarm.tensors.codecs.cuda_device import streams_of, wait_for
 from p2pswarm.tensors.codecs.device_streams import DeviceStreams
-from p2pswarm.tensors.codecs.locked_memory import LockedMemory
+from p2pswarm.tensors.codecs.host_memory import LockedMemory
 from p2pswarm.tensors.codecs.registry import (
     EncodedTensor,
     TensorToEncode,

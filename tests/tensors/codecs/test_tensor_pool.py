@@ -8,8 +8,7 @@ import torch
 
 from p2pswarm.tensors.codecs.base import bytes_of
 from p2pswarm.tensors.codecs.device_streams import DeviceStreams, PlainDevice
-from p2pswarm.tensors.codecs.locked_memory import LockedMemory
-from p2pswarm.tensors.codecs.slabs import SLAB_BYTES_MAX, SLAB_BYTES_MIN
+from p2pswarm.tensors.codecs.host_memory import SLAB_BYTES_MAX, SLAB_BYTES_MIN, LockedMemory
 from p2pswarm.tensors.codecs.tensor_pool import FRESH, TensorPool
 
 VALUES = SLAB_BYTES_MIN // 4

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from trainer.harness import Play
 
-from p2pswarm.run.messages.capacity import Capacity
+from p2pswarm.run.messages.balance import Capacity
 from p2pswarm.run.messages.membership import CannotPrepare, HeldReduction, Load
 from p2pswarm.run.messages.step import Committed, Reduced, TiedReduced
 from p2pswarm.run.view import Incarnation

@@ -6,7 +6,7 @@ import pytest
 from run.chain.harness import RUN, chain_of, commit, genesis, revote
 
 from p2pswarm.base.errors import BadCheckpoint
-from p2pswarm.node.run.chain_proof import check_records
+from p2pswarm.node.run.resume import check_records
 from p2pswarm.run.chain.chain import Chain
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import digest

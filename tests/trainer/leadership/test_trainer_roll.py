@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.run.chain.chain import ChainHead, Genesis
+from p2pswarm.run.chain.electorate import MISSES_MAX, Votes
 from p2pswarm.run.chain.record import VoterId
-from p2pswarm.run.chain.votes import MISSES_MAX, Votes
 from p2pswarm.run.messages.trainers import Trainers, Whereabouts
 from p2pswarm.run.messages.types import TRAINERS_MAX
 from p2pswarm.trainer.leadership.trainer_roll import TrainerRoll, longest_serving

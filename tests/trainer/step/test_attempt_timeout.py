@@ -1,6 +1,6 @@
 """How long an attempt may take: learned from those that finished, and from those that were late."""
 
-from p2pswarm.run.pusher import PUSH_S
+from p2pswarm.run.push_io import PUSH_S
 from p2pswarm.trainer.step.attempt_timeout import (
     BACKOFF,
     BACKOFF_MAX_S,

@@ -1,0 +1,119 @@
+"""Training in one call, for scripts.
+
+Errors:  those of `Trainer`, and RunEnded when the run could not go on.
+"""
+
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from p2pswarm.api.node import Node
+from p2pswarm.api.run import Run
+from p2pswarm.api.server import Server
+from p2pswarm.api.trainer import PreparedTrainer, RunTrainer, prepared_run
+from p2pswarm.base.errors import RunEnded
+from p2pswarm.base.files import check_target
+from p2pswarm.data.byte_text import Bytes, TrainedText
+from p2pswarm.net.os.event_loop import run as run_loop
+from p2pswarm.node.progress.output import output, write_line
+from p2pswarm.node.roles import role_module
+from p2pswarm.progress.events import Ended
+from p2pswarm.settings.config import ServeConfig
+from p2pswarm.settings.parser import from_values
+from p2pswarm.settings.train_config import TrainConfig
+
+MakeTrainer = Callable[[Node], RunTrainer]
+LOOPBACK = "127.0.0.1:0"  # no other machine can reach a swarm of this process alone
+
+
+def train(
+    run: Run,
+    data: TrainedText | str | Path,
+    *,
+    weights: str | Path | None = None,
+    bootstrap: Sequence[str] = (),
+    device: str = "auto",
+    progress: str = "auto",
+) -> Ended:
+    """Train a run to its end, and print its progress; for scripts without an event loop.
+
+    Without `bootstrap` the run is trained in this process alone: it starts the servers that the
+    run needs (`stages` times `min_replicas` of them), and all traffic stays on the loopback
+    address. With `bootstrap` this process is a trainer of that swarm and waits for servers.
+
+    Args:
+        run: What to train.
+        data: The text to train on: a path, `p2pswarm.data.Bytes`, with a tokenizer
+            `p2pswarm.data.Tokenised`, or several texts, `p2pswarm.data.Mixture`.
+        weights: The safetensors file to write at the end; None writes none. A file that is there
+            is kept, and a number is added to the name of the new one.
+        bootstrap: HOST:PORT of nodes that are in the swarm already.
+        device: The device of the servers of this process, as in `Server`.
+        progress: `live`, `lines`, `json`, or `auto`: live in a terminal, lines elsewhere.
+
+    Returns:
+        The last event: steps done, tokens per second, microbatches replayed.
+
+    Raises:
+        ValueError: A setting is not allowed.
+        p2pswarm.base.errors.Unusable: The text cannot be used, or `weights` not be written.
+        p2pswarm.base.errors.RunEnded: The run could not go on; the message says why.
+    """
+    from_values(TrainConfig, {"progress": progress}, "train")
+    if weights is not None:
+        check_target(Path(weights))
+    text = Bytes(data) if isinstance(data, str | Path) else data
+    if not bootstrap:
+        serve = from_values(ServeConfig, {"device": device}, "serve")
+        role_module("stage").chosen_device(serve)
+    make = functools.partial(PreparedTrainer, run=run, data=text, prepared=prepared_run(run, text))
+    if bootstrap:
+        ended = run_loop(_train_with(Node(bootstrap=bootstrap), run, make, weights, progress))
+    else:
+        ended = run_loop(_train_alone(run, make, weights, device, progress))
+    if ended.failed:
+        raise RunEnded(ended.reason)
+    return ended
+
+
+async def _train_alone(
+    run: Run, make: MakeTrainer, weights: str | Path | None, device: str, progress: str
+) -> Ended:
+    """Train with the servers in this process."""
+    servers = run.config.stages * run.config.min_replicas
+    async with Node(listen=LOOPBACK) as node, AsyncExitStack() as nodes:
+        bootstrap = [str(node.contact.address)]
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(servers):
+                own = Node(bootstrap=bootstrap, listen=LOOPBACK)
+                server = Server(await nodes.enter_async_context(own), run=run.name, device=device)
+                tasks.create_task(server.serve())
+            return await _train_on(node, run, make, weights, progress)
+
+
+async def _train_with(
+    own: Node, run: Run, make: MakeTrainer, weights: str | Path | None, progress: str
+) -> Ended:
+    """Train with the servers of a swarm."""
+    async with own as node:
+        return await _train_on(node, run, make, weights, progress)
+
+
+async def _train_on(
+    node: Node, run: Run, make: MakeTrainer, weights: str | Path | None, progress: str
+) -> Ended:
+    ended, written = None, None
+    with output(progress, run.config.steps, f"run {run.name}") as tell:
+        async with make(node) as trainer:
+            async for event in trainer:
+                tell(event)
+                if isinstance(event, Ended):
+                    ended = event
+                    if weights is not None and not event.failed:
+                        written = await trainer.save(weights)
+    assert ended is not None, "the last event of a run is Ended"
+    if written is not None:
+        write_line(f"weights: {written}")  # it may be another place than was asked for
+    return ended

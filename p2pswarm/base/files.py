@@ -1,0 +1,160 @@
+"""Small files that a user names, and files that are written at the end of long work."""
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from p2pswarm.base.errors import Unusable
+
+# Reading a small file that a user names: its size has a limit, and errors say what to do.
+#
+# Errors:  Unusable, one line with the path and the reason.
+
+
+def read_small(path: Path, bytes_max: int, instead: str) -> bytes:
+    """All bytes of a file; `instead` tells what a larger one cannot be: "it is no trace"."""
+    try:
+        if path.stat().st_size > bytes_max:
+            raise Unusable(f"{path} is larger than {bytes_max:,} bytes: {instead}")
+        return path.read_bytes()
+    except OSError as error:
+        raise Unusable(f"{path} cannot be read: {error.strerror}; name another file") from error
+
+
+# Writing a file at the end of long work, so that the result is not lost.
+#
+# While a run lasts, a disk may fill up or a folder may be deleted. So `check_target` tries the
+# path before the run, with the space that the file will need. `write_target` writes it at the end.
+# If the path can no longer be written, it takes another name in the same folder, or else the
+# folder for temporary files. A file that is there is kept, and ours gets another name.
+#
+# Errors:  Unusable, one line with the path and the reason.
+
+BESIDE = ".part"  # added to the name of a file that is not complete yet
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file that was written, at the path that was asked for or at another."""
+
+    path: Path
+    size_bytes: int
+    refusals: tuple[str, ...]
+    """The paths that could not be written, each with its reason; empty if the first one could."""
+
+    def __str__(self) -> str:
+        instead = "".join(f"; {refusal}" for refusal in self.refusals)
+        return f"{self.path}, {self.size_bytes:,} bytes{instead}"
+
+
+def check_target(path: Path, needs_bytes: int = 0) -> None:
+    """Raise Unusable if `path` cannot be written now, or `needs_bytes` are not free there."""
+    try:
+        _refuse_what_is_no_file(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = _beside(path)
+        beside.unlink(missing_ok=True)  # after a crash it may be another name of a finished file
+        beside.write_bytes(b"\0")
+        beside.unlink()
+        free_bytes = shutil.disk_usage(path.parent).free
+    except OSError as error:
+        raise Unusable(f"{_refusal(path, error)}; name another file") from error
+    if free_bytes < needs_bytes:
+        raise Unusable(
+            f"{path} takes {needs_bytes:,} bytes, and {free_bytes:,} are free there: "
+            "name another file, or free some space"
+        )
+
+
+def write_target(path: Path, write: Callable[[Path], None], *, replace: bool = False) -> Written:
+    """Have `write` make a file, and move it to `path` or to the first path that works.
+
+    `replace`: a file at `path` is replaced, as that of a picture that is drawn anew. Raises
+    Unusable if no path can be written.
+    """
+    refusals: list[str] = []
+    for choose in (_itself, _other_name, _temporary):
+        place = path
+        try:
+            place = choose(path)
+            return Written(place, _write(place, write, replace=replace), tuple(refusals))
+        except OSError as error:
+            refusals.append(_refusal(place, error))
+    raise Unusable("; ".join(refusals))
+
+
+def write_text(path: Path, text: str) -> Written:
+    """Write a text to `path`, in place of what is there, or to the first path that works."""
+    return write_target(path, lambda place: _put(place, text), replace=True)
+
+
+def _put(place: Path, text: str) -> None:
+    place.write_text(text, encoding="utf-8")
+
+
+def _itself(path: Path) -> Path:
+    return path
+
+
+def _other_name(path: Path) -> Path:
+    names = (path.with_name(f"{path.stem}-{i}{path.suffix}") for i in itertools.count(2))
+    return next(name for name in names if not name.exists())
+
+
+def _temporary(path: Path) -> Path:
+    return Path(tempfile.mkdtemp(prefix="p2pswarm-")) / path.name
+
+
+def _write(place: Path, write: Callable[[Path], None], *, replace: bool) -> int:
+    """Write a file beside `place`, then move it there; returns its size."""
+    _refuse_what_is_no_file(place)
+    if not replace:
+        _refuse_what_is_there(place)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    beside = _beside(place)
+    try:
+        beside.unlink(missing_ok=True)  # as in check_target
+        write(beside)
+        if replace:
+            beside.replace(place)
+        else:
+            _give_name(beside, place)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+    return place.stat().st_size
+
+
+def _refuse_what_is_no_file(path: Path) -> None:
+    """Raise OSError for a folder, a device or a pipe: none of them may be replaced."""
+    if path.is_dir():
+        raise IsADirectoryError(0, "it is a folder")
+    if path.exists() and not path.is_file():
+        raise OSError(0, "it is a device or a pipe, not a file")
+
+
+def _refuse_what_is_there(path: Path) -> None:
+    if path.exists():
+        raise FileExistsError(0, "it is there already, and is kept")
+
+
+def _give_name(beside: Path, place: Path) -> None:
+    """Move a file to a name that is free; another process may have taken it meanwhile."""
+    try:
+        place.hardlink_to(beside)
+    except OSError:  # taken, or a file system without links
+        _refuse_what_is_there(place)
+        beside.rename(place)
+    else:
+        beside.unlink()
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + BESIDE)
+
+
+def _refusal(place: Path, error: OSError) -> str:
+    return f"{place} cannot be written: {error.strerror or error}"

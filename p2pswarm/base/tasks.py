@@ -1,0 +1,68 @@
+"""Work that ends with its block, and work that is done even if its caller is cancelled."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+# Closing: what ends with its block of `async with`, by its own `close`.
+
+
+class Closing(ABC):
+    """Something that is over after its block. What begins with the block overrides `__aenter__`."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End it."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+# Work that is done to its end, even if its caller is cancelled meanwhile.
+#
+# A handler is cancelled when its link is lost, when its caller's deadline has passed, or when its
+# session is over. What changes weights must not stop half-way then.
+#
+# Errors:  those of the work; CancelledError after it.
+
+T = TypeVar("T")
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await `work` to its end, and only then obey a cancellation.
+
+    An error of the work is raised even then: it ends the caller too, and says more.
+    """
+    task = asyncio.ensure_future(work)
+    over, cancelled = asyncio.Event(), None
+    task.add_done_callback(lambda _: over.set())
+    while not task.done():
+        try:
+            await over.wait()
+        except asyncio.CancelledError as error:
+            cancelled = error
+    result = task.result()
+    if cancelled is not None:
+        raise cancelled
+    return result
+
+
+def obey_cancellation() -> None:
+    """Raise CancelledError if the present task was told to end.
+
+    For who catches an error and goes on. A `TaskGroup` that is cancelled in the moment in which one
+    of its tasks fails raises that error alone, and whoever cancelled it waits in vain.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

@@ -1,0 +1,113 @@
+"""Merged."""
+
+from collections.abc import Iterator
+
+from p2pswarm.base.errors import OtherCheckpoint
+from p2pswarm.checkpoint.catalogue import Checkpoint
+from p2pswarm.checkpoint.manifest import CheckpointManifest, SavedStage
+from p2pswarm.checkpoint.stage_file import KINDS, PieceReader, TensorInFile, block_of, kinds
+from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout, FlatTensor
+
+# A stage's state from a checkpoint, whatever cut the checkpoint was made with.
+#
+# Each tensor is found by its name. The state comes in order, piece by piece, gaps included, as a
+# replica keeps it in memory.
+#
+# Errors:  BadCheckpoint when a byte that is needed is not there; OtherCheckpoint when the
+#   checkpoint has no such tensor, or one of another shape.
+
+GATHER_BYTES = 256 << 10  # a hundred small parameters, and the gaps beside them
+
+
+def state_pieces(
+    checkpoint: Checkpoint, layout: FlatLayout, gather_bytes: int = GATHER_BYTES
+) -> Iterator[memoryview]:
+    """The state of the stage that `layout` describes, in pieces of any size.
+
+    Parts smaller than `gather_bytes` come together with others, larger ones without a copy.
+    """
+    gathered = bytearray()
+    for part in _state_parts(checkpoint, layout):
+        if len(part) >= gather_bytes:
+            if gathered:
+                yield memoryview(bytes(gathered))
+                gathered.clear()
+            yield memoryview(part)
+            continue
+        gathered += part
+        if len(gathered) >= gather_bytes:
+            yield memoryview(bytes(gathered))
+            gathered.clear()
+    if gathered:
+        yield memoryview(bytes(gathered))
+
+
+def _state_parts(checkpoint: Checkpoint, layout: FlatLayout) -> Iterator[memoryview | bytes]:
+    """The bytes of the state, in parts of any size."""
+    files = _StageFiles(checkpoint)
+    for kind, dtype in zip(kinds(layout), layout.dtypes, strict=True):
+        at, item_bytes = 0, ITEM_BYTES[dtype]
+        for tensor in layout.tensors:
+            yield bytes((tensor.start - at) * item_bytes)
+            reader, place = files.find(kind, tensor, dtype)
+            yield from reader.read(place.offset, place.nbytes)
+            at = tensor.stop
+        yield bytes((layout.length - at) * item_bytes)
+
+
+def stage_of_cut(manifest: CheckpointManifest, blocks: range) -> SavedStage | None:
+    """The stage of a checkpoint that has just these blocks; None if its cut is another there."""
+    for stage in manifest.stages:
+        if (stage.first_block, stage.end_block) == (blocks.start, blocks.stop):
+            return stage
+    return None
+
+
+class _StageFiles:
+    """The files of a checkpoint, opened when a tensor in them is asked for."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._open: dict[int, tuple[PieceReader, dict[str, TensorInFile]]] = {}
+        self._last: PieceReader | None = None
+
+    def find(self, kind: str, tensor: FlatTensor, dtype: str) -> tuple[PieceReader, TensorInFile]:
+        """Where a tensor is; a stage of the new cut may have its tensors in several files."""
+        reader, tensors = self._stage_with(kind + tensor.name)
+        if self._last is not None and self._last is not reader:
+            self._last.release()  # one piece is in memory, not one of each file
+        self._last = reader
+        place = tensors[kind + tensor.name]
+        if (place.dtype, place.shape) != (dtype, tensor.shape):
+            raise self._other(
+                f"has {kind + tensor.name} as {place.dtype} {list(place.shape)}, the run as "
+                f"{dtype} {list(tensor.shape)}"
+            )
+        return reader, place
+
+    def _stage_with(self, name: str) -> tuple[PieceReader, dict[str, TensorInFile]]:
+        for stage in self._likely(name):
+            if stage.stage not in self._open:
+                reader = self._checkpoint.reader(stage)
+                self._open[stage.stage] = reader, reader.tensors()
+            if name in self._open[stage.stage][1]:
+                return self._open[stage.stage]
+        raise self._other(f"has no tensor {name}")
+
+    def _likely(self, name: str) -> list[SavedStage]:
+        """The stages in which a tensor may be, the likeliest first: a header is read for each."""
+        stages = self._checkpoint.manifest.stages
+        block = block_of(name.removeprefix(_kind_of(name)))
+        if block is not None:
+            return [one for one in stages if one.first_block <= block < one.end_block]
+        return sorted(stages, key=lambda one: one.stage not in self._open)
+
+    def _other(self, what: str) -> OtherCheckpoint:
+        return OtherCheckpoint(
+            f"{self._checkpoint.place} {what}: it is of another model; name a checkpoint of this "
+            "one, or set the model back"
+        )
+
+
+def _kind_of(name: str) -> str:
+    return next((kind for kind in KINDS if kind and name.startswith(kind)), "")

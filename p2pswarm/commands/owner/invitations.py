@@ -1,0 +1,197 @@
+"""Merged."""
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import time
+from dataclasses import dataclass
+
+from p2pswarm.base.errors import SwarmError, Unusable
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.net.crypto.key_file import identity_from
+from p2pswarm.net.os.event_loop import run as run_loop
+from p2pswarm.node.run.discovery import looked_up, offered
+from p2pswarm.node.run.owner_folder import OwnerFolder
+from p2pswarm.node.run.run_folder import RunFolder
+from p2pswarm.node.stack.stack import NodeStack, open_stack
+from p2pswarm.progress.printable import log_to_stderr
+from p2pswarm.run.access.grant import ROLES, GrantTerms, day
+from p2pswarm.run.access.invitation import SEED_BYTES, as_text, invite_bearer, invite_peer
+from p2pswarm.run.access.invitation_book import InvitationEntry
+from p2pswarm.run.access.messages import (
+    CLOCK_TOLERANCE_S,
+    USES_MAX,
+    AccessKnown,
+    AccessList,
+    TellAccess,
+)
+from p2pswarm.settings.config import NodeConfig
+
+# The commands of the owner of a closed run: invite, list, renew, revoke.
+#
+# Units:   seconds; times since 1970, UTC.
+# Errors:  Unusable, one line with the remedy.
+
+TELL_S = 5.0  # for a trainer to take a list
+ANY_PORT = ":0"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnersRun:
+    """A closed run, as its owner's folder has it."""
+
+    folder: OwnerFolder
+    run: bytes
+    owner: str
+    """Its public key, in hexadecimal."""
+    name: str
+
+
+def owners_run(config: NodeConfig) -> OwnersRun:
+    """The closed run in the folder of `state`. Raises Unusable if there is none."""
+    assert config.state is not None, "the command line requires it"
+    saved = RunFolder(config.state).read()
+    if saved is None or not saved.identity.config.owner:
+        what = "no run yet" if saved is None else "a run that is open to all"
+        raise Unusable(
+            f"{config.state} holds {what}: start a closed one with p2pswarm train FILE --closed"
+        )
+    identity = saved.identity
+    run = identity.config
+    return OwnersRun(OwnerFolder(config.state), identity.run, run.owner, run.name)
+
+
+def check_asked(role: str, uses: int) -> None:
+    """Raise ValueError for an invitation that cannot be; flags are checked before."""
+    if role not in ROLES:
+        raise ValueError(f"an invitation is for one of {', '.join(ROLES)}, not for {role!r}")
+    if not 0 <= uses <= USES_MAX:
+        raise ValueError(f"an invitation for {uses} peers; allowed are 1 to {USES_MAX}, or 0: all")
+
+
+def invite(config: NodeConfig, asked: tuple[str, str, int, str], lasts_s: int) -> str:
+    """A new invitation, as text; `asked`: its name, role, uses and peer id."""
+    name, role, uses, peer = asked
+    ours, now_s = owners_run(config), int(time.time())
+    terms = GrantTerms(ROLES[role], now_s, now_s + lasts_s, uses)
+    with ours.folder.key() as owner:
+        _check_owner(ours, owner.public_key)
+        book = ours.folder.book(ours.run)
+        book.drop_expired(now_s)
+        name, places = book.free_name(name), _places(config, ours.folder)
+        if peer:
+            invitation = invite_peer(owner, ours.run, terms, _peer_id(peer), places)
+        else:
+            invitation = invite_bearer(owner, ours.run, terms, os.urandom(SEED_BYTES), places)
+        book.add(name, invitation.grant)
+        ours.folder.write_book(ours.run, book)
+    return as_text(invitation)
+
+
+def revoke(config: NodeConfig, whom: str) -> int:
+    """Take back what has this name, serial number or peer id, and tell the trainers."""
+    ours = owners_run(config)
+    with ours.folder.key() as owner:
+        _check_owner(ours, owner.public_key)
+        book = ours.folder.book(ours.run)
+        what = book.revoke(whom)
+        access = ours.folder.next_list(owner, ours.run, book, time.time())
+    return _spread(config, ours, access, f"{what} is revoked")
+
+
+def renew(config: NodeConfig, whom: str, lasts_s: int) -> int:
+    """Let an invitation hold for so long from now, and tell the trainers."""
+    ours, now_s = owners_run(config), int(time.time())
+    with ours.folder.key() as owner:
+        _check_owner(ours, owner.public_key)
+        book = ours.folder.book(ours.run)
+        entry = book.renew(whom, now_s + lasts_s)
+        access = ours.folder.next_list(owner, ours.run, book, now_s)
+    what = f"invitation {entry.name!r} is good until {day(entry.not_after)}"
+    return _spread(config, ours, access, what)
+
+
+def listing(config: NodeConfig, *, as_json: bool) -> str:
+    """The invitations of a run, a line each; or as one line of JSON."""
+    ours = owners_run(config)
+    book = ours.folder.book(ours.run)
+    if as_json:
+        return json.dumps(book.to_fields(), separators=(",", ":")) + "\n"
+    lines = [f"run {ours.name!r}, id {ours.run.hex()}"]
+    lines += [_line(entry, time.time()) for entry in book.entries]
+    lines += [f"  peer {peer} is revoked" for peer in book.peers]
+    if len(lines) == 1:
+        lines.append("  nobody was invited yet: p2pswarm invite FILE")
+    return "\n".join(lines) + "\n"
+
+
+def _line(entry: InvitationEntry, now_s: float) -> str:
+    state = "revoked" if entry.revoked else f"until {day(entry.not_after)}"
+    if not entry.revoked and now_s > entry.not_after + CLOCK_TOLERANCE_S:
+        state = f"expired on {day(entry.not_after)}"
+    uses = f", at most {entry.uses} peers" if entry.uses else ""
+    whom = f", for {entry.peer}" if entry.peer else ""
+    return f"  {entry.name}: {entry.role}, {state}{uses}{whom}; serial {entry.serial}"
+
+
+def _check_owner(ours: OwnersRun, key: bytes) -> None:
+    if key.hex() != ours.owner:
+        raise Unusable(
+            f"the owner's key in {ours.folder.path} is not that of run {ours.name!r}: restore it "
+            "from a copy"
+        )
+
+
+def _peer_id(text: str) -> PeerId:
+    try:
+        return PeerId.parse(text)
+    except ValueError as error:
+        raise Unusable(f"--peer: {error}") from error
+
+
+def _places(config: NodeConfig, folder: OwnerFolder) -> tuple[Address, ...]:
+    """Where the run's swarm can be joined."""
+    named = tuple(Address.parse(place) for place in config.bootstrap)
+    trainer = folder.trainer_address()
+    return tuple(dict.fromkeys((*named, *((trainer,) if trainer else ()))))
+
+
+def _spread(config: NodeConfig, ours: OwnersRun, access: AccessList, done: str) -> int:
+    """Tell the run's trainers a list, and the user how that went; returns the exit code."""
+    log_to_stderr(config.log_level)
+    places = _places(config, ours.folder)
+    told, why = 0, "no node of the swarm is known: add --bootstrap HOST:PORT"
+    if places:
+        joining = NodeConfig(bootstrap=tuple(map(str, places)), listen=ANY_PORT)
+        try:
+            told, why = run_loop(_tell_all(joining, access)), "no trainer answers"
+        except Unusable as error:
+            why = str(error)
+    if told:
+        trainers = "1 trainer knows" if told == 1 else f"{told} trainers know"
+        sys.stdout.write(f"{done}; {trainers}, and all members will within seconds\n")
+        return 0
+    sys.stdout.write(f"{done}, and nobody was told ({why}); the trainer reads it when it starts\n")
+    return 1
+
+
+async def _tell_all(config: NodeConfig, access: AccessList) -> int:
+    """Tell every trainer that offers the run; returns how many took the list."""
+    with identity_from(None) as identity:
+        async with open_stack(config, identity, passing=True) as stack:
+            trainers = await looked_up(stack, lambda: offered(stack, access.run))
+            told = await asyncio.gather(*(_tell(stack, one, access) for one in trainers))
+    return sum(told)
+
+
+async def _tell(stack: NodeStack, trainer: Contact, access: AccessList) -> bool:
+    try:
+        answer = await stack.rpc.call(trainer, TellAccess(access), TELL_S)
+    except SwarmError as error:
+        log.info("%s was not told: %s", trainer.address, error)
+        return False
+    return isinstance(answer, AccessKnown) and answer.version >= access.version

@@ -1,0 +1,373 @@
+"""`p2pswarm plan devices.toml`: a file of devices, the search of a plan, and its picture."""
+
+import dataclasses
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import matplotlib as mpl
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.base.files import Written, check_target, write_target, write_text
+from p2pswarm.models.blocks import block_costs, make_blocks
+from p2pswarm.models.model_source import resolved
+from p2pswarm.plan.device_file import DeviceFile, PlanOptions, fleet_of
+from p2pswarm.plan.fleet import DeviceFleet, WorkLoad, codec_of
+from p2pswarm.plan.pipeline_annealing import Draft, device_rate
+from p2pswarm.plan.pipeline_cost import PlannedEdge, connections_of, edges_of, needs_of
+from p2pswarm.plan.pipeline_search import (
+    PipelinedPlan,
+    PlanEffort,
+    loads_of,
+    one_more,
+    search_pipelined,
+)
+from p2pswarm.settings.config import HF, RunConfig
+from p2pswarm.settings.parser import from_values, read_table
+from p2pswarm.tensors.flat_layout import ITEM_BYTES
+
+# The file of devices, which `p2pswarm plan` and `p2pswarm simulate` read alike.
+
+
+def read_devices(path: Path) -> DeviceFile:
+    """The file; Unusable says in one line what is wrong with it."""
+    try:
+        return from_values(DeviceFile, read_table(path))
+    except ValueError as error:
+        raise Unusable(f"{path}: {error}") from error
+
+
+# The picture of a plan: what each stage's devices can do together, and what the plan asks of them.
+#
+# Units:   microbatches per second.
+
+INK, PACE = "#222222", "#c0392b"
+KINDS = ("#1f5f99", "#4c8c4a", "#d08c2f", "#7b5ea7", "#9db8d2", "#a3623a", "#5a9e9a", "#888888")
+SIZE_INCHES = (8.0, 4.2)
+
+
+class Planned(Protocol):
+    """A plan, and what it is of."""
+
+    @property
+    def fleet(self) -> DeviceFleet: ...  # noqa: D102
+    @property
+    def load(self) -> WorkLoad: ...  # noqa: D102
+    @property
+    def plan(self) -> PipelinedPlan: ...  # noqa: D102
+
+
+def draw_plan(found: Planned, place: Path) -> None:
+    """Write a PNG into the file `place`."""
+    plan, fleet = found.plan, found.fleet
+    needs = needs_of(fleet, found.load)
+    stage_n = np.full(len(fleet.names), -1, dtype=np.int64)
+    for stage, devices in enumerate(plan.stages):
+        stage_n[list(devices)] = stage
+    draft = Draft(stage_n, np.array(plan.borders, dtype=np.int64))
+    kinds = sorted(set(fleet.kinds))
+    with mpl.rc_context({"font.size": 10, "text.color": INK, "axes.labelcolor": INK}):
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        axes = figure.subplots()
+        named = set[str]()
+        for stage, devices in enumerate(plan.stages):
+            bottom = 0.0
+            for device in sorted(devices, key=lambda each: kinds.index(fleet.kinds[each])):
+                kind = fleet.kinds[device]
+                height = device_rate(needs, draft, device, stage)
+                color = KINDS[kinds.index(kind) % len(KINDS)]
+                label = None if kind in named else kind
+                axes.bar(stage, height, 0.7, bottom, color=color, edgecolor="white", label=label)
+                named.add(kind)
+                bottom += height
+        axes.axhline(1 / plan.cost.pace_s, color=PACE, linewidth=1.2, linestyle=(0, (4, 3)))
+        blocks = [
+            f"{stage}\nblocks {plan.borders[stage]}-{plan.borders[stage + 1] - 1}"
+            for stage in range(len(plan.stages))
+        ]
+        axes.set_xticks(range(len(blocks)), blocks, fontsize=8)
+        axes.set_xlabel("stage")
+        axes.set_ylabel("microbatches a second")
+        axes.set_title(
+            f"{plan.seconds:.2f} s a step, at least {plan.lower_bound_s:.2f}; limit: "
+            f"{plan.cost.limit}",
+            loc="left",
+            fontsize=10,
+        )
+        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        axes.spines[["top", "right"]].set_visible(False)
+        figure.savefig(place, dpi=150, format="png")
+
+
+# `p2pswarm plan devices.toml`: reads the devices, searches, and writes what was found.
+#
+# Errors:  Unusable, one line, for a file that no plan can be made of.
+
+FLOPS_PER_MULTIPLICATION = 6  # a multiplication and an addition; a backward is two forwards
+ONE_MORE_SHARE = 0.15  # of the time, for what another device would bring
+STAGES_MAX = 256
+EDGES_TOLD = 6  # links with several connections, in the lines for people; --json has all
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAnswer:
+    """A plan, and what it is of."""
+
+    asked: RunConfig
+    """The run as its user has it."""
+    fleet: DeviceFleet
+    load: WorkLoad
+    plan: PipelinedPlan
+    gains: list[tuple[str, float]]
+    """A kind of device, and the step's time with one more."""
+
+    @property
+    def connections(self) -> list[int]:
+        """Of each device."""
+        return connections_of(self.fleet, self.load, self.plan.cost)
+
+    @property
+    def edges(self) -> list[PlannedEdge]:
+        """The links that it uses."""
+        return edges_of(self.fleet, self.load, self.plan.cost)
+
+    @property
+    def run(self) -> RunConfig:
+        """The run as the plan has it."""
+        codec, borders = self.plan.codec.name, self.plan.borders
+        codecs = dataclasses.replace(self.asked.codecs, activation=codec, gradient=codec)
+        cut = tuple(after - first for first, after in pairwise(borders))
+        least = min(len(devices) for devices in self.plan.stages)
+        return dataclasses.replace(
+            self.asked,
+            stages=len(cut),
+            cut=cut,
+            codecs=codecs,
+            min_replicas=min(self.asked.min_replicas, least),  # more would never come
+        )
+
+
+def main(path: Path, seconds: float, seed: int, json_out: Path | None, folder: Path | None) -> int:
+    """Search, and print what was found; returns the exit code."""
+    given = read_devices(path)
+    given = dataclasses.replace(given, run=resolved(given.run))
+    fleet = fleet_of(given)
+    for target in targets(fleet.names, folder) if folder else []:
+        check_target(target)
+    if json_out is not None:
+        check_target(json_out)
+    found = plan_of(given.run, given.plan, fleet, seconds, seed)
+    sys.stdout.write("".join(f"{line}\n" for line in lines(found)))
+    write_plan(found, json_out, folder)
+    return 0
+
+
+def write_plan(
+    found: PlanAnswer,
+    json_out: Path | None,
+    folder: Path | None,
+    more: Mapping[str, float] = MappingProxyType({}),
+) -> None:
+    """Write what scripts read, with `more` fields, and what nodes do; and say so."""
+    if json_out is not None:
+        _tell(write_text(json_out, json.dumps(as_json(found) | dict(more)) + "\n"))
+    if folder is not None:
+        _write_settings(found, folder)
+
+
+def plan_of(
+    run: RunConfig,
+    options: PlanOptions,
+    fleet: DeviceFleet,
+    seconds: float,
+    seed: int,
+    known: Draft | None = None,
+) -> PlanAnswer:
+    """The best plan that is found in the time, no worse than the one that is `known`."""
+    loads = loads_of(load_of(run, options), [codec_of(name) for name in options.codecs])
+    blocks = len(loads[0].flops_k)
+    stages = options.stages or range(1, min(blocks, len(fleet.names), STAGES_MAX) + 1)
+    share = 1 - ONE_MORE_SHARE
+    effort = PlanEffort(share * seconds, seed, time.monotonic)
+    tried = [*stages] if known is None else [known, *stages]
+    plan = search_pipelined(fleet, loads, tried, effort)
+    load = next(each for each in loads if each.codec == plan.codec)
+    more = dataclasses.replace(effort, seconds=ONE_MORE_SHARE * seconds)
+    gains = one_more(fleet, plan, load, more)
+    return PlanAnswer(run, fleet, load, plan, gains)
+
+
+def load_of(run: RunConfig, options: PlanOptions) -> WorkLoad:
+    """What a step of the run asks of its devices."""
+    costs = block_costs(run.model)
+    with torch.device("meta"):
+        blocks = make_blocks(run, range(len(costs)))
+    values = [sum(each.numel() for each in block.parameters()) for block in blocks]
+    once = sum({id(each): each.numel() for b in blocks for each in b.parameters()}.values())
+    tokens = run.batch.rows * run.model.sequence_length
+    return WorkLoad(
+        microbatches=run.batch.microbatches,
+        flops_k=np.array(costs) * float(FLOPS_PER_MULTIPLICATION * tokens),
+        values_k=np.array(values, dtype=np.float64),
+        boundary_values=float(tokens * run.model.d_model),
+        codec=codec_of(options.codecs[0]),
+        averaging_bytes_per_value=codec_of(run.codecs.averaging).bytes_per_value,
+        held_bytes_per_value=held_bytes_per_value(run),
+        working_bytes=options.working_gib * 2.0**30,
+        averaging_overlaps=options.averaging_overlaps,
+        tied_values=float(sum(values) - once),
+    )
+
+
+def held_bytes_per_value(run: RunConfig) -> float:
+    """The memory that a server has for each parameter of its stage, graphs not counted.
+
+    The state, the gradient's sum and its average; and a copy of the matrices in bfloat16, where
+    blocks compute in it and the weights are kept otherwise.
+    """
+    state = sum(ITEM_BYTES[dtype] for dtype in run.state_dtypes)
+    copied = run.precision == "bf16" and run.weight_storage != "bf16"
+    return state + 2 * ITEM_BYTES[run.model.dtype] + copied * ITEM_BYTES["bfloat16"]
+
+
+def lines(found: PlanAnswer) -> list[str]:
+    """What was found, for people."""
+    plan, cost, fleet = found.plan, found.plan.cost, found.fleet
+    above = plan.seconds / plan.lower_bound_s - 1
+    work_s = (found.load.microbatches - 1) * cost.pace_s
+    quality = f"at most {100 * above:.0f} % above the best: no plan takes under"
+    text = [
+        f"{plan.seconds:.3f} s a step, {quality} {plan.lower_bound_s:.3f} s"
+        if not plan.proven
+        else f"{plan.seconds:.3f} s a step, and no plan takes less",
+        f"  {len(plan.stages)} stages; activations and gradients as {plan.codec.name}",
+    ]
+    for stage, devices in enumerate(plan.stages):
+        first, after = plan.borders[stage], plan.borders[stage + 1]
+        kinds = Counter(fleet.kinds[device] for device in devices)
+        who = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+        busy = 100 * cost.busy_s[stage]
+        text.append(f"  stage {stage:2d}  blocks {first}-{after - 1}  {who}  busy {busy:.0f} %")
+    if plan.unused:
+        text.append("  not used: " + ", ".join(fleet.names[device] for device in plan.unused))
+    text.append(
+        f"  limit: {cost.limit}; microbatches {work_s:.2f} s, filling and draining "
+        f"{cost.fill_s:.2f} s, averaging {cost.averaging_s:.2f} s"
+    )
+    if wide := [edge for edge in found.edges if edge.connections > 1]:
+        links = ", ".join(f"{_link(fleet, edge)} {edge.connections}" for edge in wide[:EDGES_TOLD])
+        more = f", and {len(wide) - EDGES_TOLD} more" if len(wide) > EDGES_TOLD else ""
+        text.append(
+            f"  connections of links that need several: {links}{more}; a device's settings have "
+            "one number for all of its links, that of its widest"
+        )
+    for kind, seconds in found.gains:
+        gain = 100 * (plan.seconds / seconds - 1)
+        text.append(f"  one more {kind}: {seconds:.3f} s, {gain:+.1f} % speed at least")
+    return text
+
+
+def _link(fleet: DeviceFleet, edge: PlannedEdge) -> str:
+    return f"{fleet.names[edge.one]} to {fleet.names[edge.other]}"
+
+
+def as_json(found: PlanAnswer) -> dict[str, Any]:
+    """The same for scripts."""
+    plan, names = found.plan, found.fleet.names
+    return {
+        "seconds_per_step": plan.seconds,
+        "lower_bound": plan.lower_bound_s,
+        "proven": plan.proven,
+        "stages": [[names[device] for device in devices] for devices in plan.stages],
+        "objective": "pipelined",
+        "evaluations": plan.evaluations,
+        "unused": [names[device] for device in plan.unused],
+        "cut": list(found.run.cut),
+        "codec": plan.codec.name,
+        "connections": dict(zip(names, found.connections, strict=True)),
+        "edges": [
+            {
+                "from": names[edge.one],
+                "to": names[edge.other],
+                "microbatches_per_s": edge.rate_per_s,
+                "connections": edge.connections,
+            }
+            for edge in found.edges
+        ],
+        "limit": plan.cost.limit,
+        "pace_s": plan.cost.pace_s,
+        "fill_s": plan.cost.fill_s,
+        "averaging_s": plan.cost.averaging_s,
+        "one_more": dict(found.gains),
+    }
+
+
+def targets(names: Sequence[str], folder: Path) -> list[Path]:
+    """The files that are written; those of the devices are named after them."""
+    return [folder / f"{name}" for name in ("run.toml", "plan.png", *map(_file_name, names))]
+
+
+def trainer_toml(found: PlanAnswer) -> str:
+    """The trainer's settings."""
+    run = dataclasses.asdict(found.run)
+    own = {name: value for name, value in run.items() if not isinstance(value, dict)}
+    text = "# Made by p2pswarm plan: p2pswarm train run.toml --bootstrap HOST:PORT\n\n"
+    text += 'role = "trainer"\n\n[train]\ndata = "text"  # your text, a file or a folder\n\n'
+    text += "[run]\n" + _toml(own)
+    for name, table in run.items():
+        if isinstance(table, dict):
+            text += f"\n[run.{name}]\n" + _toml(table)
+    return text
+
+
+def server_toml(found: PlanAnswer, device: int) -> str:
+    """The settings of a device's server."""
+    stage = next((stage for stage, group in enumerate(found.plan.stages) if device in group), None)
+    text = "# Made by p2pswarm plan: p2pswarm node --config THIS --bootstrap HOST:PORT\n\n"
+    hub = found.run.model.hub
+    named = {"run": found.run.name} | ({"pretrained": f"{HF}{hub}"} if hub else {})
+    text += 'role = "stage"\n\n[serve]\n' + _toml(named)
+    if stage is None:
+        text += "# The plan has no use for it: it would serve wherever it helps most.\n"
+    else:
+        text += (
+            f"planned_stage = {stage}  # where it begins; the run moves it if it measures better\n"
+        )
+    return text + "\n[network]\n" + _toml({"bulk_connections": found.connections[device]})
+
+
+def _write_settings(found: PlanAnswer, folder: Path) -> None:
+    names = targets(found.fleet.names, folder)
+    _tell(write_text(names[0], trainer_toml(found)))
+    _tell(write_target(names[1], lambda place: draw_plan(found, place), replace=True))
+    for device, path in enumerate(names[2:]):
+        write_text(path, server_toml(found, device))
+    sys.stdout.write(f"plan: {len(names) - 2} files for the devices in {folder}\n")
+
+
+def _tell(written: Written) -> None:
+    sys.stdout.write(f"plan: {written}\n")
+
+
+def _toml(values: dict[str, Any]) -> str:
+    """TOML of plain values: JSON writes texts, numbers and lists of them the same way."""
+    return "".join(
+        f"{name} = {json.dumps(value)}\n"
+        for name, value in values.items()
+        if value is not None  # what is left out is not set
+    )
+
+
+def _file_name(name: str) -> str:
+    plain = "".join(each if each.isalnum() or each in "-_" else "-" for each in name)
+    return f"{plain}.toml"

@@ -1,0 +1,119 @@
+"""Merged."""
+
+import functools
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+
+from p2pswarm.base.files import check_target
+from p2pswarm.base.ids import PeerId
+from p2pswarm.commands.plan.capacities_io import capacities
+from p2pswarm.commands.plan.devices import PlanAnswer, lines, load_of, plan_of, write_plan
+from p2pswarm.commands.status.ask import found_out
+from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.plan.device_file import PlanOptions
+from p2pswarm.plan.fleet import CODECS, MeasuredFleet, MeasuredServer, measured_fleet
+from p2pswarm.plan.pipeline_annealing import Draft
+from p2pswarm.plan.pipeline_cost import StepCost, step_cost
+from p2pswarm.run.messages.balance import ServerCapacity
+from p2pswarm.settings.config import NodeConfig, RunConfig
+
+# `p2pswarm plan --from HOST:PORT`: where the servers of a living swarm would serve best.
+#
+# Errors:  as `capacities_io.py`; Unusable for a run that no plan can be made of.
+
+NAMES_MAX = 16  # of a stage, in the lines for people; --json has all
+OWN_CODEC = "bf16"  # counts for a codec that the planner has no numbers of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LivingPlan:
+    """Where servers would serve best, and how they do now."""
+
+    answer: PlanAnswer
+    measured: MeasuredFleet
+    now: StepCost
+    """Of the present arrangement, by the same model."""
+
+
+def main(
+    config: NodeConfig,
+    name: str,
+    seconds: float,
+    seed: int,
+    json_out: Path | None,
+    folder: Path | None,
+) -> int:
+    """Ask, search, and print what was found; returns the exit code."""
+    if json_out is not None:
+        check_target(json_out)
+    offer, told = found_out(config, functools.partial(capacities, name=name))
+    found = living_plan(offer.config, told, seconds, seed)
+    sys.stdout.write("".join(f"{line}\n" for line in living_lines(found)))
+    more = {"seconds_per_step_now": found.now.seconds}
+    write_plan(found.answer, json_out, folder, more)
+    return 0
+
+
+def living_plan(
+    run: RunConfig, told: Sequence[ServerCapacity], seconds: float, seed: int
+) -> LivingPlan:
+    """The best plan for the servers of a run that is found in the time."""
+    known = {codec.name for codec in CODECS}
+    codec = run.codecs.activation if run.codecs.activation in known else OWN_CODEC
+    options = PlanOptions(codecs=(codec,), connections=1, working_gib=0.0)
+    blocks = [stage_blocks(run, stage) for stage in range(run.stages)]
+    load = load_of(run, options)
+    flops_s = [float(load.flops_k[each.start : each.stop].sum()) for each in blocks]
+    servers = [
+        MeasuredServer(PeerId(one.peer).short, one.stage, one.capacity.measured, one.rtt_s)
+        for one in told
+    ]
+    measured = measured_fleet(_named_apart(servers, told), flops_s)
+    stage_n = np.array([one.stage for one in told], dtype=np.int64)
+    borders = np.array([0, *accumulate(len(each) for each in blocks)], dtype=np.int64)
+    present = Draft(stage_n, borders)
+    now = step_cost(measured.fleet, load, present)
+    answer = plan_of(run, options, measured.fleet, seconds, seed, present)
+    return LivingPlan(answer, measured, now)
+
+
+def living_lines(found: LivingPlan) -> list[str]:
+    """What was found, for people."""
+    best, now, measured = found.answer.plan.seconds, found.now.seconds, found.measured
+    count = len(measured.fleet.names)
+    faster = (
+        f"{now:.3f} s a step by this reckoning; the plan: {100 * (now / best - 1):+.0f} % speed"
+    )
+    if now == math.inf:
+        faster = "no step at all, because a stage has no server"
+    text = [f"{count} servers as they are now: {faster}"]
+    for count, what in (
+        (measured.rates_guessed, "computing is not measured yet, and counts as the usual one's"),
+        (measured.lines_guessed, "line is not measured yet, and counts as the usual one"),
+        (measured.memories_guessed, "memory is not known, and counts as enough"),
+    ):
+        if count:
+            text.append(f"  of {count} servers: the {what}")
+    text += lines(found.answer)
+    for stage, devices in enumerate(found.answer.plan.stages):
+        names = [measured.fleet.names[device] for device in devices]
+        more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+        text.append(f"  stage {stage:2d}  {' '.join(names[:NAMES_MAX])}{more}")
+    return text
+
+
+def _named_apart(
+    servers: Sequence[MeasuredServer], told: Sequence[ServerCapacity]
+) -> list[MeasuredServer]:
+    """Two ids that begin alike are written out."""
+    names = [one.name for one in servers]
+    return [
+        one if names.count(one.name) == 1 else replace(one, name=str(PeerId(other.peer)))
+        for one, other in zip(servers, told, strict=True)
+    ]

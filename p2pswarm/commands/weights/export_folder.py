@@ -1,0 +1,161 @@
+"""Merged."""
+
+import json
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.base.files import read_small
+from p2pswarm.data.sources import TOKENIZER_FILE
+from p2pswarm.data.tokenizer import CONFIG_BYTES_MAX, CONFIG_FILE, Tokenizer, tokenizer_of_run
+from p2pswarm.models.base import DTYPES
+from p2pswarm.models.compute.inference import TrainedModel, file_of, load_model
+from p2pswarm.models.hf_library import library_model
+from p2pswarm.models.registry import is_place, package_of
+from p2pswarm.models.weight_files import ONE_FILE
+from p2pswarm.settings.config import HF
+from p2pswarm.settings.parser import run_to_json
+
+# What `p2pswarm export` does: a run's weights as a folder that other programs load.
+#
+# A model of `transformers` becomes what `from_pretrained` takes, written by the library itself.
+# Any other model becomes one file that `p2pswarm.load` takes. The tokenizer stands beside it, and
+# a README that shows how to load it. The folder appears under its name when it is whole.
+#
+# Errors:  Unusable for a file that holds no weights of a run, or a folder that cannot be written.
+
+README = "README.md"
+ALONG = (CONFIG_FILE, "chat_template.jinja", "special_tokens_map.json", "generation_config.json")
+"""Of the folder of the model that a run began with: what its weights and settings do not hold."""
+OF_TRANSFORMERS = """\
+from transformers import AutoModelForCausalLM{and_tokenizer}
+
+model = AutoModelForCausalLM.from_pretrained("."){tokenizer}
+"""
+AND_TOKENIZER, TOKENIZER = ", AutoTokenizer", '\ntokenizer = AutoTokenizer.from_pretrained(".")'
+OF_PROGRAM = "import YOUR_MODULE  # the one that registers the family {family!r}\n"
+OF_OURS = """\
+import p2pswarm as ps
+
+model = ps.load("{file}"{packages})
+print("".join(model.generate_text("Once upon a time", tokens=100)))
+"""
+
+
+def export(
+    weights: Path,
+    folder: Path,
+    shard_mib: int,
+    packages: Iterable[str] = (),
+    like: Path | None = None,
+) -> int:
+    """Write the folder, which must not be there; returns how many bytes it has.
+
+    Of a model of transformers no file is larger than `shard_mib`, unless one tensor is. `packages`
+    are those whose code may be run: the model may be of one. `like`: the folder of the model that
+    the run began with, whose chat template and further small files go along.
+    """
+    if folder.exists():
+        raise Unusable(f"{folder} is there already, and is kept: name another folder")
+    weights = file_of(weights)
+    model = load_model(weights, packages)
+    along = {} if like is None else _small_files(like, model)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(
+            dir=folder.parent, prefix=f"{folder.name}.", suffix=".part"
+        ) as part:
+            whole = Path(part) / "whole"  # has the mode that the user's folders have
+            whole.mkdir()
+            _write(model, weights, whole, shard_mib)
+            for name, data in along.items():
+                (whole / name).write_bytes(data)
+            whole.rename(folder)
+        return sum(file.stat().st_size for file in folder.iterdir())
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise Unusable(
+            f"{folder} cannot be written: {reason}: name a folder on another disk"
+        ) from error
+
+
+def _write(model: TrainedModel, weights: Path, folder: Path, shard_mib: int) -> None:
+    run, tokenizer = model.run, model.tokenizer
+    with safe_open(weights, "pt", "cpu") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
+    if run.model.family.startswith(HF):
+        theirs = library_model(run.model, DTYPES[run.model.dtype])
+        due = {name for name, _ in theirs.named_parameters()}
+        found = theirs.load_state_dict(tensors, strict=False, assign=True)
+        lacking = set(found.missing_keys) & due
+        if lacking or found.unexpected_keys:
+            name = min([*lacking, *found.unexpected_keys])
+            raise Unusable(f"{weights}: does not fit {run.model.family}: {name}")
+        theirs.tie_weights()  # type: ignore[operator]  # what was assigned is at one end only
+        _name_end(theirs, run.model.document_end)
+        theirs.save_pretrained(folder, max_shard_size=shard_mib << 20)  # type: ignore[operator]
+        both = {"and_tokenizer": AND_TOKENIZER, "tokenizer": TOKENIZER} if tokenizer else {}
+        program = OF_TRANSFORMERS.format(**{"and_tokenizer": "", "tokenizer": ""} | both)
+    else:
+        about = {"run": run_to_json(run).decode(), "format": "pt"}
+        save_file(tensors, folder / ONE_FILE, metadata=about)
+        family = run.model.family
+        named = f', packages=["{package_of(family)}"]' if is_place(family) else ""
+        program = OF_OURS.format(file=ONE_FILE, packages=named)
+        if not is_place(family) and family != "gpt":
+            program = OF_PROGRAM.format(family=family) + program
+    if tokenizer is not None:
+        _write_tokenizer(tokenizer, model, folder)
+    (folder / README).write_text(_readme(model, program), encoding="utf-8")
+
+
+def _name_end(theirs: Any, end: int) -> None:
+    """Have the config name the tokens that the run was trained with.
+
+    Those of a config whose text ends with another token are another tokenizer's.
+    """
+    named = theirs.config.eos_token_id
+    if end in (named if isinstance(named, list) else [named]):
+        return
+    for config in (theirs.config, theirs.generation_config):
+        config.eos_token_id = None if end < 0 else end
+        config.bos_token_id = config.pad_token_id = None
+
+
+def _small_files(like: Path, model: TrainedModel) -> dict[str, bytes]:
+    """What goes along from the folder of a model with the same tokenizer."""
+    asked, file = model.run.model, like / TOKENIZER_FILE
+    if not file.is_file():
+        raise Unusable(f"{like}: there is no {TOKENIZER_FILE} in it: name the first model's folder")
+    if tokenizer_of_run(file, asked.tokenizer, asked.document_end) is None:
+        raise Unusable(f"{like}: its tokenizer is not the run's: name the folder that the run had")
+    there = [name for name in ALONG if (like / name).is_file()]
+    return {name: read_small(like / name, CONFIG_BYTES_MAX, "it is none") for name in there}
+
+
+def _write_tokenizer(tokenizer: Tokenizer, model: TrainedModel, folder: Path) -> None:
+    (folder / TOKENIZER_FILE).write_text(tokenizer.text, encoding="utf-8")
+    about = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": model.run.model.sequence_length,
+    }
+    if (end := tokenizer.end_text) is not None:
+        about["eos_token"] = end
+    (folder / CONFIG_FILE).write_text(json.dumps(about, indent=1) + "\n")
+
+
+def _readme(model: TrainedModel, program: str) -> str:
+    run = model.run
+    tokens = "bytes, without a tokenizer" if model.tokenizer is None else f"`{TOKENIZER_FILE}`"
+    return (
+        f"# {run.name}\n\n"
+        f"Trained with p2pswarm: {run.steps} steps at most, sequences of "
+        f"{run.model.sequence_length} tokens. Family: `{run.model.family}`. Tokens: {tokens}.\n\n"
+        "In this folder (or with its path instead):\n\n"
+        f"```python\n{program}```\n"
+    )

@@ -1,0 +1,117 @@
+"""Merged."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.data.corpus import held_out_passes
+from p2pswarm.models.compute.inference import Quality, load_model
+from p2pswarm.models.registry import is_place, package_of
+from p2pswarm.node.run.run_text import read_corpus, tokenizer_of
+from p2pswarm.settings.parser import load
+
+# What `p2pswarm generate` and `p2pswarm evaluate` do.
+#
+# Errors:  Unusable for weights or text that cannot be used.
+
+LAYOUT = frozenset("\n\t")
+
+
+def shown(pieces: Iterable[str]) -> Iterator[str]:
+    """Pieces of text as a terminal may show them."""
+    return map(_shown, pieces)
+
+
+def evaluate(
+    weights: Path, settings: Path, tokens_max: int, tell: Callable[[str], None]
+) -> "TextQualities":
+    """How well the weights predict the held-out text of a trainer's settings."""
+    config = load(settings)
+    family = config.run.model.family  # by the user's own settings its code may be run
+    model = load_model(weights, [package_of(family)] if is_place(family) else ())
+    config = dataclasses.replace(config, run=model.run)
+    if not config.train.parts:
+        raise Unusable(f"{settings}: train.data is missing: name the text that is held out from")
+    tokenizer = model.tokenizer or tokenizer_of(config)
+    digest = tokenizer.digest if tokenizer else ""
+    if digest != model.run.model.tokenizer:
+        raise Unusable(
+            f"{settings}: train.tokenizer (or train.special_tokens) is not that of the weights: "
+            "name it, or put its file beside them"
+        )
+    if tokenizer:
+        tokenizer = tokenizer.ending_with(model.run.model.document_end)
+    corpus = read_corpus(config, tokenizer)
+    about, unit = "" if corpus.counted else "about ", "bytes"
+    if tokenizer and corpus.counted:
+        unit = "tokens"
+    tell(f"{about}{len(corpus.held_out):,} {unit} are held out")
+    texts = []
+    for named, part, batches in zip(
+        config.train.parts, corpus.parts, held_out_passes(corpus, tokens_max), strict=True
+    ):
+        quality = model.evaluate(torch.from_numpy(tokens_BS) for tokens_BS in batches)
+        bytes_per_token = part.corpus.bytes_per_token
+        found = dataclasses.replace(quality, bytes_per_token=bytes_per_token)
+        texts.append((str(named.data), found))
+    return TextQualities(tuple(texts))
+
+
+@dataclass(frozen=True, slots=True)
+class TextQualities:
+    """How well weights predict each text of a mixture, or the only one."""
+
+    texts: tuple[tuple[str, Quality], ...]
+
+    @property
+    def whole(self) -> Quality:
+        """All texts together."""
+        found = [each for _, each in self.texts]
+        tokens = sum(each.tokens for each in found)
+        loss = sum(each.loss * each.tokens for each in found) / tokens
+        return Quality(
+            tokens, loss, sum(each.bytes_per_token * each.tokens for each in found) / tokens
+        )
+
+
+def as_json(found: TextQualities) -> str:
+    """One line for scripts."""
+    figures = _figures(found.whole)
+    if len(found.texts) > 1:
+        figures["texts"] = [{"data": name, **_figures(each)} for name, each in found.texts]
+    return json.dumps(figures)
+
+
+def as_text(found: TextQualities) -> str:
+    """A line for people, and one for each text of a mixture."""
+    lines = [_line(found.whole)]
+    if len(found.texts) > 1:
+        lines += [f"  {name}: {_line(each)}" for name, each in found.texts]
+    return "\n".join(lines)
+
+
+def _figures(found: Quality) -> dict[str, object]:
+    return {
+        "tokens": found.tokens,
+        "loss": found.loss,
+        "perplexity": found.perplexity,
+        "bits_per_byte": found.bits_per_byte,
+    }
+
+
+def _line(found: Quality) -> str:
+    one = "byte" if found.bytes_per_token == 1 else "token"
+    return (
+        f"loss {found.loss:.4f} nats a {one}, perplexity {found.perplexity:.3f}, "
+        f"{found.bits_per_byte:.4f} bits a byte, over {found.tokens:,} {one}s"
+    )
+
+
+def _shown(text: str) -> str:
+    """A text whose control characters, but for line breaks and tabs, move no cursor."""
+    return "".join(x if x.isprintable() or x in LAYOUT else "\ufffd" for x in text)

@@ -1,0 +1,231 @@
+"""Documents out of files with rows: JSON lines, parquet, arrow; and the corpus that they make."""
+
+import difflib
+import importlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from p2pswarm.base.errors import Unusable, one_line
+from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.prepared_text import (
+    PreparedDocument,
+    cached_name,
+    fingerprint,
+    is_held_out_document,
+    open_prepared,
+    prepare,
+)
+from p2pswarm.data.sources import JSON_LINES, PARQUET
+from p2pswarm.settings.train_config import TrainConfig
+
+# Documents out of files with rows: JSON lines, parquet, and arrow files of datasets.
+#
+# One batch of rows is in memory at a time. pyarrow is loaded when a file needs it.
+#
+# Errors:  Unusable, one line with the file and the row, for what is no row with the field, for a
+#   file without rows, and where pyarrow is not installed.
+
+REASON_CHARS_MAX = 200  # of what pyarrow says
+LINE_BYTES_MAX = 64 << 20  # a line is held in memory a few times over; a book has 1 MB
+BATCH_ROWS = 256  # few: rows may be whole books
+READ_BYTES = 1 << 20  # of a parquet file at a time
+NAMES_SHOWN = 8
+INSTEAD = "remove or mend it"
+
+
+def documents(file: Path, field: str, *, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
+    """The text of each row of a file, in UTF-8; empty ones are passed over."""
+    if file.suffix in JSON_LINES:
+        rows = _json_lines(file, field, line_bytes_max)
+    elif file.suffix in PARQUET:
+        rows = _columns(file, field, _parquet_batches)
+    else:
+        rows = _columns(file, field, _arrow_batches)
+    number = 0
+    try:
+        for number, text in rows:
+            if not isinstance(text, str):
+                raise _no_text(file, f"row {number}", field)
+            if text:
+                yield text.encode("utf-8", "replace")  # JSON can carry halves of surrogate pairs
+    except OSError as error:
+        reason = error.strerror or one_line(error, REASON_CHARS_MAX)
+        raise Unusable(f"{file}: cannot be read, mend or remove it: {reason}") from error
+    if number == 0:
+        raise Unusable(f"{file}: has no rows: remove it, or copy it again")
+
+
+def _json_lines(file: Path, field: str, bytes_max: int) -> Iterator[tuple[int, object]]:
+    number = 0
+    with file.open("rb") as lines:
+        for number, line in enumerate(iter(lambda: lines.readline(bytes_max + 1), b""), 1):
+            if len(line) > bytes_max:
+                raise Unusable(f"{file}: row {number}: longer than {bytes_max:,} bytes: split it")
+            if line.strip():
+                yield number, _field_of(line, file, field, f"row {number}")
+
+
+def text_of_line(line: bytes, file: Path, field: str, row: str) -> bytes:
+    """The document of a line of JSON, in UTF-8; Unusable, which names the `row`, without one."""
+    text = _field_of(line, file, field, row)
+    if not isinstance(text, str):
+        raise _no_text(file, row, field)
+    return text.encode("utf-8", "replace")
+
+
+def _no_text(file: Path, row: str, field: str) -> Unusable:
+    return Unusable(
+        f"{file}: {row}: the field {field!r} is no text: remove the row, or set train.field"
+    )
+
+
+def _field_of(line: bytes, file: Path, field: str, row: str) -> object:
+    try:
+        found = json.loads(line)
+    except UnicodeDecodeError as error:
+        raise Unusable(f"{file}: {row}: not UTF-8: write the file in UTF-8") from error
+    except (ValueError, RecursionError) as error:
+        remedy = "it is one array: write an object a line" if _opens_array(line) else INSTEAD
+        raise Unusable(f"{file}: {row}: not JSON: {remedy}") from error
+    if not isinstance(found, dict):
+        raise Unusable(f'{file}: {row}: not an object such as {{"text": "..."}}')
+    if field not in found:
+        raise _no_field(file, field, found)
+    return found[field]
+
+
+def _opens_array(line: bytes) -> bool:
+    """Whether a line begins a list of objects that goes on in the next ones."""
+    return line.strip().startswith(b"[")
+
+
+def _columns(
+    file: Path, field: str, batches: Callable[[Path, str], Iterable[Any]]
+) -> Iterator[tuple[int, object]]:
+    """The rows of a file that pyarrow reads."""
+    number = 0
+    errors = pyarrow_part("lib")
+    try:
+        for batch in batches(file, field):
+            for text in batch.column(0).to_pylist():
+                number += 1
+                yield number, text
+    except errors.ArrowException as error:
+        reason = str(error).split("\n")[0]
+        raise Unusable(
+            f"{file}: unreadable after row {number}, remove it or copy it again: {reason}"
+        ) from error
+
+
+def _parquet_batches(file: Path, field: str) -> Iterator[Any]:
+    with parquet_file(file) as table:
+        require_field(file, field, table.schema_arrow.names)
+        yield from table.iter_batches(batch_size=BATCH_ROWS, columns=[field])
+
+
+def parquet_file(file: Path, metadata: Any = None) -> Any:
+    """A parquet file of pyarrow that is read a page at a time: a group of rows may be gigabytes."""
+    parquet = pyarrow_part("parquet")
+    return parquet.ParquetFile(file, metadata=metadata, buffer_size=READ_BYTES, pre_buffer=False)
+
+
+def _arrow_batches(file: Path, field: str) -> Iterator[Any]:
+    """Batches of arrow's stream format, which datasets write; else of its file format."""
+    arrow, ipc = pyarrow_part("lib"), pyarrow_part("ipc")
+    with arrow.memory_map(str(file)) as source:
+        try:
+            reader = ipc.open_stream(source)
+        except arrow.ArrowInvalid:
+            whole = ipc.open_file(source)
+            require_field(file, field, whole.schema.names)
+            for number in range(whole.num_record_batches):
+                yield from _slices(whole.get_batch(number).select([field]))
+            return
+        require_field(file, field, reader.schema.names)
+        for batch in reader:
+            yield from _slices(batch.select([field]))
+
+
+def _slices(batch: Any) -> Iterator[Any]:
+    """A few rows at a time: a batch can be the whole file."""
+    for start in range(0, batch.num_rows, BATCH_ROWS):
+        yield batch.slice(start, BATCH_ROWS)
+
+
+def require_field(file: Path, field: str, names: list[str]) -> None:
+    """Unusable, with the nearest name, if a file has no such field."""
+    if field not in names:
+        raise _no_field(file, field, names)
+
+
+def _no_field(file: Path, field: str, there: Iterable[str]) -> Unusable:
+    names = sorted(str(name) for name in there)
+    near = difflib.get_close_matches(field, names, 1)
+    guess = f" (did you mean {near[0]!r}?)" if near else ""
+    listed = ", ".join(names[:NAMES_SHOWN]) or "none"
+    return Unusable(
+        f"{file}: its rows have no field {field!r}{guess}; there are: {listed}; set train.field"
+    )
+
+
+def pyarrow_part(part: str) -> ModuleType:
+    """A module of pyarrow; Unusable, with what to install, where it is not there."""
+    try:
+        return importlib.import_module(f"pyarrow.{part}")
+    except ImportError as error:
+        raise Unusable(
+            "parquet and arrow files need pyarrow: pip install 'p2pswarm[data]'"
+        ) from error
+
+
+# A corpus out of files whose rows are documents, of any size.
+#
+# Errors:  as `documents.py` and `prepared_text.py`; Unusable for too little text.
+
+SEPARATOR = b"\n"
+
+
+def load_documents(
+    train: TrainConfig, files: list[Path], *, cache: Path, seed: int, shape: tuple[int, int]
+) -> Corpus:
+    """The corpus of `files`, which `train.data` means, prepared on disk once.
+
+    `shape` is rows, sequence length.
+    """
+    assert train.data is not None, "it named the files"
+    data, field, share = train.data, train.field, train.held_out_share
+    settings = f"{field!r} {share!r}"
+    mark = fingerprint(files, settings)
+    path = cache / cached_name(data, settings)
+    texts = open_prepared(path, mark)
+    if texts is None:
+        prepare(path, _prepared(all_documents(files, field), share), mark)
+        if fingerprint(files, settings) != mark:
+            raise Unusable(f"{data}: changed while it was read: start again when it is complete")
+        texts = open_prepared(path, mark)
+    if texts is None:
+        raise Unusable(f"{path}: was replaced while it was read: start again")
+    learnt, held_out = texts
+    rows, sequence_length = shape
+    for kind, text in (("training", learnt), ("held-out", held_out)):
+        if len(text) <= sequence_length:
+            raise Unusable(
+                f"{data}: {len(text)} bytes of {kind} text, a sequence has {sequence_length + 1}: "
+                "name more documents, or change train.held_out_share"
+            )
+    return Corpus(learnt, held_out, len(files), seed, rows, sequence_length)
+
+
+def _prepared(found: Iterator[bytes], share: float) -> Iterator[PreparedDocument]:
+    for document in found:
+        written = document + SEPARATOR
+        yield PreparedDocument(is_held_out_document(document, share), written, len(written))
+
+
+def all_documents(files: list[Path], field: str) -> Iterator[bytes]:
+    """The documents of all files, in their order."""
+    for file in files:
+        yield from documents(file, field)

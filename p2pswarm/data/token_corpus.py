@@ -1,0 +1,154 @@
+"""Merged."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.data.corpus import Corpus, stable_hash
+from p2pswarm.data.documents import all_documents
+from p2pswarm.data.prepared_text import (
+    PreparedDocument,
+    cached_name,
+    fingerprint,
+    is_held_out_document,
+    open_prepared,
+    prepare,
+)
+from p2pswarm.data.rows import PART_BYTES, end_of, parts_of
+from p2pswarm.data.sources import row_files
+from p2pswarm.data.text_files import files_of_text, plain_sides, read_texts, split_texts
+from p2pswarm.data.tokenizer import Tokenizer
+from p2pswarm.settings.train_config import TrainConfig
+
+# Text as the tokens of a tokenizer: made once, kept on disk, read in pieces like prepared text.
+#
+# A microbatch draws windows anywhere in the tokens. So how many there are must be known before the
+# first one is drawn, and token number N must be found at once: that is why a text is tokenised as
+# a whole, and not as it is needed. A long document is tokenised in parts, cut at the end of a
+# line: the library needs some hundred bytes of memory for each byte of a text that it is given.
+#
+# Units:   bytes, unless tokens are named.
+# Errors:  as `documents.py` and `prepared_text.py`; Unusable for too little text.
+
+BATCH_BYTES = 4 << 20  # of documents, tokenised at once: the library uses all processors
+LEARNT_BYTES = 256 << 20  # of text, about, that a tokenizer is learnt from: more changes little
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The files that a trainer's settings mean."""
+
+    train: TrainConfig
+    data: Path
+    files: list[Path]
+    rows: bool
+    """Whether a row of a file is a document, and not a file."""
+    streamed: bool
+    """Whether text files may be larger than the memory; they are then read in parts."""
+
+    @property
+    def settings(self) -> str:
+        """What decides which text there is, and on which side."""
+        train = self.train
+        return f"{train.field!r} {train.suffixes!r} {train.held_out_share!r} {self.rows}"
+
+    @property
+    def mark(self) -> bytes:
+        """The fingerprint of the text."""
+        return fingerprint(self.files, self.settings)
+
+    def documents(self) -> Iterator[tuple[bool, bytes]]:
+        """Each document, or a part of one, and whether it is held out."""
+        share = self.train.held_out_share
+        if self.rows:
+            for document in all_documents(self.files, self.train.field):
+                yield is_held_out_document(document, share), document
+            return
+        if self.streamed:
+            for held_out, side in enumerate(plain_sides(self.data, self.files, share, PART_BYTES)):
+                yield from ((bool(held_out), part.texts[0]) for part in side.batches_from(0))
+            return
+        sides = split_texts(read_texts(self.data, self.files), share)
+        for held_out, texts in enumerate(sides):
+            yield from ((bool(held_out), text) for text in texts)
+
+
+def sources_of(train: TrainConfig, *, streamed: bool = False) -> Sources:
+    """The files of `train.data`."""
+    assert train.data is not None, "the command line requires it"
+    rows = row_files(train.data)
+    files = rows or files_of_text(train.data, train.suffixes)
+    return Sources(train, train.data, files, bool(rows), streamed)
+
+
+def load_tokenised(
+    sources: Sources, tokenizer: Tokenizer, *, cache: Path, seed: int, shape: tuple[int, int]
+) -> Corpus:
+    """The corpus of the sources, tokenised once into `cache`; `shape` is rows, sequence length."""
+    data, settings = sources.data, f"{sources.settings} {tokenizer.digest} {tokenizer.end}"
+    mark = fingerprint(sources.files, settings)
+    path = cache / cached_name(data, settings)
+    parts = open_prepared(path, mark, tokenizer.dtype)
+    if parts is None:
+        prepare(path, tokenised(sources.documents(), tokenizer), mark)
+        if fingerprint(sources.files, settings) != mark:
+            raise Unusable(f"{data}: changed while it was read: start again when it is complete")
+        parts = open_prepared(path, mark, tokenizer.dtype)
+    if parts is None:
+        raise Unusable(f"{path}: was replaced while it was read: start again")
+    learnt, held_out = parts
+    rows, length = shape
+    for kind, part in (("training", learnt), ("held-out", held_out)):
+        if len(part) <= length:
+            raise Unusable(
+                f"{data}: {len(part)} tokens of {kind} text, a sequence has {length + 1}: "
+                "name more text, or change train.held_out_share"
+            )
+    files = len(sources.files)
+    return Corpus(learnt, held_out, files, seed, rows, length, held_out.text_bytes)
+
+
+def tokenised(
+    documents: Iterable[tuple[bool, bytes]], tokenizer: Tokenizer
+) -> Iterator[PreparedDocument]:
+    """The tokens of documents, each with the token that ends it, or else a line break."""
+    end = end_of(tokenizer).tobytes()
+    for batch in _batches(documents):
+        encoded = tokenizer.encode([part for _, _, part in batch])
+        for (held_out, last, part), tokens in zip(batch, encoded, strict=True):
+            yield PreparedDocument(held_out, tokens.tobytes() + (end if last else b""), len(part))
+
+
+def learnt_texts(texts: Sequence[Sources], bytes_max: int = LEARNT_BYTES) -> Iterator[bytes]:
+    """What a tokenizer is learnt from: of each text of a mixture as much as of the others."""
+    for sources in texts:
+        yield from texts_to_learn(sources, bytes_max // len(texts))
+
+
+def texts_to_learn(sources: Sources, bytes_max: int = LEARNT_BYTES) -> Iterator[bytes]:
+    """Parts of the documents to train on, about `bytes_max` of them, chosen by their hash."""
+    there = sum(file.stat().st_size for file in sources.files)
+    share = bytes_max / max(there, bytes_max)
+    for held_out, document in sources.documents():
+        if held_out:
+            continue
+        for part in parts_of(document):
+            if share == 1 or stable_hash(f"learn:{part!r}") / 2**64 < share:
+                yield part
+
+
+def _batches(documents: Iterable[tuple[bool, bytes]]) -> Iterator[list[tuple[bool, bool, bytes]]]:
+    """Parts of documents, some at a time: held out or not, the last or not, and its bytes."""
+    batch: list[tuple[bool, bool, bytes]] = []
+    held_bytes = 0
+    for held_out, document in documents:
+        parts = list(parts_of(document))
+        for number, part in enumerate(parts, 1):
+            batch.append((held_out, number == len(parts), part))
+            held_bytes += len(part)
+            if held_bytes >= BATCH_BYTES:
+                yield batch
+                batch, held_bytes = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,302 @@
+"""Trained weights as a model that predicts and writes."""
+
+import codecs
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from p2pswarm.base.errors import BadMessage, Unusable
+from p2pswarm.data.sources import TOKENIZER_FILE
+from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside, tokenizer_of_run
+from p2pswarm.models.base import LONE_KEY, bundle_of, loss_of
+from p2pswarm.models.blocks import block_count
+from p2pswarm.models.chance import run_blocks
+from p2pswarm.models.compute.flat_parameters import (
+    bare_blocks,
+    bind,
+    block_layout,
+    named_parameters,
+    zero_buffer,
+)
+from p2pswarm.models.documents import APART
+from p2pswarm.models.foreign_code import foreign
+from p2pswarm.models.registry import NotTrusted, trust
+from p2pswarm.settings.config import ModelConfig, RunConfig
+from p2pswarm.settings.parser import run_from_json
+
+# The next token, drawn by a model's scores.
+#
+# Shapes:  scores_V: one for each of V tokens; a higher one is likelier.
+# Errors:  Unusable for scores that are no numbers.
+# Source:  top-p: arxiv.org/abs/1904.09751, "nucleus sampling"; top-k as in transformers.
+
+# ruff: noqa: N803, N806  shapes are written at the end of names
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampling:
+    """How a token is drawn."""
+
+    temperature: float = 0.8
+    """0: always the likeliest; 1: as likely as in the text that was learnt."""
+    top_k: int = 0
+    """Only among so many of the likeliest; 0: among all."""
+    top_p: float = 1.0
+    """Only among the likeliest that have this chance together, one at least."""
+
+
+def drawn(scores_V: Tensor, how: Sampling, generator: torch.Generator) -> int:
+    """A token."""
+    if not torch.isfinite(scores_V.max()):  # NaN wins every comparison
+        raise Unusable("the model's scores are no numbers: its weights are spoilt")
+    if how.temperature == 0:
+        return int(scores_V.argmax())
+    likeliest_V, tokens_V = scores_V.sort(descending=True, stable=True)
+    if how.top_k:
+        likeliest_V, tokens_V = likeliest_V[: how.top_k], tokens_V[: how.top_k]
+    chances_V = torch.softmax((likeliest_V - likeliest_V[0]) / how.temperature, 0)
+    before_V = chances_V.cumsum(0) - chances_V
+    before_V[0] = 0.0  # the likeliest stays, whatever rounding says
+    chances_V = chances_V.where(before_V < max(how.top_p, torch.finfo(chances_V.dtype).tiny), 0.0)
+    return int(tokens_V[torch.multinomial(chances_V, 1, generator=generator)])
+
+
+# A model out of the file of its weights, in one process: what it writes, and how well it predicts.
+#
+# Shapes:  tokens_BT: B rows of T tokens; tokens_BS has S = T + 1 of them; V vocabulary.
+# Units:   nats per token.
+# Errors:  Unusable, one line, for a file that does not hold a run's weights.
+
+# ruff: noqa: N803, N806  shapes are written at the end of names
+
+
+BYTE_TOKENS = 256
+AVERAGE_ENDING = "-average"
+"""The end of the name of a file with the average of weights over time."""
+CPU = torch.device("cpu")
+NAMES_SHOWN = 8
+FIRST = b"\n"  # what stands before a text begins; an empty prompt needs one token
+EXPONENT_MAX = 700.0  # the exponential of more is no float
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How well a model predicts a text."""
+
+    tokens: int
+    loss: float
+    bytes_per_token: float = 1.0
+    """Of the text; 1 where a token is a byte."""
+
+    @property
+    def perplexity(self) -> float:
+        """Among how many equally likely tokens the model wavers."""
+        return math.exp(self.loss) if self.loss < EXPONENT_MAX else math.inf
+
+    @property
+    def bits_per_byte(self) -> float:
+        """What a tokenizer does not change: models with different ones can be compared."""
+        return self.loss / math.log(2) / self.bytes_per_token
+
+
+class TrainedModel:
+    """The whole model of a run, with its weights.
+
+    `run` holds the settings that it was trained with, `tokenizer` what makes its tokens: None where
+    a token is a byte, or where the tokenizer's file is not beside the weights.
+    """
+
+    def __init__(
+        self, run: RunConfig, blocks: list[nn.Module], tokenizer: Tokenizer | None = None
+    ) -> None:
+        self.run = run
+        self.tokenizer = tokenizer
+        self._blocks = [block.eval() for block in blocks]  # dropout lets all pass
+
+    @torch.inference_mode()
+    def scores(self, tokens_BT: Tensor) -> Tensor:
+        """The scores of the next token at each place; (B, T, V)."""
+        with foreign(f"the model {self.run.model.family} cannot be computed"):
+            return bundle_of(run_blocks(self._blocks, tokens_BT.to(torch.int64)))[LONE_KEY]
+
+    @torch.inference_mode()
+    def loss(self, tokens_BS: Tensor) -> float:
+        """Mean nats per token."""
+        tokens_BS = tokens_BS.to(torch.int64)
+        return loss_of(self.scores(tokens_BS[:, :-1]), tokens_BS[:, 1:]).item()
+
+    def evaluate(self, batches: Iterable[Tensor]) -> Quality:
+        """How well it predicts all `batches` of tokens_BS together."""
+        tokens, total = 0, 0.0
+        for tokens_BS in batches:
+            count = tokens_BS.shape[0] * (tokens_BS.shape[1] - 1)
+            tokens += count
+            total += self.loss(tokens_BS) * count
+        if not tokens:
+            raise Unusable("no text to evaluate on")
+        return Quality(tokens, total / tokens)
+
+    def generate(
+        self,
+        prompt: str,
+        *,
+        tokens: int = 200,
+        temperature: float = 0.8,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 1,
+    ) -> Iterator[int]:
+        """The tokens that go on from `prompt`, one at a time; bytes, if it was trained on them.
+
+        It ends early where the model ends the text. At temperature 0 it is always the likeliest
+        one; else one of the `top_k` likeliest (0: of all), and of those that have the chance
+        `top_p` together. The model sees as many of the last tokens as a sequence had in training.
+        """
+        how = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+        generator = torch.Generator().manual_seed(seed)
+        model = self.run.model
+        seen = self._tokens_of(prompt)
+        known = BYTE_TOKENS if self.tokenizer is None else self.tokenizer.size
+        for _ in range(tokens):
+            recent_BT = torch.tensor([seen[-model.sequence_length :]])
+            scores_V = self.scores(recent_BT)[0, -1, :known]  # a vocabulary may be rounded up
+            seen.append(drawn(scores_V.double(), how, generator))
+            if seen[-1] == model.document_end:
+                return
+            yield seen[-1]
+
+    def generate_text(
+        self,
+        prompt: str,
+        *,
+        tokens: int = 200,
+        temperature: float = 0.8,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 1,
+    ) -> Iterator[str]:
+        """What goes on from `prompt`, in pieces of text; as `generate`."""
+        found = self.generate(
+            prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
+        )
+        if self.tokenizer is not None:
+            yield from self.tokenizer.decode(found, self._tokens_of(prompt))
+            return
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for token in found:
+            yield decoder.decode(bytes([token]))
+        yield decoder.decode(b"", final=True)
+
+    def _tokens_of(self, prompt: str) -> list[int]:
+        text = prompt.encode("utf-8", "replace")
+        if self.tokenizer is None:
+            if self.run.model.tokenizer:
+                raise Unusable(
+                    "the tokenizer that this model was trained with is not here: put the file "
+                    f"that the run wrote beside its weights, NAME.{TOKENIZER_FILE}, back there"
+                )
+            return list(text or FIRST)
+        end = self.run.model.document_end
+        tokens: list[int] = self.tokenizer.encode([text])[0].tolist()
+        if end >= 0 and (not tokens or self.run.model.documents == APART):
+            return [end, *tokens]  # where documents are apart, each was seen to begin so
+        tokens = tokens or self.tokenizer.encode([FIRST])[0].tolist()
+        if not tokens:
+            raise Unusable("the prompt has no tokens: name a text that the tokenizer knows")
+        return tokens
+
+
+def load_model(path: str | Path, packages: Iterable[str] = ()) -> TrainedModel:
+    """Read the file that a trainer wrote at the end of its run.
+
+    Args:
+        path: The file, or a folder with one, such as `p2pswarm export` makes of a model of ours.
+        packages: Packages whose code may be run for it: its model may be a function of one.
+
+    Raises:
+        p2pswarm.base.errors.Unusable: The file holds no weights of a run, or they do not fit its
+        model.
+    """
+    trust(packages)
+    path = file_of(Path(path))
+    try:
+        with safe_open(path, "pt", "cpu") as file:
+            about = (file.metadata() or {}).get("run")
+            if about is None:
+                raise Unusable(
+                    f"{path}: no weights of p2pswarm: it does not say of which run: name the file "
+                    "that the run wrote; from_pretrained of transformers loads what export made"
+                )
+            run = run_from_json(about.encode())
+            numbers = range(block_count(run.model))
+            blocks = bare_blocks(run, numbers, CPU)
+            layout = block_layout(run, numbers, blocks)
+            bind(blocks, layout, zero_buffer(layout, run.model.dtype, CPU))
+            named = dict(named_parameters(numbers, blocks))
+            there = set(file.keys())
+            if unlike := sorted(there ^ named.keys()):
+                what = "lacks" if unlike[0] in named else "has"
+                raise Unusable(f"{path}: does not fit its model: it {what} {unlike[0]}")
+            for name, parameter in named.items():
+                _fill(parameter, file.get_tensor(name), f"{path}: {name}")
+    except BadMessage as error:
+        raise Unusable(f"{path}: {error}") from error
+    except NotTrusted as error:
+        raise Unusable(
+            f"{path}: its model is code of the package {error.package}: if you trust it, say "
+            f'--package {error.package}, or p2pswarm.load(FILE, packages=["{error.package}"])'
+        ) from error
+    except (OSError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
+        raise Unusable(
+            f"{path}: cannot be read as safetensors: {reason}: copy it again, or name the file "
+            "that a trainer wrote"
+        ) from error
+    return TrainedModel(run, blocks, _tokenizer(path, run.model))
+
+
+def file_of(path: Path) -> Path:
+    """The file of weights that a path means."""
+    if not path.is_dir():
+        if not path.is_file():
+            raise Unusable(
+                f"{path}: there is no such file: name the .safetensors file that a trainer wrote"
+            )
+        return path
+    found = sorted(path.glob("*.safetensors"))
+    if len(found) != 1:
+        there = ", ".join(file.name for file in found[:NAMES_SHOWN]) or "none"
+        raise Unusable(f"{path}: a folder: name the file of weights in it (there are: {there})")
+    return found[0]
+
+
+def _tokenizer(weights: Path, model: ModelConfig) -> Tokenizer | None:
+    """The tokenizer beside the weights, or in their folder; None if it is neither there."""
+    if not model.tokenizer:
+        return None
+    of_run = weights.with_stem(
+        weights.stem.removesuffix(AVERAGE_ENDING)
+    )  # it has the same tokenizer
+    beside = tokenizer_beside(weights), tokenizer_beside(of_run)
+    for place in (*beside, weights.with_name(TOKENIZER_FILE)):
+        if place.is_file():
+            found = tokenizer_of_run(place, model.tokenizer, model.document_end)
+            if found is None:
+                raise Unusable(
+                    f"{place}: not the tokenizer that these weights were trained with: put that "
+                    "one here"
+                )
+            return found
+    return None
+
+
+def _fill(parameter: nn.Parameter, tensor: Tensor, where: str) -> None:
+    if parameter.shape != tensor.shape:
+        raise Unusable(f"{where} is {list(tensor.shape)}, its model has {list(parameter.shape)}")
+    with torch.no_grad():
+        parameter.copy_(tensor)

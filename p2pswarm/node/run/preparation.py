@@ -1,0 +1,78 @@
+"""Merged."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from p2pswarm.base.files import check_target
+from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.tokenizer import Tokenizer
+from p2pswarm.node.progress.curves import try_curves
+from p2pswarm.node.progress.wandb_curves import try_wandb
+from p2pswarm.node.run.closed_run import closed_by_us
+from p2pswarm.node.run.resume import require_target, resumed_from
+from p2pswarm.node.run.run_folder import RunFolder, make_folder
+from p2pswarm.node.run.run_match import check_records, check_same
+from p2pswarm.node.run.run_model import checked_model
+from p2pswarm.node.run.run_text import keep_with_checkpoints, read_corpus, tokenizer_of
+from p2pswarm.node.run.weights_file import model_size, weights_name
+from p2pswarm.settings.config import NodeConfig
+from p2pswarm.trainer.coordinator_io.saving_plan import ResumedFrom
+
+# All that a trainer's settings name, read and checked before its node is in a swarm.
+#
+# So whatever is wrong with them is one line, and nothing has been started. What is left for later
+# depends on peers, or on this node's own key and chain.
+#
+# Errors:  Unusable, one line with the remedy.
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """What a trainer begins with."""
+
+    config: NodeConfig
+    """The settings, with the model as the manifest names it."""
+    tokenizer: Tokenizer | None
+    corpus: Corpus
+    text: bytes
+    """The digest of the corpus."""
+    resumed: ResumedFrom | None
+    """The checkpoint that `train.resume` names."""
+
+
+def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
+    """Read and check what `config` names; what takes longest comes last.
+
+    `writer`: the short form of our peer id. `say` is told what checkpoint is gone on from.
+    """
+    config = closed_by_us(config)
+    check_records(config.run)
+    require_target(config.checkpoint, writer)
+    try_curves(config.train.curves)
+    try_wandb(config.train.wandb)
+    tokenizer = tokenizer_of(config)
+    config = dataclasses.replace(config, run=checked_model(config.run, tokenizer))
+    if config.train.weights is not None:
+        last = weights_name(config.train.weights, config.run, config.run.steps)
+        check_target(last, model_size(config.run).file_bytes)
+    corpus = read_corpus(config, tokenizer)
+    text = corpus.digest()
+    _check_state(config, text)
+    keep_with_checkpoints(config, tokenizer)
+    resumed = resumed_from(config.train.resume, config.run, text, say)
+    return PreparedRun(config, tokenizer, corpus, text, resumed)
+
+
+def _check_state(config: NodeConfig, text: bytes) -> None:
+    """Raise Unusable if the run that `state` goes on with is another one."""
+    if config.state is None or config.train.new or config.train.resume:
+        return
+    make_folder(config.state)
+    folder = RunFolder(config.state)
+    saved = folder.read()
+    if saved is not None and not saved.finished:
+        owner = config.run.owner or saved.identity.config.owner
+        check_same(saved, folder, dataclasses.replace(config.run, owner=owner), text)

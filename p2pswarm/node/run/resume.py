@@ -1,0 +1,213 @@
+"""What a run begins with: first states, or a checkpoint whose records are proven."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from p2pswarm.base.errors import BadCheckpoint, PeerError, Unusable
+from p2pswarm.checkpoint.catalogue import (
+    Checkpoint,
+    check_bytes,
+    newest_good,
+    open_checkpoint,
+    reading,
+)
+from p2pswarm.checkpoint.compatibility import Wanted
+from p2pswarm.checkpoint.digests import StateHasher
+from p2pswarm.checkpoint.manifest import CheckpointManifest
+from p2pswarm.checkpoint.names import MANIFEST_NAME
+from p2pswarm.checkpoint.restore import stage_of_cut, state_pieces
+from p2pswarm.checkpoint.store import CheckpointStore
+from p2pswarm.checkpoint.targets import open_store, require_writable
+from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.compute.flat_parameters import layout_of
+from p2pswarm.models.compute.torch_weights import first_state
+from p2pswarm.models.pretrained import PRETRAINED
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.run.chain.chain import Chain, Genesis
+from p2pswarm.run.chain.chain_log import HEADER_BYTES, LogReader, read_header
+from p2pswarm.run.chain.record import CommitRecord, RecordKind
+from p2pswarm.run.manifest import RunIdentity, RunOrigin
+from p2pswarm.settings.config import CheckpointConfig, RunConfig
+from p2pswarm.trainer.coordinator_io.first_states import Proof
+from p2pswarm.trainer.coordinator_io.saving_plan import ResumedFrom, SavingPlan
+
+# Proves that the records of a checkpoint are the chain that led to it.
+#
+# Units:   bytes; heights count records.
+# Errors:  BadCheckpoint, one line.
+
+NAME = "the file of records"
+
+
+def check_records(parts: Iterable[bytes], manifest: CheckpointManifest) -> str:
+    """Check every record and what it follows; returns what was found, for people.
+
+    `parts`: the bytes of the file. Who founded the run is taken from the first record, and how many
+    microbatches a step has from the first that is of a step.
+    """
+    chain: Chain | None = None
+    before: list[CommitRecord] = []
+    back: list[int] = []
+    try:
+        for record in _records(parts, manifest.run):
+            if record.kind == RecordKind.BACK:
+                back.append(record.step)
+            if chain is not None:
+                chain.append(record)
+                continue
+            before.append(record)
+            if record.kind == RecordKind.COMMIT:
+                chain = Chain(_genesis(before[0], record.count))
+                for one in before:
+                    chain.append(one)
+    except PeerError as error:
+        raise BadCheckpoint(f"{NAME} is no chain: {error}") from error
+    except Unusable as error:
+        raise BadCheckpoint(str(error)) from error
+    if chain is None or (chain.head.digest, chain.head.version) != (manifest.head, manifest.step):
+        raise BadCheckpoint(f"{NAME} does not lead to step {manifest.step}")
+    since = chain.genesis.version
+    said = f"{chain.head.height:,} records lead from step {since} to step {manifest.step}"
+    return f"{said}, {_back(back)}" if back else said
+
+
+def _back(steps: list[int]) -> str:
+    """How often the run has gone back, and where to."""
+    if len(steps) == 1:
+        return f"and went back to step {steps[0]} on the way"
+    return f"and went back {len(steps):,} times on the way, the last time to step {steps[-1]}"
+
+
+def _records(parts: Iterable[bytes], run: bytes) -> Iterator[CommitRecord]:
+    """The records of a file, as its bytes come."""
+    reader, begin = LogReader(NAME), b""
+    for part in parts:
+        data = part
+        if len(begin) < HEADER_BYTES:
+            begin += part
+            if len(begin) < HEADER_BYTES:
+                continue
+            read_header(begin[:HEADER_BYTES], run, NAME)
+            data = begin[HEADER_BYTES:]
+        for entry in reader.feed(data):
+            if not isinstance(entry.message, CommitRecord):
+                raise BadCheckpoint(f"{NAME} has something else in it")
+            yield entry.message
+    reader.finish()
+
+
+def _genesis(first: CommitRecord, microbatches: int) -> Genesis:
+    """What the first record says of the beginning; its run is the manifest's."""
+    founder = (first.coordinator,)
+    voters, stages = first.voters_before, len(first.stages)
+    genesis = Genesis(first.run, stages, microbatches, founder, voters)
+    return genesis.after(first.step, first.prev)
+
+
+# What the stages of a run begin with: drawn from the seed, or named by a checkpoint's manifest.
+#
+# Errors:  Unusable, one line, where that cannot be told.
+
+PORTABLE = "gpt"  # the family whose first weights are the same bits everywhere
+
+
+def proof_of(run: RunIdentity, source: ResumedFrom | None) -> Proof:
+    """How the states that a run begins with are proved; `source`: its checkpoint, if it has one."""
+    if run.origin is None:
+        return lambda stage: drawn_state(run.config, stage)
+    return lambda stage: saved_state(run.config, stage, source)
+
+
+def drawn_state(run: RunConfig, stage: int) -> Iterator[bytes]:
+    """Make the digest of what a stage draws from the seed, in steps: the last value is it.
+
+    A model of one's own may draw by other functions than those that give the same bits on every
+    processor. Then all servers could agree, and this trainer's processor be the odd one.
+    """
+    if run.model.family != PORTABLE and run.start != PRETRAINED:
+        raise Unusable(f"family {run.model.family!r} may draw otherwise on other processors")
+    yield from first_state(run, stage)
+
+
+def saved_state(run: RunConfig, stage: int, source: ResumedFrom | None) -> Iterator[bytes]:
+    """Make the digest of a stage of a checkpoint, in steps: the last value that comes is it.
+
+    The manifest names it, unless the checkpoint is of another cut: then its bytes are read.
+    """
+    if source is None:
+        raise Unusable("it is not known where the checkpoint lies that the run began from")
+    checkpoint = open_checkpoint(open_store(source.target), source.folder)
+    if checkpoint.digest != source.origin.checkpoint:
+        raise Unusable(f"{checkpoint.place} is not the checkpoint that the run began from")
+    blocks = stage_blocks(run, stage)
+    if (saved := stage_of_cut(checkpoint.manifest, blocks)) is not None:
+        yield saved.state_digest
+        return
+    layout = layout_of(run, blocks)
+    hasher = StateHasher(layout)
+    for piece in state_pieces(checkpoint, layout):
+        hasher.update(piece)
+        yield b""
+    yield hasher.digest()
+
+
+# The checkpoint that a run goes on from, and the plan of those that it writes. All blocks.
+#
+# Errors:  Unusable when there is no checkpoint to go on from, or the target cannot be written.
+
+Say = Callable[[str], None]
+
+
+def resumed_from(target: str, run: RunConfig, corpus: bytes, say: Say) -> ResumedFrom | None:
+    """The newest checkpoint at `target` from which the run computes the same bits.
+
+    Every byte of it is read. `say` is told each newer one that cannot be used, with the reason.
+    None without a target.
+    """
+    if not target:
+        return None
+    checkpoint = _checkpoint(open_store(target), Wanted(config=run, corpus=corpus), say)
+    manifest = checkpoint.manifest
+    if manifest.step >= run.steps:
+        raise Unusable(
+            f"{checkpoint.place} is of step {manifest.step}, and the run ends at step {run.steps}: "
+            "there is nothing left to train; raise run.steps (and set run.optimizer.decay_steps)"
+        )
+    stages = len(manifest.stages)
+    say(
+        f"going on from step {manifest.step} of {checkpoint.place} "
+        f"({stages} {'stage' if stages == 1 else 'stages'}, signed by {checkpoint.signer.short})"
+    )
+    origin = RunOrigin(manifest.run, manifest.step, checkpoint.digest)
+    return ResumedFrom(origin, target, checkpoint.folder)
+
+
+def saving_plan(config: CheckpointConfig, identity: Identity, corpus: bytes) -> SavingPlan | None:
+    """The plan of a run's checkpoints, if its target can be written; None without a target."""
+    if not config.target:
+        return None
+    writer = identity.peer_id.short
+    store = open_store(config.target, writer)
+    require_writable(store, writer)
+    return SavingPlan(config=config, store=store, identity=identity, corpus=corpus)
+
+
+def require_target(config: CheckpointConfig, writer: str) -> None:
+    """Raise Unusable if checkpoints are to be written where nothing can be.
+
+    `writer`: the short form of our peer id.
+    """
+    if config.target:
+        require_writable(open_store(config.target, writer), writer)
+
+
+def _checkpoint(store: CheckpointStore, wanted: Wanted, say: Say) -> Checkpoint:
+    with reading(store.place):
+        itself = MANIFEST_NAME in store.entries()
+    if itself:
+        checkpoint = open_checkpoint(store, "", wanted)
+        check_bytes(checkpoint, wanted)
+        return checkpoint
+    found = newest_good(store, wanted)
+    for refusal in found.refusals:
+        say(refusal)
+    return found.checkpoint

@@ -1,0 +1,347 @@
+"""Merged."""
+
+import asyncio
+import ctypes
+import functools
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+import torch
+
+from p2pswarm.base.errors import RunEnded, Unusable
+from p2pswarm.discovery.gossip.messages import RunStanding
+from p2pswarm.discovery.gossip.record import Activity, FigureKey, RunRole, figures
+from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.compute.base import Engine
+from p2pswarm.models.compute.emulated_stage import emulated_engine
+from p2pswarm.models.compute.flat_parameters import layout_of
+from p2pswarm.models.compute.graphs import GraphLimits
+from p2pswarm.models.compute.model_check import check_once, check_rows
+from p2pswarm.models.compute.torch_device import computing
+from p2pswarm.models.compute.torch_weights import torch_engine
+from p2pswarm.models.pretrained import offer, offer_served
+from p2pswarm.models.registry import trust
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.rpc.base import Rpc
+from p2pswarm.node.leave_request import LeaveRequest, unless
+from p2pswarm.node.run.admission import run_choice
+from p2pswarm.node.run.closed_run import own_refusal, run_calls
+from p2pswarm.node.run.discovery import find_run, follow_run
+from p2pswarm.node.run.run_choice import RunChoice
+from p2pswarm.node.run.run_folder import RunFolder, make_folder
+from p2pswarm.node.run.run_match import genesis_of
+from p2pswarm.node.run.run_members import keep_saying, run_directory
+from p2pswarm.node.stack.stack import NodeStack
+from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE
+from p2pswarm.run.chain.base import ChainStore
+from p2pswarm.run.chain.chain_log import Restored, blank
+from p2pswarm.run.chain.memory_file import RECORDS_KEPT, MemoryChain
+from p2pswarm.run.chain.record import MEMORY_BYTES
+from p2pswarm.run.manifest import RunIdentity, RunOffer
+from p2pswarm.run.router import Router
+from p2pswarm.run.state.partial_state import PartialFolder
+from p2pswarm.server.devices.device_choice import (
+    devices_of,
+    free_bytes,
+    graph_bytes,
+    one_device,
+    require_dtypes,
+    room_bytes,
+)
+from p2pswarm.server.devices.group_stage import group_engine
+from p2pswarm.server.devices.ranks import DeviceGroup
+from p2pswarm.server.session import SavingLimits, ServerContext
+from p2pswarm.server.stage_server import StageServer
+from p2pswarm.settings.config import EMULATED, NetworkConfig, NodeConfig, RunConfig, ServeConfig
+from p2pswarm.tensors.budget import Budget
+from p2pswarm.tensors.transfer import TensorTransfer
+
+# Makes the C library keep freed memory, because the next microbatch takes as much again.
+#
+# glibc gives the top of its heap back to the system whenever a microbatch's graph is freed, and
+# requests it again a moment later. The kernel then clears each page again. If glibc keeps the
+# memory, a server of a small model (128 wide) spends 5 % less processor time on a microbatch, and
+# its memory stays at its peak.
+#
+# Errors:  none; another C library is left as it is.
+# Source:  mallopt(3); glibc's malloc/malloc.c for the largest threshold that it accepts.
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+TRIM_BYTES = 2**31 - 1  # the largest value that the call takes: in effect, never trim
+MMAP_BYTES = 32 << 20  # DEFAULT_MMAP_THRESHOLD_MAX: larger blocks go back to the system anyway
+ARENAS = 1  # a thread's own arena would give empty heaps back, whatever the threshold
+
+
+def keep_freed_memory() -> bool:
+    """Set it for the whole process, before threads start; False where it cannot be set."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # musl, macOS, Windows
+        return False
+    wanted = {M_ARENA_MAX: ARENAS, M_MMAP_THRESHOLD: MMAP_BYTES, M_TRIM_THRESHOLD: TRIM_BYTES}
+    return all(mallopt(option, value) == 1 for option, value in wanted.items())
+
+
+# A server: finds a run, serves the stage that needs it, and looks for the next run.
+#
+# Units:   seconds; MiB in the settings, bytes below.
+# Errors:  Unusable when torch has no such device. A run that ends is no error.
+
+MIB = 1 << 20
+COMPILED_ALONE = "serve.compiled is for one device: leave it out, or name one device"
+END_S = 0.5  # for `Leaving` to reach the trainer
+
+T = TypeVar("T")
+Say = Callable[[str], None]
+
+
+class ComputeThread:
+    """Implements `Compute`: one thread, so that weights and gradients need no lock.
+
+    What torch cannot do there is our error, whatever the work is: it never ends the process.
+    """
+
+    def __init__(self, name: str = "compute") -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    async def __call__(self, work: Callable[[], T]) -> T:
+        """The result of `work`; Refused if torch cannot do it."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, computing()(work))
+
+    def close(self) -> None:
+        """Start nothing more; work that is running ends with the process."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True)
+class StageThreads:
+    """The threads of a server."""
+
+    compute: ComputeThread = field(default_factory=ComputeThread)
+    aside: ComputeThread = field(default_factory=lambda: ComputeThread("aside"))
+    """Reads weights for others, while the first computes."""
+    background: ComputeThread = field(default_factory=lambda: ComputeThread("digest"))
+    """Hashes all weights after each commit; who reads a piece need not wait for that."""
+
+    def close(self) -> None:
+        """Start nothing more."""
+        self.compute.close()
+        self.aside.close()
+        self.background.close()
+
+
+def prepare(config: NodeConfig, identity: Identity, say: Say) -> torch.device:
+    """The device; Unusable for one that torch has not, and for weights that are not there."""
+    del identity, say
+    serve = config.serve
+    device = chosen_device(serve)
+    if serve.compiled and serve.device != EMULATED and len(devices_of(serve.device)) > 1:
+        raise Unusable(COMPILED_ALONE)
+    if serve.pretrained is not None:
+        offer(serve.pretrained)
+    return device
+
+
+async def run(stack: NodeStack, device: torch.device, leaving: LeaveRequest, say: Say) -> int:
+    """Serve run after run until asked to leave."""
+    keep_freed_memory()
+    choice = run_choice(stack.config, stack.identity.peer_id)
+    threads = StageThreads()
+    try:
+        while True:
+            offer = await unless(leaving, find_run(stack, choice, say))
+            if offer is None:
+                return 0
+            say(f"joining run {offer.config.name!r} of {offer.trainer.address}")
+            async with (
+                run_calls(stack, offer.identity, say) as rpc,
+                run_directory(stack, rpc, offer.run),
+            ):
+                server = stage_server(stack, offer, threads, device, (rpc, say))
+                reason = await serve_run(stack, choice, server, offer, leaving, say)
+                refusal = own_refusal(rpc)
+            if leaving.is_set():
+                return 0
+            if refusal:
+                raise RunEnded(refusal)
+            say(f"run {offer.config.name!r} is over: {reason}")
+            if not server.seeker.gave_up:
+                choice.over(offer)
+                choice.over(
+                    replace(offer, trainer=server.seeker.trainer)
+                )  # it may have come back as it
+    finally:
+        threads.close()
+
+
+def chosen_device(serve: ServeConfig) -> torch.device:
+    """The device of the settings; sets the number of torch's threads too."""
+    if serve.threads:
+        torch.set_num_threads(serve.threads)
+    if serve.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    devices = devices_of(serve.device)
+    if serve.device == EMULATED or len(devices) > 1:
+        return torch.device("cpu")  # where the weights are; several devices are others' processes
+    return one_device(devices[0])
+
+
+def tensors_within(network: NetworkConfig, device: torch.device) -> TensorTransfer:
+    """The transfer of tensors, within the memory limits of the settings."""
+    return TensorTransfer(Budget(network.peer_mib * MIB, network.total_mib * MIB), device)
+
+
+def stage_server(
+    stack: NodeStack,
+    offer: RunOffer,
+    threads: StageThreads,
+    device: torch.device,
+    outside: tuple[Rpc, Say],
+) -> StageServer:
+    """A server of the run in `offer`, on this node; `outside`: the run's calls, and its user."""
+    serve, config, (rpc, say) = stack.config.serve, offer.config, outside
+    context = ServerContext(
+        rpc=rpc,
+        cards=stack.cards,
+        tensors=tensors_within(stack.config.network, device),
+        run=config,
+        run_id=offer.run,
+        trainer=offer.trainer,
+        compute=threads.compute,
+        aside=threads.aside,
+        make_engine=lambda stage: stage_engine(config, stage, serve, device),
+        make_router=functools.partial(Router, Random(os.urandom(32))),
+        stage=serve.stage,
+        planned_stage=serve.planned_stage,
+        say=say,
+        background=threads.background,
+        secret=os.urandom(32),
+        chain=voters_chain(stack.config.state, offer.identity, say),
+        origin=offer.identity.origin,
+        free_bytes=functools.partial(free_bytes, device),
+        kept_bytes=serve.kept_mib * MIB,
+        saving=SavingLimits(serve.checkpoints, serve.checkpoint_mib * MIB),
+        partials=kept_pieces(stack.config.state),
+    )
+    return StageServer(context)
+
+
+def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.device) -> Engine:
+    """What computes a stage, or takes its time."""
+    if serve.device == EMULATED:
+        return emulated_engine(run, stage, serve.emulated_forward_s, time.sleep)
+    trust(serve.packages)
+    offer_served(run, serve)
+    check_once(run)
+    if len(devices := devices_of(serve.device)) > 1:
+        if serve.compiled:
+            raise Unusable(COMPILED_ALONE)
+        if serve.parallel != "tensor":
+            check_rows(run)
+        group = DeviceGroup(
+            devices,
+            serve.threads,
+            serve.packages,
+            serve.graph_mib,
+            by_block=serve.recompute == "block",
+            tensors=serve.parallel == "tensor",
+        )
+        return group_engine(run, stage, group)
+    require_dtypes(run, device)
+    layout = layout_of(run, stage_blocks(run, stage))
+    engine_bytes = ENGINE_BYTES_PER_STATE_BYTE * layout.state_bytes
+    free = free_bytes(device)
+    graphs = GraphLimits(
+        graph_bytes(serve.graph_mib, device, free, engine_bytes),
+        room_bytes(free, engine_bytes),
+        serve.recompute,
+    )
+    return torch_engine(run, stage, device, graphs, compiles=serve.compiled)
+
+
+def kept_pieces(state: Path | None) -> PartialFolder | None:
+    """Where pieces of weights are kept for the process after this one."""
+    if state is None:
+        return None
+    folder = PartialFolder(state)
+    folder.remove_old(time.time())
+    return folder
+
+
+def voters_chain(
+    state: Path | None, identity: RunIdentity, say: Say
+) -> tuple[ChainStore, Restored]:
+    """Where this server's voter keeps its promises for a run, and what it kept before.
+
+    Without a folder it is another voter each time. Raises Unusable for a file that cannot be used.
+    """
+    genesis, memory = genesis_of(identity), os.urandom(MEMORY_BYTES)
+    if state is None:
+        return MemoryChain(memory, records_max=RECORDS_KEPT), blank(genesis)
+    make_folder(state)
+    file, restored = RunFolder(state).open_chain(genesis, memory)
+    if file.warning is not None:
+        say(file.warning)
+    return file, restored
+
+
+async def serve_run(
+    stack: NodeStack,
+    choice: RunChoice,
+    server: StageServer,
+    offer: RunOffer,
+    leaving: LeaveRequest,
+    say: Say,
+) -> str:
+    """Serve until the run ends, or we leave, or go to another run; returns the reason."""
+    async with asyncio.TaskGroup() as tasks:
+        work = tasks.create_task(_run(server))
+        beside = [
+            tasks.create_task(_leave(server, work, leaving)),
+            tasks.create_task(_tell(server, offer, say)),
+            tasks.create_task(follow_run(stack, choice, offer, server.seeker)),
+        ]
+        if (directory := stack.directories.get(offer.run)) is not None:
+            directory.enter_through([offer.trainer])
+            beside.append(tasks.create_task(keep_saying(directory, lambda: standing_of(server))))
+        await asyncio.wait((work,))
+        for task in beside:
+            task.cancel()
+    return "left" if work.cancelled() else work.result()
+
+
+def standing_of(server: StageServer) -> RunStanding:
+    """What a server says of itself in the run's directory."""
+    activity = Activity.WORKING if server.version is not None else Activity.LOADING
+    if server.seeker.seeks:
+        activity = Activity.SEEKING
+    version = {} if server.version is None else {FigureKey.VERSION: float(server.version)}
+    return RunStanding(RunRole.SERVER, activity, server.stage, figures(version))
+
+
+async def _run(server: StageServer) -> str:
+    try:
+        return await server.run()
+    except RunEnded as error:
+        return str(error)
+
+
+async def _leave(server: StageServer, work: asyncio.Task[str], leaving: LeaveRequest) -> None:
+    await leaving.wait()
+    await server.leave(leaving.grace_s)
+    await asyncio.wait((work,), timeout=END_S)
+    work.cancel()
+
+
+async def _tell(server: StageServer, offer: RunOffer, say: Say) -> None:
+    """Say which stage we serve, each time that it changes."""
+    stage: int | None = None
+    while True:
+        stage = await server.serving(other_than=stage)
+        say(f"serving stage {stage} of {offer.config.stages}, weights of step {server.version}")

@@ -1,0 +1,341 @@
+"""Merged."""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from random import Random
+
+import torch
+
+from p2pswarm.base.errors import RunEnded, SwarmError, Unusable
+from p2pswarm.base.files import Written, write_text
+from p2pswarm.base.ids import PeerId
+from p2pswarm.checkpoint.checkpoint_io import on_thread
+from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside
+from p2pswarm.discovery.gossip.messages import RunStanding
+from p2pswarm.discovery.gossip.record import Activity, FigureKey, RunRole, figures
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.rpc.base import Rpc
+from p2pswarm.node.leave_request import LeaveRequest, unless
+from p2pswarm.node.progress.curves import recorded
+from p2pswarm.node.progress.output import output
+from p2pswarm.node.progress.reporter import Reporter
+from p2pswarm.node.progress.run_balance import LatestBalance
+from p2pswarm.node.progress.run_status import LatestStatus
+from p2pswarm.node.progress.wandb_curves import sent
+from p2pswarm.node.run.closed_run import run_calls, until_out
+from p2pswarm.node.run.discovery import announce, announce_end, ends, offered
+from p2pswarm.node.run.preparation import PreparedRun, prepare_run
+from p2pswarm.node.run.resume import proof_of, saving_plan
+from p2pswarm.node.run.run_entry import RunEntry, enter_run
+from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
+from p2pswarm.node.run.run_text import describe
+from p2pswarm.node.run.weights_file import model_size, state_sizes, weights_name, write_run
+from p2pswarm.node.serve import tensors_within
+from p2pswarm.node.stack.stack import NodeStack
+from p2pswarm.progress.events import Event
+from p2pswarm.run.manifest import RunIdentity
+from p2pswarm.run.messages.balance import AskBalance, AskCapacities, BalanceStatus, RunCapacities
+from p2pswarm.run.messages.run import RunOver
+from p2pswarm.run.messages.status import AskStatus, RunStatus
+from p2pswarm.run.messages.types import REASON_CHARS
+from p2pswarm.settings.config import NodeConfig, RunConfig
+from p2pswarm.trainer.balance.balance_reports import BalanceReport
+from p2pswarm.trainer.coordinator.outputs import Report
+from p2pswarm.trainer.coordinator_io.context import TrainerContext, raised
+from p2pswarm.trainer.leadership.trainer import Trainer
+from p2pswarm.trainer.reports import actions as act
+
+# A trainer: starts a run on the user's text, shows its progress, and writes the weights.
+#
+# Errors:  Unusable for text or files that cannot be used; RunEnded when the run fails.
+
+LEFT_EARLY = 130  # exit code: the run is not over; scripts should know
+SAVE_S = 2.0  # Ctrl-C ends the process within 5 s: enough to fetch a small model's weights
+MEET_EVERY_S = 5.0  # a standby looks for other trainers; the coordinator tells it of most
+
+log = logging.getLogger(__name__)
+
+Say = Callable[[str], None]
+
+
+def prepare(config: NodeConfig, identity: Identity, say: Say) -> PreparedRun:
+    """What a trainer needs no swarm for; its input is wrong before its node begins."""
+    return prepare_run(config, identity.peer_id.short, say)
+
+
+async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, say: Say) -> int:
+    """Train from the first step to the last, or until asked to leave."""
+    config, tokenizer, corpus = prepared.config, prepared.tokenizer, prepared.corpus
+    stack = dataclasses.replace(stack, config=config)
+    if config.run.emulated:
+        say("run.emulated: a rehearsal; its servers compute nothing, and its weights are worthless")
+    say(describe(corpus, tokenizer))
+    entry = await unless(leaving, enter_run(stack, prepared.text, say, prepared.resumed))
+    if entry is None:
+        return LEFT_EARLY
+    config = dataclasses.replace(config, run=entry.identity.config)  # it may be closed by another
+    stack = dataclasses.replace(stack, config=config)
+    saved, lost = "", LostText(leaving)
+    try:
+        async with (
+            _shown(config, entry) as tell,
+            open_trainer(stack, corpus, tell, entry, lost.told) as trainer,
+        ):
+            ended = await unless(leaving, trainer.run())
+            if ended is not None and ended.failed:
+                leaving.set()  # nothing is left to do; this starts the time limit of leaving
+            with leaving.saved():
+                await _save_state(trainer, config, ended, say)
+                saved = await _save(trainer, config, ended, tokenizer, patient=leaving.patient)
+            if ended is not None and not ended.failed:
+                await asyncio.to_thread(entry.finished)
+                await _leave_word(stack, entry.identity, trainer, ended)
+    finally:
+        if saved:  # also if the folder of `state` cannot be written any more
+            say(saved)
+    if lost.reason is not None:
+        raise lost.reason
+    if ended is None:
+        return LEFT_EARLY
+    if ended.failed:
+        raise RunEnded(ended.reason)
+    return 0
+
+
+class LostText:
+    """A text that cannot be read any more: the trainer leaves, and saves first what was learnt."""
+
+    def __init__(self, leaving: LeaveRequest) -> None:
+        self.reason: Unusable | None = None
+        self._leaving = leaving
+
+    def told(self, reason: Unusable) -> None:
+        """Samples could not be read."""
+        self.reason = self.reason or reason
+        self._leaving.patient = True
+        self._leaving.set()
+
+
+@contextlib.asynccontextmanager
+async def _shown(config: NodeConfig, entry: RunEntry) -> AsyncIterator[Callable[[Event], None]]:
+    """Give what shows an event, and writes and sends the curves."""
+    name, train = config.run.name, config.train
+    with (
+        output(train.progress, config.run.steps, f"run {name}") as show,
+        recorded(train.curves, show) as told,
+        contextlib.ExitStack() as sending,
+    ):
+        yield sending.enter_context(sent(train.wandb, entry.identity, told))
+        await asyncio.to_thread(sending.close)  # it may wait for the service, and others for us
+
+
+class RunReports:
+    """What the trainer reports, as events for `tell`, and as the answer to `AskStatus`."""
+
+    def __init__(
+        self, rpc: Rpc, identity: RunIdentity, tell: Callable[[Event], None], endpoint: Endpoint
+    ) -> None:
+        self._bans, self._links = endpoint.bans, endpoint.links
+        done = identity.origin.version if identity.origin else 0
+        run = identity.config
+        self._reporter = Reporter(run, model_size(run).parameters, done)
+        self._status = LatestStatus(identity.run, run.stages, done)
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        self._balance = LatestBalance(identity.run, run.balance.rule)
+        rpc.serve_unary(AskStatus, self._asked)
+        rpc.serve_unary(AskBalance, self._asked_why)
+        rpc.serve_unary(AskCapacities, self._asked_capacities)
+
+    def told(self, report: Report) -> None:
+        """Take a report of the trainer."""
+        now_s = self._loop.time()
+        if isinstance(report, BalanceReport):
+            self._balance.told(report, now_s)
+        self._show(self._reporter.report(report, now_s))
+
+    def _show(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._status.told(event, self._loop.time())
+            self._tell(event)
+
+    def _asked(self, peer: PeerId, question: AskStatus) -> RunStatus:
+        del peer
+        now_s = self._loop.time()
+        return self._status.answer(question, now_s, self._bans.current(now_s))
+
+    def _asked_why(self, peer: PeerId, question: AskBalance) -> BalanceStatus:
+        del peer
+        return self._balance.answer(question, self._loop.time())
+
+    def _asked_capacities(self, peer: PeerId, question: AskCapacities) -> RunCapacities:
+        del peer
+        rtts_s = {link.peer.raw: link.rtt_s for link in self._links() if link.rtt_s > 0}
+        return self._balance.capacities(question, rtts_s)
+
+
+@contextlib.asynccontextmanager
+async def open_trainer(
+    stack: NodeStack,
+    corpus: Corpus,
+    tell: Callable[[Event], None],
+    entry: RunEntry | None = None,
+    text_lost: Callable[[Unusable], None] = raised,
+) -> AsyncIterator[Trainer]:
+    """Offer the run of the settings to the swarm and train it while this block lasts.
+
+    `tell` is called with every event as it happens. `entry` says which run it is, if that is known.
+    `text_lost` is called when the text cannot be read any more.
+    """
+    if entry is None:
+        text = await asyncio.to_thread(corpus.digest)
+        found = await enter_run(stack, text, log.info)
+        assert isinstance(found, RunEntry), "only a standby is told of an end"
+        entry = found
+    try:
+        async with (
+            run_calls(stack, entry.identity, log.warning) as rpc,
+            run_directory(stack, rpc, entry.identity.run) as directory,
+            asyncio.TaskGroup() as tasks,
+        ):
+            context = await _context(stack, rpc, corpus, tell, entry)
+            context = dataclasses.replace(context, text_lost=text_lost)
+            announcing = tasks.create_task(announce(stack, entry.identity))
+            out = tasks.create_task(until_out(rpc))
+            async with Trainer(context) as trainer:
+                directory.enter_through(entry.trainers)
+                meeting = tasks.create_task(_meet_others(stack, entry.identity, trainer))
+                saying = tasks.create_task(keep_saying(directory, lambda: standing_of(trainer)))
+                yield trainer
+                meeting.cancel()
+                saying.cancel()
+            announcing.cancel()
+            out.cancel()
+    finally:
+        entry.place.store.close()
+
+
+async def _context(
+    stack: NodeStack, rpc: Rpc, corpus: Corpus, tell: Callable[[Event], None], entry: RunEntry
+) -> TrainerContext:
+    """All that a trainer is made of."""
+    config, identity = stack.config, entry.identity
+    saving = await on_thread(
+        lambda: saving_plan(config.checkpoint, stack.identity, identity.corpus)
+    )
+    return TrainerContext(
+        rpc=rpc,
+        cards=stack.cards,
+        tensors=tensors_within(config.network, torch.device("cpu")),
+        run=identity.config,
+        run_id=identity.run,
+        corpus=corpus,
+        report=RunReports(rpc, identity, tell, stack.endpoint).told,
+        rng=Random(os.urandom(32)),
+        chain=entry.place,
+        trainers=entry.trainers,
+        saving=saving,
+        origin=entry.resumed,
+        proof=proof_of(identity, entry.resumed),
+    )
+
+
+def standing_of(trainer: Trainer) -> RunStanding:
+    """What a trainer says of itself in the run's directory."""
+    activity = Activity.WORKING if trainer.leads else Activity.STANDING_BY
+    return RunStanding(
+        RunRole.TRAINER, activity, None, figures({FigureKey.TERM: float(trainer.term)})
+    )
+
+
+async def _meet_others(stack: NodeStack, run: RunIdentity, trainer: Trainer) -> None:
+    """Tell a trainer that stands by who offers its run, or that it is over; until cancelled."""
+    me = stack.identity.peer_id
+    while True:
+        if not trainer.leads:
+            found = [one for one in await offered(stack, run.run) if one.peer != me]
+            if (directory := stack.directories.get(run.run)) is not None:
+                directory.enter_through(found)
+            alone = not trainer.watch.enlisted
+            trainer.found([*found, *(trainers_named(stack, run.run) if alone else ())])
+            lost = not trainer.watch.enlisted  # else the coordinator says when the run is over
+            for said_by, over in await ends(stack, run.config, run.corpus) if lost else ():
+                trainer.ended_without_us(said_by, over)
+        await asyncio.sleep(MEET_EVERY_S)
+
+
+async def _leave_word(
+    stack: NodeStack, run: RunIdentity, trainer: Trainer, ended: act.RunFinished
+) -> None:
+    if trainer.leads:
+        reason = ended.reason[:REASON_CHARS]
+        await announce_end(stack, run, RunOver(run.run, run.config.steps, reason))
+
+
+async def _save_state(
+    trainer: Trainer, config: NodeConfig, ended: act.RunFinished | None, say: Say
+) -> None:
+    """Have the last version saved, if the run has checkpoints; events tell how far that is."""
+    if not config.checkpoint.target or (ended is not None and ended.failed):
+        return
+    if ended is None:
+        say("saving a checkpoint; once more to leave without it")
+    await trainer.save_state()
+
+
+async def _save(
+    trainer: Trainer,
+    config: NodeConfig,
+    ended: act.RunFinished | None,
+    tokenizer: Tokenizer | None,
+    *,
+    patient: bool,
+) -> str:
+    """Fetch and write the weights; returns what to print about it.
+
+    `patient`: who asked to leave can ask again, and is not kept by a limit of ours.
+    """
+    path = config.train.weights
+    if path is None or (ended is not None and ended.failed):
+        return ""
+    if not trainer.leads:
+        return "" if ended is None else "the trainer that coordinated the run has the weights"
+    try:
+        async with asyncio.timeout(SAVE_S if ended is None and not patient else None):
+            written = await save(trainer, config.run, path, tokenizer, named=True)
+    except TimeoutError:
+        return "left before the weights could be fetched"
+    except SwarmError as error:
+        if ended is None:
+            return f"left without the weights: {error}"
+        raise
+    return f"weights: {written}"
+
+
+async def save(
+    trainer: Trainer,
+    run_config: RunConfig,
+    path: Path,
+    tokenizer: Tokenizer | None = None,
+    *,
+    named: bool = False,
+) -> Written:
+    """Fetch the weights from their servers and write them; returns where they are.
+
+    `named`: the run's name and the step are added to the name of the file.
+    """
+    snapshots = await trainer.weights(state_sizes(run_config))
+    if named:
+        step = min(snapshot.version for snapshot in snapshots)
+        path = weights_name(path, run_config, step)
+    written = await asyncio.to_thread(write_run, path, run_config, snapshots)
+    if tokenizer is not None:
+        await asyncio.to_thread(write_text, tokenizer_beside(written.path), tokenizer.text)
+    return written

@@ -1,0 +1,157 @@
+"""Merged."""
+
+import asyncio
+import functools
+import logging
+from collections.abc import AsyncGenerator, Callable
+
+from p2pswarm.base.errors import NotServing, SwarmError, Unusable
+from p2pswarm.checkpoint.checkpoint_io import load_stage, on_thread, save_stage
+from p2pswarm.checkpoint.restore import stage_of_cut
+from p2pswarm.checkpoint.targets import open_store
+from p2pswarm.checkpoint.writer import report_of
+from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.compute.flat_parameters import layout_of
+from p2pswarm.net.rpc.base import Stream
+from p2pswarm.net.wire.message import Message
+from p2pswarm.run.messages.checkpoint import LoadState, SaveState
+from p2pswarm.run.state.snapshot import Snapshot
+from p2pswarm.run.state.version_reader import HeldVersion
+from p2pswarm.server.checkpoint_rules import (
+    ProgressNotes,
+    StateInMemory,
+    failed,
+    require_allowed,
+    require_version,
+    source_of,
+    stage_to_save,
+    too_slow,
+)
+from p2pswarm.server.replica import Replica
+from p2pswarm.server.session import ServerContext
+
+# Saves the state of our stage when the trainer asks, and loads the one that the run begins with.
+#
+# Training goes on meanwhile (`run/state/version_reader.py`). What goes wrong costs the checkpoint
+# and nothing else: the trainer and the user are told in one line, and the weights stay as they
+# are.
+#
+# Units:   bytes, seconds on the loop's clock.
+# Errors:  none; those of a target become notes.
+
+log = logging.getLogger(__name__)
+
+TOLD_S = 30.0  # `LoadState` follows `Assigned`; a new trainer looks for the checkpoint first
+
+
+class Checkpointing:
+    """The checkpoints of one session."""
+
+    def __init__(
+        self,
+        context: ServerContext,
+        replica: Replica,
+        note: Callable[[Message], None],
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._context = context
+        self._replica = replica
+        self._note = note
+        self._tasks = tasks
+        self._saving = False
+        self._from: asyncio.Future[LoadState] = asyncio.get_running_loop().create_future()
+
+    async def receive(self, stream: Stream) -> Message | None:
+        """The trainer's next message that is not about checkpoints."""
+        while True:
+            match message := await stream.receive():
+                case SaveState():
+                    self._begin(message)
+                case LoadState():
+                    if not self._from.done():
+                        self._from.set_result(message)
+                case _:
+                    return message
+
+    async def load(self, version: int) -> None:
+        """Load the state of `version` from a checkpoint, if it still counts; else ask others."""
+        replica = self._replica
+        if replica.version is not None or replica.needed != version:
+            return
+        try:
+            async with asyncio.timeout(TOLD_S):
+                order = await asyncio.shield(self._from)
+            if order.source.version == version:
+                await replica.install(await self._load(order))
+        except TimeoutError:
+            log.info("no checkpoint was named: other members are asked for the weights")
+        except Unusable as error:
+            self._context.say(
+                f"stage {replica.stage} cannot be loaded here: {error}: waiting for another server "
+                "that has its weights"
+            )
+
+    async def _load(self, order: LoadState) -> Snapshot:
+        context, replica = self._context, self._replica
+        origin, run = context.origin, context.run
+        blocks = stage_blocks(run, replica.stage)
+        checkpoint = await on_thread(lambda: source_of(order, origin, run, blocks))
+        layout = await on_thread(lambda: layout_of(run, blocks))
+        state = StateInMemory(layout, replica.engine.state_bytes)
+        async for piece in load_stage(checkpoint, layout):
+            state.add(piece)
+        digest, data = state.whole(stage_of_cut(checkpoint.manifest, blocks))
+        context.say(f"stage {replica.stage} loaded from {checkpoint.place}")
+        return Snapshot(order.source.version, digest, data)
+
+    def _begin(self, order: SaveState) -> None:
+        if self._saving:
+            self._note(failed(order, "it still writes the checkpoint before"))
+            return
+        self._saving = True
+        self._tasks.create_task(self._save(order))
+
+    async def _save(self, order: SaveState) -> None:
+        """Write our stage's file of one version, and tell the trainer."""
+        context = self._context
+        try:
+            require_allowed(context, order)
+            await self._replica.reached(order.step)
+            with self._replica.reader.hold() as held:
+                require_version(held, order)
+                await self._write(order, held)
+        except SwarmError as error:
+            context.say(f"no checkpoint of step {order.step}: {error}")
+            self._note(failed(order, str(error)))
+        finally:
+            self._saving = False
+
+    async def _write(self, order: SaveState, held: HeldVersion) -> None:
+        context, replica = self._context, self._replica
+        peer = context.rpc.contact.peer
+        assert peer is not None, "we know our own id"
+        writer = peer.short
+        store = await on_thread(lambda: open_store(order.target, writer))
+        agreed = functools.partial(replica.digest_of, order.step)
+        what = stage_to_save(context, replica.stage, order, agreed)
+        progress = ProgressNotes(order, replica.engine.state_bytes)
+        loop = asyncio.get_running_loop()
+
+        def told(share: float) -> None:
+            if (note := progress.done(share, loop.time())) is not None:
+                self._note(note)
+
+        pieces = self._pieces(order, held)
+        saved = await save_stage(store, what, pieces, writer, told=told)
+        self._note(report_of(saved, order.run, order.step))
+
+    async def _pieces(self, order: SaveState, held: HeldVersion) -> AsyncGenerator[memoryview]:
+        """The state in the order of a file."""
+        engine = self._replica.engine
+        for tensor in range(engine.state.tensors):
+            for number in range(engine.state.pieces):
+                try:
+                    piece = await held.read(tensor, number)
+                except NotServing as error:
+                    raise too_slow(order) from error
+                yield piece

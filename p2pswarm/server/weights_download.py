@@ -1,0 +1,129 @@
+"""The download of a stage's weights from its members, and the copy of it on disk."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from p2pswarm.base.errors import NotSaved
+from p2pswarm.models.compute.base import Engine, part_sizes
+from p2pswarm.run.averaging.base import Compute
+from p2pswarm.run.messages.state import FetchPieces
+from p2pswarm.run.state.download import Download
+from p2pswarm.run.state.partial_state import PartialFile
+from p2pswarm.run.view import MemberView
+from p2pswarm.server.replica import Loading, Replica
+from p2pswarm.server.session import ServerContext
+
+# Getting the weights of a stage from its members, piece by piece.
+#
+# Errors:  those of the memory; a donor that fails is one that is asked no more for a while.
+# Source:  docs/state.md.
+
+
+def make_replica(context: ServerContext, stage: int, engine: Engine) -> Replica:
+    """A stage's weights on this machine; none are here yet."""
+    threads = context.compute, context.aside, context.background
+    return Replica(stage, engine, *threads, context.saving.window_bytes)
+
+
+async def fetch_weights(
+    context: ServerContext,
+    replica: Replica,
+    members: MemberView,
+    begins: Callable[[Loading], Awaitable[None]] | None = None,
+) -> None:
+    """Fetch until the weights are whole; `begins` is told of each download before it begins."""
+    me, opening = context.rpc.contact.peer, FetchPieces(context.run_id, replica.stage)
+    while replica.version is None and (loading := replica.loading) is not None:
+        if begins is not None:
+            await begins(loading)
+        download = Download(context.rpc, opening, loading)
+        await download.run(lambda: members.donors(replica.stage, me), partial(_enough, loading))
+        await replica.loaded()
+
+
+def _enough(loading: Loading) -> bool:
+    return loading.enough
+
+
+# Keeps the pieces that a newcomer has fetched on disk, so that a restarted process goes on.
+#
+# It is a help and no part of the protocol: what cannot be written is told in one line, and the
+# download goes on in memory. The file is removed when the weights are whole.
+#
+# Errors:  none; those of the disk are told to the user.
+# Source:  docs/state.md.
+
+
+class PieceKeeping:
+    """The pieces on disk during one session."""
+
+    def __init__(self, context: ServerContext, replica: Replica, tasks: asyncio.TaskGroup) -> None:
+        """`tasks`: of the session; pieces are written in it."""
+        self._context = context
+        self._replica = replica
+        self._tasks = tasks
+        self._thread: Compute = context.background or context.compute
+        self._keeping: asyncio.Task[None] | None = None
+
+    async def begin(self, loading: Loading) -> None:
+        """Put the pieces of a former process in their place, and keep those that come."""
+        file = self._file()
+        if file is None or self._keeping is not None:
+            return
+        if await self._done(file.begin):
+            await self._restore(file, loading)
+            self._keeping = self._tasks.create_task(self._keep(file, loading))
+
+    def end(self) -> None:
+        """The weights are whole: the file is of no use any more."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+        if (file := self._file()) is not None:
+            self._tasks.create_task(self._remove(file))
+
+    def _file(self) -> PartialFile | None:
+        folder, state = self._context.partials, self._replica.engine.state
+        if folder is None or folder.refused:
+            return None
+        sizes = [sum(part_sizes(state, piece)) for piece in range(state.pieces)]
+        return folder.file(self._context.run_id, self._replica.stage, sizes)
+
+    async def _restore(self, file: PartialFile, loading: Loading) -> None:
+        version, restored = loading.rules.version, 0
+        for piece in file.map.usable(version):
+            if (kept := await self._thread(partial(file.read, piece))) is not None:
+                restored += await loading.restored(piece, version, *kept)
+        if remark := file.map.remark(restored, version):
+            self._context.say(f"stage {self._replica.stage}: {remark}")
+
+    async def _keep(self, file: PartialFile, loading: Loading) -> None:
+        """Write piece after piece, until the session ends or the weights are whole."""
+        while True:
+            piece = file.map.due(loading.rules.worth_keeping)
+            if piece is None:
+                await loading.moved.wait()
+            elif (copy := await loading.copy(piece)) is not None and not await self._done(
+                partial(file.write, piece, *copy)
+            ):
+                await self._remove(file)
+                return
+
+    async def _remove(self, file: PartialFile) -> None:
+        await self._done(file.remove)  # after what is being written: it is one thread
+
+    async def _done(self, work: Callable[[], None]) -> bool:
+        """Whether the disk did it; if not, the user is told once, and it is not asked again."""
+        folder = self._context.partials
+        assert folder is not None, "there is a file"
+        try:
+            await self._thread(work)
+        except NotSaved as error:
+            if not folder.refused:
+                self._context.say(
+                    f"{error}: the weights that come are kept in memory alone; free some space, or "
+                    "name another folder as `state`"
+                )
+            folder.refused = True
+            return False
+        return True

@@ -1,0 +1,167 @@
+"""Files that are tried before long work and written after it, whatever became of their place."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.base.files import check_target, write_target
+
+HUGE_BYTES = 1 << 60
+
+
+def write(place) -> None:
+    place.write_bytes(b"result")
+
+
+def full_disk(place) -> None:
+    """Begins, and finds no space."""
+    place.write_bytes(b"res")
+    with Path("/dev/full").open("wb") as device:
+        device.write(b"ult")
+
+
+def test_a_good_place_is_left_as_it_was(tmp_path):
+    (tmp_path / "kept.json").write_text("before")
+
+    check_target(tmp_path / "kept.json")
+    check_target(tmp_path / "new" / "folder" / "x.json")
+
+    assert (tmp_path / "kept.json").read_text() == "before"
+    assert list((tmp_path / "new" / "folder").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("folder", "it is a folder"),
+        ("file/x", "cannot be written"),
+        ("file/x/y", "cannot be written"),
+        ("/proc/x", "cannot be written"),
+        ("/dev/null", "a device"),
+        ("pipe", "a pipe"),
+        ("x" * 300, "File name too long"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_named_at_the_start(tmp_path, place, why, make_pipe):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    make_pipe(tmp_path / "pipe")
+
+    with pytest.raises(Unusable, match=why) as caught:
+        check_target(tmp_path / place)
+
+    assert str(tmp_path / place) in str(caught.value)
+    assert "name another file" in str(caught.value)
+
+
+@pytest.fixture
+def make_pipe():
+    return os.mkfifo
+
+
+def test_too_little_space_is_named_at_the_start(tmp_path):
+    with pytest.raises(Unusable, match=r"takes 1,152,921,504,606,846,976 bytes, and .* are free"):
+        check_target(tmp_path / "x", HUGE_BYTES)
+
+
+def test_a_file_is_written_whole_in_the_place_of_the_old_one(tmp_path):
+    (tmp_path / "x").write_text("before")
+
+    written = write_target(tmp_path / "x", write, replace=True)
+
+    assert (tmp_path / "x").read_bytes() == b"result"
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert str(written) == f"{tmp_path / 'x'}, 6 bytes"
+
+
+def test_a_finished_file_is_never_overwritten(tmp_path):
+    (tmp_path / "x").write_text("finished")
+
+    written = write_target(tmp_path / "x", write)
+    again = write_target(tmp_path / "x", write)
+
+    assert (tmp_path / "x").read_text() == "finished"
+    assert [written.path.name, again.path.name] == ["x-2", "x-3"]
+    assert "it is there already, and is kept" in str(written)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x", "x-2", "x-3"]
+
+
+def test_a_file_that_comes_while_ours_is_written_is_kept(tmp_path):
+    def beaten(place) -> None:
+        (tmp_path / "x").write_text("another process's")
+        place.write_bytes(b"ours")
+
+    written = write_target(tmp_path / "x", beaten)
+
+    assert (tmp_path / "x").read_text() == "another process's"
+    assert written.path == tmp_path / "x-2"
+
+
+def test_a_crash_between_the_two_names_of_a_finished_file_does_not_cost_it(tmp_path):
+    """A process died when the file had its name, and still its temporary one too."""
+    (tmp_path / "x").write_text("finished")
+    (tmp_path / "x.part").hardlink_to(tmp_path / "x")
+
+    check_target(tmp_path / "x")
+    assert (tmp_path / "x").read_text() == "finished"
+
+    (tmp_path / "x.part").hardlink_to(tmp_path / "x")
+    (tmp_path / "x").rename(tmp_path / "kept")
+    write_target(tmp_path / "x", write)
+    assert (tmp_path / "kept").read_text() == "finished"
+
+
+def test_a_folder_that_has_gone_is_made_again(tmp_path):
+    check_target(tmp_path / "out" / "x")
+    (tmp_path / "out").rmdir()
+
+    written = write_target(tmp_path / "out" / "x", write)
+
+    assert written.path == tmp_path / "out" / "x"
+
+
+def test_a_place_that_has_become_a_folder_gets_another_name_beside_it(tmp_path):
+    (tmp_path / "loss.png").mkdir()
+    (tmp_path / "loss-2.png").touch()
+
+    written = write_target(tmp_path / "loss.png", write)
+
+    assert written.path == tmp_path / "loss-3.png"
+    assert written.path.read_bytes() == b"result"
+    assert "it is a folder" in str(written)
+
+
+def test_a_folder_that_has_become_a_file_is_left_for_the_temporary_one(tmp_path, monkeypatch):
+    (tmp_path / "out").touch()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "elsewhere"))
+
+    written = write_target(tmp_path / "out" / "x.json", write)
+
+    assert written.path.parent.parent == tmp_path / "elsewhere"
+    assert written.path.name == "x.json"
+    assert written.path.read_bytes() == b"result"
+    assert len(written.refusals) == 2
+
+
+def test_when_every_place_is_full_all_are_named_and_nothing_half_written_stays(tmp_path):
+    with pytest.raises(Unusable, match="No space left on device") as caught:
+        write_target(tmp_path / "x", full_disk)
+
+    assert str(caught.value).count("No space left on device") == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_is_never_replaced(tmp_path):
+    written = write_target(tmp_path / "null", write)
+    (tmp_path / "null").unlink()
+    (tmp_path / "null").symlink_to("/dev/null")
+
+    again = write_target(tmp_path / "null", write)
+
+    assert again.path != written.path
+    assert (tmp_path / "null").is_symlink()
+    assert Path("/dev/null").is_char_device()

@@ -1,0 +1,267 @@
+"""Tests of `data/documents.py`."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.data import prepared_text
+from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.documents import documents, load_documents
+from p2pswarm.data.prepared_text import is_held_out_document
+from p2pswarm.data.sources import row_files
+from p2pswarm.settings.train_config import TrainConfig
+
+TEXTS = ["one", "two äö", "", "four\nlines"]
+READ = [text.encode() for text in TEXTS if text]
+
+
+def write_lines(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines) + "\n", "utf-8", "surrogateescape")
+    return path
+
+
+def test_each_json_line_is_a_document(tmp_path: Path):
+    lines = [json.dumps({"id": number, "text": text}) for number, text in enumerate(TEXTS)]
+    file = write_lines(tmp_path / "a.jsonl", *lines, "", "  ")
+
+    assert list(documents(file, "text")) == READ
+
+
+def test_half_a_surrogate_pair_does_not_stop_the_reading(tmp_path: Path):
+    file = write_lines(tmp_path / "a.jsonl", r'{"text": "a\ud800b"}')
+
+    assert list(documents(file, "text")) == [b"a?b"]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("{", "row 2: not JSON"),
+        ("[" * 100_000, "row 2: not JSON"),
+        ('"text"', "row 2: not an object"),
+        ('{"text": 3}', "row 2: the field 'text' is no text: remove the row, or set"),
+        ('{"text": null}', "row 2: the field 'text' is no text: remove the row, or set"),
+        ('{"texts": ""}', r"no field 'text' \(did you mean 'texts'\?\); there are: texts; set"),
+        ("{}", "no field 'text'; there are: none"),
+        ("[", "not JSON: it is one array: write an object a line"),
+        ('{"text": "\udcff"}', "row 2: not UTF-8: write the file in UTF-8"),
+    ],
+)
+def test_a_row_that_is_none_is_named_in_one_line(tmp_path: Path, line: str, why: str):
+    file = write_lines(tmp_path / "a.jsonl", '{"text": "fine"}', line)
+
+    with pytest.raises(Unusable, match=why) as told:
+        list(documents(file, "text"))
+    assert "\n" not in str(told.value)
+    assert str(file) in str(told.value)
+
+
+def test_a_line_without_end_is_refused_before_it_fills_the_memory(tmp_path: Path):
+    file = write_lines(tmp_path / "a.jsonl", json.dumps({"text": "x" * 200}))
+
+    with pytest.raises(Unusable, match="row 1: longer than 100 bytes"):
+        list(documents(file, "text", line_bytes_max=100))
+
+
+def test_a_shard_without_rows_is_named(tmp_path: Path):
+    (tmp_path / "a.jsonl").touch()
+    with pytest.raises(Unusable, match=r"a\.jsonl: has no rows"):
+        list(documents(tmp_path / "a.jsonl", "text"))
+
+
+def test_a_damaged_page_is_one_line_with_the_remedy(tmp_path: Path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    arrow = pytest.importorskip("pyarrow")
+    file = tmp_path / "a.parquet"
+    parquet.write_table(arrow.table({"text": [f"some text {n}" for n in range(500)]}), file)
+    damaged = bytearray(file.read_bytes())
+    damaged[10:60] = bytes(50)
+    file.write_bytes(damaged)
+
+    with pytest.raises(Unusable, match=r"a\.parquet: .*remove it") as told:
+        list(documents(file, "text"))
+    assert "\n" not in str(told.value)
+
+
+def test_a_file_that_vanished_is_said_in_one_line(tmp_path: Path):
+    with pytest.raises(Unusable, match="cannot be read"):
+        list(documents(tmp_path / "gone.jsonl", "text"))
+
+
+def test_without_pyarrow_the_remedy_is_named(tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow.lib", None)
+    with pytest.raises(Unusable, match=r"pip install 'p2pswarm\[data\]'"):
+        list(documents(tmp_path / "a.parquet", "text"))
+
+
+@pytest.fixture
+def table():
+    arrow = pytest.importorskip("pyarrow")
+    return arrow.table({"id": list(range(len(TEXTS))), "text": TEXTS})
+
+
+def test_each_row_of_parquet_is_a_document(tmp_path: Path, table):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(table, tmp_path / "a.parquet")
+
+    assert list(documents(tmp_path / "a.parquet", "text")) == READ
+    with pytest.raises(Unusable, match=r"no field 'txt' \(did you mean 'text'\?\)"):
+        list(documents(tmp_path / "a.parquet", "txt"))
+    with pytest.raises(Unusable, match="row 1: the field 'id' is no text: remove"):
+        list(documents(tmp_path / "a.parquet", "id"))
+
+
+@pytest.mark.parametrize("kind", ["new_stream", "new_file"])
+def test_each_row_of_an_arrow_file_is_a_document(tmp_path: Path, table, kind: str):
+    ipc = pytest.importorskip("pyarrow.ipc")
+    with getattr(ipc, kind)(str(tmp_path / "a.arrow"), table.schema) as writer:
+        writer.write_table(table)
+
+    assert list(documents(tmp_path / "a.arrow", "text")) == READ
+    with pytest.raises(Unusable, match="no field 'body'; there are: id, text"):
+        list(documents(tmp_path / "a.arrow", "body"))
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+@pytest.mark.parametrize("content", [b"", b"nothing of the kind" * 9])
+def test_what_only_has_the_ending_is_said_in_one_line(tmp_path: Path, name: str, content: bytes):
+    pytest.importorskip("pyarrow")
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(Unusable) as told:
+        list(documents(tmp_path / name, "text"))
+    assert "\n" not in str(told.value)
+
+
+SHARE = 0.3
+DOCUMENTS = [f"<{number}>" * 20 for number in range(40)]
+
+
+def write(path: Path, texts: list[str]) -> None:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+def load(data: Path, cache: Path, seed: int = 1) -> Corpus:
+    train = TrainConfig(data=data, held_out_share=SHARE)
+    return load_documents(train, row_files(data), cache=cache, seed=seed, shape=(4, 16))
+
+
+def text(part) -> str:
+    return part[0 : len(part)].tobytes().decode()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    write(tmp_path / "a.jsonl", DOCUMENTS[:20])
+    write(tmp_path / "b.jsonl", DOCUMENTS[20:])
+    return tmp_path / "*.jsonl"
+
+
+def test_each_document_is_either_trained_on_or_held_out(data: Path, tmp_path: Path):
+    corpus = load(data, tmp_path / "cache")
+
+    train, held_out = (text(part).splitlines() for part in (corpus.train, corpus.held_out))
+    assert sorted(train + held_out) == sorted(DOCUMENTS)
+    assert held_out == [x for x in DOCUMENTS if is_held_out_document(x.encode(), SHARE)]
+    assert corpus.files == 2
+
+
+def test_the_same_samples_and_digest_wherever_it_was_prepared(data: Path, tmp_path: Path):
+    first, other = load(data, tmp_path / "cache"), load(data, tmp_path / "other")
+
+    assert first.digest() == other.digest()
+    for number in (0, 7, 10**9):
+        assert np.array_equal(first.microbatch(number), other.microbatch(number))
+        assert np.array_equal(first.held_out_batch(number), other.held_out_batch(number))
+
+
+def test_samples_are_those_of_the_same_text_in_memory(data: Path, tmp_path: Path):
+    stored = load(data, tmp_path / "cache")
+    train, held_out = (part[0 : len(part)] for part in (stored.train, stored.held_out))
+    in_memory = Corpus(train, held_out, 2, 1, 4, 16)
+
+    assert in_memory.digest() == stored.digest()
+    assert np.array_equal(in_memory.microbatch(5), stored.microbatch(5))
+
+
+def test_a_second_start_reads_what_was_prepared(data: Path, tmp_path: Path, monkeypatch):
+    digest = load(data, tmp_path / "cache").digest()
+    (made,) = (tmp_path / "cache").iterdir()
+    before = made.stat().st_mtime_ns, made.stat().st_ino
+
+    assert load(data, tmp_path / "cache").digest() == digest
+    assert (made.stat().st_mtime_ns, made.stat().st_ino) == before
+
+
+def test_a_changed_source_is_prepared_anew_in_the_same_place(data: Path, tmp_path: Path):
+    digest = load(data, tmp_path / "cache").digest()
+    write(tmp_path / "b.jsonl", [*DOCUMENTS[20:], "new" * 20])
+
+    assert load(data, tmp_path / "cache").digest() != digest
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_a_torn_file_is_prepared_anew(data: Path, tmp_path: Path):
+    digest = load(data, tmp_path / "cache").digest()
+    (made,) = (tmp_path / "cache").iterdir()
+    os.truncate(made, made.stat().st_size - 1)
+
+    assert load(data, tmp_path / "cache").digest() == digest
+
+
+def test_a_file_that_is_cut_short_under_a_run_is_said_in_one_line(data: Path, tmp_path: Path):
+    corpus = load(data, tmp_path / "cache")
+    (made,) = (tmp_path / "cache").iterdir()
+    os.truncate(made, 0)
+
+    with pytest.raises(Unusable, match="was cut short"):
+        corpus.digest()
+
+
+def test_a_row_that_cannot_be_read_leaves_nothing_behind(data: Path, tmp_path: Path):
+    with (tmp_path / "b.jsonl").open("a") as file:
+        file.write("{")
+
+    with pytest.raises(Unusable, match=r"b\.jsonl: row 21: not JSON"):
+        load(data, tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_full_disk_is_one_line_with_a_remedy(data: Path, tmp_path: Path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(prepared_text.shutil, "copyfileobj", full)
+    with pytest.raises(Unusable, match=r"No space left on device: free some space, or set train"):
+        load(data, tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_cache_that_is_a_file_is_one_line(data: Path, tmp_path: Path):
+    (tmp_path / "cache").touch()
+    with pytest.raises(Unusable, match="cache"):
+        load(data, tmp_path / "cache")
+
+
+def test_too_little_text_is_refused(tmp_path: Path):
+    write(tmp_path / "a.jsonl", ["a"])
+    with pytest.raises(Unusable, match=r"bytes of (training|held-out) text, a sequence has 17"):
+        load(tmp_path / "a.jsonl", tmp_path / "cache")
+
+
+@given(st.binary(), st.floats(0.001, 0.5), st.floats(0.001, 0.5))
+def test_a_larger_share_only_adds_documents(document: bytes, one: float, other: float):
+    less, more = sorted((one, other))
+    assert is_held_out_document(document, less) <= is_held_out_document(document, more)
+
+
+def test_about_the_share_is_held_out():
+    out = sum(is_held_out_document(b"%d" % number, 0.1) for number in range(10_000))
+    assert 900 < out < 1_100

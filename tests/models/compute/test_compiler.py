@@ -1,0 +1,115 @@
+"""Compiled blocks: what they compute, and what is refused. A C++ compiler has to be there."""
+# ruff: noqa: N806  shapes are written at the end of names
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from torch._inductor import config as inductor
+
+from p2pswarm.base.errors import Unusable
+from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.compute import compiler as compiling
+from p2pswarm.models.compute.base import BackwardSpec
+from p2pswarm.models.compute.compiler import compiled_precision
+from p2pswarm.models.compute.flat_parameters import FlatParameters
+from p2pswarm.models.compute.precision import precision_of
+from p2pswarm.models.compute.torch_stage import TorchStage
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler: apt install g++"),
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore"),  # torch warns of its own code
+]
+
+CPU = torch.device("cpu")
+ALL = BackwardSpec(counting=True, returning=True)
+MODEL = ModelConfig(d_model=16, layers=2, heads=2, sequence_length=8)
+RUN = RunConfig(stages=2, model=MODEL, batch=BatchConfig(microbatches=1, rows=2))
+TOKENS_BS = torch.randint(0, 256, (2, 9), generator=torch.Generator().manual_seed(1))
+
+
+def staged(run: RunConfig, keep_bytes: int, *, compiles: bool) -> tuple[float, torch.Tensor]:
+    """Loss and gradient sum of one microbatch through both stages."""
+    stages, flats = [], []
+    for n in range(run.stages):
+        flat = FlatParameters(run, stage_blocks(run, n), CPU)
+        precision = compiled_precision(run, n, flat) if compiles else None
+        flat.draw()
+        flats.append(flat)
+        stages.append(TorchStage(run, n, flat, keep_bytes, precision))
+    bundle = stages[0].forward((0, 0), TOKENS_BS, {})
+    result = stages[1].finish(TOKENS_BS, bundle, ALL)
+    stages[0].backward((0, 0), result.gradient, ALL)
+    return result.loss, torch.cat([total.reshape(-1) for flat in flats for total in flat.sums])
+
+
+@pytest.mark.parametrize(
+    ("precision", "storage", "near"),
+    [("full", "full", 1e-5), ("bf16", "full", 2e-2), ("bf16", "bf16", 2e-2)],
+)
+def test_compiled_stages_compute_the_same_but_for_rounding(precision, storage, near):
+    run = replace(RUN, precision=precision, weight_storage=storage)
+    loss, total_N = staged(run, 1 << 30, compiles=False)
+
+    for keep_bytes in (1 << 30, 0):
+        found, found_N = staged(run, keep_bytes, compiles=True)
+
+        assert found == pytest.approx(loss, rel=near)
+        assert (found_N - total_N).norm() <= near * total_N.norm()
+
+
+def test_nothing_is_left_of_what_it_was_tried_out_with():
+    flat = FlatParameters(RUN, stage_blocks(RUN, 0), CPU)
+    state = torch.get_rng_state()
+
+    compiled_precision(RUN, 0, flat)
+
+    assert not flat.params_N.any()
+    assert not flat.sum_N.any()
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_blocks_that_draw_are_left_as_they_are(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda call, **_: compiled.append(call) or refuse)
+
+    def refuse(*_):
+        raise AssertionError("it was to run as it is")
+
+    block = torch.nn.Dropout(0.5)
+    call = compiling.compiled(lambda block, value: block(value))
+
+    torch.manual_seed(3)
+    made = call(block, torch.ones(8))
+    torch.manual_seed(3)
+    assert torch.equal(made, block(torch.ones(8)))
+    assert len(compiled) == 1
+
+
+def test_what_is_compiled_wrong_is_refused(monkeypatch):
+    def wrong(call, **_):
+        return lambda block, value: 2 * call(block, value)
+
+    monkeypatch.setattr(torch, "compile", wrong)
+    flat = FlatParameters(RUN, stage_blocks(RUN, 1), CPU)
+
+    with pytest.raises(Unusable, match=r"stage 1 compute something else, by \d+%: leave it out"):
+        compiled_precision(RUN, 1, flat)
+
+
+def test_without_a_compiler_it_says_what_to_do():
+    torch.compiler.reset()
+    flat = FlatParameters(RUN, stage_blocks(RUN, 1), CPU)
+
+    with (
+        pytest.raises(Unusable, match=r"serve\.compiled: .*apt install g\+\+") as caught,
+        torch._inductor.utils.fresh_inductor_cache(),
+        inductor.patch({"cpp.cxx": (None, "no-such-compiler")}),  # pytest's would delete it
+    ):
+        compiled_precision(RUN, 1, flat)
+
+    assert "\n" not in str(caught.value)
+    assert precision_of(RUN, flat) is not None
