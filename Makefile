@@ -12,7 +12,7 @@ ARGS ?=
 SEEDS ?= 0:2000
 INPUTS ?= 100000
 
-.PHONY: help venv demo test chaos fuzz coverage lint docs bench clean
+.PHONY: help venv demo test chaos fuzz coverage lint docs map bench clean
 
 help:
 	@echo "make demo    train a small transformer over six processes on this machine (about 6 minutes)"
@@ -22,6 +22,7 @@ help:
 	@echo "make coverage  the tests of the rules, with their branch coverage"
 	@echo "make lint    ruff and mypy alone, and the links of the docs"
 	@echo "make docs    the documentation as a site, in site/"
+	@echo "make map     docs/map.md: each module with the first sentence of its docstring"
 	@echo "make bench   the benchmarks that need no other machine"
 	@echo "make venv    the environment alone, in $(VENV)"
 	@echo "make clean   remove what the above made"
@@ -61,6 +62,9 @@ lint: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/tox run -e docs $(ARGS)
 
+map:
+	$(PYTHON) tests/make_map.py
+
 bench: $(STAMP)
 	$(BIN)/python bench/bandwidth_sweep.py --quick
 	$(BIN)/python bench/rpc_latency.py
@@ -70,5 +74,5 @@ bench: $(STAMP)
 	$(BIN)/python bench/overhead.py
 
 clean:
-	rm -rf $(VENV) .tox build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis loss.png
+	rm -rf $(VENV) .tox build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis loss.png out
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

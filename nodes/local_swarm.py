@@ -54,6 +54,7 @@ def main() -> None:
         "--run", type=Path, metavar="FILE", help="start a trainer with these settings"
     )
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else the nodes would outlive us
     nodes = {"bootstrap": start("bootstrap", "--role", "bootstrap", "--listen", "127.0.0.1:0")}
     try:
         joining = ("--bootstrap", address_of(nodes["bootstrap"]), "--listen", "127.0.0.1:0")
