@@ -32,7 +32,7 @@ from p2pswarm.run.messages.step import Committed, Reduced
 from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.outputs import Action
-from p2pswarm.trainer.coordinator_io import coordination
+from p2pswarm.trainer.coordinator_io import coordinator_io as coordination
 from p2pswarm.trainer.reports import actions as act
 
 PARTS = "average", "decide", "launch", "commit"

@@ -39,8 +39,8 @@ from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.coordinator_io.connections import Connections
-from p2pswarm.trainer.coordinator_io.notes import take_note
-from p2pswarm.trainer.members.views import Views
+from p2pswarm.trainer.coordinator_io.server_reports import take_note
+from p2pswarm.trainer.coordinator_io.views import Views
 from p2pswarm.trainer.reports import actions as act
 
 RUN = b"r" * 16

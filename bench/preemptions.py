@@ -44,8 +44,8 @@ from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.sim.traces import HOUR_S, fleet_changes, shipped_traces, trace_of
 from p2pswarm.sim.world import WorldConfig
 from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.members.suspensions import SumVoided
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.sums import SumVoided
 
 STATE_BYTES = 32 << 20
 BYTES_PER_S = 1e6  # so a newcomer downloads for half a minute, as of many GB over a good link

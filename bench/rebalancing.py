@@ -33,7 +33,7 @@ from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.trainer.balance.balance import Balance
 from p2pswarm.trainer.balance.balance_reports import OrderedMove, OrderedPreparation
-from p2pswarm.trainer.balance.prepared_moves import StageDecided
+from p2pswarm.trainer.balance.move_preparation import StageDecided
 from p2pswarm.trainer.coordinator.outputs import Report
 from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.reports import actions as act

@@ -66,7 +66,7 @@ from p2pswarm.trainer.balance.balance_reports import (
 )
 from p2pswarm.trainer.coordinator.outputs import Report
 from p2pswarm.trainer.coordinator_io.context import TrainerContext, raised
-from p2pswarm.trainer.leadership.trainer import Trainer
+from p2pswarm.trainer.leadership.participant import Trainer
 from p2pswarm.trainer.reports import actions as act
 
 LEFT_EARLY = 130  # exit code: the run is not over; scripts should know

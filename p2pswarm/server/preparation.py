@@ -32,7 +32,7 @@ from p2pswarm.server.open_orders import OpenOrders
 from p2pswarm.server.replica import Replica
 from p2pswarm.server.session import MemberSession
 from p2pswarm.server.weights_lost import WeightsLost
-from p2pswarm.trainer.balance.prepared_moves import REST_S
+from p2pswarm.trainer.balance.move_preparation import REST_S
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from p2pswarm.run.messages.types import Obstacle, Work
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
-from p2pswarm.trainer.coordinator.decision import Start
+from p2pswarm.trainer.coordinator.decision import CoordinatorStart
 from p2pswarm.trainer.reports import actions as act
 
 RUN = b"r" * 16
@@ -26,9 +26,12 @@ class Play:
     """A coordinator and what it has asked for since the last look."""
 
     def __init__(
-        self, config: RunConfig = CONFIG, kind: type = PromptCoordinator, start: Start | None = None
+        self,
+        config: RunConfig = CONFIG,
+        kind: type = PromptCoordinator,
+        start: CoordinatorStart | None = None,
     ) -> None:
-        self.coordinator = kind(config, RUN, start or Start())
+        self.coordinator = kind(config, RUN, start or CoordinatorStart())
         self.now_s = 0.0
         self.states: dict[Incarnation, bytes] = {}
         """The digest that each member said last: it says the same when it has reduced."""

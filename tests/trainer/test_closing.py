@@ -8,10 +8,10 @@ from trainer.harness import CONFIG, Play
 from p2pswarm.run.messages.microbatch import Evaluated
 from p2pswarm.run.messages.types import Work
 from p2pswarm.settings.config import BatchConfig, RunConfig
-from p2pswarm.trainer.members.unserved import UNSERVED_STAGE_S
-from p2pswarm.trainer.reduction.commits import COMMIT_S
+from p2pswarm.trainer.balance.stage_coverage import UNSERVED_STAGE_S
+from p2pswarm.trainer.coordinator.admission import COMMIT_S
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.step.fencing import FENCE_S
+from p2pswarm.trainer.step.fences import FENCE_S
 
 
 def test_a_member_whose_weights_differ_after_a_commit_is_out_and_the_step_is_void():

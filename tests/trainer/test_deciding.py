@@ -10,15 +10,19 @@ from p2pswarm.run.chain.record import NO_DIGEST, VoterId, first_number, term_of
 from p2pswarm.run.messages.membership import HeldReduction
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
-from p2pswarm.trainer.coordinator.decision import Start, unsigned_record
-from p2pswarm.trainer.members.decided_step import DecidedStep, as_recorded
+from p2pswarm.trainer.coordinator.decision import (
+    CoordinatorStart,
+    DecidedStep,
+    as_recorded,
+    unsigned_record,
+)
 from p2pswarm.trainer.reports import actions as act
 
 TERM = 7
 
 
 def deciding(config: RunConfig = CONFIG) -> tuple[Play, list, act.Decide]:
-    play = Play(config, kind=Coordinator, start=Start(term=TERM))
+    play = Play(config, kind=Coordinator, start=CoordinatorStart(term=TERM))
     members = play.averaged("a", "b")
     (decide,) = play.seen(act.Decide)
     return play, members, decide
@@ -120,7 +124,7 @@ CONFIG_3 = RunConfig(stages=1, steps=3, batch=BatchConfig(microbatches=2, evalua
 @pytest.mark.parametrize("gradient", [b"g", b"other"])
 def test_a_coordinator_after_a_record_sends_its_commit_to_one_that_lacks_it(gradient):
     last = DecidedStep(0, 0.5, 0.1, {0: as_recorded(b"g")}, {0: as_recorded(b"w0")})
-    play = Play(CONFIG_3, kind=Coordinator, start=Start(TERM, 1, last))
+    play = Play(CONFIG_3, kind=Coordinator, start=CoordinatorStart(TERM, 1, last))
 
     held = HeldReduction(0, 99, gradient)
     play.join("a", stage=0, version=0, digest=b"w0", held=held)
@@ -137,7 +141,7 @@ def test_a_coordinator_after_a_record_sends_its_commit_to_one_that_lacks_it(grad
 
 def test_after_the_last_record_only_the_last_commit_has_to_arrive():
     last = DecidedStep(2, 0.5, 0.1, {0: as_recorded(b"g")}, {})
-    play = Play(CONFIG_3, kind=Coordinator, start=Start(TERM, 3, last))
+    play = Play(CONFIG_3, kind=Coordinator, start=CoordinatorStart(TERM, 3, last))
 
     play.join("a", stage=0, version=3, digest=b"w3")
 

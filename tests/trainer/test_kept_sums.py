@@ -10,9 +10,11 @@ from p2pswarm.run.chain.record import first_number
 from p2pswarm.run.messages.membership import HeldSum
 from p2pswarm.run.messages.step import Reduced
 from p2pswarm.run.view import Incarnation
-from p2pswarm.trainer.coordinator.decision import Start
+from p2pswarm.trainer.coordinator.decision import CoordinatorStart
 from p2pswarm.trainer.coordinator.silence import SILENT_S
-from p2pswarm.trainer.members.suspensions import (
+from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.in_flight import RETRY_MAX_S
+from p2pswarm.trainer.step.sums import (
     ANSWERED_S,
     REDO_SHARE,
     SUSPENDED_S,
@@ -20,8 +22,6 @@ from p2pswarm.trainer.members.suspensions import (
     SumKept,
     SumVoided,
 )
-from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.step.in_flight import RETRY_MAX_S
 
 ANN, BOB = Incarnation(b"a" * 32, 1), Incarnation(b"b" * 32, 2)
 FIRST, SECOND, BOTH, NONE = b"\x01", b"\x02", b"\x03", b"\x00"
@@ -330,7 +330,7 @@ def test_a_coordinator_that_leads_no_more_asks_nobody():
 
 
 def test_a_coordinator_takes_no_sum_of_its_own_term_that_it_knows_nothing_of():
-    play = Play(start=Start(term=2, numbered=first_number(2) + 7))
+    play = Play(start=CoordinatorStart(term=2, numbered=first_number(2) + 7))
     play.rejoin("a", Incarnation(ANN.peer, first_number(2) + 5), FIRST)
 
     assert not play.assigned()

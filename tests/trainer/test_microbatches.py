@@ -8,11 +8,10 @@ from p2pswarm.run.messages.microbatch import Evaluated
 from p2pswarm.run.messages.types import Obstacle, Work
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
-from p2pswarm.trainer.members.suspensions import SumVoided
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.step.attempt_timeout import TIMEOUT_FIRST_S
-from p2pswarm.trainer.step.fencing import FENCE_S
-from p2pswarm.trainer.step.in_flight import REFUSALS_MAX
+from p2pswarm.trainer.step.fences import FENCE_S
+from p2pswarm.trainer.step.in_flight import REFUSALS_MAX, TIMEOUT_FIRST_S
+from p2pswarm.trainer.step.sums import SumVoided
 
 
 def test_what_a_fence_finds_counted_is_not_launched_again():

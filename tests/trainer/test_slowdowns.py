@@ -14,7 +14,7 @@ from p2pswarm.run.messages.step import Committed, Reduced
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.step.attempt_timeout import BACKOFF_MAX_S
+from p2pswarm.trainer.step.in_flight import BACKOFF_MAX_S
 
 ANN = b"a" * 32
 FAST_S = 0.1

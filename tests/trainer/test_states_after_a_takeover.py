@@ -15,10 +15,10 @@ from p2pswarm.run.messages.step import Committed
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
-from p2pswarm.trainer.coordinator.decision import Start, unsigned_record
-from p2pswarm.trainer.members.former_sums import FORMER_SUMS_S
-from p2pswarm.trainer.reduction.stage_digests import ABSENT_S, UNNAMED_S, StageDigests
+from p2pswarm.trainer.coordinator.decision import CoordinatorStart, unsigned_record
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.stage_digests import ABSENT_S, UNNAMED_S, StageDigests
+from p2pswarm.trainer.step.sums import FORMER_SUMS_S
 
 TERM = 7
 RIGHT, WRONG = b"right".ljust(32, b"."), b"wrong".ljust(32, b".")
@@ -40,7 +40,7 @@ def record_of(members: str):
 def taken_over(members: str) -> Play:
     """Another trainer leads after step 0, and nobody is here yet."""
     record = record_of(members)
-    start = Start.after(TERM, ChainHead.of(record), record)
+    start = CoordinatorStart.after(TERM, ChainHead.of(record), record)
     return Play(RunConfig(steps=9, stages=1), kind=Coordinator, start=start)
 
 
@@ -186,7 +186,7 @@ def test_after_a_record_that_leads_back_its_own_digest_decides():
         record.stages[0], members=(), holders=b"", state=RIGHT, gradient=b""
     )
     back = dataclasses.replace(record, kind=RecordKind.BACK, step=1, stages=(stage,))
-    start = Start.after(TERM, ChainHead.of(back), back)
+    start = CoordinatorStart.after(TERM, ChainHead.of(back), back)
     play = Play(RunConfig(steps=9, stages=1), kind=Coordinator, start=start)
 
     come(play, "x", WRONG)

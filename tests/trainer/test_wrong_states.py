@@ -9,8 +9,8 @@ from trainer.harness import Play
 from p2pswarm.run.messages.membership import HeldReduction
 from p2pswarm.run.messages.step import Committed, Reduced
 from p2pswarm.settings.config import BatchConfig, RunConfig
-from p2pswarm.trainer.reduction.stage_digests import OTHER_WEIGHTS
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS
 
 TWO_STAGES = RunConfig(stages=2, steps=2, batch=BatchConfig(microbatches=2, evaluate_every=0))
 AGAIN = "step 0 is done again"

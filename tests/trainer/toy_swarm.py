@@ -23,8 +23,8 @@ from p2pswarm.run.view import Incarnation, MemberView, view_parts
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.outputs import Action
-from p2pswarm.trainer.members.suspensions import SumKept, SumVoided
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.sums import SumKept, SumVoided
 
 RUN = b"r" * 16
 

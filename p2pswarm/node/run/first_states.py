@@ -16,8 +16,8 @@ from p2pswarm.models.partition import stage_blocks
 from p2pswarm.models.pretrained import PRETRAINED
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.trainer.coordinator_io.first_states import Proof
-from p2pswarm.trainer.coordinator_io.saving_plan import ResumedFrom
+from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
+from p2pswarm.trainer.coordinator_io.context import Proof
 
 PORTABLE = "gpt"  # the family whose first weights are the same bits everywhere
 

@@ -20,7 +20,7 @@ from p2pswarm.checkpoint.targets import open_store, require_writable
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.run.manifest import RunOrigin
 from p2pswarm.settings.config import CheckpointConfig, RunConfig
-from p2pswarm.trainer.coordinator_io.saving_plan import ResumedFrom, SavingPlan
+from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom, SavingPlan
 
 Say = Callable[[str], None]
 

@@ -28,8 +28,8 @@ from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES, VoterId
 from p2pswarm.run.manifest import NONCE_BYTES, RunIdentity
 from p2pswarm.run.messages.run import RunOver
-from p2pswarm.trainer.coordinator_io.chain_place import ChainPlace, founding_place
-from p2pswarm.trainer.coordinator_io.saving_plan import ResumedFrom
+from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
+from p2pswarm.trainer.coordinator_io.context import ChainStart, founding_place
 
 OVER_AFTER_S = 30.0  # a trainer that is started anew beside its standby offers its run by then
 
@@ -41,7 +41,7 @@ class RunEntry:
     """A trainer's place in a run."""
 
     identity: RunIdentity
-    place: ChainPlace
+    place: ChainStart
     trainers: tuple[Contact, ...] = ()
     """Other trainers of the run that have offered it."""
     folder: RunFolder | None = None
@@ -145,7 +145,7 @@ async def _stand_by(
         return _in_folder(stack, folder, joined, memory, say, trainers)
     store, genesis = MemoryChain(memory), genesis_of(identity)
     restored = store.restored(genesis)
-    place = ChainPlace(stack.identity, genesis, store, restored, leads_at_once=False)
+    place = ChainStart(stack.identity, genesis, store, restored, leads_at_once=False)
     return RunEntry(identity, place, trainers)
 
 
@@ -173,5 +173,5 @@ def _in_folder(
     folder.write(run)
     me = stack.identity.peer_id.raw
     alone = restored.votes_alone(VoterId(me, store.memory))
-    place = ChainPlace(stack.identity, genesis, store, restored, leads_at_once=alone, lasts=True)
+    place = ChainStart(stack.identity, genesis, store, restored, leads_at_once=alone, lasts=True)
     return RunEntry(run.identity, place, trainers, folder, run.resumed)

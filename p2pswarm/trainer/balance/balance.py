@@ -14,14 +14,16 @@ Source:  docs/rebalancing.md.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
+from p2pswarm.models.blocks import block_costs
 from p2pswarm.plan.arrangement import Arrangement, StagedServer, beside_bytes, deaths_per_s
 from p2pswarm.plan.capacity import StageCosts
 from p2pswarm.plan.move_times import MoveMeter
 from p2pswarm.plan.priced_moves import Relocation, made_together
 from p2pswarm.plan.rebalancing import Decision, Rebalancing
 from p2pswarm.run.messages.capacity import NOT_MEASURED
-from p2pswarm.run.messages.membership import CannotPrepare, Join, Load, PrepareStage
+from p2pswarm.run.messages.membership import CannotPrepare, Join, Load, PrepareStage, load_every_s
 from p2pswarm.run.messages.types import MEMBERS_MAX
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
@@ -33,7 +35,7 @@ from p2pswarm.trainer.balance.balance_reports import (
     OrderedPreparation,
     StageState,
 )
-from p2pswarm.trainer.balance.prepared_moves import (
+from p2pswarm.trainer.balance.move_preparation import (
     REST_S,
     ChangeStage,
     Movers,
@@ -42,9 +44,99 @@ from p2pswarm.trainer.balance.prepared_moves import (
     StageDecided,
     StopPreparing,
 )
-from p2pswarm.trainer.balance.stage_work import expected_costs
-from p2pswarm.trainer.balance.told_loads import ToldLoads
 from p2pswarm.trainer.members.membership import Member, Membership
+
+# What the stages of a run are expected to cost before anybody has measured them.
+#
+# Units:   of the mean stage's work.
+
+
+def expected_costs(config: RunConfig) -> list[float] | None:
+    """Of the stages of a cut that somebody chose, by their blocks' work; None: they are alike."""
+    if not config.cut or config.emulated:
+        return None
+    costs = block_costs(config.model)
+    ends = list(accumulate(config.cut, initial=0))
+    work = [sum(costs[first:after]) for first, after in pairwise(ends)]
+    mean = sum(work) / len(work)
+    return [each / mean for each in work] if min(work) > 0 else None
+
+
+# What each server told last of its capacity, and how long its queue is in the mean of a minute.
+#
+# Units:   seconds, bytes; peers by their 32-byte id.
+# Errors:  none; numbers that make no sense count as not known.
+# Source:  docs/rebalancing.md, "What is measured".
+
+QUEUE_S = 60.0  # of a server's queue a mean is taken: right after a commit it is empty
+SECONDS_LEAST, SECONDS_MOST = 1e-5, 1e5  # of a microbatch: what is told beyond makes no sense
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedLoad:
+    """What a server told last."""
+
+    stage: int
+    seconds: float | None
+    """A microbatch; None if it is not known."""
+    error: float | None
+    load: Load
+    queued: float
+    """How long its queue is in the mean of the last minute."""
+    samples: int
+
+
+class ReportedLoads:
+    """The last word of each server of a run."""
+
+    def __init__(self, stages: int) -> None:
+        self._stages = stages
+        self._told: dict[bytes, ReportedLoad] = {}
+
+    def hear(self, peer: bytes, stage: int, load: Load, servers: int) -> ReportedLoad:
+        """A server of a stage tells; `servers`: how many there are, by which all tell as often."""
+        measured, last = load.capacity.measured, stage == self._stages - 1
+        seconds = measured.seconds(last=last)
+        if seconds is not None and not SECONDS_LEAST <= seconds <= SECONDS_MOST:
+            seconds = None
+        before = self._told.pop(peer, None)
+        if before is not None and before.stage != stage:
+            before = None  # that was another queue
+        most = max(1, round(QUEUE_S / load_every_s(servers)))
+        samples = min(before.samples + 1, most) if before else 1
+        queued = before.queued if before else 0.0
+        queued += (load.queued - queued) / samples
+        told = ReportedLoad(
+            stage, seconds, measured.relative_error(last=last), load, queued, samples
+        )
+        self._told[peer] = told
+        if len(self._told) > MEMBERS_MAX:
+            del self._told[next(iter(self._told))]
+        return told
+
+    def of(self, peer: bytes) -> ReportedLoad | None:
+        """What a server told last; None if it has said nothing."""
+        return self._told.get(peer)
+
+    def forget(self, peer: bytes) -> None:
+        """A server has died."""
+        self._told.pop(peer, None)
+
+    def speed(self, peer: bytes, costs: tuple[float, ...]) -> tuple[float | None, float | None]:
+        """Of a server, by what its stage costs, and how sure that is."""
+        told = self._told.get(peer)
+        if told is None or told.seconds is None:
+            return None, None
+        return costs[told.stage] / told.seconds, told.error
+
+    def state_bytes(self) -> tuple[int | None, ...]:
+        """Of each stage, as most of its servers tell."""
+        told: list[list[int]] = [[] for _ in range(self._stages)]
+        for one in self._told.values():
+            if (nbytes := one.load.capacity.state_bytes) is not None:
+                told[one.stage].append(nbytes)
+        return tuple(sorted(each)[(len(each) - 1) // 2] if each else None for each in told)
+
 
 ASK_EVERY_S = 2.0  # a plan for 1,000 servers takes a tenth of a second
 ASK_PER_SERVER_S = 0.005
@@ -75,7 +167,7 @@ class Balance:
         """Stages that nobody observes who serves another: both reduce a tied tensor."""
         self._rule = Rebalancing(config.balance)
         self._costs = StageCosts(config.stages, MEMBERS_MAX, expected_costs(config))
-        self._told = ToldLoads(config.stages)
+        self._told = ReportedLoads(config.stages)
         self._moving: dict[bytes, _OnItsWay] = {}
         """Those that were sent to another stage, and are not ready there."""
         self._prepared = PreparedMoves()

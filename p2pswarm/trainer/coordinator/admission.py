@@ -7,25 +7,193 @@ that was sent here because it had shown that it follows the stage's commits need
 it is ready when it has applied the last one, and says the digest later, as any member does.
 
 Units:   seconds on the caller's clock; versions count commits.
-Errors:  none.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.run.messages.membership import Assigned, Join, Ready
 from p2pswarm.run.messages.step import Committed
 from p2pswarm.run.view import Incarnation
-from p2pswarm.trainer.coordinator.decision import FROM_THE_FIRST, Start
+from p2pswarm.trainer.coordinator.decision import (
+    FROM_THE_FIRST,
+    CoordinatorStart,
+    DecidedStep,
+    Welcome,
+    as_recorded,
+)
 from p2pswarm.trainer.coordinator.outputs import Action
-from p2pswarm.trainer.members.decided_step import DecidedStep, Welcome, as_recorded
+from p2pswarm.trainer.members.answer_limits import AnswerLimits
 from p2pswarm.trainer.members.membership import Member, Membership
-from p2pswarm.trainer.members.newcomers import Newcomers
-from p2pswarm.trainer.reduction.commits import Commits
-from p2pswarm.trainer.reduction.reduction import Decided, Reduction
-from p2pswarm.trainer.reduction.stage_digests import StageDigests
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.averaging_attempts import Decided, Reduction
+from p2pswarm.trainer.step.stage_digests import StageDigests
+
+# Newcomers: joins that wait for the end of a step, and members that have caught up.
+#
+# A newcomer has a place among the members of its stage, and they send it all that they reduce. One
+# that never becomes ready must not keep it for ever. A large state over a slow link takes hours,
+# so its time is long; who was too slow has twice as long the next time, and keeps what it has
+# fetched.
+#
+# Units:   seconds on the caller's clock.
+
+READY_S = 3600.0  # 10 GB at 22 Mbit/s
+READY_MAX_S = 86_400.0
+LOOK_AGAIN_S = 60.0  # at one that waits for others: the weights of its stage, or a fence
+
+
+class Newcomers:
+    """Peers that have joined and are not ready yet."""
+
+    def __init__(self) -> None:
+        self._parked: dict[bytes, Join] = {}
+        self._caught_up: dict[Incarnation, bytes] = {}
+        self._limits = AnswerLimits(READY_S, READY_MAX_S)
+        self._on_their_way: set[Incarnation] = set()
+        self._looks: list[tuple[float, Incarnation]] = []
+        """A heap: when to look whether a newcomer has taken too long."""
+
+    def began(self, incarnation: Incarnation, now_s: float) -> None:
+        """A newcomer has a place now, and is on its way to the weights."""
+        self._on_their_way.add(incarnation)
+        heappush(self._looks, (now_s + self._limits.limit_s(incarnation.peer), incarnation))
+
+    def overdue(self, now_s: float) -> list[Incarnation]:
+        """The newcomers that have taken too long; they are looked at again."""
+        late = []
+        while self._looks and self._looks[0][0] <= now_s:
+            _, incarnation = heappop(self._looks)
+            if incarnation in self._on_their_way:
+                heappush(self._looks, (now_s + LOOK_AGAIN_S, incarnation))
+                if incarnation not in self._caught_up:
+                    late.append(incarnation)
+        return late
+
+    def too_slow(self, incarnation: Incarnation) -> None:
+        """A newcomer loses its place; its peer has longer the next time."""
+        self._limits.too_slow(incarnation.peer)
+
+    def next_deadline_s(self) -> float | None:
+        """When to ask who is overdue."""
+        return self._looks[0][0] if self._looks else None
+
+    def park(self, peer: bytes, join: Join) -> None:
+        """Keep a `Join` until the step has closed; a newer one of the same peer replaces it."""
+        self._parked[peer] = join
+
+    def withdraw(self, peer: bytes) -> None:
+        """A peer left before it was answered."""
+        self._parked.pop(peer, None)
+
+    def parked(self) -> list[tuple[bytes, Join]]:
+        """The joins that have waited; drained by reading."""
+        drained, self._parked = list(self._parked.items()), {}
+        return drained
+
+    def caught_up(self, incarnation: Incarnation, digest: bytes) -> None:
+        """A newcomer holds the weights of the current version."""
+        self._caught_up[incarnation] = digest
+
+    @property
+    def holding(self) -> dict[Incarnation, bytes]:
+        """The newcomers that have caught up, with their weights' digests."""
+        return dict(self._caught_up)
+
+    def candidates(self) -> list[tuple[Incarnation, bytes]]:
+        """The newcomers that have caught up, with their weights' digests; drained by reading."""
+        drained, self._caught_up = list(self._caught_up.items()), {}
+        return drained
+
+    def end(self, incarnation: Incarnation) -> None:
+        """A newcomer is ready, or its incarnation is over."""
+        self._on_their_way.discard(incarnation)
+        self._caught_up.pop(incarnation, None)
+
+
+# After the decision of a step: who has yet to apply it.
+#
+# Only the members that added their sums must apply a commit. A newcomer may skip one: its
+# reduction may come late, because nobody waits for a newcomer. It then fetches a later version,
+# and its `Ready` says when it has caught up. A newcomer that skips several in a row will not catch
+# up.
+#
+# Units:   seconds on the caller's clock; versions count commits.
+# Errors:  none; an answer about a commit that nobody waits for is ignored.
+
+COMMIT_S = 60.0  # an optimizer step on a slow machine, with its digest
+COMMIT_MAX_S = 3600.0  # of a machine that was too slow before
+SKIPS_MAX = 3  # commits skipped with no `Ready` between: the newcomer does not catch up
+
+
+class Commits:
+    """The acknowledgements that are due, by member and step."""
+
+    def __init__(self) -> None:
+        self._limits = AnswerLimits(COMMIT_S, COMMIT_MAX_S)
+        self._asked_s: dict[tuple[Incarnation, int], float] = {}
+        self._next_s = math.inf
+        """Nobody is overdue before."""
+        self._skips: dict[Incarnation, int] = {}
+
+    def decided(self, step: int, members: Iterable[Incarnation], now_s: float) -> None:
+        """The commit of a step goes out; `members` must apply it."""
+        if not self._asked_s:
+            self._next_s = math.inf
+        for member in members:
+            self._asked_s[member, step] = now_s
+            self._next_s = min(self._next_s, now_s + self._limits.limit_s(member.peer))
+
+    def caught_up(self, member: Incarnation) -> None:
+        """A newcomer holds the current version: what it skipped before is forgotten."""
+        self._skips.pop(member, None)
+
+    def answered(self, member: Incarnation, step: int, now_s: float) -> bool:
+        """A member has applied a commit; returns whether it had to."""
+        self._skips.pop(member, None)
+        asked_s = self._asked_s.pop((member, step), None)
+        if asked_s is not None:
+            self._limits.took(member.peer, now_s - asked_s)
+        return asked_s is not None
+
+    def failed(self, member: Incarnation, step: int) -> bool:
+        """A member did not apply a commit; returns whether its incarnation must end."""
+        if self._asked_s.pop((member, step), None) is not None:
+            return True
+        self._skips[member] = self._skips.get(member, 0) + 1
+        return self._skips[member] >= SKIPS_MAX
+
+    def end(self, member: Incarnation) -> None:
+        """An incarnation is over: nothing more is expected from it."""
+        self._skips.pop(member, None)
+        self._asked_s = {key: at_s for key, at_s in self._asked_s.items() if key[0] != member}
+
+    def owing(self) -> list[Incarnation]:
+        """The members from which an answer is due."""
+        return [member for member, _ in self._asked_s]
+
+    def overdue(self, now_s: float) -> list[Incarnation]:
+        """The members that should have answered by now; they have longer the next time."""
+        if now_s < self._next_s:
+            return []
+        late, self._next_s = [], math.inf
+        for (member, _), asked_s in self._asked_s.items():
+            due_s = asked_s + self._limits.limit_s(member.peer)
+            if due_s <= now_s:
+                late.append(member)
+            else:
+                self._next_s = min(self._next_s, due_s)
+        for member in late:
+            self._limits.too_slow(member.peer)
+        return late
+
+    def next_deadline_s(self) -> float | None:
+        """When to ask who is overdue."""
+        return self._next_s if self._asked_s else None
+
 
 FOLLOWED = b""  # instead of a digest: it has applied the last commit to what that applies to
 
@@ -43,7 +211,7 @@ class Admission:
     """The way of every member from its `Join` to ready, and from commit to commit."""
 
     def __init__(
-        self, run: bytes, stages: int, members: Membership, start: Start = FROM_THE_FIRST
+        self, run: bytes, stages: int, members: Membership, start: CoordinatorStart = FROM_THE_FIRST
     ) -> None:
         """`start`: what was decided before, under former coordinators."""
         self._run = run

@@ -20,30 +20,26 @@ from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance import (
     Balance,
 )
-from p2pswarm.trainer.balance.moves import Moves
-from p2pswarm.trainer.balance.prepared_moves import StageDecided
-from p2pswarm.trainer.blame.apart_pairs import ApartPairs
-from p2pswarm.trainer.blame.blame import Blame
+from p2pswarm.trainer.balance.move_preparation import StageDecided
+from p2pswarm.trainer.balance.stage_coverage import Departures, Moves, UnservedStages
 from p2pswarm.trainer.coordinator.admission import Admission
-from p2pswarm.trainer.coordinator.decision import FROM_THE_FIRST, Start
+from p2pswarm.trainer.coordinator.decision import FROM_THE_FIRST, CoordinatorStart
 from p2pswarm.trainer.coordinator.incarnations import Incarnations
 from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.coordinator.silence import Silence
 from p2pswarm.trainer.members.answer_limits import AnswerLimits
-from p2pswarm.trainer.members.departures import Departures
-from p2pswarm.trainer.members.former_sums import FormerSums
+from p2pswarm.trainer.members.blame import Blame
 from p2pswarm.trainer.members.membership import Membership
-from p2pswarm.trainer.members.suspensions import Suspensions
-from p2pswarm.trainer.members.unserved import UnservedStages
-from p2pswarm.trainer.reduction.generations import Generations
-from p2pswarm.trainer.reduction.reduction import Decided, Reduction
-from p2pswarm.trainer.reduction.stage_digests import OTHER_WEIGHTS
+from p2pswarm.trainer.members.unreachable_pairs import UnreachablePairs
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.phase import Phase
-from p2pswarm.trainer.step.attempt_timeout import AttemptTimeout
-from p2pswarm.trainer.step.fencing import FENCE_MAX_S, FENCE_S
+from p2pswarm.trainer.step.averaging_attempts import AveragingAttempts, Decided, Reduction
+from p2pswarm.trainer.step.fences import FENCE_MAX_S, FENCE_S
+from p2pswarm.trainer.step.guards import Guards
+from p2pswarm.trainer.step.in_flight import AttemptTimeout
+from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS
 from p2pswarm.trainer.step.step import Step
-from p2pswarm.trainer.step.step_guards import Guards
+from p2pswarm.trainer.step.sums import FormerSums, Suspensions
 from p2pswarm.trainer.step.window import LaunchPace, launch_window
 
 APART = "nothing passes between it and another of its stage, as both say"
@@ -53,7 +49,11 @@ class Coordinator(Incarnations):
     """One run under one leader, from the first member to the last commit."""
 
     def __init__(
-        self, config: RunConfig, run: bytes, start: Start = FROM_THE_FIRST, secret: bytes = b""
+        self,
+        config: RunConfig,
+        run: bytes,
+        start: CoordinatorStart = FROM_THE_FIRST,
+        secret: bytes = b"",
     ) -> None:
         """`secret`: what members must not know, so that they cannot foresee spot checks."""
         self._config = config
@@ -65,14 +65,14 @@ class Coordinator(Incarnations):
         limits = AttemptTimeout(), Guards.of(config, secret), AnswerLimits(FENCE_S, FENCE_MAX_S)
         self._pace = LaunchPace()
         self._step = Step(start.version, config, *limits, self._pace)
-        self._generations = Generations(former=start.former, ends=config.tied_ends)
+        self._generations = AveragingAttempts(former=start.former, ends=config.tied_ends)
         self._deciding: tuple[Reduction, Decided] | None = None
         self._held = False
         self.admission = Admission(run, config.stages, self.members, start)
         """Who has which weights; who fetches them asks it for their digests."""
         self._balance = Balance(config, self.members)
         self._blame = Blame(self.members, config.stages, config.tied_ends)
-        self._apart = ApartPairs(self.members)
+        self._apart = UnreachablePairs(self.members)
         self.silence = Silence(self.members)
         """When each member was heard last; told before what a member says."""
         self._suspensions = Suspensions()

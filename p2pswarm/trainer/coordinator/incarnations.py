@@ -12,13 +12,13 @@ from abc import abstractmethod
 
 from p2pswarm.run.messages.membership import Assigned, HeldSum, Join
 from p2pswarm.run.view import Incarnation
+from p2pswarm.trainer.balance.stage_coverage import UnservedStages
 from p2pswarm.trainer.coordinator.silence import Silence
 from p2pswarm.trainer.coordinator.step_end import StepEnd
 from p2pswarm.trainer.members.membership import Member
-from p2pswarm.trainer.members.suspensions import SumKept, SumVoided
-from p2pswarm.trainer.members.unserved import UnservedStages
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.phase import Phase
+from p2pswarm.trainer.step.sums import SumKept, SumVoided
 
 WITHOUT_ITS_SUM = "it has joined without the sum that it had"
 

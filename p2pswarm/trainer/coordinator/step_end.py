@@ -15,34 +15,33 @@ from p2pswarm.trainer.balance.balance_reports import (
     BalanceReport,
     OrderedMove,
 )
-from p2pswarm.trainer.balance.prepared_moves import StageDecided
-from p2pswarm.trainer.blame.apart_pairs import ApartPairs
+from p2pswarm.trainer.balance.move_preparation import StageDecided
 from p2pswarm.trainer.coordinator.admission import Admission
 from p2pswarm.trainer.coordinator.decision import to_decide
 from p2pswarm.trainer.coordinator.step_notes import StepNotes
-from p2pswarm.trainer.members.former_sums import FormerSums
-from p2pswarm.trainer.members.suspensions import Suspensions
-from p2pswarm.trainer.reduction.generations import Generations
-from p2pswarm.trainer.reduction.reduction import (
+from p2pswarm.trainer.members.unreachable_pairs import UnreachablePairs
+from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.phase import Phase
+from p2pswarm.trainer.step.averaging_attempts import (
+    AveragingAttempts,
     Decided,
     Disagreed,
     EndsDiffer,
     NotFinite,
     Reduction,
 )
-from p2pswarm.trainer.reduction.stage_digests import OTHER_GRADIENT
-from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.phase import Phase
+from p2pswarm.trainer.step.stage_digests import OTHER_GRADIENT
+from p2pswarm.trainer.step.sums import FormerSums, Suspensions
 
 
 class StepEnd(StepNotes):
     """The part of the coordinator that closes a step and begins the next."""
 
     admission: Admission
-    _apart: ApartPairs
+    _apart: UnreachablePairs
     _run: bytes
     _phase: Phase
-    _generations: Generations
+    _generations: AveragingAttempts
     _suspensions: Suspensions
     _former_sums: FormerSums
     _deciding: tuple[Reduction, Decided] | None

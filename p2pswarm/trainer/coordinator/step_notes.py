@@ -13,9 +13,9 @@ from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance import (
     Balance,
 )
-from p2pswarm.trainer.blame.blame import Blame
+from p2pswarm.trainer.balance.stage_coverage import Departures
 from p2pswarm.trainer.coordinator.outputs import Action
-from p2pswarm.trainer.members.departures import Departures
+from p2pswarm.trainer.members.blame import Blame
 from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.step.ledger import CountResult

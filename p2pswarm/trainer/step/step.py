@@ -20,23 +20,22 @@ from p2pswarm.run.messages.step import FencedWork
 from p2pswarm.run.messages.types import Work
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.trainer.blame.blame import Blame, FailedAttempt, Trouble
 from p2pswarm.trainer.members.answer_limits import AnswerLimits
+from p2pswarm.trainer.members.blame import Blame, FailedAttempt, Trouble
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.step.attempt_timeout import AttemptTimeout
-from p2pswarm.trainer.step.fencing import Fencing
+from p2pswarm.trainer.step.fences import Fences
+from p2pswarm.trainer.step.guards import OPINIONS_MAX, GuardReport, Guards, StepGuards
 from p2pswarm.trainer.step.in_flight import (
     EVALUATION_BASE,
     REFUSALS_MAX,
+    AttemptTimeout,
     InFlight,
     JobPhase,
     MicrobatchJob,
+    WorkStealing,
 )
 from p2pswarm.trainer.step.ledger import CountResult, StepLedger
-from p2pswarm.trainer.step.sharing import Sharing
-from p2pswarm.trainer.step.spot_checks import OPINIONS_MAX
-from p2pswarm.trainer.step.step_guards import GuardReport, Guards, StepGuards
-from p2pswarm.trainer.step.step_sums import StepSums, mean_loss
+from p2pswarm.trainer.step.sums import StepSums, mean_loss
 from p2pswarm.trainer.step.window import LaunchPace
 
 
@@ -72,8 +71,8 @@ class Step:
         """Which sums of former incarnations can be parts of the step."""
         self._pace = pace
         self._guards = StepGuards(number, self._in_flight, self._ledger, guards)
-        self._fencing = Fencing(fences)
-        self._sharing = Sharing()
+        self._fencing = Fences(fences)
+        self._sharing = WorkStealing()
         self._losses: dict[int, float] = {}
         self._given_up: list[act.CancelLaunch] = []
         self._stages = config.stages

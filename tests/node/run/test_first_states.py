@@ -14,9 +14,9 @@ from p2pswarm.models.compute.first_state import first_state
 from p2pswarm.node.run.first_states import proof_of, saved_state
 from p2pswarm.node.run.resuming import resumed_from
 from p2pswarm.run.manifest import RunIdentity, RunOrigin
-from p2pswarm.trainer.coordinator_io.saving_plan import ResumedFrom
-from p2pswarm.trainer.reduction.stage_digests import OTHER_WEIGHTS
+from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS
 
 SHORT = replace(CONFIG, steps=2, stages=1)
 THREE_STAGES = replace(SHORT, steps=4, stages=3)

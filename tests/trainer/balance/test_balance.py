@@ -13,16 +13,16 @@ from p2pswarm.settings.config import BalanceConfig, BatchConfig, ModelConfig, Ru
 from p2pswarm.trainer.balance.balance import (
     BACK_S,
     REJOIN_S,
+    expected_costs,
 )
 from p2pswarm.trainer.balance.balance_reports import (
     BalanceAsked,
     OrderedMove,
     OrderedPreparation,
 )
-from p2pswarm.trainer.balance.prepared_moves import StopPreparing
-from p2pswarm.trainer.balance.stage_work import expected_costs
-from p2pswarm.trainer.reduction.stage_digests import OTHER_WEIGHTS
+from p2pswarm.trainer.balance.move_preparation import StopPreparing
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS
 
 AT_ONCE = BalanceConfig(steady_s=0.0)
 FAST, SLOW = "abcd", "stuv"

@@ -21,8 +21,7 @@ from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
-from p2pswarm.trainer.coordinator_io.chain_place import founding_place
-from p2pswarm.trainer.coordinator_io.context import TrainerContext, raised
+from p2pswarm.trainer.coordinator_io.context import TrainerContext, founding_place, raised
 from p2pswarm.trainer.coordinator_io.dispatch import Dispatcher
 from p2pswarm.trainer.reports import actions as act
 

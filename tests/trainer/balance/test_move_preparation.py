@@ -1,0 +1,341 @@
+"""Servers that fetch before they leave: when they change stage, and when they stay after all."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pswarm.run.view import Incarnation
+from p2pswarm.trainer.balance.move_preparation import (
+    LACKING_MAX,
+    PREPARE_S,
+    ChangeStage,
+    PreparedMove,
+    PreparedMoves,
+    StageDecided,
+    StopPreparing,
+)
+
+STAGES = 3
+MOVER, OTHER = Incarnation(b"a" * 32, 7), Incarnation(b"b" * 32, 8)
+MOVE = PreparedMove(MOVER, 0, 1)
+BACK = PreparedMove(OTHER, 1, 0)
+PLENTY = (9, 9, 9)
+
+
+def had(stage: int, step: int) -> StageDecided:
+    """What a stage has in a step."""
+    return StageDecided(f"state {stage} {step}".encode(), f"gradient {stage} {step}".encode())
+
+
+def asked(*moves: PreparedMove) -> PreparedMoves:
+    prepared = PreparedMoves()
+    prepared.asked(moves, 0.0)
+    return prepared
+
+
+def commit(prepared: PreparedMoves, step: int, *, helps: bool = True) -> list[object]:
+    """What ends at the commit of a step."""
+    prepared.committing(step, {one: had(one, step) for one in range(STAGES)}, lambda _moves: helps)
+    return list(prepared.ended())
+
+
+def test_a_mover_that_has_all_changes_at_that_very_commit():
+    prepared = asked(MOVE)
+    assert prepared.movers(5).by_stage == {1: [MOVER]}
+
+    assert commit(prepared, 4) == []
+    prepared.observed(MOVER, 5, had(1, 5))
+
+    assert commit(prepared, 5) == [ChangeStage(MOVE, whole=True)]
+    assert not prepared.moves
+    assert not prepared.movers(6).by_stage
+
+
+def test_one_that_still_fetches_says_no_state_and_stays():
+    prepared = asked(MOVE)
+    for step in range(20):
+        prepared.observed(MOVER, step, StageDecided(b"", had(1, step).gradient))
+        assert commit(prepared, step) == []
+
+
+def test_one_whose_answer_is_late_changes_and_has_one_gradient_to_wait_for():
+    prepared = asked(MOVE)
+    assert commit(prepared, 0) == []
+    prepared.observed(MOVER, 0, had(1, 0))
+
+    assert commit(prepared, 1) == [ChangeStage(MOVE, whole=False)]
+
+
+def test_who_changes_with_the_step_that_is_reduced_is_told_to_the_members():
+    prepared = asked(MOVE)
+    assert commit(prepared, 0) == []
+    assert not prepared.movers(1).prompt
+    prepared.observed(MOVER, 0, had(1, 0))
+
+    assert prepared.movers(1).prompt == {MOVER}
+    assert not prepared.movers(2).prompt
+
+
+def test_of_an_exchange_neither_is_hurried_while_one_fetches():
+    prepared = asked(MOVE, BACK)
+    assert commit(prepared, 0) == []
+    prepared.observed(MOVER, 0, had(1, 0))
+
+    assert not prepared.movers(1).prompt
+
+
+def test_one_that_is_behind_by_a_whole_step_does_not_change():
+    prepared = asked(MOVE)
+    for step in range(20):
+        assert commit(prepared, step) == []
+        if step:
+            prepared.observed(MOVER, step - 1, had(1, step - 1))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda step: StageDecided(b"another", had(1, step).gradient),
+        lambda step: StageDecided(had(1, step).state, b"another"),
+        lambda step: had(0, step),
+    ],
+)
+def test_one_whose_state_is_wrong_twice_stays(wrong):
+    prepared = asked(MOVE)
+    prepared.observed(MOVER, 0, wrong(0))
+    assert commit(prepared, 0) == []
+    assert commit(prepared, 1) == []  # the same answer does not count again
+    prepared.observed(MOVER, 2, wrong(2))
+
+    (end,) = commit(prepared, 2)
+    assert isinstance(end, StopPreparing)
+    assert "not the stage's" in end.reason
+
+
+def test_a_state_that_nobody_knows_proves_nothing_and_blames_nobody():
+    prepared = asked(MOVE)
+    for step in range(9):
+        nothing = StageDecided(b"", b"gradient")
+        prepared.observed(MOVER, step, had(1, step))
+        prepared.committing(step, {0: nothing, 1: nothing}, lambda _moves: True)
+        assert not prepared.ended()
+
+
+def test_an_exchange_changes_at_one_commit():
+    prepared = asked(MOVE, BACK)
+    prepared.observed(MOVER, 0, had(1, 0))
+    assert commit(prepared, 0) == []  # the other one fetches
+    prepared.observed(MOVER, 1, had(1, 1))
+    prepared.observed(OTHER, 1, had(0, 1))
+
+    assert commit(prepared, 1) == [ChangeStage(MOVE, whole=True), ChangeStage(BACK, whole=True)]
+
+
+def test_an_exchange_of_which_one_dies_is_off():
+    prepared = asked(MOVE, BACK)
+    prepared.lost(MOVER)
+
+    (end,) = prepared.ended()
+    assert isinstance(end, StopPreparing)
+    assert end.move == BACK
+    assert not prepared.moves
+
+
+def test_a_mover_that_dies_needs_no_word():
+    prepared = asked(MOVE)
+    prepared.lost(MOVER)
+    assert not prepared.ended()
+    assert not prepared.moves
+
+
+def test_a_move_that_helps_nobody_any_more_is_not_made():
+    prepared = asked(MOVE)
+    prepared.observed(MOVER, 3, had(1, 3))
+
+    (end,) = commit(prepared, 3, helps=False)
+    assert isinstance(end, StopPreparing)
+    assert "help nobody" in end.reason
+
+
+@pytest.mark.parametrize(
+    ("ready", "kept", "reason"),
+    [((2, 3, 3), 2, "keeps 2 servers"), ((5, 0, 5), 2, "nobody serves the new stage")],
+)
+def test_a_stage_that_lost_somebody_meanwhile_keeps_the_mover(ready, kept, reason):
+    prepared = asked(MOVE)
+    prepared.look((3, 3, 3), kept, 1.0)
+    assert not prepared.ended()
+
+    prepared.look(ready, kept, 2.0)
+    (end,) = prepared.ended()
+    assert isinstance(end, StopPreparing)
+    assert reason in end.reason
+
+
+def test_an_exchange_leaves_no_stage_smaller_so_its_floor_is_the_other_ones():
+    prepared = asked(MOVE, BACK)
+    prepared.look((2, 2, 2), 2, 1.0)
+    assert not prepared.ended()
+    prepared.look((1, 2, 2), 2, 1.0)
+    assert len(prepared.ended()) == 2
+
+
+def test_of_several_that_leave_one_stage_the_last_one_stays():
+    later = PreparedMove(OTHER, 0, 2)
+    prepared = asked(MOVE)
+    prepared.asked([later], 1.0)
+    prepared.look((3, 3, 3), 2, 1.0)
+
+    (end,) = prepared.ended()
+    assert isinstance(end, StopPreparing)
+    assert end.move == later
+    assert prepared.moves == (MOVE,)
+
+
+def test_who_takes_too_long_stays():
+    prepared = asked(MOVE)
+    assert prepared.next_deadline_s() == PREPARE_S
+    prepared.look(PLENTY, 2, PREPARE_S - 1.0)
+    assert not prepared.ended()
+    prepared.look(PLENTY, 2, PREPARE_S)
+    assert len(prepared.ended()) == 1
+    assert prepared.next_deadline_s() is None
+
+
+def test_who_lacks_memory_says_how_much_and_the_other_of_an_exchange_is_told():
+    prepared = asked(MOVE, BACK)
+    prepared.refused(MOVER, 3_100_000_000)
+
+    (end,) = prepared.ended()
+    assert isinstance(end, StopPreparing)
+    assert end.move == BACK
+    assert "lacks 3.1 GB" in end.reason
+    assert prepared.lacks(MOVER.peer, 1) == 3_100_000_000
+    assert prepared.lacks(MOVER.peer, 0) == 0
+    prepared.lost(Incarnation(MOVER.peer, 9))
+    assert prepared.lacks(MOVER.peer, 1) == 0  # what comes back may be larger
+
+
+def test_what_was_refused_is_remembered_of_so_many_only():
+    prepared = PreparedMoves()
+    for number in range(LACKING_MAX + 10):
+        mover = Incarnation(number.to_bytes(32, "big"), number)
+        prepared.asked([PreparedMove(mover, 0, 1)], 0.0)
+        prepared.refused(mover, 1)
+    known = sum(prepared.lacks(n.to_bytes(32, "big"), 1) for n in range(LACKING_MAX + 10))
+    assert known == LACKING_MAX
+
+
+@pytest.mark.parametrize("moves", [(MOVE, MOVE), (PreparedMove(MOVER, 1, 1),)])
+def test_nobody_prepares_twice_or_for_its_own_stage(moves):
+    with pytest.raises(ValueError, match="stage"):
+        asked(*moves)
+
+
+MOVERS = tuple(Incarnation(bytes([n]) * 32, n) for n in range(5))
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("ask"), st.integers(0, 4), st.integers(0, 2), st.integers(0, 2)),
+        st.tuples(st.just("swap"), st.integers(0, 4), st.integers(0, 4), st.integers(0, 2)),
+        st.tuples(st.just("observe"), st.integers(0, 4), st.integers(0, 2), st.booleans()),
+        st.tuples(st.just("commit"), st.booleans()),
+        st.tuples(st.just("lost"), st.integers(0, 4)),
+        st.tuples(st.just("refuse"), st.integers(0, 4)),
+        st.tuples(st.just("look"), st.lists(st.integers(0, 5), min_size=3, max_size=3)),
+    ),
+    max_size=60,
+)
+
+
+class _Told:
+    """A machine, and what has been told to it and by it."""
+
+    def __init__(self) -> None:
+        self.prepared = PreparedMoves()
+        self.asked: Counter[PreparedMove] = Counter()
+        self.over: Counter[PreparedMove] = Counter()
+        self.answers: dict[Incarnation, tuple[int, StageDecided]] = {}
+        self.pairs: dict[PreparedMove, PreparedMove] = {}
+        self.prompt: frozenset[Incarnation] = frozenset()
+        self.step = 0
+
+    def ask(self, *moves: PreparedMove) -> None:
+        movers = {one.mover for one in self.prepared.moves} | {one.mover for one in moves}
+        if len(movers) < len(self.prepared.moves) + len(moves):
+            return
+        if any(one.source == one.target for one in moves):
+            return
+        self.prepared.asked(moves, 0.0)
+        self.asked.update(moves)
+        for one in moves:
+            self.answers.pop(one.mover, None)
+            self.pairs.pop(one, None)
+        if len(moves) == 2:
+            self.pairs |= {moves[0]: moves[1], moves[1]: moves[0]}
+
+    def drain(self, silent: Incarnation | None = None) -> None:
+        """What has ended; `silent`: the mover that is told nothing."""
+        before = {move for move in self.asked if self.asked[move] > self.over[move]}
+        ended = self.prepared.ended()
+        for move in before - set(self.prepared.moves):
+            told = [one for one in ended if one.move == move]
+            assert len(told) == (move.mover != silent)
+            self.over[move] += 1
+        changed = [one.move for one in ended if isinstance(one, ChangeStage)]
+        for one in ended:
+            if isinstance(one, ChangeStage):
+                step, held = self.answers[one.move.mover]
+                assert step in (self.step, self.step - 1)
+                assert (step == self.step) is one.whole
+                assert one.whole or one.move.mover in self.prompt
+                assert held == had(one.move.target, step)
+            assert one.move not in self.prepared.moves
+        for move in changed:
+            assert self.pairs.get(move, move) in changed
+
+
+@given(EVENTS)
+def test_whatever_happens_nobody_changes_without_the_stages_own_weights(events):
+    told = _Told()
+    for event in events:
+        match event:
+            case "ask", who, source, target:
+                told.ask(PreparedMove(MOVERS[who], source, target))
+            case "swap", one, other, stage:
+                second = (stage + 1) % STAGES
+                told.ask(
+                    PreparedMove(MOVERS[one], stage, second),
+                    PreparedMove(MOVERS[other], second, stage),
+                )
+            case "observe", who, back, right:
+                mover, step = MOVERS[who], max(0, told.step - back)
+                moves = [move for move in told.prepared.moves if move.mover == mover]
+                held = had(moves[0].target, step) if moves and right else had(9, step)
+                told.prepared.observed(mover, step, held)
+                last, _ = told.answers.get(mover, (-1, held))
+                if moves and step >= last:
+                    told.answers[mover] = step, held
+            case "commit", helps:
+                told.prompt = told.prepared.movers(told.step).prompt
+                decided = {one: had(one, told.step) for one in range(STAGES)}
+                told.prepared.committing(told.step, decided, lambda _moves, helps=helps: helps)
+                told.drain()
+                told.step += 1
+            case "lost", who:
+                told.prepared.lost(MOVERS[who])
+                told.drain(MOVERS[who])
+            case "refuse", who:
+                told.prepared.refused(MOVERS[who], 5)
+                told.drain(MOVERS[who])
+            case "look", ready:
+                told.prepared.look(ready, 2, 1.0)
+                told.drain()
+                for move in told.prepared.moves:
+                    assert ready[move.target]
+                    leave = [one for one in told.prepared.moves if one.source == move.source]
+                    apart = [one for one in leave if one not in told.pairs]
+                    assert ready[move.source] - len(apart) >= 2
+        observing = [one for at in told.prepared.movers(0).by_stage.values() for one in at]
+        assert sorted(observing) == sorted(one.mover for one in told.prepared.moves)
