@@ -279,7 +279,7 @@ class WatchedSwarm:
             return where
         coordinator = leader.trainer.coordinator
         ready = [len(coordinator.members.ready(stage)) for stage in range(STAGES)]
-        return f"step {coordinator.step}, {coordinator._phase.name}, ready {ready}, {where}"
+        return f"step {coordinator.step}, {coordinator.phase.name}, ready {ready}, {where}"
 
 
 def play(

@@ -154,7 +154,7 @@ def test_one_that_has_lost_the_weights_meanwhile_is_out():
     play = decided("a")
     ann = rejoin(play, "a")
 
-    play.coordinator.committed(ann, 0, Committed(1, applied=False), play.now_s)
+    play.coordinator.on_commit_answer(ann, 0, Committed(1, applied=False), play.now_s)
 
     assert [d.incarnation for d in play.seen(act.Evict)] == [ann]
 

@@ -32,10 +32,10 @@ def test_nothing_is_committed_before_the_voters_have_accepted():
     play, (ann, bob), decide = deciding()
 
     assert play.seen(act.SendCommit) == []
-    play.coordinator.decided(decide.step, play.now_s)
+    play.coordinator.on_decision(decide.step, play.now_s)
 
     assert [one.incarnation for one in play.seen(act.SendCommit)] == [ann, bob]
-    play.coordinator.decided(decide.step, play.now_s)
+    play.coordinator.on_decision(decide.step, play.now_s)
     assert play.seen(act.SendCommit) == []
 
 
@@ -71,9 +71,9 @@ def test_a_member_that_is_lost_while_the_voters_are_asked_changes_nothing():
     play.seen(act.MemberLost)
     play.wait(1.0)
     assert play.seen(act.Launch) == []
-    play.coordinator.decided(decide.step, play.now_s)
+    play.coordinator.on_decision(decide.step, play.now_s)
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     assert [a.incarnation for a in actions if isinstance(a, act.SendCommit)] == [bob]
     assert any(isinstance(a, act.StepDone) for a in actions)
 
@@ -85,9 +85,9 @@ def test_one_that_comes_back_meanwhile_is_sent_the_commit_afterwards():
     play.join("a", stage=0, version=0, digest=b"w0", held=held)
     assert play.seen(act.Assign) == []
 
-    play.coordinator.decided(decide.step, play.now_s)
+    play.coordinator.on_decision(decide.step, play.now_s)
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     (assigned,) = (a for a in actions if isinstance(a, act.Assign))
     assert assigned.message.keep
     commits = [a.incarnation for a in actions if isinstance(a, act.SendCommit)]
@@ -97,10 +97,10 @@ def test_one_that_comes_back_meanwhile_is_sent_the_commit_afterwards():
 def test_a_trainer_that_was_deposed_commits_nothing():
     play, _, decide = deciding()
 
-    play.coordinator.closed()
-    play.coordinator.decided(decide.step, play.now_s)
+    play.coordinator.close()
+    play.coordinator.on_decision(decide.step, play.now_s)
 
-    assert play.coordinator.actions() == []
+    assert play.coordinator.drain() == []
 
 
 def test_answers_to_the_reduction_that_come_late_ask_nobody_twice():
@@ -129,7 +129,7 @@ def test_a_coordinator_after_a_record_sends_its_commit_to_one_that_lacks_it(grad
     held = HeldReduction(0, 99, gradient)
     play.join("a", stage=0, version=0, digest=b"w0", held=held)
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     (assigned,) = (a for a in actions if isinstance(a, act.Assign))
     assert assigned.message.since == 1
     assert assigned.message.keep == (gradient == b"g")

@@ -27,7 +27,7 @@ NAMED = CoordinatorStart(TERM, 6, gathers=False, era=2, states={0: b"w6"}, loads
 def assigned(start: CoordinatorStart, *, version: int, digest: bytes, era: int, held=None):
     play = Play(CONFIG, kind=Coordinator, start=start)
     join = Join(RUN, "h:1", 0, version, digest, held, era)
-    play.coordinator.joined(b"a" * 32, join, 0.0)
+    play.coordinator.on_join(b"a" * 32, join, 0.0)
     (assign,) = play.seen(act.Assign)
     return assign.message
 

@@ -145,7 +145,7 @@ def test_a_stranger_that_claims_the_gradient_too_is_not_believed():
     stage = record.stages[0]
     held = HeldReduction(0, 1, stage.gradient)
     stranger = play.join("x", stage=0, version=0, digest=stage.state, held=held)
-    play.coordinator.committed(stranger, 0, Committed(1, applied=True), play.now_s)
+    play.coordinator.on_commit_answer(stranger, 0, Committed(1, applied=True), play.now_s)
 
     play.ready(stranger, 1, WRONG)
     assert ready(play) == []
@@ -212,8 +212,8 @@ def test_when_all_that_are_named_come_their_order_and_strangers_decide_nothing(o
     words = dict(zip(PEERS, said, strict=True))
     for number, name in enumerate(order):
         member = Incarnation(name.encode(), number)
-        digests.came(member, 0, 1, reports=True)
-        digests.claim(0, 1, member, words[name])
+        digests.on_join(member, 0, 1, reports=True)
+        digests.on_claim(0, 1, member, words[name])
         digests.settle(float(number) * 0.1)
 
     votes = [words[name] for name in PEERS[:named]]

@@ -93,7 +93,7 @@ class ReportedLoads:
         self._stages = stages
         self._told: dict[bytes, ReportedLoad] = {}
 
-    def hear(self, peer: bytes, stage: int, load: Load, servers: int) -> ReportedLoad:
+    def on_load(self, peer: bytes, stage: int, load: Load, servers: int) -> ReportedLoad:
         """A server of a stage tells; `servers`: how many there are, by which all tell as often."""
         measured, last = load.capacity.measured, stage == self._stages - 1
         seconds = measured.seconds(last=last)
@@ -180,14 +180,14 @@ class Balance:
         self._server_s = 0.0
         self._asked_s: float | None = None
 
-    def loaded(self, member: Member, load: Load) -> None:
+    def on_load(self, member: Member, load: Load) -> None:
         """A member tells how busy it is, and what it has measured."""
         peer = member.incarnation.peer
-        told = self._told.hear(peer, member.stage, load, self._members.ready_count())
+        told = self._told.on_load(peer, member.stage, load, self._members.ready_count())
         if told.seconds is not None:
             self._costs.told(peer, member.stage, told.seconds)
 
-    def joined(self, peer: bytes, join: Join, now_s: float) -> Join:
+    def on_join(self, peer: bytes, join: Join, now_s: float) -> Join:
         """What a server asks for, with the stage that it is to have."""
         back = self._left.pop(peer, None) is not None
         moving = self._moving.get(peer)
@@ -204,7 +204,7 @@ class Balance:
         arrangement = self._arrangement(now_s)
         return replace(join, stage=self._rule.place(arrangement, open_stages, join.stage))
 
-    def ready(self, peer: bytes, now_s: float) -> None:
+    def on_ready(self, peer: bytes, now_s: float) -> None:
         """A server computes: if it has moved, it is there."""
         self._moving.pop(peer, None)
         self._meter.computes(peer, now_s)
@@ -214,9 +214,9 @@ class Balance:
         moving = self._moving.get(peer)
         return moving is not None and moving.proved and moving.target == stage
 
-    def ended(self, incarnation: Incarnation, now_s: float) -> None:
+    def on_end(self, incarnation: Incarnation, now_s: float) -> None:
         """An incarnation is over."""
-        self._prepared.lost(incarnation)
+        self._prepared.on_end(incarnation)
         peer = incarnation.peer
         moving = self._moving.get(peer)
         if moving is not None and not moving.joined:
@@ -236,27 +236,27 @@ class Balance:
         """Who observes a stage and serves another one, when a step is reduced."""
         return self._prepared.movers(step)
 
-    def observed(self, by: Incarnation, step: int, held: StageDecided) -> None:
+    def on_observation(self, by: Incarnation, step: int, held: StageDecided) -> None:
         """A server has a reduction of the stage that it prepares for."""
-        self._prepared.observed(by, step, held)
+        self._prepared.on_observation(by, step, held)
 
-    def cannot_prepare(self, by: Incarnation, note: CannotPrepare) -> list[BalanceReport]:
+    def on_preparation_refusal(self, by: Incarnation, note: CannotPrepare) -> list[BalanceReport]:
         """A server does not hold another stage beside its own."""
         moves = [m for m in self._prepared.moves if (m.mover, m.target) == (by, note.stage)]
         if not moves:
             return []  # that is over already
-        self._prepared.refused(by, note.lacks_bytes)
+        self._prepared.on_refusal(by, note.lacks_bytes)
         refused = [StopPreparing(move, note.reason) for move in moves]
         return [*refused, *self.stopped()]
 
     def stopped(self) -> list[BalanceReport]:
         """The moves that are over without having been made."""
-        over = [one for one in self._prepared.ended() if isinstance(one, StopPreparing)]
+        over = [one for one in self._prepared.drain() if isinstance(one, StopPreparing)]
         if len(self._worth) > len(self._prepared.moves):
             self._worth = {move: self._worth[move] for move in self._prepared.moves}
         return list(over)
 
-    def changes(
+    def on_commit(
         self, step: int, had: Mapping[int, StageDecided], now_s: float
     ) -> list[BalanceReport]:
         """Who changes its stage at the commit of a step: end their sessions; and who stays.
@@ -268,16 +268,16 @@ class Balance:
             return []
         arrangement = self._arrangement(now_s)
         computing = [self._members.ready_count(stage) for stage in range(self._config.stages)]
-        self._prepared.look(computing, arrangement.kept, now_s)
+        self._prepared.stop_harmful(computing, arrangement.kept, now_s)
 
         def helps(moves: tuple[PreparedMove, ...]) -> bool:
             if any(move.mover in self._members.leaving for move in moves):
                 return False
             return arrangement.still_helps((m.mover.peer, m.source, m.target) for m in moves)
 
-        self._prepared.committing(step, had, helps)
+        self._prepared.on_commit(step, had, helps)
         reports: list[BalanceReport] = []
-        for ended in self._prepared.ended():
+        for ended in self._prepared.drain():
             move = ended.move
             if isinstance(ended, ChangeStage):
                 until_s = now_s + REJOIN_S + (0.0 if ended.whole else REST_S)
@@ -289,7 +289,7 @@ class Balance:
                 reports.append(ended)
         return reports
 
-    def after_commit(
+    def order_moves(
         self, step: int, avoided: Callable[[bytes], bool], now_s: float
     ) -> list[BalanceReport]:
         """Whom to send to another stage; end the sessions of who is to go now.
@@ -330,7 +330,7 @@ class Balance:
     ) -> list[BalanceReport]:
         """Moves that are made together, once all have fetched the weights."""
         prepared = [PreparedMove(one, move.source, move.target) for move, one in moves]
-        self._prepared.asked(prepared, now_s)
+        self._prepared.begin(prepared, now_s)
         reports: list[BalanceReport] = []
         for (relocation, _), move in zip(moves, prepared, strict=True):
             self._worth[move] = decision.gain, relocation.away_s, decision.planned

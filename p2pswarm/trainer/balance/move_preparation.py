@@ -155,12 +155,12 @@ class PreparedMoves:
             return frozenset()
         return frozenset(stage for stage in range(stages) if self.lacks(peer, stage))
 
-    def ended(self) -> list[Ended]:
+    def drain(self) -> list[Ended]:
         """The moves that are over, and how; drained by reading."""
         drained, self._ended = self._ended, []
         return drained
 
-    def asked(self, moves: Sequence[PreparedMove], now_s: float) -> None:
+    def begin(self, moves: Sequence[PreparedMove], now_s: float) -> None:
         """These servers are told to prepare; several change at the same commit or not at all."""
         movers = [one.mover.peer for one in (*self.moves, *moves)]
         if len(set(movers)) < len(movers):
@@ -170,7 +170,7 @@ class PreparedMoves:
         if moves:
             self._groups.append(_MoveGroup(tuple(moves), now_s + self._prepare_s))
 
-    def refused(self, mover: Incarnation, lacks_bytes: int) -> None:
+    def on_refusal(self, mover: Incarnation, lacks_bytes: int) -> None:
         """A mover has no memory for both stages: it may move by leaving first, if that pays."""
         if (group := self._group_of(mover)) is None:
             return
@@ -183,14 +183,14 @@ class PreparedMoves:
         others = [one for one in group.moves if one.mover != mover]
         self._end(group, [StopPreparing(one, f"the other server lacks {lack}") for one in others])
 
-    def observed(self, mover: Incarnation, step: int, held: StageDecided) -> None:
+    def on_observation(self, mover: Incarnation, step: int, held: StageDecided) -> None:
         """A mover has a reduction of its new stage, and the weights if `held.state` says them."""
         group = self._group_of(mover)
         last = group.answers.get(mover) if group is not None else None
         if group is not None and (last is None or step >= last.step):
             group.answers[mover] = _ObserverAnswer(step, held)
 
-    def lost(self, incarnation: Incarnation) -> None:
+    def on_end(self, incarnation: Incarnation) -> None:
         """An incarnation is over; a mover that dies needs no word."""
         if (group := self._group_of(incarnation)) is not None:
             reason = "the other server of the exchange is gone"
@@ -198,7 +198,7 @@ class PreparedMoves:
         for key in [key for key in self._lacking if key[0] == incarnation.peer]:
             del self._lacking[key]  # another process may have more memory
 
-    def look(self, ready: Sequence[int], kept: int, now_s: float) -> None:
+    def stop_harmful(self, ready: Sequence[int], kept: int, now_s: float) -> None:
         """Stop what would leave a stage too small, the newest first, or takes too long.
 
         `ready`: how many servers of each stage compute, with those that prepare to leave it;
@@ -217,7 +217,7 @@ class PreparedMoves:
                 continue
             self._end(group, group.stop(reason))
 
-    def committing(
+    def on_commit(
         self,
         step: int,
         stages: Mapping[int, StageDecided],

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from p2pswarm.run.view import Incarnation
+from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.members.blame import FailingServers
 from p2pswarm.trainer.members.membership import Member, Membership
 from p2pswarm.trainer.reports import actions as act
@@ -39,7 +40,7 @@ class UnservedStages:
         self._told: tuple[int, ...] = ()
         self._last: dict[int, tuple[Incarnation, str]] = {}
 
-    def left(self, member: Member) -> None:
+    def on_end(self, member: Member) -> None:
         """A server that held the current weights of its stage is gone."""
         self._last[member.stage] = member.incarnation, member.address
 
@@ -144,16 +145,16 @@ class Departures:
         self._members = members
         self._told: dict[Incarnation, bool] = {}
 
-    def asked(self, member: Incarnation, until_s: float) -> None:
+    def on_request(self, member: Incarnation, until_s: float) -> None:
         """A member is to leave by `until_s` at the latest."""
         if self._members.alive(member):
             self._members.leaving[member] = until_s
 
-    def end(self, member: Incarnation) -> None:
+    def on_end(self, member: Incarnation) -> None:
         """An incarnation is over."""
         self._told.pop(member, None)
 
-    def actions(self, version: int, now_s: float) -> list[AnswerLeave | LastLeaves]:
+    def answers(self, version: int, now_s: float) -> list[AnswerLeave | LastLeaves]:
         """Tell each whether it may go, if it was not told or that has changed; drained."""
         actions: list[AnswerLeave | LastLeaves] = []
         for one, may in self._changed():
@@ -253,3 +254,71 @@ class Moves:
             and not servers.avoided(one.incarnation.peer, now_s)
         ]
         return max(free, key=lambda each: each[:3])[3] if free else None
+
+
+class StageCoverage:
+    """Whether each stage has servers: who may leave, who is waited for, and who moves there."""
+
+    def __init__(
+        self, config: RunConfig, members: Membership, servers: FailingServers, loaded: int
+    ) -> None:
+        """`servers`: those that fail do not move.
+
+        `loaded`: the version whose state anybody can make; -1 if there is none.
+        """
+        self._config = config
+        self._members = members
+        self._servers = servers
+        self._loaded = loaded
+        self._unserved = UnservedStages(config.on_stage_lost, config.rewind_after_s)
+        self._departures = Departures(members)
+        self._moves = Moves(members)
+
+    def on_leave_request(self, by: Incarnation, until_s: float) -> None:
+        """A member was asked to leave, and can stay until then."""
+        self._departures.on_request(by, until_s)
+
+    def on_end(self, member: Member) -> None:
+        """An incarnation is over."""
+        self._departures.on_end(member.incarnation)
+        if member.ready:
+            self._unserved.on_end(member)
+
+    def lost(self, version: int) -> list[int]:
+        """The stages without servers whose weights of a version nobody can load or draw."""
+        return self._members.unserved_stages(1) if version != self._loaded else []
+
+    def watch(
+        self, version: int, now_s: float, *, gathering: bool
+    ) -> list[act.StagesUnserved | act.WeightsSought]:
+        """Remember since when a stage has had no ready server; what to tell if that has changed."""
+        unserved = self._members.unserved_stages(self._kept(gathering=gathering))
+        return self._unserved.watch(unserved, version, now_s, counting=not gathering)
+
+    def move(
+        self, version: int, now_s: float, *, gathering: bool
+    ) -> tuple[Incarnation, str] | None:
+        """A member that moves to a stage without servers: its session ends; and why."""
+        lost = self._members.unserved_stages(1) if version == self._loaded else []
+        return self._moves.due(lost, self._kept(gathering=gathering), self._servers, now_s)
+
+    def answers(self, version: int, now_s: float) -> list[AnswerLeave | LastLeaves]:
+        """Tell those that were asked to leave whether they may, if that is news."""
+        return self._departures.answers(version, now_s)
+
+    def hopeless(self, now_s: float) -> str | None:
+        """Why the run ends, if a stage has waited for too long."""
+        return self._unserved.hopeless(now_s)
+
+    def overdue(self, version: int, now_s: float) -> list[act.SeekCopy | act.GoBack]:
+        """What to tell of stages that have waited for long, and whether to go back for them."""
+        return self._unserved.overdue(now_s, version)
+
+    def next_deadline_s(self, now_s: float) -> float | None:
+        """When something is to be told or done about a stage that waits."""
+        times = self._unserved.next_deadline_s(), self._moves.next_deadline_s(now_s)
+        return min((time_s for time_s in times if time_s is not None), default=None)
+
+    def _kept(self, *, gathering: bool) -> int:
+        """How many ready servers a stage should have."""
+        return self._config.min_replicas if gathering else 1

@@ -148,7 +148,7 @@ class CoordinatorIo:
 
     def decided(self, step: int) -> None:
         """The voters have accepted the record of a step."""
-        self.coordinator.decided(step, self.now_s())
+        self.coordinator.on_decision(step, self.now_s())
         self.pump()
 
     def loads_from(self, order: LoadState) -> None:
@@ -160,7 +160,7 @@ class CoordinatorIo:
 
     def _carded(self, peer: bytes) -> None:
         """A peer has another card."""
-        self.coordinator.carded(peer, self._context.cards.of(peer))
+        self.coordinator.on_card(peer, self._context.cards.of(peer))
         self.pump()
 
     def announce(self, trainers: Trainers) -> None:
@@ -173,7 +173,7 @@ class CoordinatorIo:
 
         Without `then` their streams just end: the run goes back.
         """
-        self.coordinator.closed()
+        self.coordinator.close()
         self._watch_no_more()
         self._keep_no_more()
         self._dispatcher.stop(commits=True)
@@ -182,7 +182,7 @@ class CoordinatorIo:
 
     async def finish(self, reason: str) -> None:
         """Say goodbye to all members, and wait until they have heard it."""
-        self.coordinator.closed()
+        self.coordinator.close()
         self._watch_no_more()
         self._keep_no_more()
         self._dispatcher.stop(commits=True)
@@ -206,7 +206,7 @@ class CoordinatorIo:
         try:
             async with asyncio.timeout(None) as scope:
                 self._streams[connection] = _MemberStream(asyncio.Event(), scope)
-                self.coordinator.joined(connection.peer, join, self.now_s())
+                self.coordinator.on_join(connection.peer, join, self.now_s())
                 self.pump()
                 await self._converse(stream, connection)
         except SwarmError as error:
@@ -257,20 +257,22 @@ class CoordinatorIo:
     def _disconnected(self, connection: MemberConnection, reason: str) -> None:
         self._streams.pop(connection, None)
         if self._connections.close(connection):
-            self.coordinator.withdrawn(connection.peer)
+            self.coordinator.on_withdrawal(connection.peer)
         if not self._connections:
             self._empty.set()
         if connection.incarnation is not None:
             if self.keeper is not None:
                 self.keeper.lost(connection.incarnation)
             returns = not connection.leaves
-            self.coordinator.lost(connection.incarnation, reason, self.now_s(), returns=returns)
+            self.coordinator.on_stream_end(
+                connection.incarnation, reason, self.now_s(), returns=returns
+            )
             self.pump()
 
     def not_heard(self, members: Sequence[Unheard]) -> None:
         """A standby says that these members hear nothing from this trainer."""
         deaf = [Incarnation(one.peer, one.incarnation) for one in members]
-        self.coordinator.silence.not_heard(deaf, self.now_s())
+        self.coordinator.silence.on_deaf_members(deaf, self.now_s())
         self.pump()
 
     def silent(self, member: Incarnation) -> bool:
@@ -287,7 +289,7 @@ class CoordinatorIo:
         assert context.proof is not None, "else nothing is proved"
 
         def told(stage: int, digest: bytes | None) -> None:
-            coordinator.proved(stage, digest, self.now_s())
+            coordinator.on_proof(stage, digest, self.now_s())
             self.pump()
 
         disputed = coordinator.admission.disputed
@@ -309,7 +311,7 @@ class CoordinatorIo:
             return  # the loop below will see to it
         self._pumping = True
         try:
-            while actions := self.coordinator.actions():
+            while actions := self.coordinator.drain():
                 self._connections.beside(self.coordinator.beside, self.now_s())
                 for action in actions:
                     self._carry_out(action)
@@ -401,7 +403,7 @@ class CoordinatorIo:
                 self._connections.say(incarnation, MayLeave(may))
             case act.Assign():
                 self._connections.assign(action.incarnation, action.message)
-                self.coordinator.silence.heard(action.incarnation, self.now_s())  # its Join
+                self.coordinator.silence.on_word(action.incarnation, self.now_s())  # its Join
                 self._owner.came()
                 if action.message.loads:
                     self._told_to_load.append(action.incarnation)
@@ -427,15 +429,15 @@ async def download_weights(
     context: TrainerContext, coordination: CoordinatorIo, sizes: Sequence[StateSize]
 ) -> list[Snapshot]:
     """The state of every stage, all of one version: no step is reduced before they are here."""
-    admission = coordination.coordinator.admission
-    admission.still += 1
+    coordinator = coordination.coordinator
+    coordinator.keep_still(coordination.now_s(), still=True)
     try:
         async with asyncio.timeout(WEIGHTS_S * len(sizes)):
             return [
                 await _state(context, coordination, stage, size) for stage, size in enumerate(sizes)
             ]
     finally:
-        admission.still -= 1
+        coordinator.keep_still(coordination.now_s(), still=False)
         coordination.pump()
 
 

@@ -152,7 +152,7 @@ class Dispatcher:
 
             async def load() -> Sequence[EncodedTensor]:
                 note = handed_note(order, member)
-                coordinator.handed(incarnation_of(member), note, self._now_s())
+                coordinator.on_handoff(incarnation_of(member), note, self._now_s())
                 self._pump()
                 return encoded
 
@@ -163,7 +163,7 @@ class Dispatcher:
         reason = await push_to_any(candidates, nobody, self._view_changed, push_once)
         if reason is not None:
             log.info("microbatch %d could not be launched: %s", order.microbatch, reason)
-            coordinator.undelivered(undelivered_note(order, reason), self._now_s())
+            coordinator.on_delivery_failure(undelivered_note(order, reason), self._now_s())
             self._pump()
 
     @asynccontextmanager
@@ -203,7 +203,7 @@ class Dispatcher:
         except SwarmError as error:  # it may be on its way to us, or we to it
             log.info("%s does not say whether it is there: %s", one, error)
             return
-        self._coordinator.probed(one, reason, self._now_s())
+        self._coordinator.on_probe_answer(one, reason, self._now_s())
         self._pump()
 
     async def _call(self, order: Call) -> Message:

@@ -43,22 +43,22 @@ def take_note(
     """
     if by is None:
         raise BadMessage(f"a {type(note).__name__} before Assigned")
-    coordinator.silence.heard(by, now_s)
+    coordinator.silence.on_word(by, now_s)
     match note:
         case Handed():
-            coordinator.handed(Incarnation(note.peer, note.incarnation), note, now_s)
+            coordinator.on_handoff(Incarnation(note.peer, note.incarnation), note, now_s)
         case Counted():
-            coordinator.counted(by, note, now_s)
+            coordinator.on_count(by, note, now_s)
         case Undelivered():
-            coordinator.undelivered(note, now_s, by)
+            coordinator.on_delivery_failure(note, now_s, by)
         case Sketch():
-            coordinator.sketched(by, note, now_s)
+            coordinator.on_sketch(by, note, now_s)
         case Evaluated():
-            coordinator.evaluated(by, note, now_s)
+            coordinator.on_evaluation(by, note, now_s)
         case Ready():
-            coordinator.ready(by, note, now_s)
+            coordinator.on_ready(by, note, now_s)
         case WillLeave():
-            coordinator.will_leave(by, note.grace_s, now_s)
+            coordinator.on_leave_request(by, note.grace_s, now_s)
         case Load() | Alive() | Apart() | CannotPrepare():
             return _take_word(coordinator, by, note, now_s)
         case _:
@@ -76,13 +76,13 @@ def _take_word(
     if isinstance(word, Alive):
         return False
     if isinstance(word, Apart):
-        coordinator.apart(by, word.peers, now_s)
+        coordinator.on_unreachable_peers(by, word.peers, now_s)
         return True
     if isinstance(word, CannotPrepare):
-        coordinator.cannot_prepare(by, word, now_s)
+        coordinator.on_preparation_refusal(by, word, now_s)
         return True
-    coordinator.silence.unheard(by, word.unheard_s, now_s)
-    coordinator.loaded(by, word)
+    coordinator.silence.on_unheard_time(by, word.unheard_s, now_s)
+    coordinator.on_load(by, word)
     return True
 
 
@@ -141,24 +141,24 @@ def on_answer(
     """Tell the coordinator what a member answered, or why it did not."""
     to = order.incarnation
     if isinstance(answer, Message):
-        coordinator.silence.heard(to, now_s)
+        coordinator.silence.on_word(to, now_s)
     match order, answer:
         case act.SendReduce() | act.SendCommit(), _ if order.message.observed is not None:
             _observed(coordinator, order, answer)
         case act.SendFence(), Fenced():
-            coordinator.fenced(to, answer.counted, now_s)
+            coordinator.on_fence_answer(to, answer.counted, now_s)
         case act.SendFence(), _:
-            coordinator.lost(to, f"it did not answer a fence: {_failure(answer)}", now_s)
+            coordinator.on_stream_end(to, f"it did not answer a fence: {_failure(answer)}", now_s)
         case act.SendReduce(), Reduced():
-            coordinator.reduced(to, order.message.generation, answer, now_s)
+            coordinator.on_reduction(to, order.message.generation, answer, now_s)
         case act.SendReduce(), CannotAverage(peer, reason):
-            coordinator.reduce_failed(to, order.message.generation, reason, now_s, peer)
+            coordinator.on_reduction_failure(to, order.message.generation, reason, now_s, peer)
         case act.SendReduce(), _:
-            coordinator.reduce_failed(to, order.message.generation, _failure(answer), now_s)
+            coordinator.on_reduction_failure(to, order.message.generation, _failure(answer), now_s)
         case act.SendCommit(), Committed():
-            coordinator.committed(to, order.message.step, answer, now_s)
+            coordinator.on_commit_answer(to, order.message.step, answer, now_s)
         case act.SendCommit(), _:
-            coordinator.commit_failed(to, order.message.step, _failure(answer), now_s)
+            coordinator.on_commit_failure(to, order.message.step, _failure(answer), now_s)
 
 
 def _observed(
@@ -166,7 +166,7 @@ def _observed(
 ) -> None:
     """A mover answers as an observer of its new stage: nobody waits for it, whatever it says."""
     if isinstance(order, act.SendReduce) and isinstance(answer, Reduced):
-        coordinator.observed(order.incarnation, order.message.step, answer)
+        coordinator.on_observation(order.incarnation, order.message.step, answer)
     elif not isinstance(answer, Committed):
         what, step = type(order.message).__name__, order.message.step
         log.info("%s missed a %s of step %d: %s", order.incarnation, what, step, _failure(answer))

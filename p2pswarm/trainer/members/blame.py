@@ -63,7 +63,7 @@ class FailingServers:
         self._max = peers_max
         self._histories: dict[bytes, _History] = {}
 
-    def failed(self, peer: bytes, duty: FailureKind, now_s: float) -> int:
+    def on_failure(self, peer: bytes, duty: FailureKind, now_s: float) -> int:
         """A server may have caused a failure; returns how often it did in a row."""
         history = self._histories.setdefault(peer, _History())
         if len(self._histories) > self._max:
@@ -74,16 +74,18 @@ class FailingServers:
         history.successes = 0
         return history.failures[duty]
 
-    def worked(self, peer: bytes, duty: FailureKind) -> None:
-        """A server has done what it is there for."""
+    def on_success(self, peer: bytes, duty: FailureKind) -> bool:
+        """A server has done what it is there for; True if all that it did before is forgotten."""
         history = self._histories.get(peer)
         if history is None:
-            return
+            return False
         history.failures.pop(duty, None)
         history.failed_s.pop(duty, None)
         history.successes += 1
         if history.successes >= RECOVERED and not history.failures:
             del self._histories[peer]
+            return True
+        return False
 
     def forget(self, peers: Iterable[bytes]) -> None:
         """Drop the suspicion against peers: another one was at fault."""
@@ -138,21 +140,21 @@ class FailedPairs:
         self._spent: dict[bytes, int] = {}
         """Whose word does not count, and for how many averagings."""
 
-    def said(self, by: bytes, of: bytes, now_s: float) -> None:
+    def on_report(self, by: bytes, of: bytes, now_s: float) -> None:
         """A member says that nothing passes between it and another."""
         self._said_s.pop((by, of), None)
         self._said_s[by, of] = now_s
         if len(self._said_s) > self._max:
             del self._said_s[next(iter(self._said_s))]
 
-    def averaged(self, peers: Iterable[bytes]) -> None:
+    def on_averaging(self, peers: Iterable[bytes]) -> None:
         """These have averaged with each other."""
         for peer in peers:
             left = self._spent.pop(peer, 1) - 1
             if left:
                 self._spent[peer] = left
 
-    def leaves(self, by: bytes, of: bytes, counts: tuple[int, int], now_s: float) -> bytes:
+    def leaver(self, by: bytes, of: bytes, counts: tuple[int, int], now_s: float) -> bytes:
         """Which of two leaves; `by` says so, `counts`: how much `by` and the other have counted."""
         ours, theirs = counts
         if ours <= theirs:
@@ -269,7 +271,7 @@ class Blame:
         drained, self._to_end = self._to_end, []
         return drained
 
-    def attempt_failed(self, failed: FailedAttempt, now_s: float) -> list[BlameReport]:
+    def on_attempt_failure(self, failed: FailedAttempt, now_s: float) -> list[BlameReport]:
         """Hear of an attempt that was given up; what people are to know."""
         road = self._road(failed)
         reports: list[BlameReport] = []
@@ -286,23 +288,23 @@ class Blame:
             reports += self._broken(road, failed.reason)
         return reports
 
-    def computes_wrong(self, found: FoundWrong, now_s: float) -> act.WrongResult:
+    def on_wrong_result(self, found: FoundWrong, now_s: float) -> act.WrongResult:
         """A spot check has found a server: it gets a pause, if it can be spared."""
         one = found.incarnation
         spared = self._can_be_spared(one, now_s)
         pause_s = self.servers.avoid(one.peer, now_s) if spared else None
         return act.WrongResult(one, found.stage, found.microbatch, found.reason, pause_s)
 
-    def averaging_failed(self, by: Incarnation, reason: str, now_s: float) -> list[BlameReport]:
+    def on_averaging_failure(self, by: Incarnation, reason: str, now_s: float) -> list[BlameReport]:
         """Hear that a member could not average; what people are to know."""
         return self._suspect([by], FailureKind.AVERAGING, reason, now_s)
 
-    def apart(self, by: Incarnation, beside: bytes | None, now_s: float) -> None:
+    def on_unreachable(self, by: Incarnation, beside: bytes | None, now_s: float) -> None:
         """Hear from a member that nothing passes between it and another, if it says so."""
         if beside is not None and self._members.alive(by):
-            self._pairs.said(by.peer, beside, now_s)
+            self._pairs.on_report(by.peer, beside, now_s)
 
-    def leaves(
+    def leaver(
         self,
         by: Incarnation,
         beside: bytes | None,
@@ -324,7 +326,7 @@ class Blame:
             return by  # they have nothing to average with each other
         pair = by, other.incarnation
         ours, theirs = (int.from_bytes(ledger(one), "little").bit_count() for one in pair)
-        left = self._pairs.leaves(by.peer, other.incarnation.peer, (ours, theirs), now_s)
+        left = self._pairs.leaver(by.peer, other.incarnation.peer, (ours, theirs), now_s)
         one = next(one for one in pair if one.peer == left)
         spared = [each for each in pair if self._can_be_spared(each, now_s)]
         if one not in spared and other.stage != here.stage:
@@ -335,7 +337,7 @@ class Blame:
             self.servers.avoid(one.peer, now_s)
         return one
 
-    def averaged(
+    def on_averaging(
         self, members: Iterable[Incarnation], holders: Callable[[int], tuple[Incarnation, ...]]
     ) -> list[act.NotFiniteThere]:
         """A step was decided: these have averaged, and `holders` have counted a microbatch.
@@ -343,9 +345,9 @@ class Blame:
         Tells who made gradients that were not finite.
         """
         everybody = list(members)
-        self._pairs.averaged(one.peer for one in everybody)
+        self._pairs.on_averaging(one.peer for one in everybody)
         for one in everybody:
-            self.servers.worked(one.peer, FailureKind.AVERAGING)
+            self.servers.on_success(one.peer, FailureKind.AVERAGING)
         reports = []
         for microbatch, trouble in self._not_finite.items():
             suspects = trouble.suspects(holders(microbatch))
@@ -356,20 +358,24 @@ class Blame:
         self._not_finite.clear()
         return reports
 
-    def counted(self, by: Incarnation, path: list[Incarnation]) -> None:
-        """A member has done its backward of a microbatch that came by `path`."""
-        self.servers.worked(by.peer, FailureKind.MICROBATCHES)
+    def on_count(self, by: Incarnation, path: list[Incarnation]) -> bool:
+        """A member has done its backward of a microbatch that came by `path`.
+
+        Returns whether its former failures are forgotten with that.
+        """
+        forgotten = self.servers.on_success(by.peer, FailureKind.MICROBATCHES)
         if self._roads:
             peers = [one.peer for one in path]
             for road in list(self._roads):
                 if by.peer in road and all(peer in peers or not peer for peer in road):
                     del self._roads[road]
+        return forgotten
 
     def _suspect(
         self, suspects: list[Incarnation], duty: FailureKind, reason: str, now_s: float
     ) -> list[BlameReport]:
         """Count a failure; avoid the suspect that failed most often, if it can be spared."""
-        counts = {one: self.servers.failed(one.peer, duty, now_s) for one in suspects}
+        counts = {one: self.servers.on_failure(one.peer, duty, now_s) for one in suspects}
         often = [one for one in suspects if counts[one] >= IN_A_ROW]
         spared = [one for one in often if self._can_be_spared(one, now_s)]
         if not spared:

@@ -34,39 +34,38 @@ class UnreachablePairs:
         self._max = peers_max
         self._said: dict[Incarnation, frozenset[bytes]] = {}
         """From whom nothing comes, as each says."""
+        self.any = False
+        """Whether there may be a pair; this is asked after every note."""
         self._stayed: dict[bytes, tuple[bytes, int]] = {}
         """Who stayed when which other one left, and for how many averagings that counts."""
 
-    def told(self, by: Incarnation, peers: Iterable[bytes]) -> None:
+    def on_report(self, by: Incarnation, peers: Iterable[bytes]) -> None:
         """A member says from whom nothing comes."""
         said = frozenset(peers)
         if said and self._members.alive(by):
             self._said[by] = said
         else:
             self._said.pop(by, None)
+        self.any = len(self._said) >= PAIR
 
-    def end(self, one: Incarnation) -> None:
+    def on_end(self, one: Incarnation) -> None:
         """An incarnation is over."""
         self._said.pop(one, None)
+        self.any = len(self._said) >= PAIR
 
-    @property
-    def nobody(self) -> bool:
-        """Whether there is no pair; this is asked after every note."""
-        return len(self._said) < PAIR
-
-    def apart(self, member: Member) -> list[Incarnation]:
+    def unreachable_from(self, member: Member) -> list[Incarnation]:
         """The ready members of its stage between which and this one nothing passes."""
         if member.incarnation not in self._said:
             return []
         others = [one.incarnation for one in self._members.ready(member.stage)]
         return [one for one in others if self._both_say(one, member.incarnation)]
 
-    def to_leave(self, stage: int, counted: Callable[[Incarnation], int]) -> list[Incarnation]:
+    def leavers(self, stage: int, counted: Callable[[Incarnation], int]) -> list[Incarnation]:
         """The fewest members of a stage without whom all others can average, as far as is known.
 
         Of two, the one that has counted less: that is done again.
         """
-        pairs = {one.incarnation: self.apart(one) for one in self._members.ready(stage)}
+        pairs = {one.incarnation: self.unreachable_from(one) for one in self._members.ready(stage)}
         pairs = {one: others for one, others in pairs.items() if others}
         leave = []
         while pairs:
@@ -81,7 +80,7 @@ class UnreachablePairs:
             leave.append(first)
         return leave
 
-    def averaged(self, peers: Iterable[bytes]) -> None:
+    def on_averaging(self, peers: Iterable[bytes]) -> None:
         """These have averaged with each other."""
         for peer in peers:
             other, left = self._stayed.pop(peer, (b"", 1))

@@ -170,7 +170,7 @@ class Reduction:
         """Whether a member has yet to answer."""
         return incarnation in self._stage and incarnation not in self._answers
 
-    def reduced(self, incarnation: Incarnation, answer: Reduced) -> None:
+    def on_answer(self, incarnation: Incarnation, answer: Reduced) -> None:
         """A member holds the reduced gradient of its stage."""
         if incarnation in self._stage:
             self._answers[incarnation] = answer
@@ -271,12 +271,12 @@ class AveragingLimit:
         limit_s = usual_s * 2.0**self._too_slow
         return min(self._max_s, limit_s)
 
-    def took(self, seconds: float) -> None:
+    def on_success(self, seconds: float) -> None:
         """Learn from an averaging that succeeded."""
         self._took_s.append(seconds)
         self._too_slow = 0
 
-    def too_slow(self) -> None:
+    def on_timeout(self) -> None:
         """Learn from an averaging that was given up at the limit."""
         if self.seconds < self._max_s:
             self._too_slow += 1
@@ -333,9 +333,9 @@ class AveragingAttempts:
         """A member was lost: the next generation is another group's."""
         self.reduction = None
 
-    def decided(self, now_s: float) -> None:
+    def on_decision(self, now_s: float) -> None:
         """The reduction succeeded and its step is decided."""
-        self.limit.took(now_s - self._begun_s)
+        self.limit.on_success(now_s - self._begun_s)
         if self.reduction is not None:
             for one, bytes_per_s in self.reduction.rates.items():
                 stage = self.reduction.stages[one]
@@ -344,7 +344,7 @@ class AveragingAttempts:
                     self._shares.measured(BOTH_ENDS, one.peer, bytes_per_s)
         self.reduction, self._failures = None, 0
 
-    def failed(self) -> bool:
+    def on_failure(self) -> bool:
         """A member could not average; returns whether that member is to be blamed by now."""
         self.reduction = None
         return self._again(FAILED_RETRIES)
@@ -364,7 +364,7 @@ class AveragingAttempts:
         sizes, missing = Counter(stages.values()), Counter(stages[one] for one in silent)
         alone = [one for one in silent if missing[stages[one]] < sizes[stages[one]]]
         self.reduction = None
-        self.limit.too_slow()
+        self.limit.on_timeout()
         self._shares.forget()
         return alone if self._again(SLOW_RETRIES) else []
 

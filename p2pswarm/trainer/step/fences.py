@@ -106,23 +106,23 @@ class Fences:
             self._silent[incarnation] = math.inf
             self.deadline_s = min(self._silent.values())
 
-    def missed(self, incarnation: Incarnation) -> None:
+    def on_timeout(self, incarnation: Incarnation) -> None:
         """A member did not answer in time: its peer has longer the next time."""
-        self._limits.too_slow(incarnation.peer)
+        self._limits.on_timeout(incarnation.peer)
 
-    def answered(self, incarnation: Incarnation, now_s: float) -> bool:
+    def on_answer(self, incarnation: Incarnation, now_s: float) -> bool:
         """An incarnation has promised; True if it was asked."""
-        asked = self.heard(incarnation)
+        asked = self.on_promise(incarnation)
         if asked:
-            self._limits.took(incarnation.peer, now_s - self._begun_s)
+            self._limits.on_answer(incarnation.peer, now_s - self._begun_s)
         return asked
 
-    def heard(self, incarnation: Incarnation) -> bool:
+    def on_promise(self, incarnation: Incarnation) -> bool:
         """An incarnation has promised, or has ended; True if it was asked."""
         self._absent.pop(incarnation, None)
         return self._silent.pop(incarnation, None) is not None
 
-    def settled(self) -> list[MicrobatchJob]:
+    def settle(self) -> list[MicrobatchJob]:
         """The jobs of a round that all members have answered; reading closes the round."""
         if self._silent or self._open is None:
             return []

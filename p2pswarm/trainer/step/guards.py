@@ -59,7 +59,7 @@ class Quarantine:
             row = f"{STEPS_MAX + 1} steps in a row have a microbatch that is not finite"
             self.hopeless = f"{row}: {reason}"
 
-    def decided(self) -> tuple[int, ...]:
+    def on_decision(self) -> tuple[int, ...]:
         """The step is over; what was set aside in it, in order."""
         here, self._here = tuple(sorted(self._here)), []
         self._steps = self._steps + 1 if here else 0
@@ -180,7 +180,7 @@ class SpotChecks:
         digest = hashlib.sha256(self._key + microbatch.to_bytes(8)).digest()
         return int.from_bytes(digest[:8]) < self.share * 2**64
 
-    def heard(self, by: Incarnation, stage: int, note: Sketch) -> None:
+    def on_sketch(self, by: Incarnation, stage: int, note: Sketch) -> None:
         """A server tells what it took and gave."""
         microbatch = note.microbatch % CHECK_BASE
         if not self.chosen(microbatch):
@@ -194,7 +194,7 @@ class SpotChecks:
         self._compare(microbatch, at - 1, way)
         self._compare(microbatch, at, way)
 
-    def computed(self, microbatch: int, holders: dict[int, Incarnation]) -> None:
+    def on_check(self, microbatch: int, holders: dict[int, Incarnation]) -> None:
         """A check is through; `holders` counted the microbatch, and must have told about it."""
         for stage, holder in holders.items():
             if holder in self._forgotten:
@@ -325,12 +325,12 @@ class StepGuards:
         """Why the run must end, if it must."""
         return self._quarantine.hopeless
 
-    def sketched(self, by: Incarnation, stage: int, note: Sketch) -> None:
+    def on_sketch(self, by: Incarnation, stage: int, note: Sketch) -> None:
         """A server tells what it took and gave."""
         if note.step == self._number and self._checks.share:
-            self._checks.heard(by, stage, note)
+            self._checks.on_sketch(by, stage, note)
 
-    def counted_by_all(self, microbatch: int, now_s: float) -> None:
+    def on_completion(self, microbatch: int, now_s: float) -> None:
         """Every stage has counted a microbatch, perhaps again: it may have to be checked."""
         if not self._checks.share or not self._checks.chosen(microbatch):
             return
@@ -341,10 +341,10 @@ class StepGuards:
         elif job.phase is JobPhase.DONE:
             self._jobs.again(job, now_s)
 
-    def checked(self, job: MicrobatchJob, now_s: float) -> None:
+    def on_check(self, job: MicrobatchJob, now_s: float) -> None:
         """A check is through: stage 0 had its gradient, or it was tried in vain for too long."""
         microbatch = job.microbatch - CHECK_BASE
-        self._checks.computed(microbatch, self._ledger.counted_by(microbatch))
+        self._checks.on_check(microbatch, self._ledger.counted_by(microbatch))
         self._jobs.finish(job, now_s)
         if not self._checks.disputed(microbatch):
             return
@@ -369,14 +369,14 @@ class StepGuards:
         holders = [one for job in self._unsound() for one in self._holders(job)]
         void = [(one, HOLDS_IT) for one in holders]
         if wrong := self._checks.wrong():
-            found = [blame.computes_wrong(result, now_s) for result in wrong]
+            found = [blame.on_wrong_result(result, now_s) for result in wrong]
             self._reports += found
             void += [(result.incarnation, result.reason) for result in wrong]
             void += [(one, f"step {self._number} is done again") for one in self._ledger.counting]
             self._checks.begin_anew()  # what is done again is checked again
         return void
 
-    def settled(self, now_s: float) -> list[GuardReport]:
+    def set_aside(self, now_s: float) -> list[GuardReport]:
         """Nobody holds what is to be set aside any more: do it; what people are to know."""
         for job in self._unsound():
             held_out = job.work is Work.EVALUATE
@@ -393,9 +393,9 @@ class StepGuards:
         drained, self._reports = self._reports, []
         return drained
 
-    def decided(self) -> tuple[int, ...]:
+    def on_decision(self) -> tuple[int, ...]:
         """The step is decided; what was set aside in it."""
-        return self._quarantine.decided()
+        return self._quarantine.on_decision()
 
     def _unsound(self) -> list[MicrobatchJob]:
         """The condemned jobs of which nothing is under way any more."""

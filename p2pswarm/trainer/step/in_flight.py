@@ -62,7 +62,7 @@ class AttemptTimeout:
         """How long an attempt may be under way by now that was launched with `given_s`."""
         return max(self.usual_s, min(self._backed_off_s, BACKOFF * given_s))
 
-    def finished(self, took_s: float) -> None:
+    def on_completion(self, took_s: float) -> None:
         """An attempt was counted by every stage."""
         self._took_s.add(took_s)
         most_s, slowest_s = self._took_s.quantile(0.95), self._took_s.quantile(1.0)
@@ -72,7 +72,7 @@ class AttemptTimeout:
         self.usual_s = max(TIMEOUT_MIN_S, most_s, SLOWEST_FACTOR * slowest_s)
         self._backed_off_s = 0.0
 
-    def late(self, given_s: float) -> float:
+    def on_timeout(self, given_s: float) -> float:
         """An attempt did not finish in the time that it was given; what its next one is given.
 
         Many attempts that were given the same time, and are late together, teach the same.
@@ -204,7 +204,7 @@ class InFlight:
             heappush(self._late, (now_s + self._timeout.usual_s, job.microbatch, job.attempt))
         return job
 
-    def handed(self, job: MicrobatchJob, to: Incarnation) -> None:
+    def on_handoff(self, job: MicrobatchJob, to: Incarnation) -> None:
         """The running attempt of a job goes through an incarnation."""
         through = self._through.setdefault(to, {})
         if job.microbatch not in through:
@@ -214,7 +214,7 @@ class InFlight:
     def finish(self, job: MicrobatchJob, now_s: float) -> None:
         """Every stage has counted it."""
         if job.phase is JobPhase.RUNNING:
-            self._timeout.finished(now_s - job.launched_s)
+            self._timeout.on_completion(now_s - job.launched_s)
         if job.phase is not JobPhase.DONE:
             self._undone -= 1
         self._leave(job, JobPhase.DONE)
@@ -262,7 +262,7 @@ class InFlight:
                 again_s = min(late_s, now_s + pause_s)
                 heappush(self._late, (again_s, job.microbatch, job.attempt))
         for job, given_s in late:  # after all: those that are late together do not teach each other
-            job.timeout_s = self._timeout.late(given_s)
+            job.timeout_s = self._timeout.on_timeout(given_s)
         return [job for job, _ in late]
 
     def next_deadline_s(self, now_s: float) -> float | None:

@@ -80,16 +80,22 @@ class StageDigests:
         poll.named |= dict.fromkeys(peers)
         poll.absent |= dict.fromkeys(peers)
 
-    def came(self, member: Incarnation, stage: int, version: int, *, reports: bool) -> None:
-        """A server has joined; `reports`: it will say a digest of this version."""
+    def on_join(self, member: Incarnation, stage: int, version: int, *, reports: bool) -> bool:
+        """A server has joined; returns whether anything is known by that, or asked.
+
+        `reports`: it will say a digest of this version.
+        """
+        changed = reports
         for poll in self._polls.values():
+            changed |= member.peer in poll.absent
             poll.absent.pop(member.peer, None)
         if reports:
             self._poll(stage, version).waiting[member] = None
         for where, poll in self._polls.items():
-            self._decide(where, poll)
+            changed |= self._decide(where, poll)
+        return changed
 
-    def report(self, stage: int, version: int, by: Incarnation, digest: bytes) -> None:
+    def on_report(self, stage: int, version: int, by: Incarnation, digest: bytes) -> None:
         """Hear a member that was expected to report."""
         poll = self._polls.get(stage)
         if poll is None or poll.version != version or by not in poll.waiting:
@@ -98,7 +104,7 @@ class StageDigests:
         poll.said[by] = poll.votes[by.peer] = digest
         self._decide(stage, poll)
 
-    def claim(self, stage: int, version: int, by: Incarnation, digest: bytes) -> None:
+    def on_claim(self, stage: int, version: int, by: Incarnation, digest: bytes) -> None:
         """Hear a member that does not serve yet."""
         poll = self._poll(stage, version)
         if poll.version == version:
@@ -108,7 +114,7 @@ class StageDigests:
                 poll.said[by] = digest  # it may serve before that is compared with the proof
             self._decide(stage, poll)
 
-    def end(self, member: Incarnation, *, served: bool) -> None:
+    def on_end(self, member: Incarnation, *, served: bool) -> None:
         """An incarnation is over: it will not report. Its results are with others if it served."""
         for stage, poll in self._polls.items():
             if not served:
@@ -123,21 +129,23 @@ class StageDigests:
             elif poll.provable:
                 self._decide(stage, poll)
 
-    def settle(self, now_s: float) -> None:
-        """Decide without those who have been absent for too long."""
+    def settle(self, now_s: float) -> bool:
+        """Decide without those who have been absent for too long; returns whether any was."""
+        settled = False
         for stage, poll in self._polls.items():
             if poll.since_s is None and poll.absent and poll.votes:
                 poll.since_s = now_s
             if (due_s := poll.due_s) is not None and now_s >= due_s:
-                poll.absent = {}
+                poll.absent, settled = {}, True
                 self._decide(stage, poll)
+        return settled
 
     def next_deadline_s(self) -> float | None:
         """When somebody who is absent is not waited for any more."""
         times = (poll.due_s for poll in self._polls.values())
         return min((due_s for due_s in times if due_s is not None), default=None)
 
-    def recorded(self, stage: int, version: int, digest: bytes) -> None:
+    def on_record(self, stage: int, version: int, digest: bytes) -> None:
         """The record says the digest of a version: nobody is asked."""
         self._poll(stage, version).standing = digest
 
@@ -145,13 +153,13 @@ class StageDigests:
         """The digest of this version is being proved: `proved` follows, or `unproved`."""
         self._poll(stage, version).provable = True
 
-    def proved(self, stage: int, version: int, digest: bytes) -> None:
+    def on_proof(self, stage: int, version: int, digest: bytes) -> None:
         """The digest of a version is this one, whatever was said; nothing if that is over."""
         poll = self._polls.get(stage)
         if poll is not None and poll.version == version and poll.provable:
             poll.standing, poll.provable = digest, False
 
-    def unproved(self, stage: int, version: int) -> None:
+    def on_proof_failure(self, stage: int, version: int) -> None:
         """It cannot be proved: what most say stands."""
         poll = self._polls.get(stage)
         if poll is not None and poll.version == version and poll.provable:
@@ -188,14 +196,14 @@ class StageDigests:
             poll = self._polls[stage] = _Poll(version)
         return poll
 
-    def _decide(self, stage: int, poll: _Poll) -> None:
-        """Let a digest stand if no other can have more votes any more."""
+    def _decide(self, stage: int, poll: _Poll) -> bool:
+        """Let a digest stand if no other can have more votes any more; whether that is news."""
         if poll.provable:
-            different = _different(poll)
+            before, different = poll.standing, _different(poll)
             poll.standing = different[0] if len(different) == 1 else None
-            return
+            return poll.standing != before
         if poll.standing is not None:
-            return
+            return False
         pending = poll.absent.keys() | {one.peer for one in poll.waiting}
         heard = pending | poll.votes.keys()
         electors = poll.named.keys() & heard or heard  # others count if nobody named comes
@@ -206,14 +214,15 @@ class StageDigests:
             if peer in electors and peer not in pending
         }
         if not said:
-            return
+            return False
         votes = Counter(said.values())
         most = max(votes.values())
         if pending and 2 * most <= len(said) + len(pending):
-            return
+            return False
         poll.standing = next(said[peer] for peer in sorted(said) if votes[said[peer]] == most)
         if list(votes.values()).count(most) > 1:
             self._tied.append((stage, poll.version))
+        return True
 
 
 def _different(poll: _Poll) -> list[bytes]:

@@ -170,7 +170,7 @@ class Suspensions:
         there = self._suspended.get(peer)
         return None if there is None else (there.incarnation, there.stage)
 
-    def answered(self, one: Incarnation) -> None:
+    def on_probe_answer(self, one: Incarnation) -> None:
         """The process of an incarnation lives, and is reached."""
         if one in self:
             there = self._suspended[one.peer]
@@ -242,13 +242,15 @@ class FormerSums:
         self.taken = False
         """Whether a sum of a former term is, or was, a part of this step."""
 
-    def joined(self, peer: bytes, join: Join, now_s: float) -> None:
-        """A server has come."""
+    def on_join(self, peer: bytes, join: Join, now_s: float) -> bool:
+        """A server has come; returns whether others were waited for, or this one."""
+        waited = bool(self._awaited)
         self._awaited.discard(peer)
         if self.may_take(join) and len(self._brought) < MEMBERS_MAX:
             self._brought.add(peer)
         if self._due_s is None:
             self._due_s = now_s + self._wait_s
+        return waited
 
     def may_take(self, join: Join) -> HeldSum | None:
         """The sum of one that joins, if it was counted under a former coordinator of this era."""
@@ -261,7 +263,7 @@ class FormerSums:
         """Whether a sum says that its server has served: a stranger can claim one, too."""
         return not self.taken or one.peer in self._named
 
-    def found_wrong(self, peer: bytes) -> bool:
+    def on_wrong_state(self, peer: bytes) -> bool:
         """A server says other weights than its stage's; True if its work may be in sums taken.
 
         No further sum of this step is taken then. What others claim who never served is no matter.

@@ -31,14 +31,14 @@ def had(stage: int, step: int) -> StageDecided:
 
 def asked(*moves: PreparedMove) -> PreparedMoves:
     prepared = PreparedMoves()
-    prepared.asked(moves, 0.0)
+    prepared.begin(moves, 0.0)
     return prepared
 
 
 def commit(prepared: PreparedMoves, step: int, *, helps: bool = True) -> list[object]:
     """What ends at the commit of a step."""
-    prepared.committing(step, {one: had(one, step) for one in range(STAGES)}, lambda _moves: helps)
-    return list(prepared.ended())
+    prepared.on_commit(step, {one: had(one, step) for one in range(STAGES)}, lambda _moves: helps)
+    return list(prepared.drain())
 
 
 def test_a_mover_that_has_all_changes_at_that_very_commit():
@@ -46,7 +46,7 @@ def test_a_mover_that_has_all_changes_at_that_very_commit():
     assert prepared.movers(5).by_stage == {1: [MOVER]}
 
     assert commit(prepared, 4) == []
-    prepared.observed(MOVER, 5, had(1, 5))
+    prepared.on_observation(MOVER, 5, had(1, 5))
 
     assert commit(prepared, 5) == [ChangeStage(MOVE, whole=True)]
     assert not prepared.moves
@@ -56,14 +56,14 @@ def test_a_mover_that_has_all_changes_at_that_very_commit():
 def test_one_that_still_fetches_says_no_state_and_stays():
     prepared = asked(MOVE)
     for step in range(20):
-        prepared.observed(MOVER, step, StageDecided(b"", had(1, step).gradient))
+        prepared.on_observation(MOVER, step, StageDecided(b"", had(1, step).gradient))
         assert commit(prepared, step) == []
 
 
 def test_one_whose_answer_is_late_changes_and_has_one_gradient_to_wait_for():
     prepared = asked(MOVE)
     assert commit(prepared, 0) == []
-    prepared.observed(MOVER, 0, had(1, 0))
+    prepared.on_observation(MOVER, 0, had(1, 0))
 
     assert commit(prepared, 1) == [ChangeStage(MOVE, whole=False)]
 
@@ -72,7 +72,7 @@ def test_who_changes_with_the_step_that_is_reduced_is_told_to_the_members():
     prepared = asked(MOVE)
     assert commit(prepared, 0) == []
     assert not prepared.movers(1).prompt
-    prepared.observed(MOVER, 0, had(1, 0))
+    prepared.on_observation(MOVER, 0, had(1, 0))
 
     assert prepared.movers(1).prompt == {MOVER}
     assert not prepared.movers(2).prompt
@@ -81,7 +81,7 @@ def test_who_changes_with_the_step_that_is_reduced_is_told_to_the_members():
 def test_of_an_exchange_neither_is_hurried_while_one_fetches():
     prepared = asked(MOVE, BACK)
     assert commit(prepared, 0) == []
-    prepared.observed(MOVER, 0, had(1, 0))
+    prepared.on_observation(MOVER, 0, had(1, 0))
 
     assert not prepared.movers(1).prompt
 
@@ -91,7 +91,7 @@ def test_one_that_is_behind_by_a_whole_step_does_not_change():
     for step in range(20):
         assert commit(prepared, step) == []
         if step:
-            prepared.observed(MOVER, step - 1, had(1, step - 1))
+            prepared.on_observation(MOVER, step - 1, had(1, step - 1))
 
 
 @pytest.mark.parametrize(
@@ -104,10 +104,10 @@ def test_one_that_is_behind_by_a_whole_step_does_not_change():
 )
 def test_one_whose_state_is_wrong_twice_stays(wrong):
     prepared = asked(MOVE)
-    prepared.observed(MOVER, 0, wrong(0))
+    prepared.on_observation(MOVER, 0, wrong(0))
     assert commit(prepared, 0) == []
     assert commit(prepared, 1) == []  # the same answer does not count again
-    prepared.observed(MOVER, 2, wrong(2))
+    prepared.on_observation(MOVER, 2, wrong(2))
 
     (end,) = commit(prepared, 2)
     assert isinstance(end, StopPreparing)
@@ -118,26 +118,26 @@ def test_a_state_that_nobody_knows_proves_nothing_and_blames_nobody():
     prepared = asked(MOVE)
     for step in range(9):
         nothing = StageDecided(b"", b"gradient")
-        prepared.observed(MOVER, step, had(1, step))
-        prepared.committing(step, {0: nothing, 1: nothing}, lambda _moves: True)
-        assert not prepared.ended()
+        prepared.on_observation(MOVER, step, had(1, step))
+        prepared.on_commit(step, {0: nothing, 1: nothing}, lambda _moves: True)
+        assert not prepared.drain()
 
 
 def test_an_exchange_changes_at_one_commit():
     prepared = asked(MOVE, BACK)
-    prepared.observed(MOVER, 0, had(1, 0))
+    prepared.on_observation(MOVER, 0, had(1, 0))
     assert commit(prepared, 0) == []  # the other one fetches
-    prepared.observed(MOVER, 1, had(1, 1))
-    prepared.observed(OTHER, 1, had(0, 1))
+    prepared.on_observation(MOVER, 1, had(1, 1))
+    prepared.on_observation(OTHER, 1, had(0, 1))
 
     assert commit(prepared, 1) == [ChangeStage(MOVE, whole=True), ChangeStage(BACK, whole=True)]
 
 
 def test_an_exchange_of_which_one_dies_is_off():
     prepared = asked(MOVE, BACK)
-    prepared.lost(MOVER)
+    prepared.on_end(MOVER)
 
-    (end,) = prepared.ended()
+    (end,) = prepared.drain()
     assert isinstance(end, StopPreparing)
     assert end.move == BACK
     assert not prepared.moves
@@ -145,14 +145,14 @@ def test_an_exchange_of_which_one_dies_is_off():
 
 def test_a_mover_that_dies_needs_no_word():
     prepared = asked(MOVE)
-    prepared.lost(MOVER)
-    assert not prepared.ended()
+    prepared.on_end(MOVER)
+    assert not prepared.drain()
     assert not prepared.moves
 
 
 def test_a_move_that_helps_nobody_any_more_is_not_made():
     prepared = asked(MOVE)
-    prepared.observed(MOVER, 3, had(1, 3))
+    prepared.on_observation(MOVER, 3, had(1, 3))
 
     (end,) = commit(prepared, 3, helps=False)
     assert isinstance(end, StopPreparing)
@@ -165,30 +165,30 @@ def test_a_move_that_helps_nobody_any_more_is_not_made():
 )
 def test_a_stage_that_lost_somebody_meanwhile_keeps_the_mover(ready, kept, reason):
     prepared = asked(MOVE)
-    prepared.look((3, 3, 3), kept, 1.0)
-    assert not prepared.ended()
+    prepared.stop_harmful((3, 3, 3), kept, 1.0)
+    assert not prepared.drain()
 
-    prepared.look(ready, kept, 2.0)
-    (end,) = prepared.ended()
+    prepared.stop_harmful(ready, kept, 2.0)
+    (end,) = prepared.drain()
     assert isinstance(end, StopPreparing)
     assert reason in end.reason
 
 
 def test_an_exchange_leaves_no_stage_smaller_so_its_floor_is_the_other_ones():
     prepared = asked(MOVE, BACK)
-    prepared.look((2, 2, 2), 2, 1.0)
-    assert not prepared.ended()
-    prepared.look((1, 2, 2), 2, 1.0)
-    assert len(prepared.ended()) == 2
+    prepared.stop_harmful((2, 2, 2), 2, 1.0)
+    assert not prepared.drain()
+    prepared.stop_harmful((1, 2, 2), 2, 1.0)
+    assert len(prepared.drain()) == 2
 
 
 def test_of_several_that_leave_one_stage_the_last_one_stays():
     later = PreparedMove(OTHER, 0, 2)
     prepared = asked(MOVE)
-    prepared.asked([later], 1.0)
-    prepared.look((3, 3, 3), 2, 1.0)
+    prepared.begin([later], 1.0)
+    prepared.stop_harmful((3, 3, 3), 2, 1.0)
 
-    (end,) = prepared.ended()
+    (end,) = prepared.drain()
     assert isinstance(end, StopPreparing)
     assert end.move == later
     assert prepared.moves == (MOVE,)
@@ -197,24 +197,24 @@ def test_of_several_that_leave_one_stage_the_last_one_stays():
 def test_who_takes_too_long_stays():
     prepared = asked(MOVE)
     assert prepared.next_deadline_s() == PREPARE_S
-    prepared.look(PLENTY, 2, PREPARE_S - 1.0)
-    assert not prepared.ended()
-    prepared.look(PLENTY, 2, PREPARE_S)
-    assert len(prepared.ended()) == 1
+    prepared.stop_harmful(PLENTY, 2, PREPARE_S - 1.0)
+    assert not prepared.drain()
+    prepared.stop_harmful(PLENTY, 2, PREPARE_S)
+    assert len(prepared.drain()) == 1
     assert prepared.next_deadline_s() is None
 
 
 def test_who_lacks_memory_says_how_much_and_the_other_of_an_exchange_is_told():
     prepared = asked(MOVE, BACK)
-    prepared.refused(MOVER, 3_100_000_000)
+    prepared.on_refusal(MOVER, 3_100_000_000)
 
-    (end,) = prepared.ended()
+    (end,) = prepared.drain()
     assert isinstance(end, StopPreparing)
     assert end.move == BACK
     assert "lacks 3.1 GB" in end.reason
     assert prepared.lacks(MOVER.peer, 1) == 3_100_000_000
     assert prepared.lacks(MOVER.peer, 0) == 0
-    prepared.lost(Incarnation(MOVER.peer, 9))
+    prepared.on_end(Incarnation(MOVER.peer, 9))
     assert prepared.lacks(MOVER.peer, 1) == 0  # what comes back may be larger
 
 
@@ -222,8 +222,8 @@ def test_what_was_refused_is_remembered_of_so_many_only():
     prepared = PreparedMoves()
     for number in range(LACKING_MAX + 10):
         mover = Incarnation(number.to_bytes(32, "big"), number)
-        prepared.asked([PreparedMove(mover, 0, 1)], 0.0)
-        prepared.refused(mover, 1)
+        prepared.begin([PreparedMove(mover, 0, 1)], 0.0)
+        prepared.on_refusal(mover, 1)
     known = sum(prepared.lacks(n.to_bytes(32, "big"), 1) for n in range(LACKING_MAX + 10))
     assert known == LACKING_MAX
 
@@ -267,7 +267,7 @@ class _Told:
             return
         if any(one.source == one.target for one in moves):
             return
-        self.prepared.asked(moves, 0.0)
+        self.prepared.begin(moves, 0.0)
         self.asked.update(moves)
         for one in moves:
             self.answers.pop(one.mover, None)
@@ -278,7 +278,7 @@ class _Told:
     def drain(self, silent: Incarnation | None = None) -> None:
         """What has ended; `silent`: the mover that is told nothing."""
         before = {move for move in self.asked if self.asked[move] > self.over[move]}
-        ended = self.prepared.ended()
+        ended = self.prepared.drain()
         for move in before - set(self.prepared.moves):
             told = [one for one in ended if one.move == move]
             assert len(told) == (move.mover != silent)
@@ -313,24 +313,24 @@ def test_whatever_happens_nobody_changes_without_the_stages_own_weights(events):
                 mover, step = MOVERS[who], max(0, told.step - back)
                 moves = [move for move in told.prepared.moves if move.mover == mover]
                 held = had(moves[0].target, step) if moves and right else had(9, step)
-                told.prepared.observed(mover, step, held)
+                told.prepared.on_observation(mover, step, held)
                 last, _ = told.answers.get(mover, (-1, held))
                 if moves and step >= last:
                     told.answers[mover] = step, held
             case "commit", helps:
                 told.prompt = told.prepared.movers(told.step).prompt
                 decided = {one: had(one, told.step) for one in range(STAGES)}
-                told.prepared.committing(told.step, decided, lambda _moves, helps=helps: helps)
+                told.prepared.on_commit(told.step, decided, lambda _moves, helps=helps: helps)
                 told.drain()
                 told.step += 1
             case "lost", who:
-                told.prepared.lost(MOVERS[who])
+                told.prepared.on_end(MOVERS[who])
                 told.drain(MOVERS[who])
             case "refuse", who:
-                told.prepared.refused(MOVERS[who], 5)
+                told.prepared.on_refusal(MOVERS[who], 5)
                 told.drain(MOVERS[who])
             case "look", ready:
-                told.prepared.look(ready, 2, 1.0)
+                told.prepared.stop_harmful(ready, 2, 1.0)
                 told.drain()
                 for move in told.prepared.moves:
                     assert ready[move.target]

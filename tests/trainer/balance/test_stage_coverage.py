@@ -46,7 +46,7 @@ def test_people_are_told_once_of_every_change():
 
 def test_people_are_told_who_held_the_weights_last():
     unserved = UnservedStages("wait")
-    unserved.left(Member(ANN, "h:1", 1, 0, ready=True))
+    unserved.on_end(Member(ANN, "h:1", 1, 0, ready=True))
 
     reports = told(unserved, [1])
 
@@ -142,13 +142,13 @@ def test_parked_joins_are_taken_out_once_and_the_newest_of_a_peer_counts():
 
 def test_candidates_are_taken_out_once_and_leave_with_their_incarnation():
     newcomers = Newcomers()
-    newcomers.caught_up(ANN, b"w")
+    newcomers.on_catch_up(ANN, b"w")
 
     assert newcomers.candidates() == [(ANN, b"w")]
     assert newcomers.candidates() == []
-    newcomers.caught_up(ANN, b"w")
-    newcomers.end(ANN)
-    newcomers.end(ANN)
+    newcomers.on_catch_up(ANN, b"w")
+    newcomers.on_end(ANN)
+    newcomers.on_end(ANN)
     assert newcomers.candidates() == []
 
 
@@ -157,7 +157,7 @@ def answers(play: Play) -> dict:
 
 
 def leave(play: Play, member, grace_s: float = 20.0) -> None:
-    play.coordinator.will_leave(member, grace_s, play.now_s)
+    play.coordinator.on_leave_request(member, grace_s, play.now_s)
 
 
 def test_a_member_may_leave_while_another_of_its_stage_stays():
@@ -173,11 +173,11 @@ def test_of_two_that_leave_at_once_the_second_stays_and_people_are_told():
     play = Play()
     ann, bob = play.serve("a"), play.serve("b")
     leave(play, ann, 20.0)
-    play.coordinator.actions()
+    play.coordinator.drain()
 
     leave(play, bob, 30.0)
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     assert [a for a in actions if isinstance(a, AnswerLeave)] == [AnswerLeave(bob, False)]
     assert [a for a in actions if isinstance(a, LastLeaves)] == [LastLeaves(0, 0, bob, 30.0)]
 
@@ -199,10 +199,10 @@ def test_of_two_that_are_told_together_the_one_with_more_time_stays():
     ann, bob = (members.admit(name * 32, "h:1", 0, 0).incarnation for name in (b"a", b"b"))
     members.make_ready(ann), members.make_ready(bob)
     departures = Departures(members)
-    departures.asked(ann, 30.0)
-    departures.asked(bob, 20.0)
+    departures.on_request(ann, 30.0)
+    departures.on_request(bob, 20.0)
 
-    told = [a for a in departures.actions(0, 0.0) if isinstance(a, AnswerLeave)]
+    told = [a for a in departures.answers(0, 0.0) if isinstance(a, AnswerLeave)]
 
     assert told == [AnswerLeave(ann, False), AnswerLeave(bob, True)]
 
@@ -284,11 +284,11 @@ def test_somebody_who_was_not_told_that_it_may_go_is_always_here_if_anybody_is(i
             one = members.admit(peer, "h:1", 0, 0)
             members.make_ready(one.incarnation)
         elif what == "leave" and member is not None:
-            departures.asked(member.incarnation, until_s)
+            departures.on_request(member.incarnation, until_s)
         elif what == "end" and member is not None:
             members.end(member.incarnation)
-            departures.end(member.incarnation)
-        for action in departures.actions(0, 0.0):
+            departures.on_end(member.incarnation)
+        for action in departures.answers(0, 0.0):
             if isinstance(action, AnswerLeave):
                 told[action.incarnation] = action.may
 
@@ -318,7 +318,7 @@ def pause(play: Play, seconds: float) -> None:
     while play.now_s < end_s:
         play.wait(min(1.0, end_s - play.now_s))
         for member in play.coordinator.members.ready() + play.coordinator.members.waiting():
-            play.coordinator.silence.heard(member.incarnation, play.now_s)
+            play.coordinator.silence.on_word(member.incarnation, play.now_s)
             play.promise(member.incarnation)
 
 
@@ -389,7 +389,7 @@ def test_one_that_was_told_its_stage_or_leaves_stays():
     play = Play(TWO_STAGES)
     for name in "ac":
         join = dataclasses.replace(play.join_message(0), pinned=True)
-        play.coordinator.joined(name.encode() * 32, join, play.now_s)
+        play.coordinator.on_join(name.encode() * 32, join, play.now_s)
         play.ready(play.coordinator.members.of_peer(name.encode() * 32).incarnation)
     gone = play.serve("b")
     play.lose(gone)

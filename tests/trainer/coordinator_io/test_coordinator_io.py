@@ -42,7 +42,7 @@ def test_the_proof_decides_whoever_spoke_first(order):
     play = proving()
     members = {name: come(play, name, WRONG if name == "x" else RIGHT) for name in order}
 
-    play.coordinator.proved(0, RIGHT, play.now_s)
+    play.coordinator.on_proof(0, RIGHT, play.now_s)
 
     assert evicted(play)[members["x"]] == OTHER_WEIGHTS
     for name in "ab":
@@ -57,7 +57,7 @@ def test_two_wrong_ones_do_not_outvote_a_right_one():
         come(play, name, WRONG)
     come(play, "a", RIGHT)
 
-    play.coordinator.proved(0, RIGHT, play.now_s)
+    play.coordinator.on_proof(0, RIGHT, play.now_s)
 
     come(play, "a", RIGHT)
     assert ready(play) == "a"
@@ -90,9 +90,9 @@ def test_a_step_is_not_decided_while_it_is_disputed_with_which_state():
         play.count(member, number)
     assert play.seen(act.SendReduce) == []
 
-    play.coordinator.proved(0, RIGHT, play.now_s)
+    play.coordinator.on_proof(0, RIGHT, play.now_s)
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     assert [a.incarnation for a in actions if isinstance(a, act.Evict)] == [bob]
     assert [a for a in actions if isinstance(a, act.SendReduce)]
 
@@ -105,12 +105,14 @@ def test_a_state_that_changed_on_the_way_is_found_when_the_proof_is_here():
     play.count(bob, 1)
     generation = play.seen(act.SendReduce)[-1].message.generation
     for member, state in ((ann, RIGHT), (bob, WRONG)):
-        play.coordinator.reduced(member, generation, Reduced(b"g", 1.0, state=state), play.now_s)
+        play.coordinator.on_reduction(
+            member, generation, Reduced(b"g", 1.0, state=state), play.now_s
+        )
     assert play.seen(act.StepDone) == []
 
-    play.coordinator.proved(0, RIGHT, play.now_s)
+    play.coordinator.on_proof(0, RIGHT, play.now_s)
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     assert [a for a in actions if isinstance(a, act.StepDone)] == []
     assert {a.incarnation for a in actions if isinstance(a, act.Evict)} == {ann, bob}
 
@@ -123,7 +125,7 @@ def test_a_wrong_one_that_has_served_voids_the_step_though_it_is_gone():
     right = come(play, "a", RIGHT)
     assert ready(play) == ""
 
-    play.coordinator.proved(0, RIGHT, play.now_s)
+    play.coordinator.on_proof(0, RIGHT, play.now_s)
 
     assert play.coordinator.members.alive(right) is None or ready(play) == "a"
     come(play, "a", RIGHT)
@@ -147,7 +149,7 @@ def test_where_nothing_can_be_proved_most_members_are_believed():
     for name in "ab":
         come(play, name, RIGHT)
 
-    play.coordinator.proved(0, None, play.now_s)
+    play.coordinator.on_proof(0, None, play.now_s)
 
     come(play, "a", RIGHT), come(play, "b", RIGHT)
     assert ready(play) == "ab"
@@ -158,7 +160,7 @@ def test_a_checkpoints_state_is_proved_like_the_first_one():
     come(play, "x", WRONG, version=5)
     come(play, "a", RIGHT, version=5)
 
-    play.coordinator.proved(0, RIGHT, play.now_s)
+    play.coordinator.on_proof(0, RIGHT, play.now_s)
 
     come(play, "a", RIGHT, version=5)
     assert ready(play) == "a"
@@ -173,9 +175,9 @@ def test_a_proof_that_comes_after_the_first_step_still_tells(state, told):
     play.reduce(wrong)
     assert play.coordinator.step == 1
 
-    play.coordinator.proved(0, RIGHT, play.now_s)
+    play.coordinator.on_proof(0, RIGHT, play.now_s)
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     assert [a for a in actions if isinstance(a, act.BeganWrong)] == told
     assert [a for a in actions if isinstance(a, act.Evict)] == []
 
@@ -184,7 +186,7 @@ def test_a_proof_changes_nothing_where_the_record_says_the_states():
     play = Play(RUN, start=CoordinatorStart(version=5, states={0: RIGHT}))
     come(play, "a", RIGHT, version=5)
 
-    play.coordinator.proved(0, WRONG, play.now_s)
+    play.coordinator.on_proof(0, WRONG, play.now_s)
 
     assert ready(play) == "a"
 

@@ -60,8 +60,22 @@ class Ears(Coordinator):
 
     def __getattribute__(self, name: str):
         told = {
-            *("fenced", "lost", "reduced", "reduce_failed", "committed", "commit_failed"),
-            *("handed", "counted", "undelivered", "evaluated", "ready", "loaded"),
+            *(
+                "on_fence_answer",
+                "on_stream_end",
+                "on_reduction",
+                "on_reduction_failure",
+                "on_commit_answer",
+                "on_commit_failure",
+            ),
+            *(
+                "on_handoff",
+                "on_count",
+                "on_delivery_failure",
+                "on_evaluation",
+                "on_ready",
+                "on_load",
+            ),
         }
         if name in told:
             return lambda *args: self.heard.append((name, *args))
@@ -71,15 +85,19 @@ class Ears(Coordinator):
 @pytest.mark.parametrize(
     ("order", "answer", "heard"),
     [
-        (FENCE, Fenced((7,)), ("fenced", TO, (7,))),
-        (FENCE, LinkLost("gone"), ("lost", TO, "it did not answer a fence: gone")),
-        (REDUCE, REDUCED, ("reduced", TO, 2, REDUCED)),
-        (REDUCE, LinkLost("gone"), ("reduce_failed", TO, 2, "gone")),
-        (REDUCE, CannotAverage(b"b" * 32, "cut"), ("reduce_failed", TO, 2, "cut", 5.0, b"b" * 32)),
-        (COMMIT, COMMITTED, ("committed", TO, 4, COMMITTED)),
-        (COMMIT, Late(), ("commit_failed", TO, 4, "Late")),
-        (COMMIT, REDUCED, ("commit_failed", TO, 4, "Reduced is no answer to that")),
-        (REDUCE, COMMITTED, ("reduce_failed", TO, 2, "Committed is no answer to that")),
+        (FENCE, Fenced((7,)), ("on_fence_answer", TO, (7,))),
+        (FENCE, LinkLost("gone"), ("on_stream_end", TO, "it did not answer a fence: gone")),
+        (REDUCE, REDUCED, ("on_reduction", TO, 2, REDUCED)),
+        (REDUCE, LinkLost("gone"), ("on_reduction_failure", TO, 2, "gone")),
+        (
+            REDUCE,
+            CannotAverage(b"b" * 32, "cut"),
+            ("on_reduction_failure", TO, 2, "cut", 5.0, b"b" * 32),
+        ),
+        (COMMIT, COMMITTED, ("on_commit_answer", TO, 4, COMMITTED)),
+        (COMMIT, Late(), ("on_commit_failure", TO, 4, "Late")),
+        (COMMIT, REDUCED, ("on_commit_failure", TO, 4, "Reduced is no answer to that")),
+        (REDUCE, COMMITTED, ("on_reduction_failure", TO, 2, "Committed is no answer to that")),
     ],
 )
 def test_an_answer_or_a_failure_becomes_an_event(order, answer, heard):
@@ -133,12 +151,12 @@ LOAD = Load(1, 0.1, 0.1, 2.0, 0)
 @pytest.mark.parametrize(
     ("note", "heard"),
     [
-        (HANDED, ("handed", Incarnation(b"p" * 32, 8), HANDED, 5.0)),
-        (COUNTED, ("counted", TO, COUNTED, 5.0)),
-        (UNDELIVERED, ("undelivered", UNDELIVERED, 5.0, TO)),
-        (EVALUATED, ("evaluated", TO, EVALUATED, 5.0)),
-        (READY, ("ready", TO, READY, 5.0)),
-        (LOAD, ("loaded", TO, LOAD)),
+        (HANDED, ("on_handoff", Incarnation(b"p" * 32, 8), HANDED, 5.0)),
+        (COUNTED, ("on_count", TO, COUNTED, 5.0)),
+        (UNDELIVERED, ("on_delivery_failure", UNDELIVERED, 5.0, TO)),
+        (EVALUATED, ("on_evaluation", TO, EVALUATED, 5.0)),
+        (READY, ("on_ready", TO, READY, 5.0)),
+        (LOAD, ("on_load", TO, LOAD)),
     ],
 )
 def test_a_note_becomes_an_event(note, heard):
@@ -161,11 +179,11 @@ def test_a_members_load_is_reported_while_it_lives():
     ann = play.serve("a")
     play.seen(object)
 
-    play.coordinator.loaded(ann, LOAD)
+    play.coordinator.on_load(ann, LOAD)
     assert play.seen(act.Loaded) == [act.Loaded(ann, 0, LOAD)]
 
     play.lose(ann)
-    play.coordinator.loaded(ann, LOAD)
+    play.coordinator.on_load(ann, LOAD)
     assert play.seen(act.Loaded) == []
 
 

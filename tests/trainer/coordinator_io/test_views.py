@@ -184,15 +184,15 @@ def test_another_card_of_a_member_goes_to_those_that_know_it_and_nothing_else_do
     told = [Told(views, stage) for stage in range(STAGES)]
     for stage, peer in enumerate(peers):
         member = members.admit(peer, "h:1", stage, 0)
-        assert members.carded(peer, b"first")
+        assert members.on_card(peer, b"first")
         members.make_ready(member.incarnation)
     published(views, *members.changes())
     for each in told:
         assert {record.card for part in each.take() for record in part.joined} == {b"first"}
 
-    assert members.carded(peers[0], b"second")
-    assert not members.carded(peers[0], b"second")
-    assert not members.carded(b"s" * 32, b"a stranger's")
+    assert members.on_card(peers[0], b"second")
+    assert not members.on_card(peers[0], b"second")
+    assert not members.on_card(b"s" * 32, b"a stranger's")
     assert published(views, *members.changes()) == [0, 1]
 
     for each in told[:2]:
@@ -209,7 +209,7 @@ def test_a_large_run_is_told_cards_only_where_the_address_leads_nowhere_any_more
     members.admit(key.peer_id.raw, str(at), 0, 0)
 
     def told_after(card: Card) -> bytes:
-        members.carded(key.peer_id.raw, card.encode())
+        members.on_card(key.peer_id.raw, card.encode())
         views.change(members.changes())
         views.publish(CARDS_MEMBERS_MAX + 1, 0.0)
         (part,) = told.take()
@@ -236,7 +236,7 @@ def test_whoever_takes_a_view_knows_all_that_is_published(rng, rounds, remembere
             if present is None:
                 members.admit(peer, "h:1", rng.randrange(STAGES), 0)
             elif rng.random() < 0.4:
-                members.carded(peer, rng.randbytes(2))
+                members.on_card(peer, rng.randbytes(2))
             elif present.ready or rng.random() < 0.3:
                 members.end(present.incarnation)
             else:

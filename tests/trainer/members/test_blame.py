@@ -48,7 +48,7 @@ class Crew:
         way = tuple(self.servers[number] for number in path)
         speaker = None if by is None else self.servers[by]
         attempt = FailedAttempt(4, 7, trouble, "why", speaker, way, missing)
-        return self.blame.attempt_failed(attempt, self.now_s)
+        return self.blame.on_attempt_failure(attempt, self.now_s)
 
     def often(self, trouble: Trouble, *path: int, by: int | None = None, missing=(0, 1, 2)) -> list:
         for _ in range(IN_A_ROW - 1):
@@ -89,7 +89,7 @@ def test_good_work_between_failures_clears_a_server():
     crew = Crew(0, 1, 1, 2)
     for _ in range(IN_A_ROW):
         crew.fail(Trouble.WORK, by=1)
-        crew.blame.counted(crew.servers[1], [])
+        crew.blame.on_count(crew.servers[1], [])
 
     assert crew.blame.to_end() == []
 
@@ -142,9 +142,9 @@ def test_a_road_that_carries_again_is_forgotten():
     crew.fail(Trouble.ROAD, 0, by=0)
     crew.fail(Trouble.ROAD, 0, by=0)
 
-    crew.blame.counted(crew.servers[0], [crew.servers[0]])  # by another road
+    crew.blame.on_count(crew.servers[0], [crew.servers[0]])  # by another road
     assert crew.fail(Trouble.ROAD, 0, by=0)
-    crew.blame.counted(crew.servers[0], crew.servers)
+    crew.blame.on_count(crew.servers[0], crew.servers)
 
     assert crew.often(Trouble.ROAD, 0, by=0)
 
@@ -152,9 +152,9 @@ def test_a_road_that_carries_again_is_forgotten():
 def test_of_all_in_the_path_of_a_gradient_that_is_not_finite_the_one_that_fails_always_is_avoided():
     crew = Crew(0, 1, 1, 2, 2)
     crew.fail(Trouble.NOT_FINITE, 0, 1, 3, by=3)
-    crew.blame.counted(crew.servers[3], [])
+    crew.blame.on_count(crew.servers[3], [])
     crew.fail(Trouble.NOT_FINITE, 0, 1, 4, by=4)
-    crew.blame.counted(crew.servers[0], [])
+    crew.blame.on_count(crew.servers[0], [])
 
     crew.fail(Trouble.NOT_FINITE, 0, 1, 3, by=3)
 
@@ -199,7 +199,7 @@ def test_a_server_that_was_in_many_attempts_is_left_out_though_it_works_well_in_
     for attempt in range(NOT_FINITE_LEFT_OUT):
         assert crew.blame.to_end() == [], attempt
         reports = crew.fail(Trouble.NOT_FINITE, 0, 1, 3, by=1)
-        crew.blame.counted(crew.servers[1], [])
+        crew.blame.on_count(crew.servers[1], [])
 
     assert reports == [act.ServerFails(crew.servers[1], 1, NOT_FINITE_LEFT_OUT, "why", 10.0)]
     assert [one for one, _ in crew.blame.to_end()] == [crew.servers[1]]
@@ -219,7 +219,7 @@ def test_a_decided_step_forgets_its_gradients_that_were_not_finite():
     crew = Crew(0, 1, 2)
     for _ in range(NOT_FINITE_MIN):
         crew.fail(Trouble.NOT_FINITE, 0, 1, 2, by=2)
-        crew.blame.averaged(crew.servers, lambda _: tuple(crew.servers))
+        crew.blame.on_averaging(crew.servers, lambda _: tuple(crew.servers))
 
     assert crew.blame.condemned() == []
 
@@ -239,12 +239,12 @@ def test_who_was_only_in_the_attempts_that_failed_is_named(paths, holders, suspe
         crew.fail(Trouble.NOT_FINITE, *path, by=path[-1])
 
     counted = tuple(crew.servers[number] for number in holders)
-    (report,) = crew.blame.averaged(counted, lambda microbatch: {7: counted}[microbatch])
+    (report,) = crew.blame.on_averaging(counted, lambda microbatch: {7: counted}[microbatch])
 
     stages = (0, 1, 1, 2, 2)
     named = tuple((crew.servers[number], stages[number]) for number in suspects)
     assert report == act.NotFiniteThere(4, 7, named, "why")
-    assert crew.blame.averaged(counted, lambda _: counted) == []
+    assert crew.blame.on_averaging(counted, lambda _: counted) == []
 
 
 def test_nobody_is_named_for_what_no_server_could_do():
@@ -252,7 +252,7 @@ def test_nobody_is_named_for_what_no_server_could_do():
     for _ in range(NOT_FINITE_MIN):
         crew.fail(Trouble.NOT_FINITE, 0, 1, 2, by=2)
 
-    assert crew.blame.averaged(crew.servers, lambda _: ()) == []
+    assert crew.blame.on_averaging(crew.servers, lambda _: ()) == []
 
 
 def fail_and_fence(play: Play, bad: Incarnation, attempt: int, obstacle: Obstacle) -> None:
@@ -361,7 +361,7 @@ def test_of_two_that_average_a_tied_tensor_one_leaves_that_its_stage_can_spare(
     crew.blame = Blame(crew.members, 3, ends)
     ann, bob = crew.servers[0], crew.servers[stages.index(2)]
 
-    out = crew.blame.leaves(ann, bob.peer, {ann: b"\x0f", bob: b"\x01"}.__getitem__, 1.0)
+    out = crew.blame.leaver(ann, bob.peer, {ann: b"\x0f", bob: b"\x01"}.__getitem__, 1.0)
 
     assert out == (None if leaves is None else crew.servers[leaves])
 
@@ -373,22 +373,22 @@ WORK, AVERAGE = FailureKind.MICROBATCHES, FailureKind.AVERAGING
 def test_failures_are_counted_in_a_row_for_each_duty():
     servers = FailingServers()
 
-    counts = [servers.failed(ANN, WORK, now_s) for now_s in (0.0, 1.0, 2.0)]
-    other = servers.failed(ANN, AVERAGE, 2.0)
-    servers.worked(ANN, WORK)
+    counts = [servers.on_failure(ANN, WORK, now_s) for now_s in (0.0, 1.0, 2.0)]
+    other = servers.on_failure(ANN, AVERAGE, 2.0)
+    servers.on_success(ANN, WORK)
 
     assert counts == [1, 2, 3]
     assert other == 1
-    assert servers.failed(ANN, WORK, 3.0) == 1
-    assert servers.failed(ANN, AVERAGE, 3.0) == 2
+    assert servers.on_failure(ANN, WORK, 3.0) == 1
+    assert servers.on_failure(ANN, AVERAGE, 3.0) == 2
 
 
 def test_failures_at_one_moment_are_one():
     servers = FailingServers()
-    servers.failed(ANN, WORK, 5.0)
+    servers.on_failure(ANN, WORK, 5.0)
 
-    assert servers.failed(ANN, WORK, 5.0 + 0.9 * SAME_TROUBLE_S) == 1
-    assert servers.failed(ANN, WORK, 5.0 + SAME_TROUBLE_S) == 2
+    assert servers.on_failure(ANN, WORK, 5.0 + 0.9 * SAME_TROUBLE_S) == 1
+    assert servers.on_failure(ANN, WORK, 5.0 + SAME_TROUBLE_S) == 2
 
 
 def test_each_relapse_doubles_the_pause_up_to_a_bound():
@@ -414,38 +414,38 @@ def test_a_pause_ends():
 def test_once_the_cause_is_known_the_suspicion_against_others_is_dropped():
     servers = FailingServers()
     for now_s in (0.0, 1.0):
-        servers.failed(ANN, WORK, now_s)
-        servers.failed(BOB, WORK, now_s)
+        servers.on_failure(ANN, WORK, now_s)
+        servers.on_failure(BOB, WORK, now_s)
 
     servers.forget([ANN, BOB])
 
-    assert servers.failed(BOB, WORK, 3.0) == 1
+    assert servers.on_failure(BOB, WORK, 3.0) == 1
 
 
 def test_one_that_works_well_for_long_begins_anew():
     servers = FailingServers()
     servers.avoid(ANN, 0.0)
     for _ in range(RECOVERED):
-        servers.worked(ANN, WORK)
+        servers.on_success(ANN, WORK)
 
     assert servers.avoid(ANN, 0.0) == PAUSE_FIRST_S
 
 
 def test_good_microbatches_forgive_no_bad_averaging():
     servers = FailingServers()
-    servers.failed(ANN, AVERAGE, 0.0)
+    servers.on_failure(ANN, AVERAGE, 0.0)
     for _ in range(2 * RECOVERED):
-        servers.worked(ANN, WORK)
+        servers.on_success(ANN, WORK)
 
-    assert servers.failed(ANN, AVERAGE, 1.0) == 2
+    assert servers.on_failure(ANN, AVERAGE, 1.0) == 2
 
 
 def test_with_too_many_the_longest_known_is_forgotten():
     servers = FailingServers(peers_max=1)
-    servers.failed(ANN, WORK, 0.0)
-    servers.failed(BOB, WORK, 0.0)
+    servers.on_failure(ANN, WORK, 0.0)
+    servers.on_failure(BOB, WORK, 0.0)
 
-    assert servers.failed(ANN, WORK, 9.0) == 1
+    assert servers.on_failure(ANN, WORK, 9.0) == 1
     assert IN_A_ROW > 1
 
 
@@ -454,9 +454,9 @@ def test_some_good_work_does_not_clear_the_past():
     servers.avoid(ANN, 0.0)
     for now_s in (0.0, 1.0):
         for _ in range(RECOVERED - 2):
-            servers.worked(ANN, WORK)
-        servers.failed(ANN, AVERAGE, now_s)
-        servers.worked(ANN, AVERAGE)
+            servers.on_success(ANN, WORK)
+        servers.on_failure(ANN, AVERAGE, now_s)
+        servers.on_success(ANN, AVERAGE)
 
     assert servers.avoid(ANN, 0.0) == 2 * PAUSE_FIRST_S
 
@@ -469,34 +469,34 @@ BROKEN_PAIRS_ANN, BROKEN_PAIRS_BOB, EVE = b"a" * 32, b"b" * 32, b"e" * 32
     [((0, 8), BROKEN_PAIRS_ANN), ((4, 4), BROKEN_PAIRS_ANN), ((8, 0), BROKEN_PAIRS_BOB)],
 )
 def test_the_one_that_has_counted_less_leaves_whoever_complains(counts, leaves):
-    assert FailedPairs().leaves(BROKEN_PAIRS_ANN, BROKEN_PAIRS_BOB, counts, 0.0) == leaves
+    assert FailedPairs().leaver(BROKEN_PAIRS_ANN, BROKEN_PAIRS_BOB, counts, 0.0) == leaves
 
 
 def test_the_word_of_one_member_alone_counts_once():
     pairs = FailedPairs()
-    assert pairs.leaves(EVE, BROKEN_PAIRS_ANN, (8, 0), 0.0) == BROKEN_PAIRS_ANN
+    assert pairs.leaver(EVE, BROKEN_PAIRS_ANN, (8, 0), 0.0) == BROKEN_PAIRS_ANN
 
     for _ in range(AVERAGINGS):
-        assert pairs.leaves(EVE, BROKEN_PAIRS_BOB, (8, 0), 100.0) == EVE
-        pairs.averaged([EVE, BROKEN_PAIRS_BOB])
+        assert pairs.leaver(EVE, BROKEN_PAIRS_BOB, (8, 0), 100.0) == EVE
+        pairs.on_averaging([EVE, BROKEN_PAIRS_BOB])
 
-    assert pairs.leaves(EVE, BROKEN_PAIRS_BOB, (8, 0), 100.0) == BROKEN_PAIRS_BOB
+    assert pairs.leaver(EVE, BROKEN_PAIRS_BOB, (8, 0), 100.0) == BROKEN_PAIRS_BOB
 
 
 def test_what_both_say_of_each_other_counts_always_for_a_while():
     pairs = FailedPairs()
     for step in range(3):
-        pairs.said(BROKEN_PAIRS_BOB, BROKEN_PAIRS_ANN, float(step))
+        pairs.on_report(BROKEN_PAIRS_BOB, BROKEN_PAIRS_ANN, float(step))
         assert (
-            pairs.leaves(BROKEN_PAIRS_ANN, BROKEN_PAIRS_BOB, (8, 0), float(step))
+            pairs.leaver(BROKEN_PAIRS_ANN, BROKEN_PAIRS_BOB, (8, 0), float(step))
             == BROKEN_PAIRS_BOB
         )
 
     assert (
-        pairs.leaves(BROKEN_PAIRS_ANN, BROKEN_PAIRS_BOB, (8, 0), 2.0 + MUTUAL_S) == BROKEN_PAIRS_BOB
+        pairs.leaver(BROKEN_PAIRS_ANN, BROKEN_PAIRS_BOB, (8, 0), 2.0 + MUTUAL_S) == BROKEN_PAIRS_BOB
     ), "its word alone, for once"
     assert (
-        pairs.leaves(BROKEN_PAIRS_ANN, BROKEN_PAIRS_BOB, (8, 0), 2.0 + MUTUAL_S) == BROKEN_PAIRS_ANN
+        pairs.leaver(BROKEN_PAIRS_ANN, BROKEN_PAIRS_BOB, (8, 0), 2.0 + MUTUAL_S) == BROKEN_PAIRS_ANN
     )
 
 
@@ -518,13 +518,13 @@ def test_one_of_the_two_leaves_and_no_liar_throws_out_two_in_a_row(ops):
         by, of = bytes([one]) * 32, bytes([other]) * 32
         now_s += 1.0
         if what == "said" and by != of:
-            pairs.said(by, of, now_s)
+            pairs.on_report(by, of, now_s)
             said.add((by, of))
         elif what == "averaged":
-            pairs.averaged([by, of])
+            pairs.on_averaging([by, of])
             thrown_out.clear()
         elif what == "leaves" and by != of:
-            left = pairs.leaves(by, of, (ours, theirs), now_s)
+            left = pairs.leaver(by, of, (ours, theirs), now_s)
             assert left in (by, of)
             assert left == by or theirs < ours, "nobody leaves that has counted more"
             if left == of and (of, by) not in said and len(thrown_out) < 4:
@@ -542,14 +542,14 @@ def a_stage_with_a_cut(play):
 def test_a_newcomer_behind_a_cut_leaves_and_no_work_is_done_again():
     play = Play()
     ann, bob = a_stage_with_a_cut(play)
-    play.coordinator.reduce_failed(ann, 1, "no road", play.now_s, bob.peer)
+    play.coordinator.on_reduction_failure(ann, 1, "no road", play.now_s, bob.peer)
     play.promise(ann, bob)
     play.seen(object)
 
-    play.coordinator.reduce_failed(ann, 2, "no road", play.now_s, bob.peer)
+    play.coordinator.on_reduction_failure(ann, 2, "no road", play.now_s, bob.peer)
     play.promise(ann)
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     assert [one.incarnation for one in actions if isinstance(one, act.Evict)] == [bob]
     assert [one for one in actions if isinstance(one, act.Launch)] == []
     (order,) = [one for one in actions if isinstance(one, act.SendReduce)]
@@ -560,10 +560,10 @@ def test_who_left_for_a_cut_is_not_ready_again_at_once():
     play = Play()
     ann, bob = a_stage_with_a_cut(play)
     for generation in (1, 2):
-        play.coordinator.reduce_failed(ann, generation, "no road", play.now_s, bob.peer)
+        play.coordinator.on_reduction_failure(ann, generation, "no road", play.now_s, bob.peer)
         play.promise(ann, bob)
     play.reduce(ann)
-    play.coordinator.decided(0, play.now_s)
+    play.coordinator.on_decision(0, play.now_s)
     play.commit(ann, b"w1")
 
     again = play.join("b")
@@ -580,7 +580,7 @@ def test_who_complains_of_nobody_in_its_stage_leaves_itself(beside):
     play = Play()
     ann, bob = a_stage_with_a_cut(play)
     for generation in (1, 2):
-        play.coordinator.reduce_failed(ann, generation, "no road", play.now_s, beside)
+        play.coordinator.on_reduction_failure(ann, generation, "no road", play.now_s, beside)
         play.promise(ann, bob)
 
     assert [one.incarnation for one in play.seen(act.Evict)] == [ann]

@@ -30,7 +30,7 @@ class Stage:
         return one
 
     def say(self, by: str, of: str) -> None:
-        self.pairs.told(self.by_name[by], [name.encode() * 32 for name in of])
+        self.pairs.on_report(self.by_name[by], [name.encode() * 32 for name in of])
 
     def cut(self, *pairs: str) -> None:
         """These pairs are cut, and no others, as all say."""
@@ -42,7 +42,7 @@ class Stage:
         def counted(one: Incarnation) -> int:
             return counts.get(one.peer[:1].decode(), 0)
 
-        return "".join(one.peer[:1].decode() for one in self.pairs.to_leave(0, counted))
+        return "".join(one.peer[:1].decode() for one in self.pairs.leavers(0, counted))
 
 
 def test_of_two_that_say_so_of_each_other_the_one_with_less_counted_leaves():
@@ -80,11 +80,11 @@ def test_what_was_said_ends_with_the_incarnation():
     stage = Stage("ab")
     stage.cut("ab")
     stage.members.end(stage.by_name["a"])
-    stage.pairs.end(stage.by_name["a"])
+    stage.pairs.on_end(stage.by_name["a"])
     stage.by_name["a"] = stage.serve("a")
 
     assert stage.leave() == ""
-    stage.pairs.told(Incarnation(b"a" * 32, 1), [b"b" * 32])
+    stage.pairs.on_report(Incarnation(b"a" * 32, 1), [b"b" * 32])
     assert stage.leave() == "", "what a former incarnation says counts for nothing"
 
 
@@ -104,7 +104,7 @@ def test_the_same_pair_parts_as_before_and_all_is_forgotten_in_time():
         assert stage.leave(e=8, a=1) == "a"
 
     for _ in range(AVERAGINGS):
-        stage.pairs.averaged([b"e" * 32])
+        stage.pairs.on_averaging([b"e" * 32])
     stage.cut("be")
     assert stage.leave(e=8, b=1) == "b"
 
@@ -131,8 +131,8 @@ def test_those_that_stay_are_apart_from_nobody_and_nobody_leaves_in_vain(said, c
 
 
 def cut_off(play: Play, ann: Incarnation, bob: Incarnation) -> None:
-    play.coordinator.apart(ann, [bob.peer], play.now_s)
-    play.coordinator.apart(bob, [ann.peer], play.now_s)
+    play.coordinator.on_unreachable_peers(ann, [bob.peer], play.now_s)
+    play.coordinator.on_unreachable_peers(bob, [ann.peer], play.now_s)
 
 
 FOUR = replace(CONFIG, batch=BatchConfig(microbatches=4, evaluate_every=0))
@@ -150,7 +150,7 @@ def test_nobody_leaves_before_all_is_counted_and_what_was_counted_is_launched_ag
     play.count(ann, 3)
     play.wait(1.0)
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     assert [one.incarnation for one in actions if isinstance(one, act.Evict)] == [bob]
     assert [one.microbatch for one in actions if isinstance(one, act.Launch)] == [1]
     assert not [one for one in actions if isinstance(one, act.SendReduce)]
@@ -163,7 +163,7 @@ def test_a_cut_that_is_over_before_that_costs_nothing():
     play.count(bob, 1)
     cut_off(play, ann, bob)
 
-    play.coordinator.apart(ann, [], play.now_s)
+    play.coordinator.on_unreachable_peers(ann, [], play.now_s)
     play.count(ann, 3)
 
     assert not play.seen(act.Evict)
@@ -178,7 +178,7 @@ def test_a_cut_that_is_found_while_they_average_ends_that_at_once():
     cut_off(play, ann, bob)
     play.promise(ann)
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     assert [one.incarnation for one in actions if isinstance(one, act.Evict)] == [bob]
     (order,) = [one for one in actions if isinstance(one, act.SendReduce)]
     assert order.message.group == (ann.peer,)
@@ -205,7 +205,7 @@ def test_who_left_is_ready_again_when_the_road_is_whole():
     cut_off(play, ann, bob)
     play.count(ann, 0, 1)
     play.reduce(ann)
-    play.coordinator.decided(0, play.now_s)
+    play.coordinator.on_decision(0, play.now_s)
     play.commit(ann, b"w1")
     again = play.join("b")
     cut_off(play, ann, again)
@@ -214,6 +214,6 @@ def test_who_left_is_ready_again_when_the_road_is_whole():
     play.promise(ann)
     assert not play.coordinator.members.alive(again).ready
 
-    play.coordinator.apart(again, [], play.now_s)
+    play.coordinator.on_unreachable_peers(again, [], play.now_s)
 
     assert play.coordinator.members.alive(again).ready

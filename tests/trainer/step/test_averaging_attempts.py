@@ -34,22 +34,22 @@ def test_the_limit_doubles_with_each_averaging_that_was_too_slow_up_to_a_bound()
     limits_s = []
     for _ in range(4):
         limits_s.append(limit.seconds)
-        limit.too_slow()
+        limit.on_timeout()
 
     assert limits_s == [10.0, 20.0, 35.0, 35.0]
-    limit.took(5.0)
+    limit.on_success(5.0)
     assert limit.seconds == LIMIT_MIN_S
 
 
 def test_the_limit_is_a_multiple_of_the_slowest_of_the_last():
     limit = AveragingLimit()
     assert limit.seconds == FIRST_LIMIT_S
-    limit.took(100.0)
-    limit.took(1.0)
+    limit.on_success(100.0)
+    limit.on_success(1.0)
     assert limit.seconds == LIMIT_FACTOR * 100.0
 
     for _ in range(MEASURED):
-        limit.took(20.0)
+        limit.on_success(20.0)
 
     assert limit.seconds == LIMIT_FACTOR * 20.0
 
@@ -89,7 +89,7 @@ def test_who_is_silent_while_its_stage_answers_is_blamed_after_some_tries():
         assert generations.give_up() == []
         begin_again(generations)
     assert generations.reduction is not None
-    generations.reduction.reduced(ann, Reduced(b"g", 1.0))
+    generations.reduction.on_answer(ann, Reduced(b"g", 1.0))
 
     assert generations.give_up() == [bob]
 
@@ -117,7 +117,7 @@ def slow_stage(averaging_s: float, tries: int) -> Play:
     play.count(bob, 1)
     done = []
     for _ in range(tries):
-        actions = play.coordinator.actions()
+        actions = play.coordinator.drain()
         orders = [a for a in actions if isinstance(a, act.SendReduce)]
         done += [a for a in actions if isinstance(a, act.AveragingSlow | act.Evict | act.StepDone)]
         if orders and orders[0].limit_s > averaging_s:
@@ -127,7 +127,7 @@ def slow_stage(averaging_s: float, tries: int) -> Play:
         elif orders:
             play.wait(orders[0].limit_s)
         for fence in [a for a in actions if isinstance(a, act.SendFence)]:
-            play.coordinator.fenced(fence.incarnation, (), play.now_s)
+            play.coordinator.on_fence_answer(fence.incarnation, (), play.now_s)
     play.done = done
     return play
 
@@ -160,13 +160,13 @@ def test_one_that_never_finishes_while_the_other_does_is_out():
 def test_a_decided_step_forgives_the_failures_before_it():
     generations, _ = averaging(0, 0, 1)
     for _ in range(FAILED_RETRIES):
-        assert not generations.failed()
+        assert not generations.on_failure()
     begin_again(generations)
-    generations.decided(6.0)
+    generations.on_decision(6.0)
 
-    assert [generations.failed() for _ in range(FAILED_RETRIES + 1)] == [False] * FAILED_RETRIES + [
-        True
-    ]
+    assert [generations.on_failure() for _ in range(FAILED_RETRIES + 1)] == [
+        False
+    ] * FAILED_RETRIES + [True]
 
 
 def shares_of_the_next_step(*rates: float) -> tuple[int, ...]:
@@ -184,7 +184,7 @@ def shares_of_the_next_step(*rates: float) -> tuple[int, ...]:
         assert orders[0].shares == (), "nothing is measured yet"
         for member, rate in zip(members, rates, strict=True):
             answer = Reduced(b"g", 1.0, rate, b"w0")
-            play.coordinator.reduced(member, orders[0].generation, answer, play.now_s)
+            play.coordinator.on_reduction(member, orders[0].generation, answer, play.now_s)
         for member in members:
             play.commit(member, b"w1")
     raise AssertionError
@@ -204,8 +204,8 @@ def test_after_an_averaging_that_took_too_long_the_shards_are_equal():
     generations, members = averaging(0, 0, 0)
     assert generations.reduction is not None
     for member, rate in zip(members, (100.0, 100.0, 10.0), strict=True):
-        generations.reduction.reduced(member, Reduced(b"g", 1.0, rate))
-    generations.decided(6.0)
+        generations.reduction.on_answer(member, Reduced(b"g", 1.0, rate))
+    generations.on_decision(6.0)
     for equal in (False, True):
         begin_again(generations, (0, 0, 0))
         orders = generations.reduction.orders(b"r" * 16, lambda _: b"", 9.0)
@@ -234,8 +234,8 @@ def test_the_group_of_a_tied_tensor_is_of_both_ends_and_has_shares_of_its_own():
     }
     for one in generations.reduction.stages:
         rate = 1e6 if one.peer[0] == 0 else 1e8
-        generations.reduction.reduced(one, Reduced(b"x", 1.0, rate))
-    generations.decided(9.0)
+        generations.reduction.on_answer(one, Reduced(b"x", 1.0, rate))
+    generations.on_decision(9.0)
 
     shares = begin()[0].shares
     assert len(shares) == 4
@@ -271,7 +271,7 @@ def test_orders_name_those_first_that_change_stage_with_the_commit():
 
 def test_nothing_is_decided_before_all_have_answered():
     tried = reduction(A, B)
-    tried.reduced(A.incarnation, Reduced(b"x", 1.0))
+    tried.on_answer(A.incarnation, Reduced(b"x", 1.0))
 
     assert tried.verdict() is None
     assert tried.silent == [B.incarnation]
@@ -280,7 +280,9 @@ def test_nothing_is_decided_before_all_have_answered():
 def test_the_norm_is_taken_over_all_stages_once_each():
     tried = reduction(A, B, D)
     for one, square in ((A, 9.0), (B, 9.0), (D, 16.0)):
-        tried.reduced(one.incarnation, Reduced(bytes([one.stage]), square, state=b"%d" % one.stage))
+        tried.on_answer(
+            one.incarnation, Reduced(bytes([one.stage]), square, state=b"%d" % one.stage)
+        )
 
     assert tried.verdict() == Decided(5.0, pytest.approx(0.2), {A.stage: b"0", D.stage: b"1"})
 
@@ -288,30 +290,30 @@ def test_the_norm_is_taken_over_all_stages_once_each():
 def test_who_holds_other_bytes_than_most_is_named():
     tried = reduction(A, B, C)
     for one, digest in ((A, b"odd"), (B, b"x"), (C, b"x")):
-        tried.reduced(one.incarnation, Reduced(digest, 1.0))
+        tried.on_answer(one.incarnation, Reduced(digest, 1.0))
 
     assert tried.verdict() == Disagreed((A.incarnation,))
 
 
 def test_of_two_that_differ_the_first_in_peer_order_stands_and_the_tie_is_told():
     tried = reduction(A, B)
-    tried.reduced(B.incarnation, Reduced(b"y", 1.0))
-    tried.reduced(A.incarnation, Reduced(b"x", 1.0))
+    tried.on_answer(B.incarnation, Reduced(b"y", 1.0))
+    tried.on_answer(A.incarnation, Reduced(b"x", 1.0))
 
     assert tried.verdict() == Disagreed((B.incarnation,), tied=(0,))
 
 
 def test_a_gradient_that_overflowed_is_named_by_its_stage():
     tried = reduction(A, D)
-    tried.reduced(A.incarnation, Reduced(b"x", 1.0))
-    tried.reduced(D.incarnation, Reduced(b"y", None))
+    tried.on_answer(A.incarnation, Reduced(b"x", 1.0))
+    tried.on_answer(D.incarnation, Reduced(b"y", None))
 
     assert tried.verdict() == NotFinite(1)
 
 
 def test_answers_of_strangers_are_ignored():
     tried = reduction(A)
-    tried.reduced(D.incarnation, Reduced(b"y", math.pi))
+    tried.on_answer(D.incarnation, Reduced(b"y", math.pi))
 
     assert tried.silent == [A.incarnation]
 
@@ -332,7 +334,7 @@ def said(one: Member, digest: bytes = b"d", square: float | None = 16.0, state: 
 def answered(*answers: tuple[Member, Reduced]) -> Reduction:
     tried = tied(*(one for one, _ in answers))
     for one, answer in answers:
-        tried.reduced(one.incarnation, answer)
+        tried.on_answer(one.incarnation, answer)
     return tried
 
 

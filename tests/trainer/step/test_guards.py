@@ -43,7 +43,7 @@ def fail(play: Play, microbatch: int, by: Incarnation, *, counted=()) -> None:
         for member in play.coordinator.members.ready():
             one = member.incarnation
             answer = Fenced((microbatch,) if one in counted else ())
-            play.coordinator.fenced(one, answer.counted, play.now_s)
+            play.coordinator.on_fence_answer(one, answer.counted, play.now_s)
         play.wait(2.0)
 
 
@@ -75,7 +75,7 @@ def test_a_sum_that_holds_a_microbatch_that_is_set_aside_is_void():
 
     fail(play, 0, by=ann)
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     evicted = [one.incarnation for one in actions if isinstance(one, act.Evict)]
     launched = [(one.microbatch, one.counting) for one in actions if isinstance(one, act.Launch)]
     assert evicted == [bob]
@@ -162,7 +162,7 @@ def test_steps_in_a_row_with_one_set_aside_end_the_run():
     for step in range(STEPS_MAX):
         quarantine.add(aside(step, 8 * step))
         assert quarantine.hopeless is None
-        assert quarantine.decided() == (8 * step,)
+        assert quarantine.on_decision() == (8 * step,)
 
     quarantine.add(aside(STEPS_MAX, 8 * STEPS_MAX))
 
@@ -174,7 +174,7 @@ def test_a_step_without_any_begins_the_row_anew():
     for step in range(3 * STEPS_MAX):
         if step % STEPS_MAX:
             quarantine.add(aside(step, 8 * step))
-        quarantine.decided()
+        quarantine.on_decision()
 
     assert quarantine.hopeless is None
 
@@ -185,7 +185,7 @@ def test_held_out_batches_do_not_count_against_a_run():
         quarantine.add(aside(0, number, held_out=True))
 
     assert quarantine.hopeless is None
-    assert quarantine.decided() == ()
+    assert quarantine.on_decision() == ()
 
 
 RAW = CodecConfig(activation="raw", gradient="raw")
@@ -209,7 +209,7 @@ def tell(
     size: float = 1.0,
 ) -> None:
     number = 7 + CHECK_BASE * check
-    checks.heard(by, stage, Sketch(0, number, attempt, work, took, gave, size))
+    checks.on_sketch(by, stage, Sketch(0, number, attempt, work, took, gave, size))
 
 
 def named(checks: SpotChecks) -> list[tuple[Incarnation, str]]:
@@ -354,7 +354,7 @@ def test_who_counted_and_told_nothing_is_wrong():
     tell(checks, BOB, stage=1)
     tell(checks, CID, stage=2)
 
-    checks.computed(7, {0: ANN, 1: BOB, 2: CID})
+    checks.on_check(7, {0: ANN, 1: BOB, 2: CID})
 
     assert named(checks) == [(BOB, UNTOLD)]
 
@@ -375,7 +375,7 @@ def test_who_told_before_the_step_began_anew_need_not_tell_again():
     checks.begin_anew()
     tell(checks, CID, stage=2)
 
-    checks.computed(7, {0: ANN, 1: BOB, 2: CID})
+    checks.on_check(7, {0: ANN, 1: BOB, 2: CID})
 
     assert named(checks) == [(BOB, UNTOLD)]
 
@@ -386,7 +386,7 @@ def test_in_the_next_step_it_must_tell():
     checks.begin_anew()
     checks.clear()
 
-    checks.computed(7, {0: ANN})
+    checks.on_check(7, {0: ANN})
 
     assert named(checks) == [(ANN, UNTOLD)]
 
@@ -478,7 +478,7 @@ def wrong_server() -> tuple[Play, list[Incarnation]]:
 def test_the_step_of_a_wrong_server_is_done_again_without_it():
     play, crew = wrong_server()
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     (found,) = [x for x in actions if isinstance(x, act.WrongResult)]
     assert found == act.WrongResult(crew[1], 1, 0, CONTRADICTS, 10.0)
     evicted = [x.incarnation for x in actions if isinstance(x, act.Evict)]
@@ -516,7 +516,7 @@ def test_a_tie_is_told_and_the_run_goes_on():
         computed(play, ann, dan, check=True, attempt=attempt)
         play.wait(2.0)
 
-    reports = play.coordinator.actions()
+    reports = play.coordinator.drain()
     assert act.ResultsTied(0, 1, (bob, dan)) in reports
     assert any(isinstance(x, act.SendReduce) for x in reports)
 

@@ -134,7 +134,7 @@ def test_what_was_counted_without_being_launched_and_is_void_goes_once():
 def test_a_job_is_late_by_what_the_last_ones_took():
     timeout = AttemptTimeout()
     for _ in range(20):
-        timeout.finished(TIMEOUT_MIN_S)
+        timeout.on_completion(TIMEOUT_MIN_S)
     in_flight = InFlight([MicrobatchJob(0, Work.FORWARD)], timeout)
     launched(in_flight, 1, 5.0)
 
@@ -158,7 +158,7 @@ def test_what_is_late_is_told_once():
 
 def test_a_longer_time_is_for_those_too_that_are_under_way():
     timeout = AttemptTimeout()
-    timeout.finished(0.1)
+    timeout.on_completion(0.1)
     in_flight = InFlight([MicrobatchJob(n, Work.FORWARD) for n in range(2)], timeout)
     in_flight.launch(1, 0.0)
     in_flight.launch(2, 1.0)
@@ -173,10 +173,10 @@ def test_a_job_that_was_late_keeps_its_longer_time_when_others_finish():
     timeout = AttemptTimeout()
     in_flight = InFlight([MicrobatchJob(n, Work.FORWARD) for n in range(2)], timeout)
     launched(in_flight, 1)
-    timeout.finished(0.1)
+    timeout.on_completion(0.1)
     (job,) = in_flight.late(TIMEOUT_FIRST_S)
     given_up(in_flight, 0, TIMEOUT_FIRST_S)
-    timeout.finished(0.1)
+    timeout.on_completion(0.1)
 
     launched(in_flight, 1, job.not_before_s)
 
@@ -187,13 +187,13 @@ def test_a_job_that_was_late_keeps_its_longer_time_when_others_finish():
 
 def test_a_longer_time_is_over_for_all_when_one_finishes():
     timeout = AttemptTimeout()
-    timeout.finished(0.1)
+    timeout.on_completion(0.1)
     in_flight = InFlight([MicrobatchJob(n, Work.FORWARD) for n in range(2)], timeout)
-    timeout.late(1000.0)
+    timeout.on_timeout(1000.0)
     launched(in_flight, 2)
     assert in_flight.late(TIMEOUT_MIN_S) == []
 
-    timeout.finished(0.1)
+    timeout.on_completion(0.1)
 
     assert in_flight.next_deadline_s(TIMEOUT_MIN_S) == 2 * TIMEOUT_MIN_S
     assert in_flight.late(2 * TIMEOUT_MIN_S) == [in_flight.job(0), in_flight.job(1)]
@@ -203,9 +203,9 @@ def test_what_went_through_a_server_is_known_until_it_is_over():
     in_flight = flight_of(3)
     launched(in_flight, 3)
     for number in range(3):
-        in_flight.handed(in_flight.job(number), ANN)
-        in_flight.handed(in_flight.job(number), ANN)
-    in_flight.handed(in_flight.job(1), BOB)
+        in_flight.on_handoff(in_flight.job(number), ANN)
+        in_flight.on_handoff(in_flight.job(number), ANN)
+    in_flight.on_handoff(in_flight.job(1), BOB)
 
     in_flight.finish(in_flight.job(0), 1.0)
     in_flight.give_up(in_flight.job(1), "it is gone")
@@ -218,7 +218,7 @@ def test_what_went_through_a_server_is_known_until_it_is_over():
 def test_an_attempt_goes_only_where_it_was_handed():
     in_flight = flight_of(1)
     launched(in_flight, 1)
-    in_flight.handed(in_flight.job(0), ANN)
+    in_flight.on_handoff(in_flight.job(0), ANN)
     job = given_up(in_flight, 0)
 
     launched(in_flight, 1, job.not_before_s)
@@ -255,7 +255,7 @@ def test_what_was_counted_while_it_waited_and_is_void_waits_anew():
 class FixedTimeout(AttemptTimeout):
     """Learns nothing."""
 
-    def finished(self, took_s: float) -> None:
+    def on_completion(self, took_s: float) -> None:
         assert took_s >= 0.0
 
 
@@ -303,7 +303,7 @@ def test_what_is_kept_is_what_a_count_over_all_jobs_would_say(rng, window):
                 expected = plain.next(window, now_s)
                 assert in_flight.launch(window, now_s) is expected
             case 2, JobPhase.RUNNING:
-                in_flight.handed(job, rng.choice(servers))
+                in_flight.on_handoff(job, rng.choice(servers))
             case 3, JobPhase.RUNNING:
                 in_flight.refuse(job)
                 in_flight.give_up(job, "stuck")
@@ -322,7 +322,7 @@ def test_what_is_kept_is_what_a_count_over_all_jobs_would_say(rng, window):
 def after(*took_s: float) -> AttemptTimeout:
     timeout = AttemptTimeout()
     for one_s in took_s:
-        timeout.finished(one_s)
+        timeout.on_completion(one_s)
     return timeout
 
 
@@ -341,7 +341,7 @@ def test_what_took_longest_may_take_as_long_again_until_it_is_forgotten():
     assert timeout.timeout_s == SLOWEST_FACTOR * 1000.0
 
     for _ in range(MEASURED):
-        timeout.finished(0.1)
+        timeout.on_completion(0.1)
 
     assert timeout.timeout_s == TIMEOUT_MIN_S
 
@@ -349,19 +349,19 @@ def test_what_took_longest_may_take_as_long_again_until_it_is_forgotten():
 def test_a_late_attempt_doubles_it_until_one_finishes():
     timeout = after(0.1)
 
-    assert timeout.late(TIMEOUT_MIN_S) == 2 * TIMEOUT_MIN_S
-    assert timeout.late(TIMEOUT_MIN_S) == 2 * TIMEOUT_MIN_S
+    assert timeout.on_timeout(TIMEOUT_MIN_S) == 2 * TIMEOUT_MIN_S
+    assert timeout.on_timeout(TIMEOUT_MIN_S) == 2 * TIMEOUT_MIN_S
     assert timeout.timeout_s == 2 * TIMEOUT_MIN_S
-    assert timeout.late(2 * TIMEOUT_MIN_S) == timeout.timeout_s == 4 * TIMEOUT_MIN_S
+    assert timeout.on_timeout(2 * TIMEOUT_MIN_S) == timeout.timeout_s == 4 * TIMEOUT_MIN_S
 
-    timeout.finished(0.1)
+    timeout.on_completion(0.1)
     assert timeout.timeout_s == TIMEOUT_MIN_S
 
 
 def test_who_is_under_way_when_others_are_late_may_take_twice_its_time_and_not_more():
     timeout = after(0.1)
-    timeout.late(TIMEOUT_MIN_S)
-    timeout.late(2 * TIMEOUT_MIN_S)
+    timeout.on_timeout(TIMEOUT_MIN_S)
+    timeout.on_timeout(2 * TIMEOUT_MIN_S)
 
     assert timeout.timeout_s == 4 * TIMEOUT_MIN_S
     assert timeout.extended_s(TIMEOUT_MIN_S) == BACKOFF * TIMEOUT_MIN_S
@@ -376,7 +376,7 @@ def test_attempts_that_are_late_are_given_an_hour_at_most():
     timeout = after(0.1)
 
     for _ in range(20):
-        timeout.late(timeout.timeout_s)
+        timeout.on_timeout(timeout.timeout_s)
 
     assert timeout.timeout_s == BACKOFF_MAX_S
 

@@ -33,7 +33,7 @@ def test_the_odd_one_of_three_is_named_whenever_it_speaks(order):
     digests = poll(ANN, BOB, CID)
 
     for one, digest in order:
-        digests.report(0, 1, one, digest)
+        digests.on_report(0, 1, one, digest)
 
     assert digests.known(0, 1) == b"y"
     assert digests.differing() == [ANN]
@@ -42,10 +42,10 @@ def test_the_odd_one_of_three_is_named_whenever_it_speaks(order):
 
 def test_nothing_stands_while_another_digest_could_have_more_votes():
     digests = poll(ANN, BOB, CID)
-    digests.report(0, 1, ANN, b"x")
+    digests.on_report(0, 1, ANN, b"x")
 
     assert digests.known(0, 1) is None
-    digests.report(0, 1, BOB, b"x")
+    digests.on_report(0, 1, BOB, b"x")
 
     assert digests.known(0, 1) == b"x"
 
@@ -55,7 +55,7 @@ def test_in_a_tie_the_first_in_peer_order_stands_and_it_is_told_once(order):
     digests = poll(ANN, BOB)
 
     for one in order:
-        digests.report(0, 1, one, b"x" if one is ANN else b"y")
+        digests.on_report(0, 1, one, b"x" if one is ANN else b"y")
 
     assert digests.known(0, 1) == b"x"
     assert digests.differing() == [BOB]
@@ -65,41 +65,41 @@ def test_in_a_tie_the_first_in_peer_order_stands_and_it_is_told_once(order):
 
 def test_one_that_is_lost_before_it_reports_is_not_waited_for():
     digests = poll(ANN, BOB)
-    digests.report(0, 1, BOB, b"x")
+    digests.on_report(0, 1, BOB, b"x")
 
-    digests.end(ANN, served=True)
+    digests.on_end(ANN, served=True)
 
     assert digests.known(0, 1) == b"x"
 
 
 def test_one_that_is_lost_after_its_report_has_still_voted():
     digests = poll(ANN, BOB, CID)
-    digests.report(0, 1, ANN, b"x")
-    digests.end(ANN, served=True)
-    digests.report(0, 1, BOB, b"y")
+    digests.on_report(0, 1, ANN, b"x")
+    digests.on_end(ANN, served=True)
+    digests.on_report(0, 1, BOB, b"y")
 
-    digests.report(0, 1, CID, b"x")
+    digests.on_report(0, 1, CID, b"x")
 
     assert digests.known(0, 1) == b"x"
 
 
 def test_when_all_are_lost_nothing_stands_but_what_the_record_says():
     digests = poll(ANN)
-    digests.end(ANN, served=True)
+    digests.on_end(ANN, served=True)
     assert digests.known(0, 1) is None
 
-    digests.recorded(0, 1, b"x")
+    digests.on_record(0, 1, b"x")
 
     assert digests.known(0, 1) == b"x"
 
 
 def test_a_late_report_is_compared_with_what_stands():
     digests = poll(ANN, BOB, CID)
-    digests.report(0, 1, ANN, b"x")
-    digests.report(0, 1, BOB, b"x")
+    digests.on_report(0, 1, ANN, b"x")
+    digests.on_report(0, 1, BOB, b"x")
     assert digests.differing() == []
 
-    digests.report(0, 1, CID, b"y")
+    digests.on_report(0, 1, CID, b"y")
 
     assert digests.differing() == [CID]
 
@@ -108,12 +108,12 @@ def test_words_of_others_and_of_other_versions_change_nothing():
     digests = poll(ANN, BOB)
     digests.expect(1, 1, [CID])
 
-    digests.report(0, 1, DAN, b"y")
-    digests.report(0, 0, ANN, b"y")
-    digests.report(7, 1, ANN, b"y")
-    digests.report(0, 1, ANN, b"x")
-    digests.report(0, 1, ANN, b"z")
-    digests.report(0, 1, BOB, b"x")
+    digests.on_report(0, 1, DAN, b"y")
+    digests.on_report(0, 0, ANN, b"y")
+    digests.on_report(7, 1, ANN, b"y")
+    digests.on_report(0, 1, ANN, b"x")
+    digests.on_report(0, 1, ANN, b"z")
+    digests.on_report(0, 1, BOB, b"x")
 
     assert digests.known(0, 1) == b"x"
     assert digests.known(0, 0) is None
@@ -130,7 +130,7 @@ def test_the_order_of_reports_decides_nothing(said, random):
         random.shuffle(reports)
         digests = poll(*members)
         for one, digest in reports:
-            digests.report(0, 1, one, digest)
+            digests.on_report(0, 1, one, digest)
         outcomes.append((digests.known(0, 1), sorted(d.number for d in digests.differing())))
 
     assert outcomes[0] == outcomes[1] == outcomes[2]
@@ -161,7 +161,7 @@ def test_a_tie_of_two_replicas_is_told():
     play.commit(bob, b"x")
     play.commit(ann, b"y")
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     assert [a for a in actions if isinstance(a, act.DigestsTied)] == [act.DigestsTied(0, 1)]
     assert [a.incarnation for a in actions if isinstance(a, act.Evict)] == [bob, ann]
 

@@ -58,8 +58,8 @@ def test_one_that_answers_has_longer_and_one_that_was_silent_has_no_time():
     suspensions.watch(served(0), 5.0)
 
     assert suspensions.overdue(5.0) == [BOB]
-    suspensions.answered(ANN)
-    suspensions.answered(Incarnation(ANN.peer, 7))
+    suspensions.on_probe_answer(ANN)
+    suspensions.on_probe_answer(Incarnation(ANN.peer, 7))
     assert suspensions.end(BOB) == 0
     assert suspensions.overdue(5.0 + ANSWERED_S - 0.1) == []
     assert suspensions.overdue(5.0 + ANSWERED_S) == [ANN]
@@ -96,7 +96,7 @@ def test_it_is_waited_for_as_long_as_its_work_would_take_within_limits(redo_s: f
     assert waits_s + 1e-9 >= SUSPENDED_S
     assert waits_s - 1e-9 <= SUSPENDED_MAX_S
     assert waits_s >= min(REDO_SHARE * redo_s, SUSPENDED_MAX_S) - 1e-9
-    suspensions.answered(ANN)
+    suspensions.on_probe_answer(ANN)
     assert suspensions.next_deadline_s() >= 5.0 + max(ANSWERED_S, waits_s) - 1e-9
 
 
@@ -130,7 +130,7 @@ class Takeover(Play):
         """A server joins with the weights of the step, and with what it had counted before."""
         held = None if counted is None else HeldSum(number, told.pop("step", 1), counted, **told)
         join = dataclasses.replace(self.join_message(stage, 1, digest), sum=held)
-        self.coordinator.joined(name.encode() * 32, join, self.now_s)
+        self.coordinator.on_join(name.encode() * 32, join, self.now_s)
         member = self.coordinator.members.of_peer(name.encode() * 32)
         assert member is not None, "it is out at once"
         self.states[member.incarnation] = digest
@@ -225,7 +225,7 @@ def test_a_sum_that_does_not_fit_is_void(changes: dict, why: str):
 def test_a_sum_of_another_era_is_void():
     play = Takeover()
     join = dataclasses.replace(play.join_message(0, 1, b"w1"), sum=HeldSum(OLD, 1, FIRST), era=1)
-    play.coordinator.joined(b"a" * 32, join, play.now_s)
+    play.coordinator.on_join(b"a" * 32, join, play.now_s)
 
     assert not play.assigned()
 
@@ -368,7 +368,7 @@ def test_nobody_is_waited_for_longer_than_a_moment_after_the_first(comes, named)
     for number, wait_s in comes:
         now_s += wait_s
         first_s = now_s if first_s is None else first_s
-        sums.joined(peers[number], Join(RUN, "h:1", 0, 1, b"w", None), now_s)
+        sums.on_join(peers[number], Join(RUN, "h:1", 0, 1, b"w", None), now_s)
         here.add(number)
         awaited = bool(named - here) and now_s < first_s + FORMER_SUMS_S
         assert sums.awaited(now_s) == awaited
