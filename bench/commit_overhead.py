@@ -32,7 +32,7 @@ from p2pswarm.run.messages.step import Committed, Reduced
 from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.outputs import Action
-from p2pswarm.trainer.coordinator_io import coordination
+from p2pswarm.trainer.coordinator_io import coordinator_io as coordination
 from p2pswarm.trainer.reports import actions as act
 
 PARTS = "average", "decide", "launch", "commit"
@@ -46,19 +46,19 @@ class TimedCoordinator(Coordinator):
         super().__init__(*args)  # type: ignore[arg-type]  # passed on as they are
         self.times: dict[int, Times] = {}
 
-    def reduced(self, by: Incarnation, generation: int, answer: Reduced, now_s: float) -> None:
+    def on_reduction(self, by: Incarnation, generation: int, answer: Reduced, now_s: float) -> None:
         """Hear a member that holds its stage's reduced gradient: the last one counts."""
         self._at(self.step)["averaged"] = time.monotonic()
-        super().reduced(by, generation, answer, now_s)
+        super().on_reduction(by, generation, answer, now_s)
 
-    def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> None:
+    def on_commit_answer(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> None:
         """Hear a member that has applied a commit: the last one counts."""
         self._at(step)["committed"] = time.monotonic()
-        super().committed(by, step, answer, now_s)
+        super().on_commit_answer(by, step, answer, now_s)
 
-    def actions(self) -> list[Action]:
+    def drain(self) -> list[Action]:
         """Note the first of each kind in a step."""
-        drained = super().actions()
+        drained = super().drain()
         for action in drained:
             match action:
                 case act.Launch():

@@ -39,8 +39,8 @@ from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.coordinator_io.connections import Connections
-from p2pswarm.trainer.coordinator_io.notes import take_note
-from p2pswarm.trainer.members.views import Views
+from p2pswarm.trainer.coordinator_io.server_reports import take_note
+from p2pswarm.trainer.coordinator_io.views import Views
 from p2pswarm.trainer.reports import actions as act
 
 RUN = b"r" * 16
@@ -97,13 +97,13 @@ class SyntheticSwarm:
                 assert member is not None, "the coordinator admits as many as its groups can hold"
                 self._ready[member.stage].append(member.incarnation)
                 note = Ready(0, f"weights {member.stage}".encode())
-                self.coordinator.ready(member.incarnation, note, self.now_s)
+                self.coordinator.on_ready(member.incarnation, note, self.now_s)
             else:
                 address = ".".join(("11", *(str(self._rng.randrange(1, 255)) for _ in range(3))))
                 card = self._card(Address(address, 4000)) if self._cards else b""
                 join = Join(RUN, f"{address}:4000", None, None, b"", None, card=card)
                 self.connections.open(peer)
-                self.coordinator.joined(peer, join, self.now_s)
+                self.coordinator.on_join(peer, join, self.now_s)
             self._carry_out()
         self._until(self.now_s + 10.0)
 
@@ -121,7 +121,7 @@ class SyntheticSwarm:
             begun_s = time.process_time()
             for note in burst:
                 take_note(self.coordinator, note.by, note.message, self.now_s)
-                self._answers.extend(self.coordinator.actions())
+                self._answers.extend(self.coordinator.drain())
                 self.coordinator.next_deadline_s()
             self.spent_s += time.process_time() - begun_s
             self.notes += len(burst)
@@ -155,7 +155,7 @@ class SyntheticSwarm:
 
     def _carry_out(self) -> None:
         """Do what the coordinator asks, until it asks no more; that is not timed."""
-        self._answers.extend(self.coordinator.actions())
+        self._answers.extend(self.coordinator.drain())
         while self._answers:
             match self._answers.popleft():
                 case act.Assign(incarnation, message):
@@ -165,16 +165,18 @@ class SyntheticSwarm:
                 case act.Launch() as launch:
                     self._under_way.append(self._way(launch))
                 case act.SendFence(incarnation):
-                    self.coordinator.fenced(incarnation, Fenced(()).counted, self.now_s)
+                    self.coordinator.on_fence_answer(incarnation, Fenced(()).counted, self.now_s)
                 case act.SendReduce(incarnation, message):
                     answer = Reduced(b"gradient", 1.0)
-                    self.coordinator.reduced(incarnation, message.generation, answer, self.now_s)
+                    self.coordinator.on_reduction(
+                        incarnation, message.generation, answer, self.now_s
+                    )
                 case act.Decide(step):
-                    self.coordinator.decided(step, self.now_s)
+                    self.coordinator.on_decision(step, self.now_s)
                 case act.SendCommit(incarnation, message):
                     answer = Committed(message.step + 1, applied=True)
-                    self.coordinator.committed(incarnation, message.step, answer, self.now_s)
-            self._answers.extend(self.coordinator.actions())
+                    self.coordinator.on_commit_answer(incarnation, message.step, answer, self.now_s)
+            self._answers.extend(self.coordinator.drain())
         self._weigh_views()
 
     def _weigh_views(self) -> None:

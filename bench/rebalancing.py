@@ -33,7 +33,7 @@ from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.trainer.balance.balance import Balance
 from p2pswarm.trainer.balance.balance_reports import OrderedMove, OrderedPreparation
-from p2pswarm.trainer.balance.prepared_moves import StageDecided
+from p2pswarm.trainer.balance.move_preparation import StageDecided
 from p2pswarm.trainer.coordinator.outputs import Report
 from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.reports import actions as act
@@ -151,18 +151,18 @@ def quiet_moves(hours: float, seed: int, free_bytes: int | None, *, drift: bool)
                     meter.computed(b, clock[peer], backward=True)
             told = meter.measured(state_bytes=STATE_BYTES, free_bytes=free_bytes)
             load = Load(rng.randrange(4), 0.0, 0.0, 0.0, 0, capacity=Capacity.of(told))
-            balance.loaded(members.of_peer(peer), load)
-        changed = balance.changes(ask - 1, SAME, now_s)
-        asked = balance.after_commit(ask, lambda _peer: False, now_s)
+            balance.on_load(members.of_peer(peer), load)
+        changed = balance.on_commit(ask - 1, SAME, now_s)
+        asked = balance.order_moves(ask, lambda _peer: False, now_s)
         for move in [one for one in asked if isinstance(one, OrderedPreparation)]:
-            balance.observed(move.incarnation, ask, SAME[move.target])
+            balance.on_observation(move.incarnation, ask, SAME[move.target])
         for move in [one for one in [*changed, *asked] if isinstance(one, OrderedMove)]:
             moves += 1
             peer = move.incarnation.peer
             members.end(move.incarnation)
             member = members.admit(peer, "h:1", move.target, 0)
             members.make_ready(member.incarnation)
-            balance.ready(peer, now_s)
+            balance.on_ready(peer, now_s)
             true[peer] = true[peer][0], CapacityMeter(), true[peer][2]
     return moves
 

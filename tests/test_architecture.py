@@ -30,9 +30,8 @@ tensors discovery/dht discovery/gossip reach/nat reach/punch reach/relay run/acc
 run run/averaging run/state node/stack
 checkpoint trainer/reports
 models/compute trainer/members
-server/devices trainer/blame
-trainer/balance trainer/step
-server trainer/reduction
+server/devices trainer/balance
+server trainer/step
 trainer/coordinator
 trainer/coordinator_io node/progress
 trainer/leadership node/run
@@ -161,17 +160,13 @@ SHELL = frozenset(
         "sim/swarm_trainers.py",
         "tensors/codecs/cuda_device.py",
         "tensors/transfer.py",
-        "trainer/coordinator_io/checkpoint_keeper.py",
-        "trainer/coordinator_io/coordination.py",
+        "trainer/coordinator_io/checkpoints_io.py",
+        "trainer/coordinator_io/coordinator_io.py",
         "trainer/coordinator_io/dispatch.py",
-        "trainer/coordinator_io/first_states.py",
-        "trainer/coordinator_io/refusal_notices.py",
-        "trainer/coordinator_io/weights_download.py",
-        "trainer/leadership/handing_over.py",
-        "trainer/leadership/rewinding.py",
-        "trainer/leadership/standbys.py",
-        "trainer/leadership/trainer.py",
-        "trainer/leadership/watch.py",
+        "trainer/leadership/handover_io.py",
+        "trainer/leadership/participant.py",
+        "trainer/leadership/rollback_io.py",
+        "trainer/leadership/standby_streams.py",
     }
 )
 """The files that may await or meet the operating system. They pump and never decide."""

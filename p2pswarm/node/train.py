@@ -49,7 +49,7 @@ from p2pswarm.settings.config import NodeConfig, RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceReport
 from p2pswarm.trainer.coordinator.outputs import Report
 from p2pswarm.trainer.coordinator_io.context import TrainerContext, raised
-from p2pswarm.trainer.leadership.trainer import Trainer
+from p2pswarm.trainer.leadership.participant import Trainer
 from p2pswarm.trainer.reports import actions as act
 
 # A trainer: starts a run on the user's text, shows its progress, and writes the weights.

@@ -30,7 +30,7 @@ from p2pswarm.server.orders_io import ObservedReductions, OpenOrders
 from p2pswarm.server.replica import Replica
 from p2pswarm.server.session import MemberSession
 from p2pswarm.server.weights_download import fetch_weights, make_replica
-from p2pswarm.trainer.balance.prepared_moves import REST_S
+from p2pswarm.trainer.balance.move_preparation import REST_S
 
 log = logging.getLogger(__name__)
 

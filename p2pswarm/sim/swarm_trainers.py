@@ -22,9 +22,9 @@ from p2pswarm.sim.world import Place
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.coordinator_io.chain_place import ChainPlace
+from p2pswarm.trainer.coordinator_io.chain_start import ChainStart
 from p2pswarm.trainer.coordinator_io.context import TrainerContext
-from p2pswarm.trainer.leadership.trainer import Trainer
+from p2pswarm.trainer.leadership.participant import Trainer
 from p2pswarm.trainer.reports import actions as act
 
 KEY_BYTES = 16
@@ -143,7 +143,7 @@ class SwarmTrainers:
         self._came += 1
         restored = disk.restored(self.genesis)
         alone = restored.votes_alone(VoterId(identity.peer_id.raw, disk.memory))
-        chain = ChainPlace(
+        chain = ChainStart(
             identity,
             self.genesis,
             disk,

@@ -17,8 +17,8 @@ from p2pswarm.sim.rpc import SimRpc
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.members.suspensions import SumKept
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.sums import SumKept
 
 from .invariants import Contributions, Digests, Records, Stalls
 
@@ -279,7 +279,7 @@ class WatchedSwarm:
             return where
         coordinator = leader.trainer.coordinator
         ready = [len(coordinator.members.ready(stage)) for stage in range(STAGES)]
-        return f"step {coordinator.step}, {coordinator._phase.name}, ready {ready}, {where}"
+        return f"step {coordinator.step}, {coordinator.phase.name}, ready {ready}, {where}"
 
 
 def play(

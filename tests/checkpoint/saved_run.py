@@ -37,10 +37,10 @@ from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.coordinator_io.chain_place import founding_place
+from p2pswarm.trainer.coordinator_io.chain_start import founding_place
+from p2pswarm.trainer.coordinator_io.checkpoints import SavingPlan
 from p2pswarm.trainer.coordinator_io.context import TrainerContext
-from p2pswarm.trainer.coordinator_io.saving_plan import SavingPlan
-from p2pswarm.trainer.leadership.trainer import Trainer
+from p2pswarm.trainer.leadership.participant import Trainer
 
 CONFIG = RunConfig(
     name="saved",

@@ -13,7 +13,7 @@ from p2pswarm.run.chain.chain_log import HEADER_BYTES, LogReader, log_entry
 from p2pswarm.run.chain.record import RecordKind
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.checkpoint_reports import CheckpointSaved
-from p2pswarm.trainer.reports.rewind_reports import CannotGoBack, NewestCopy, WentBack
+from p2pswarm.trainer.reports.rollback_reports import CannotGoBack, NewestCopy, WentBack
 
 REWIND = replace(CONFIG, steps=9, on_stage_lost="rewind", rewind_after_s=20.0)
 

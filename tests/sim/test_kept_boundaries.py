@@ -9,8 +9,8 @@ from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
-from p2pswarm.trainer.members.suspensions import SumVoided
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.sums import SumVoided
 
 STAGES, MICROBATCHES, FORWARD_S = 4, 16, 0.2
 WORK_S = 3 * FORWARD_S  # a forward, and a backward of twice its time

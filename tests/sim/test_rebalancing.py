@@ -16,7 +16,7 @@ from p2pswarm.trainer.balance.balance_reports import (
     OrderedMove,
     OrderedPreparation,
 )
-from p2pswarm.trainer.balance.prepared_moves import StopPreparing
+from p2pswarm.trainer.balance.move_preparation import StopPreparing
 from p2pswarm.trainer.coordinator.outputs import Report
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.leadership_reports import Leads

@@ -12,8 +12,8 @@ from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.trainer.members.suspensions import SumVoided
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.sums import SumVoided
 
 FIVE_REGIONS = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.5), (0.1, 0.9), (0.9, 0.9))
 

@@ -15,7 +15,7 @@ from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
 from p2pswarm.trainer.coordinator.outputs import Report
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.leadership_reports import Leads, SteppedDown
-from p2pswarm.trainer.step.fencing import FENCE_S
+from p2pswarm.trainer.step.fences import FENCE_S
 
 ALL_DONE = act.RunFinished("all steps are done", failed=False)
 STEPS = 4

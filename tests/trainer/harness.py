@@ -7,7 +7,7 @@ from p2pswarm.run.messages.types import Obstacle, Work
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
-from p2pswarm.trainer.coordinator.decision import Start
+from p2pswarm.trainer.coordinator.decision import CoordinatorStart
 from p2pswarm.trainer.reports import actions as act
 
 RUN = b"r" * 16
@@ -17,18 +17,21 @@ CONFIG = RunConfig(stages=1, steps=2, batch=BatchConfig(microbatches=2, evaluate
 class PromptCoordinator(Coordinator):
     """A coordinator whose voters accept each record at once."""
 
-    def reduced(self, by: Incarnation, generation: int, answer: Reduced, now_s: float) -> None:
-        super().reduced(by, generation, answer, now_s)
-        self.decided(self.step, now_s)
+    def on_reduction(self, by: Incarnation, generation: int, answer: Reduced, now_s: float) -> None:
+        super().on_reduction(by, generation, answer, now_s)
+        self.on_decision(self.step, now_s)
 
 
 class Play:
     """A coordinator and what it has asked for since the last look."""
 
     def __init__(
-        self, config: RunConfig = CONFIG, kind: type = PromptCoordinator, start: Start | None = None
+        self,
+        config: RunConfig = CONFIG,
+        kind: type = PromptCoordinator,
+        start: CoordinatorStart | None = None,
     ) -> None:
-        self.coordinator = kind(config, RUN, start or Start())
+        self.coordinator = kind(config, RUN, start or CoordinatorStart())
         self.now_s = 0.0
         self.states: dict[Incarnation, bytes] = {}
         """The digest that each member said last: it says the same when it has reduced."""
@@ -36,13 +39,13 @@ class Play:
         """What each says of a tied tensor."""
 
     def seen(self, kind: type) -> list:
-        return [a for a in self.coordinator.actions() if isinstance(a, kind)]
+        return [a for a in self.coordinator.drain() if isinstance(a, kind)]
 
     def join(
         self, name: str, *, stage: int | None = None, version=None, digest=b"", held=None
     ) -> Incarnation:
         join = self.join_message(stage, version, digest, held)
-        self.coordinator.joined(name.encode() * 32, join, self.now_s)
+        self.coordinator.on_join(name.encode() * 32, join, self.now_s)
         member = self.coordinator.members.of_peer(name.encode() * 32)
         if member and version is not None:
             self.states[member.incarnation] = digest
@@ -53,7 +56,7 @@ class Play:
 
     def ready(self, incarnation: Incarnation, version: int = 0, digest: bytes = b"w0") -> None:
         self.states[incarnation] = digest
-        self.coordinator.ready(incarnation, Ready(version, digest), self.now_s)
+        self.coordinator.on_ready(incarnation, Ready(version, digest), self.now_s)
 
     def serve(self, name: str) -> Incarnation:
         incarnation = self.join(name)
@@ -70,7 +73,7 @@ class Play:
     ) -> None:
         for microbatch in microbatches:
             note = Counted(step, microbatch, attempt, counted=counted, loss=1.0)
-            self.coordinator.counted(incarnation, note, self.now_s)
+            self.coordinator.on_count(incarnation, note, self.now_s)
 
     def sketch(
         self,
@@ -82,7 +85,7 @@ class Play:
         gave: tuple[float, ...],
     ) -> None:
         note = Sketch(0, microbatch, attempt, work, took, gave, 1.0)
-        self.coordinator.sketched(by, note, self.now_s)
+        self.coordinator.on_sketch(by, note, self.now_s)
 
     def stuck(
         self,
@@ -93,16 +96,16 @@ class Play:
         obstacle: Obstacle = Obstacle.ROAD,
     ) -> None:
         note = Undelivered(0, microbatch, attempt, "no road", obstacle)
-        self.coordinator.undelivered(note, self.now_s, by)
+        self.coordinator.on_delivery_failure(note, self.now_s, by)
 
     def promise(self, *incarnations: Incarnation, counted: tuple[int, ...] = ()) -> None:
         """Members answer a fence, and say which microbatches they have counted already."""
         for incarnation in incarnations:
-            self.coordinator.fenced(incarnation, counted, self.now_s)
+            self.coordinator.on_fence_answer(incarnation, counted, self.now_s)
 
     def hand(self, incarnation: Incarnation, microbatch: int, attempt: int = 0) -> None:
         note = Handed(0, microbatch, attempt, incarnation.peer, incarnation.number)
-        self.coordinator.handed(incarnation, note, self.now_s)
+        self.coordinator.on_handoff(incarnation, note, self.now_s)
 
     def reduce(self, *incarnations: Incarnation, digest: bytes = b"g") -> None:
         generation = self.seen(act.SendReduce)[-1].message.generation
@@ -119,18 +122,18 @@ class Play:
 
     def lose(self, *incarnations: Incarnation) -> None:
         for incarnation in incarnations:
-            self.coordinator.lost(incarnation, "its link ended", self.now_s)
+            self.coordinator.on_stream_end(incarnation, "its link ended", self.now_s)
 
     def told_reduced(
         self, by: Incarnation, generation: int, digest: bytes = b"g", norm: float | None = 1.0
     ) -> None:
         answer = Reduced(digest, norm, state=self.states.get(by, b"w0"), tied=self.tied.get(by))
-        self.coordinator.reduced(by, generation, answer, self.now_s)
+        self.coordinator.on_reduction(by, generation, answer, self.now_s)
 
     def commit(self, incarnation: Incarnation, digest: bytes, step: int = 0) -> None:
         """A member applies a commit, and says the digest of what it has made."""
         answer = Committed(step + 1, applied=True)
-        self.coordinator.committed(incarnation, step, answer, self.now_s)
+        self.coordinator.on_commit_answer(incarnation, step, answer, self.now_s)
         self.ready(incarnation, step + 1, digest)
 
     def wait(self, seconds: float) -> None:

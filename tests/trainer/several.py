@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import torch
-from trainer.leadership.test_trainer import CONFIG, corpus
+from trainer.leadership.test_participant import CONFIG, corpus
 
 from p2pswarm.base.ids import PeerId
 from p2pswarm.checkpoint.targets import open_store
@@ -24,10 +24,10 @@ from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.coordinator_io.chain_place import ChainPlace
+from p2pswarm.trainer.coordinator_io.chain_start import ChainStart
+from p2pswarm.trainer.coordinator_io.checkpoints import SavingPlan
 from p2pswarm.trainer.coordinator_io.context import TrainerContext
-from p2pswarm.trainer.coordinator_io.saving_plan import SavingPlan
-from p2pswarm.trainer.leadership.trainer import Trainer
+from p2pswarm.trainer.leadership.participant import Trainer
 from p2pswarm.trainer.reports import actions as act
 
 
@@ -78,7 +78,7 @@ class ManyTrainers:
         restored = store.restored(self.genesis)
         me = key(name).peer_id
         alone = restored.votes_alone(VoterId(me.raw, store.memory))
-        place = ChainPlace(key(name), self.genesis, store, restored, alone, lasts=False)
+        place = ChainStart(key(name), self.genesis, store, restored, alone, lasts=False)
         rpc = self.world.rpc(me)
         context = TrainerContext(
             rpc=rpc,

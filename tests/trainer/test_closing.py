@@ -8,10 +8,10 @@ from trainer.harness import CONFIG, Play
 from p2pswarm.run.messages.microbatch import Evaluated
 from p2pswarm.run.messages.types import Work
 from p2pswarm.settings.config import BatchConfig, RunConfig
-from p2pswarm.trainer.members.unserved import UNSERVED_STAGE_S
-from p2pswarm.trainer.reduction.commits import COMMIT_S
+from p2pswarm.trainer.balance.stage_coverage import UNSERVED_STAGE_S
+from p2pswarm.trainer.coordinator.admission import COMMIT_S
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.step.fencing import FENCE_S
+from p2pswarm.trainer.step.fences import FENCE_S
 
 
 def test_a_member_whose_weights_differ_after_a_commit_is_out_and_the_step_is_void():
@@ -35,7 +35,7 @@ def test_one_that_averaged_to_other_bytes_is_out_and_its_work_is_done_again():
     play.told_reduced(bob, generation, b"h")
     play.wait(1.0)
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     assert [a.incarnation for a in actions if isinstance(a, act.Evict)] == [bob]
     assert [a.microbatch for a in actions if isinstance(a, act.Launch)] == [1]
 
@@ -56,11 +56,11 @@ def test_a_reduction_that_fails_is_tried_anew_and_then_blamed():
     ann, bob = play.serve("a"), play.serve("b")
     play.count(ann, 0)
     play.count(bob, 1)
-    play.coordinator.reduce_failed(bob, 1, "no road", play.now_s)
+    play.coordinator.on_reduction_failure(bob, 1, "no road", play.now_s)
     play.promise(ann, bob)
     assert play.seen(act.Evict) == []
 
-    play.coordinator.reduce_failed(bob, 2, "no road", play.now_s)
+    play.coordinator.on_reduction_failure(bob, 2, "no road", play.now_s)
 
     assert [d.incarnation for d in play.seen(act.Evict)] == [bob]
 
@@ -71,7 +71,7 @@ def test_after_a_failed_reduction_the_dead_are_found_before_anybody_is_blamed():
     play.count(ann, 0)
     play.count(bob, 1)
     play.seen(object)
-    play.coordinator.reduce_failed(ann, 1, "bob does not answer", play.now_s)
+    play.coordinator.on_reduction_failure(ann, 1, "bob does not answer", play.now_s)
 
     fences = play.seen(act.SendFence)
     assert [(f.incarnation, f.message.work) for f in fences] == [(ann, ()), (bob, ())]
@@ -89,8 +89,8 @@ def test_words_about_a_former_generation_are_ignored():
     play.seen(object)
 
     play.told_reduced(ann, 99)
-    play.coordinator.reduce_failed(ann, 99, "no road", play.now_s)
-    play.coordinator.reduce_failed(bob, 1, "a newcomer only listens", play.now_s)
+    play.coordinator.on_reduction_failure(ann, 99, "no road", play.now_s)
+    play.coordinator.on_reduction_failure(bob, 1, "a newcomer only listens", play.now_s)
 
     assert play.seen(object) == []
 
@@ -131,7 +131,7 @@ def test_an_evaluation_counts_nothing_and_is_told_with_its_step():
     held_out = next(x for x in play.seen(act.Launch) if x.work is Work.EVALUATE)
     assert held_out.counting == ()
 
-    play.coordinator.evaluated(ann, Evaluated(0, held_out.microbatch, 3.5), play.now_s)
+    play.coordinator.on_evaluation(ann, Evaluated(0, held_out.microbatch, 3.5), play.now_s)
     play.count(ann, 0)
     play.told_reduced(ann, 1)
 
@@ -170,9 +170,9 @@ def test_who_refuses_a_commit_is_out_but_a_newcomer_may_skip_some():
     play.count(ann, 0, 1)
     play.reduce(ann)
 
-    play.coordinator.commit_failed(bob, 0, "no reduction", play.now_s)
+    play.coordinator.on_commit_failure(bob, 0, "no reduction", play.now_s)
     assert play.seen(act.Evict) == []
-    play.coordinator.commit_failed(ann, 0, "no reduction", play.now_s)
+    play.coordinator.on_commit_failure(ann, 0, "no reduction", play.now_s)
 
     assert [d.incarnation for d in play.seen(act.Evict)] == [ann]
 
@@ -229,7 +229,7 @@ def test_an_evaluation_that_nobody_tells_of_is_done_again_and_the_step_waits_for
     assert play.seen(act.SendReduce) == []
 
     play.wait(1.0)
-    play.coordinator.evaluated(ann, Evaluated(0, held_out, 3.5), play.now_s)
+    play.coordinator.on_evaluation(ann, Evaluated(0, held_out, 3.5), play.now_s)
 
     assert len(play.seen(act.SendReduce)) == 1
 

@@ -7,8 +7,8 @@ from trainer.harness import CONFIG, RUN, Play
 
 from p2pswarm.run.messages.membership import HeldReduction, Join
 from p2pswarm.run.messages.step import Committed
-from p2pswarm.trainer.members.decided_step import DecidedStep, as_recorded
-from p2pswarm.trainer.reduction.commits import COMMIT_S
+from p2pswarm.trainer.coordinator.admission import COMMIT_S
+from p2pswarm.trainer.coordinator.decision import DecidedStep, as_recorded
 from p2pswarm.trainer.reports import actions as act
 
 HELD = HeldReduction(0, 1, b"g")
@@ -154,7 +154,7 @@ def test_one_that_has_lost_the_weights_meanwhile_is_out():
     play = decided("a")
     ann = rejoin(play, "a")
 
-    play.coordinator.committed(ann, 0, Committed(1, applied=False), play.now_s)
+    play.coordinator.on_commit_answer(ann, 0, Committed(1, applied=False), play.now_s)
 
     assert [d.incarnation for d in play.seen(act.Evict)] == [ann]
 

@@ -10,15 +10,19 @@ from p2pswarm.run.chain.record import NO_DIGEST, VoterId, first_number, term_of
 from p2pswarm.run.messages.membership import HeldReduction
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
-from p2pswarm.trainer.coordinator.decision import Start, unsigned_record
-from p2pswarm.trainer.members.decided_step import DecidedStep, as_recorded
+from p2pswarm.trainer.coordinator.decision import (
+    CoordinatorStart,
+    DecidedStep,
+    as_recorded,
+    unsigned_record,
+)
 from p2pswarm.trainer.reports import actions as act
 
 TERM = 7
 
 
 def deciding(config: RunConfig = CONFIG) -> tuple[Play, list, act.Decide]:
-    play = Play(config, kind=Coordinator, start=Start(term=TERM))
+    play = Play(config, kind=Coordinator, start=CoordinatorStart(term=TERM))
     members = play.averaged("a", "b")
     (decide,) = play.seen(act.Decide)
     return play, members, decide
@@ -28,10 +32,10 @@ def test_nothing_is_committed_before_the_voters_have_accepted():
     play, (ann, bob), decide = deciding()
 
     assert play.seen(act.SendCommit) == []
-    play.coordinator.decided(decide.step, play.now_s)
+    play.coordinator.on_decision(decide.step, play.now_s)
 
     assert [one.incarnation for one in play.seen(act.SendCommit)] == [ann, bob]
-    play.coordinator.decided(decide.step, play.now_s)
+    play.coordinator.on_decision(decide.step, play.now_s)
     assert play.seen(act.SendCommit) == []
 
 
@@ -67,9 +71,9 @@ def test_a_member_that_is_lost_while_the_voters_are_asked_changes_nothing():
     play.seen(act.MemberLost)
     play.wait(1.0)
     assert play.seen(act.Launch) == []
-    play.coordinator.decided(decide.step, play.now_s)
+    play.coordinator.on_decision(decide.step, play.now_s)
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     assert [a.incarnation for a in actions if isinstance(a, act.SendCommit)] == [bob]
     assert any(isinstance(a, act.StepDone) for a in actions)
 
@@ -81,9 +85,9 @@ def test_one_that_comes_back_meanwhile_is_sent_the_commit_afterwards():
     play.join("a", stage=0, version=0, digest=b"w0", held=held)
     assert play.seen(act.Assign) == []
 
-    play.coordinator.decided(decide.step, play.now_s)
+    play.coordinator.on_decision(decide.step, play.now_s)
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     (assigned,) = (a for a in actions if isinstance(a, act.Assign))
     assert assigned.message.keep
     commits = [a.incarnation for a in actions if isinstance(a, act.SendCommit)]
@@ -93,10 +97,10 @@ def test_one_that_comes_back_meanwhile_is_sent_the_commit_afterwards():
 def test_a_trainer_that_was_deposed_commits_nothing():
     play, _, decide = deciding()
 
-    play.coordinator.closed()
-    play.coordinator.decided(decide.step, play.now_s)
+    play.coordinator.close()
+    play.coordinator.on_decision(decide.step, play.now_s)
 
-    assert play.coordinator.actions() == []
+    assert play.coordinator.drain() == []
 
 
 def test_answers_to_the_reduction_that_come_late_ask_nobody_twice():
@@ -120,12 +124,12 @@ CONFIG_3 = RunConfig(stages=1, steps=3, batch=BatchConfig(microbatches=2, evalua
 @pytest.mark.parametrize("gradient", [b"g", b"other"])
 def test_a_coordinator_after_a_record_sends_its_commit_to_one_that_lacks_it(gradient):
     last = DecidedStep(0, 0.5, 0.1, {0: as_recorded(b"g")}, {0: as_recorded(b"w0")})
-    play = Play(CONFIG_3, kind=Coordinator, start=Start(TERM, 1, last))
+    play = Play(CONFIG_3, kind=Coordinator, start=CoordinatorStart(TERM, 1, last))
 
     held = HeldReduction(0, 99, gradient)
     play.join("a", stage=0, version=0, digest=b"w0", held=held)
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     (assigned,) = (a for a in actions if isinstance(a, act.Assign))
     assert assigned.message.since == 1
     assert assigned.message.keep == (gradient == b"g")
@@ -137,7 +141,7 @@ def test_a_coordinator_after_a_record_sends_its_commit_to_one_that_lacks_it(grad
 
 def test_after_the_last_record_only_the_last_commit_has_to_arrive():
     last = DecidedStep(2, 0.5, 0.1, {0: as_recorded(b"g")}, {})
-    play = Play(CONFIG_3, kind=Coordinator, start=Start(TERM, 3, last))
+    play = Play(CONFIG_3, kind=Coordinator, start=CoordinatorStart(TERM, 3, last))
 
     play.join("a", stage=0, version=3, digest=b"w3")
 

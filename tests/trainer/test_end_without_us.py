@@ -2,7 +2,7 @@
 
 import asyncio
 
-from trainer.leadership.test_going_back import until
+from trainer.leadership.test_rollback import until
 from trainer.several import ManyTrainers, key
 from trainer.test_several_trainers import ended, play, start
 

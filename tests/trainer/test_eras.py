@@ -9,8 +9,7 @@ from p2pswarm.run.chain.record import first_number
 from p2pswarm.run.messages.membership import HeldReduction, Join
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
-from p2pswarm.trainer.coordinator.decision import Start
-from p2pswarm.trainer.members.decided_step import DecidedStep, as_recorded
+from p2pswarm.trainer.coordinator.decision import CoordinatorStart, DecidedStep, as_recorded
 from p2pswarm.trainer.reports import actions as act
 
 CONFIG = RunConfig(
@@ -22,20 +21,20 @@ CONFIG = RunConfig(
 )
 TERM = 3
 LAST = DecidedStep(5, 0.5, 0.1, {0: as_recorded(b"g")}, {0: as_recorded(b"w5")})
-NAMED = Start(TERM, 6, gathers=False, era=2, states={0: b"w6"}, loads=True)
+NAMED = CoordinatorStart(TERM, 6, gathers=False, era=2, states={0: b"w6"}, loads=True)
 
 
-def assigned(start: Start, *, version: int, digest: bytes, era: int, held=None):
+def assigned(start: CoordinatorStart, *, version: int, digest: bytes, era: int, held=None):
     play = Play(CONFIG, kind=Coordinator, start=start)
     join = Join(RUN, "h:1", 0, version, digest, held, era)
-    play.coordinator.joined(b"a" * 32, join, 0.0)
+    play.coordinator.on_join(b"a" * 32, join, 0.0)
     (assign,) = play.seen(act.Assign)
     return assign.message
 
 
 @pytest.mark.parametrize("era", [0, 1, 2, 3])
 def test_weights_that_nobody_can_confirm_are_believed_only_if_they_are_of_this_era(era):
-    start = Start(TERM, 6, LAST, gathers=False, era=2)
+    start = CoordinatorStart(TERM, 6, LAST, gathers=False, era=2)
 
     message = assigned(start, version=6, digest=b"w6", era=era)
 
@@ -46,7 +45,7 @@ def test_weights_that_nobody_can_confirm_are_believed_only_if_they_are_of_this_e
 
 @pytest.mark.parametrize("era", [1, 2])
 def test_a_commit_is_sent_again_only_to_weights_of_this_era(era):
-    start = Start(TERM, 6, LAST, gathers=False, era=2)
+    start = CoordinatorStart(TERM, 6, LAST, gathers=False, era=2)
     held = HeldReduction(5, 7, b"g")
 
     message = assigned(start, version=5, digest=b"w5", era=era, held=held)
@@ -70,7 +69,7 @@ def test_a_newcomer_loads_only_the_version_that_is_in_the_checkpoint():
 
 
 def test_lives_after_going_back_have_numbers_of_their_own():
-    play = Play(CONFIG, kind=Coordinator, start=Start(TERM, 6, LAST, gathers=False))
+    play = Play(CONFIG, kind=Coordinator, start=CoordinatorStart(TERM, 6, LAST, gathers=False))
     for name in "abc":
         play.join(name)
     assert play.coordinator.numbered == first_number(TERM) + 3
@@ -80,7 +79,7 @@ def test_lives_after_going_back_have_numbers_of_their_own():
     assert again.join("a").number == first_number(TERM) + 4
 
 
-def lost(start: Start) -> Play:
+def lost(start: CoordinatorStart) -> Play:
     """A coordinator whose only stage has had no server for as long as it waits."""
     play = Play(CONFIG, kind=Coordinator, start=start)
     ann = play.join("a", stage=0, version=6, digest=b"w6")
@@ -92,21 +91,23 @@ def lost(start: Start) -> Play:
 
 
 def test_a_run_that_has_lost_its_weights_asks_to_go_back_and_may():
-    play = lost(Start(TERM, 6, LAST, gathers=False))
+    play = lost(CoordinatorStart(TERM, 6, LAST, gathers=False))
 
     assert play.seen(act.GoBack) == [act.GoBack()]
     assert play.coordinator.may_go_back
 
 
 def test_a_run_does_not_go_back_once_a_server_has_brought_the_weights():
-    play = lost(Start(TERM, 6, LAST, gathers=False))
+    play = lost(CoordinatorStart(TERM, 6, LAST, gathers=False))
 
     play.join("b", stage=0, version=6, digest=b"w6")
 
     assert not play.coordinator.may_go_back
 
 
-@pytest.mark.parametrize("start", [replace(NAMED, states={}), Start(TERM, 0, gathers=False)])
+@pytest.mark.parametrize(
+    "start", [replace(NAMED, states={}), CoordinatorStart(TERM, 0, gathers=False)]
+)
 def test_a_run_does_not_go_back_while_whoever_comes_loads_or_draws_the_weights(start):
     play = lost(start)
 
@@ -114,7 +115,7 @@ def test_a_run_does_not_go_back_while_whoever_comes_loads_or_draws_the_weights(s
 
 
 def test_a_run_that_is_held_does_not_go_back():
-    play = lost(Start(TERM, 6, LAST, gathers=False))
+    play = lost(CoordinatorStart(TERM, 6, LAST, gathers=False))
 
     play.coordinator.hold()
 

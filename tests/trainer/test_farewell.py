@@ -21,9 +21,9 @@ from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.coordinator_io.chain_place import founding_place
+from p2pswarm.trainer.coordinator_io.chain_start import founding_place
 from p2pswarm.trainer.coordinator_io.context import TrainerContext
-from p2pswarm.trainer.leadership.trainer import Trainer
+from p2pswarm.trainer.leadership.participant import Trainer
 from p2pswarm.trainer.reports import actions as act
 
 TRAINER = Identity.generate(b"trainer")

@@ -28,29 +28,32 @@ numbers = st.sampled_from([0, 1, 2, 3, 2**62])
 names = st.sampled_from("abc")
 lies = st.one_of(
     st.tuples(st.just("join"), names, st.sampled_from([None, 0, 1, 255]), st.none() | steps),
-    st.tuples(st.just("withdrawn"), names),
-    st.tuples(st.just("ready"), names, st.builds(Ready, steps, digests)),
-    st.tuples(st.just("lost"), names),
+    st.tuples(st.just("on_withdrawal"), names),
+    st.tuples(st.just("on_ready"), names, st.builds(Ready, steps, digests)),
+    st.tuples(st.just("on_stream_end"), names),
     st.tuples(
-        st.just("handed"),
+        st.just("on_handoff"),
         st.builds(
             Handed, steps, microbatches, attempts, names.map(lambda n: n.encode() * 32), numbers
         ),
     ),
     st.tuples(
-        st.just("counted"),
+        st.just("on_count"),
         names,
         st.builds(Counted, steps, microbatches, attempts, st.booleans(), st.none() | losses),
     ),
     st.tuples(
-        st.just("undelivered"), st.builds(Undelivered, steps, microbatches, attempts, st.just(""))
+        st.just("on_delivery_failure"),
+        st.builds(Undelivered, steps, microbatches, attempts, st.just("")),
     ),
-    st.tuples(st.just("evaluated"), names, st.builds(Evaluated, steps, microbatches, losses)),
-    st.tuples(st.just("fenced"), names, st.lists(microbatches, max_size=4).map(tuple)),
-    st.tuples(st.just("reduced"), names, numbers, st.builds(Reduced, digests, st.none() | losses)),
-    st.tuples(st.just("reduce_failed"), names, numbers),
-    st.tuples(st.just("committed"), names, steps, st.builds(Committed, steps, digests)),
-    st.tuples(st.just("commit_failed"), names, steps),
+    st.tuples(st.just("on_evaluation"), names, st.builds(Evaluated, steps, microbatches, losses)),
+    st.tuples(st.just("on_fence_answer"), names, st.lists(microbatches, max_size=4).map(tuple)),
+    st.tuples(
+        st.just("on_reduction"), names, numbers, st.builds(Reduced, digests, st.none() | losses)
+    ),
+    st.tuples(st.just("on_reduction_failure"), names, numbers),
+    st.tuples(st.just("on_commit_answer"), names, steps, st.builds(Committed, steps, digests)),
+    st.tuples(st.just("on_commit_failure"), names, steps),
     st.tuples(st.just("wait"), st.sampled_from([0.0, 0.1, 5.0, 30.0, 120.0])),
 )
 
@@ -62,19 +65,23 @@ def tell(play: Play, lie: tuple) -> None:
     match kind:
         case "join":
             play.join(rest[0], stage=rest[1], version=rest[2], digest=b"w0")
-        case "withdrawn":
-            coordinator.withdrawn(rest[0].encode() * 32)
+        case "on_withdrawal":
+            coordinator.on_withdrawal(rest[0].encode() * 32)
         case "wait":
             play.wait(rest[0])
-        case "handed":
-            coordinator.handed(Incarnation(rest[0].peer, rest[0].incarnation), rest[0], now_s)
-        case "undelivered":
-            coordinator.undelivered(rest[0], now_s)
+        case "on_handoff":
+            coordinator.on_handoff(Incarnation(rest[0].peer, rest[0].incarnation), rest[0], now_s)
+        case "on_delivery_failure":
+            coordinator.on_delivery_failure(rest[0], now_s)
         case _:
             name, *told = rest
             member = coordinator.members.of_peer(name.encode() * 32)
             by = member.incarnation if member else Incarnation(b"?" * 32, 7)
-            reason = ["it says so"] if kind in ("lost", "reduce_failed", "commit_failed") else []
+            reason = (
+                ["it says so"]
+                if kind in ("on_stream_end", "on_reduction_failure", "on_commit_failure")
+                else []
+            )
             getattr(coordinator, kind)(by, *told, *reason, now_s)
 
 
@@ -105,7 +112,7 @@ def test_a_norm_that_no_gradient_has_puts_its_member_out():
         play = Play()
         ann = play.serve("a")
         play.count(ann, 0, 1)
-        play.coordinator.reduced(ann, 1, Reduced(b"g", square, state=b"w0"), play.now_s)
+        play.coordinator.on_reduction(ann, 1, Reduced(b"g", square, state=b"w0"), play.now_s)
 
         assert [e.incarnation for e in play.seen(act.Evict)] == [ann]
 
@@ -114,7 +121,7 @@ def test_a_strangers_bad_norm_is_ignored():
     play = Play()
     ann, bob = play.serve("a"), play.join("b")
     play.count(ann, 0, 1)
-    play.coordinator.reduced(bob, 1, Reduced(b"g", -1.0, state=b"w0"), play.now_s)
+    play.coordinator.on_reduction(bob, 1, Reduced(b"g", -1.0, state=b"w0"), play.now_s)
 
     assert play.seen(act.Evict) == []
 
@@ -124,7 +131,7 @@ def test_a_step_whose_losses_nobody_told_has_none():
     ann = play.serve("a")
     for microbatch in (0, 1):
         note = Counted(0, microbatch, 0, counted=True, loss=None)
-        play.coordinator.counted(ann, note, play.now_s)
+        play.coordinator.on_count(ann, note, play.now_s)
     play.reduce(ann)
 
     (done,) = play.seen(act.StepDone)
@@ -136,7 +143,7 @@ def test_losses_too_large_to_add_up_are_none():
     ann = play.serve("a")
     for microbatch in (0, 1):
         note = Counted(0, microbatch, 0, counted=True, loss=HUGE)
-        play.coordinator.counted(ann, note, play.now_s)
+        play.coordinator.on_count(ann, note, play.now_s)
     play.reduce(ann)
 
     (done,) = play.seen(act.StepDone)
@@ -148,7 +155,7 @@ def test_only_the_last_stage_tells_a_loss_and_only_of_this_step():
     ann, bob = play.serve("a"), play.serve("b")
     for by, microbatch, loss in ((bob, 0, 2.0), (ann, 0, 9.0), (bob, 77, 9.0)):
         note = Counted(0, microbatch, 0, counted=True, loss=loss)
-        play.coordinator.counted(by, note, play.now_s)
+        play.coordinator.on_count(by, note, play.now_s)
     play.reduce(ann, bob)
 
     (done,) = play.seen(act.StepDone)
@@ -161,7 +168,7 @@ def test_a_commit_to_another_version_puts_its_member_out():
     ann = play.serve("a")
     play.count(ann, 0, 1)
     play.reduce(ann)
-    play.coordinator.committed(ann, 0, Committed(2**48, applied=True), play.now_s)
+    play.coordinator.on_commit_answer(ann, 0, Committed(2**48, applied=True), play.now_s)
 
     assert [e.incarnation for e in play.seen(act.Evict)] == [ann]
 
@@ -173,7 +180,7 @@ def test_an_attempt_may_be_torn_a_thousand_times():
     play.count(ann, 1)
     ghost = Incarnation(b"g" * 32, 99)
     for attempt in range(1100):
-        play.coordinator.handed(ghost, Handed(0, 0, attempt, ghost.peer, 99), play.now_s)
+        play.coordinator.on_handoff(ghost, Handed(0, 0, attempt, ghost.peer, 99), play.now_s)
         play.promise(ann)
         play.wait(2.0)
 
@@ -185,14 +192,14 @@ def test_a_stage_has_no_more_servers_than_an_order_has_room_for():
     members = []
     for number in range(GROUP_MAX):
         peer = number.to_bytes(32)
-        play.coordinator.joined(peer, play.join_message(), play.now_s)
+        play.coordinator.on_join(peer, play.join_message(), play.now_s)
         members.append(play.coordinator.members.of_peer(peer).incarnation)
         if number % 2 == 0:
             play.ready(members[-1])
     play.seen(object)
     one_more, by_name = b"x" * 32, b"y" * 32
-    play.coordinator.joined(one_more, play.join_message(), play.now_s)
-    play.coordinator.joined(by_name, replace(play.join_message(0), pinned=True), play.now_s)
+    play.coordinator.on_join(one_more, play.join_message(), play.now_s)
+    play.coordinator.on_join(by_name, replace(play.join_message(0), pinned=True), play.now_s)
 
     declined = play.seen(act.Decline)
 
@@ -213,7 +220,7 @@ def test_one_that_rejoins_a_stage_that_is_full_by_now_is_given_another():
     config = RunConfig(stages=2, steps=2, batch=BatchConfig(microbatches=2))
     play = Play(config)
     for number in range(GROUP_MAX):
-        play.coordinator.joined(number.to_bytes(32), play.join_message(0), play.now_s)
+        play.coordinator.on_join(number.to_bytes(32), play.join_message(0), play.now_s)
     play.seen(object)
 
     play.join("x", stage=0, version=0, digest=b"w0")

@@ -4,7 +4,7 @@ from trainer.harness import Play
 
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
-from p2pswarm.trainer.members.newcomers import READY_S
+from p2pswarm.trainer.coordinator.admission import READY_S
 from p2pswarm.trainer.reports import actions as act
 
 
@@ -41,7 +41,7 @@ def test_one_that_leaves_before_it_is_answered_is_forgotten():
     ann = play.serve("a")
     play.count(ann, 0, 1)
     play.join("b")
-    play.coordinator.withdrawn(b"b" * 32)
+    play.coordinator.on_withdrawal(b"b" * 32)
 
     play.reduce(ann)
 

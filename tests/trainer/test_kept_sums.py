@@ -10,9 +10,11 @@ from p2pswarm.run.chain.record import first_number
 from p2pswarm.run.messages.membership import HeldSum
 from p2pswarm.run.messages.step import Reduced
 from p2pswarm.run.view import Incarnation
-from p2pswarm.trainer.coordinator.decision import Start
+from p2pswarm.trainer.coordinator.decision import CoordinatorStart
 from p2pswarm.trainer.coordinator.silence import SILENT_S
-from p2pswarm.trainer.members.suspensions import (
+from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.in_flight import RETRY_MAX_S
+from p2pswarm.trainer.step.sums import (
     ANSWERED_S,
     REDO_SHARE,
     SUSPENDED_S,
@@ -20,8 +22,6 @@ from p2pswarm.trainer.members.suspensions import (
     SumKept,
     SumVoided,
 )
-from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.step.in_flight import RETRY_MAX_S
 
 ANN, BOB = Incarnation(b"a" * 32, 1), Incarnation(b"b" * 32, 2)
 FIRST, SECOND, BOTH, NONE = b"\x01", b"\x02", b"\x03", b"\x00"
@@ -36,7 +36,7 @@ class Play(harness.Play):
 
     def seen(self, kind: type) -> list:
         """The actions of a kind since the last look at that kind."""
-        self.unseen += self.coordinator.actions()
+        self.unseen += self.coordinator.drain()
         found = [a for a in self.unseen if isinstance(a, kind)]
         self.unseen = [a for a in self.unseen if not isinstance(a, kind)]
         return found
@@ -47,7 +47,7 @@ class Play(harness.Play):
 
     def rejoin_with(self, name: str, told: HeldSum | None, *, digest=b"w0") -> Incarnation:
         join = dataclasses.replace(self.join_message(0, 0, digest), sum=told)
-        self.coordinator.joined(name.encode() * 32, join, self.now_s)
+        self.coordinator.on_join(name.encode() * 32, join, self.now_s)
         back = self.coordinator.members.of_peer(name.encode() * 32).incarnation
         self.states[back] = digest
         return back
@@ -66,7 +66,7 @@ def two(**changes) -> tuple[Play, Incarnation, Incarnation]:
     play = Play(dataclasses.replace(CONFIG, **changes))
     ann, bob = play.serve("a"), play.serve("b")
     for one in (ann, bob):
-        play.coordinator.silence.heard(one, play.now_s)
+        play.coordinator.silence.on_word(one, play.now_s)
     play.hand(ann, 0)
     play.hand(bob, 1)
     play.count(ann, 0)
@@ -94,8 +94,8 @@ def test_much_work_is_waited_for_longer_than_little():
     """Ann has counted all of what the stage has counted, which took ten seconds."""
     play, ann, bob = two()
     play.now_s += 10.0
-    play.coordinator.silence.heard(ann, play.now_s)
-    play.coordinator.silence.heard(bob, play.now_s)
+    play.coordinator.silence.on_word(ann, play.now_s)
+    play.coordinator.silence.on_word(bob, play.now_s)
 
     play.lose(ann)
     play.wait(REDO_SHARE * 10.0 - 0.1)
@@ -109,7 +109,7 @@ def test_it_may_be_back_before_its_loss_is_noticed():
     play, ann, _ = two()
 
     back = play.rejoin("a", ann, FIRST)
-    play.coordinator.lost(ann, "its old link ended", play.now_s)
+    play.coordinator.on_stream_end(ann, "its old link ended", play.now_s)
     play.count(ann, 1)  # a note of the old stream: whoever it names is over
 
     (kept,) = play.seen(SumKept)
@@ -244,18 +244,18 @@ def test_a_server_that_is_dialled_and_is_not_there_is_not_waited_for():
     (probe,) = play.seen(act.Probe)
     assert (probe.member.peer, probe.member.incarnation) == (ann.peer, ann.number)
 
-    play.coordinator.probed(ann, "nobody listens there", play.now_s)
+    play.coordinator.on_probe_answer(ann, "nobody listens there", play.now_s)
 
     assert not play.coordinator.holds(ann)
     assert len(play.seen(SumVoided)) == 1
-    play.coordinator.probed(ann, "nobody listens there", play.now_s)
+    play.coordinator.on_probe_answer(ann, "nobody listens there", play.now_s)
     assert play.seen(SumVoided) == []
 
 
 def test_one_that_answers_is_given_more_time():
     play, ann, bob = two()
     play.lose(ann)
-    play.coordinator.probed(ann, None, play.now_s)
+    play.coordinator.on_probe_answer(ann, None, play.now_s)
     play.promise(bob)
 
     play.wait(ANSWERED_S - 0.01)
@@ -270,7 +270,7 @@ def test_who_is_not_suspended(how: str):
     one = bob if how == "it has counted nothing" else ann
     returns = how != "it leaves"
 
-    play.coordinator.lost(one, how, play.now_s, returns=returns)
+    play.coordinator.on_stream_end(one, how, play.now_s, returns=returns)
 
     assert not play.coordinator.holds(one)
     assert play.seen(act.Probe) == []
@@ -298,11 +298,11 @@ def test_while_a_step_is_decided_a_loss_changes_nothing():
     generation = play.seen(act.SendReduce)[-1].message.generation
     for one in (ann, bob):
         answer = Reduced(b"g", 1.0, state=b"w0")
-        play.coordinator.reduced(one, generation, answer, play.now_s)
+        play.coordinator.on_reduction(one, generation, answer, play.now_s)
 
     play.lose(ann)
     assert not play.coordinator.holds(ann)
-    play.coordinator.decided(0, play.now_s)
+    play.coordinator.on_decision(0, play.now_s)
 
     assert [a.step for a in play.seen(act.StepDone)] == [0]
 
@@ -310,7 +310,7 @@ def test_while_a_step_is_decided_a_loss_changes_nothing():
 def test_who_was_silent_before_its_link_ended_was_waited_for_already():
     play, ann, bob = two()
     play.now_s += SILENT_S  # its link ends before the coordinator looks at who is silent
-    play.coordinator.silence.heard(bob, play.now_s)
+    play.coordinator.silence.on_word(bob, play.now_s)
 
     play.lose(ann)
     assert play.coordinator.holds(ann)
@@ -321,7 +321,7 @@ def test_who_was_silent_before_its_link_ended_was_waited_for_already():
 
 def test_a_coordinator_that_leads_no_more_asks_nobody():
     play, ann, _ = two()
-    play.coordinator.closed()
+    play.coordinator.close()
 
     play.lose(ann)
 
@@ -330,7 +330,7 @@ def test_a_coordinator_that_leads_no_more_asks_nobody():
 
 
 def test_a_coordinator_takes_no_sum_of_its_own_term_that_it_knows_nothing_of():
-    play = Play(start=Start(term=2, numbered=first_number(2) + 7))
+    play = Play(start=CoordinatorStart(term=2, numbered=first_number(2) + 7))
     play.rejoin("a", Incarnation(ANN.peer, first_number(2) + 5), FIRST)
 
     assert not play.assigned()
@@ -344,7 +344,7 @@ def test_who_comes_back_before_its_stages_digest_stands_serves_on():
     play.count(bob, 1)
     play.reduce(ann, bob)
     play.commit(ann, b"w1")  # bob has not told the digest of what it made
-    play.coordinator.committed(bob, 0, harness.Committed(1, applied=True), play.now_s)
+    play.coordinator.on_commit_answer(bob, 0, harness.Committed(1, applied=True), play.now_s)
     play.hand(ann, 2)
     play.count(ann, 2, step=1)
     play.lose(ann)
@@ -353,7 +353,7 @@ def test_who_comes_back_before_its_stages_digest_stands_serves_on():
 
     told = HeldSum(ann.number, 1, FIRST)
     join = dataclasses.replace(play.join_message(0, 1, b"w1"), sum=told)
-    play.coordinator.joined(ann.peer, join, play.now_s)
+    play.coordinator.on_join(ann.peer, join, play.now_s)
 
     back = play.coordinator.members.of_peer(ann.peer).incarnation
     assert play.is_ready(back)
@@ -365,7 +365,7 @@ def test_if_one_member_was_wrong_suspended_sums_are_void_too():
     play.lose(ann)
     play.seen(object)
 
-    play.coordinator._void_step(carl, play.now_s)
+    play.coordinator._take(play.coordinator._incarnations.void_step(carl, play.now_s))
 
     assert [a.incarnation for a in play.seen(SumVoided)] == [ann]
     assert not play.coordinator.members.alive(bob)

@@ -8,11 +8,10 @@ from p2pswarm.run.messages.microbatch import Evaluated
 from p2pswarm.run.messages.types import Obstacle, Work
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
-from p2pswarm.trainer.members.suspensions import SumVoided
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.step.attempt_timeout import TIMEOUT_FIRST_S
-from p2pswarm.trainer.step.fencing import FENCE_S
-from p2pswarm.trainer.step.in_flight import REFUSALS_MAX
+from p2pswarm.trainer.step.fences import FENCE_S
+from p2pswarm.trainer.step.in_flight import REFUSALS_MAX, TIMEOUT_FIRST_S
+from p2pswarm.trainer.step.sums import SumVoided
 
 
 def test_what_a_fence_finds_counted_is_not_launched_again():
@@ -139,7 +138,7 @@ def test_notes_about_attempts_that_are_over_change_nothing():
     play.stuck(0, attempt=7)
     play.hand(ann, 0, attempt=7)
     play.count(ann, 0, step=5)
-    play.coordinator.evaluated(ann, Evaluated(0, 0, 1.0), play.now_s)
+    play.coordinator.on_evaluation(ann, Evaluated(0, 0, 1.0), play.now_s)
     play.promise(ann, counted=(0, 1))
 
     assert play.seen(object) == []
@@ -219,7 +218,7 @@ def test_a_held_out_batch_may_answer_while_it_is_fenced():
     ann = play.serve("a")
     held_out = next(x for x in play.seen(act.Launch) if x.work is Work.EVALUATE).microbatch
     play.stuck(held_out)
-    play.coordinator.evaluated(ann, Evaluated(0, held_out, 3.5), play.now_s)
+    play.coordinator.on_evaluation(ann, Evaluated(0, held_out, 3.5), play.now_s)
 
     play.promise(ann)
     play.wait(5.0)

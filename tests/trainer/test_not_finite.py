@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
-from trainer.leadership.test_trainer import CONFIG, Swarm, corpus, distance, trained
+from trainer.leadership.test_participant import CONFIG, Swarm, corpus, distance, trained
 
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.registry import register

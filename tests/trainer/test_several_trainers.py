@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 import pytest
-from trainer.leadership.test_trainer import CONFIG, distance, plain
+from trainer.leadership.test_participant import CONFIG, distance, plain
 from trainer.several import ManyTrainers
 
 from p2pswarm.sim.loop import run

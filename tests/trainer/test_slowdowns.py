@@ -14,7 +14,7 @@ from p2pswarm.run.messages.step import Committed, Reduced
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.step.attempt_timeout import BACKOFF_MAX_S
+from p2pswarm.trainer.step.in_flight import BACKOFF_MAX_S
 
 ANN = b"a" * 32
 FAST_S = 0.1
@@ -41,16 +41,16 @@ class SlowServer:
         self.order = itertools.count()
         self.fenced: set = set()
         self.reports: list[Action] = []
-        self.coordinator.joined(ANN, Join(RUN, "h:1", 0, None, b"", None), 0.0)
+        self.coordinator.on_join(ANN, Join(RUN, "h:1", 0, None, b"", None), 0.0)
         self.ann = self.coordinator.members.of_peer(ANN).incarnation
-        self.coordinator.ready(self.ann, Ready(0, b"w0"), 0.0)
+        self.coordinator.on_ready(self.ann, Ready(0, b"w0"), 0.0)
         self.obey()
 
     def later(self, delay_s: float, action: Action) -> None:
         heapq.heappush(self.heap, (self.now_s + delay_s, next(self.order), action))
 
     def obey(self) -> None:
-        for action in self.coordinator.actions():
+        for action in self.coordinator.drain():
             match action:
                 case act.Launch():
                     self.launched[action.step] += 1
@@ -69,18 +69,18 @@ class SlowServer:
         match action:
             case act.Launch() if (action.microbatch, action.attempt) not in self.fenced:
                 note = Counted(action.step, action.microbatch, action.attempt, True, 1.0)
-                self.coordinator.counted(self.ann, note, self.now_s)
+                self.coordinator.on_count(self.ann, note, self.now_s)
             case act.SendFence():
-                self.coordinator.fenced(self.ann, (), self.now_s)
+                self.coordinator.on_fence_answer(self.ann, (), self.now_s)
             case act.SendReduce(_, message):
-                self.coordinator.reduced(
+                self.coordinator.on_reduction(
                     self.ann, message.generation, Reduced(b"g", 1.0, state=b"w0"), self.now_s
                 )
             case act.SendCommit(_, message):
                 answer = Committed(message.step + 1, applied=True)
-                self.coordinator.committed(self.ann, message.step, answer, self.now_s)
+                self.coordinator.on_commit_answer(self.ann, message.step, answer, self.now_s)
                 made = Ready(message.step + 1, b"w0")
-                self.coordinator.ready(self.ann, made, self.now_s)
+                self.coordinator.on_ready(self.ann, made, self.now_s)
 
     def run(self, until_s: float) -> None:
         while len(self.ends_s) < len(self.takes_s) and self.now_s < until_s:

@@ -15,10 +15,10 @@ from p2pswarm.run.messages.step import Committed
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
-from p2pswarm.trainer.coordinator.decision import Start, unsigned_record
-from p2pswarm.trainer.members.former_sums import FORMER_SUMS_S
-from p2pswarm.trainer.reduction.stage_digests import ABSENT_S, UNNAMED_S, StageDigests
+from p2pswarm.trainer.coordinator.decision import CoordinatorStart, unsigned_record
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.stage_digests import ABSENT_S, UNNAMED_S, StageDigests
+from p2pswarm.trainer.step.sums import FORMER_SUMS_S
 
 TERM = 7
 RIGHT, WRONG = b"right".ljust(32, b"."), b"wrong".ljust(32, b".")
@@ -40,7 +40,7 @@ def record_of(members: str):
 def taken_over(members: str) -> Play:
     """Another trainer leads after step 0, and nobody is here yet."""
     record = record_of(members)
-    start = Start.after(TERM, ChainHead.of(record), record)
+    start = CoordinatorStart.after(TERM, ChainHead.of(record), record)
     return Play(RunConfig(steps=9, stages=1), kind=Coordinator, start=start)
 
 
@@ -145,7 +145,7 @@ def test_a_stranger_that_claims_the_gradient_too_is_not_believed():
     stage = record.stages[0]
     held = HeldReduction(0, 1, stage.gradient)
     stranger = play.join("x", stage=0, version=0, digest=stage.state, held=held)
-    play.coordinator.committed(stranger, 0, Committed(1, applied=True), play.now_s)
+    play.coordinator.on_commit_answer(stranger, 0, Committed(1, applied=True), play.now_s)
 
     play.ready(stranger, 1, WRONG)
     assert ready(play) == []
@@ -186,7 +186,7 @@ def test_after_a_record_that_leads_back_its_own_digest_decides():
         record.stages[0], members=(), holders=b"", state=RIGHT, gradient=b""
     )
     back = dataclasses.replace(record, kind=RecordKind.BACK, step=1, stages=(stage,))
-    start = Start.after(TERM, ChainHead.of(back), back)
+    start = CoordinatorStart.after(TERM, ChainHead.of(back), back)
     play = Play(RunConfig(steps=9, stages=1), kind=Coordinator, start=start)
 
     come(play, "x", WRONG)
@@ -212,8 +212,8 @@ def test_when_all_that_are_named_come_their_order_and_strangers_decide_nothing(o
     words = dict(zip(PEERS, said, strict=True))
     for number, name in enumerate(order):
         member = Incarnation(name.encode(), number)
-        digests.came(member, 0, 1, reports=True)
-        digests.claim(0, 1, member, words[name])
+        digests.on_join(member, 0, 1, reports=True)
+        digests.on_claim(0, 1, member, words[name])
         digests.settle(float(number) * 0.1)
 
     votes = [words[name] for name in PEERS[:named]]

@@ -28,7 +28,7 @@ class Ends(Play):
     def answer(self) -> list:
         """All answer; what the coordinator asks for then."""
         self.reduce(self.ann, self.bob, self.cid, self.dan)
-        return self.coordinator.actions()
+        return self.coordinator.drain()
 
 
 def of(kind: type, actions: list) -> list:
@@ -87,11 +87,13 @@ def test_a_cut_between_two_servers_that_are_alone_at_their_ends_costs_no_sum():
     play.promise(play.ann, play.bob, play.cid)
     for _ in range(6):
         generation = play.seen(act.SendReduce)[-1].message.generation
-        play.coordinator.reduce_failed(play.ann, generation, "cut", play.now_s, play.cid.peer)
+        play.coordinator.on_reduction_failure(
+            play.ann, generation, "cut", play.now_s, play.cid.peer
+        )
         play.promise(play.ann, play.bob, play.cid)
 
     play.reduce(play.ann, play.bob, play.cid)
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     assert not of(act.Evict, actions)
     assert of(act.StepDone, actions)

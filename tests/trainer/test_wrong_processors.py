@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from trainer.leadership.test_trainer import CONFIG, Swarm, distance, peer, plain, trained
+from trainer.leadership.test_participant import CONFIG, Swarm, distance, peer, plain, trained
 
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.compute.base import Engine, Stage

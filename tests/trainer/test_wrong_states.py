@@ -9,8 +9,8 @@ from trainer.harness import Play
 from p2pswarm.run.messages.membership import HeldReduction
 from p2pswarm.run.messages.step import Committed, Reduced
 from p2pswarm.settings.config import BatchConfig, RunConfig
-from p2pswarm.trainer.reduction.stage_digests import OTHER_WEIGHTS
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS
 
 TWO_STAGES = RunConfig(stages=2, steps=2, batch=BatchConfig(microbatches=2, evaluate_every=0))
 AGAIN = "step 0 is done again"
@@ -19,7 +19,7 @@ AGAIN = "step 0 is done again"
 def computed_with(play, member, state, generation=1):
     """A member holds the reduced gradient, and says what it computed the step with."""
     answer = Reduced(b"g", 1.0, state=state)
-    play.coordinator.reduced(member, generation, answer, play.now_s)
+    play.coordinator.on_reduction(member, generation, answer, play.now_s)
 
 
 def three_that_reduce():
@@ -45,7 +45,7 @@ def test_all_sums_of_the_step_are_void_and_nothing_is_decided():
 
     computed_with(play, cid, b"flipped")
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     assert reasons(actions) == {cid: OTHER_WEIGHTS, ann: AGAIN, bob: AGAIN}
     assert {a.incarnation: a.voided for a in of(act.MemberLost, actions)} == {
         cid: 0,
@@ -65,7 +65,7 @@ def test_sums_of_other_stages_hold_what_it_gave_and_are_void_too():
     for member, state in ((ann, b"w0"), (bob, b"w0"), (dan, b"w0"), (cid, b"flipped")):
         computed_with(play, member, state)
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     assert reasons(actions) == {cid: OTHER_WEIGHTS, ann: AGAIN, bob: AGAIN, dan: AGAIN}
 
 
@@ -74,7 +74,7 @@ def test_it_is_found_before_all_have_averaged():
 
     computed_with(play, cid, b"flipped")
 
-    assert reasons(play.coordinator.actions()) == {cid: OTHER_WEIGHTS, ann: AGAIN, bob: AGAIN}
+    assert reasons(play.coordinator.drain()) == {cid: OTHER_WEIGHTS, ann: AGAIN, bob: AGAIN}
 
 
 def test_the_step_is_done_again_by_those_that_come_back_and_the_wrong_one_downloads():
@@ -85,7 +85,7 @@ def test_the_step_is_done_again_by_those_that_come_back_and_the_wrong_one_downlo
     ann, bob = (play.join(name, stage=0, version=0, digest=b"w0") for name in "ab")
     play.join("c", stage=0, version=0, digest=b"flipped")
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     assert [a.message.keep for a in of(act.Assign, actions)] == [True, True, False]
     assert [a.incarnation for a in of(act.MemberReady, actions)] == [ann, bob]
     play.wait(1.0)
@@ -105,7 +105,7 @@ def test_one_that_dies_after_its_word_has_still_given_wrong_activations():
     play.count(bob, 1)
     play.reduce(ann, bob, cid)
     for member in (ann, bob, cid):
-        play.coordinator.committed(member, 0, Committed(1, applied=True), play.now_s)
+        play.coordinator.on_commit_answer(member, 0, Committed(1, applied=True), play.now_s)
     play.ready(cid, 1, b"flipped")
     play.lose(cid)
     play.count(ann, 2, step=1)
@@ -115,7 +115,7 @@ def test_one_that_dies_after_its_word_has_still_given_wrong_activations():
     play.ready(bob, 1, b"w1")
 
     again = "step 1 is done again"
-    assert reasons(play.coordinator.actions()) == {ann: again, bob: again}
+    assert reasons(play.coordinator.drain()) == {ann: again, bob: again}
 
 
 def test_one_that_has_computed_nothing_yet_voids_nothing():
@@ -131,7 +131,7 @@ def test_one_that_has_computed_nothing_yet_voids_nothing():
 
     play.commit(back, b"other")
 
-    assert reasons(play.coordinator.actions()) == {back: OTHER_WEIGHTS}
+    assert reasons(play.coordinator.drain()) == {back: OTHER_WEIGHTS}
 
 
 def test_after_the_last_commit_only_the_wrong_one_is_out():
@@ -144,7 +144,7 @@ def test_after_the_last_commit_only_the_wrong_one_is_out():
     for member, digest in ((cid, b"other"), (ann, b"w1"), (bob, b"w1")):
         play.commit(member, digest)
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     assert reasons(actions) == {cid: OTHER_WEIGHTS}
     assert [end.failed for end in of(act.RunFinished, actions)] == [False]
 
@@ -154,7 +154,7 @@ def test_the_run_ends_only_when_the_digest_of_the_last_version_is_known():
     ann = play.serve("a")
     play.count(ann, 0, 1)
     play.reduce(ann)
-    play.coordinator.committed(ann, 0, Committed(1, applied=True), play.now_s)
+    play.coordinator.on_commit_answer(ann, 0, Committed(1, applied=True), play.now_s)
     assert play.seen(act.RunFinished) == []
 
     play.ready(ann, 1, b"w1")
@@ -167,7 +167,7 @@ def test_a_lone_replica_is_believed():
     ann = play.serve("a")
     play.count(ann, 0, 1)
     play.reduce(ann)
-    play.coordinator.committed(ann, 0, Committed(1, applied=True), play.now_s)
+    play.coordinator.on_commit_answer(ann, 0, Committed(1, applied=True), play.now_s)
     play.count(ann, 2, step=1)
     play.count(ann, 3, step=1)
 
@@ -185,7 +185,7 @@ def test_a_server_that_is_wrong_again_and_again_is_avoided():
         cid = play.join("c", stage=0)
         play.ready(cid)
         play.wait(1.0)
-        actions = play.coordinator.actions()
+        actions = play.coordinator.drain()
         for launch in of(act.Launch, actions):
             play.count(ann, launch.microbatch, attempt=launch.attempt)
         assert play.coordinator.members.alive(cid).ready
@@ -207,7 +207,7 @@ def test_a_step_is_decided_only_if_all_computed_it_with_one_state(states, random
     play.count(members[0], 0)
     play.reduce(*members)
     for member in members:
-        play.coordinator.committed(member, 0, Committed(1, applied=True), play.now_s)
+        play.coordinator.on_commit_answer(member, 0, Committed(1, applied=True), play.now_s)
     play.count(members[0], 1, step=1)
     generation = play.seen(act.SendReduce)[-1].message.generation
     play.seen(object)
@@ -221,7 +221,7 @@ def test_a_step_is_decided_only_if_all_computed_it_with_one_state(states, random
     for member, state in words:
         computed_with(play, member, state, generation)
 
-    actions = play.coordinator.actions()
+    actions = play.coordinator.drain()
     alike = len(set(states)) == 1
     assert bool(of(act.StepDone, actions)) == alike
     if not alike:

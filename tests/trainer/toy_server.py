@@ -112,7 +112,7 @@ class ToyServers:
         last = server.stage == self.config.stages - 1
         if work is Work.EVALUATE and last:
             note, incarnation = Evaluated(step, microbatch, 2.0), server.incarnation
-            self.note(server, lambda: self.coordinator.evaluated(incarnation, note, self.now_s))
+            self.note(server, lambda: self.coordinator.on_evaluation(incarnation, note, self.now_s))
             return
         if work is Work.FORWARD:
             server.held[microbatch] = source, attempt
@@ -139,7 +139,7 @@ class ToyServers:
         if self.poison.get(microbatch) == server.stage:
             note = Undelivered(step, microbatch, attempt, "not finite", Obstacle.NOT_FINITE)
             by = server.incarnation
-            self.note(server, lambda: self.coordinator.undelivered(note, self.now_s, by))
+            self.note(server, lambda: self.coordinator.on_delivery_failure(note, self.now_s, by))
             return
         counts = server.stage in counting and microbatch not in server.summed
         if counts:
@@ -147,7 +147,7 @@ class ToyServers:
             self.counted_once(server, microbatch)
         loss = 1.0 if server.stage == self.config.stages - 1 else None
         note, incarnation = Counted(step, microbatch, attempt, counts, loss), server.incarnation
-        self.note(server, lambda: self.coordinator.counted(incarnation, note, self.now_s))
+        self.note(server, lambda: self.coordinator.on_count(incarnation, note, self.now_s))
         if upstream and any(stage < server.stage for stage in counting):
             args = step, microbatch, attempt, Work.BACKWARD, counting, None
             self.push(server, upstream, self.as_known(server, upstream), *args)
@@ -166,7 +166,7 @@ class ToyServers:
 
         def answer() -> None:
             if server.linked and server.incarnation == incarnation:
-                self.coordinator.fenced(incarnation, counted, self.now_s)
+                self.coordinator.on_fence_answer(incarnation, counted, self.now_s)
 
         if server.version is not None and server.version < step:  # its commit is still on the way
             server.waiting.append(self.guard(server, lambda: self.fence(server, step, work)))
@@ -184,7 +184,7 @@ class ToyServers:
             )
             if mine != int.from_bytes(message.counted, "little"):  # the command of a former try
                 args = incarnation, message.generation, "another ledger"
-                self.note(server, lambda: self.coordinator.reduce_failed(*args, self.now_s))
+                self.note(server, lambda: self.coordinator.on_reduction_failure(*args, self.now_s))
                 return
         # The averaging itself takes a while, and fails if one of the group dies meanwhile.
         server.averaging.add((message.step, message.generation))
@@ -206,14 +206,14 @@ class ToyServers:
         failed = self.rng.random() < self.failure_share / 4
         if failed or any(not s.alive or s.version != message.step for s in partners):
             args = incarnation, message.generation, "a peer is gone"
-            self.note(server, lambda: self.coordinator.reduce_failed(*args, self.now_s))
+            self.note(server, lambda: self.coordinator.on_reduction_failure(*args, self.now_s))
             return
         summed = tuple(sorted(m - base for s in group for m in s.summed))
         server.reductions[message.step, message.generation] = summed
         server.kept = (message.step, message.generation), summed
         answer = self.reduced(server, message, summed)
         args = incarnation, message.generation, answer
-        self.note(server, lambda: self.coordinator.reduced(*args, self.now_s))
+        self.note(server, lambda: self.coordinator.on_reduction(*args, self.now_s))
 
     def reduced(self, server: Server, _message: Reduce, summed: tuple) -> Reduced:
         """What a server answers that has averaged."""
@@ -226,7 +226,7 @@ class ToyServers:
             return
         if server.version is not None and server.version > message.step:
             late = server.incarnation, message.step, "a commit of an older step"
-            self.note(server, lambda: self.coordinator.commit_failed(*late, self.now_s))
+            self.note(server, lambda: self.coordinator.on_commit_failure(*late, self.now_s))
             return
         if round_ not in server.reductions:
             self.skip(server, message)
@@ -240,7 +240,7 @@ class ToyServers:
                 message.step,
                 Committed(server.version, applied=True),
             )
-            self.note(server, lambda: self.coordinator.committed(*args, self.now_s))
+            self.note(server, lambda: self.coordinator.on_commit_answer(*args, self.now_s))
 
     def skip(self, server: Server, message: Commit) -> None:
         """A newcomer missed the reduction: it says so, and needs later weights."""
@@ -252,10 +252,10 @@ class ToyServers:
         if waits:
             self.note(
                 server,
-                lambda: self.coordinator.committed(who, message.step, answer, self.now_s),
+                lambda: self.coordinator.on_commit_answer(who, message.step, answer, self.now_s),
             )
         else:
             args = who, message.step, "no reduction"
-            self.note(server, lambda: self.coordinator.commit_failed(*args, self.now_s))
+            self.note(server, lambda: self.coordinator.on_commit_failure(*args, self.now_s))
         server.since, server.version, server.commits = message.step + 1, None, {}
         self.later(0.3, self.guard(server, self.fetch), server)

@@ -23,8 +23,8 @@ from p2pswarm.run.view import Incarnation, MemberView, view_parts
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.outputs import Action
-from p2pswarm.trainer.members.suspensions import SumKept, SumVoided
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.sums import SumKept, SumVoided
 
 RUN = b"r" * 16
 
@@ -120,7 +120,7 @@ class World(ToyServers):
     # The trainer's side of the service.
 
     def pump(self) -> None:
-        for action in self.coordinator.actions():
+        for action in self.coordinator.drain():
             self.carry_out(action)
         self.deadline_s = self.coordinator.next_deadline_s()
 
@@ -170,7 +170,7 @@ class World(ToyServers):
 
     def decided(self, step: int) -> None:
         """The voters have accepted, a while after they were asked."""
-        self.coordinator.decided(step, self.now_s)
+        self.coordinator.on_decision(step, self.now_s)
 
     def to_life(self, incarnation: Incarnation, call: Callable, *args) -> None:
         server = self.servers[incarnation.peer]
@@ -248,14 +248,14 @@ class World(ToyServers):
             self.undelivered(source, step, microbatch, attempt)
 
     def handed(self, note: Handed) -> None:
-        self.coordinator.handed(Incarnation(note.peer, note.incarnation), note, self.now_s)
+        self.coordinator.on_handoff(Incarnation(note.peer, note.incarnation), note, self.now_s)
 
     def undelivered(self, source, step, microbatch, attempt) -> None:
         note = Undelivered(step, microbatch, attempt, "a road failed")
         if source:
-            self.note(source, lambda: self.coordinator.undelivered(note, self.now_s))
+            self.note(source, lambda: self.coordinator.on_delivery_failure(note, self.now_s))
         else:
-            self.coordinator.undelivered(note, self.now_s)
+            self.coordinator.on_delivery_failure(note, self.now_s)
 
     # A server's incarnation.
 
@@ -281,7 +281,7 @@ class World(ToyServers):
 
         def deliver() -> None:
             server.linked = True
-            self.coordinator.joined(server.peer, join, self.now_s)
+            self.coordinator.on_join(server.peer, join, self.now_s)
 
         self.send(self.guard(server, deliver))
 
@@ -360,7 +360,7 @@ class World(ToyServers):
         if server.version is None:
             return
         note, incarnation = Ready(server.version, digest(server.weights)), server.incarnation
-        self.note(server, lambda: self.coordinator.ready(incarnation, note, self.now_s))
+        self.note(server, lambda: self.coordinator.on_ready(incarnation, note, self.now_s))
 
     # Trouble.
 
@@ -379,7 +379,7 @@ class World(ToyServers):
             self.later(self.rng.uniform(0.1, 1.0), self.guard(server, self.join), server)
 
     def coordinator_lost(self, incarnation: Incarnation) -> None:
-        self.coordinator.lost(incarnation, "its link ended", self.now_s)
+        self.coordinator.on_stream_end(incarnation, "its link ended", self.now_s)
 
     def freeze(self, server: Server, seconds: float) -> None:
         server.frozen_s = self.now_s + seconds

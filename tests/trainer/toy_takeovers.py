@@ -8,9 +8,8 @@ from trainer.toy_swarm import RUN, World
 from p2pswarm.run.chain.record import term_of
 from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
-from p2pswarm.trainer.coordinator.decision import Start
+from p2pswarm.trainer.coordinator.decision import CoordinatorStart, DecidedStep
 from p2pswarm.trainer.coordinator.outputs import Action
-from p2pswarm.trainer.members.decided_step import DecidedStep
 from p2pswarm.trainer.reports import actions as act
 
 
@@ -76,10 +75,10 @@ class Takeovers(World):
             delay_s = self.rng.uniform(1.0, 6.0) if late else self.rng.uniform(0.05, 1.0)
             self.later(delay_s, self.guard(server, self.join), server)
 
-    def start_of(self, term: int) -> Start:
-        """As `Start.after` reads it in the last record."""
+    def start_of(self, term: int) -> CoordinatorStart:
+        """As `CoordinatorStart.after` reads it in the last record."""
         if (last := self.last) is None:
-            return Start(term)
+            return CoordinatorStart(term)
         stages = dict(enumerate(last.stages))
         decided = DecidedStep(
             last.step,
@@ -89,4 +88,4 @@ class Takeovers(World):
             {stage: commit.state for stage, commit in stages.items()},
             {stage: tuple(one.peer for one in commit.members) for stage, commit in stages.items()},
         )
-        return Start(term, last.step + 1, decided, gathers=False)
+        return CoordinatorStart(term, last.step + 1, decided, gathers=False)

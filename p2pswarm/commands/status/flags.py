@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.commands.arguments import INVITE_HELP, Commands, add_bootstrap, add_json
-from p2pswarm.node.run.admission import joining
+from p2pswarm.node.run.invitation_text import joining
 from p2pswarm.node.stack.addresses import check
 from p2pswarm.settings.config import NodeConfig
 

@@ -10,7 +10,7 @@ from p2pswarm.trainer.balance.balance_reports import (
     OrderedMove,
     OrderedPreparation,
 )
-from p2pswarm.trainer.balance.prepared_moves import StopPreparing
+from p2pswarm.trainer.balance.move_preparation import StopPreparing
 
 
 def balance_events(report: BalanceReport, seconds: float) -> list[Event]:

@@ -35,7 +35,7 @@ from p2pswarm.trainer.reports.checkpoint_reports import (
     CheckpointSaved,
 )
 from p2pswarm.trainer.reports.leadership_reports import Leads, SteppedDown, TrainerEnlisted
-from p2pswarm.trainer.reports.rewind_reports import WentBack
+from p2pswarm.trainer.reports.rollback_reports import WentBack
 
 RATE_STEPS = 10  # steps that throughput is told over: one alone is noisy
 PEERS_EVERY_S = 0.5  # each server reports its load every second

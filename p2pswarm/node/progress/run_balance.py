@@ -36,7 +36,7 @@ from p2pswarm.trainer.balance.balance_reports import (
     OrderedMove,
     OrderedPreparation,
 )
-from p2pswarm.trainer.balance.prepared_moves import PreparedMove, StopPreparing
+from p2pswarm.trainer.balance.move_preparation import PreparedMove, StopPreparing
 
 NOT_HERE = "that run is not trained here; look up the runs again"
 

@@ -4,11 +4,11 @@ import functools
 
 from p2pswarm.base.ids import PeerId
 from p2pswarm.run.view import Incarnation
-from p2pswarm.trainer.members.departures import LastLeaves
-from p2pswarm.trainer.members.suspensions import SumKept, SumReport, SumVoided
+from p2pswarm.trainer.balance.stage_coverage import LastLeaves
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.leadership_reports import VotesLacking
-from p2pswarm.trainer.reports.rewind_reports import CannotGoBack, NewestCopy
+from p2pswarm.trainer.reports.rollback_reports import CannotGoBack, NewestCopy
+from p2pswarm.trainer.step.sums import SumKept, SumReport, SumVoided
 
 TroubleReport = (
     act.VersionsRefused

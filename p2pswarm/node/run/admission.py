@@ -1,55 +1,18 @@
-"""The invitation that a node's user gives, and the runs that it may join with it."""
+"""Which runs this node may join: those that are open, or the one that it is invited to.
 
-import dataclasses
+Whoever emulates computing joins no run that trains, because it would spoil the weights.
+"""
+
 from collections.abc import Mapping
-from pathlib import Path
 
-from p2pswarm.base.errors import Unusable
 from p2pswarm.base.ids import PeerId
+from p2pswarm.node.run.invitation_text import invitation_of
 from p2pswarm.node.run.run_choice import RunChoice
 from p2pswarm.node.run.run_match import readable
 from p2pswarm.run.access.grant import is_signed
-from p2pswarm.run.access.invitation import PREFIX, Invitation, from_text
-from p2pswarm.run.access.messages import INVITATION_CHARS_MAX
+from p2pswarm.run.access.invitation import Invitation
 from p2pswarm.run.manifest import RunOffer
 from p2pswarm.settings.config import EMULATED, NodeConfig, RunConfig, ServeConfig
-
-# The invitation that a node's user gives: as text, or in a file; and where it says to join.
-#
-# Errors:  Unusable, one line with the remedy.
-
-
-def invitation_of(config: NodeConfig) -> Invitation | None:
-    """The invitation of the settings: a text, or a file that has it; None if there is none."""
-    if not config.invite:
-        return None
-    if config.invite.startswith(PREFIX):
-        return from_text(config.invite)
-    try:
-        with Path(config.invite).expanduser().open() as file:
-            return from_text(file.read(INVITATION_CHARS_MAX + 1))
-    except (OSError, ValueError, RuntimeError) as error:  # Runtime: ~NAME of nobody
-        raise Unusable(
-            f"the invitation {config.invite[:40]!r} is neither a text that begins with {PREFIX}, "
-            "nor a file that has one"
-        ) from error
-
-
-def joining(config: NodeConfig) -> NodeConfig:
-    """The settings with the addresses of the invitation, where the user names none."""
-    invitation = invitation_of(config)
-    if invitation is None or config.bootstrap:
-        return config
-    if not invitation.addresses:
-        raise Unusable("the invitation does not say where to join: add --bootstrap HOST:PORT")
-    return dataclasses.replace(config, bootstrap=tuple(map(str, invitation.addresses)))
-
-
-# Which runs this node may join: those that are open, or the one that it is invited to.
-#
-# Whoever emulates computing joins no run that trains, because it would spoil the weights.
-#
-# Errors:  none: why a run cannot be joined is said in words.
 
 
 def admits(offer: RunOffer, invitation: Invitation | None, me: PeerId | None = None) -> str:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 
 from p2pswarm.base.errors import BadMessage, RunEnded, Unusable
 from p2pswarm.net.rpc.base import Rpc
-from p2pswarm.node.run.admission import invitation_of
+from p2pswarm.node.run.invitation_text import invitation_of
 from p2pswarm.node.run.owner_folder import OwnerFolder
 from p2pswarm.node.run.run_folder import RunFolder, make_folder
 from p2pswarm.node.stack.stack import NodeStack

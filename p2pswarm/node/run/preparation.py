@@ -17,7 +17,7 @@ from p2pswarm.node.run.run_model import checked_model
 from p2pswarm.node.run.run_text import keep_with_checkpoints, read_corpus, tokenizer_of
 from p2pswarm.node.run.weights_file import model_size, weights_name
 from p2pswarm.settings.config import NodeConfig
-from p2pswarm.trainer.coordinator_io.saving_plan import ResumedFrom
+from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
 
 # All that a trainer's settings name, read and checked before its node is in a swarm.
 #

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pswarm.base.ids import Contact, PeerId
-from p2pswarm.node.run.admission import invitation_of, owner_of
+from p2pswarm.node.run.admission import owner_of
 from p2pswarm.node.run.discovery import answering, ends, learn_cards, manifests
+from p2pswarm.node.run.invitation_text import invitation_of
 from p2pswarm.node.run.run_choice import CLOCKS_DIFFER
 from p2pswarm.node.run.run_folder import RunFolder, SavedRun, make_folder
 from p2pswarm.node.run.run_match import (
@@ -26,8 +27,8 @@ from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES, VoterId
 from p2pswarm.run.manifest import NONCE_BYTES, RunIdentity
 from p2pswarm.run.messages.run import RunOver
-from p2pswarm.trainer.coordinator_io.chain_place import ChainPlace, founding_place
-from p2pswarm.trainer.coordinator_io.saving_plan import ResumedFrom
+from p2pswarm.trainer.coordinator_io.chain_start import ChainStart, founding_place
+from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
 
 OVER_AFTER_S = 30.0  # a trainer that is started anew beside its standby offers its run by then
 
@@ -39,7 +40,7 @@ class RunEntry:
     """A trainer's place in a run."""
 
     identity: RunIdentity
-    place: ChainPlace
+    place: ChainStart
     trainers: tuple[Contact, ...] = ()
     """Other trainers of the run that have offered it."""
     folder: RunFolder | None = None
@@ -143,7 +144,7 @@ async def _stand_by(
         return _in_folder(stack, folder, joined, memory, say, trainers)
     store, genesis = MemoryChain(memory), genesis_of(identity)
     restored = store.restored(genesis)
-    place = ChainPlace(stack.identity, genesis, store, restored, leads_at_once=False)
+    place = ChainStart(stack.identity, genesis, store, restored, leads_at_once=False)
     return RunEntry(identity, place, trainers)
 
 
@@ -171,5 +172,5 @@ def _in_folder(
     folder.write(run)
     me = stack.identity.peer_id.raw
     alone = restored.votes_alone(VoterId(me, store.memory))
-    place = ChainPlace(stack.identity, genesis, store, restored, leads_at_once=alone, lasts=True)
+    place = ChainStart(stack.identity, genesis, store, restored, leads_at_once=alone, lasts=True)
     return RunEntry(run.identity, place, trainers, folder, run.resumed)

@@ -18,7 +18,7 @@ from p2pswarm.run.chain.chain_file import ChainFile
 from p2pswarm.run.chain.chain_log import Restored
 from p2pswarm.run.manifest import NONCE_BYTES, RunIdentity, RunOrigin
 from p2pswarm.settings.parser import run_from_json, run_to_json
-from p2pswarm.trainer.coordinator_io.saving_plan import ResumedFrom
+from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
 
 RUN_FILE = "run.json"
 FILE_BYTES_MAX = 1 << 20

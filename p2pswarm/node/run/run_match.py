@@ -13,7 +13,7 @@ from p2pswarm.run.manifest import RunIdentity, RunOffer, read_offer
 from p2pswarm.run.messages.run import Manifest
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.parser import run_to_json
-from p2pswarm.trainer.coordinator_io import chain_place
+from p2pswarm.trainer.coordinator_io.chain_start import genesis_of as founded_genesis
 
 # Which run fits a trainer's settings and text, and what must be true before it takes part.
 #
@@ -37,7 +37,7 @@ def check_records(run: RunConfig) -> None:
 
 def genesis_of(identity: RunIdentity) -> Genesis:
     """What the first record of a run is checked against."""
-    return chain_place.genesis_of(identity.run, identity.founder, identity.config, identity.origin)
+    return founded_genesis(identity.run, identity.founder, identity.config, identity.origin)
 
 
 def end_key(config: RunConfig, corpus: bytes) -> bytes:

@@ -14,13 +14,15 @@ Source:  docs/rebalancing.md.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
+from p2pswarm.models.blocks import block_costs
 from p2pswarm.plan.arrangement import Arrangement, StagedServer, beside_bytes, deaths_per_s
 from p2pswarm.plan.capacity import StageCosts
 from p2pswarm.plan.move_times import MoveMeter
 from p2pswarm.plan.moves import Decision, Rebalancing, Relocation, made_together
 from p2pswarm.run.messages.balance import NOT_MEASURED
-from p2pswarm.run.messages.membership import CannotPrepare, Join, Load, PrepareStage
+from p2pswarm.run.messages.membership import CannotPrepare, Join, Load, PrepareStage, load_every_s
 from p2pswarm.run.messages.types import MEMBERS_MAX
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
@@ -32,7 +34,7 @@ from p2pswarm.trainer.balance.balance_reports import (
     OrderedPreparation,
     StageState,
 )
-from p2pswarm.trainer.balance.prepared_moves import (
+from p2pswarm.trainer.balance.move_preparation import (
     REST_S,
     ChangeStage,
     Movers,
@@ -41,9 +43,99 @@ from p2pswarm.trainer.balance.prepared_moves import (
     StageDecided,
     StopPreparing,
 )
-from p2pswarm.trainer.balance.stage_work import expected_costs
-from p2pswarm.trainer.balance.told_loads import ToldLoads
 from p2pswarm.trainer.members.membership import Member, Membership
+
+# What the stages of a run are expected to cost before anybody has measured them.
+#
+# Units:   of the mean stage's work.
+
+
+def expected_costs(config: RunConfig) -> list[float] | None:
+    """Of the stages of a cut that somebody chose, by their blocks' work; None: they are alike."""
+    if not config.cut or config.emulated:
+        return None
+    costs = block_costs(config.model)
+    ends = list(accumulate(config.cut, initial=0))
+    work = [sum(costs[first:after]) for first, after in pairwise(ends)]
+    mean = sum(work) / len(work)
+    return [each / mean for each in work] if min(work) > 0 else None
+
+
+# What each server told last of its capacity, and how long its queue is in the mean of a minute.
+#
+# Units:   seconds, bytes; peers by their 32-byte id.
+# Errors:  none; numbers that make no sense count as not known.
+# Source:  docs/rebalancing.md, "What is measured".
+
+QUEUE_S = 60.0  # of a server's queue a mean is taken: right after a commit it is empty
+SECONDS_LEAST, SECONDS_MOST = 1e-5, 1e5  # of a microbatch: what is told beyond makes no sense
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedLoad:
+    """What a server told last."""
+
+    stage: int
+    seconds: float | None
+    """A microbatch; None if it is not known."""
+    error: float | None
+    load: Load
+    queued: float
+    """How long its queue is in the mean of the last minute."""
+    samples: int
+
+
+class ReportedLoads:
+    """The last word of each server of a run."""
+
+    def __init__(self, stages: int) -> None:
+        self._stages = stages
+        self._told: dict[bytes, ReportedLoad] = {}
+
+    def on_load(self, peer: bytes, stage: int, load: Load, servers: int) -> ReportedLoad:
+        """A server of a stage tells; `servers`: how many there are, by which all tell as often."""
+        measured, last = load.capacity.measured, stage == self._stages - 1
+        seconds = measured.seconds(last=last)
+        if seconds is not None and not SECONDS_LEAST <= seconds <= SECONDS_MOST:
+            seconds = None
+        before = self._told.pop(peer, None)
+        if before is not None and before.stage != stage:
+            before = None  # that was another queue
+        most = max(1, round(QUEUE_S / load_every_s(servers)))
+        samples = min(before.samples + 1, most) if before else 1
+        queued = before.queued if before else 0.0
+        queued += (load.queued - queued) / samples
+        told = ReportedLoad(
+            stage, seconds, measured.relative_error(last=last), load, queued, samples
+        )
+        self._told[peer] = told
+        if len(self._told) > MEMBERS_MAX:
+            del self._told[next(iter(self._told))]
+        return told
+
+    def of(self, peer: bytes) -> ReportedLoad | None:
+        """What a server told last; None if it has said nothing."""
+        return self._told.get(peer)
+
+    def forget(self, peer: bytes) -> None:
+        """A server has died."""
+        self._told.pop(peer, None)
+
+    def speed(self, peer: bytes, costs: tuple[float, ...]) -> tuple[float | None, float | None]:
+        """Of a server, by what its stage costs, and how sure that is."""
+        told = self._told.get(peer)
+        if told is None or told.seconds is None:
+            return None, None
+        return costs[told.stage] / told.seconds, told.error
+
+    def state_bytes(self) -> tuple[int | None, ...]:
+        """Of each stage, as most of its servers tell."""
+        told: list[list[int]] = [[] for _ in range(self._stages)]
+        for one in self._told.values():
+            if (nbytes := one.load.capacity.state_bytes) is not None:
+                told[one.stage].append(nbytes)
+        return tuple(sorted(each)[(len(each) - 1) // 2] if each else None for each in told)
+
 
 ASK_EVERY_S = 2.0  # a plan for 1,000 servers takes a tenth of a second
 ASK_PER_SERVER_S = 0.005
@@ -74,7 +166,7 @@ class Balance:
         """Stages that nobody observes who serves another: both reduce a tied tensor."""
         self._rule = Rebalancing(config.balance)
         self._costs = StageCosts(config.stages, MEMBERS_MAX, expected_costs(config))
-        self._told = ToldLoads(config.stages)
+        self._told = ReportedLoads(config.stages)
         self._moving: dict[bytes, _OnItsWay] = {}
         """Those that were sent to another stage, and are not ready there."""
         self._prepared = PreparedMoves()
@@ -87,14 +179,14 @@ class Balance:
         self._server_s = 0.0
         self._asked_s: float | None = None
 
-    def loaded(self, member: Member, load: Load) -> None:
+    def on_load(self, member: Member, load: Load) -> None:
         """A member tells how busy it is, and what it has measured."""
         peer = member.incarnation.peer
-        told = self._told.hear(peer, member.stage, load, self._members.ready_count())
+        told = self._told.on_load(peer, member.stage, load, self._members.ready_count())
         if told.seconds is not None:
             self._costs.told(peer, member.stage, told.seconds)
 
-    def joined(self, peer: bytes, join: Join, now_s: float) -> Join:
+    def on_join(self, peer: bytes, join: Join, now_s: float) -> Join:
         """What a server asks for, with the stage that it is to have."""
         back = self._left.pop(peer, None) is not None
         moving = self._moving.get(peer)
@@ -111,7 +203,7 @@ class Balance:
         arrangement = self._arrangement(now_s)
         return replace(join, stage=self._rule.place(arrangement, open_stages, join.stage))
 
-    def ready(self, peer: bytes, now_s: float) -> None:
+    def on_ready(self, peer: bytes, now_s: float) -> None:
         """A server computes: if it has moved, it is there."""
         self._moving.pop(peer, None)
         self._meter.computes(peer, now_s)
@@ -121,9 +213,9 @@ class Balance:
         moving = self._moving.get(peer)
         return moving is not None and moving.proved and moving.target == stage
 
-    def ended(self, incarnation: Incarnation, now_s: float) -> None:
+    def on_end(self, incarnation: Incarnation, now_s: float) -> None:
         """An incarnation is over."""
-        self._prepared.lost(incarnation)
+        self._prepared.on_end(incarnation)
         peer = incarnation.peer
         moving = self._moving.get(peer)
         if moving is not None and not moving.joined:
@@ -143,27 +235,27 @@ class Balance:
         """Who observes a stage and serves another one, when a step is reduced."""
         return self._prepared.movers(step)
 
-    def observed(self, by: Incarnation, step: int, held: StageDecided) -> None:
+    def on_observation(self, by: Incarnation, step: int, held: StageDecided) -> None:
         """A server has a reduction of the stage that it prepares for."""
-        self._prepared.observed(by, step, held)
+        self._prepared.on_observation(by, step, held)
 
-    def cannot_prepare(self, by: Incarnation, note: CannotPrepare) -> list[BalanceReport]:
+    def on_preparation_refusal(self, by: Incarnation, note: CannotPrepare) -> list[BalanceReport]:
         """A server does not hold another stage beside its own."""
         moves = [m for m in self._prepared.moves if (m.mover, m.target) == (by, note.stage)]
         if not moves:
             return []  # that is over already
-        self._prepared.refused(by, note.lacks_bytes)
+        self._prepared.on_refusal(by, note.lacks_bytes)
         refused = [StopPreparing(move, note.reason) for move in moves]
         return [*refused, *self.stopped()]
 
     def stopped(self) -> list[BalanceReport]:
         """The moves that are over without having been made."""
-        over = [one for one in self._prepared.ended() if isinstance(one, StopPreparing)]
+        over = [one for one in self._prepared.drain() if isinstance(one, StopPreparing)]
         if len(self._worth) > len(self._prepared.moves):
             self._worth = {move: self._worth[move] for move in self._prepared.moves}
         return list(over)
 
-    def changes(
+    def on_commit(
         self, step: int, had: Mapping[int, StageDecided], now_s: float
     ) -> list[BalanceReport]:
         """Who changes its stage at the commit of a step: end their sessions; and who stays.
@@ -175,16 +267,16 @@ class Balance:
             return []
         arrangement = self._arrangement(now_s)
         computing = [self._members.ready_count(stage) for stage in range(self._config.stages)]
-        self._prepared.look(computing, arrangement.kept, now_s)
+        self._prepared.stop_harmful(computing, arrangement.kept, now_s)
 
         def helps(moves: tuple[PreparedMove, ...]) -> bool:
             if any(move.mover in self._members.leaving for move in moves):
                 return False
             return arrangement.still_helps((m.mover.peer, m.source, m.target) for m in moves)
 
-        self._prepared.committing(step, had, helps)
+        self._prepared.on_commit(step, had, helps)
         reports: list[BalanceReport] = []
-        for ended in self._prepared.ended():
+        for ended in self._prepared.drain():
             move = ended.move
             if isinstance(ended, ChangeStage):
                 until_s = now_s + REJOIN_S + (0.0 if ended.whole else REST_S)
@@ -196,7 +288,7 @@ class Balance:
                 reports.append(ended)
         return reports
 
-    def after_commit(
+    def order_moves(
         self, step: int, avoided: Callable[[bytes], bool], now_s: float
     ) -> list[BalanceReport]:
         """Whom to send to another stage; end the sessions of who is to go now.
@@ -237,7 +329,7 @@ class Balance:
     ) -> list[BalanceReport]:
         """Moves that are made together, once all have fetched the weights."""
         prepared = [PreparedMove(one, move.source, move.target) for move, one in moves]
-        self._prepared.asked(prepared, now_s)
+        self._prepared.begin(prepared, now_s)
         reports: list[BalanceReport] = []
         for (relocation, _), move in zip(moves, prepared, strict=True):
             self._worth[move] = decision.gain, relocation.away_s, decision.planned

@@ -12,7 +12,7 @@ from p2pswarm.progress.events import worth_text
 from p2pswarm.run.messages.balance import Capacity
 from p2pswarm.run.messages.membership import PrepareStage
 from p2pswarm.run.view import Incarnation
-from p2pswarm.trainer.balance.prepared_moves import PreparedMove, StopPreparing
+from p2pswarm.trainer.balance.move_preparation import PreparedMove, StopPreparing
 
 
 @dataclass(frozen=True, slots=True)

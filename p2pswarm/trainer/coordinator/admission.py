@@ -7,25 +7,193 @@ that was sent here because it had shown that it follows the stage's commits need
 it is ready when it has applied the last one, and says the digest later, as any member does.
 
 Units:   seconds on the caller's clock; versions count commits.
-Errors:  none.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.run.messages.membership import Assigned, Join, Ready
 from p2pswarm.run.messages.step import Committed
 from p2pswarm.run.view import Incarnation
-from p2pswarm.trainer.coordinator.decision import FROM_THE_FIRST, Start
+from p2pswarm.trainer.coordinator.decision import (
+    FROM_THE_FIRST,
+    CoordinatorStart,
+    DecidedStep,
+    Welcome,
+    as_recorded,
+)
 from p2pswarm.trainer.coordinator.outputs import Action
-from p2pswarm.trainer.members.decided_step import DecidedStep, Welcome, as_recorded
+from p2pswarm.trainer.members.answer_limits import AnswerLimits
 from p2pswarm.trainer.members.membership import Member, Membership
-from p2pswarm.trainer.members.newcomers import Newcomers
-from p2pswarm.trainer.reduction.commits import Commits
-from p2pswarm.trainer.reduction.reduction import Decided, Reduction
-from p2pswarm.trainer.reduction.stage_digests import StageDigests
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.averaging_attempts import Decided, Reduction
+from p2pswarm.trainer.step.stage_digests import StageDigests
+
+# Newcomers: joins that wait for the end of a step, and members that have caught up.
+#
+# A newcomer has a place among the members of its stage, and they send it all that they reduce. One
+# that never becomes ready must not keep it for ever. A large state over a slow link takes hours,
+# so its time is long; who was too slow has twice as long the next time, and keeps what it has
+# fetched.
+#
+# Units:   seconds on the caller's clock.
+
+READY_S = 3600.0  # 10 GB at 22 Mbit/s
+READY_MAX_S = 86_400.0
+LOOK_AGAIN_S = 60.0  # at one that waits for others: the weights of its stage, or a fence
+
+
+class Newcomers:
+    """Peers that have joined and are not ready yet."""
+
+    def __init__(self) -> None:
+        self._parked: dict[bytes, Join] = {}
+        self._caught_up: dict[Incarnation, bytes] = {}
+        self._limits = AnswerLimits(READY_S, READY_MAX_S)
+        self._on_their_way: set[Incarnation] = set()
+        self._looks: list[tuple[float, Incarnation]] = []
+        """A heap: when to look whether a newcomer has taken too long."""
+
+    def on_start(self, incarnation: Incarnation, now_s: float) -> None:
+        """A newcomer has a place now, and is on its way to the weights."""
+        self._on_their_way.add(incarnation)
+        heappush(self._looks, (now_s + self._limits.limit_s(incarnation.peer), incarnation))
+
+    def overdue(self, now_s: float) -> list[Incarnation]:
+        """The newcomers that have taken too long; they are looked at again."""
+        late = []
+        while self._looks and self._looks[0][0] <= now_s:
+            _, incarnation = heappop(self._looks)
+            if incarnation in self._on_their_way:
+                heappush(self._looks, (now_s + LOOK_AGAIN_S, incarnation))
+                if incarnation not in self._caught_up:
+                    late.append(incarnation)
+        return late
+
+    def on_timeout(self, incarnation: Incarnation) -> None:
+        """A newcomer loses its place; its peer has longer the next time."""
+        self._limits.on_timeout(incarnation.peer)
+
+    def next_deadline_s(self) -> float | None:
+        """When to ask who is overdue."""
+        return self._looks[0][0] if self._looks else None
+
+    def park(self, peer: bytes, join: Join) -> None:
+        """Keep a `Join` until the step has closed; a newer one of the same peer replaces it."""
+        self._parked[peer] = join
+
+    def withdraw(self, peer: bytes) -> None:
+        """A peer left before it was answered."""
+        self._parked.pop(peer, None)
+
+    def parked(self) -> list[tuple[bytes, Join]]:
+        """The joins that have waited; drained by reading."""
+        drained, self._parked = list(self._parked.items()), {}
+        return drained
+
+    def on_catch_up(self, incarnation: Incarnation, digest: bytes) -> None:
+        """A newcomer holds the weights of the current version."""
+        self._caught_up[incarnation] = digest
+
+    @property
+    def holding(self) -> dict[Incarnation, bytes]:
+        """The newcomers that have caught up, with their weights' digests."""
+        return dict(self._caught_up)
+
+    def candidates(self) -> list[tuple[Incarnation, bytes]]:
+        """The newcomers that have caught up, with their weights' digests; drained by reading."""
+        drained, self._caught_up = list(self._caught_up.items()), {}
+        return drained
+
+    def on_end(self, incarnation: Incarnation) -> None:
+        """A newcomer is ready, or its incarnation is over."""
+        self._on_their_way.discard(incarnation)
+        self._caught_up.pop(incarnation, None)
+
+
+# After the decision of a step: who has yet to apply it.
+#
+# Only the members that added their sums must apply a commit. A newcomer may skip one: its
+# reduction may come late, because nobody waits for a newcomer. It then fetches a later version,
+# and its `Ready` says when it has caught up. A newcomer that skips several in a row will not catch
+# up.
+#
+# Units:   seconds on the caller's clock; versions count commits.
+# Errors:  none; an answer about a commit that nobody waits for is ignored.
+
+COMMIT_S = 60.0  # an optimizer step on a slow machine, with its digest
+COMMIT_MAX_S = 3600.0  # of a machine that was too slow before
+SKIPS_MAX = 3  # commits skipped with no `Ready` between: the newcomer does not catch up
+
+
+class Commits:
+    """The acknowledgements that are due, by member and step."""
+
+    def __init__(self) -> None:
+        self._limits = AnswerLimits(COMMIT_S, COMMIT_MAX_S)
+        self._asked_s: dict[tuple[Incarnation, int], float] = {}
+        self._next_s = math.inf
+        """Nobody is overdue before."""
+        self._skips: dict[Incarnation, int] = {}
+
+    def on_decision(self, step: int, members: Iterable[Incarnation], now_s: float) -> None:
+        """The commit of a step goes out; `members` must apply it."""
+        if not self._asked_s:
+            self._next_s = math.inf
+        for member in members:
+            self._asked_s[member, step] = now_s
+            self._next_s = min(self._next_s, now_s + self._limits.limit_s(member.peer))
+
+    def on_catch_up(self, member: Incarnation) -> None:
+        """A newcomer holds the current version: what it skipped before is forgotten."""
+        self._skips.pop(member, None)
+
+    def on_answer(self, member: Incarnation, step: int, now_s: float) -> bool:
+        """A member has applied a commit; returns whether it had to."""
+        self._skips.pop(member, None)
+        asked_s = self._asked_s.pop((member, step), None)
+        if asked_s is not None:
+            self._limits.on_answer(member.peer, now_s - asked_s)
+        return asked_s is not None
+
+    def on_failure(self, member: Incarnation, step: int) -> bool:
+        """A member did not apply a commit; returns whether its incarnation must end."""
+        if self._asked_s.pop((member, step), None) is not None:
+            return True
+        self._skips[member] = self._skips.get(member, 0) + 1
+        return self._skips[member] >= SKIPS_MAX
+
+    def on_end(self, member: Incarnation) -> None:
+        """An incarnation is over: nothing more is expected from it."""
+        self._skips.pop(member, None)
+        self._asked_s = {key: at_s for key, at_s in self._asked_s.items() if key[0] != member}
+
+    def owing(self) -> list[Incarnation]:
+        """The members from which an answer is due."""
+        return [member for member, _ in self._asked_s]
+
+    def overdue(self, now_s: float) -> list[Incarnation]:
+        """The members that should have answered by now; they have longer the next time."""
+        if now_s < self._next_s:
+            return []
+        late, self._next_s = [], math.inf
+        for (member, _), asked_s in self._asked_s.items():
+            due_s = asked_s + self._limits.limit_s(member.peer)
+            if due_s <= now_s:
+                late.append(member)
+            else:
+                self._next_s = min(self._next_s, due_s)
+        for member in late:
+            self._limits.on_timeout(member.peer)
+        return late
+
+    def next_deadline_s(self) -> float | None:
+        """When to ask who is overdue."""
+        return self._next_s if self._asked_s else None
+
 
 FOLLOWED = b""  # instead of a digest: it has applied the last commit to what that applies to
 
@@ -39,11 +207,20 @@ class NewlyReady:
     """Their weights are not those of their stage."""
 
 
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """What becomes of a `Join`."""
+
+    actions: list[Action]
+    states_changed: bool
+    """Whether something is known of the stages' weights by that, or is owed."""
+
+
 class Admission:
     """The way of every member from its `Join` to ready, and from commit to commit."""
 
     def __init__(
-        self, run: bytes, stages: int, members: Membership, start: Start = FROM_THE_FIRST
+        self, run: bytes, stages: int, members: Membership, start: CoordinatorStart = FROM_THE_FIRST
     ) -> None:
         """`start`: what was decided before, under former coordinators."""
         self._run = run
@@ -53,7 +230,7 @@ class Admission:
         self._digests = StageDigests()
         self._last = start.last
         for stage, digest in start.states.items():
-            self._digests.recorded(stage, start.version, digest)
+            self._digests.on_record(stage, start.version, digest)
         if self._last is not None:
             self._recall(self._last, range(stages))
         if start.provable:
@@ -79,7 +256,7 @@ class Admission:
         *,
         keep_sum: bool = False,
         proved: bool = False,
-    ) -> list[Action]:
+    ) -> Admitted:
         """Begin an incarnation; what to tell it.
 
         `keep_sum`: it keeps its sum of this step, if it keeps its weights. `proved`: it has shown
@@ -88,11 +265,11 @@ class Admission:
         welcome = self._welcome(join, step)
         try:
             member = self._members.admit(peer, join.address, join.stage, step, pinned=join.pinned)
-            self._members.carded(peer, join.card)
+            self._members.on_card(peer, join.card)
         except Unusable as error:
-            return [act.Decline(peer, str(error))]
+            return Admitted([act.Decline(peer, str(error))], states_changed=False)
         to = member.incarnation
-        self.newcomers.began(to, now_s)
+        self.newcomers.on_start(to, now_s)
         if member.stage != join.stage:
             welcome = Welcome.FETCH
         keep = welcome is not Welcome.FETCH
@@ -113,25 +290,25 @@ class Admission:
             act.MemberJoined(to, member.stage, member.address),
         ]
         resent = self._last if welcome is Welcome.RESEND else None
-        self._digests.came(to, member.stage, step, reports=keep)
+        changed = self._digests.on_join(to, member.stage, step, reports=keep)
         if welcome is Welcome.KEEP:
-            self._digests.claim(member.stage, step, to, join.digest)
-            self.newcomers.caught_up(to, join.digest)
+            self._digests.on_claim(member.stage, step, to, join.digest)
+            self.newcomers.on_catch_up(to, join.digest)
         elif resent is not None:
-            self.commits.decided(resent.step, [to], now_s)
+            self.commits.on_decision(resent.step, [to], now_s)
             if proved and join.stage in resent.states:
                 self._follows.add(to)
             actions.append(act.SendCommit(to, resent.commit(self._run, join, to)))
-        return actions
+        return Admitted(actions, states_changed=changed or resent is not None)
 
-    def end(self, member: Member) -> None:
+    def on_end(self, member: Member) -> None:
         """An incarnation is over."""
-        self.newcomers.end(member.incarnation)
+        self.newcomers.on_end(member.incarnation)
         self._follows.discard(member.incarnation)
-        self.commits.end(member.incarnation)
-        self._digests.end(member.incarnation, served=member.ready)
+        self.commits.on_end(member.incarnation)
+        self._digests.on_end(member.incarnation, served=member.ready)
 
-    def decided(
+    def on_decision(
         self, step: int, reduction: Reduction, decided: Decided, rate: float, now_s: float
     ) -> list[act.SendCommit]:
         """A step is decided: remember its commit, and tell it to all that have the gradient."""
@@ -144,7 +321,7 @@ class Admission:
         self._last = DecidedStep(step, decided.scale, rate, gradients, states, peers)
         for stage, group in groups.items():
             living = [one for one in group if self._members.alive(one)]
-            self.commits.decided(step, living, now_s)
+            self.commits.on_decision(step, living, now_s)
             self._digests.expect(stage, step + 1, living)
             if not living:
                 self._recall(self._last, [stage])
@@ -153,26 +330,26 @@ class Admission:
         commits = reduction.commits(self._run, decided, rate)
         return [one for one in commits if self._members.alive(one.incarnation)]
 
-    def holds(self, by: Incarnation, note: Ready) -> None:
+    def on_ready(self, by: Incarnation, note: Ready) -> None:
         """A member says the digest of the current version, which it holds."""
         member = self._members.alive(by)
         if member is None:
             return
-        self._digests.report(member.stage, note.version, by, note.digest)
+        self._digests.on_report(member.stage, note.version, by, note.digest)
         if not member.ready:
-            self._digests.claim(member.stage, note.version, by, note.digest)
-            self.newcomers.caught_up(by, note.digest)
-            self.commits.caught_up(by)
+            self._digests.on_claim(member.stage, note.version, by, note.digest)
+            self.newcomers.on_catch_up(by, note.digest)
+            self.commits.on_catch_up(by)
 
-    def reducing(self, step: int, members: dict[Incarnation, int]) -> None:
+    def on_reduction_order(self, step: int, members: dict[Incarnation, int]) -> None:
         """Ask each of these members, with their stages, what it computed the step with."""
         for one, stage in members.items():
             self._digests.expect(stage, step, [one])
 
-    def computed_with(self, by: Incarnation, step: int, state: bytes) -> None:
+    def on_state(self, by: Incarnation, step: int, state: bytes) -> None:
         """A member says the digest of the state that it computed a step with."""
         if member := self._members.alive(by):
-            self._digests.report(member.stage, step, by, state)
+            self._digests.on_report(member.stage, step, by, state)
 
     def overdue(self, now_s: float) -> list[tuple[Incarnation, str]]:
         """The members whose incarnation must end because they took too long, and why.
@@ -183,13 +360,15 @@ class Admission:
         for one in self.newcomers.overdue(now_s):
             member = self._members.alive(one)
             if member is not None and self._members.ready_count(member.stage):
-                self.newcomers.too_slow(one)
+                self.newcomers.on_timeout(one)
                 reasons.append((one, "it did not get the weights of its stage in time"))
         return reasons
 
-    def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> str | None:
+    def on_commit_answer(
+        self, by: Incarnation, step: int, answer: Committed, now_s: float
+    ) -> str | None:
         """A member has answered a commit; returns why its incarnation must end, if it must."""
-        owed = self.commits.answered(by, step, now_s)
+        owed = self.commits.on_answer(by, step, now_s)
         member = self._members.alive(by)
         if member is None or not owed:
             return None  # a newcomer that lacks its weights: its `Ready` counts instead
@@ -198,7 +377,7 @@ class Admission:
         if not answer.applied:
             return "it has lost the weights that it was to commit to"
         if by in self._follows and not member.ready and by not in self.newcomers.holding:
-            self.newcomers.caught_up(by, FOLLOWED)
+            self.newcomers.on_catch_up(by, FOLLOWED)
         return None
 
     def differing(self) -> list[Incarnation]:
@@ -213,15 +392,15 @@ class Admission:
         """The digest of a stage's state; None while it is not known."""
         return self._digests.known(stage, version)
 
-    def proved(self, stage: int, digest: bytes | None) -> list[act.BeganWrong]:
+    def on_proof(self, stage: int, digest: bytes | None) -> list[act.BeganWrong]:
         """The state that a stage begins with has this digest, whoever says another.
 
         If it cannot be proved (None), what most members say stands.
         """
         if digest is None:
-            self._digests.unproved(stage, self._start.version)
+            self._digests.on_proof_failure(stage, self._start.version)
             return []
-        self._digests.proved(stage, self._start.version, digest)
+        self._digests.on_proof(stage, self._start.version, digest)
         right = as_recorded(digest)
         return [act.BeganWrong(stage)] if self._began_with.get(stage, right) != right else []
 
@@ -233,9 +412,9 @@ class Admission:
         """Whether somebody is waited for whose word may decide which weights are right."""
         return self._digests.next_deadline_s() is not None
 
-    def settle(self, now_s: float) -> None:
-        """Wait no more for those who should have come back by now."""
-        self._digests.settle(now_s)
+    def settle(self, now_s: float) -> bool:
+        """Wait no more for those who should have come back by now; returns whether any was."""
+        return self._digests.settle(now_s)
 
     def next_deadline_s(self) -> float | None:
         """When somebody has not committed, caught up or come back in time."""
@@ -279,7 +458,7 @@ class Admission:
                 outcome.ready.append(self._ready(member))  # as it was: it is asked when it reduces
             elif (known is None and digest != FOLLOWED) or (others and avoided(incarnation.peer)):
                 # wait until the stage's digest stands, and no better one serves
-                self.newcomers.caught_up(incarnation, digest)
+                self.newcomers.on_catch_up(incarnation, digest)
             elif digest in (known, FOLLOWED):
                 outcome.ready.append(self._ready(member))
             else:
@@ -288,7 +467,7 @@ class Admission:
 
     def _ready(self, member: Member) -> act.MemberReady:
         self._members.make_ready(member.incarnation)
-        self.newcomers.end(member.incarnation)
+        self.newcomers.on_end(member.incarnation)
         return act.MemberReady(member.incarnation, member.stage)
 
     def spares(self, stage: int, step: int) -> list[Incarnation]:

@@ -1,11 +1,14 @@
 """The trainer's rules: when to launch, fence, reduce, commit, so that a microbatch counts once.
 
-The coordinator is told what happened (`joined`, `counted`, `lost`, ...) and answers with actions.
-It fences an attempt whose outcome is uncertain, and ends the incarnation of a member that cannot be
+The coordinator is told what happened by its inputs (`on_join`, `on_count`, ...) and answers with
+actions. Each input goes to the part of the run that it is about. What follows from it elsewhere is
+in the rules: each names the changes that it depends on, and is asked after these alone.
+
+It fences an attempt whose effects is uncertain, and ends the incarnation of a member that cannot be
 reached; docs/training.md argues why that suffices.
 
 Units:   `now_s` seconds on the caller's clock; steps, versions, microbatches as in the protocol.
-Errors:  none; a member that breaks the protocol is evicted with the reason.
+Errors:  a member that breaks the protocol is evicted with the reason.
 Source:  docs/training.md.
 """
 
@@ -13,47 +16,46 @@ import math
 from collections.abc import Iterable
 
 from p2pswarm.run.chain.record import members_that_fit
-from p2pswarm.run.messages.membership import CannotPrepare, Ready
-from p2pswarm.run.messages.step import Fence, Reduced
+from p2pswarm.run.messages.membership import CannotPrepare, Join, Load, Ready
+from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
+from p2pswarm.run.messages.step import Committed, Fence, Reduced
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.trainer.balance.balance import (
-    Balance,
-)
-from p2pswarm.trainer.balance.moves import Moves
-from p2pswarm.trainer.balance.prepared_moves import StageDecided
-from p2pswarm.trainer.blame.apart_pairs import ApartPairs
-from p2pswarm.trainer.blame.blame import Blame
+from p2pswarm.trainer.balance.balance import Balance
+from p2pswarm.trainer.balance.move_preparation import StageDecided
+from p2pswarm.trainer.balance.stage_coverage import StageCoverage
 from p2pswarm.trainer.coordinator.admission import Admission
-from p2pswarm.trainer.coordinator.decision import FROM_THE_FIRST, Start
-from p2pswarm.trainer.coordinator.incarnations import Incarnations
+from p2pswarm.trainer.coordinator.decision import FROM_THE_FIRST, CoordinatorStart
+from p2pswarm.trainer.coordinator.effects import Change, Effects, Rule
+from p2pswarm.trainer.coordinator.incarnations import Incarnations, MemberRecords
 from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.coordinator.silence import Silence
+from p2pswarm.trainer.coordinator.step_end import StepEnd
 from p2pswarm.trainer.members.answer_limits import AnswerLimits
-from p2pswarm.trainer.members.departures import Departures
-from p2pswarm.trainer.members.former_sums import FormerSums
+from p2pswarm.trainer.members.blame import Blame, FailedAttempt
 from p2pswarm.trainer.members.membership import Membership
-from p2pswarm.trainer.members.suspensions import Suspensions
-from p2pswarm.trainer.members.unserved import UnservedStages
-from p2pswarm.trainer.reduction.generations import Generations
-from p2pswarm.trainer.reduction.reduction import Decided, Reduction
-from p2pswarm.trainer.reduction.stage_digests import OTHER_WEIGHTS
+from p2pswarm.trainer.members.unreachable_pairs import UnreachablePairs
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.phase import Phase
-from p2pswarm.trainer.step.attempt_timeout import AttemptTimeout
-from p2pswarm.trainer.step.fencing import FENCE_MAX_S, FENCE_S
-from p2pswarm.trainer.step.step import Step
-from p2pswarm.trainer.step.step_guards import Guards
-from p2pswarm.trainer.step.window import LaunchPace, launch_window
+from p2pswarm.trainer.step.averaging_attempts import AveragingAttempts
+from p2pswarm.trainer.step.fences import FENCE_MAX_S, FENCE_S
+from p2pswarm.trainer.step.guards import Guards
+from p2pswarm.trainer.step.ledger import CountResult
+from p2pswarm.trainer.step.step import Phase, Step
+from p2pswarm.trainer.step.sums import FormerSums, Suspensions
+from p2pswarm.trainer.step.window import launch_window
 
-APART = "nothing passes between it and another of its stage, as both say"
+CLASH = "it counted a microbatch that another had counted"
 
 
-class Coordinator(Incarnations):
+class Coordinator:
     """One run under one leader, from the first member to the last commit."""
 
     def __init__(
-        self, config: RunConfig, run: bytes, start: Start = FROM_THE_FIRST, secret: bytes = b""
+        self,
+        config: RunConfig,
+        run: bytes,
+        start: CoordinatorStart = FROM_THE_FIRST,
+        secret: bytes = b"",
     ) -> None:
         """`secret`: what members must not know, so that they cannot foresee spot checks."""
         self._config = config
@@ -61,34 +63,108 @@ class Coordinator(Incarnations):
         members_max = members_that_fit(config.stages, config.batch.microbatches)
         self.members = Membership(config.stages, members_max=members_max, former=start.former)
         """Who is in the run."""
-        self._phase = Phase.GATHERING if start.gathers else Phase.FILLING
-        limits = AttemptTimeout(), Guards.of(config, secret), AnswerLimits(FENCE_S, FENCE_MAX_S)
-        self._pace = LaunchPace()
-        self._step = Step(start.version, config, *limits, self._pace)
-        self._generations = Generations(former=start.former, ends=config.tied_ends)
-        self._deciding: tuple[Reduction, Decided] | None = None
-        self._held = False
+        self._step = Step(
+            start.version,
+            config,
+            Guards.of(config, secret),
+            AnswerLimits(FENCE_S, FENCE_MAX_S),
+            Phase.GATHERING if start.gathers else Phase.FILLING,
+        )
+        self._attempts = AveragingAttempts(former=start.former, ends=config.tied_ends)
         self.admission = Admission(run, config.stages, self.members, start)
         """Who has which weights; who fetches them asks it for their digests."""
-        self._balance = Balance(config, self.members)
-        self._blame = Blame(self.members, config.stages, config.tied_ends)
-        self._apart = ApartPairs(self.members)
         self.silence = Silence(self.members)
         """When each member was heard last; told before what a member says."""
+        self._balance = Balance(config, self.members)
+        self._blame = Blame(self.members, config.stages, config.tied_ends)
+        self._pairs = UnreachablePairs(self.members)
+        loaded = start.version if start.loads or not start.version else -1
+        self._coverage = StageCoverage(config, self.members, self._blame.servers, loaded)
         self._suspensions = Suspensions()
         self._former_sums = FormerSums(start.term, start.era, start.averaged)
-        self._departures = Departures(self.members)
-        self._moves = Moves(self.members)
-        self._unserved = UnservedStages(config.on_stage_lost, config.rewind_after_s)
-        self._loaded = start.version if start.loads or not start.version else -1
-        self._now_s = -math.inf
+        records = MemberRecords(
+            admission=self.admission,
+            silence=self.silence,
+            blame=self._blame,
+            pairs=self._pairs,
+            coverage=self._coverage,
+            balance=self._balance,
+        )
+        self._incarnations = Incarnations(
+            config,
+            self.members,
+            self._step,
+            self._attempts,
+            records,
+            self._suspensions,
+            self._former_sums,
+        )
+        self._step_end = StepEnd(
+            config, run, self.members, self._step, self._attempts, records, self._incarnations
+        )
+        self._held = False
         self._actions: list[Action] = []
+        self._asked = True
+        """Whether any rule is asked."""
+        self._now_s = -math.inf
+        """When the rules were applied last."""
+        self._due_s: float | None = None
+        """The first deadline of all parts but the silence of members; None: it may have changed."""
+        self._rules = self._in_order()
+
+    def _in_order(self) -> list[Rule]:
+        """The rules in the order in which they are applied, each with all that it depends on.
+
+        What a rule changes is seen by those after it, and by those before it with the next input.
+        """
+        c, someone_else_serves = Change, Change.READY | Change.ENDED
+        return [
+            Rule(self._incarnations.end_failing, c.BLAME),
+            Rule(self._incarnations.end_differing, c.STATES | c.ENDED),
+            Rule(self._incarnations.void_late, c.TIME),
+            Rule(self._settle_fences, c.ATTEMPTS | c.ENDED | c.SUMS | c.BLAME | c.PHASE),
+            Rule(self._incarnations.admit_parked, c.PHASE),
+            Rule(
+                self._make_ready,
+                someone_else_serves
+                | (c.STATES | c.ATTEMPTS | c.SUMS | c.BLAME | c.PAIRS | c.PHASE | c.TIME),
+            ),
+            Rule(self._begin_run, someone_else_serves | c.PHASE),
+            Rule(
+                self._end_unreachable,
+                someone_else_serves | c.PAIRS | c.WORK | c.ATTEMPTS | c.SUMS | c.PHASE,
+            ),
+            Rule(
+                self._go_on,
+                someone_else_serves | (c.WORK | c.ATTEMPTS | c.SUMS | c.STATES | c.PHASE | c.TIME),
+            ),
+            Rule(self._incarnations.watch_suspended, someone_else_serves | c.SUMS),
+            Rule(
+                self._watch_stages,
+                someone_else_serves | c.LEAVING | c.BLAME | c.PHASE | c.TIME,
+            ),
+            Rule(self._answer_departures, someone_else_serves | c.LEAVING),
+            Rule(self._stop_moves, c.MOVES | c.ENDED | c.PHASE),
+            Rule(self._publish, someone_else_serves | c.JOINED),
+        ]
+
+    # What others ask.
+
+    @property
+    def step(self) -> int:
+        """The step in progress; equal to the number of steps while the last evaluation runs."""
+        return self._step.number
+
+    @property
+    def phase(self) -> Phase:
+        """What the run is doing."""
+        return self._step.phase
 
     @property
     def may_go_back(self) -> bool:
         """Whether a stage has lost weights that nobody who comes can load or draw."""
-        lost = self._phase is Phase.FILLING and self.members.unserved_stages(1)
-        return bool(lost) and not self._held and self.step != self._loaded
+        filling = self._step.phase is Phase.FILLING and not self._held
+        return filling and bool(self._coverage.lost(self.step))
 
     @property
     def beside(self) -> list[tuple[int, int]]:
@@ -98,256 +174,423 @@ class Coordinator(Incarnations):
     @property
     def numbered(self) -> int:
         """The highest number that was given to an incarnation or a generation."""
-        return max(self.members.numbered, self._generations.numbered)
+        return max(self.members.numbered, self._attempts.numbered)
 
-    def actions(self) -> list[Action]:
-        """What to do now; drained by reading."""
-        drained, self._actions = self._actions, []
-        return drained
+    def holds(self, one: Incarnation) -> bool:
+        """Whether the sum of an incarnation is, or may yet be, a part of the step."""
+        return self._incarnations.holds(one)
 
-    def closed(self) -> None:
-        """The trainer leaves, or leads no more: no more actions, whatever happens."""
-        self._phase = Phase.ENDED
-        self._actions = []
+    # Inputs about members.
+
+    def on_join(self, peer: bytes, join: Join, now_s: float) -> None:
+        """A server opened its stream; answered by `Assign`, after the step if it is reducing."""
+        if self._step.phase is not Phase.ENDED:
+            self._follow(self._incarnations.on_join(peer, join, now_s), now_s)
+
+    def on_withdrawal(self, peer: bytes) -> None:
+        """A server left before it was answered."""
+        self._incarnations.on_withdrawal(peer)
+
+    def on_stream_end(
+        self, incarnation: Incarnation, reason: str, now_s: float, *, returns: bool = True
+    ) -> None:
+        """A member's stream ended, or it did not answer what must be answered.
+
+        `returns`: it may be back in a moment, with its sum.
+        """
+        effects = self._incarnations.on_stream_end(incarnation, reason, now_s, returns=returns)
+        self._follow(effects, now_s)
+
+    def on_probe_answer(self, one: Incarnation, reason: str | None, now_s: float) -> None:
+        """A server that was lost was dialled; `reason`: why it is not there, None if it answers."""
+        effects = self._incarnations.on_probe_answer(one, reason, now_s)
+        if effects is not None:
+            self._follow(effects, now_s)
+
+    def on_card(self, peer: bytes, card: bytes) -> None:
+        """A peer has another card: if it is a member, others are told."""
+        if self.members.on_card(peer, card):
+            self._actions.append(act.Publish(self.members.changes()))
+
+    def on_ready(self, by: Incarnation, note: Ready, now_s: float) -> None:
+        """A member holds a version of the weights, and says its digest."""
+        if note.version == self.step:
+            self.admission.on_ready(by, note)
+            self._follow(Effects(changes=Change.STATES), now_s)
+
+    def on_proof(self, stage: int, digest: bytes | None, now_s: float) -> None:
+        """What a stage's state has to be where the run begins; None: nobody can tell."""
+        effects = Effects([*self.admission.on_proof(stage, digest)], Change.STATES)
+        effects += self._step_end.judge(now_s)
+        self._follow(effects, now_s)
+
+    def on_leave_request(self, by: Incarnation, grace_s: float, now_s: float) -> None:
+        """A member was asked to leave, and can stay for `grace_s` at most."""
+        self._coverage.on_leave_request(by, now_s + grace_s)
+        self._follow(Effects(changes=Change.LEAVING), now_s)
+
+    def on_load(self, by: Incarnation, note: Load) -> None:
+        """A member reports how busy it is."""
+        if member := self.members.alive(by):
+            self._balance.on_load(member, note)
+            self._step.pace.on_recomputation(by, note.recomputed)
+            self._actions.append(act.Loaded(by, member.stage, note))
+
+    def on_unreachable_peers(self, by: Incarnation, peers: Iterable[bytes], now_s: float) -> None:
+        """A member says from which others of its stage nothing comes at present."""
+        self._pairs.on_report(by, peers)
+        effects = Effects(changes=Change.PAIRS)
+        if self._step.phase is Phase.REDUCING:
+            effects += self._step_end.end_unreachable(now_s)
+        self._follow(effects, now_s)
+
+    def on_observation(self, by: Incarnation, step: int, answer: Reduced) -> None:
+        """A member has a reduction of another stage, for which it prepares."""
+        self._balance.on_observation(by, step, StageDecided(answer.state, answer.digest))
+
+    def on_preparation_refusal(self, by: Incarnation, note: CannotPrepare, now_s: float) -> None:
+        """A member cannot hold another stage beside its own."""
+        reports = self._balance.on_preparation_refusal(by, note)
+        self._follow(Effects([*reports], Change.MOVES), now_s)
+
+    # Inputs about microbatches.
+
+    def on_handoff(self, to: Incarnation, note: Handed, now_s: float) -> None:
+        """A server, or the trainer itself, handed a microbatch to the member `to`."""
+        alive = self.members.alive(to) is not None
+        self._step.on_handoff(to, note, alive=alive)
+        self._follow_change(Change.NOTHING if alive else Change.ATTEMPTS, now_s)
+
+    def on_count(self, by: Incarnation, note: Counted, now_s: float) -> None:
+        """A server has a microbatch in its sum, or has passed its gradient on."""
+        change = Change.NOTHING
+        if member := self.members.alive(by):
+            result = self._step.on_count(by, member.stage, note, now_s)
+            if self._blame.on_count(by, self._step.path(note.microbatch)):
+                change = Change.BLAME
+            if result is CountResult.CLASH:
+                self._take(self._incarnations.evict(by, CLASH, now_s))
+            elif result is CountResult.CHECK:
+                change |= Change.WORK | Change.ATTEMPTS
+            elif result is CountResult.LAST:
+                change |= Change.WORK
+            if not member.ready:
+                change |= Change.SUMS  # the step waits for what it holds
+            if self._pairs.any:
+                change |= Change.PAIRS  # its stage may have counted all
+        self._follow_change(change, now_s)
+
+    def on_sketch(self, by: Incarnation, note: Sketch, now_s: float) -> None:
+        """A server tells what it took and gave, in a run with spot checks."""
+        if (member := self.members.alive(by)) and member.ready:
+            self._step.on_sketch(by, member.stage, note)
+        self._follow_change(Change.ATTEMPTS, now_s)
+
+    def on_evaluation(self, by: Incarnation, note: Evaluated, now_s: float) -> None:
+        """The last stage has the loss of a held-out batch."""
+        member = self.members.alive(by)
+        if member is not None and member.stage == self._config.stages - 1:
+            self._step.on_evaluation(note, now_s)
+        self._follow_change(Change.WORK, now_s)
+
+    def on_delivery_failure(
+        self, note: Undelivered, now_s: float, by: Incarnation | None = None
+    ) -> None:
+        """An attempt got stuck: a push failed, or a server cannot compute it.
+
+        `by`: the member that says so, which was handed nothing before it was ready; None: the
+        trainer itself.
+        """
+        member = self.members.alive(by) if by is not None else None
+        known = by is None or (member is not None and member.ready)
+        effects = Effects()
+        if known and (failed := self._step.on_delivery_failure(note, by)):
+            effects += self._attempt_failed(failed, now_s)
+        self._follow(effects, now_s)
+
+    def on_fence_answer(self, by: Incarnation, counted: tuple[int, ...], now_s: float) -> None:
+        """A member has promised to count nothing more of the fenced attempts."""
+        effects = Effects(changes=Change.ATTEMPTS)
+        if member := self.members.alive(by):
+            result = self._step.on_fence_answer(by, member.stage, counted, now_s)
+            if result is CountResult.CLASH:
+                effects += self._incarnations.evict(by, CLASH, now_s)
+        self._follow(effects, now_s)
+
+    # Inputs about the end of a step.
+
+    def on_reduction(self, by: Incarnation, generation: int, answer: Reduced, now_s: float) -> None:
+        """A member holds its stage's reduced gradient."""
+        self._follow(self._step_end.on_reduction(by, generation, answer, now_s), now_s)
+
+    def on_reduction_failure(
+        self,
+        by: Incarnation,
+        generation: int,
+        reason: str,
+        now_s: float,
+        beside: bytes | None = None,
+    ) -> None:
+        """A member could not finish the reduction; it may not be its fault.
+
+        `beside`: the other peer, if it says that nothing passes between the two.
+        """
+        effects = self._step_end.on_reduction_failure(by, generation, reason, now_s, beside)
+        if effects is not None:
+            self._follow(effects, now_s)
+
+    def on_decision(self, step: int, now_s: float) -> None:
+        """The voters have accepted the record of a step: it is committed, whoever dies."""
+        self._follow(self._step_end.on_decision(step, now_s), now_s)
+
+    def on_commit_answer(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> None:
+        """A member has applied a commit, or keeps it while it still lacks its weights."""
+        self._follow(self._step_end.on_commit_answer(by, step, answer, now_s), now_s)
+
+    def on_commit_failure(self, by: Incarnation, step: int, reason: str, now_s: float) -> None:
+        """A member did not apply a commit; a newcomer may skip some."""
+        self._follow(self._step_end.on_commit_failure(by, step, reason, now_s), now_s)
 
     def hold(self) -> None:
         """Launch and reduce nothing more; what is being decided is decided still."""
         self._held = True
 
-    def ready(self, incarnation: Incarnation, note: Ready, now_s: float) -> None:
-        """A member holds a version of the weights, and says its digest."""
-        if note.version == self.step:
-            self.admission.holds(incarnation, note)
-            self._advance(now_s)
+    def keep_still(self, now_s: float, *, still: bool) -> None:
+        """Reduce no step while somebody fetches the weights, which have to be of one version."""
+        self.admission.still += 1 if still else -1
+        self._follow_change(Change.STATES, now_s)
 
-    def proved(self, stage: int, digest: bytes | None, now_s: float) -> None:
-        """What a stage's state has to be where the run begins; None: nobody can tell."""
-        self._actions += self.admission.proved(stage, digest)
-        self._judge(now_s)
-        self._advance(now_s)
+    def close(self) -> None:
+        """The trainer leaves, or leads no more: no more actions, whatever happens."""
+        self._step.phase = Phase.ENDED
+        self._actions = []
 
-    def observed(self, by: Incarnation, step: int, answer: Reduced) -> None:
-        """A member has a reduction of another stage, for which it prepares."""
-        self._balance.observed(by, step, StageDecided(answer.state, answer.digest))
+    # What is to be done, and when.
 
-    def cannot_prepare(self, by: Incarnation, note: CannotPrepare, now_s: float) -> None:
-        """A member cannot hold another stage beside its own."""
-        self._actions += self._balance.cannot_prepare(by, note)
-        self._advance(now_s)
-
-    def apart(self, by: Incarnation, peers: Iterable[bytes], now_s: float) -> None:
-        """A member says from which others of its stage nothing comes at present."""
-        self._apart.told(by, peers)
-        if self._phase is Phase.REDUCING:
-            self._part(now_s)
-        self._advance(now_s)
+    def drain(self) -> list[Action]:
+        """What to do now; drained by reading."""
+        drained, self._actions = self._actions, []
+        return drained
 
     def next_deadline_s(self) -> float | None:
         """When to call `on_deadline`, if nothing happens before."""
-        if self._phase is Phase.ENDED:
+        if self._step.phase is Phase.ENDED:
             return None
-        reduction = self._generations.reduction
-        times = [
-            self._step.fence_deadline_s,
-            self.admission.next_deadline_s(),
-            self._unserved.next_deadline_s(),
-            self._suspensions.next_deadline_s(),
-            self._former_sums.next_deadline_s(self._now_s),
-            self._moves.next_deadline_s(self._now_s),
-            self._blame.servers.next_deadline_s(self._now_s),
-            self.silence.next_deadline_s(),
-            reduction.deadline_s if reduction is not None else None,
-            self._step.next_deadline_s(self._now_s) if self._phase is Phase.FILLING else None,
-        ]
-        soonest = min(time_s for time_s in times if time_s is not None)
-        return soonest if soonest < math.inf else None
+        silence_s = self.silence.next_deadline_s()
+        soonest_s = self._first_due_s()
+        if silence_s is not None and silence_s < soonest_s:
+            soonest_s = silence_s
+        return soonest_s if soonest_s < math.inf else None
 
     def on_deadline(self, now_s: float) -> None:
         """Act on whatever is due."""
+        effects = Effects(changes=Change.TIME)
         if now_s >= self._step.fence_deadline_s:
-            for incarnation in self._step.fence_overdue(now_s):
-                if not self.silence.may_come_back(incarnation, now_s):
-                    self._step.fence_missed(incarnation)
-                    self._evict(incarnation, "it did not answer a fence", now_s)
-            self._step.wait_longer(now_s)
-        waiting_for = self._step, self._generations.reduction
-        for incarnation in self.silence.to_evict(*waiting_for, self._spares, now_s):
-            self._evict(incarnation, "it is silent, and the step waits for it", now_s)
-        self._settle_states(now_s)
-        if self._generations.overdue(now_s):
-            self._average_later(now_s)
-        for incarnation, reason in self.admission.overdue(now_s):
-            self._evict(incarnation, reason, now_s)
-        if self._phase is Phase.FILLING:
+            effects += self._end_unfenced(now_s)
+        waiting_for = self._step, self._attempts.reduction
+        for one in self.silence.to_evict(*waiting_for, self._spares, now_s):
+            reason = "it is silent, and the step waits for it"
+            effects += self._incarnations.evict(one, reason, now_s)
+        effects += self._step_end.on_deadline(now_s)
+        for one, reason in self.admission.overdue(now_s):
+            effects += self._incarnations.evict(one, reason, now_s)
+        if self._step.phase is Phase.FILLING:
             for failed in self._step.late(now_s):
-                self._actions += self._blame.attempt_failed(failed, now_s)
-        if lost := self._unserved.hopeless(now_s):
-            self._finish(lost, failed=True)
-        self._actions += self._unserved.overdue(now_s, self.step)
-        self._advance(now_s)
+                effects += self._attempt_failed(failed, now_s)
+        if lost := self._coverage.hopeless(now_s):
+            effects += self._step_end.finish(lost, failed=True)
+        effects.actions += self._coverage.overdue(self.step, now_s)
+        self._follow(effects, now_s)
+
+    def _first_due_s(self) -> float:
+        """The first deadline of all parts but the silence of members."""
+        if self._due_s is None:
+            now_s, reduction = self._now_s, self._attempts.reduction
+            filling = self._step.phase is Phase.FILLING
+            times = [
+                self._step.fence_deadline_s,
+                self.admission.next_deadline_s(),
+                self._coverage.next_deadline_s(now_s),
+                self._suspensions.next_deadline_s(),
+                self._former_sums.next_deadline_s(now_s),
+                self._blame.servers.next_deadline_s(now_s),
+                reduction.deadline_s if reduction is not None else None,
+                self._step.next_deadline_s(now_s) if filling else None,
+            ]
+            self._due_s = min(time_s for time_s in times if time_s is not None)
+        return self._due_s
 
     def _spares(self, stage: int) -> list[Incarnation]:
         return self.admission.spares(stage, self.step)
 
-    def _advance(self, now_s: float) -> None:
-        """Do all that can be done now."""
-        self._now_s = now_s
-        if self._phase is Phase.ENDED:
-            return
-        self._end_misfits(now_s)
-        for one in self._suspensions.overdue(now_s):
-            self._void(one, "it did not come back in time", now_s)
-        self._settle_fences(now_s)
-        if self._phase in (Phase.GATHERING, Phase.FILLING):
-            for peer, join in self.admission.newcomers.parked():
-                self._admit(peer, join, now_s)
-            self._make_ready(now_s)
-        if self._phase is Phase.GATHERING and not self.members.unserved_stages(
-            self._config.min_replicas
-        ):
-            self._phase = Phase.FILLING
-            self._actions.append(act.RunBegun())
-        if self._phase is Phase.FILLING:
-            self._fill(now_s)
-        self._suspensions.watch(lambda stage: self.members.ready_count(stage) > 0, now_s)
-        self._watch_unserved_stages(now_s)
-        self._actions += self._departures.actions(self.step, now_s)
-        self._actions += self._balance.stopped()
-        if changes := self.members.changes():
-            self._actions.append(act.Publish(changes))
+    # How an input is followed.
 
-    def _settle_fences(self, now_s: float) -> None:
+    def _follow(self, effects: Effects, now_s: float) -> None:
+        """Take what an input has led to, and apply the rules that depend on what it changed."""
+        if now_s >= self._first_due_s():
+            self._ask(Change.TIME)
+        self._take(effects)
+        self._apply_rules(now_s)
+
+    def _follow_change(self, change: Change, now_s: float) -> None:
+        """Apply the rules that depend on what an input has changed, if anything."""
+        if now_s >= self._first_due_s():
+            change |= Change.TIME
+        if change:
+            self._ask(change)
+        self._apply_rules(now_s)
+
+    def _apply_rules(self, now_s: float) -> None:
+        if not self._asked or self._step.phase is Phase.ENDED:
+            return
+        self._now_s, self._asked = now_s, False
+        for rule in self._rules:
+            if rule.asked:
+                rule.asked = False
+                if (effects := rule.apply(now_s)) is not None:
+                    self._take(effects)
+        self._due_s = None
+
+    def _take(self, effects: Effects) -> None:
+        self._actions += effects.actions
+        if effects.changes:
+            self._ask(effects.changes)
+
+    def _ask(self, change: Change) -> None:
+        """Let each rule that depends on a change be applied when its turn comes."""
+        mask: int = change.value
+        for rule in self._rules:
+            if rule.mask & mask:
+                rule.asked = self._asked = True
+
+    # The rules that are about several parts.
+
+    def _attempt_failed(self, failed: FailedAttempt, now_s: float) -> Effects:
+        """Whose fault it may be that an attempt was given up."""
+        reports = self._blame.on_attempt_failure(failed, now_s)
+        return Effects([*reports], Change.ATTEMPTS | Change.BLAME)
+
+    def _end_unfenced(self, now_s: float) -> Effects:
+        """Evict the members that have not answered a fence, unless they may come back."""
+        effects = Effects()
+        for one in self._step.fence_overdue(now_s):
+            if not self.silence.may_come_back(one, now_s):
+                self._step.on_fence_timeout(one)
+                effects += self._incarnations.evict(one, "it did not answer a fence", now_s)
+        self._step.wait_longer(now_s)
+        return effects
+
+    def _settle_fences(self, now_s: float) -> Effects:
         """Close a round that all members have answered, and open the next."""
-        self._actions += self._step.given_up()
-        if settled := self._step.settle(now_s):
-            self._actions.append(settled)
-        if self._phase is not Phase.DECIDING:  # who is lost then changes nothing about the record
-            for incarnation, why in self._step.to_void(self._blame, now_s):
-                self._evict(incarnation, why, now_s)  # it holds what must not be counted
-            self._actions += self._step.guarded(now_s)
-        if reason := self._step.hopeless():
-            self._finish(reason, failed=True)
-        if not self._step.fence_due:
-            return
+        step = self._step
+        effects = Effects([*step.cancellations()])
+        if settled := step.settle(now_s):
+            effects.actions.append(settled)
+            effects.changes |= Change.ATTEMPTS
+        if step.phase is not Phase.DECIDING:  # who is lost then changes nothing about the record
+            for one, why in step.to_void(self._blame, now_s):
+                # it holds what must not be counted
+                effects += self._incarnations.evict(one, why, now_s)
+                effects.changes |= Change.BLAME
+            if guarded := step.guarded(now_s):
+                effects.actions += guarded
+                effects.changes |= Change.WORK
+        if reason := step.hopeless():
+            effects += self._step_end.finish(reason, failed=True)
+        if not step.fence_due:
+            return effects
         incarnations = [m.incarnation for m in self.members.ready()]
-        work = self._step.fence(incarnations, now_s)
+        work = step.fence(incarnations, now_s)
+        effects.changes |= Change.ATTEMPTS
         for one in incarnations:
-            fence = Fence(self._run, self.step, one.number, work)
-            self._actions.append(act.SendFence(one, fence, self._step.fence_limit_s(one)))
+            fence = Fence(self._run, step.number, one.number, work)
+            effects.actions.append(act.SendFence(one, fence, step.fence_limit_s(one)))
         if not incarnations:
-            self._settle_fences(now_s)
+            effects += self._settle_fences(now_s)
+        return effects
 
-    def _make_ready(self, now_s: float) -> None:
-        self.admission.settle(now_s)
-        if self._step.fencing:
-            return
-        outcome = self.admission.make_ready(
-            self.step,
-            avoided=lambda peer: self._held_out(peer, now_s),
-            returned=self._returned,
-        )
-        self._actions += outcome.ready
-        for one in outcome.ready:
-            self._balance.ready(one.incarnation.peer, now_s)
-        if self._phase is Phase.FILLING and outcome.ready:
-            for stage in {one.stage: None for one in outcome.ready}:
-                servers = [member.incarnation for member in self.members.ready(stage)]
-                self._step.share(stage, servers)
-            self._settle_fences(now_s)
-        for incarnation in outcome.differing:
-            if self._served(incarnation):
-                self._void_step(incarnation, now_s)
-            else:
-                self._evict(incarnation, OTHER_WEIGHTS, now_s)
+    def _make_ready(self, now_s: float) -> Effects | None:
+        """Let newcomers serve that hold what their stage holds, once all fences are answered."""
+        step = self._step
+        if step.phase not in (Phase.GATHERING, Phase.FILLING):
+            return None
+        effects = Effects()
+        if self.admission.settle(now_s):
+            effects.changes |= Change.STATES
+        if step.fencing:
+            return effects
+        newly = self._incarnations.make_ready(now_s)
+        if newly.ready:
+            effects.actions += newly.ready
+            effects.changes |= Change.READY
+            if step.phase is Phase.FILLING:
+                for stage in {one.stage: None for one in newly.ready}:
+                    servers = [member.incarnation for member in self.members.ready(stage)]
+                    step.share(stage, servers)
+                effects += self._settle_fences(now_s)
+        effects += self._incarnations.end_unfit(newly.differing, now_s)
+        return effects
 
-    def _end_misfits(self, now_s: float) -> None:
-        """Evict the members that fail all the time, or hold other weights than most of a stage."""
-        for incarnation, reason in self._blame.to_end():
-            self._evict(incarnation, reason, now_s)
-        self._actions += self.admission.tied()
-        for incarnation in self.admission.differing():
-            self._void_step(incarnation, now_s)
+    def _begin_run(self, _now_s: float) -> Effects | None:
+        """Begin the first step when each stage has its servers."""
+        gathers = self._step.phase is Phase.GATHERING
+        if gathers and not self.members.unserved_stages(self._config.min_replicas):
+            self._step.phase = Phase.FILLING
+            return Effects([act.RunBegun()], Change.PHASE)
+        return None
 
-    def _void_step(self, wrong: Incarnation, now_s: float) -> None:
-        """Drop all sums of the step: what a member gave is in them, even if it is gone by now."""
-        member = self.members.alive(wrong)
-        served = member is None or member.ready or self._served(wrong)
-        self._evict_and_blame(wrong, OTHER_WEIGHTS, now_s)
-        if self.step < self._config.steps and served:  # all come back, with the weights they have
-            everybody = [other.incarnation for other in self.members.ready()]
-            for other in everybody + self._step.counting:
-                self._evict(other, f"step {self.step} is done again", now_s)
+    def _end_unreachable(self, now_s: float) -> Effects | None:
+        """Before a step is reduced, end one of each two members that could not average."""
+        if self._step.phase is not Phase.FILLING or self._held or not self._pairs.any:
+            return None
+        effects = self._step_end.end_unreachable(now_s)
+        if effects.actions:
+            effects += self._settle_fences(now_s)
+        return effects
 
-    def _held_out(self, peer: bytes, now_s: float) -> bool:
-        """Whether a newcomer is to wait as long as others serve its stage."""
-        member = self.members.of_peer(peer)
-        if member is None or member.incarnation in self._step.counting:
-            return False  # the step waits for what it holds
-        return self._blame.servers.avoided(peer, now_s) or bool(self._apart.apart(member))
-
-    def _returned(self, one: Incarnation) -> bool:
-        """Whether a newcomer has a sum of this step, and need not wait for its stage's digest."""
-        return one in self._step.counting and self._former_sums.trusts(one)
-
-    def _served(self, one: Incarnation) -> bool:
-        """Whether a member that is not ready, and is wrong, may have served in this step before."""
-        return self._former_sums.found_wrong(one.peer) or one in self._step.counting
-
-    def _fill(self, now_s: float) -> None:
+    def _go_on(self, now_s: float) -> Effects | None:
         """Launch what the window allows; when all is counted, close the step."""
-        if self._held:
-            return
-        if self._part(now_s):
-            self._settle_fences(now_s)
+        step = self._step
+        if step.phase is not Phase.FILLING or self._held:
+            return None
+        if step.complete:
+            return self._close_step(now_s)
+        if self.members.unserved_stages(1) or self._former_sums.awaited(now_s):
+            return None
+        window = launch_window(self._config, self.members, step.pace)
+        return Effects([*step.launch(window, now_s)])
+
+    def _close_step(self, now_s: float) -> Effects | None:
+        """Reduce a step of which every stage has counted all, or end the run after the last."""
+        step = self._step
+        if step.number >= self._config.steps:
+            if not self.admission.settled(step.number):
+                return None  # the last commit has yet to arrive
+            effects = Effects([*step.evaluation()])
+            effects += self._step_end.finish("all steps are done", failed=False)
+            return effects
         unserved = self.members.unserved_stages(1)
-        if not self._step.complete:
-            if not (unserved or self._former_sums.awaited(now_s)):
-                window = launch_window(self._config, self.members, self._pace)
-                self._actions += self._step.launch(window, now_s)
-        elif self.step >= self._config.steps:
-            if self.admission.settled(self.step):  # else the last commit has yet to arrive
-                self._actions += self._step.evaluation()
-                self._finish("all steps are done", failed=False)
-        elif not (unserved or self.admission.awaited() or self._holder_missing()):
-            self._reduce(now_s)
+        if unserved or self.admission.awaited() or self._incarnations.holder_missing():
+            return None
+        return self._step_end.reduce(now_s)
 
-    def _part(self, now_s: float) -> bool:
-        """End one of each two members that cannot average, once their stage has counted all.
-
-        Returns whether there were any. A stage whose members have all answered has averaged,
-        whatever has become of its roads.
-        """
-        if self._apart.nobody or self.step >= self._config.steps:
-            return False
-        reduction, sums = self._generations.reduction, self._step.sums
-        leave = [
-            one
-            for stage in range(self._config.stages)
-            if reduction is None or any(map(reduction.awaits, reduction.group(stage)))
-            if sums.all_counted(stage)
-            for one in self._apart.to_leave(stage, sums.counted_by)
-        ]
-        for one in leave:
-            self._blame.servers.avoid(one.peer, now_s)
-            self._evict(one, APART, now_s)
-        return bool(leave)
-
-    def _holder_missing(self) -> bool:
-        """Whether a part of the step is in a sum that is suspended, or whose server waits."""
-        holders = map(self.members.alive, self._step.counting)
-        return any(member is None or not member.ready for member in holders)
-
-    def _watch_unserved_stages(self, now_s: float) -> None:
+    def _watch_stages(self, now_s: float) -> Effects:
         """Remember since when a stage has had no ready server, once the run has begun."""
-        gathering = self._phase is Phase.GATHERING
-        at_least = self._config.min_replicas if gathering else 1
-        unserved = self.members.unserved_stages(at_least)
-        self._actions += self._unserved.watch(unserved, self.step, now_s, counting=not gathering)
-        lost = self.members.unserved_stages(1) if self.step == self._loaded else []
-        if move := self._moves.due(lost, at_least, self._blame.servers, now_s):
-            self._evict(*move, now_s)
+        gathering = self._step.phase is Phase.GATHERING
+        effects = Effects([*self._coverage.watch(self.step, now_s, gathering=gathering)])
+        if move := self._coverage.move(self.step, now_s, gathering=gathering):
+            effects += self._incarnations.evict(*move, now_s)
+        return effects
 
-    def _finish(self, reason: str, *, failed: bool) -> None:
-        if self._phase is not Phase.ENDED:
-            self._phase = Phase.ENDED
-            self._actions.append(act.RunFinished(reason, failed))
+    def _answer_departures(self, now_s: float) -> Effects:
+        """Tell those that were asked to leave whether they may."""
+        return Effects([*self._coverage.answers(self.step, now_s)])
+
+    def _stop_moves(self, _now_s: float) -> Effects:
+        """Stop the preparations of moves that will not be made."""
+        return Effects([*self._balance.stopped()])
+
+    def _publish(self, _now_s: float) -> Effects | None:
+        """Tell the members what has changed among them."""
+        changes = self.members.changes()
+        return Effects([act.Publish(changes)]) if changes else None

@@ -1,17 +1,18 @@
 """From the end of a step to its record, and from a record to where the next coordinator begins.
 
 Units:   steps, versions and heights count from 0.
-Errors:  none.
 Source:  docs/chain.md.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from p2pswarm.net.crypto.identity import SIGNATURE_BYTES
 from p2pswarm.run.chain.chain import ChainHead
 from p2pswarm.run.chain.record import (
+    DIGEST_BYTES,
     NO_DIGEST,
     CommitRecord,
     Contributor,
@@ -20,17 +21,73 @@ from p2pswarm.run.chain.record import (
     VoterId,
     first_number,
 )
+from p2pswarm.run.messages.membership import Join
+from p2pswarm.run.messages.step import Commit
+from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.trainer.members.decided_step import DecidedStep, as_recorded
-from p2pswarm.trainer.reduction.reduction import Decided, Reduction
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.averaging_attempts import Decided, Reduction
 from p2pswarm.trainer.step.step import Step
+
+# The last decided step: what a server needs that could not be told the commit.
+#
+# A step is decided once, but its commit may reach nobody: the trainer froze, or a link broke. Then
+# all servers of a stage come back with the weights before the commit and with the reduced gradient
+# that it applies. The coordinator keeps the few numbers of the last commit, so it can send it
+# again.
+#
+# Units:   versions count commits: the commit of step t makes version t + 1.
+
+
+class Welcome(Enum):
+    """How a server that joins comes to the current weights."""
+
+    FETCH = "it downloads them, or draws the first ones"
+    KEEP = "it has them"
+    RESEND = "it has the weights before the last commit and the gradient: it gets the commit again"
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedStep:
+    """The commit of one step, and what it applies to."""
+
+    step: int
+    scale: float
+    learning_rate: float
+    gradients: dict[int, bytes]
+    """The digest of each stage's reduced gradient, as the step's record has it."""
+    states: dict[int, bytes]
+    """The digest of each stage's state before the commit, as the record has it; where known."""
+    members: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
+    """The peers that averaged each stage's gradient: they hold what the commit applies to."""
+
+    def applies_to(self, join: Join) -> bool:
+        """Whether a server that joins could apply this commit to what it holds."""
+        held, stage = join.held, join.stage
+        if held is None or stage is None or join.version != self.step or held.step != self.step:
+            return False
+        state = as_recorded(join.digest)
+        same = as_recorded(held.digest) == self.gradients.get(stage)
+        return same and state == self.states.get(stage, state)
+
+    def commit(self, run: bytes, join: Join, to: Incarnation) -> Commit:
+        """The commit for one that holds the reduction of any generation with these bytes."""
+        assert join.held is not None, "asked only after `applies_to`"
+        state = b"" if join.stage is None else self.states.get(join.stage, b"")
+        numbers = self.scale, self.learning_rate
+        return Commit(run, self.step, join.held.generation, to.number, *numbers, state)
+
+
+def as_recorded(digest: bytes) -> bytes:
+    """A digest as a record has it: filled up with zeros to 32 bytes."""
+    return digest.ljust(DIGEST_BYTES, b"\0")
+
 
 KEY_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class CoordinatorStart:
     """Where a coordinator begins: its term, and what was decided before."""
 
     term: int = 0
@@ -66,7 +123,7 @@ class Start:
     @classmethod
     def after(
         cls, term: int, head: ChainHead, last: CommitRecord | None, era: int = 0, numbered: int = 0
-    ) -> "Start":
+    ) -> "CoordinatorStart":
         """The leader of `term` begins at `head`; `last` is the record that made its version."""
         if last is None:
             return cls(term, head.version, era=era, loads=head.version > 0)
@@ -95,7 +152,7 @@ class Start:
         return cls(term, head.version, decided, gathers=False, era=era)
 
 
-FROM_THE_FIRST = Start()
+FROM_THE_FIRST = CoordinatorStart()
 """A run from its first step, without voters that gave anybody a term."""
 
 

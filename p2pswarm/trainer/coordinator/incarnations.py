@@ -4,145 +4,267 @@ A sum outlives its incarnation if its server is back with it at once, or if it w
 former coordinator and nothing of it was launched since.
 
 Units:   `now_s` seconds on the caller's clock.
-Errors:  none.
 Source:  docs/training.md, "A sum that outlives its link", "A sum that outlives its coordinator".
 """
 
-from abc import abstractmethod
+from dataclasses import dataclass
 
 from p2pswarm.run.messages.membership import Assigned, HeldSum, Join
 from p2pswarm.run.view import Incarnation
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.trainer.balance.balance import Balance
+from p2pswarm.trainer.balance.stage_coverage import StageCoverage
+from p2pswarm.trainer.coordinator.admission import Admission, NewlyReady
+from p2pswarm.trainer.coordinator.effects import Change, Effects
 from p2pswarm.trainer.coordinator.silence import Silence
-from p2pswarm.trainer.coordinator.step_end import StepEnd
-from p2pswarm.trainer.members.membership import Member
-from p2pswarm.trainer.members.suspensions import SumKept, SumVoided
-from p2pswarm.trainer.members.unserved import UnservedStages
+from p2pswarm.trainer.members.blame import Blame
+from p2pswarm.trainer.members.membership import Member, Membership
+from p2pswarm.trainer.members.unreachable_pairs import UnreachablePairs
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.phase import Phase
+from p2pswarm.trainer.step.averaging_attempts import AveragingAttempts
+from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS
+from p2pswarm.trainer.step.step import Phase, Step
+from p2pswarm.trainer.step.sums import FormerSums, SumKept, SumVoided, Suspensions
 
 WITHOUT_ITS_SUM = "it has joined without the sum that it had"
 
 
-class Incarnations(StepEnd):
-    """The part of the coordinator that admits members and loses them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberRecords:
+    """All that knows something of a member: each is told when an incarnation is over."""
 
+    admission: Admission
     silence: Silence
-    _unserved: UnservedStages
+    blame: Blame
+    pairs: UnreachablePairs
+    coverage: StageCoverage
+    balance: Balance
 
-    def joined(self, peer: bytes, join: Join, now_s: float) -> None:
-        """A server opened its stream; answered by `Assign`, after the step if it is reducing."""
-        if self._phase is Phase.ENDED:
-            return
-        if former := self.members.of_peer(peer):
-            self._end_incarnation(former.incarnation, "it joined anew", now_s, returns=True)
-        self._former_sums.joined(peer, join, now_s)
-        if self._phase in (Phase.REDUCING, Phase.DECIDING):
-            self.admission.newcomers.park(peer, join)
-        else:
-            self._admit(peer, join, now_s)
-        self._advance(now_s)
 
-    def withdrawn(self, peer: bytes) -> None:
-        """A server left before it was answered."""
-        self.admission.newcomers.withdraw(peer)
+class Incarnations:
+    """Who is in the run, from each `Join` to the end of its stream, and whose sums still count."""
 
-    def lost(
-        self, incarnation: Incarnation, reason: str, now_s: float, *, returns: bool = True
+    def __init__(
+        self,
+        config: RunConfig,
+        members: Membership,
+        step: Step,
+        attempts: AveragingAttempts,
+        records: MemberRecords,
+        suspensions: Suspensions,
+        former_sums: FormerSums,
     ) -> None:
-        """A member's stream ended, or it did not answer what must be answered.
+        """`attempts`: an averaging that loses a member begins anew."""
+        self._config = config
+        self._members = members
+        self._step = step
+        self._attempts = attempts
+        self._records = records
+        self._admission = records.admission
+        self._blame = records.blame
+        self._balance = records.balance
+        self._suspensions = suspensions
+        self._former_sums = former_sums
 
-        `returns`: it may be back in a moment, with its sum.
+    def on_join(self, peer: bytes, join: Join, now_s: float) -> Effects:
+        """A server opened its stream; answered by `Assign`, after the step if it is reducing."""
+        effects = Effects()
+        if former := self._members.of_peer(peer):
+            reason = "it joined anew"
+            effects += self._end(former.incarnation, reason, now_s, returns=True)
+        if self._former_sums.on_join(peer, join, now_s):
+            effects.changes |= Change.SUMS
+        if self._step.phase in (Phase.REDUCING, Phase.DECIDING):
+            self._admission.newcomers.park(peer, join)
+        else:
+            effects += self._admit(peer, join, now_s)
+        return effects
+
+    def on_withdrawal(self, peer: bytes) -> None:
+        """A server left before it was answered."""
+        self._admission.newcomers.withdraw(peer)
+
+    def on_stream_end(
+        self, one: Incarnation, reason: str, now_s: float, *, returns: bool
+    ) -> Effects:
+        """A member's stream ended; `returns`: it may be back in a moment, with its sum."""
+        if not self._members.alive(one):
+            return Effects()
+        effects = Effects([act.Evict(one, reason)])
+        effects += self._end(one, reason, now_s, returns=returns)
+        return effects
+
+    def on_probe_answer(self, one: Incarnation, reason: str | None, now_s: float) -> Effects | None:
+        """A server that was lost was dialled; None if nobody waits for it any more.
+
+        `reason`: why it is not there, None if it answers.
         """
-        if self.members.alive(incarnation):
-            self._actions.append(act.Evict(incarnation, reason))
-            self._end_incarnation(incarnation, reason, now_s, returns=returns)
-        self._advance(now_s)
-
-    def probed(self, one: Incarnation, reason: str | None, now_s: float) -> None:
-        """A server that was lost was dialled; `reason`: why it is not there, None if it answers."""
-        if one in self._suspensions:
-            if reason is None:
-                self._suspensions.answered(one)
-            else:
-                self._void(one, f"it is not there any more: {reason}", now_s)
-            self._advance(now_s)
+        if one not in self._suspensions:
+            return None
+        if reason is None:
+            self._suspensions.on_probe_answer(one)
+            return Effects(changes=Change.SUMS)
+        return self._void(one, f"it is not there any more: {reason}", now_s)
 
     def holds(self, one: Incarnation) -> bool:
         """Whether the sum of an incarnation is, or may yet be, a part of the step."""
-        return self.members.alive(one) is not None or one in self._suspensions
+        return self._members.alive(one) is not None or one in self._suspensions
 
-    def _evict(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
-        if self.members.alive(incarnation):
-            self._actions.append(act.Evict(incarnation, reason))
-            self._end_incarnation(incarnation, reason, now_s)
-        elif incarnation in self._suspensions:
-            self._void(incarnation, reason, now_s)
+    def holder_missing(self) -> bool:
+        """Whether a part of the step is in a sum that is suspended, or whose server waits."""
+        holders = map(self._members.alive, self._step.counting)
+        return any(member is None or not member.ready for member in holders)
 
-    def _end_incarnation(
-        self, incarnation: Incarnation, reason: str, now_s: float, *, returns: bool = False
-    ) -> None:
+    def evict(self, one: Incarnation, reason: str, now_s: float) -> Effects:
+        """End an incarnation, if it is alive; void its sum, if that is suspended."""
+        if self._members.alive(one):
+            effects = Effects([act.Evict(one, reason)])
+            effects += self._end(one, reason, now_s)
+            return effects
+        return self._void(one, reason, now_s) if one in self._suspensions else Effects()
+
+    def evict_and_blame(self, one: Incarnation, reason: str, now_s: float) -> Effects:
+        """End an incarnation that has spoiled an averaging."""
+        failures = self._blame.on_averaging_failure(one, reason, now_s)
+        effects = Effects([*failures], Change.BLAME)
+        effects += self.evict(one, reason, now_s)
+        return effects
+
+    def end_failing(self, now_s: float) -> Effects:
+        """Evict the members that fail all the time."""
+        effects = Effects()
+        for one, reason in self._blame.to_end():
+            effects += self.evict(one, reason, now_s)
+        return effects
+
+    def end_differing(self, now_s: float) -> Effects:
+        """Evict the members that hold other weights than most of their stage."""
+        effects = Effects([*self._admission.tied()])
+        for one in self._admission.differing():
+            effects += self.void_step(one, now_s)
+        return effects
+
+    def void_step(self, wrong: Incarnation, now_s: float) -> Effects:
+        """Drop all sums of the step: what a member gave is in them, even if it is gone by now."""
+        member = self._members.alive(wrong)
+        served = member is None or member.ready or self._served(wrong)
+        effects = self.evict_and_blame(wrong, OTHER_WEIGHTS, now_s)
+        if self._step.number < self._config.steps and served:
+            # all come back, with the weights they have
+            everybody = [other.incarnation for other in self._members.ready()]
+            for other in everybody + self._step.counting:
+                reason = f"step {self._step.number} is done again"
+                effects += self.evict(other, reason, now_s)
+        return effects
+
+    def void_late(self, now_s: float) -> Effects:
+        """Void the suspended sums whose servers did not come back in time."""
+        effects = Effects()
+        for one in self._suspensions.overdue(now_s):
+            effects += self._void(one, "it did not come back in time", now_s)
+        return effects
+
+    def watch_suspended(self, now_s: float) -> None:
+        """Let the time of a suspended sum run while another server could do its work."""
+        self._suspensions.watch(lambda stage: self._members.ready_count(stage) > 0, now_s)
+
+    def admit_parked(self, now_s: float) -> Effects:
+        """Answer the joins that came while a step was reduced."""
+        effects = Effects()
+        if self._step.phase not in (Phase.GATHERING, Phase.FILLING):
+            return effects
+        for peer, join in self._admission.newcomers.parked():
+            effects += self._admit(peer, join, now_s)
+        return effects
+
+    def make_ready(self, now_s: float) -> NewlyReady:
+        """Let routers choose the newcomers that hold what their stage holds."""
+        newly = self._admission.make_ready(
+            self._step.number,
+            avoided=lambda peer: self._held_out(peer, now_s),
+            returned=self._returned,
+        )
+        for one in newly.ready:
+            self._balance.on_ready(one.incarnation.peer, now_s)
+        return newly
+
+    def end_unfit(self, newcomers: list[Incarnation], now_s: float) -> Effects:
+        """Evict newcomers that caught up with other weights than their stage's."""
+        effects = Effects()
+        for one in newcomers:
+            if self._served(one):
+                effects += self.void_step(one, now_s)
+            else:
+                effects += self.evict(one, OTHER_WEIGHTS, now_s)
+        return effects
+
+    def begin_step(self) -> None:
+        """Another step begins, with empty sums."""
+        self._suspensions.next_step()
+        self._former_sums.next_step()
+
+    def _end(
+        self, one: Incarnation, reason: str, now_s: float, *, returns: bool = False
+    ) -> Effects:
         """End an incarnation: what went through it is done again, and what it counted.
 
         `returns`: not what it counted, if it is back with it in a moment.
         """
-        member = self.members.end(incarnation)
+        member = self._members.end(one)
         assert member is not None, "only a living incarnation is ended"
-        self.admission.end(member)
-        silent = self.silence.silent(incarnation, now_s)
-        self.silence.end(incarnation)
-        self._apart.end(incarnation)
-        self._departures.end(incarnation)
-        self._balance.ended(incarnation, now_s)
-        self._pace.lost(incarnation)
-        voided = 0
+        records, step = self._records, self._step
+        records.admission.on_end(member)
+        silent = records.silence.silent(one, now_s)
+        records.silence.on_end(one)
+        records.pairs.on_end(one)
+        records.coverage.on_end(member)
+        records.balance.on_end(one, now_s)
+        step.pace.on_end(one)
+        effects, voided = Effects(changes=Change.ENDED), 0
         if returns and self._suspend(member, now_s, silent=silent):
-            self._step.suspend(incarnation)
+            effects.actions.append(act.Probe(member.record))
+            step.suspend(one)
         else:
-            voided = self._step.end_incarnation(incarnation, now_s)
-        if member.ready:
-            self._unserved.left(member)
-        if self._phase is Phase.REDUCING and member.ready:
-            self._generations.drop()
-            self._average_again()  # servers count nothing from `Reduce` until the next fence
-        if self._phase is not Phase.ENDED:  # all members leave then
-            self._actions.append(act.MemberLost(incarnation, member.stage, reason, voided))
+            voided = step.end_incarnation(one, now_s)
+        if step.phase is Phase.REDUCING and member.ready:
+            self._attempts.drop()
+            step.average_again()  # servers count nothing from `Reduce` until the next fence
+            effects.changes |= Change.PHASE
+        if step.phase is not Phase.ENDED:  # all members leave then
+            effects.actions.append(act.MemberLost(one, member.stage, reason, voided))
+        return effects
 
     def _suspend(self, member: Member, now_s: float, *, silent: bool) -> bool:
         """Whether a member's sum is kept for a moment; one that is being decided stays as it is."""
-        if self._phase in (Phase.DECIDING, Phase.ENDED) or self._config.spot_check_share:
+        if self._step.phase in (Phase.DECIDING, Phase.ENDED) or self._config.spot_check_share:
             return False
         one = member.incarnation
         if one not in self._step.counting:
             return False
         redo_s = self._step.sums.redo_s(one, member.stage, now_s)
-        if not self._suspensions.begin(one, member.stage, silent=silent, redo_s=redo_s):
-            return False
-        self._actions.append(act.Probe(member.record))
-        return True
+        return self._suspensions.begin(one, member.stage, silent=silent, redo_s=redo_s)
 
-    def _void(self, one: Incarnation, reason: str, now_s: float) -> None:
+    def _void(self, one: Incarnation, reason: str, now_s: float) -> Effects:
         """Void the sum of a suspended incarnation."""
         stage = self._suspensions.end(one)
         voided = self._step.void(one, now_s)
-        self._actions.append(SumVoided(one, stage, reason, voided))
+        return Effects([SumVoided(one, stage, reason, voided)], Change.SUMS)
 
-    def carded(self, peer: bytes, card: bytes) -> None:
-        """A peer has another card: if it is a member, others are told."""
-        if self.members.carded(peer, card):
-            self._actions.append(act.Publish(self.members.changes()))
-
-    def _admit(self, peer: bytes, join: Join, now_s: float) -> None:
+    def _admit(self, peer: bytes, join: Join, now_s: float) -> Effects:
         """Begin an incarnation; it takes over the sum that it had, or that is void."""
-        join = self._balance.joined(peer, join, now_s)
-        self._look_at_weights(peer, join, now_s)
-        former = self._sum_of(peer, join, now_s)
-        answer = self.admission.admit(
-            *(peer, join, self.step, now_s),
+        join = self._balance.on_join(peer, join, now_s)
+        effects = self._look_at_weights(peer, join, now_s)
+        former = self._sum_of(peer, join, effects, now_s)
+        admitted = self._admission.admit(
+            *(peer, join, self._step.number, now_s),
             keep_sum=former is not None,
             proved=self._balance.proved(peer, join.stage),
         )
-        self._actions += answer
-        match former, answer, join.sum:
+        effects.actions += admitted.actions
+        effects.changes |= Change.JOINED
+        if admitted.states_changed:
+            effects.changes |= Change.STATES
+        match former, admitted.actions, join.sum:
             case Incarnation() as one, [
                 act.Assign(heir, Assigned(keep_sum=True) as told),
                 *_,
@@ -151,31 +273,52 @@ class Incarnations(StepEnd):
                     self._suspensions.end(one)
                 else:
                     self._former_sums.taken = True
-                count = self._step.inherit(one, heir, told.stage, join.sum, now_s)
-                self._actions.append(SumKept(self.step, one, heir, told.stage, count))
+                number, stage = self._step.number, told.stage
+                count = self._step.inherit(one, heir, stage, join.sum, now_s)
+                effects.actions.append(SumKept(number, one, heir, stage, count))
+                effects.changes |= Change.SUMS | Change.WORK
             case Incarnation() as one, _, _ if one in self._suspensions:
-                self._void(one, WITHOUT_ITS_SUM, now_s)
+                effects += self._void(one, WITHOUT_ITS_SUM, now_s)
+        return effects
 
-    def _look_at_weights(self, peer: bytes, join: Join, now_s: float) -> None:
+    def _look_at_weights(self, peer: bytes, join: Join, now_s: float) -> Effects:
         """Void the step if one that served in it under a former coordinator has wrong weights."""
-        known = None if join.stage is None else self.admission.agreed(join.stage, self.step)
-        differs = known is not None and join.version == self.step and join.digest != known
-        if differs and self._former_sums.found_wrong(peer):
-            self._void_step(Incarnation(peer, join.sum.incarnation if join.sum else 0), now_s)
+        number = self._step.number
+        known = None if join.stage is None else self._admission.agreed(join.stage, number)
+        differs = known is not None and join.version == number and join.digest != known
+        if differs and self._former_sums.on_wrong_state(peer):
+            wrong = Incarnation(peer, join.sum.incarnation if join.sum else 0)
+            return self.void_step(wrong, now_s)
+        return Effects()
 
-    @abstractmethod
-    def _void_step(self, wrong: Incarnation, now_s: float) -> None:
-        """Drop all sums of the step: what a member gave is in them, even if it is gone by now."""
-
-    def _sum_of(self, peer: bytes, join: Join, now_s: float) -> Incarnation | None:
+    def _sum_of(
+        self, peer: bytes, join: Join, effects: Effects, now_s: float
+    ) -> Incarnation | None:
         """The incarnation whose sum a server that joins may keep; a suspended one is void else."""
         if suspended := self._suspensions.of_peer(peer):
             one, stage = suspended
             if join.stage == stage and self._step.sums.fits(join.sum, one, stage):
                 return one
-            self._void(one, WITHOUT_ITS_SUM, now_s)
+            effects += self._void(one, WITHOUT_ITS_SUM, now_s)
         told = self._former_sums.may_take(join)
         if told is None or join.stage is None or self._config.spot_check_share:
             return None
         takes = join.stage < self._config.stages and self._step.sums.takes(told, join.stage)
         return Incarnation(peer, told.incarnation) if takes else None
+
+    def _held_out(self, peer: bytes, now_s: float) -> bool:
+        """Whether a newcomer is to wait as long as others serve its stage."""
+        member = self._members.of_peer(peer)
+        if member is None or member.incarnation in self._step.counting:
+            return False  # the step waits for what it holds
+        return self._blame.servers.avoided(peer, now_s) or bool(
+            self._records.pairs.unreachable_from(member)
+        )
+
+    def _returned(self, one: Incarnation) -> bool:
+        """Whether a newcomer has a sum of this step, and need not wait for its stage's digest."""
+        return one in self._step.counting and self._former_sums.trusts(one)
+
+    def _served(self, one: Incarnation) -> bool:
+        """Whether a member that is not ready, and is wrong, may have served in this step before."""
+        return self._former_sums.on_wrong_state(one.peer) or one in self._step.counting

@@ -1,12 +1,12 @@
 """All that the coordinator returns: actions for its trainer, and reports for people and logs."""
 
 from p2pswarm.trainer.balance.balance_reports import BalanceReport
-from p2pswarm.trainer.members.departures import AnswerLeave, LastLeaves
-from p2pswarm.trainer.members.suspensions import SumReport
+from p2pswarm.trainer.balance.stage_coverage import AnswerLeave, LastLeaves
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.checkpoint_reports import CheckpointReport
 from p2pswarm.trainer.reports.leadership_reports import LeadershipReport
-from p2pswarm.trainer.reports.rewind_reports import RewindReport
+from p2pswarm.trainer.reports.rollback_reports import RewindReport
+from p2pswarm.trainer.step.sums import SumReport
 
 Report = (
     act.MemberJoined

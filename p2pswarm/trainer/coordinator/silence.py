@@ -26,7 +26,7 @@ from heapq import heappop, heappush
 from p2pswarm.run.messages.trainers import SILENCE_S
 from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.members.membership import Membership
-from p2pswarm.trainer.reduction.reduction import Reduction
+from p2pswarm.trainer.step.averaging_attempts import Reduction
 from p2pswarm.trainer.step.step import Step
 
 SILENT_S = 2.5  # four words may be missing, or one may be sent again by TCP: 0.2 + 0.4 + 0.8 s
@@ -62,7 +62,7 @@ class Silence:
         self._looks: list[tuple[float, int, bytes]] = []
         """A heap: when to look at a member next, and its incarnation."""
 
-    def heard(self, one: Incarnation, now_s: float) -> None:
+    def on_word(self, one: Incarnation, now_s: float) -> None:
         """Something came from a member, whatever it says."""
         if self._members.alive(one) is None:
             return
@@ -75,21 +75,21 @@ class Silence:
         if LEARNED * pause_s > self._silent_s and pause_s <= self._max_s:
             self._longest_s[one.peer] = max(self._longest_s.get(one.peer, 0.0), pause_s)
 
-    def not_heard(self, deaf: Iterable[Incarnation], now_s: float) -> None:
+    def on_deaf_members(self, deaf: Iterable[Incarnation], now_s: float) -> None:
         """A standby says that these members hear nothing from us; former ones are passed over."""
         recent_s = now_s - NOT_HEARD_S
         self._deaf_s = {one: said_s for one, said_s in self._deaf_s.items() if said_s > recent_s}
         self._deaf_s |= dict.fromkeys((one for one in deaf if one in self._heard_s), now_s)
         self._look_s = now_s
 
-    def unheard(self, one: Incarnation, for_s: float, now_s: float) -> None:
+    def on_unheard_time(self, one: Incarnation, for_s: float, now_s: float) -> None:
         """A member says for how long it has heard nothing from us."""
         if for_s < SILENCE_S or one not in self._heard_s:
             self._unheard_s.pop(one, None)
         elif now_s >= self._unheard_s.setdefault(one, now_s) + SAID_AGAIN_S:
-            self.not_heard([one], now_s)
+            self.on_deaf_members([one], now_s)
 
-    def end(self, one: Incarnation) -> None:
+    def on_end(self, one: Incarnation) -> None:
         """An incarnation is over."""
         self._unheard_s.pop(one, None)
         if (heard_s := self._heard_s.pop(one, None)) is not None:

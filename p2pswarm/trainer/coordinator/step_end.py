@@ -1,220 +1,262 @@
-"""The end of a step: its reduction, generation by generation, the decision, and the commit.
+"""The end of a step: its reduction, attempt by attempt, the decision, and the commit.
 
 Units:   `now_s` seconds on the caller's clock.
-Errors:  none; a member that breaks the protocol is evicted with the reason.
 Source:  docs/training.md, "The end of a step".
 """
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
 from p2pswarm.run.messages.step import Committed, Reduced
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.run.view import Incarnation
-from p2pswarm.trainer.balance.balance_reports import (
-    BalanceReport,
-    OrderedMove,
-)
-from p2pswarm.trainer.balance.prepared_moves import StageDecided
-from p2pswarm.trainer.blame.apart_pairs import ApartPairs
-from p2pswarm.trainer.coordinator.admission import Admission
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.trainer.balance.balance_reports import BalanceReport, OrderedMove
+from p2pswarm.trainer.balance.move_preparation import StageDecided
 from p2pswarm.trainer.coordinator.decision import to_decide
-from p2pswarm.trainer.coordinator.step_notes import StepNotes
-from p2pswarm.trainer.members.former_sums import FormerSums
-from p2pswarm.trainer.members.suspensions import Suspensions
-from p2pswarm.trainer.reduction.generations import Generations
-from p2pswarm.trainer.reduction.reduction import (
+from p2pswarm.trainer.coordinator.effects import Change, Effects
+from p2pswarm.trainer.coordinator.incarnations import Incarnations, MemberRecords
+from p2pswarm.trainer.members.membership import Membership
+from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.averaging_attempts import (
+    AveragingAttempts,
     Decided,
     Disagreed,
     EndsDiffer,
     NotFinite,
     Reduction,
 )
-from p2pswarm.trainer.reduction.stage_digests import OTHER_GRADIENT
-from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.phase import Phase
+from p2pswarm.trainer.step.stage_digests import OTHER_GRADIENT
+from p2pswarm.trainer.step.step import Phase, Step
+
+APART = "nothing passes between it and another of its stage, as both say"
 
 
-class StepEnd(StepNotes):
-    """The part of the coordinator that closes a step and begins the next."""
+class StepEnd:
+    """Closes a step once every stage has counted all of it, and begins the next."""
 
-    admission: Admission
-    _apart: ApartPairs
-    _run: bytes
-    _phase: Phase
-    _generations: Generations
-    _suspensions: Suspensions
-    _former_sums: FormerSums
-    _deciding: tuple[Reduction, Decided] | None
-
-    @property
-    def step(self) -> int:
-        """The step in progress; equal to the number of steps while the last evaluation runs."""
-        return self._step.number
-
-    def reduced(self, by: Incarnation, generation: int, answer: Reduced, now_s: float) -> None:
-        """A member holds its stage's reduced gradient."""
-        reduction = self._generations.current(generation)
-        if reduction is not None and self._phase is Phase.REDUCING:
-            if reduction.sound(by, answer):
-                self.admission.computed_with(by, self.step, answer.state)
-                reduction.reduced(by, answer)
-            elif reduction.awaits(by):
-                self._evict(
-                    by, "it answered a reduction with what no gradient of its stage can have", now_s
-                )
-            self._judge(now_s)
-        self._advance(now_s)
-
-    def reduce_failed(
+    def __init__(
         self,
-        by: Incarnation,
-        generation: int,
-        reason: str,
-        now_s: float,
-        beside: bytes | None = None,
+        config: RunConfig,
+        run: bytes,
+        members: Membership,
+        step: Step,
+        attempts: AveragingAttempts,
+        records: MemberRecords,
+        incarnations: Incarnations,
     ) -> None:
-        """A member could not finish the reduction; it may not be its fault.
+        """`records`: who has which weights, whom failures are put down to, and who moves."""
+        self._config = config
+        self._run = run
+        self._members = members
+        self._step = step
+        self._attempts = attempts
+        self._incarnations = incarnations
+        self._admission = records.admission
+        self._blame = records.blame
+        self._balance = records.balance
+        self._pairs = records.pairs
+        self._deciding: tuple[Reduction, Decided] | None = None
+
+    def on_reduction(
+        self, by: Incarnation, generation: int, answer: Reduced, now_s: float
+    ) -> Effects:
+        """A member holds its stage's reduced gradient."""
+        effects = Effects(changes=Change.STATES)
+        reduction = self._attempts.current(generation)
+        if reduction is None or self._step.phase is not Phase.REDUCING:
+            return effects
+        if reduction.sound(by, answer):
+            self._admission.on_state(by, self._step.number, answer.state)
+            reduction.on_answer(by, answer)
+        elif reduction.awaits(by):
+            reason = "it answered a reduction with what no gradient of its stage can have"
+            effects += self._incarnations.evict(by, reason, now_s)
+        effects += self.judge(now_s)
+        return effects
+
+    def on_reduction_failure(
+        self, by: Incarnation, generation: int, reason: str, now_s: float, beside: bytes | None
+    ) -> Effects | None:
+        """A member could not finish the reduction; None if nobody waits for that.
 
         `beside`: the other peer, if it says that nothing passes between the two.
         """
-        self._blame.apart(by, beside, now_s)
-        reduction = self._generations.current(generation)
+        self._blame.on_unreachable(by, beside, now_s)
+        reduction = self._attempts.current(generation)
         if reduction is None or not reduction.awaits(by):
-            return  # over, or a newcomer that only receives: it will fetch the weights instead
-        self._actions += self._blame.averaging_failed(by, reason, now_s)
-        blamed = self._generations.failed()
-        self._average_again()
+            return None  # over, or a newcomer that only receives: it will fetch the weights instead
+        failures = self._blame.on_averaging_failure(by, reason, now_s)
+        effects = Effects([*failures], Change.BLAME | Change.PHASE)
+        blamed = self._attempts.on_failure()
+        self._step.average_again()
         if blamed:
-            out = self._blame.leaves(by, beside, self._step.bitmap, now_s)
+            out = self._blame.leaver(by, beside, self._step.bitmap, now_s)
             if out is not None:
-                self._evict(out, f"it could not average: {reason}", now_s)
-        self._advance(now_s)
+                effects += self._incarnations.evict(out, f"it could not average: {reason}", now_s)
+        return effects
 
-    def decided(self, step: int, now_s: float) -> None:
+    def on_decision(self, step: int, now_s: float) -> Effects:
         """The voters have accepted the record of a step: it is committed, whoever dies."""
-        if self._deciding is not None and step == self.step and self._phase is Phase.DECIDING:
-            self._commit(*self._deciding, now_s)
-        self._advance(now_s)
+        deciding = self._deciding
+        if deciding is None or step != self._step.number or self._step.phase is not Phase.DECIDING:
+            return Effects()
+        return self._commit(*deciding, now_s)
 
-    def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> None:
+    def on_commit_answer(
+        self, by: Incarnation, step: int, answer: Committed, now_s: float
+    ) -> Effects:
         """A member has applied a commit, or keeps it while it still lacks its weights."""
-        if reason := self.admission.committed(by, step, answer, now_s):
-            self._evict(by, reason, now_s)
-        self._advance(now_s)
+        effects = Effects(changes=Change.STATES)
+        if reason := self._admission.on_commit_answer(by, step, answer, now_s):
+            effects += self._incarnations.evict(by, reason, now_s)
+        return effects
 
-    def commit_failed(self, by: Incarnation, step: int, reason: str, now_s: float) -> None:
+    def on_commit_failure(self, by: Incarnation, step: int, reason: str, now_s: float) -> Effects:
         """A member did not apply a commit; a newcomer may skip some."""
-        if self.members.alive(by) and self.admission.commits.failed(by, step):
-            self._evict(by, f"it did not commit: {reason}", now_s)
-        self._advance(now_s)
+        effects = Effects(changes=Change.STATES)
+        if self._members.alive(by) and self._admission.commits.on_failure(by, step):
+            effects += self._incarnations.evict(by, f"it did not commit: {reason}", now_s)
+        return effects
 
-    def _reduce(self, now_s: float) -> None:
-        self._phase = Phase.REDUCING
-        groups = [self.members.group(stage) for stage in range(self._config.stages)]
-        limit_s = self._generations.limit.seconds
-        optimizer, movers = self._config.optimizer, self._balance.movers(self.step)
-        reduction = self._generations.begin(self.step, groups, optimizer, now_s, movers)
-        self.admission.reducing(self.step, reduction.stages)
-        self._actions += reduction.orders(self._run, self._step.bitmap, limit_s)
+    def reduce(self, now_s: float) -> Effects:
+        """Every stage has counted all of the step: average the sums."""
+        step = self._step
+        step.phase = Phase.REDUCING
+        groups = [self._members.group(stage) for stage in range(self._config.stages)]
+        limit_s = self._attempts.limit.seconds
+        optimizer, movers = self._config.optimizer, self._balance.movers(step.number)
+        reduction = self._attempts.begin(step.number, groups, optimizer, now_s, movers)
+        self._admission.on_reduction_order(step.number, reduction.stages)
+        return Effects([*reduction.orders(self._run, step.bitmap, limit_s)], Change.PHASE)
 
-    def _average_again(self) -> None:
-        """A reduction has failed: another generation follows."""
-        self._phase = Phase.FILLING
-        self._step.probe()  # the peer that it failed with may be dead, and we not know it yet
+    def end_unreachable(self, now_s: float) -> Effects:
+        """End one of each two members that cannot average, once their stage has counted all.
 
-    def _average_later(self, now_s: float) -> None:
-        """A reduction takes too long: give the next one more time."""
-        took_s = self._generations.limit.seconds
-        blamed = self._generations.give_up()
-        limit_s = self._generations.limit.seconds
-        self._actions.append(act.AveragingSlow(self.step, took_s, limit_s))
-        self._average_again()
-        for incarnation in blamed:
-            self._evict(incarnation, "it did not finish averaging in time", now_s)
+        A stage whose members have all answered has averaged, whatever has become of its roads.
+        """
+        effects = Effects()
+        if not self._pairs.any or self._step.number >= self._config.steps:
+            return effects
+        reduction, sums = self._attempts.reduction, self._step.sums
+        leave = [
+            one
+            for stage in range(self._config.stages)
+            if reduction is None or any(map(reduction.awaits, reduction.group(stage)))
+            if sums.all_counted(stage)
+            for one in self._pairs.leavers(stage, sums.counted_by)
+        ]
+        for one in leave:
+            self._blame.servers.avoid(one.peer, now_s)
+            effects += self._incarnations.evict(one, APART, now_s)
+        return effects
 
-    def _settle_states(self, now_s: float) -> None:
-        """While averaging, wait no longer for the word of those who should have come back."""
-        if self._phase is Phase.REDUCING and self.admission.recalls():
-            self.admission.settle(now_s)
-            self._judge(now_s)
+    def on_deadline(self, now_s: float) -> Effects:
+        """Wait no longer for a word about weights, nor for an averaging that takes too long."""
+        effects = Effects()
+        if self._step.phase is Phase.REDUCING and self._admission.recalls():
+            self._admission.settle(now_s)
+            effects.changes |= Change.STATES
+            effects += self.judge(now_s)
+        if self._attempts.overdue(now_s):
+            effects += self._average_later(now_s)
+        return effects
 
-    def _judge(self, now_s: float) -> None:
+    def judge(self, now_s: float) -> Effects:
         """Act on the reduction if it is decided, and all computed the step with one state."""
-        self._end_misfits(now_s)
-        reduction = self._generations.reduction
-        if reduction is None or self.admission.disputed() or self.admission.recalls():
-            return
+        effects = self._incarnations.end_failing(now_s)
+        effects += self._incarnations.end_differing(now_s)
+        reduction = self._attempts.reduction
+        if reduction is None or self._admission.disputed() or self._admission.recalls():
+            return effects
         match reduction.verdict():
             case Disagreed(incarnations, tied):
-                self._actions += [act.DigestsTied(stage, self.step + 1) for stage in tied]
-                for incarnation in incarnations:
-                    self._evict_and_blame(incarnation, OTHER_GRADIENT, now_s)
+                made = self._step.number + 1
+                effects.actions += [act.DigestsTied(stage, made) for stage in tied]
+                for one in incarnations:
+                    effects += self._incarnations.evict_and_blame(one, OTHER_GRADIENT, now_s)
             case EndsDiffer((first, last)):
-                self._finish(
+                effects += self.finish(
                     f"the tied tensor of stages {first} and {last} is not the same at step "
-                    f"{self.step}: the memory of a server is damaged; go on from the newest "
-                    "checkpoint with --resume, and leave out a server that is alone in its stage",
+                    f"{self._step.number}: the memory of a server is damaged; go on from the "
+                    "newest checkpoint with --resume, and leave out a server that is alone in its "
+                    "stage",
                     failed=True,
                 )
             case NotFinite(stage):
-                reason = f"the gradient of step {self.step} is not finite in stage {stage}"
-                self._finish(f"{reason}: lower the learning rate", failed=True)
+                reason = f"the gradient of step {self._step.number} is not finite in stage {stage}"
+                effects += self.finish(f"{reason}: lower the learning rate", failed=True)
             case Decided() as decided:
-                self._decide(reduction, decided, now_s)
+                effects += self._decide(reduction, decided, now_s)
+        return effects
 
-    def _decide(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
+    def finish(self, reason: str, *, failed: bool) -> Effects:
+        """The run is over."""
+        if self._step.phase is Phase.ENDED:
+            return Effects()
+        self._step.phase = Phase.ENDED
+        return Effects([act.RunFinished(reason, failed)], Change.PHASE)
+
+    def _average_later(self, now_s: float) -> Effects:
+        """A reduction takes too long: give the next one more time."""
+        took_s = self._attempts.limit.seconds
+        blamed = self._attempts.give_up()
+        limit_s = self._attempts.limit.seconds
+        slow = act.AveragingSlow(self._step.number, took_s, limit_s)
+        effects = Effects([slow], Change.PHASE)
+        self._step.average_again()
+        for one in blamed:
+            reason = "it did not finish averaging in time"
+            effects += self._incarnations.evict(one, reason, now_s)
+        return effects
+
+    def _decide(self, reduction: Reduction, decided: Decided, now_s: float) -> Effects:
         """Ask the voters: whoever is lost meanwhile, all others hold what is decided."""
-        self._phase = Phase.DECIDING
+        step = self._step
+        step.phase = Phase.DECIDING
         self._deciding = reduction, decided
-        self._generations.decided(now_s)
-        self._actions += self._blame.averaged(reduction.stages, self._step.who_counted)
-        self._apart.averaged(one.peer for one in reduction.stages)
-        rate = learning_rate(self._config, self.step)
-        self._actions.append(to_decide(self._step, reduction, decided, rate))
+        self._attempts.on_decision(now_s)
+        effects = Effects(
+            [*self._blame.on_averaging(reduction.stages, step.who_counted)],
+            Change.BLAME | Change.PHASE,
+        )
+        self._pairs.on_averaging(one.peer for one in reduction.stages)
+        rate = learning_rate(self._config, step.number)
+        effects.actions.append(to_decide(step, reduction, decided, rate))
+        return effects
 
-    def _commit(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
+    def _commit(self, reduction: Reduction, decided: Decided, now_s: float) -> Effects:
         """Tell all that have the gradient, and begin the next step."""
-        rate = learning_rate(self._config, self.step)
-        self._actions += self.admission.decided(self.step, reduction, decided, rate, now_s)
+        step, done = self._step, self._step.number
+        rate = learning_rate(self._config, done)
+        commits = self._admission.on_decision(done, reduction, decided, rate, now_s)
+        effects = Effects([*commits], Change.PHASE | Change.STATES)
         had = {
             stage: StageDecided(decided.states.get(stage, b""), gradient)
             for stage, gradient in reduction.gradients.items()
         }
         self._deciding = None
-        self._actions += self._step.evaluation()
-        self._actions.append(self._step.done(decided.gradient_norm, rate))
-        self._phase = Phase.FILLING
-        self._step = self._step.following()
-        self._suspensions.next_step()
-        self._former_sums.next_step()
-        if self.step < self._config.steps:
-            self._rebalance(had, now_s)
+        effects.actions += step.evaluation()
+        effects.actions.append(step.report(decided.gradient_norm, rate))
+        step.begin_next()
+        self._incarnations.begin_step()
+        if step.number < self._config.steps:
+            effects += self._rebalance(done, had, now_s)
+        return effects
 
-    def _evict_and_blame(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
-        self._actions += self._blame.averaging_failed(incarnation, reason, now_s)
-        self._evict(incarnation, reason, now_s)
-
-    def _rebalance(self, had: Mapping[int, StageDecided], now_s: float) -> None:
+    def _rebalance(self, done: int, had: Mapping[int, StageDecided], now_s: float) -> Effects:
         """Send servers to other stages: right after a commit their sums are empty."""
         servers = self._blame.servers
-        self._send_on(self._balance.changes(self.step - 1, had, now_s), now_s)
-        asked = self._balance.after_commit(
-            self.step, lambda peer: servers.avoided(peer, now_s), now_s
+        effects = self._send_on(self._balance.on_commit(done, had, now_s), now_s)
+        asked = self._balance.order_moves(
+            self._step.number, lambda peer: servers.avoided(peer, now_s), now_s
         )
-        self._send_on(asked, now_s)
+        effects += self._send_on(asked, now_s)
+        return effects
 
-    def _send_on(self, reports: Sequence[BalanceReport], now_s: float) -> None:
+    def _send_on(self, reports: Sequence[BalanceReport], now_s: float) -> Effects:
         """End the sessions of those that are sent to another stage."""
-        self._actions += reports
+        effects = Effects([*reports])
         for move in reports:
             if isinstance(move, OrderedMove):
-                self._evict(move.incarnation, move.reason, now_s)
-
-    @abstractmethod
-    def _end_misfits(self, now_s: float) -> None:
-        """Evict the members that fail all the time, or hold other weights than most of a stage."""
-
-    @abstractmethod
-    def _finish(self, reason: str, *, failed: bool) -> None:
-        """The run is over."""
+                effects += self._incarnations.evict(move.incarnation, move.reason, now_s)
+        return effects

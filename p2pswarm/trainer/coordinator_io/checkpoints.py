@@ -10,15 +10,28 @@ Errors:  BadMessage for a word of a member that it could not say in good faith.
 Source:  docs/checkpoints.md.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from p2pswarm.base.errors import BadMessage, NotSaved
 from p2pswarm.base.ids import PeerId
-from p2pswarm.checkpoint.manifest import SavedStage
-from p2pswarm.checkpoint.writer import joined, saved_by
-from p2pswarm.run.messages.checkpoint import Saved, Saving
+from p2pswarm.checkpoint.manifest import CheckpointManifest, Cursor, SavedStage
+from p2pswarm.checkpoint.store import CheckpointStore
+from p2pswarm.checkpoint.writer import chain_file, joined, saved_by
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.run.chain.base import ChainStore
+from p2pswarm.run.chain.branch import Branch
+from p2pswarm.run.chain.chain import Chain, Genesis
+from p2pswarm.run.chain.chain_log import log_entry, log_header
+from p2pswarm.run.chain.record import MEMORY_BYTES, digest
+from p2pswarm.run.manifest import RunOrigin
+from p2pswarm.run.messages.checkpoint import LoadState, Saved, Saving
+from p2pswarm.run.messages.run import CheckpointOrigin
+from p2pswarm.run.schedule import learning_rate
 from p2pswarm.run.view import Incarnation
+from p2pswarm.settings.config import CheckpointConfig, RunConfig
+from p2pswarm.settings.parser import run_to_json
 from p2pswarm.trainer.reports.checkpoint_reports import (
     CheckpointFailed,
     CheckpointProgress,
@@ -283,3 +296,124 @@ class Checkpoints:
             version, head, holders = self._next
             self._next = None
             self.save(version, head, holders, now_s)
+
+
+# The chain of a run as a checkpoint has it: every record up to the one that made its version.
+#
+# Records that only changed the voters since then are left out: they say nothing about the weights.
+#
+# Units:   heights count records.
+
+NO_VOTER = bytes(MEMORY_BYTES)
+"""The memory of a file that no voter keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainMark:
+    """A place in the chain."""
+
+    head: bytes = b""
+    """The hash of the newest record there; empty before the first."""
+    height: int = 0
+
+
+class SavedChain:
+    """What a trainer has of its run's chain."""
+
+    def __init__(self, chain: Chain, store: ChainStore) -> None:
+        self._chain = chain
+        self._store = store
+
+    @property
+    def saved(self) -> int:
+        """The newest version that the chain says is saved, or the one that the run began with."""
+        return self._chain.head.saved
+
+    @property
+    def version(self) -> int:
+        """Of the weights, after the newest record."""
+        return self._chain.head.version
+
+    @property
+    def genesis(self) -> Genesis:
+        """What the first record was checked against."""
+        return self._chain.genesis
+
+    def branch(self) -> Branch:
+        """What each version is, from all records. Blocks while they are read."""
+        branch = Branch()
+        for record in self._store.records(0, self._chain.head.height):
+            branch.append(record)
+        return branch
+
+    def mark(self) -> ChainMark:
+        """The place behind the record that made the present version."""
+        last = self._chain.last
+        return ChainMark() if last is None else ChainMark(digest(last), last.height + 1)
+
+    def records(self, mark: ChainMark) -> bytes | None:
+        """All records up to a mark, as a chain file has them; None if some are not here."""
+        if not mark.height:
+            return None
+        entries = [log_entry(record) for record in self._store.records(0, mark.height)]
+        if len(entries) < mark.height:
+            return None
+        return b"".join([log_header(self._chain.genesis.run, NO_VOTER), *entries])
+
+
+# What the trainer of a run that is saved is given once: where to, when, and what to write.
+#
+# Errors:  ValueError for values that cannot be written.
+
+
+@dataclass(frozen=True, slots=True)
+class ResumedFrom:
+    """The checkpoint that a run goes on from, or goes back to, and where it lies."""
+
+    origin: RunOrigin
+    target: str
+    folder: str
+    """Of the checkpoint in the target; empty if the target is the checkpoint."""
+
+    def order(self, run: bytes) -> LoadState:
+        """What a new member is told."""
+        source = CheckpointOrigin(*dataclasses.astuple(self.origin))
+        return LoadState(run, self.target, self.folder, source)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SavingPlan:
+    """The checkpoints of one run."""
+
+    config: CheckpointConfig
+    store: CheckpointStore
+    """The target, as this machine reaches it."""
+    identity: Identity
+    """Signs the manifests."""
+    corpus: bytes
+    """The digest of the text."""
+
+
+def manifest_of(
+    plan: SavingPlan,
+    run: tuple[RunConfig, bytes],
+    what: WriteManifest,
+    records: bytes | None,
+) -> CheckpointManifest:
+    """The manifest of a checkpoint; `run`: its configuration and its id."""
+    (config, run_id), version = run, what.version
+    return CheckpointManifest(
+        run=run_id,
+        config=run_to_json(config),
+        step=version,
+        head=what.head,
+        chain=None if records is None else chain_file(records),
+        cursor=Cursor(
+            optimizer_step=version,
+            next_microbatch=version * config.batch.microbatches,
+            next_learning_rate=learning_rate(config, version),
+            seed=config.seed,
+            corpus=plan.corpus,
+        ),
+        stages=what.stages,
+    )

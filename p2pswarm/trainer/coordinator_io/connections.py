@@ -18,7 +18,7 @@ from p2pswarm.run.messages.run import Finished
 from p2pswarm.run.messages.trainers import ALIVE_S, Alive, Trainers
 from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.run.view import Incarnation
-from p2pswarm.trainer.members.views import Views
+from p2pswarm.trainer.coordinator_io.views import Views
 from p2pswarm.trainer.reports.actions import MemberChange
 
 

@@ -1,7 +1,7 @@
 """What a trainer is given once, by the code that composes it."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from p2pswarm.base.errors import Unusable
@@ -12,9 +12,14 @@ from p2pswarm.run.member_cards import NO_CARDS, MemberCards
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.coordinator_io.chain_place import ChainPlace
-from p2pswarm.trainer.coordinator_io.first_states import Proof
-from p2pswarm.trainer.coordinator_io.saving_plan import ResumedFrom, SavingPlan
+from p2pswarm.trainer.coordinator_io.chain_start import ChainStart
+from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom, SavingPlan
+
+Proof = Callable[[int], Iterator[bytes]]
+"""Makes the digest of a stage's state, in steps; the last value counts. Blocks, raises Unusable."""
+
+
+# Where a trainer takes part in a run's chain: its key, the run's beginning, and its file.
 
 
 def raised(reason: Unusable) -> None:
@@ -35,7 +40,7 @@ class TrainerContext:
     """Called with news for people, as it happens."""
     rng: random.Random
     """Differs from start to start: attempts to lead are named by it."""
-    chain: ChainPlace
+    chain: ChainStart
     trainers: tuple[Contact, ...] = ()
     """Where other trainers of the run are, as far as it is known."""
     saving: SavingPlan | None = None

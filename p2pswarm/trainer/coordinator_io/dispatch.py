@@ -28,8 +28,17 @@ from p2pswarm.run.router import Router
 from p2pswarm.run.view import Incarnation, contact, incarnation_of
 from p2pswarm.tensors.codecs.registry import EncodedTensor
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
-from p2pswarm.trainer.coordinator_io import orders
 from p2pswarm.trainer.coordinator_io.context import TrainerContext
+from p2pswarm.trainer.coordinator_io.server_reports import (
+    Call,
+    Order,
+    first_push,
+    handed_note,
+    limit_s,
+    on_answer,
+    samples_of,
+    undelivered_note,
+)
 from p2pswarm.trainer.reports import actions as act
 
 log = logging.getLogger(__name__)
@@ -59,7 +68,7 @@ class Dispatcher:
         """The pushes of each microbatch that are not over, with their attempts."""
         self._reading = asyncio.Lock()
         """One thread makes samples at a time: a corpus keeps what it planned last."""
-        self._under_way: dict[asyncio.Task[None], orders.Order] = {}
+        self._under_way: dict[asyncio.Task[None], Order] = {}
         self._pushing: dict[asyncio.Timeout, Incarnation] = {}
         """Our pushes and calls to one server each; one ends when its deadline is moved to now."""
 
@@ -71,7 +80,7 @@ class Dispatcher:
                 scope.reschedule(asyncio.get_running_loop().time())
         self._view_changed.fire()
 
-    def begin(self, order: orders.Order) -> None:
+    def begin(self, order: Order) -> None:
         """Start an order; the coordinator is told its outcome."""
         if isinstance(order, act.Launch):
             former = self._launched.setdefault(order.microbatch, {})
@@ -98,7 +107,7 @@ class Dispatcher:
             if commits or not isinstance(order, act.SendCommit):
                 task.cancel()
 
-    def _start(self, order: orders.Order, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start(self, order: Order, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._tasks.create_task(work)
         self._under_way[task] = order
         task.add_done_callback(self._forget)
@@ -117,9 +126,9 @@ class Dispatcher:
         corpus = self._context.corpus
         try:
             if not corpus.blocks:
-                return orders.tokens(order, corpus)
+                return samples_of(order, corpus)
             async with self._reading:
-                return await asyncio.to_thread(orders.tokens, order, corpus)
+                return await asyncio.to_thread(samples_of, order, corpus)
         except Unusable as reason:
             self._context.text_lost(reason)
             never: asyncio.Future[Tokens] = asyncio.get_running_loop().create_future()
@@ -132,7 +141,7 @@ class Dispatcher:
         context, coordinator = self._context, self._coordinator
         samples = torch.from_numpy(await self._samples(order))
         encoded = await context.tensors.pack([samples], "raw")
-        first = orders.first_push(order, context.run_id, encoded[0].meta)
+        first = first_push(order, context.run_id, encoded[0].meta)
         servers = tuple(m.record for m in coordinator.members.ready(0))
         candidates = KeeperFirst(self._router, keeper_among(order.keepers, 0, servers))
 
@@ -141,8 +150,8 @@ class Dispatcher:
             push = replace(first, keepers=keepers_for(order.keepers, 0, asked=asked))
 
             async def load() -> Sequence[EncodedTensor]:
-                note = orders.handed(order, member)
-                coordinator.handed(incarnation_of(member), note, self._now_s())
+                note = handed_note(order, member)
+                coordinator.on_handoff(incarnation_of(member), note, self._now_s())
                 self._pump()
                 return encoded
 
@@ -153,7 +162,7 @@ class Dispatcher:
         reason = await push_to_any(candidates, nobody, self._view_changed, push_once)
         if reason is not None:
             log.info("microbatch %d could not be launched: %s", order.microbatch, reason)
-            coordinator.undelivered(orders.undelivered(order, reason), self._now_s())
+            coordinator.on_delivery_failure(undelivered_note(order, reason), self._now_s())
             self._pump()
 
     @asynccontextmanager
@@ -174,14 +183,14 @@ class Dispatcher:
         finally:
             del self._pushing[scope]
 
-    async def _ask(self, order: orders.Call) -> None:
+    async def _ask(self, order: Call) -> None:
         """Call one member."""
         try:
             answer: Message | SwarmError = await self._call(order)
         except SwarmError as error:
             log.info("%s did not carry out an order: %s", order.incarnation, error)
             answer = error
-        orders.answered(self._coordinator, order, answer, self._now_s())
+        on_answer(self._coordinator, order, answer, self._now_s())
         self._pump()
 
     async def _probe(self, order: act.Probe) -> None:
@@ -193,13 +202,13 @@ class Dispatcher:
         except SwarmError as error:  # it may be on its way to us, or we to it
             log.info("%s does not say whether it is there: %s", one, error)
             return
-        self._coordinator.probed(one, reason, self._now_s())
+        self._coordinator.on_probe_answer(one, reason, self._now_s())
         self._pump()
 
-    async def _call(self, order: orders.Call) -> Message:
+    async def _call(self, order: Call) -> Message:
         member = self._coordinator.members.alive(order.incarnation)
         if member is None:
             raise NoRoute(f"{order.incarnation} is gone")
         to = contact(member.record)
         async with self._while_alive(order.incarnation):
-            return await self._context.rpc.call(to, order.message, orders.limit_s(order))
+            return await self._context.rpc.call(to, order.message, limit_s(order))

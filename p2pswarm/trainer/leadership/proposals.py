@@ -4,16 +4,16 @@ A record that only changes the voters may be under way when a step is done. Then
 it, a round trip, and names what it follows.
 
 Units:   seconds on the caller's clock.
-Errors:  none.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 
+from p2pswarm.base.allowance import Allowance
 from p2pswarm.run.chain.chain import BrokenRecord
 from p2pswarm.run.chain.leader import Leader
 from p2pswarm.run.chain.participant import Seat
-from p2pswarm.run.chain.record import CommitRecord, RecordKind, sign
+from p2pswarm.run.chain.record import CommitRecord, RecordKind, VoterId, sign
 from p2pswarm.trainer.coordinator.decision import (
     as_back,
     as_voters,
@@ -22,18 +22,71 @@ from p2pswarm.trainer.coordinator.decision import (
     voters_only,
 )
 from p2pswarm.trainer.coordinator_io.context import TrainerContext
-from p2pswarm.trainer.coordinator_io.coordination import Coordination
-from p2pswarm.trainer.leadership.going_back import GoingBack
-from p2pswarm.trainer.leadership.trainer_roll import TrainerRoll, longest_serving
-from p2pswarm.trainer.leadership.voter_changes import VoterChanges
+from p2pswarm.trainer.coordinator_io.coordinator_io import CoordinatorIo
+from p2pswarm.trainer.leadership.known_trainers import KnownTrainers, longest_serving
+from p2pswarm.trainer.leadership.rollback import Rollback
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.rewind_reports import CannotGoBack
+from p2pswarm.trainer.reports.rollback_reports import CannotGoBack
+
+# When a coordinator has its voters changed by a record of their own, not by the next step's.
+#
+# A step may take minutes, and each voter that dies meanwhile brings the run nearer to where nobody
+# can decide. So a dead voter is replaced at once, and missing ones are added at once. Whatever can
+# wait for the step waits for it.
+#
+# Units:   seconds on the caller's clock.
+
+SPARE_S = 5.0  # servers join a new coordinator within a second, most of them: wait for a spare
+AT_ONCE = 4  # a takeover takes two: dead voters are replaced, then missing ones added; and twice
+AGAIN_S = 10.0  # a voter that comes and goes adds 360 records an hour, less than half a megabyte
+
+
+class VoterChanges:
+    """The patience and the purse of one trainer: records that cost no step are not for nothing."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+        """Since when a voter has been lost."""
+        self._purse = Allowance(AGAIN_S, AT_ONCE)
+
+    def due(
+        self,
+        voters: tuple[VoterId, ...],
+        following: tuple[VoterId, ...],
+        lost: Container[bytes],
+        now_s: float,
+    ) -> bool:
+        """Whether a record should change `voters` into `following` now.
+
+        `lost`: the peers that do not answer.
+        """
+        dead = sum(voter.peer in lost for voter in voters)
+        if 2 * dead >= len(voters):
+            self.whole()
+            return False  # nothing is decided until some are back, and they may be all back then
+        if not dead:
+            self.whole()
+            return len(following) > len(voters) and self._purse.left(now_s)
+        if self._since_s is None:
+            self._since_s = now_s
+        if following == voters:
+            return False
+        patient = len(following) >= len(voters) or now_s >= self._since_s + SPARE_S
+        return patient and self._purse.left(now_s)
+
+    def whole(self) -> None:
+        """No voter is to be waited for."""
+        self._since_s = None
+
+    def proposed(self, now_s: float) -> None:
+        """Such a record was proposed."""
+        self._purse.take(now_s)
 
 
 class Proposals:
     """The records of one trainer, whenever it leads."""
 
-    def __init__(self, context: TrainerContext, seat: Seat, roll: TrainerRoll) -> None:
+    def __init__(self, context: TrainerContext, seat: Seat, roll: KnownTrainers) -> None:
         self._context = context
         self._seat = seat
         self._roll = roll
@@ -51,7 +104,7 @@ class Proposals:
         if following is not None:
             following(now_s)
 
-    def step(self, decide: act.Decide, coordination: Coordination, now_s: float) -> None:
+    def step(self, decide: act.Decide, coordination: CoordinatorIo, now_s: float) -> None:
         """Have the record of a step decided."""
         leader = self._leading
         if leader is None:
@@ -64,7 +117,7 @@ class Proposals:
             record = replace(record, saved=max(record.saved, keeper.saved))
         self._propose(self._signed(record), now_s)
 
-    def go_back(self, to: GoingBack, coordination: Coordination, now_s: float) -> None:
+    def go_back(self, to: Rollback, coordination: CoordinatorIo, now_s: float) -> None:
         """Have it decided that the run goes back, unless a step is being decided."""
         leader = self._leading
         if leader is None or not coordination.coordinator.may_go_back:
@@ -83,7 +136,7 @@ class Proposals:
         coordination.coordinator.hold()  # no step is decided beside it
         self._propose(record, now_s)
 
-    def voters(self, coordination: Coordination, now_s: float) -> None:
+    def voters(self, coordination: CoordinatorIo, now_s: float) -> None:
         """Have others vote from now on, if a voter is dead or one is missing."""
         leader = self._leading
         if leader is None or leader.pending is not None:
@@ -100,7 +153,7 @@ class Proposals:
             self._changes.proposed(now_s)
             self._propose(self._signed(record), now_s)
 
-    def meet(self, coordination: Coordination) -> list[bytes]:
+    def meet(self, coordination: CoordinatorIo) -> list[bytes]:
         """Let those hear of us who may become voters; the servers among them, best ones first."""
         leader = self._leading
         assert leader is not None, "it leads"
@@ -125,7 +178,7 @@ class Proposals:
         return leader.pending is not None and leader.pending.kind == RecordKind.VOTERS
 
     def _following(
-        self, decide: act.Decide, leader: Leader, coordination: Coordination
+        self, decide: act.Decide, leader: Leader, coordination: CoordinatorIo
     ) -> CommitRecord:
         """What is to follow the head, without a signature."""
         servers = self.meet(coordination)

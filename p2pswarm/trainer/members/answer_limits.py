@@ -29,11 +29,11 @@ class AnswerLimits:
         """How long a peer may take."""
         return self._limits_s.get(peer, self._usual_s)
 
-    def took(self, peer: bytes, seconds: float) -> None:
+    def on_answer(self, peer: bytes, seconds: float) -> None:
         """A peer has done it."""
         self._set(peer, LEARNED * seconds)
 
-    def too_slow(self, peer: bytes) -> None:
+    def on_timeout(self, peer: bytes) -> None:
         """A peer has not done it in its time."""
         self._set(peer, BACKOFF * self.limit_s(peer))
 

@@ -129,7 +129,7 @@ class Membership:
         self._changed(MemberChange(member.record), more_ready=1)
         return member
 
-    def carded(self, peer: bytes, card: bytes) -> bool:
+    def on_card(self, peer: bytes, card: bytes) -> bool:
         """A peer has another card; whether that is news of a member."""
         member = self._members.get(peer)
         if member is None or member.card == card:

@@ -10,14 +10,77 @@ Units:   seconds on the caller's clock.
 Errors:  none; notes about attempts that are over get None or are ignored.
 """
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop, heappush
 
+from p2pswarm.base.estimates import Window
 from p2pswarm.run.messages.types import Work
 from p2pswarm.run.view import Incarnation
-from p2pswarm.trainer.step.attempt_timeout import AttemptTimeout
+
+# How long an attempt of a microbatch may take: what the last ones took, and what was not enough.
+#
+# An attempt may take four times the 95th percentile of those that finished, and twice the slowest
+# of them. Those that finish cannot teach that all have become slow, because all are given up
+# before. So an attempt that was late teaches too: the next may take twice as long as it was given,
+# until one finishes. A run is slowed by that and never stopped, until its servers need an hour for
+# an attempt.
+#
+# What is under way when others turn out late gets more time as well, but at most twice what it was
+# launched with. Else each of a window of attempts that are all lost would wait for the one before,
+# and double the time once more: sixteen of them would take 2^16 times as long.
+#
+# Source:  RFC 6298, section 5: a timer that expires is doubled until there is a new measurement.
+
+TIMEOUT_FIRST_S = 120.0  # nothing is measured yet, and first passes are slow
+TIMEOUT_MIN_S = 10.0  # below this a pause of the garbage collector or the kernel would count
+USUAL_FACTOR = 4.0  # times the 95th percentile: one healthy attempt in thousands is fenced
+USUAL_MAX_S = 600.0  # what the percentile may ask for; only slower attempts ask for more
+SLOWEST_FACTOR = 2.0  # times the slowest: one that is known to finish is let finish again
+BACKOFF = 2.0  # RFC 6298, 5.5
+BACKOFF_MAX_S = 3600.0  # as for an averaging: who needs longer cannot be told from who lost it
+MEASURED = 64  # attempts remembered
+
+
+class AttemptTimeout:
+    """The time that an attempt may take; kept from step to step."""
+
+    def __init__(self) -> None:
+        self._took_s = Window(MEASURED)
+        self.usual_s = TIMEOUT_FIRST_S
+        """The time by those that finished."""
+        self._backed_off_s = 0.0
+
+    @property
+    def timeout_s(self) -> float:
+        """How long an attempt that is launched now may be under way."""
+        return max(self.usual_s, self._backed_off_s)
+
+    def extended_s(self, given_s: float) -> float:
+        """How long an attempt may be under way by now that was launched with `given_s`."""
+        return max(self.usual_s, min(self._backed_off_s, BACKOFF * given_s))
+
+    def on_completion(self, took_s: float) -> None:
+        """An attempt was counted by every stage."""
+        self._took_s.add(took_s)
+        most_s, slowest_s = self._took_s.quantile(0.95), self._took_s.quantile(1.0)
+        assert most_s is not None, "there is a sample now"
+        assert slowest_s is not None, "there is a sample now"
+        most_s = min(USUAL_MAX_S, USUAL_FACTOR * most_s)
+        self.usual_s = max(TIMEOUT_MIN_S, most_s, SLOWEST_FACTOR * slowest_s)
+        self._backed_off_s = 0.0
+
+    def on_timeout(self, given_s: float) -> float:
+        """An attempt did not finish in the time that it was given; what its next one is given.
+
+        Many attempts that were given the same time, and are late together, teach the same.
+        """
+        next_s = min(BACKOFF_MAX_S, BACKOFF * given_s)
+        self._backed_off_s = max(self._backed_off_s, next_s)
+        return next_s
+
 
 EVALUATION_BASE = 2**61  # held-out batches are numbered from here: no step reaches it
 RETRY_FIRST_S = 0.02  # doubles with each attempt, so that a broken stage is not hammered
@@ -141,7 +204,7 @@ class InFlight:
             heappush(self._late, (now_s + self._timeout.usual_s, job.microbatch, job.attempt))
         return job
 
-    def handed(self, job: MicrobatchJob, to: Incarnation) -> None:
+    def on_handoff(self, job: MicrobatchJob, to: Incarnation) -> None:
         """The running attempt of a job goes through an incarnation."""
         through = self._through.setdefault(to, {})
         if job.microbatch not in through:
@@ -151,7 +214,7 @@ class InFlight:
     def finish(self, job: MicrobatchJob, now_s: float) -> None:
         """Every stage has counted it."""
         if job.phase is JobPhase.RUNNING:
-            self._timeout.finished(now_s - job.launched_s)
+            self._timeout.on_completion(now_s - job.launched_s)
         if job.phase is not JobPhase.DONE:
             self._undone -= 1
         self._leave(job, JobPhase.DONE)
@@ -199,7 +262,7 @@ class InFlight:
                 again_s = min(late_s, now_s + pause_s)
                 heappush(self._late, (again_s, job.microbatch, job.attempt))
         for job, given_s in late:  # after all: those that are late together do not teach each other
-            job.timeout_s = self._timeout.late(given_s)
+            job.timeout_s = self._timeout.on_timeout(given_s)
         return [job for job, _ in late]
 
     def next_deadline_s(self, now_s: float) -> float | None:
@@ -259,3 +322,46 @@ class InFlight:
 def _is_fresh(job: MicrobatchJob) -> bool:
     """Whether a job was never launched, and is not counted by all without that."""
     return job.phase is JobPhase.WAITING and job.not_before_s == NEVER_S
+
+
+# Work that the servers of a stage hand on to one that has come: what each gives up for it.
+#
+# All microbatches of a step are mostly under way when a server comes, and a push stays where it
+# is. So a stage that was served by one slow server for a while would be as slow for the rest of
+# the step, though three others are back. Therefore what a server has more than its share of is
+# given up, fenced like any attempt, and launched again; routers choose the new server then.
+#
+# The oldest attempts stay: they are the likeliest to be computed already. Each microbatch is
+# handed on a few times in a step at most, so servers that come and go cannot hold it up for ever.
+# Once would not do: servers come when the run begins, too, and what was handed on to one of them
+# then may be with a slow one when others are back from a cut.
+#
+# Units:   microbatches by their global number.
+
+SHARED_MIN = 3  # of one server: to launch two again costs about as much as to wait for them
+HANDED_ON_MAX = 4  # times in a step: what is lost each time is at most a forward in each stage
+
+
+class WorkStealing:
+    """What was handed on in one step."""
+
+    def __init__(self) -> None:
+        self._moved: Counter[int] = Counter()
+        """How often each microbatch was handed on."""
+
+    def surplus(self, there: Iterable[Sequence[MicrobatchJob]]) -> list[MicrobatchJob]:
+        """What is to be given up; `there`: what each server of a stage has yet to count, by age.
+
+        The new one, which has nothing, is one of them.
+        """
+        loads = list(there)
+        share = -(-sum(map(len, loads)) // len(loads))
+        surplus = [
+            job
+            for jobs in loads
+            if len(jobs) >= SHARED_MIN
+            for job in jobs[share:]
+            if self._moved[job.microbatch] < HANDED_ON_MAX
+        ]
+        self._moved.update(job.microbatch for job in surplus)
+        return surplus

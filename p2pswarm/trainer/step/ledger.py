@@ -19,9 +19,11 @@ class CountResult(Enum):
     """The outcome of a member's report that it has counted a microbatch."""
 
     NEW = "counted for the first time"
+    LAST = "counted for the first time, in the last stage that lacked it"
     KNOWN = "the same member has reported it before"
     CLASH = "another living member counts it already, or it was set aside"
-    STRAY = "not a microbatch of this step"
+    STRAY = "not a microbatch of this step, or not counted"
+    CHECK = "it is a spot check, which nobody counts, and its gradient has come back"
 
 
 class StepLedger:

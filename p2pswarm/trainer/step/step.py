@@ -6,6 +6,7 @@ Errors:  none; notes of another step or of attempts that are over change nothing
 
 import math
 from collections.abc import Sequence
+from enum import Enum
 
 from p2pswarm.run.messages.membership import HeldSum
 from p2pswarm.run.messages.microbatch import (
@@ -20,28 +21,37 @@ from p2pswarm.run.messages.step import FencedWork
 from p2pswarm.run.messages.types import Work
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.trainer.blame.blame import Blame, FailedAttempt, Trouble
 from p2pswarm.trainer.members.answer_limits import AnswerLimits
+from p2pswarm.trainer.members.blame import Blame, FailedAttempt, Trouble
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.step.attempt_timeout import AttemptTimeout
-from p2pswarm.trainer.step.fencing import Fencing
+from p2pswarm.trainer.step.fences import Fences
+from p2pswarm.trainer.step.guards import OPINIONS_MAX, GuardReport, Guards, StepGuards
 from p2pswarm.trainer.step.in_flight import (
     EVALUATION_BASE,
     REFUSALS_MAX,
+    AttemptTimeout,
     InFlight,
     JobPhase,
     MicrobatchJob,
+    WorkStealing,
 )
 from p2pswarm.trainer.step.ledger import CountResult, StepLedger
-from p2pswarm.trainer.step.sharing import Sharing
-from p2pswarm.trainer.step.spot_checks import OPINIONS_MAX
-from p2pswarm.trainer.step.step_guards import GuardReport, Guards, StepGuards
-from p2pswarm.trainer.step.step_sums import StepSums, mean_loss
+from p2pswarm.trainer.step.sums import StepSums, mean_loss
 from p2pswarm.trainer.step.window import LaunchPace
 
 
+class Phase(Enum):
+    """What the run is doing."""
+
+    GATHERING = "waiting for servers"
+    FILLING = "microbatches are on their way"
+    REDUCING = "the step's gradients are being averaged"
+    DECIDING = "all hold the gradient, and the voters are asked"
+    ENDED = "over"
+
+
 class Step:
-    """A step from its first launch until every stage has counted all of it.
+    """The step in progress, from its first launch until its commit; then it is the next one.
 
     After the last step comes one without microbatches: only the evaluation is left.
     """
@@ -50,44 +60,53 @@ class Step:
         self,
         number: int,
         config: RunConfig,
-        timeout: AttemptTimeout,
         guards: Guards,
         fences: AnswerLimits,
-        pace: LaunchPace,
+        phase: Phase = Phase.FILLING,
     ) -> None:
-        """`fences`: how long each member may take to answer one; `pace`: of all steps."""
+        """`fences`: how long each member may take to answer one."""
+        self.phase = phase
+        self._config = config
+        self._stages = config.stages
+        self._patient = config.on_stage_lost != "end"
+        self._timeout = AttemptTimeout()
+        self._fence_limits = fences
+        self._all_guards = guards
+        self.pace = LaunchPace()
+        """How many microbatches may be on their way; learned over all steps."""
+        self._given_up: list[act.CancelLaunch] = []
+        self._begin(number)
+
+    def _begin(self, number: int) -> None:
         self.number = number
-        self._learns = config, timeout, guards, fences, pace
-        batch = config.batch
-        last = number >= config.steps
+        batch = self._config.batch
+        last = number >= self._config.steps
         size = 0 if last else batch.microbatches
         first = number * batch.microbatches
-        self._ledger = StepLedger(first, size, config.stages)
+        self._ledger = StepLedger(first, size, self._stages)
         evaluate = batch.evaluate_every > 0 and (last or number % batch.evaluate_every == 0)
         held_out = range(batch.evaluate_microbatches if evaluate else 0)
         jobs = [MicrobatchJob(EVALUATION_BASE + i, Work.EVALUATE) for i in held_out]
         jobs += [MicrobatchJob(first + i, Work.FORWARD) for i in range(size)]
-        self._in_flight = InFlight(jobs, timeout)
+        self._in_flight = InFlight(jobs, self._timeout)
         self.sums = StepSums(number, self._ledger, self._in_flight)
         """Which sums of former incarnations can be parts of the step."""
-        self._pace = pace
-        self._guards = StepGuards(number, self._in_flight, self._ledger, guards)
-        self._fencing = Fencing(fences)
-        self._sharing = Sharing()
+        self._guards = StepGuards(number, self._in_flight, self._ledger, self._all_guards)
+        self._fences = Fences(self._fence_limits)
+        self._stealing = WorkStealing()
         self._losses: dict[int, float] = {}
-        self._given_up: list[act.CancelLaunch] = []
-        self._stages = config.stages
-        self._patient = config.on_stage_lost != "end"
+        self._given_up.clear()
 
-    def following(self) -> "Step":
-        """The next step; it knows what was learned in those before."""
-        self._pace.begin()
-        return Step(self.number + 1, *self._learns)
+    def begin_next(self) -> None:
+        """The step is committed: begin the next, which knows what was learned in those before."""
+        self.phase = Phase.FILLING
+        self.pace.begin()
+        self._begin(self.number + 1)
 
     @property
     def complete(self) -> bool:
         """Every stage has counted every microbatch, and nothing is under way."""
-        return self._in_flight.finished and self._fencing.idle and self._ledger.complete
+        return self._in_flight.finished and self._fences.idle and self._ledger.complete
 
     @property
     def all_launched(self) -> bool:
@@ -97,29 +116,29 @@ class Step:
     @property
     def fencing(self) -> bool:
         """Whether a member has not answered a fence."""
-        return self._fencing.asking
+        return self._fences.asking
 
     @property
     def silent(self) -> list[Incarnation]:
         """The members that have not answered the open round."""
-        return self._fencing.silent
+        return self._fences.silent
 
     @property
     def fence_deadline_s(self) -> float:
         """When to ask who should have answered."""
-        return self._fencing.deadline_s
+        return self._fences.deadline_s
 
     def fence_limit_s(self, one: Incarnation) -> float:
         """How long a member may take to answer a fence."""
-        return self._fencing.limit_s(one)
+        return self._fences.limit_s(one)
 
     def fence_overdue(self, now_s: float) -> list[Incarnation]:
         """The members that should have answered the open round by now."""
-        return self._fencing.overdue(now_s)
+        return self._fences.overdue(now_s)
 
-    def fence_missed(self, one: Incarnation) -> None:
+    def on_fence_timeout(self, one: Incarnation) -> None:
         """A member did not answer, and counts as gone."""
-        self._fencing.missed(one)
+        self._fences.on_timeout(one)
 
     @property
     def loss(self) -> float:
@@ -149,39 +168,44 @@ class Step:
         """The place in `group` of the one that counts each microbatch in a stage."""
         return self._ledger.holders(stage, group)
 
-    def handed(self, to: Incarnation, note: Handed, *, alive: bool) -> None:
+    def on_handoff(self, to: Incarnation, note: Handed, *, alive: bool) -> None:
         """An attempt went to the incarnation `to`; it is given up if `to` is not alive."""
         job = self._running(note.step, note.microbatch, note.attempt)
         if job is None:
             return
         if alive:
-            self._in_flight.handed(job, to)
+            self._in_flight.on_handoff(job, to)
         else:
             self._give_up(job, "the server it was handed to is gone")
 
-    def counted(
+    def on_count(
         self, incarnation: Incarnation, stage: int, note: Counted, now_s: float
-    ) -> CountResult | None:
-        """An incarnation has a microbatch in its sum, or has passed its gradient on (None)."""
+    ) -> CountResult:
+        """An incarnation has a microbatch in its sum, or has passed its gradient on."""
         if note.step != self.number:
-            return None
+            return CountResult.STRAY
         if note.loss is not None and stage == self._stages - 1 and self._known(note.microbatch):
             self._losses[note.microbatch] = note.loss
         job = self._in_flight.job(note.microbatch)
         if job is not None and job.check:
             if stage == 0 and job.phase is JobPhase.RUNNING and job.attempt == note.attempt:
-                self._guards.checked(job, now_s)
-            return None
-        return self._enter(note.microbatch, stage, incarnation, now_s) if note.counted else None
+                self._guards.on_check(job, now_s)
+                return CountResult.CHECK
+            return CountResult.STRAY
+        if not note.counted:
+            return CountResult.STRAY
+        return self._enter(note.microbatch, stage, incarnation, now_s)
 
-    def evaluated(self, note: Evaluated, now_s: float) -> None:
+    def on_evaluation(self, note: Evaluated, now_s: float) -> None:
         """The last stage has the loss of a held-out batch."""
         job = self._in_flight.job(note.microbatch) if note.step == self.number else None
         if job and job.work is Work.EVALUATE and job.phase is not JobPhase.DONE:
             self._losses[note.microbatch] = note.loss
             self._in_flight.finish(job, now_s)
 
-    def undelivered(self, note: Undelivered, by: Incarnation | None) -> FailedAttempt | None:
+    def on_delivery_failure(
+        self, note: Undelivered, by: Incarnation | None
+    ) -> FailedAttempt | None:
         """An attempt got stuck; None if it is not under way any more."""
         job = self._running(note.step, note.microbatch, note.attempt)
         if job is None:
@@ -194,11 +218,11 @@ class Step:
         late = self._in_flight.late(now_s)
         return [self._failed(job, Trouble.LATE, reason, None) for job in late]
 
-    def fenced(
+    def on_fence_answer(
         self, incarnation: Incarnation, stage: int, counted: tuple[int, ...], now_s: float
     ) -> CountResult | None:
         """An incarnation has promised; CLASH if another has counted one of `counted` too."""
-        if not self._fencing.answered(incarnation, now_s):
+        if not self._fences.on_answer(incarnation, now_s):
             return None
         results = [self._enter(microbatch, stage, incarnation, now_s) for microbatch in counted]
         return CountResult.CLASH if CountResult.CLASH in results else None
@@ -210,7 +234,7 @@ class Step:
 
     def suspend(self, incarnation: Incarnation) -> None:
         """An incarnation is over, and its sum is not void: fences and the step wait for it."""
-        self._fencing.suspend(incarnation)
+        self._fences.suspend(incarnation)
         self._leave(incarnation)
 
     def inherit(
@@ -222,7 +246,7 @@ class Step:
         """
         beyond = self._ledger.fits(told.counted, former, stage)
         assert beyond is not None, "a sum that does not fit is void"
-        self._fencing.heard(former)
+        self._fences.on_promise(former)
         known = self._ledger.hand_over(former, heir)
         for microbatch in beyond:
             self._enter(microbatch, stage, heir, now_s)
@@ -242,14 +266,14 @@ class Step:
 
     def void(self, incarnation: Incarnation, now_s: float) -> int:
         """What an incarnation had counted is done again; returns how much that is."""
-        self._fencing.heard(incarnation)
+        self._fences.on_promise(incarnation)
         voided = self._ledger.void(incarnation)
         for microbatch in voided:
             held = self._in_flight.job(microbatch)
             assert held is not None, "the ledger and the jobs are of one step"
             if held.phase is JobPhase.RUNNING:
                 self._give_up(held, f"{incarnation} is gone")
-            elif held.phase is JobPhase.DONE and self._fencing.unsure(held):
+            elif held.phase is JobPhase.DONE and self._fences.unsure(held):
                 self._in_flight.give_up(held, held.reason)  # the end of that round launches it
             elif held.phase is JobPhase.DONE:  # every stage had counted: nothing to fence
                 self._in_flight.again(held, now_s)
@@ -257,13 +281,13 @@ class Step:
 
     def settle(self, now_s: float) -> act.Replayed | None:
         """Close a round that all have answered: its jobs may be launched again."""
-        settled = self._fencing.settled()
+        settled = self._fences.settle()
         for job in settled:
             if job.counts and self._ledger.all_counted(job.microbatch):
                 self._finish(job, now_s)
                 self._guards.acquit(job)
             elif job.check and job.attempt + 1 >= OPINIONS_MAX:
-                self._guards.checked(job, now_s)
+                self._guards.on_check(job, now_s)
             else:
                 self._in_flight.again(job, now_s)
         numbers = tuple(job.microbatch for job in settled)
@@ -272,7 +296,7 @@ class Step:
     def share(self, stage: int, servers: Sequence[Incarnation]) -> None:
         """One of the servers of a stage is new: it takes its share of what is under way to them."""
         if self.all_launched:
-            for job in self._sharing.surplus([self._to_count(one, stage) for one in servers]):
+            for job in self._stealing.surplus([self._to_count(one, stage) for one in servers]):
                 self._give_up(job, "a server has come that shares the work")
 
     def _to_count(self, one: Incarnation, stage: int) -> list[MicrobatchJob]:
@@ -286,9 +310,9 @@ class Step:
         held_out = job is None or job.work is Work.EVALUATE
         return () if held_out else self._ledger.who_counted(microbatch % CHECK_BASE)
 
-    def sketched(self, by: Incarnation, stage: int, note: Sketch) -> None:
+    def on_sketch(self, by: Incarnation, stage: int, note: Sketch) -> None:
         """A server tells what it took and gave."""
-        self._guards.sketched(by, stage, note)
+        self._guards.on_sketch(by, stage, note)
 
     def to_void(self, blame: Blame, now_s: float) -> list[tuple[Incarnation, str]]:
         """Whose incarnation must end because of what its sum holds, and why."""
@@ -296,11 +320,11 @@ class Step:
 
     def guarded(self, now_s: float) -> list[GuardReport]:
         """The sums to be voided are void: what people are to know."""
-        return self._guards.settled(now_s)
+        return self._guards.set_aside(now_s)
 
-    def done(self, gradient_norm: float, learning_rate: float) -> act.StepDone:
+    def report(self, gradient_norm: float, learning_rate: float) -> act.StepDone:
         """The step is decided: what people hear of it."""
-        aside, size = self._guards.decided(), self._ledger.size
+        aside, size = self._guards.on_decision(), self._ledger.size
         return act.StepDone(self.number, self.loss, gradient_norm, learning_rate, size, aside)
 
     def evaluation(self) -> list[act.EvaluationDone]:
@@ -318,27 +342,28 @@ class Step:
         where = f"microbatch {job.microbatch} of step {self.number}"
         return f"{where} failed {REFUSALS_MAX} times: {job.reason}"
 
-    def given_up(self) -> list[act.CancelLaunch]:
+    def cancellations(self) -> list[act.CancelLaunch]:
         """The attempts that were given up, so that we stop pushing them; drained by reading."""
         drained, self._given_up = self._given_up, []
         return drained
 
     def wait_longer(self, now_s: float) -> None:
         """Some members of the round may still answer."""
-        self._fencing.wait_longer(now_s)
+        self._fences.wait_longer(now_s)
 
-    def probe(self) -> None:
-        """Find out which members still answer before anything else is decided."""
-        self._fencing.probe()
+    def average_again(self) -> None:
+        """An averaging has failed: find out which members still answer, and try another."""
+        self.phase = Phase.FILLING
+        self._fences.probe()  # the peer that it failed with may be dead, and we not know it yet
 
     @property
     def fence_due(self) -> bool:
         """Whether the next round is to be opened."""
-        return not (self._fencing.open or self._fencing.idle)
+        return not (self._fences.open or self._fences.idle)
 
     def fence(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...]:
         """Open the next round; what to fence."""
-        return self._fencing.begin(incarnations, now_s)
+        return self._fences.begin(incarnations, now_s)
 
     def launch(self, window: int, now_s: float) -> list[act.Launch]:
         """Start what the window allows."""
@@ -366,9 +391,9 @@ class Step:
 
     def _finish(self, job: MicrobatchJob, now_s: float) -> None:
         """Every stage has counted a microbatch."""
-        self._pace.finished(job.launched_s, now_s)
+        self.pace.on_completion(job.launched_s, now_s)
         self._in_flight.finish(job, now_s)
-        self._guards.counted_by_all(job.microbatch, now_s)
+        self._guards.on_completion(job.microbatch, now_s)
 
     def _running(self, step: int, microbatch: int, attempt: int) -> MicrobatchJob | None:
         return self._in_flight.running(microbatch, attempt) if step == self.number else None
@@ -381,6 +406,7 @@ class Step:
         job = self._in_flight.job(microbatch)
         if result is CountResult.NEW and job and self._ledger.all_counted(microbatch):
             self._finish(job, now_s)
+            return CountResult.LAST
         return result
 
     def _failed(
@@ -397,4 +423,4 @@ class Step:
     def _give_up(self, job: MicrobatchJob, reason: str) -> None:
         self._in_flight.give_up(job, reason)
         self._given_up.append(act.CancelLaunch(job.microbatch, job.attempt))
-        self._fencing.add(job)
+        self._fences.add(job)

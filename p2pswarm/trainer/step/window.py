@@ -64,7 +64,7 @@ class LaunchPace:
             self._chosen = min(max(measured, before / CHANGE_MAX), before * CHANGE_MAX)
         self._took_s, self._finished_s, self._short = [], [], False
 
-    def finished(self, launched_s: float, now_s: float) -> None:
+    def on_completion(self, launched_s: float, now_s: float) -> None:
         """All stages have counted a microbatch that was launched then."""
         if len(self._took_s) < self._entries:
             self._took_s.append(max(0.0, now_s - launched_s))
@@ -73,13 +73,13 @@ class LaunchPace:
             measured = self._measured()
             self._chosen = measured and min(measured, CHANGE_MAX * self._first)
 
-    def recomputed(self, member: Incarnation, graphs: int) -> None:
+    def on_recomputation(self, member: Incarnation, graphs: int) -> None:
         """A member says how many graphs it has had to compute again since it began."""
         before = self._recomputed.get(member)
         self._recomputed[member] = graphs
         self._short |= before is not None and graphs > before
 
-    def lost(self, member: Incarnation) -> None:
+    def on_end(self, member: Incarnation) -> None:
         """An incarnation is over."""
         self._recomputed.pop(member, None)
 

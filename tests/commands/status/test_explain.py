@@ -26,7 +26,7 @@ from p2pswarm.trainer.balance.balance_reports import (
     OrderedPreparation,
     StageState,
 )
-from p2pswarm.trainer.balance.prepared_moves import PreparedMove, StopPreparing
+from p2pswarm.trainer.balance.move_preparation import PreparedMove, StopPreparing
 
 RUN = b"r" * 16
 MOVER = Incarnation(b"m" * 32, 7)

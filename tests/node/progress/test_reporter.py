@@ -20,7 +20,7 @@ from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.checkpoint_reports import CheckpointSaved
 from p2pswarm.trainer.reports.leadership_reports import Leads, SteppedDown
-from p2pswarm.trainer.reports.rewind_reports import WentBack
+from p2pswarm.trainer.reports.rollback_reports import WentBack
 
 RUN = RunConfig(
     steps=3,

@@ -10,11 +10,11 @@ from p2pswarm.node.progress.trouble import TroubleReport, trouble_text
 from p2pswarm.progress.events import Note
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.trainer.members.departures import LastLeaves
-from p2pswarm.trainer.members.suspensions import SumKept, SumVoided
+from p2pswarm.trainer.balance.stage_coverage import LastLeaves
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.leadership_reports import VotesLacking
-from p2pswarm.trainer.reports.rewind_reports import CannotGoBack, NewestCopy
+from p2pswarm.trainer.reports.rollback_reports import CannotGoBack, NewestCopy
+from p2pswarm.trainer.step.sums import SumKept, SumVoided
 
 ANN, BOB = Incarnation(bytes([1]) * 32, 1), Incarnation(bytes([2]) * 32, 2)
 A, B = PeerId(ANN.peer).short, PeerId(BOB.peer).short

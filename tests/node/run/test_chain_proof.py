@@ -13,7 +13,7 @@ from p2pswarm.run.chain.chain import Chain
 from p2pswarm.run.chain.chain_log import log_entry, log_header
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.messages import Prepare
-from p2pswarm.trainer.coordinator_io.saved_chain import ChainMark, SavedChain
+from p2pswarm.trainer.coordinator_io.checkpoints import ChainMark, SavedChain
 
 LENGTH = 4
 

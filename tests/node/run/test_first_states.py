@@ -13,9 +13,9 @@ from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.models.compute.torch_weights import first_state
 from p2pswarm.node.run.resume import proof_of, resumed_from, saved_state
 from p2pswarm.run.manifest import RunIdentity, RunOrigin
-from p2pswarm.trainer.coordinator_io.saving_plan import ResumedFrom
-from p2pswarm.trainer.reduction.stage_digests import OTHER_WEIGHTS
+from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS
 
 SHORT = replace(CONFIG, steps=2, stages=1)
 THREE_STAGES = replace(SHORT, steps=4, stages=3)

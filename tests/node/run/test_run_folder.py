@@ -18,7 +18,7 @@ from p2pswarm.node.run.run_match import (
 from p2pswarm.run.chain.record import VoterId
 from p2pswarm.run.manifest import RunIdentity, RunOrigin, sign_manifest
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
-from p2pswarm.trainer.coordinator_io.saving_plan import ResumedFrom
+from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
 
 FOUNDER = Identity.generate(b"founder")
 RUN = RunConfig(name="a run", stages=2)

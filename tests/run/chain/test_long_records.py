@@ -34,7 +34,7 @@ from p2pswarm.run.chain.voter import Voter
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.net import SimInternet
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.trainer.coordinator_io.saved_chain import SavedChain
+from p2pswarm.trainer.coordinator_io.checkpoints import SavedChain
 
 SCRIPT = Path(__file__).parents[3] / "bench" / "check_chain.py"
 RECORDS = long_chain(3)

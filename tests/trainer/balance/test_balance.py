@@ -13,16 +13,16 @@ from p2pswarm.settings.config import BalanceConfig, BatchConfig, ModelConfig, Ru
 from p2pswarm.trainer.balance.balance import (
     BACK_S,
     REJOIN_S,
+    expected_costs,
 )
 from p2pswarm.trainer.balance.balance_reports import (
     BalanceAsked,
     OrderedMove,
     OrderedPreparation,
 )
-from p2pswarm.trainer.balance.prepared_moves import StopPreparing
-from p2pswarm.trainer.balance.stage_work import expected_costs
-from p2pswarm.trainer.reduction.stage_digests import OTHER_WEIGHTS
+from p2pswarm.trainer.balance.move_preparation import StopPreparing
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS
 
 AT_ONCE = BalanceConfig(steady_s=0.0)
 FAST, SLOW = "abcd", "stuv"
@@ -49,7 +49,7 @@ class Uneven(Play):
         for stage, names in enumerate((FAST, SLOW)):
             for name in names:
                 join = dataclasses.replace(self.join_message(stage), pinned=name in pinned)
-                self.coordinator.joined(name.encode() * 32, join, self.now_s)
+                self.coordinator.on_join(name.encode() * 32, join, self.now_s)
                 self.ready(self.member(name))
         self.tell_loads()
         self.seen(object)
@@ -59,9 +59,9 @@ class Uneven(Play):
 
     def tell_loads(self) -> None:
         for name in FAST:
-            self.coordinator.loaded(self.member(name), load(1.0))
+            self.coordinator.on_load(self.member(name), load(1.0))
         for name in SLOW:  # the last stage has no backward of its own
-            self.coordinator.loaded(self.member(name), load(0.0, forward_s=4.0))
+            self.coordinator.on_load(self.member(name), load(0.0, forward_s=4.0))
 
     def rates(self) -> tuple[float, ...]:
         """Of the stages, as they are told after a step."""
@@ -73,7 +73,7 @@ class Uneven(Play):
         self.now_s += seconds
         ready = self.coordinator.members.ready()
         for one in ready:
-            self.coordinator.silence.heard(one.incarnation, self.now_s)
+            self.coordinator.silence.on_word(one.incarnation, self.now_s)
         for stage in (0, 1):
             first = next(one for one in ready if one.stage == stage).incarnation
             numbers = 2 * self.version, 2 * self.version + 1
@@ -83,7 +83,7 @@ class Uneven(Play):
         for one in ready:
             self.states[one.incarnation] = f"w{self.version}".encode()
             self.told_reduced(one.incarnation, generation)
-        asked = self.coordinator.actions()
+        asked = self.coordinator.drain()
         for one in ready:
             self.commit(one.incarnation, f"w{self.version + 1}".encode(), self.version)
         self.version += 1
@@ -137,7 +137,7 @@ def test_the_papers_rule_goes_by_the_queues_of_the_last_minute_not_by_the_empty_
     for _ in range(20):
         for name in SLOW:
             busy = dataclasses.replace(load(0.0, forward_s=4.0), queued=3)
-            play.coordinator.loaded(play.member(name), busy)
+            play.coordinator.on_load(play.member(name), busy)
     play.tell_loads()  # as it is when a step is counted
 
     (move,) = (move for _ in range(4) for move in orders(play.step()))
@@ -180,7 +180,7 @@ def test_while_one_is_on_its_way_it_counts_for_its_new_stage():
 
 def test_nobody_is_sent_who_was_told_its_stage_or_leaves():
     play = Uneven(pinned="abc")
-    play.coordinator.will_leave(play.member("d"), 1e6, play.now_s)
+    play.coordinator.on_leave_request(play.member("d"), 1e6, play.now_s)
     for _ in range(4):
         actions = play.step()
         assert not orders(actions)
@@ -212,7 +212,7 @@ def test_who_comes_back_while_it_fetches_its_weights_keeps_its_stage():
     play.seen(act.Assign)
     member = play.member("w")
     stage = play.coordinator.members.of_peer(b"w" * 32).stage
-    play.coordinator.lost(member, "its link ended", play.now_s)
+    play.coordinator.on_stream_end(member, "its link ended", play.now_s)
 
     play.join("w", stage=stage)
 
@@ -272,7 +272,7 @@ def test_without_rebalancing_a_newcomer_goes_where_the_fewest_are():
 @pytest.mark.parametrize("forward_s", [0.0, 1e-12, 1e8])
 def test_a_time_that_no_server_can_have_counts_as_unknown(forward_s):
     play = Uneven()
-    play.coordinator.loaded(play.member("a"), load(forward_s))
+    play.coordinator.on_load(play.member("a"), load(forward_s))
 
     (asked,) = (one for one in play.step() if isinstance(one, BalanceAsked))
 
@@ -282,7 +282,7 @@ def test_a_time_that_no_server_can_have_counts_as_unknown(forward_s):
 def test_a_server_that_says_that_it_does_everything_at_once_moves_no_more_than_others():
     """It keeps others away from its stage, and is worth no more than the fastest time allowed."""
     play = Uneven()
-    play.coordinator.loaded(play.member("s"), load(1e-5))
+    play.coordinator.on_load(play.member("s"), load(1e-5))
     for _ in range(4):
         actions = play.step()
         for move in orders(actions):
@@ -318,9 +318,9 @@ class Roomy(Uneven):
 
     def tell_loads(self) -> None:
         for name in FAST:
-            self.coordinator.loaded(self.member(name), load(1.0, **ROOM))
+            self.coordinator.on_load(self.member(name), load(1.0, **ROOM))
         for name in SLOW:
-            self.coordinator.loaded(self.member(name), load(0.0, forward_s=4.0, **ROOM))
+            self.coordinator.on_load(self.member(name), load(0.0, forward_s=4.0, **ROOM))
 
     def prepared(self) -> OrderedPreparation:
         """The first server that is asked to prepare."""
@@ -333,7 +333,7 @@ class Roomy(Uneven):
     def observes(self, order: OrderedPreparation, state: str) -> None:
         """The mover has the gradient of the step before, and that state."""
         held = Reduced(b"g", 1.0, 1e6, state.encode())
-        self.coordinator.observed(order.incarnation, self.version - 1, held)
+        self.coordinator.on_observation(order.incarnation, self.version - 1, held)
 
 
 def test_who_has_room_for_both_stages_fetches_first_and_serves_on():
@@ -413,11 +413,11 @@ def test_a_mover_is_ready_with_its_commit_and_not_only_with_its_digest():
     assert not play.coordinator.members.alive(mover).ready
 
     answer = Committed(play.version, applied=True)
-    play.coordinator.committed(mover, play.version - 1, answer, play.now_s)
+    play.coordinator.on_commit_answer(mover, play.version - 1, answer, play.now_s)
 
     assert play.coordinator.members.alive(mover).ready
     play.ready(mover, play.version, f"w{play.version}".encode())
-    play.coordinator.committed(mover, play.version - 1, answer, play.now_s)
+    play.coordinator.on_commit_answer(mover, play.version - 1, answer, play.now_s)
     assert play.coordinator.members.alive(mover).ready
 
 
@@ -425,7 +425,7 @@ def test_a_mover_whose_commit_has_made_something_else_voids_the_step():
     play = Roomy()
     mover = changed(play)
     answer = Committed(play.version, applied=True)
-    play.coordinator.committed(mover, play.version - 1, answer, play.now_s)
+    play.coordinator.on_commit_answer(mover, play.version - 1, answer, play.now_s)
     play.seen(object)
 
     play.ready(mover, play.version, b"something else")
@@ -444,7 +444,7 @@ def test_who_was_not_sent_waits_for_its_digest():
     other = play.join("x", stage=1, version=step, digest=f"w{step}".encode(), held=held)
 
     answer = Committed(play.version, applied=True)
-    play.coordinator.committed(other, step, answer, play.now_s)
+    play.coordinator.on_commit_answer(other, step, answer, play.now_s)
 
     assert not play.coordinator.members.alive(other).ready
 
@@ -468,9 +468,9 @@ def test_who_finds_no_memory_stays_and_is_not_asked_again():
     order = play.prepared()
 
     note = CannotPrepare(1, 1 << 30, "memory for both stages is short")
-    play.coordinator.cannot_prepare(order.incarnation, note, play.now_s)
+    play.coordinator.on_preparation_refusal(order.incarnation, note, play.now_s)
 
-    (stopped,) = (one for one in play.coordinator.actions() if isinstance(one, StopPreparing))
+    (stopped,) = (one for one in play.coordinator.drain() if isinstance(one, StopPreparing))
     assert stopped.reason == note.reason
     assert play.coordinator.beside == []
     play.tell_loads()
@@ -492,11 +492,11 @@ def test_answers_of_who_was_not_asked_change_nothing():
     play = Roomy()
     held = Reduced(b"g", 1.0, 1e6, b"w0")
 
-    play.coordinator.observed(play.member("a"), 0, held)
+    play.coordinator.on_observation(play.member("a"), 0, held)
     note = CannotPrepare(1, 5, "no room")
-    play.coordinator.cannot_prepare(play.member("a"), note, play.now_s)
+    play.coordinator.on_preparation_refusal(play.member("a"), note, play.now_s)
 
-    assert not any(isinstance(one, StopPreparing) for one in play.coordinator.actions())
+    assert not any(isinstance(one, StopPreparing) for one in play.coordinator.drain())
 
 
 def test_a_refusal_of_another_stage_ends_no_move():
@@ -504,7 +504,7 @@ def test_a_refusal_of_another_stage_ends_no_move():
     order = play.prepared()
 
     note = CannotPrepare(0, 1 << 30, "memory for both stages is short")
-    play.coordinator.cannot_prepare(order.incarnation, note, play.now_s)
+    play.coordinator.on_preparation_refusal(order.incarnation, note, play.now_s)
 
     assert play.coordinator.beside == [(0, 1)]
 

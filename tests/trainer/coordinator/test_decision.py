@@ -3,13 +3,13 @@
 import pytest
 from run.chain.harness import back, chain_of, commit, revote, state_of, voter
 
-from p2pswarm.trainer.coordinator.decision import Start
+from p2pswarm.trainer.coordinator.decision import CoordinatorStart
 
 TERM = 7
 
 
-def start_after(chain) -> Start:
-    return Start.after(TERM, chain.head, chain.last, chain.era)
+def start_after(chain) -> CoordinatorStart:
+    return CoordinatorStart.after(TERM, chain.head, chain.last, chain.era)
 
 
 @pytest.mark.parametrize("went_back", [False, True])

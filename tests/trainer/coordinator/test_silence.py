@@ -18,7 +18,7 @@ from p2pswarm.trainer.coordinator.silence import (
 )
 from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.step.fencing import FENCE_S
+from p2pswarm.trainer.step.fences import FENCE_S
 
 LONG = RunConfig(stages=1, steps=2, batch=BatchConfig(microbatches=999, evaluate_every=0))
 
@@ -32,7 +32,7 @@ class Listening(Play):
         for _ in range(seconds):
             for member in self.coordinator.members.ready():
                 if member.incarnation not in mute:
-                    self.coordinator.silence.heard(member.incarnation, self.now_s)
+                    self.coordinator.silence.on_word(member.incarnation, self.now_s)
             self.wait(1.0)
             evicted += [action.incarnation for action in self.seen(act.Evict)]
         return evicted
@@ -42,7 +42,7 @@ def heard_at(*times_s: float) -> tuple[Silence, Incarnation]:
     members = Membership(stages=1)
     silence, one = Silence(members), members.admit(b"a" * 32, "h:1", 0, 0).incarnation
     for time_s in times_s:
-        silence.heard(one, time_s)
+        silence.on_word(one, time_s)
     return silence, one
 
 
@@ -104,7 +104,7 @@ def test_the_only_ready_member_of_a_stage_is_out_if_one_that_is_avoided_has_the_
     play.count(ann, 0)
     play.hand(ann, 1)
     assert not play.coordinator.members.alive(bob).ready
-    play.coordinator.silence.heard(bob, play.now_s + SILENT_S)
+    play.coordinator.silence.on_word(bob, play.now_s + SILENT_S)
 
     evicted = play.live(int(SILENT_S) + 1, mute=(ann,))
     play.promise(bob)
@@ -143,14 +143,14 @@ def test_a_member_that_hears_nothing_is_out_as_if_it_were_silent():
     play.promise(bob)
 
     stranger = Incarnation(b"stranger" * 4, ann.number)
-    play.coordinator.silence.not_heard([ann, stranger], play.now_s)
+    play.coordinator.silence.on_deaf_members([ann, stranger], play.now_s)
 
     assert play.live(1) == [ann]
 
 
 def test_where_all_of_a_stage_hear_nothing_nobody_is_out_and_a_standbys_word_is_soon_forgotten():
     silence, one = heard_at(0.0, 5.0)
-    silence.not_heard([one], 5.0)
+    silence.on_deaf_members([one], 5.0)
 
     assert silence.silent(one, 5.0)
     assert not silence.may_come_back(one, 5.0)
@@ -164,9 +164,9 @@ def test_a_member_that_says_twice_that_it_hears_nothing_is_out_though_it_is_hear
     play.hand(bob, 1)
     play.live(1)
 
-    play.coordinator.silence.unheard(ann, SILENCE_S, play.now_s)
+    play.coordinator.silence.on_unheard_time(ann, SILENCE_S, play.now_s)
     assert play.live(int(SAID_AGAIN_S)) == []
-    play.coordinator.silence.unheard(ann, SILENCE_S + SAID_AGAIN_S, play.now_s)
+    play.coordinator.silence.on_unheard_time(ann, SILENCE_S + SAID_AGAIN_S, play.now_s)
 
     assert play.live(1) == [ann]
 
@@ -175,13 +175,13 @@ def test_what_a_stopped_trainer_finds_in_its_sockets_puts_nobody_out():
     """All say there that they hear nothing, some of them are read first, and the clock is late."""
     silence, one = heard_at(0.0)
     for for_s in (SILENCE_S, SILENCE_S + 1.0, SILENCE_S + 9.0):
-        silence.unheard(one, for_s, 1.0)
+        silence.on_unheard_time(one, for_s, 1.0)
 
-    silence.heard(one, 1.0 + SAID_AGAIN_S)
-    silence.unheard(one, 0.2, 1.0 + SAID_AGAIN_S)
+    silence.on_word(one, 1.0 + SAID_AGAIN_S)
+    silence.on_unheard_time(one, 0.2, 1.0 + SAID_AGAIN_S)
 
     assert not silence.silent(one, 1.0 + SAID_AGAIN_S)
-    silence.unheard(one, SILENCE_S, 2.0 + SAID_AGAIN_S)
+    silence.on_unheard_time(one, SILENCE_S, 2.0 + SAID_AGAIN_S)
     assert not silence.silent(one, 2.0 + SAID_AGAIN_S), "it is said anew, for the first time"
 
 
@@ -190,7 +190,7 @@ def test_what_a_member_asked_in_another_life_however_late_it_comes_tells_nothing
     silence, one = heard_at(0.0, said_s)
     asked_in = Incarnation(one.peer, one.number + lives)
 
-    silence.not_heard([asked_in], said_s)
+    silence.on_deaf_members([asked_in], said_s)
 
     assert silence.silent(one, said_s) == (lives == 0)
     assert not silence.silent(asked_in, said_s) or lives == 0
@@ -200,7 +200,7 @@ def test_a_newcomer_that_is_silent_holds_nobody_up():
     play = Listening()
     play.serve("a")
     newcomer = play.join("b")
-    play.coordinator.silence.heard(newcomer, 0.0)
+    play.coordinator.silence.on_word(newcomer, 0.0)
 
     assert play.live(10) == []
 
@@ -217,12 +217,12 @@ def test_a_pause_that_cost_a_member_its_incarnation_teaches_as_well():
     members = Membership(stages=1)
     silence = Silence(members)
     first = members.admit(b"a" * 32, "h:1", 0, 0).incarnation
-    silence.heard(first, 0.0)
+    silence.on_word(first, 0.0)
     members.end(first)
-    silence.end(first)
+    silence.on_end(first)
     again = members.admit(b"a" * 32, "h:1", 0, 0).incarnation
 
-    silence.heard(again, 3.0)
+    silence.on_word(again, 3.0)
 
     assert silence.limit_s(again.peer) == 6.0
 
@@ -250,7 +250,7 @@ def test_what_is_said_by_a_former_incarnation_is_not_heard():
     members = Membership(stages=1)
     silence = Silence(members)
 
-    silence.heard(Incarnation(b"a" * 32, 1), 0.0)
+    silence.on_word(Incarnation(b"a" * 32, 1), 0.0)
 
     assert silence.next_deadline_s() is None
 
@@ -262,6 +262,6 @@ def test_a_limit_is_always_between_the_usual_one_and_the_links_own(gaps_s):
 
     for gap_s in gaps_s:
         now_s += gap_s
-        silence.heard(one, now_s)
+        silence.on_word(one, now_s)
         assert SILENT_S <= silence.limit_s(one.peer) <= LEARNED_MAX_S < SILENT_MAX_S
         assert not silence.silent(one, now_s)

@@ -6,7 +6,7 @@ from p2pswarm.run.messages.trainers import ALIVE_S, Alive, Trainers, Whereabouts
 from p2pswarm.run.messages.types import REASON_CHARS, VIEW_PART_MAX
 from p2pswarm.run.view import Incarnation, view_parts
 from p2pswarm.trainer.coordinator_io.connections import Connections, MemberConnection
-from p2pswarm.trainer.members.views import Views
+from p2pswarm.trainer.coordinator_io.views import Views
 from p2pswarm.trainer.reports.actions import MemberChange
 
 ANN, BOB, CARL = b"a" * 32, b"b" * 32, b"c" * 32

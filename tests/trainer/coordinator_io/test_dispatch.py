@@ -21,7 +21,7 @@ from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
-from p2pswarm.trainer.coordinator_io.chain_place import founding_place
+from p2pswarm.trainer.coordinator_io.chain_start import founding_place
 from p2pswarm.trainer.coordinator_io.context import TrainerContext, raised
 from p2pswarm.trainer.coordinator_io.dispatch import Dispatcher
 from p2pswarm.trainer.reports import actions as act
@@ -52,8 +52,8 @@ class Scene:
 
     def serve(self) -> None:
         join = Join(RUN, str(self.server.contact.address), None, None, b"", None)
-        self.coordinator.joined(self.server.contact.peer.raw, join, 0.0)
-        self.coordinator.ready(Incarnation(self.server.contact.peer.raw, 1), Ready(0, b"w"), 0.0)
+        self.coordinator.on_join(self.server.contact.peer.raw, join, 0.0)
+        self.coordinator.on_ready(Incarnation(self.server.contact.peer.raw, 1), Ready(0, b"w"), 0.0)
         self.dispatcher.follow_view()
 
     async def pushed(self, _stream, push: Push) -> None:
@@ -164,7 +164,7 @@ def test_a_push_to_a_server_that_is_out_of_the_run_ends_though_its_link_lasts():
         await scene.until(1)
 
         gone = Incarnation(scene.server.contact.peer.raw, 1)
-        scene.coordinator.lost(gone, "it is silent", 1.0)
+        scene.coordinator.on_stream_end(gone, "it is silent", 1.0)
         scene.dispatcher.follow_view()
         await scene.until(2)
 

@@ -10,7 +10,7 @@ from p2pswarm.node.run.resume import check_records
 from p2pswarm.run.chain.chain import Chain
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import digest
-from p2pswarm.trainer.coordinator_io.saved_chain import ChainMark, SavedChain
+from p2pswarm.trainer.coordinator_io.checkpoints import ChainMark, SavedChain
 
 
 def saved(*kinds: str) -> tuple[SavedChain, Chain]:

@@ -1,25 +1,26 @@
-"""What a leading trainer proposes between two steps, and what waits for what."""
+"""Tests of `trainer/leadership/proposals.py`."""
 
 from dataclasses import dataclass, field
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from run.chain.harness import MICROBATCHES, RUN, STAGES, key, peer, revote, stage_commit, voter
 from run.chain.town import Town, begun
 from run.chain.world import Node
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.run.chain.messages import Propose
-from p2pswarm.run.chain.record import RecordKind, first_number
+from p2pswarm.run.chain.record import RecordKind, VoterId, first_number
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.leadership.going_back import GoingBack
-from p2pswarm.trainer.leadership.proposals import Proposals
-from p2pswarm.trainer.leadership.trainer_roll import TrainerRoll
-from p2pswarm.trainer.leadership.voter_changes import AT_ONCE, SPARE_S
+from p2pswarm.trainer.leadership.known_trainers import KnownTrainers
+from p2pswarm.trainer.leadership.proposals import AGAIN_S, AT_ONCE, SPARE_S, Proposals, VoterChanges
+from p2pswarm.trainer.leadership.rollback import Rollback
 from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.rewind_reports import CannotGoBack
+from p2pswarm.trainer.reports.rollback_reports import CannotGoBack
 
 
 @dataclass
@@ -70,7 +71,7 @@ class Play:
             self.town.nodes[name] = Node(name)
             self.town.start(name)
         self.seat = self.town.seats["a"]
-        self.roll = TrainerRoll(contact("a"))
+        self.roll = KnownTrainers(contact("a"))
         self.roll.enlisted(contact("b"))
         self.reports: list = []
         self.coordination = Coordination()
@@ -233,8 +234,8 @@ def test_going_back_waits_for_the_record_of_voters_too_and_holds_the_steps_then(
     assert play.coordination.held
 
 
-def back_to_the_first() -> GoingBack:
-    return GoingBack(0, (stage_commit(0, 1).state,), None, "the first weights")
+def back_to_the_first() -> Rollback:
+    return Rollback(0, (stage_commit(0, 1).state,), None, "the first weights")
 
 
 def test_a_stage_that_came_back_meanwhile_lets_the_run_go_on():
@@ -265,7 +266,7 @@ def test_while_a_step_is_decided_the_run_does_not_go_back_and_voters_stay():
 
 def test_a_state_that_was_another_one_cannot_be_gone_back_to():
     play = Play("d")
-    other = GoingBack(0, (b"x" * 32,), None, "another one")
+    other = Rollback(0, (b"x" * 32,), None, "another one")
 
     play.proposals.go_back(other, play.coordination, play.town.now_s)
 
@@ -313,3 +314,73 @@ def test_the_record_is_the_one_that_the_rules_of_the_chain_ask_for():
     assert play.seat.leader.pending == revote(
         play.head, voters=expected, learning_rate=0.0, loss=None, gradient_norm=None
     )
+
+
+A, B, C, D, E = (VoterId(bytes([n]) * 32, bytes(8)) for n in range(1, 6))
+NOBODY: set[bytes] = set()
+
+
+def test_a_dead_voter_is_replaced_at_once():
+    assert VoterChanges().due((A, B, C), (A, B, D), {C.peer}, 1.0)
+
+
+def test_missing_voters_are_added_at_once():
+    assert VoterChanges().due((A, B, C), (A, B, C, D, E), NOBODY, 1.0)
+
+
+def test_what_can_wait_for_the_step_waits():
+    changes = VoterChanges()
+
+    assert not changes.due((A, B, C), (A, B, D), NOBODY, 1.0)
+    assert not changes.due((A, B, C), (A,), NOBODY, 1.0 + SPARE_S)
+    assert not changes.due((A, B, C), (A, B, C), {C.peer}, 1.0)
+
+
+def test_voters_are_removed_when_no_spare_has_come_for_a_while():
+    changes = VoterChanges()
+
+    assert not changes.due((A, B, C), (A,), {C.peer}, 1.0)
+    assert not changes.due((A, B, C), (A,), {C.peer}, 0.9 + SPARE_S)
+    assert changes.due((A, B, C), (A,), {C.peer}, 1.0 + SPARE_S)
+
+
+def test_a_voter_that_came_back_begins_the_wait_anew():
+    changes = VoterChanges()
+    changes.due((A, B, C), (A,), {C.peer}, 1.0)
+    changes.whole()
+
+    assert not changes.due((A, B, C), (A,), {C.peer}, 1.0 + SPARE_S)
+    changes.due((A, B, C), (A, B, C), NOBODY, 2.0 + SPARE_S)
+    assert not changes.due((A, B, C), (A,), {C.peer}, 2.0 + 2 * SPARE_S)
+
+
+def test_while_a_majority_is_lost_nothing_is_proposed_and_who_comes_back_is_waited_for():
+    changes, two = VoterChanges(), {B.peer, C.peer}
+
+    assert not changes.due((A, B, C), (A, D, C), two, 1.0)
+    assert not changes.due((A, B, C), (A,), two, 1.0 + SPARE_S)
+    assert not changes.due((A, B, C), (A,), {C.peer}, 2.0 + SPARE_S)
+    assert changes.due((A, B, C), (A,), {C.peer}, 2.0 + 2 * SPARE_S)
+
+
+def test_records_of_their_own_are_few():
+    changes = VoterChanges()
+
+    for _ in range(AT_ONCE):
+        assert changes.due((A, B, C), (A, B, D), {C.peer}, 100.0)
+        changes.proposed(100.0)
+
+    assert not changes.due((A, B, C), (A, B, D), {C.peer}, 99.0 + AGAIN_S)
+    assert changes.due((A, B, C), (A, B, D), {C.peer}, 100.0 + AGAIN_S)
+
+
+@given(st.lists(st.floats(0.0, 30.0), max_size=200))
+def test_a_voter_that_comes_and_goes_does_not_flood_the_chain(pauses_s):
+    changes, now_s, records = VoterChanges(), 50.0, 0
+    for pause_s in pauses_s:
+        now_s += pause_s
+        if changes.due((A, B, C), (A, B, D), {C.peer}, now_s):
+            changes.proposed(now_s)
+            records += 1
+
+    assert records <= AT_ONCE + (now_s - 50.0) / AGAIN_S + 1e-6

@@ -1,17 +1,33 @@
-"""A step's jobs: what goes first, what may go again, what a stranger's word does to them."""
+"""Tests of `trainer/step/in_flight.py`."""
+
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from trainer.harness import CONFIG, Play
 
 from p2pswarm.run.messages.types import Work
+from p2pswarm.run.push_io import PUSH_S
 from p2pswarm.run.view import Incarnation
-from p2pswarm.trainer.step.attempt_timeout import TIMEOUT_FIRST_S, TIMEOUT_MIN_S, AttemptTimeout
-from p2pswarm.trainer.step.fencing import Fencing
+from p2pswarm.settings.config import BatchConfig
+from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.fences import Fences
 from p2pswarm.trainer.step.in_flight import (
+    BACKOFF,
+    BACKOFF_MAX_S,
+    HANDED_ON_MAX,
+    MEASURED,
     NEVER_S,
+    SHARED_MIN,
+    SLOWEST_FACTOR,
+    TIMEOUT_FIRST_S,
+    TIMEOUT_MIN_S,
+    USUAL_MAX_S,
+    AttemptTimeout,
     InFlight,
     JobPhase,
     MicrobatchJob,
+    WorkStealing,
 )
 
 ANN, BOB, CARL = (Incarnation(name * 32, number) for number, name in enumerate((b"a", b"b", b"c")))
@@ -33,7 +49,7 @@ def launched(in_flight: InFlight, window: int, now_s: float = 0.0) -> list[int]:
 def given_up(in_flight: InFlight, number: int, now_s: float = 0.0) -> MicrobatchJob:
     job = in_flight.job(number)
     assert job is not None
-    Fencing().add(job)
+    Fences().add(job)
     in_flight.again(job, now_s)
     return job
 
@@ -118,7 +134,7 @@ def test_what_was_counted_without_being_launched_and_is_void_goes_once():
 def test_a_job_is_late_by_what_the_last_ones_took():
     timeout = AttemptTimeout()
     for _ in range(20):
-        timeout.finished(TIMEOUT_MIN_S)
+        timeout.on_completion(TIMEOUT_MIN_S)
     in_flight = InFlight([MicrobatchJob(0, Work.FORWARD)], timeout)
     launched(in_flight, 1, 5.0)
 
@@ -142,7 +158,7 @@ def test_what_is_late_is_told_once():
 
 def test_a_longer_time_is_for_those_too_that_are_under_way():
     timeout = AttemptTimeout()
-    timeout.finished(0.1)
+    timeout.on_completion(0.1)
     in_flight = InFlight([MicrobatchJob(n, Work.FORWARD) for n in range(2)], timeout)
     in_flight.launch(1, 0.0)
     in_flight.launch(2, 1.0)
@@ -157,10 +173,10 @@ def test_a_job_that_was_late_keeps_its_longer_time_when_others_finish():
     timeout = AttemptTimeout()
     in_flight = InFlight([MicrobatchJob(n, Work.FORWARD) for n in range(2)], timeout)
     launched(in_flight, 1)
-    timeout.finished(0.1)
+    timeout.on_completion(0.1)
     (job,) = in_flight.late(TIMEOUT_FIRST_S)
     given_up(in_flight, 0, TIMEOUT_FIRST_S)
-    timeout.finished(0.1)
+    timeout.on_completion(0.1)
 
     launched(in_flight, 1, job.not_before_s)
 
@@ -171,13 +187,13 @@ def test_a_job_that_was_late_keeps_its_longer_time_when_others_finish():
 
 def test_a_longer_time_is_over_for_all_when_one_finishes():
     timeout = AttemptTimeout()
-    timeout.finished(0.1)
+    timeout.on_completion(0.1)
     in_flight = InFlight([MicrobatchJob(n, Work.FORWARD) for n in range(2)], timeout)
-    timeout.late(1000.0)
+    timeout.on_timeout(1000.0)
     launched(in_flight, 2)
     assert in_flight.late(TIMEOUT_MIN_S) == []
 
-    timeout.finished(0.1)
+    timeout.on_completion(0.1)
 
     assert in_flight.next_deadline_s(TIMEOUT_MIN_S) == 2 * TIMEOUT_MIN_S
     assert in_flight.late(2 * TIMEOUT_MIN_S) == [in_flight.job(0), in_flight.job(1)]
@@ -187,9 +203,9 @@ def test_what_went_through_a_server_is_known_until_it_is_over():
     in_flight = flight_of(3)
     launched(in_flight, 3)
     for number in range(3):
-        in_flight.handed(in_flight.job(number), ANN)
-        in_flight.handed(in_flight.job(number), ANN)
-    in_flight.handed(in_flight.job(1), BOB)
+        in_flight.on_handoff(in_flight.job(number), ANN)
+        in_flight.on_handoff(in_flight.job(number), ANN)
+    in_flight.on_handoff(in_flight.job(1), BOB)
 
     in_flight.finish(in_flight.job(0), 1.0)
     in_flight.give_up(in_flight.job(1), "it is gone")
@@ -202,7 +218,7 @@ def test_what_went_through_a_server_is_known_until_it_is_over():
 def test_an_attempt_goes_only_where_it_was_handed():
     in_flight = flight_of(1)
     launched(in_flight, 1)
-    in_flight.handed(in_flight.job(0), ANN)
+    in_flight.on_handoff(in_flight.job(0), ANN)
     job = given_up(in_flight, 0)
 
     launched(in_flight, 1, job.not_before_s)
@@ -239,7 +255,7 @@ def test_what_was_counted_while_it_waited_and_is_void_waits_anew():
 class FixedTimeout(AttemptTimeout):
     """Learns nothing."""
 
-    def finished(self, took_s: float) -> None:
+    def on_completion(self, took_s: float) -> None:
         assert took_s >= 0.0
 
 
@@ -287,7 +303,7 @@ def test_what_is_kept_is_what_a_count_over_all_jobs_would_say(rng, window):
                 expected = plain.next(window, now_s)
                 assert in_flight.launch(window, now_s) is expected
             case 2, JobPhase.RUNNING:
-                in_flight.handed(job, rng.choice(servers))
+                in_flight.on_handoff(job, rng.choice(servers))
             case 3, JobPhase.RUNNING:
                 in_flight.refuse(job)
                 in_flight.give_up(job, "stuck")
@@ -301,3 +317,145 @@ def test_what_is_kept_is_what_a_count_over_all_jobs_would_say(rng, window):
         for server in servers:
             assert {j.microbatch for j in in_flight.touched_by(server)} == plain.through(server)
         assert in_flight.next_deadline_s(now_s) == plain.next_deadline_s(TIMEOUT_FIRST_S, now_s)
+
+
+def after(*took_s: float) -> AttemptTimeout:
+    timeout = AttemptTimeout()
+    for one_s in took_s:
+        timeout.on_completion(one_s)
+    return timeout
+
+
+def test_the_first_attempts_have_long():
+    assert AttemptTimeout().timeout_s == TIMEOUT_FIRST_S
+
+
+def test_it_is_four_times_what_most_take_within_limits():
+    assert after(*[5.0] * 20).timeout_s == 20.0
+    assert after(*[0.01] * 20).timeout_s == TIMEOUT_MIN_S
+    assert after(*[200.0] * 20).timeout_s == USUAL_MAX_S
+
+
+def test_what_took_longest_may_take_as_long_again_until_it_is_forgotten():
+    timeout = after(*[0.1] * MEASURED, 1000.0)
+    assert timeout.timeout_s == SLOWEST_FACTOR * 1000.0
+
+    for _ in range(MEASURED):
+        timeout.on_completion(0.1)
+
+    assert timeout.timeout_s == TIMEOUT_MIN_S
+
+
+def test_a_late_attempt_doubles_it_until_one_finishes():
+    timeout = after(0.1)
+
+    assert timeout.on_timeout(TIMEOUT_MIN_S) == 2 * TIMEOUT_MIN_S
+    assert timeout.on_timeout(TIMEOUT_MIN_S) == 2 * TIMEOUT_MIN_S
+    assert timeout.timeout_s == 2 * TIMEOUT_MIN_S
+    assert timeout.on_timeout(2 * TIMEOUT_MIN_S) == timeout.timeout_s == 4 * TIMEOUT_MIN_S
+
+    timeout.on_completion(0.1)
+    assert timeout.timeout_s == TIMEOUT_MIN_S
+
+
+def test_who_is_under_way_when_others_are_late_may_take_twice_its_time_and_not_more():
+    timeout = after(0.1)
+    timeout.on_timeout(TIMEOUT_MIN_S)
+    timeout.on_timeout(2 * TIMEOUT_MIN_S)
+
+    assert timeout.timeout_s == 4 * TIMEOUT_MIN_S
+    assert timeout.extended_s(TIMEOUT_MIN_S) == BACKOFF * TIMEOUT_MIN_S
+    assert timeout.extended_s(4 * TIMEOUT_MIN_S) == 4 * TIMEOUT_MIN_S
+
+
+def test_what_finished_late_gives_all_that_are_under_way_its_time_too():
+    assert after(100.0).extended_s(TIMEOUT_MIN_S) == 400.0
+
+
+def test_attempts_that_are_late_are_given_an_hour_at_most():
+    timeout = after(0.1)
+
+    for _ in range(20):
+        timeout.on_timeout(timeout.timeout_s)
+
+    assert timeout.timeout_s == BACKOFF_MAX_S
+
+
+def test_no_push_ends_before_the_attempt_that_it_belongs_to():
+    """A fixed limit below it would end every attempt of a slow swarm, whatever was learned."""
+    assert after(BACKOFF_MAX_S).timeout_s <= PUSH_S
+
+
+SIX = replace(CONFIG, batch=BatchConfig(microbatches=6, evaluate_every=0, window=6))
+
+
+def jobs(*numbers: int) -> list[MicrobatchJob]:
+    return [MicrobatchJob(number, Work.FORWARD) for number in numbers]
+
+
+def numbers(surplus: list[MicrobatchJob]) -> list[int]:
+    return [job.microbatch for job in surplus]
+
+
+def test_the_newest_of_what_is_more_than_its_share_is_handed_on():
+    assert numbers(WorkStealing().surplus([jobs(1, 2, 3, 4, 5), []])) == [4, 5]
+
+
+def test_a_server_with_little_to_do_hands_on_nothing():
+    assert WorkStealing().surplus([jobs(1, 2), []]) == []
+    assert WorkStealing().surplus([jobs(1, 2, 3), jobs(4, 5, 6)]) == []
+
+
+def test_a_microbatch_is_handed_on_a_few_times_and_no_more():
+    sharing = WorkStealing()
+    for _ in range(HANDED_ON_MAX):
+        assert numbers(sharing.surplus([jobs(1, 2, 3, 4), []])) == [3, 4]
+
+    assert numbers(sharing.surplus([jobs(5, 6, 3, 4), []])) == []
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=6))
+def test_every_server_keeps_its_share_and_comers_and_goers_move_each_microbatch_few_times(loads):
+    sharing, first = WorkStealing(), 0
+    there = []
+    for load in loads:
+        there.append(jobs(*range(first, first + load)))
+        first += load
+    share = -(-first // len(loads))
+
+    for _ in range(HANDED_ON_MAX):
+        moved = numbers(sharing.surplus(there))
+
+        for mine in there:
+            kept = [job for job in mine if job.microbatch not in moved]
+            assert len(kept) == (min(len(mine), share) if len(mine) >= SHARED_MIN else len(mine))
+    assert sharing.surplus(there) == []
+
+
+def test_a_server_that_comes_in_the_middle_of_a_step_gets_its_share():
+    play = Play(SIX)
+    ann = play.serve("a")
+    assert len(play.seen(act.Launch)) == 6
+    for microbatch in range(6):
+        play.hand(ann, microbatch)
+
+    bob = play.serve("b")
+    play.promise(ann, bob)
+    play.wait(1.0)
+
+    again = {one.microbatch for one in play.seen(act.Launch) if one.attempt == 1}
+    assert again == {3, 4, 5}
+
+
+def test_what_is_counted_stays_where_it_is():
+    play = Play(SIX)
+    ann = play.serve("a")
+    for microbatch in range(6):
+        play.hand(ann, microbatch)
+    play.count(ann, 0, 1, 2, 3)
+
+    bob = play.serve("b")
+    play.promise(ann, bob)
+    play.wait(1.0)
+
+    assert not [one for one in play.seen(act.Launch) if one.attempt]

@@ -21,12 +21,12 @@ def play(pace: LaunchPace, steps: int, entries: int, rate: float, alone_s: float
         for _ in range(256):
             if len(under_way) == windows[-1]:
                 now_s, launched_s = heapq.heappop(under_way)
-                pace.finished(launched_s, now_s)
+                pace.on_completion(launched_s, now_s)
             free_s = max(free_s + 1 / rate, now_s + alone_s)
             heapq.heappush(under_way, (free_s, now_s))
         while under_way:
             now_s, launched_s = heapq.heappop(under_way)
-            pace.finished(launched_s, now_s)
+            pace.on_completion(launched_s, now_s)
         pace.begin()
     return windows
 
@@ -59,7 +59,7 @@ def test_the_first_step_does_not_wait_for_its_end_to_widen_the_window():
     pace = LaunchPace()
     narrow = pace.window(4, 16)
     for turn in range(32):
-        pace.finished(turn / 4, 4.0 + turn / 4)
+        pace.on_completion(turn / 4, 4.0 + turn / 4)
 
     wide = pace.window(4, 16)
     assert narrow < wide <= MARGIN * 4 * 4.75 + 1
@@ -70,7 +70,7 @@ def test_the_first_step_does_not_wait_for_its_end_to_widen_the_window():
 def test_a_step_of_few_microbatches_says_nothing():
     pace = LaunchPace()
     for turn in range(15):
-        pace.finished(0.0, 1.0 + turn)
+        pace.on_completion(0.0, 1.0 + turn)
     pace.begin()
 
     assert pace.window(4, 16) == 32
@@ -79,7 +79,7 @@ def test_a_step_of_few_microbatches_says_nothing():
 def test_counts_that_are_told_in_one_moment_say_nothing():
     pace = LaunchPace()
     for _ in range(40):
-        pace.finished(0.0, 1.0)
+        pace.on_completion(0.0, 1.0)
     pace.begin()
 
     assert pace.window(4, 16) == 32
@@ -90,7 +90,7 @@ def test_the_margin_shrinks_while_graphs_are_computed_again_and_grows_again():
     calm = play(pace, 4, 4, 4.0, 4.0)[-1]
     windows = []
     for graphs in range(1, 11):
-        pace.recomputed(ANN, graphs)
+        pace.on_recomputation(ANN, graphs)
         windows += play(pace, 1, 4, 4.0, 4.0)
     again = play(pace, 14, 4, 4.0, 4.0)[-1]
 
@@ -102,9 +102,9 @@ def test_the_margin_shrinks_while_graphs_are_computed_again_and_grows_again():
 def test_a_member_that_computed_graphs_again_in_another_life_says_nothing_new():
     pace = LaunchPace()
     calm = play(pace, 4, 4, 4.0, 4.0)[-1]
-    pace.recomputed(ANN, 7)
-    pace.lost(ANN)
-    pace.recomputed(ANN, 9)
-    pace.recomputed(ANN, 9)
+    pace.on_recomputation(ANN, 7)
+    pace.on_end(ANN)
+    pace.on_recomputation(ANN, 9)
+    pace.on_recomputation(ANN, 9)
 
     assert play(pace, 2, 4, 4.0, 4.0)[-1] >= 0.95 * calm

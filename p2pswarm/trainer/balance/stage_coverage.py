@@ -1,0 +1,324 @@
+"""Whether each stage has servers: who may leave, since when a stage has none, who moves there."""
+
+import math
+from dataclasses import dataclass
+
+from p2pswarm.run.view import Incarnation
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.trainer.members.blame import FailingServers
+from p2pswarm.trainer.members.membership import Member, Membership
+from p2pswarm.trainer.reports import actions as act
+
+# Stages without servers: since when, what people are told, and what is done about it.
+#
+# A stage without servers has lost its weights for now. They may come back: a server that froze, or
+# lost its link, still holds them. Meanwhile nothing is launched, and all others keep what they
+# have.
+#
+# Units:   seconds on the caller's clock; versions count commits.
+
+UNSERVED_STAGE_S = 30.0  # how long `on_stage_lost = "end"` waits for a server that rejoins
+REWIND_S = 60.0  # the default of run.rewind_after_s
+TELL_S = 5.0  # a server that has lost its link is back by then: people need not hear of it
+
+
+class UnservedStages:
+    """The stages that lack servers now."""
+
+    def __init__(
+        self,
+        on_stage_lost: str,
+        rewind_s: float = REWIND_S,
+        end_s: float = UNSERVED_STAGE_S,
+    ) -> None:
+        """`on_stage_lost`: "wait" for ever, "rewind" after `rewind_s`, or "end" after `end_s`."""
+        self._answer = on_stage_lost
+        self._limit_s = rewind_s if on_stage_lost == "rewind" else end_s
+        self._asked_s = -math.inf
+        self._copies_told = False
+        self._since_s: dict[int, float] = {}
+        self._told: tuple[int, ...] = ()
+        self._last: dict[int, tuple[Incarnation, str]] = {}
+
+    def on_end(self, member: Member) -> None:
+        """A server that held the current weights of its stage is gone."""
+        self._last[member.stage] = member.incarnation, member.address
+
+    def watch(
+        self, stages: list[int], version: int, now_s: float, *, counting: bool
+    ) -> list[act.StagesUnserved | act.WeightsSought]:
+        """Note which stages lack servers; what to tell if they have changed.
+
+        The time counts only once the run has begun: `counting` is False while servers gather.
+        """
+        waiting = stages if counting else []
+        lost = [stage for stage in waiting if stage not in self._since_s]
+        self._since_s = {stage: self._since_s.get(stage, now_s) for stage in waiting}
+        self._copies_told = self._copies_told and bool(waiting)
+        if tuple(stages) == self._told:
+            return []
+        self._told = tuple(stages)
+        sought = [
+            act.WeightsSought(stage, version, *self._last[stage])
+            for stage in lost
+            if stage in self._last
+        ]
+        return [act.StagesUnserved(self._told), *sought]
+
+    def hopeless(self, now_s: float) -> str | None:
+        """Why the run ends, if a stage has waited for too long."""
+        if self._answer != "end" or now_s < self._overdue_s:
+            return None
+        stage = min(self._since_s, key=lambda stage: self._since_s[stage])
+        return f"stage {stage} has no server left that holds its weights"
+
+    def overdue(self, now_s: float, version: int) -> list[act.SeekCopy | act.GoBack]:
+        """What to tell of stages that have waited for long, and whether to go back for them.
+
+        If the run cannot go back, that is asked again later.
+        """
+        asked: list[act.SeekCopy | act.GoBack] = []
+        rewinds = self._answer == "rewind"
+        if not self._copies_told and now_s >= self._tell_s:
+            self._copies_told = True
+            rewind_s = max(0.0, self._overdue_s - now_s) if rewinds else None
+            asked.append(act.SeekCopy(tuple(sorted(self._since_s)), version, rewind_s))
+        if rewinds and now_s >= self._overdue_s:
+            self._asked_s = now_s
+            asked.append(act.GoBack())
+        return asked
+
+    def next_deadline_s(self) -> float | None:
+        """When something is to be told or done about them; None if it is not."""
+        due_s = [] if self._answer == "wait" else [self._overdue_s]
+        due_s += [] if self._copies_told else [self._tell_s]
+        soonest_s = min(due_s, default=math.inf)
+        return soonest_s if soonest_s < math.inf else None
+
+    @property
+    def _tell_s(self) -> float:
+        return min(self._since_s.values(), default=math.inf) + TELL_S
+
+    @property
+    def _overdue_s(self) -> float:
+        """When the first of them has waited for too long."""
+        return max(min(self._since_s.values(), default=math.inf), self._asked_s) + self._limit_s
+
+
+# Members that are about to leave: who may go, and who is the last with its stage's weights.
+#
+# A server that is asked to leave asks first whether it may. Several can be asked in one moment,
+# and each sees the others still there. So one place decides: whoever leaves may go as long as a
+# member of its stage stays that was not asked to leave. If all were, one has to stay until another
+# server has the weights, or its time is over: the one with the most time, of those that were not
+# told that they may go. Who was told so may be gone already, though its stream has not ended here
+# yet.
+#
+# Units:   seconds on the caller's clock.
+# Errors:  none; a member that is gone is forgotten.
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLeave:
+    """Tell a member whether it may leave."""
+
+    incarnation: Incarnation
+    may: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LastLeaves:
+    """Report: the last server of a stage that has the weights was asked to leave."""
+
+    stage: int
+    version: int
+    incarnation: Incarnation
+    stays_s: float
+    saved: bool = False
+    """A checkpoint is being written."""
+
+
+class Departures:
+    """The members that were asked to leave and are still here."""
+
+    def __init__(self, members: Membership) -> None:
+        self._members = members
+        self._told: dict[Incarnation, bool] = {}
+
+    def on_request(self, member: Incarnation, until_s: float) -> None:
+        """A member is to leave by `until_s` at the latest."""
+        if self._members.alive(member):
+            self._members.leaving[member] = until_s
+
+    def on_end(self, member: Incarnation) -> None:
+        """An incarnation is over."""
+        self._told.pop(member, None)
+
+    def answers(self, version: int, now_s: float) -> list[AnswerLeave | LastLeaves]:
+        """Tell each whether it may go, if it was not told or that has changed; drained."""
+        actions: list[AnswerLeave | LastLeaves] = []
+        for one, may in self._changed():
+            actions.append(AnswerLeave(one, may))
+            member = self._members.alive(one)
+            if member is not None and member.ready and not may:
+                stays_s = max(0.0, self._members.leaving[one] - now_s)
+                actions.append(LastLeaves(member.stage, version, one, stays_s))
+        return actions
+
+    def _changed(self) -> list[tuple[Incarnation, bool]]:
+        until_s = self._members.leaving
+        if not until_s:
+            return []
+        may_go: dict[Incarnation, bool] = {}
+        alive = {one: m for one in until_s if (m := self._members.alive(one))}
+        for stage in sorted({member.stage for member in alive.values()}):
+            here = [member.incarnation for member in self._members.ready(stage)]
+            others = [one for one, m in alive.items() if m.stage == stage and not m.ready]
+            may_go |= dict.fromkeys(others, bool(here))  # nobody relies on these
+            leaving = [one for one in here if one in until_s]
+            may_go |= dict.fromkeys(leaving, True)
+            if leaving and len(leaving) == len(here):
+                kept = [one for one in leaving if not self._told.get(one)] or leaving
+                last = max(kept, key=lambda one: (until_s[one], one.peer))
+                may_go[last] = False
+        changed = {one: may for one, may in may_go.items() if self._told.get(one) is not may}
+        self._told |= changed
+        return sorted(changed.items(), key=lambda each: each[0].peer)
+
+
+# Which server moves to a stage that nobody serves, so that a run does not wait for a newcomer.
+#
+# A server can make the state of any stage where the run begins, or where it has gone back to:
+# there it follows from the seed, or lies in a checkpoint. So if a stage has no server then, and no
+# newcomer takes it, one server of the stage with the most moves there: its session is ended, and
+# when it joins again it is given that stage. A server that was told which stage to serve stays, as
+# does the last one of a stage. Elsewhere nobody moves: the weights can only come back with who has
+# them.
+#
+# Units:   seconds on the caller's clock.
+
+MOVE_S = 10.0  # whoever was in the run is back by then, and newcomers get the stage first
+AGAIN_S = 120.0  # for who has moved to load its weights
+AGAIN_MAX_S = 3600.0  # both are doubled with each that has moved: the stage may suit none of them
+
+
+class Moves:
+    """The stages that wait for a server, and who was sent there."""
+
+    def __init__(self, members: Membership) -> None:
+        self._members = members
+        self._since_s: dict[int, float] = {}
+        self._sent: dict[int, int] = {}
+        """How many have moved to a stage since it had a ready server."""
+
+    def due(
+        self, stages: list[int], keep: int, servers: FailingServers, now_s: float
+    ) -> tuple[Incarnation, str] | None:
+        """A member whose session is to end, so that it moves, and why; None if nobody has to.
+
+        `stages`: those without a ready server whose state anybody can make. Every other stage keeps
+        `keep` ready members. `servers`: those that fail do not move.
+        """
+        if not stages and not self._since_s:
+            return None  # asked after every note
+        self._since_s = {stage: self._since_s.get(stage, now_s) for stage in stages}
+        self._sent = {stage: sent for stage, sent in self._sent.items() if stage in stages}
+        for stage in stages:
+            if now_s >= self._due_s(stage) and (one := self._spare(keep, servers, now_s)):
+                self._since_s[stage] = now_s
+                self._sent[stage] = self._sent.get(stage, 0) + 1
+                self._members.reserve(stage, one.incarnation.peer)
+                return one.incarnation, f"it moves to stage {stage}, which has no server"
+        return None
+
+    def next_deadline_s(self, now_s: float) -> float | None:
+        """When somebody may have to move; who lacks until then is noticed when it comes."""
+        times = [due_s for stage in self._since_s if (due_s := self._due_s(stage)) > now_s]
+        return min(times, default=None)
+
+    def _due_s(self, stage: int) -> float:
+        """When a server is to move to a stage: later if one loads its weights already."""
+        first_s = AGAIN_S if self._members.waiting(stage) else MOVE_S
+        wait_s = min(AGAIN_MAX_S, first_s * 2.0 ** self._sent.get(stage, 0))
+        return self._since_s.get(stage, math.inf) + wait_s
+
+    def _spare(self, keep: int, servers: FailingServers, now_s: float) -> Member | None:
+        """The newest server that may move, of the stage with the most."""
+        members = self._members
+        free = [
+            (members.ready_count(one.stage), -one.stage, one.incarnation.number, one)
+            for one in members.ready()
+            if members.ready_count(one.stage) > keep
+            and not one.pinned
+            and one.incarnation not in members.leaving
+            and not servers.avoided(one.incarnation.peer, now_s)
+        ]
+        return max(free, key=lambda each: each[:3])[3] if free else None
+
+
+class StageCoverage:
+    """Whether each stage has servers: who may leave, who is waited for, and who moves there."""
+
+    def __init__(
+        self, config: RunConfig, members: Membership, servers: FailingServers, loaded: int
+    ) -> None:
+        """`servers`: those that fail do not move.
+
+        `loaded`: the version whose state anybody can make; -1 if there is none.
+        """
+        self._config = config
+        self._members = members
+        self._servers = servers
+        self._loaded = loaded
+        self._unserved = UnservedStages(config.on_stage_lost, config.rewind_after_s)
+        self._departures = Departures(members)
+        self._moves = Moves(members)
+
+    def on_leave_request(self, by: Incarnation, until_s: float) -> None:
+        """A member was asked to leave, and can stay until then."""
+        self._departures.on_request(by, until_s)
+
+    def on_end(self, member: Member) -> None:
+        """An incarnation is over."""
+        self._departures.on_end(member.incarnation)
+        if member.ready:
+            self._unserved.on_end(member)
+
+    def lost(self, version: int) -> list[int]:
+        """The stages without servers whose weights of a version nobody can load or draw."""
+        return self._members.unserved_stages(1) if version != self._loaded else []
+
+    def watch(
+        self, version: int, now_s: float, *, gathering: bool
+    ) -> list[act.StagesUnserved | act.WeightsSought]:
+        """Remember since when a stage has had no ready server; what to tell if that has changed."""
+        unserved = self._members.unserved_stages(self._kept(gathering=gathering))
+        return self._unserved.watch(unserved, version, now_s, counting=not gathering)
+
+    def move(
+        self, version: int, now_s: float, *, gathering: bool
+    ) -> tuple[Incarnation, str] | None:
+        """A member that moves to a stage without servers: its session ends; and why."""
+        lost = self._members.unserved_stages(1) if version == self._loaded else []
+        return self._moves.due(lost, self._kept(gathering=gathering), self._servers, now_s)
+
+    def answers(self, version: int, now_s: float) -> list[AnswerLeave | LastLeaves]:
+        """Tell those that were asked to leave whether they may, if that is news."""
+        return self._departures.answers(version, now_s)
+
+    def hopeless(self, now_s: float) -> str | None:
+        """Why the run ends, if a stage has waited for too long."""
+        return self._unserved.hopeless(now_s)
+
+    def overdue(self, version: int, now_s: float) -> list[act.SeekCopy | act.GoBack]:
+        """What to tell of stages that have waited for long, and whether to go back for them."""
+        return self._unserved.overdue(now_s, version)
+
+    def next_deadline_s(self, now_s: float) -> float | None:
+        """When something is to be told or done about a stage that waits."""
+        times = self._unserved.next_deadline_s(), self._moves.next_deadline_s(now_s)
+        return min((time_s for time_s in times if time_s is not None), default=None)
+
+    def _kept(self, *, gathering: bool) -> int:
+        """How many ready servers a stage should have."""
+        return self._config.min_replicas if gathering else 1

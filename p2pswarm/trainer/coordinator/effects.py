@@ -1,0 +1,71 @@
+"""What an input leads to: the actions that it asks for, and what it changed; rules ask after that.
+
+A part of the coordinator answers each input with its `Effects`. The coordinator then asks only the
+rules that depend on what changed, so each rule names all that it depends on.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Flag, auto
+from typing import Self
+
+from p2pswarm.trainer.coordinator.outputs import Action
+
+
+class Change(Flag):
+    """What an input can change."""
+
+    NOTHING = 0
+    JOINED = auto()
+    """A server has a place, and is not ready."""
+    READY = auto()
+    """A member has become ready."""
+    ENDED = auto()
+    """An incarnation is over: its attempts are given up, and its sum is void or waits for it."""
+    LEAVING = auto()
+    """A member was asked to leave."""
+    STATES = auto()
+    """What is known of the stages' weights, or who has yet to apply a commit."""
+    BLAME = auto()
+    """Whom failures are put down to: who gets no work, and what is not finite anywhere."""
+    PAIRS = auto()
+    """Between whom nothing passes, or whether it matters by now."""
+    MOVES = auto()
+    """The moves that are being prepared."""
+    ATTEMPTS = auto()
+    """An attempt was given up, or a fence was answered."""
+    WORK = auto()
+    """A microbatch is done, so another may be launched, or the step may be complete."""
+    SUMS = auto()
+    """Which sums are parts of the step, or may become that."""
+    PHASE = auto()
+    """The phase, or the step."""
+    TIME = auto()
+    """A time has passed that somebody waited for."""
+
+
+@dataclass(slots=True)
+class Effects:
+    """What an input, or a rule, has led to."""
+
+    actions: list[Action] = field(default_factory=list)
+    """In the order in which they are to be carried out."""
+    changes: Change = Change.NOTHING
+
+    def __iadd__(self, later: "Effects") -> Self:
+        self.actions += later.actions
+        self.changes |= later.changes
+        return self
+
+
+class Rule:
+    """What follows from certain changes, whichever input made them."""
+
+    __slots__ = ("apply", "asked", "mask")
+
+    def __init__(self, apply: Callable[[float], Effects | None], after: Change) -> None:
+        """`apply` takes the time; `after`: all that it depends on."""
+        self.apply = apply
+        self.mask: int = after.value
+        self.asked = True
+        """Whether it was never applied, or something that it depends on has changed since."""

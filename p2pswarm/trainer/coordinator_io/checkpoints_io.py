@@ -1,0 +1,214 @@
+"""Has the run's state saved: carries out what `checkpoints` decides.
+
+Units:   seconds on the loop's clock.
+Errors:  BadMessage for a word of a member that breaks the protocol; else none: what goes wrong with
+         a target becomes a report.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from p2pswarm.base.errors import NotSaved, Unusable
+from p2pswarm.base.signal import Signal
+from p2pswarm.checkpoint.checkpoint_io import on_thread
+from p2pswarm.checkpoint.compatibility import Wanted
+from p2pswarm.checkpoint.retention import prune
+from p2pswarm.checkpoint.writer import write_manifest
+from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.net.wire.message import Message
+from p2pswarm.run.messages.checkpoint import Saved, SaveState, Saving
+from p2pswarm.run.view import Incarnation
+from p2pswarm.trainer.coordinator.coordinator import Coordinator
+from p2pswarm.trainer.coordinator_io.checkpoints import (
+    AskToSave,
+    ChainMark,
+    Checkpoints,
+    SavedChain,
+    SavingPlan,
+    WriteManifest,
+    manifest_of,
+)
+from p2pswarm.trainer.coordinator_io.context import TrainerContext
+from p2pswarm.trainer.reports.actions import SeekCopy
+from p2pswarm.trainer.reports.checkpoint_reports import CheckpointFailed
+from p2pswarm.trainer.reports.rollback_reports import NewestCopy
+
+TRIES_MAX = 3  # to save the last version: a step may be decided meanwhile
+
+
+class CheckpointsIo:
+    """The checkpoints of a trainer's run."""
+
+    def __init__(
+        self,
+        context: TrainerContext,
+        plan: SavingPlan,
+        coordinator: Coordinator,
+        chain: SavedChain,
+        tell: Callable[[Incarnation, Message], None],
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        """`tell`: send a message on a member's stream."""
+        run = context.run
+        self._chain = chain
+        self._marks: dict[int, ChainMark] = {}
+        """Where the chain ended at the versions that are being saved."""
+        self._context = context
+        self._plan = plan
+        self._coordinator = coordinator
+        self._tell = tell
+        self._tasks = tasks
+        self._rules = Checkpoints(
+            [stage_blocks(run, stage) for stage in range(run.stages)],
+            plan.config.every_steps,
+            run.steps,
+            chain.saved,
+        )
+        self._timer: asyncio.TimerHandle | None = None
+        self._changed = Signal()
+        self._closed = False
+        self._newest: tuple[str, float] | None = None
+
+    @property
+    def saved(self) -> int:
+        """The newest version that is known to be saved; at first, the one the run began with."""
+        return self._rules.saved
+
+    @property
+    def newest(self) -> tuple[str, float] | None:
+        """Where the newest checkpoint is and how old; None if it was not written here."""
+        if self._newest is None:
+            return None
+        place, at_s = self._newest
+        return place, self._now_s() - at_s
+
+    def decided(self, version: int) -> None:
+        """A step is decided; the members are told its commit in this moment."""
+        mark = self._mark(version)
+        self._rules.decided(version, mark.head, self._holders(), self._now_s())
+        self._pump()
+
+    def take(self, by: Incarnation | None, note: Message) -> bool:
+        """Take a note of a member; False if it is about something else."""
+        if by is None or not isinstance(note, Saved | Saving):
+            return False
+        if note.run == self._context.run_id:
+            if isinstance(note, Saved):
+                self._rules.wrote(by, note, self._now_s())
+            else:
+                self._rules.heard(by, note, self._now_s())
+            self._pump()
+        return True
+
+    def lost(self, member: Incarnation) -> None:
+        """A member is gone."""
+        self._rules.lost(member, self._now_s())
+        self._pump()
+
+    def save_now(self) -> None:
+        """Save the present version, whether it is due or not."""
+        version = self._coordinator.step
+        head = self._mark(version).head
+        self._rules.save(version, head, self._holders(), self._now_s())
+        self._pump()
+
+    async def finish(self) -> None:
+        """Save the present version, and wait until nothing is being written."""
+        self._rules.watch()
+        for _ in range(TRIES_MAX):
+            version = self._coordinator.step
+            self.save_now()
+            while not self._rules.idle:
+                await self._changed.wait()
+            if self._coordinator.step in (self._rules.saved, version):
+                return
+
+    def close(self) -> None:
+        """Ask for nothing more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _mark(self, version: int) -> ChainMark:
+        """Where the chain ends at the present version."""
+        if version not in self._marks:
+            under_way = self._rules.under_way
+            self._marks = {v: m for v, m in self._marks.items() if v in under_way}
+            self._marks[version] = self._chain.mark()
+        return self._marks[version]
+
+    def _holders(self) -> list[list[Incarnation]]:
+        """The members of each stage that hold the weights; those that leave come last."""
+        members = self._coordinator.members
+        ready = [members.ready(stage) for stage in range(self._context.run.stages)]
+        return [
+            sorted((one.incarnation for one in stage), key=lambda one: one in members.leaving)
+            for stage in ready
+        ]
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _pump(self) -> None:
+        """Carry out all that is to be done, and wake the rules when they want."""
+        while actions := self._rules.actions():
+            for action in actions:
+                match action:
+                    case AskToSave(writer, version, head):
+                        order = self._order(version, head)
+                        self._tell(writer, order)
+                    case WriteManifest():
+                        self._tasks.create_task(self._publish(action))
+                    case _:
+                        self._context.report(action)
+        self._changed.fire()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_s = self._rules.next_deadline_s()
+        if due_s is not None and not self._closed:
+            self._timer = asyncio.get_running_loop().call_at(due_s, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._rules.on_deadline(self._now_s())
+        self._pump()
+
+    def _prune(self, version: int) -> None:
+        plan = self._plan
+        prune(plan.store, self._context.run_id, plan.config, Wanted(), version)
+
+    def _order(self, version: int, head: bytes) -> SaveState:
+        return SaveState(self._context.run_id, version, head, self._plan.config.target)
+
+    async def _publish(self, action: WriteManifest) -> None:
+        """Write the manifest, and delete what is old enough."""
+        plan, context, version = self._plan, self._context, action.version
+        mark = self._marks[version]
+        try:
+            records = await on_thread(lambda: self._chain.records(mark))
+            manifest = manifest_of(plan, (context.run, context.run_id), action, records)
+            await on_thread(lambda: write_manifest(plan.store, manifest, plan.identity, records))
+        except (NotSaved, Unusable) as error:
+            self._rules.not_published(version, str(error), self._now_s())
+            self._pump()
+            return
+        place = f"{plan.store.place.rstrip('/')}/{manifest.id().folder}"
+        self._newest = place, self._now_s()
+        self._rules.published(version, place, self._now_s())
+        self._pump()
+        try:
+            await on_thread(lambda: self._prune(version))
+        except NotSaved as error:
+            context.report(CheckpointFailed(version, f"old ones could not be deleted: {error}"))
+
+
+def newest_copy(
+    sought: SeekCopy, plan: SavingPlan | None, keeper: CheckpointsIo | None
+) -> NewestCopy:
+    """What people are told of weights that no server has brought back."""
+    if plan is None or keeper is None:
+        return NewestCopy(sought.stages, sought.version, None, "", None, None)
+    place, age_s = keeper.newest or (plan.store.place, None)
+    saved = keeper.saved or None  # the first weights are in no checkpoint
+    return NewestCopy(sought.stages, sought.version, saved, place, age_s, sought.rewind_s)

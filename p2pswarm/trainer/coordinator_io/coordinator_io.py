@@ -1,0 +1,468 @@
+"""One term of a trainer as the coordinator: keeps every member's stream, and does what is decided.
+
+It feeds one event at a time to the coordinator and carries out every action before the next. Its
+own link carries tokens, notes and orders; activations and gradients go between the servers.
+
+Units:   seconds on the loop's clock.
+Errors:  none of the network's: they are events for the coordinator.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from p2pswarm.base.awake import AwakeClock
+from p2pswarm.base.errors import BadMessage, NoRoute, SwarmError, Unusable
+from p2pswarm.base.ids import Address, Contact
+from p2pswarm.base.signal import Signal
+from p2pswarm.checkpoint.checkpoint_io import last_of
+from p2pswarm.net.rpc.base import Stream
+from p2pswarm.net.wire.message import Message
+from p2pswarm.run.messages.checkpoint import LoadState
+from p2pswarm.run.messages.membership import Join, Leaving, MayLeave, MoveTo, PrepareStage, StandsBy
+from p2pswarm.run.messages.state import FetchPieces
+from p2pswarm.run.messages.trainers import Trainers, Unheard
+from p2pswarm.run.state.download import Download
+from p2pswarm.run.state.host_state import HostState, StateSize
+from p2pswarm.run.state.snapshot import Snapshot
+from p2pswarm.run.view import Incarnation, contact
+from p2pswarm.trainer.balance.balance_reports import OrderedMove, OrderedPreparation
+from p2pswarm.trainer.balance.move_preparation import StopPreparing
+from p2pswarm.trainer.balance.stage_coverage import AnswerLeave, LastLeaves
+from p2pswarm.trainer.coordinator.coordinator import Coordinator
+from p2pswarm.trainer.coordinator.decision import CoordinatorStart
+from p2pswarm.trainer.coordinator.outputs import Action, Report
+from p2pswarm.trainer.coordinator_io.checkpoints import SavedChain
+from p2pswarm.trainer.coordinator_io.checkpoints_io import CheckpointsIo, newest_copy
+from p2pswarm.trainer.coordinator_io.connections import Connections, MemberConnection
+from p2pswarm.trainer.coordinator_io.context import Proof, TrainerContext
+from p2pswarm.trainer.coordinator_io.dispatch import Dispatcher
+from p2pswarm.trainer.coordinator_io.server_reports import take_note
+from p2pswarm.trainer.coordinator_io.views import Views
+from p2pswarm.trainer.reports import actions as act
+
+# Proves what the state of each stage has to be where a run begins.
+#
+# No record names these states yet. The digest of one follows from the seed, or from the checkpoint
+# that the run goes on from, so a trainer can make it without the word of a server. It takes as
+# long as drawing or reading the model, on a thread that lets all others go first; nobody waits for
+# it unless servers differ.
+#
+# Errors:  none; what cannot be proved is told as None.
+
+
+async def prove_states(
+    proof: Proof,
+    stages: int,
+    disputed: Callable[[], list[int]],
+    told: Callable[[int, bytes | None], None],
+) -> None:
+    """Tell the digest of every stage, first of those that are disputed."""
+    left = list(range(stages))
+    while left:
+        stage = min(left, key=lambda one: (one not in disputed(), one))
+        left.remove(stage)
+        try:
+            digest = await last_of(lambda stage=stage: proof(stage))  # type: ignore[misc]
+        except Unusable as error:
+            log.warning("what stage %d begins with cannot be proved: %s", stage, error)
+            told(stage, None)
+        else:
+            told(stage, digest)
+
+
+log = logging.getLogger(__name__)
+
+FAREWELL_S = 2.0  # for the last words to reach a member
+SECRET_BYTES = 32  # nobody can foresee then which microbatches are checked
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorOwner:
+    """What a coordination asks of its trainer."""
+
+    decide: Callable[[act.Decide], None]
+    """Have the record of a step decided."""
+    finished: Callable[[act.RunFinished], None]
+    """The run is over."""
+    chain: SavedChain
+    """For checkpoints."""
+    go_back: Callable[["CoordinatorIo"], None]
+    """A stage has been without its weights for too long."""
+    came: Callable[[], None]
+    """A member has joined: it may vote."""
+
+
+@dataclass(frozen=True, slots=True)
+class _MemberStream:
+    """What wakes and what ends the talk with one member."""
+
+    waker: asyncio.Event
+    """There is something to say."""
+    scope: asyncio.Timeout
+    """Passes when the last words have not been taken in time."""
+
+
+class CoordinatorIo:
+    """One run under this trainer, until it is over or another trainer leads."""
+
+    def __init__(
+        self,
+        context: TrainerContext,
+        start: CoordinatorStart,
+        owner: CoordinatorOwner,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self.term = start.term
+        named = start.last is not None or start.states  # by a record
+        start = replace(start, provable=context.proof is not None and not named)
+        secret = context.rng.randbytes(SECRET_BYTES) if context.run.spot_check_share else b""
+        self.coordinator = Coordinator(context.run, context.run_id, start, secret)
+        """Who is in the run, and how far it has come."""
+        self._context = context
+        self._owner = owner
+        self._connections = Connections(Views(context.run.stages, context.run.tied_ends))
+        self._streams: dict[MemberConnection, _MemberStream] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._loop = asyncio.get_running_loop()
+        self._clock = AwakeClock(self._loop.time())
+        self._dispatcher = Dispatcher(context, self.coordinator, tasks, self.pump, self.now_s)
+        self.keeper: CheckpointsIo | None = None
+        """Has checkpoints written, if the run has a target."""
+        if (plan := context.saving) is not None:
+            self.keeper = CheckpointsIo(
+                context, plan, self.coordinator, owner.chain, self._say_to, tasks
+            )
+        self._proving: asyncio.Task[None] | None = None
+        if start.provable:
+            self._proving = tasks.create_task(self._prove())
+        self._load: LoadState | None = None
+        self._told_to_load: list[Incarnation] = []
+        self._pumping = False
+        self.moved = Signal()
+        """Fired whenever the coordinator was told something."""
+        self._watch_no_more = context.cards.watch(self._carded)
+
+    def decided(self, step: int) -> None:
+        """The voters have accepted the record of a step."""
+        self.coordinator.on_decision(step, self.now_s())
+        self.pump()
+
+    def loads_from(self, order: LoadState) -> None:
+        """Tell the members that load their first state, and those that come, where it is."""
+        self._load = order
+        for member in self._told_to_load:
+            self._connections.say(member, order)
+        self.pump()
+
+    def _carded(self, peer: bytes) -> None:
+        """A peer has another card."""
+        self.coordinator.on_card(peer, self._context.cards.of(peer))
+        self.pump()
+
+    def announce(self, trainers: Trainers) -> None:
+        """Tell all members who may lead and who votes."""
+        self._connections.announce(trainers)
+        self.pump()
+
+    def step_down(self, then: StandsBy | None = None) -> None:
+        """Another trainer leads, or will: tell members, and who, if that is known.
+
+        Without `then` their streams just end: the run goes back.
+        """
+        self.coordinator.close()
+        self._watch_no_more()
+        self._keep_no_more()
+        self._dispatcher.stop(commits=True)
+        self._connections.abandon(then)
+        self.pump()
+
+    async def finish(self, reason: str) -> None:
+        """Say goodbye to all members, and wait until they have heard it."""
+        self.coordinator.close()
+        self._watch_no_more()
+        self._keep_no_more()
+        self._dispatcher.stop(commits=True)
+        self._connections.finish(reason)
+        self.pump()
+        await self._empty.wait()
+
+    async def ended(self) -> None:
+        """Wait until every stream has ended."""
+        await self._empty.wait()
+
+    async def attend(self, stream: Stream, join: Join) -> None:
+        """One member, from its `Join` to the end of its stream."""
+        try:
+            Address.parse(join.address)
+        except ValueError as error:
+            raise BadMessage(f"a member without an address: {error}") from error
+        self._context.cards.learn(stream.peer.raw, join.card, stream.peer)
+        connection, reason = self._connections.open(stream.peer.raw), "it ended its stream"
+        self._empty.clear()
+        try:
+            async with asyncio.timeout(None) as scope:
+                self._streams[connection] = _MemberStream(asyncio.Event(), scope)
+                self.coordinator.on_join(connection.peer, join, self.now_s())
+                self.pump()
+                await self._converse(stream, connection)
+        except SwarmError as error:
+            reason = str(error) or type(error).__name__
+        except TimeoutError:
+            reason = "it did not take what was said to it"
+        finally:
+            self._disconnected(connection, reason)
+        if connection.declined is not None:
+            raise Unusable(connection.declined)
+
+    async def _converse(self, stream: Stream, connection: MemberConnection) -> None:
+        """Send and hear notes until either side has enough."""
+        hearing = asyncio.ensure_future(self._hear(stream, connection))
+        saying = asyncio.ensure_future(self._say(stream, connection))
+        both = [hearing, saying]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            done = [task for task in both if task.done()]
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+        for task in done:
+            task.result()
+
+    async def _hear(self, stream: Stream, connection: MemberConnection) -> None:
+        while (note := await stream.receive()) is not None:
+            if isinstance(note, Leaving):
+                connection.leaves = True
+                return
+            if self.keeper is not None and self.keeper.take(connection.incarnation, note):
+                continue
+            if take_note(self.coordinator, connection.incarnation, note, self.now_s()):
+                self.pump()
+
+    async def _say(self, stream: Stream, connection: MemberConnection) -> None:
+        waker = self._streams[connection].waker
+        while not connection.over:
+            while (message := self._connections.next(connection)) is not None:
+                await stream.send(message)
+            if not connection.over:
+                waker.clear()
+                await waker.wait()
+        if connection.dismissed:  # a socket that closes now could take the last word along
+            await asyncio.Event().wait()
+
+    def _disconnected(self, connection: MemberConnection, reason: str) -> None:
+        self._streams.pop(connection, None)
+        if self._connections.close(connection):
+            self.coordinator.on_withdrawal(connection.peer)
+        if not self._connections:
+            self._empty.set()
+        if connection.incarnation is not None:
+            if self.keeper is not None:
+                self.keeper.lost(connection.incarnation)
+            returns = not connection.leaves
+            self.coordinator.on_stream_end(
+                connection.incarnation, reason, self.now_s(), returns=returns
+            )
+            self.pump()
+
+    def not_heard(self, members: Sequence[Unheard]) -> None:
+        """A standby says that these members hear nothing from this trainer."""
+        deaf = [Incarnation(one.peer, one.incarnation) for one in members]
+        self.coordinator.silence.on_deaf_members(deaf, self.now_s())
+        self.pump()
+
+    def silent(self, member: Incarnation) -> bool:
+        """Whether nothing has come from a member for too long."""
+        return self.coordinator.silence.silent(member, self.now_s())
+
+    def _say_to(self, member: Incarnation, message: Message) -> None:
+        self._connections.say(member, message)
+        self.pump()
+
+    async def _prove(self) -> None:
+        """Find out what the stages have to begin with."""
+        coordinator, context = self.coordinator, self._context
+        assert context.proof is not None, "else nothing is proved"
+
+        def told(stage: int, digest: bytes | None) -> None:
+            coordinator.on_proof(stage, digest, self.now_s())
+            self.pump()
+
+        disputed = coordinator.admission.disputed
+        await prove_states(context.proof, context.run.stages, disputed, told)
+
+    def _keep_no_more(self) -> None:
+        if self.keeper is not None:
+            self.keeper.close()
+        if self._proving is not None:
+            self._proving.cancel()
+
+    def now_s(self) -> float:
+        """The time; it stands still while this process is stopped."""
+        return self._clock.read(self._loop.time())
+
+    def pump(self) -> None:
+        """Carry out all that the coordinator asks, and wake it when it wants."""
+        if self._pumping:
+            return  # the loop below will see to it
+        self._pumping = True
+        try:
+            while actions := self.coordinator.drain():
+                self._connections.beside(self.coordinator.beside, self.now_s())
+                for action in actions:
+                    self._carry_out(action)
+        finally:
+            self._pumping = False
+        if self._connections.published():
+            self._dispatcher.follow_view()
+        self.moved.fire()
+        for connection in self._connections.changed():
+            stream = self._streams[connection]
+            stream.waker.set()
+            if connection.ending and stream.scope.when() is None:
+                stream.scope.reschedule(self._loop.time() + FAREWELL_S)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        machines = self.coordinator, self._connections
+        due_s = [due_s for each in machines if (due_s := each.next_deadline_s()) is not None]
+        if due_s:
+            timer_s = self._clock.timer_s(min(due_s))
+            self._timer = self._loop.call_at(timer_s, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self.coordinator.on_deadline(self.now_s())
+        self._connections.on_deadline(self.now_s())
+        self.pump()
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case act.Assign() | act.Decline() | act.Publish() | AnswerLeave() | act.Evict():
+                self._tell_members(action)
+            case act.Launch() | act.SendFence() | act.SendReduce() | act.SendCommit():
+                if isinstance(action, act.SendReduce):
+                    self._connections.publish_now(self.now_s())
+                self._dispatcher.begin(action)
+            case act.CancelLaunch():
+                self._dispatcher.cancel(action)
+            case act.Probe():
+                self._dispatcher.probe(action)
+            case act.Decide() | act.GoBack() | act.SeekCopy():
+                self._ask_owner(action)
+            case act.RunFinished():
+                self._dispatcher.stop(commits=action.failed)
+                self._connections.refuse(action.reason)
+                self._owner.finished(action)
+            case act.StepDone() | LastLeaves():
+                self._report_and_save(action)
+            case _:
+                self._tell_mover(action)
+                self._context.report(action)
+
+    def _tell_mover(self, report: Report) -> None:
+        """Send a server to another stage, or have it prepare for one, if that is what is said."""
+        match report:
+            case OrderedMove(incarnation, _, target):
+                self._connections.say(incarnation, MoveTo(target, report.worth))
+            case OrderedPreparation():
+                self._connections.say(report.incarnation, report.order)
+            case StopPreparing():
+                self._connections.say(report.move.mover, PrepareStage(None))
+
+    def _ask_owner(self, action: act.Decide | act.GoBack | act.SeekCopy) -> None:
+        match action:
+            case act.Decide():
+                self._owner.decide(action)
+            case act.GoBack():
+                self._owner.go_back(self)
+            case act.SeekCopy():
+                self._context.report(newest_copy(action, self._context.saving, self.keeper))
+
+    def _report_and_save(self, action: act.StepDone | LastLeaves) -> None:
+        keeper = self.keeper
+        if isinstance(action, LastLeaves):
+            action = replace(action, saved=keeper is not None)
+        self._context.report(action)
+        if keeper is None:
+            return
+        if isinstance(action, act.StepDone):
+            keeper.decided(action.step + 1)
+        else:
+            keeper.save_now()
+
+    def _tell_members(
+        self, action: act.Assign | act.Decline | act.Publish | AnswerLeave | act.Evict
+    ) -> None:
+        match action:
+            case AnswerLeave(incarnation, may):
+                self._connections.say(incarnation, MayLeave(may))
+            case act.Assign():
+                self._connections.assign(action.incarnation, action.message)
+                self.coordinator.silence.on_word(action.incarnation, self.now_s())  # its Join
+                self._owner.came()
+                if action.message.loads:
+                    self._told_to_load.append(action.incarnation)
+                    if self._load is not None:
+                        self._connections.say(action.incarnation, self._load)
+            case act.Decline():
+                self._connections.decline(action.peer, action.reason)
+            case act.Publish():
+                self._connections.publish(action.changes, self.now_s())
+            case act.Evict():
+                if self._connections.evict(action.incarnation):
+                    log.warning("%s is out: %s", action.incarnation, action.reason)
+
+
+# Downloads the state of every stage to the trainer; the steps stand still meanwhile.
+#
+# Errors:  NoRoute where nobody has a stage's weights; TimeoutError where they do not come.
+
+WEIGHTS_S = 3600.0  # to download the state of one stage
+
+
+async def download_weights(
+    context: TrainerContext, coordination: CoordinatorIo, sizes: Sequence[StateSize]
+) -> list[Snapshot]:
+    """The state of every stage, all of one version: no step is reduced before they are here."""
+    coordinator = coordination.coordinator
+    coordinator.keep_still(coordination.now_s(), still=True)
+    try:
+        async with asyncio.timeout(WEIGHTS_S * len(sizes)):
+            return [
+                await _state(context, coordination, stage, size) for stage, size in enumerate(sizes)
+            ]
+    finally:
+        coordinator.keep_still(coordination.now_s(), still=False)
+        coordination.pump()
+
+
+async def _state(
+    context: TrainerContext, coordination: CoordinatorIo, stage: int, size: StateSize
+) -> Snapshot:
+    coordinator, moved = coordination.coordinator, coordination.moved
+
+    def servers() -> tuple[Contact, ...]:
+        members = coordinator.members.ready(stage)
+        if not members:
+            raise NoRoute(f"stage {stage} has no server left that holds its weights")
+        return tuple(contact(m.record) for m in members)
+
+    while (digest := coordinator.admission.agreed(stage, step := coordinator.step)) is None:
+        servers()
+        await moved.wait()
+    state = HostState(size, step, digest, moved)
+    download = Download(context.rpc, FetchPieces(context.run_id, stage), state)
+
+    def donors() -> tuple[Contact, ...]:
+        usable = tuple(one for one in servers() if state.usable(one))
+        if not usable:
+            raise NoRoute(f"all servers of stage {stage} gave weights that are not the stage's")
+        return usable
+
+    await download.run(donors, lambda: state.enough)
+    return state.snapshot()

@@ -1,0 +1,236 @@
+"""What a member's notes mean to the coordinator.
+
+Errors:  BadMessage for a message that is no note, or that comes before the assignment.
+"""
+
+import logging
+from collections import Counter
+
+from p2pswarm.base.errors import BadMessage, SwarmError
+from p2pswarm.base.ids import PeerId
+from p2pswarm.data.corpus import Corpus, Tokens
+from p2pswarm.net.wire.message import Message
+from p2pswarm.run.messages.membership import CannotPrepare, Load, MemberRecord, Ready, WillLeave
+from p2pswarm.run.messages.microbatch import (
+    CHECK_BASE,
+    Counted,
+    Evaluated,
+    Handed,
+    Push,
+    Sketch,
+    Undelivered,
+)
+from p2pswarm.run.messages.peer_health import Apart
+from p2pswarm.run.messages.step import CannotAverage, Committed, Fenced, Reduced
+from p2pswarm.run.messages.trainers import Alive
+from p2pswarm.run.messages.types import REASON_CHARS, Work
+from p2pswarm.run.view import Incarnation
+from p2pswarm.settings.parser import RUN_VERSION
+from p2pswarm.tensors.codecs.meta import TensorMeta
+from p2pswarm.trainer.coordinator.admission import COMMIT_MAX_S
+from p2pswarm.trainer.coordinator.coordinator import Coordinator
+from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.in_flight import EVALUATION_BASE
+
+
+def take_note(
+    coordinator: Coordinator, by: Incarnation | None, note: Message, now_s: float
+) -> bool:
+    """Tell the coordinator a note of the member `by`; None if it has no assignment yet.
+
+    Returns whether something may have to be done now.
+    """
+    if by is None:
+        raise BadMessage(f"a {type(note).__name__} before Assigned")
+    coordinator.silence.on_word(by, now_s)
+    match note:
+        case Handed():
+            coordinator.on_handoff(Incarnation(note.peer, note.incarnation), note, now_s)
+        case Counted():
+            coordinator.on_count(by, note, now_s)
+        case Undelivered():
+            coordinator.on_delivery_failure(note, now_s, by)
+        case Sketch():
+            coordinator.on_sketch(by, note, now_s)
+        case Evaluated():
+            coordinator.on_evaluation(by, note, now_s)
+        case Ready():
+            coordinator.on_ready(by, note, now_s)
+        case WillLeave():
+            coordinator.on_leave_request(by, note.grace_s, now_s)
+        case Load() | Alive() | Apart() | CannotPrepare():
+            return _take_word(coordinator, by, note, now_s)
+        case _:
+            raise BadMessage(f"a {type(note).__name__} where a note is due")
+    return True
+
+
+def _take_word(
+    coordinator: Coordinator,
+    by: Incarnation,
+    word: Load | Alive | Apart | CannotPrepare,
+    now_s: float,
+) -> bool:
+    """A member lives. Most say nothing else in half a second, so this must cost next to nothing."""
+    if isinstance(word, Alive):
+        return False
+    if isinstance(word, Apart):
+        coordinator.on_unreachable_peers(by, word.peers, now_s)
+        return True
+    if isinstance(word, CannotPrepare):
+        coordinator.on_preparation_refusal(by, word, now_s)
+        return True
+    coordinator.silence.on_unheard_time(by, word.unheard_s, now_s)
+    coordinator.on_load(by, word)
+    return True
+
+
+# The coordinator's orders on the wire: the request, its time limit, and its outcome.
+#
+# Errors:  none; the coordinator is told of failures. An answer of the wrong type is a failure,
+#   like a lost link.
+
+log = logging.getLogger(__name__)
+GRACE_S = 20.0  # the coordinator gives up first: its clock stands still while it is stopped
+
+Call = act.SendFence | act.SendReduce | act.SendCommit
+"""An order that is a unary call to one member."""
+
+Order = act.Launch | Call
+"""What the coordinator asks servers to do."""
+
+
+def samples_of(order: act.Launch, corpus: Corpus) -> Tokens:
+    """The samples of a microbatch, its check or a held-out batch, (rows, sequence + 1)."""
+    if order.work is Work.EVALUATE:
+        return corpus.held_out_batch(order.microbatch - EVALUATION_BASE)
+    return corpus.microbatch(order.microbatch % CHECK_BASE)
+
+
+def first_push(order: act.Launch, run: bytes, meta: TensorMeta) -> Push:
+    """What opens the stream to a server of stage 0; the sender fills in the incarnation."""
+    what = order.step, order.microbatch, order.attempt, order.work
+    return Push(run, *what, 0, 0, order.counting, (meta,), order.keepers)
+
+
+def handed_note(order: act.Launch, to: MemberRecord) -> Handed:
+    """A server of stage 0 took the microbatch."""
+    return Handed(order.step, order.microbatch, order.attempt, to.peer, to.incarnation)
+
+
+def undelivered_note(order: act.Launch, reason: str) -> Undelivered:
+    """No server took the microbatch, or it is unknown whether one did."""
+    return Undelivered(order.step, order.microbatch, order.attempt, reason[:REASON_CHARS])
+
+
+def limit_s(order: Call) -> float:
+    """How long a member may take to answer."""
+    match order:
+        case act.SendFence():
+            return order.limit_s + GRACE_S
+        case act.SendReduce():
+            return order.limit_s + GRACE_S
+        case act.SendCommit():
+            return COMMIT_MAX_S + GRACE_S
+
+
+def on_answer(
+    coordinator: Coordinator, order: Call, answer: Message | SwarmError, now_s: float
+) -> None:
+    """Tell the coordinator what a member answered, or why it did not."""
+    to = order.incarnation
+    if isinstance(answer, Message):
+        coordinator.silence.on_word(to, now_s)
+    match order, answer:
+        case act.SendReduce() | act.SendCommit(), _ if order.message.observed is not None:
+            _observed(coordinator, order, answer)
+        case act.SendFence(), Fenced():
+            coordinator.on_fence_answer(to, answer.counted, now_s)
+        case act.SendFence(), _:
+            coordinator.on_stream_end(to, f"it did not answer a fence: {_failure(answer)}", now_s)
+        case act.SendReduce(), Reduced():
+            coordinator.on_reduction(to, order.message.generation, answer, now_s)
+        case act.SendReduce(), CannotAverage(peer, reason):
+            coordinator.on_reduction_failure(to, order.message.generation, reason, now_s, peer)
+        case act.SendReduce(), _:
+            coordinator.on_reduction_failure(to, order.message.generation, _failure(answer), now_s)
+        case act.SendCommit(), Committed():
+            coordinator.on_commit_answer(to, order.message.step, answer, now_s)
+        case act.SendCommit(), _:
+            coordinator.on_commit_failure(to, order.message.step, _failure(answer), now_s)
+
+
+def _observed(
+    coordinator: Coordinator, order: act.SendReduce | act.SendCommit, answer: Message | SwarmError
+) -> None:
+    """A mover answers as an observer of its new stage: nobody waits for it, whatever it says."""
+    if isinstance(order, act.SendReduce) and isinstance(answer, Reduced):
+        coordinator.on_observation(order.incarnation, order.message.step, answer)
+    elif not isinstance(answer, Committed):
+        what, step = type(order.message).__name__, order.message.step
+        log.info("%s missed a %s of step %d: %s", order.incarnation, what, step, _failure(answer))
+
+
+def _failure(answer: Message | SwarmError) -> str:
+    if isinstance(answer, Message):
+        answer = BadMessage(f"{type(answer).__name__} is no answer to that")
+    return str(answer) or type(answer).__name__
+
+
+# Servers that cannot read this trainer's run: how many there are, and when people are told.
+#
+# A peer that calls a thousand times is counted once, and no peer can make the trainer speak often.
+#
+# Units:   seconds on the caller's clock.
+
+PEERS_MAX = 1024  # remembered, 32 bytes each: whoever reads of so many knows enough
+SAY_EVERY_S = 10.0  # a fleet that starts at once is told of in two lines
+VERSIONS_MAX = 4  # named in a report: an honest swarm has two releases, seldom three
+
+
+class VersionRefusals:
+    """Which peers speak another version of runs."""
+
+    def __init__(self, ours: int = RUN_VERSION, peers_max: int = PEERS_MAX) -> None:
+        self.ours = ours
+        """The version of this trainer's run."""
+        self._max = peers_max
+        self._speaks: dict[PeerId, int] = {}
+        self._told = 0
+        self._told_s = float("-inf")
+        self._reports: list[act.VersionsRefused] = []
+        self._closed = False
+
+    def receive(self, peer: PeerId, speaks: int, now_s: float) -> None:
+        """A peer says which version it speaks; its last word counts."""
+        if speaks == self.ours:
+            return  # it read an older record of ours, or makes this up
+        if peer in self._speaks or len(self._speaks) < self._max:
+            self._speaks[peer] = speaks
+            self.on_deadline(now_s)
+
+    def close(self) -> None:
+        """The run is over: nothing more is told."""
+        self._closed = True
+        self._reports = []
+
+    def events(self) -> list[act.VersionsRefused]:
+        """Reports to tell; drained by reading."""
+        reports, self._reports = self._reports, []
+        return reports
+
+    def next_deadline_s(self) -> float | None:
+        """When people are told of the peers that have come since the last time."""
+        if self._closed or len(self._speaks) == self._told:
+            return None
+        return self._told_s + SAY_EVERY_S
+
+    def on_deadline(self, now_s: float) -> None:
+        """Tell how many there are, if there are more than before and it is time."""
+        due_s = self.next_deadline_s()
+        if due_s is None or now_s < due_s:
+            return
+        self._told, self._told_s = len(self._speaks), now_s
+        common = Counter(self._speaks.values()).most_common(VERSIONS_MAX)
+        versions = tuple(version for version, _ in common)
+        self._reports.append(act.VersionsRefused(self._told, versions, self.ours))

@@ -1,0 +1,228 @@
+"""The standbys' streams at the coordinator: each is told where all are, and that it lives.
+
+Units:   seconds on the loop's clock.
+Errors:  those of the stream, for the one whose stream it is.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from p2pswarm.base.errors import BadMessage, PathError, SwarmError
+from p2pswarm.base.ids import Contact
+from p2pswarm.net.rpc.base import Stream
+from p2pswarm.run.chain.chain_node import ChainNode
+from p2pswarm.run.chain.participant import Seat
+from p2pswarm.run.member_cards import learn_all
+from p2pswarm.run.messages.membership import StandsBy
+from p2pswarm.run.messages.run import Finished
+from p2pswarm.run.messages.trainers import ALIVE_S, SILENCE_S, Alive, Enlist, Trainers
+from p2pswarm.trainer.coordinator_io.context import TrainerContext
+from p2pswarm.trainer.leadership.known_trainers import PAUSE_S, CoordinatorSearch, KnownTrainers
+
+HEARD_S = 2.0  # for the last word to reach a standby
+
+
+class _StandbyStream:
+    """One stream."""
+
+    def __init__(self) -> None:
+        self.waker = asyncio.Event()
+        self.over = False
+        self.last: Finished | None = None
+
+
+class StandbyStreams:
+    """All streams of trainers that stand by."""
+
+    def __init__(self, roll: KnownTrainers, changed: Callable[[], None]) -> None:
+        """`changed` is called when a standby is gone."""
+        self._roll = roll
+        self._changed = changed
+        self._open: dict[bytes, _StandbyStream] = {}
+        self._former = 0
+        """Streams that are over and have not ended yet."""
+        self._trainers: Trainers | None = None
+        self._closed = False
+        self._last: Finished | None = None
+        """What is said to a standby that comes once all is closed."""
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def announce(self, trainers: Trainers) -> bool:
+        """Tell all who the trainers are; False if they know."""
+        if trainers == self._trainers:
+            return False
+        self._trainers = trainers
+        for standby in self._open.values():
+            standby.waker.set()
+        return True
+
+    def dismiss(self, last: Finished | None) -> None:
+        """End all streams, with a last word or without."""
+        for peer in list(self._open):
+            self._end(peer, last)
+
+    def close(self, last: Finished | None) -> None:
+        """End all streams, and from now on that of each standby that comes, too."""
+        self._closed, self._last = True, last
+        self.dismiss(last)
+
+    async def gone(self) -> None:
+        """Wait until all streams have ended."""
+        await self._empty.wait()
+
+    async def attend(self, stream: Stream, contact: Contact) -> None:
+        """One standby, for as long as its stream lasts."""
+        peer = stream.peer.raw
+        self._end(peer, None)
+        standby = self._open[peer] = _StandbyStream()
+        self._former += 1
+        self._empty.clear()
+        self._roll.enlisted(contact)
+        if self._closed:  # nobody would ever end this stream, and we wait for its end
+            self._end(peer, self._last)
+        self._changed()
+        try:
+            await self._talk(stream, standby)
+            if standby.last is not None:
+                await _say_last(stream, standby.last)
+        finally:
+            self._former -= 1
+            if not self._former:
+                self._empty.set()
+            if self._open.get(peer) is standby:
+                del self._open[peer]
+                self._roll.gone(peer, asyncio.get_running_loop().time())
+                self._changed()
+
+    async def _talk(self, stream: Stream, standby: _StandbyStream) -> None:
+        told: Trainers | None = None
+        while not standby.over:
+            standby.waker.clear()
+            if self._trainers is not None and told != self._trainers:
+                told = self._trainers
+                await stream.send(told)
+            else:
+                await stream.send(Alive())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ALIVE_S):
+                    await standby.waker.wait()
+
+    def _end(self, peer: bytes, last: Finished | None) -> None:
+        standby = self._open.pop(peer, None)
+        if standby is not None:
+            self._roll.gone(peer, asyncio.get_running_loop().time())
+            standby.over, standby.last = True, last
+            standby.waker.set()
+
+
+async def _say_last(stream: Stream, last: Finished) -> None:
+    """A socket that closes now could take the last word along: wait until it was heard."""
+    with suppress(SwarmError, TimeoutError):
+        async with asyncio.timeout(HEARD_S):
+            await stream.send(last)
+            await stream.receive()
+
+
+# A standby's watch: its stream to the coordinator, whose end tells that the coordinator is gone.
+#
+# Units:   seconds on the loop's clock.
+# Errors:  none; a trainer that cannot be reached is asked again in its turn.
+
+log = logging.getLogger(__name__)
+
+
+class CoordinatorStream:
+    """Enlists with the coordinator, whoever that is, until it is stopped."""
+
+    def __init__(
+        self,
+        context: TrainerContext,
+        seats: tuple[Seat, ChainNode],
+        roll: KnownTrainers,
+        over: Callable[[Finished], None],
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._rpc = context.rpc
+        self._run = context.run_id
+        self._cards = context.cards
+        self._seat, self._node = seats
+        self._roll = roll
+        self._over = over
+        self._tasks = tasks
+        self._search = CoordinatorSearch()
+        self._task: asyncio.Task[None] | None = None
+        self.enlisted = False
+        """Whether a coordinator has taken this trainer as a standby, and its stream lasts."""
+
+    def start(self) -> None:
+        """Stand by from now on."""
+        self.stop()
+        self._task = self._tasks.create_task(self._stand_by())
+
+    def stop(self) -> None:
+        """This trainer leads, or leaves."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _stand_by(self) -> None:
+        while True:
+            to = self._search.ask(self._roll.contacts())
+            if to is None:
+                await asyncio.sleep(PAUSE_S)
+                leader, _ = self._seat.led_by
+                self._search.hint(self._roll.find(leader) if leader is not None else None)
+            elif to.peer != self._rpc.contact.peer:
+                await self._enlist(to)
+
+    async def _enlist(self, to: Contact) -> None:
+        """Stand by with one trainer, if it coordinates."""
+        assert to.peer is not None, "trainers are known by their ids"
+        opening = Enlist(self._run, str(self._rpc.contact.address))
+        try:
+            async with (
+                asyncio.timeout(SILENCE_S) as silence,
+                self._rpc.open_stream(to, opening, None) as stream,
+            ):
+                if await self._hear(to, stream, silence):
+                    self._node.link_lost(to.peer.raw)
+        except TimeoutError:
+            log.info("%s is silent", to)
+        except PathError as error:
+            log.info("%s is gone: %s", to, error)
+            self._node.link_lost(to.peer.raw)
+        except SwarmError as error:
+            log.info("%s does not take a standby: %s", to, error)
+        finally:
+            self.enlisted = False
+
+    async def _hear(self, to: Contact, stream: Stream, silence: asyncio.Timeout) -> bool:
+        """Listen until the stream ends; whether it ended though the run goes on."""
+        assert to.peer is not None, "trainers are known by their ids"
+        known = False
+        while (message := await stream.receive()) is not None:
+            silence.reschedule(asyncio.get_running_loop().time() + SILENCE_S)
+            learn_all(self._cards, message, to.peer)
+            match message:
+                case Trainers():
+                    self._roll.told(message, asyncio.get_running_loop().time())
+                    self._seat.voter.told(one.peer for one in message.trainers)
+                    self._search.found()
+                    self.enlisted = True
+                    if not known:
+                        known = True
+                        self._node.catch_up(to.peer.raw)
+                case Alive():
+                    pass
+                case StandsBy():
+                    self._search.hint(message.contact)
+                    return False
+                case Finished():
+                    self._over(message)
+                    return False
+                case _:
+                    raise BadMessage(f"a {type(message).__name__} for a standby")
+        return known

@@ -1,0 +1,477 @@
+"""Blame: which server, or which road between two, makes attempts fail; and when nobody can do it.
+
+An attempt that failed was in the hands of several servers. Each of those that may have caused it is
+a suspect; the one that has failed most often in a row is avoided, if its stage has another. A road
+between two servers that stays broken is named to the user.
+
+A gradient that is not finite may be a server's fault or the model's. It is the model's when all
+attempts failed so, and no server that all of them passed can be left out: the microbatch is then
+condemned (`quarantine.py`). If another path has a finite one, those that were only in the attempts
+that failed are named.
+
+Units:   seconds on the caller's clock.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+
+from p2pswarm.run.messages.types import MEMBERS_MAX
+from p2pswarm.run.view import Incarnation
+from p2pswarm.trainer.members.membership import Membership
+from p2pswarm.trainer.reports import actions as act
+
+# Servers that fail again and again: counted in a row, and given a pause that grows.
+#
+# One failure proves nothing: a peer restarts, a link is dialled again. A server that fails several
+# times with no success between is the likeliest cause, and failing fast it looks fast to routers
+# and attracts work. It gets none for a while. The pause doubles with each relapse, and a server
+# that works well for long enough begins anew.
+#
+# Units:   seconds on the caller's clock; peers by their 32-byte id.
+
+IN_A_ROW = 3  # failures with no success between; then a server is avoided
+SAME_TROUBLE_S = 0.5  # failures closer than this are one: a server has several microbatches in hand
+PAUSE_FIRST_S = 10.0
+PAUSE_MAX_S = 600.0
+RECOVERED = 32  # successes in a row after which a former pause does not count any more
+
+
+class FailureKind(Enum):
+    """What a server may fail at; good work at one says nothing about the other."""
+
+    MICROBATCHES = "to compute and hand on microbatches"
+    AVERAGING = "to average its sum with the others of its stage"
+
+
+@dataclass(slots=True)
+class _History:
+    """What one server did lately."""
+
+    failures: dict[FailureKind, int] = field(default_factory=dict)
+    """In a row."""
+    failed_s: dict[FailureKind, float] = field(default_factory=dict)
+    successes: int = 0
+    pauses: int = 0
+    until_s: float = float("-inf")
+
+
+class FailingServers:
+    """The failures of every server, whichever incarnation it is in."""
+
+    def __init__(self, peers_max: int = MEMBERS_MAX) -> None:
+        self._max = peers_max
+        self._histories: dict[bytes, _History] = {}
+
+    def on_failure(self, peer: bytes, duty: FailureKind, now_s: float) -> int:
+        """A server may have caused a failure; returns how often it did in a row."""
+        history = self._histories.setdefault(peer, _History())
+        if len(self._histories) > self._max:
+            del self._histories[next(iter(self._histories))]  # the one that we know the longest
+        if now_s >= history.failed_s.get(duty, float("-inf")) + SAME_TROUBLE_S:
+            history.failed_s[duty] = now_s
+            history.failures[duty] = history.failures.get(duty, 0) + 1
+        history.successes = 0
+        return history.failures[duty]
+
+    def on_success(self, peer: bytes, duty: FailureKind) -> bool:
+        """A server has done what it is there for; True if all that it did before is forgotten."""
+        history = self._histories.get(peer)
+        if history is None:
+            return False
+        history.failures.pop(duty, None)
+        history.failed_s.pop(duty, None)
+        history.successes += 1
+        if history.successes >= RECOVERED and not history.failures:
+            del self._histories[peer]
+            return True
+        return False
+
+    def forget(self, peers: Iterable[bytes]) -> None:
+        """Drop the suspicion against peers: another one was at fault."""
+        for peer in peers:
+            if found := self._histories.get(peer):
+                found.failures, found.failed_s = {}, {}
+
+    def avoid(self, peer: bytes, now_s: float) -> float:
+        """Give a server a pause, and return it."""
+        history = self._histories.setdefault(peer, _History())
+        pause_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2.0**history.pauses)
+        if pause_s < PAUSE_MAX_S:
+            history.pauses += 1
+        history.until_s = now_s + pause_s
+        self.forget((peer,))
+        return pause_s
+
+    def avoided(self, peer: bytes, now_s: float) -> bool:
+        """Whether a server is to get no work now, if another can do it."""
+        history = self._histories.get(peer)
+        return history is not None and now_s < history.until_s
+
+    def next_deadline_s(self, now_s: float) -> float | None:
+        """When the next pause ends."""
+        ends_s = (history.until_s for history in self._histories.values())
+        return min((end_s for end_s in ends_s if end_s > now_s), default=None)
+
+
+# Members of one stage between whom nothing passes: who leaves an averaging, whose word counts.
+#
+# Each member of a stage averages with all others, so no averaging succeeds that has two members
+# with a cut between them. One of them has to leave, and what it counted is done again: so it is
+# the one that has counted less. A newcomer that has counted nothing costs nothing.
+#
+# A member that lies could have others thrown out in this way. So the word of one member alone
+# counts once; after that it has to average with others many times before it counts again, and
+# until then it is the speaker that leaves. What both members say of each other counts always.
+#
+# Units:   seconds on the caller's clock; peers by their 32-byte id.
+
+MUTUAL_S = 60.0  # both find a cut within seconds, but perhaps not in the same averaging
+AVERAGINGS_SPENT = 32  # as many as make a server's failures forgotten, see `blame.py`
+
+
+class FailedPairs:
+    """Who said of whom that nothing passes."""
+
+    def __init__(self, pairs_max: int = MEMBERS_MAX) -> None:
+        self._max = pairs_max
+        self._said_s: dict[tuple[bytes, bytes], float] = {}
+        """When a peer said it last of another; the newest stands last."""
+        self._spent: dict[bytes, int] = {}
+        """Whose word does not count, and for how many averagings."""
+
+    def on_report(self, by: bytes, of: bytes, now_s: float) -> None:
+        """A member says that nothing passes between it and another."""
+        self._said_s.pop((by, of), None)
+        self._said_s[by, of] = now_s
+        if len(self._said_s) > self._max:
+            del self._said_s[next(iter(self._said_s))]
+
+    def on_averaging(self, peers: Iterable[bytes]) -> None:
+        """These have averaged with each other."""
+        for peer in peers:
+            left = self._spent.pop(peer, 1) - 1
+            if left:
+                self._spent[peer] = left
+
+    def leaver(self, by: bytes, of: bytes, counts: tuple[int, int], now_s: float) -> bytes:
+        """Which of two leaves; `by` says so, `counts`: how much `by` and the other have counted."""
+        ours, theirs = counts
+        if ours <= theirs:
+            return by
+        mutual = now_s < self._said_s.get((of, by), float("-inf")) + MUTUAL_S
+        if not mutual:
+            if by in self._spent:
+                return by
+            self._spent[by] = AVERAGINGS_SPENT
+            if len(self._spent) > self._max:
+                del self._spent[next(iter(self._spent))]
+        return of
+
+
+NOT_FINITE_MIN = 3  # attempts before the model is blamed: one may be a fault of the hardware
+NOT_FINITE_LEFT_OUT = 6  # then a server that was in all of them is left out, not waited for
+NOT_FINITE_MAX = 12  # attempts after which it is blamed though some server was in all of them
+ROADS_MAX = MEMBERS_MAX  # broken at once; with more, the longest known is forgotten
+
+Road = tuple[Incarnation | None, Incarnation | None]
+"""From the lower stage to the upper one; None: the trainer below, or one that is not known."""
+
+
+BlameReport = act.NotFiniteThere | act.RoadBroken | act.ServerFails | act.WrongResult
+
+
+class Trouble(IntEnum):
+    """Why an attempt was given up; the first three are `Obstacle` on the wire."""
+
+    ROAD = 0
+    WORK = 1
+    NOT_FINITE = 2
+    LATE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """What is known of an attempt that failed."""
+
+    step: int
+    microbatch: int
+    trouble: Trouble
+    reason: str
+    by: Incarnation | None
+    """Who said so; None: the trainer, whose push failed or who has waited for too long."""
+    path: tuple[Incarnation, ...]
+    """Whom it was handed to, as far as we were told."""
+    missing: tuple[int, ...]
+    """The stages that have not counted it: where it is now lies among them, or just above."""
+
+
+@dataclass(slots=True)
+class _Overflows:
+    """The attempts of one microbatch that were not finite."""
+
+    step: int
+    paths: list[tuple[Incarnation, ...]] = field(default_factory=list)
+    """Who may have caused it, attempt by attempt; who said so comes first."""
+    stages: dict[Incarnation, int] = field(default_factory=dict)
+    reason: str = ""
+    condemned: bool = False
+
+    @property
+    def common(self) -> list[Incarnation]:
+        """Who was in all of them."""
+        *others, last = self.paths
+        return [one for one in last if all(one in path for path in others)]
+
+    def suspects(self, holders: tuple[Incarnation, ...]) -> list[Incarnation]:
+        """Whose fault it may be, once `holders` have counted the microbatch on another path."""
+        everybody = dict.fromkeys(one for path in self.paths for one in path)
+        accusers = dict.fromkeys(path[0] for path in self.paths if path)
+        for some in (self.common, everybody):
+            if left := [one for one in some if one not in holders]:
+                return left
+        return list(accusers)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundWrong:
+    """A server that a spot check has found to compute wrong."""
+
+    incarnation: Incarnation
+    stage: int
+    microbatch: int
+    reason: str
+
+
+class Blame:
+    """Failures and successes of servers, and what follows from them."""
+
+    def __init__(
+        self, members: Membership, stages: int, ends: tuple[int, int] | None = None
+    ) -> None:
+        """`ends`: two stages that average a tensor with each other."""
+        self._members = members
+        self._ends = set(ends or ())
+        self._last = stages - 1
+        self._roads: dict[tuple[bytes, bytes], int] = {}
+        self._not_finite: dict[int, _Overflows] = {}
+        self._to_end: list[tuple[Incarnation, str]] = []
+        self._condemned: list[int] = []
+        self._pairs = FailedPairs()
+        self.servers = FailingServers()
+        """Who is avoided."""
+
+    def condemned(self) -> list[int]:
+        """The microbatches that are not finite on any path; drained by reading."""
+        drained, self._condemned = self._condemned, []
+        return drained
+
+    def to_end(self) -> list[tuple[Incarnation, str]]:
+        """Incarnations to end, because they are avoided from now on; drained by reading."""
+        drained, self._to_end = self._to_end, []
+        return drained
+
+    def on_attempt_failure(self, failed: FailedAttempt, now_s: float) -> list[BlameReport]:
+        """Hear of an attempt that was given up; what people are to know."""
+        road = self._road(failed)
+        reports: list[BlameReport] = []
+        if failed.trouble is Trouble.NOT_FINITE:
+            reports += self._weigh_model(failed, now_s)
+            suspects = [] if reports else [failed.by, *failed.path]
+        elif failed.trouble is Trouble.WORK:
+            suspects = [failed.by]
+        else:
+            suspects = [failed.by, *reversed(road)]
+        named = list(dict.fromkeys(one for one in suspects if one is not None))
+        reports += self._suspect(named, FailureKind.MICROBATCHES, failed.reason, now_s)
+        if failed.trouble in (Trouble.ROAD, Trouble.LATE):
+            reports += self._broken(road, failed.reason)
+        return reports
+
+    def on_wrong_result(self, found: FoundWrong, now_s: float) -> act.WrongResult:
+        """A spot check has found a server: it gets a pause, if it can be spared."""
+        one = found.incarnation
+        spared = self._can_be_spared(one, now_s)
+        pause_s = self.servers.avoid(one.peer, now_s) if spared else None
+        return act.WrongResult(one, found.stage, found.microbatch, found.reason, pause_s)
+
+    def on_averaging_failure(self, by: Incarnation, reason: str, now_s: float) -> list[BlameReport]:
+        """Hear that a member could not average; what people are to know."""
+        return self._suspect([by], FailureKind.AVERAGING, reason, now_s)
+
+    def on_unreachable(self, by: Incarnation, beside: bytes | None, now_s: float) -> None:
+        """Hear from a member that nothing passes between it and another, if it says so."""
+        if beside is not None and self._members.alive(by):
+            self._pairs.on_report(by.peer, beside, now_s)
+
+    def leaver(
+        self,
+        by: Incarnation,
+        beside: bytes | None,
+        ledger: Callable[[Incarnation], bytes],
+        now_s: float,
+    ) -> Incarnation | None:
+        """Who is to leave an averaging in which `by` failed again, as it says by `beside`.
+
+        Of two between whom nothing passes, the one that leaves gets no work for a while: else it
+        would be back at once, and the next averaging would fail at the same cut. `ledger` gives the
+        bitmap of what a member has counted. Of two stages that average with each other, one leaves
+        that its stage can spare; None if neither can, because then only the road helps.
+        """
+        here = self._members.alive(by)
+        other = self._members.of_peer(beside) if beside is not None else None
+        if here is None or other is None or not other.ready:
+            return by
+        if other.stage != here.stage and {other.stage, here.stage} != self._ends:
+            return by  # they have nothing to average with each other
+        pair = by, other.incarnation
+        ours, theirs = (int.from_bytes(ledger(one), "little").bit_count() for one in pair)
+        left = self._pairs.leaver(by.peer, other.incarnation.peer, (ours, theirs), now_s)
+        one = next(one for one in pair if one.peer == left)
+        spared = [each for each in pair if self._can_be_spared(each, now_s)]
+        if one not in spared and other.stage != here.stage:
+            if not spared:
+                return None
+            (one,) = spared
+        if one in spared:
+            self.servers.avoid(one.peer, now_s)
+        return one
+
+    def on_averaging(
+        self, members: Iterable[Incarnation], holders: Callable[[int], tuple[Incarnation, ...]]
+    ) -> list[act.NotFiniteThere]:
+        """A step was decided: these have averaged, and `holders` have counted a microbatch.
+
+        Tells who made gradients that were not finite.
+        """
+        everybody = list(members)
+        self._pairs.on_averaging(one.peer for one in everybody)
+        for one in everybody:
+            self.servers.on_success(one.peer, FailureKind.AVERAGING)
+        reports = []
+        for microbatch, trouble in self._not_finite.items():
+            suspects = trouble.suspects(holders(microbatch))
+            named = tuple((one, trouble.stages[one]) for one in suspects if one in trouble.stages)
+            if named and not trouble.condemned:
+                report = act.NotFiniteThere(trouble.step, microbatch, named, trouble.reason)
+                reports.append(report)
+        self._not_finite.clear()
+        return reports
+
+    def on_count(self, by: Incarnation, path: list[Incarnation]) -> bool:
+        """A member has done its backward of a microbatch that came by `path`.
+
+        Returns whether its former failures are forgotten with that.
+        """
+        forgotten = self.servers.on_success(by.peer, FailureKind.MICROBATCHES)
+        if self._roads:
+            peers = [one.peer for one in path]
+            for road in list(self._roads):
+                if by.peer in road and all(peer in peers or not peer for peer in road):
+                    del self._roads[road]
+        return forgotten
+
+    def _suspect(
+        self, suspects: list[Incarnation], duty: FailureKind, reason: str, now_s: float
+    ) -> list[BlameReport]:
+        """Count a failure; avoid the suspect that failed most often, if it can be spared."""
+        counts = {one: self.servers.on_failure(one.peer, duty, now_s) for one in suspects}
+        often = [one for one in suspects if counts[one] >= IN_A_ROW]
+        spared = [one for one in often if self._can_be_spared(one, now_s)]
+        if not spared:
+            return [
+                act.ServerFails(one, member.stage, counts[one], reason, None)
+                for one in often
+                if _tells(counts[one]) and (member := self._members.alive(one))
+            ]
+        worst = max(spared, key=lambda one: counts[one])
+        self.servers.forget(one.peer for one in suspects)
+        return [self._leave_out(worst, counts[worst], reason, now_s)]
+
+    def _can_be_spared(self, one: Incarnation, now_s: float) -> bool:
+        """Whether its stage has another server that is not avoided."""
+        member = self._members.alive(one)
+        return member is not None and any(
+            other.incarnation != one and not self.servers.avoided(other.incarnation.peer, now_s)
+            for other in self._members.ready(member.stage)
+        )
+
+    def _weigh_model(self, failed: FailedAttempt, now_s: float) -> list[BlameReport]:
+        """Condemn a microbatch once no server that could be left out was in every attempt."""
+        trouble = self._not_finite.setdefault(failed.microbatch, _Overflows(failed.step))
+        path = dict.fromkeys(one for one in (failed.by, *failed.path) if one is not None)
+        trouble.paths.append(tuple(path))
+        trouble.reason = failed.reason
+        alive = {one: m.stage for one in path if (m := self._members.alive(one)) is not None}
+        trouble.stages |= alive
+        tries, common = len(trouble.paths), trouble.common
+        avoided = self.servers.avoided
+        left = any(one not in alive or avoided(one.peer, now_s) for one in common)
+        spared = [one for one in common if self._can_be_spared(one, now_s)]
+        if tries >= NOT_FINITE_MAX or (tries >= NOT_FINITE_MIN and not spared and not left):
+            trouble.condemned = True
+            self.servers.forget(one.peer for path in trouble.paths for one in path)
+            self._condemned.append(failed.microbatch)
+        elif spared and not left and tries >= NOT_FINITE_LEFT_OUT:
+            return [self._leave_out(spared[0], tries, failed.reason, now_s)]
+        return []
+
+    def _leave_out(
+        self, one: Incarnation, failures: int, reason: str, now_s: float
+    ) -> act.ServerFails:
+        """Let a server that can be spared pause."""
+        member = self._members.alive(one)
+        assert member is not None, "only the living can be spared"
+        pause_s = self.servers.avoid(one.peer, now_s)
+        self._to_end.append((one, f"it fails again and again: {reason}"))
+        return act.ServerFails(one, member.stage, failures, reason, pause_s)
+
+    def _road(self, failed: FailedAttempt) -> Road:
+        """Between which two servers an attempt was, as far as can be told."""
+        at = {m.stage: one for one in failed.path if (m := self._members.alive(one)) is not None}
+        speaker = self._members.alive(failed.by) if failed.by is not None else None
+        if speaker is not None:
+            at[speaker.stage] = speaker.incarnation
+            lower = self._lower_of(speaker.stage, at, failed.missing)
+        elif failed.trouble is Trouble.LATE and at:
+            lower = self._lower_of_late(max(at), failed.missing)
+        else:
+            lower = -1
+        return at.get(lower), at.get(lower + 1) or self._only(lower + 1)
+
+    def _lower_of(self, stage: int, at: dict[int, Incarnation], missing: tuple[int, ...]) -> int:
+        """The lower end of the road that a server of `stage` complains of."""
+        onward = stage < self._last and (stage + 1 not in at or stage + 1 in missing)
+        return stage if onward else stage - 1
+
+    def _lower_of_late(self, top: int, missing: tuple[int, ...]) -> int:
+        """The lower end of the road where an attempt is that has come up to stage `top`."""
+        if top < self._last:
+            return top
+        returning = missing and self._last not in missing
+        return max(missing) if returning else self._last - 1
+
+    def _only(self, stage: int) -> Incarnation | None:
+        """The server of a stage, if it has only one."""
+        ready = self._members.ready(stage)
+        return ready[0].incarnation if len(ready) == 1 else None
+
+    def _broken(self, road: Road, reason: str) -> list[BlameReport]:
+        """Count a failure of a road; tell at the third, the sixth, the twelfth in a row, and on."""
+        lower, upper = road
+        if upper is None:
+            return []  # one of several servers: the next attempt takes another
+        key = lower.peer if lower is not None else b"", upper.peer
+        failures = self._roads[key] = self._roads.get(key, 0) + 1
+        if len(self._roads) > ROADS_MAX:
+            del self._roads[next(iter(self._roads))]
+        member = self._members.alive(upper)
+        if member is None or not _tells(failures):
+            return []
+        return [act.RoadBroken(lower, upper, member.stage, failures, reason)]
+
+
+def _tells(failures: int) -> bool:
+    """Whether people hear of so many failures in a row: 3, 6, 12, 24, ..."""
+    threes, left = divmod(failures, IN_A_ROW)
+    return left == 0 and threes > 0 and threes & (threes - 1) == 0

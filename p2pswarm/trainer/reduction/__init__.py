@@ -1,1 +1,0 @@
-"""The reduction of a step: averaging attempts, digests, and the commit."""

@@ -1,0 +1,395 @@
+"""Merged."""
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from p2pswarm.run.averaging.plan import ShardShares
+from p2pswarm.run.messages.step import Commit, Reduce, Reduced, TiedGroup, TiedReduced
+from p2pswarm.run.messages.types import GROUP_MAX
+from p2pswarm.run.schedule import clip_scale
+from p2pswarm.run.view import Incarnation
+from p2pswarm.settings.config import OptimizerConfig
+from p2pswarm.trainer.balance.move_preparation import Movers
+from p2pswarm.trainer.members.membership import StageGroup
+from p2pswarm.trainer.reports import actions as act
+
+# The end of a step: who has reduced, whether all agree, and what is decided.
+#
+# One `Reduction` is one generation of one step's reduction. It is dropped when a member is lost.
+# The next generation starts afresh, because no sum changes before the commit.
+#
+# Units:   seconds on the caller's clock.
+# Errors:  none; answers of incarnations that take no part are ignored.
+
+Said = tuple[bytes, tuple[bytes, bytes] | None]
+"""The digest of a reduced gradient; and of the tied tensor in it, and of that in the state."""
+SQUARED_NORM_MAX = 1e300  # the sum over all stages stays a float; no gradient comes near
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """All stages agree: commit with this norm over all of them."""
+
+    gradient_norm: float
+    scale: float
+    states: dict[int, bytes] = field(default_factory=dict)
+    """The digest of the state of each stage that the step was computed with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreed:
+    """The reduced gradients of these members differ from those of most of their stage."""
+
+    incarnations: tuple[Incarnation, ...]
+    tied: tuple[int, ...] = ()
+    """The stages where no digest has the most votes; the first in the group's order stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotFinite:
+    """The reduced gradient of this stage overflowed, the same on every member."""
+
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndsDiffer:
+    """The two stages that have a tied tensor in common computed the step with different ones."""
+
+    stages: tuple[int, int]
+
+
+class Reduction:
+    """One try to reduce the step's gradients."""
+
+    def __init__(
+        self,
+        step: int,
+        generation: int,
+        groups: list[StageGroup],
+        optimizer: OptimizerConfig,
+        deadline_s: float,
+        movers: Movers | None = None,
+    ) -> None:
+        self.generation = generation
+        self.deadline_s = deadline_s
+        self._ends = [group.members[0].stage for group in groups if group.tied is not None]
+        """The two stages that have a tied tensor in common, if any."""
+        self._step = step
+        self._groups = groups
+        self._stage = {m.incarnation: m.stage for group in groups for m in group.members}
+        self._optimizer = optimizer
+        self._movers = movers or Movers()
+        self._answers: dict[Incarnation, Reduced] = {}
+
+    @property
+    def stages(self) -> dict[Incarnation, int]:
+        """The members that add their sums, with their stages."""
+        return dict(self._stage)
+
+    def group(self, stage: int) -> list[Incarnation]:
+        """The members of one stage that add their sums, in the group's order."""
+        return [incarnation for incarnation, where in self._stage.items() if where == stage]
+
+    @property
+    def gradients(self) -> dict[int, bytes]:
+        """The digest of each stage's reduced gradient, once it is decided."""
+        return {stage: self._answers[one].digest for one, stage in self._stage.items()}
+
+    @property
+    def rates(self) -> dict[Incarnation, float]:
+        """What the links of each member that has answered carried, in bytes per second."""
+        return {one: answer.bytes_per_s for one, answer in self._answers.items()}
+
+    @property
+    def silent(self) -> list[Incarnation]:
+        """The members that have not answered."""
+        return [incarnation for incarnation in self._stage if incarnation not in self._answers]
+
+    def orders(
+        self, run: bytes, ledger: Callable[[Incarnation], bytes], limit_s: float
+    ) -> list[act.SendReduce]:
+        """The orders to members and observers; `ledger` gives the bitmap of a member's counts.
+
+        A mover gets one as an observer of its new stage, beside that of its own.
+        """
+        orders = []
+        for group in self._groups:
+            members = tuple(m.incarnation.peer for m in group.members)
+            stage, movers = self._observing(group)
+            observers = tuple(m.incarnation.peer for m in group.observers)
+            prompt = [one.peer for one in movers if one in self._movers.prompt]
+            others = [one.peer for one in movers if one not in self._movers.prompt]
+            told = members, (*prompt, *observers, *others), group.shares
+            for one in (*group.members, *group.observers):
+                to = one.incarnation
+                place = self._step, self.generation, to.number
+                also = None, len(prompt), group.tied
+                message = Reduce(run, *place, ledger(to), *told, *also)
+                orders.append(act.SendReduce(to, message, limit_s))
+            for to in movers:
+                place = self._step, self.generation, to.number
+                message = Reduce(run, *place, b"", *told, stage, len(prompt))
+                orders.append(act.SendReduce(to, message, limit_s))
+        return orders
+
+    def _observing(self, group: StageGroup) -> tuple[int, Sequence[Incarnation]]:
+        """The stage of a group, and the movers that observe it, as many as an order can name."""
+        stage = group.members[0].stage
+        return stage, self._movers.by_stage.get(stage, ())[: GROUP_MAX - len(group.observers)]
+
+    def commits(self, run: bytes, decided: Decided, learning_rate: float) -> list[act.SendCommit]:
+        """The commits for all that were told to reduce; no other member has the gradient."""
+        numbers = decided.scale, learning_rate
+        commits = []
+        for group in self._groups:
+            stage, movers = self._observing(group)
+            state = decided.states.get(stage, b"")
+            told = [(one.incarnation, None) for one in (*group.members, *group.observers)]
+            for to, observed in (*told, *((mover, stage) for mover in movers)):
+                place = self._step, self.generation, to.number
+                message = Commit(run, *place, *numbers, state, observed)
+                commits.append(act.SendCommit(to, message))
+        return commits
+
+    def sound(self, by: Incarnation, answer: Reduced) -> bool:
+        """Whether a member's stage can have that answer.
+
+        A squared norm is a sum of squares, or None if it overflowed; a tied tensor is at both ends.
+        """
+        squares = [answer.squared_norm]
+        if answer.tied is not None:
+            squares.append(answer.tied.squared_norm)
+        if by in self._stage and (self._stage[by] in self._ends) != (answer.tied is not None):
+            return False
+        return all(square is None or 0.0 <= square <= SQUARED_NORM_MAX for square in squares)
+
+    def awaits(self, incarnation: Incarnation) -> bool:
+        """Whether a member has yet to answer."""
+        return incarnation in self._stage and incarnation not in self._answers
+
+    def on_answer(self, incarnation: Incarnation, answer: Reduced) -> None:
+        """A member holds the reduced gradient of its stage."""
+        if incarnation in self._stage:
+            self._answers[incarnation] = answer
+
+    def verdict(self) -> Decided | Disagreed | EndsDiffer | NotFinite | None:
+        """What follows, once all have answered; None before."""
+        if len(self._answers) < len(self._stage):
+            return None
+        odd = tuple(incarnation for stage in self._stages() for incarnation in self._odd(stage))
+        if odd:
+            return Disagreed(odd, tuple(stage for stage in self._stages() if self._tied(stage)))
+        if apart := self._ends_apart():
+            return apart
+        squares = [(stage, self._squared_norm(stage)) for stage in self._stages()]
+        squares += [(stage, said.squared_norm) for stage, said in self._tied_answers()[:1]]
+        for stage, square in squares:
+            if square is None:
+                return NotFinite(stage)
+        norm = math.sqrt(math.fsum(square for _, square in squares if square is not None))
+        states = {stage: self._answers[one].state for one, stage in self._stage.items()}
+        return Decided(norm, clip_scale(self._optimizer, norm), states)
+
+    def _stages(self) -> list[int]:
+        return sorted(set(self._stage.values()))
+
+    def _votes(self, stage: int) -> list[tuple[Said, int]]:
+        """What a stage says, the commonest first; in a tie, the first in group order."""
+        return Counter(self._said(one) for one in self.group(stage)).most_common()
+
+    def _said(self, one: Incarnation) -> Said:
+        """What all members of a stage have to say alike."""
+        answer = self._answers[one]
+        tied = answer.tied
+        return answer.digest, None if tied is None else (tied.digest, tied.state)
+
+    def _odd(self, stage: int) -> list[Incarnation]:
+        (usual, _), *_ = self._votes(stage)
+        return [one for one in self.group(stage) if self._said(one) != usual]
+
+    def _tied_answers(self) -> list[tuple[int, TiedReduced]]:
+        """What each end of a tied model says; within a stage all say the same by now."""
+        firsts = ((stage, self._answers[self.group(stage)[0]].tied) for stage in self._ends)
+        return [(stage, tied) for stage, tied in firsts if tied is not None]
+
+    def _ends_apart(self) -> Disagreed | EndsDiffer | None:
+        """What follows if the two ends of a tied model do not agree."""
+        if not (answers := self._tied_answers()):
+            return None
+        (first, one), (last, other) = answers
+        if one.digest != other.digest:
+            groups = self.group(first), self.group(last)
+            odd = min(reversed(groups), key=len)
+            return Disagreed(tuple(odd), (last,) if len(groups[0]) == len(groups[1]) else ())
+        return EndsDiffer((first, last)) if one.state != other.state else None
+
+    def _tied(self, stage: int) -> bool:
+        (_, most), *others = self._votes(stage)
+        return any(votes == most for _, votes in others)
+
+    def _squared_norm(self, stage: int) -> float | None:
+        return self._answers[self.group(stage)[0]].squared_norm
+
+
+# The reductions of a run, generation by generation, and how long one may take.
+#
+# A generation that takes too long is not proof of anything: the stage may be large and its links
+# slow. So the limit is a multiple of the slowest of the last averagings that succeeded. It doubles
+# with each one that was too slow, so that a slow averaging succeeds in the end. What the members'
+# links carried in those that succeeded determines how large the shard of each is in the next.
+#
+# Units:   seconds on the caller's clock.
+
+FIRST_LIMIT_S = 120.0  # nothing is measured yet: a large stage over a slow link
+LIMIT_MIN_S = 30.0  # below this a pause of a process or a link that is dialled again would count
+LIMIT_MAX_S = 3600.0
+LIMIT_FACTOR = 4.0  # times the slowest of the last ones
+MEASURED = 16  # averagings remembered
+FAILED_RETRIES = 1  # a broken link between two members is dialled again before one is blamed
+BOTH_ENDS = -1  # no stage: the group that averages a tied tensor
+SLOW_RETRIES = 2  # each has twice the time of the one before
+
+
+class AveragingLimit:
+    """How long one averaging may take, learned from what succeeded and from what did not."""
+
+    def __init__(self, first_s: float = FIRST_LIMIT_S, max_s: float = LIMIT_MAX_S) -> None:
+        self._first_s = first_s
+        self._max_s = max_s
+        self._took_s: deque[float] = deque(maxlen=MEASURED)
+        self._too_slow = 0
+
+    @property
+    def seconds(self) -> float:
+        """The limit of the next averaging."""
+        usual_s = self._first_s
+        if self._took_s:
+            usual_s = max(LIMIT_MIN_S, LIMIT_FACTOR * max(self._took_s))
+        limit_s = usual_s * 2.0**self._too_slow
+        return min(self._max_s, limit_s)
+
+    def on_success(self, seconds: float) -> None:
+        """Learn from an averaging that succeeded."""
+        self._took_s.append(seconds)
+        self._too_slow = 0
+
+    def on_timeout(self) -> None:
+        """Learn from an averaging that was given up at the limit."""
+        if self.seconds < self._max_s:
+            self._too_slow += 1
+
+
+class AveragingAttempts:
+    """The reduction under way, if there is one; every other one is over."""
+
+    def __init__(
+        self,
+        limit: AveragingLimit | None = None,
+        former: int = 0,
+        ends: tuple[int, int] | None = None,
+    ) -> None:
+        """Generations are numbered from `former` + 1 on.
+
+        `ends`: the two stages that have a tied tensor in common.
+        """
+        self.limit = limit or AveragingLimit()
+        self.reduction: Reduction | None = None
+        self._shares = ShardShares()
+        self._ends = ends
+        self._number = former
+        self._failures = 0
+        self._begun_s = 0.0
+
+    @property
+    def numbered(self) -> int:
+        """The number of the newest generation."""
+        return self._number
+
+    def begin(
+        self,
+        step: int,
+        groups: list[StageGroup],
+        optimizer: OptimizerConfig,
+        now_s: float,
+        movers: Movers | None = None,
+    ) -> Reduction:
+        """Start the next generation; `movers`: who observes a stage and serves another one."""
+        self._number += 1
+        self._begun_s = now_s
+        deadline_s = now_s + self.limit.seconds
+        shared = self._tied([self._shared(group) for group in groups])
+        self.reduction = Reduction(step, self._number, shared, optimizer, deadline_s, movers)
+        return self.reduction
+
+    def current(self, generation: int) -> Reduction | None:
+        """The reduction under way, if it is this one."""
+        found = self.reduction
+        return found if found is not None and found.generation == generation else None
+
+    def drop(self) -> None:
+        """A member was lost: the next generation is another group's."""
+        self.reduction = None
+
+    def on_decision(self, now_s: float) -> None:
+        """The reduction succeeded and its step is decided."""
+        self.limit.on_success(now_s - self._begun_s)
+        if self.reduction is not None:
+            for one, bytes_per_s in self.reduction.rates.items():
+                stage = self.reduction.stages[one]
+                self._shares.measured(stage, one.peer, bytes_per_s)
+                if self._ends is not None and stage in self._ends:
+                    self._shares.measured(BOTH_ENDS, one.peer, bytes_per_s)
+        self.reduction, self._failures = None, 0
+
+    def on_failure(self) -> bool:
+        """A member could not average; returns whether that member is to be blamed by now."""
+        self.reduction = None
+        return self._again(FAILED_RETRIES)
+
+    def overdue(self, now_s: float) -> bool:
+        """Whether the reduction has reached its limit."""
+        return self.reduction is not None and now_s >= self.reduction.deadline_s
+
+    def give_up(self) -> list[Incarnation]:
+        """End the reduction at its limit; returns the members to blame, if any by now.
+
+        Who does not finish while others of its stage do is to blame, after some tries. Where a
+        whole stage does not finish, nobody is: it needs more time.
+        """
+        assert self.reduction is not None, "asked only when one is overdue"
+        silent, stages = self.reduction.silent, self.reduction.stages
+        sizes, missing = Counter(stages.values()), Counter(stages[one] for one in silent)
+        alone = [one for one in silent if missing[stages[one]] < sizes[stages[one]]]
+        self.reduction = None
+        self.limit.on_timeout()
+        self._shares.forget()
+        return alone if self._again(SLOW_RETRIES) else []
+
+    def _shared(self, group: StageGroup) -> StageGroup:
+        """The group, with the shares by what its members' links carried."""
+        peers = tuple(member.incarnation.peer for member in group.members)
+        return replace(group, shares=self._shares.of_group(group.members[0].stage, peers))
+
+    def _tied(self, groups: list[StageGroup]) -> list[StageGroup]:
+        """The groups, those at the ends of a tied model with the group of both."""
+        if self._ends is None:
+            return groups
+        first, last = (groups[stage] for stage in self._ends)
+        both = tuple(member.incarnation.peer for member in (*first.members, *last.members))
+        observers = (one.incarnation.peer for one in (*first.observers, *last.observers))
+        shares = self._shares.of_group(BOTH_ENDS, both)
+        tied = TiedGroup(both, tuple(observers), shares)
+        return [
+            replace(group, tied=tied) if stage in self._ends else group
+            for stage, group in enumerate(groups)
+        ]
+
+    def _again(self, retries: int) -> bool:
+        self._failures += 1
+        if self._failures <= retries:
+            return False
+        self._failures = 0
+        return True

@@ -1,0 +1,405 @@
+"""Merged."""
+
+import hashlib
+import math
+from dataclasses import dataclass, field
+from typing import Self
+
+from p2pswarm.run.messages.microbatch import CHECK_BASE, Sketch
+from p2pswarm.run.messages.types import Work
+from p2pswarm.run.view import Incarnation
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.trainer.members.blame import Blame, FoundWrong
+from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.in_flight import InFlight, JobPhase, MicrobatchJob
+from p2pswarm.trainer.step.ledger import StepLedger
+
+# Microbatches without a finite gradient: set aside by order, recorded, and not too many of them.
+#
+# A microbatch that is not finite on any path counts as a gradient of zeros in every stage. The
+# step goes on with all the others, and divides by the same number as ever, so its weights are
+# those of a plain loop with the same rule. One such microbatch is an accident of the text. Many of
+# them, or some in each step, mean that the training has failed, and then the run ends while the
+# weights are whole.
+#
+# Units:   microbatches by their global number.
+# Source:  docs/training.md, "A gradient that is not finite".
+
+SHARE_MAX = 1 / 8  # of a step: what is left is still an unbiased gradient of most of the batch
+STEPS_MAX = 5  # in a row, each with a microbatch set aside: it is the weights by now, not the text
+
+
+def most_in_step(microbatches: int) -> int:
+    """How many microbatches of a step may be set aside: a share of it, and one at least."""
+    return max(1, int(microbatches * SHARE_MAX))
+
+
+class Quarantine:
+    """What was set aside in the step in progress, and in the steps before it."""
+
+    def __init__(self, microbatches: int) -> None:
+        """`microbatches`: of a step."""
+        self._size = microbatches
+        self._here: list[int] = []
+        self._steps = 0
+        """Steps in a row, up to the last decided one, each with a microbatch set aside."""
+        self.hopeless: str | None = None
+        """Why the run must end, if it must."""
+
+    def add(self, aside: act.Quarantined) -> None:
+        """Hear what was set aside in the step."""
+        if aside.held_out:
+            return  # nothing is trained on it
+        step, reason = aside.step, aside.reason
+        self._here.append(aside.microbatch)
+        if len(self._here) > most_in_step(self._size):
+            count = f"{len(self._here)} of the {self._size} microbatches of step {step}"
+            self.hopeless = f"{count} are not finite on any server: {reason}"
+        elif self._steps + 1 > STEPS_MAX:
+            row = f"{STEPS_MAX + 1} steps in a row have a microbatch that is not finite"
+            self.hopeless = f"{row}: {reason}"
+
+    def on_decision(self) -> tuple[int, ...]:
+        """The step is over; what was set aside in it, in order."""
+        here, self._here = tuple(sorted(self._here)), []
+        self._steps = self._steps + 1 if here else 0
+        return here
+
+
+# Spot checks: a share of the microbatches is computed twice, and what servers gave is compared.
+#
+# Which ones is a secret of the trainer. Every server tells sketches of what it took and gave, and
+# does not know whether anybody will look at them. Servers that took the same must give the same,
+# as far as rounding allows. Who is wrong is told by a server that contradicts itself, or by a
+# majority.
+#
+# Units:   microbatches by their global number; a check has the number plus `CHECK_BASE`.
+# Errors:  none; sketches that nobody asked for are forgotten.
+# Source:  docs/spot_checks.md.
+
+OPINIONS_MAX = 8  # attempts of one check: by chance a third server is mostly among them
+LARGER = 8.0  # a stage makes the differences of its inputs larger
+OF_DTYPE = {"float32": 1e-4, "float64": 1e-9}
+OF_CODEC = {
+    "raw": 0.0,
+    "planes-zstd": 0.0,
+    "fp16": 5e-4,
+    "bf16": 4e-3,
+    "int8": 1e-2,
+    "int8-ef": 0.1,
+}
+"""What a codec rounds, relative to the length of a tensor; a few times the usual."""
+
+Numbers = tuple[float, ...]
+"""A sketch."""
+
+Place = tuple[int, int]
+"""A microbatch, and how far it has come: stage by stage up, then down; the last stage is once."""
+
+CONTRADICTS = "it gave other results than most for the same input, or different ones itself"
+BROKEN_WAY = "what it gave and what the next server took are not the same"
+UNTOLD = "it did not tell what it took and gave"
+
+
+def tolerance(config: RunConfig) -> float:
+    """How far apart two tensors may be that mean the same, relative to their length."""
+    codecs = config.codecs
+    names = [codecs.activation, codecs.gradient]
+    names += [entry.partition("=")[2] for entry in (*codecs.activation_keys, *codecs.gradient_keys)]
+    return OF_DTYPE[config.model.dtype] + max(OF_CODEC[name] for name in names)
+
+
+def agree(one: Numbers, other: Numbers, tolerance: float) -> bool:
+    """Whether two sketches are as close as `tolerance` times the longer of them allows.
+
+    Nobody knows it of an empty one, which agrees with all; sketches of two lengths do not agree.
+    """
+    if not one or not other:
+        return True
+    if len(one) != len(other):
+        return False
+    apart = math.hypot(*(a - b for a, b in zip(one, other, strict=True)))
+    return apart <= tolerance * max(math.hypot(*one), math.hypot(*other))
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What one server made of one input."""
+
+    by: Incarnation
+    took: Numbers
+    gave: Numbers
+    size: float
+
+
+@dataclass(slots=True)
+class _Dispute:
+    """The opinions about one place, all of one input, in camps that agree."""
+
+    camps: list[list[Opinion]] = field(default_factory=list)
+
+    def peers(self, camp: list[Opinion]) -> dict[bytes, Incarnation]:
+        """The servers of a camp."""
+        return {opinion.by.peer: opinion.by for opinion in camp}
+
+    def wrong(self) -> list[Incarnation]:
+        """Who is certainly wrong: who contradicts itself, or all but a clear majority."""
+        seen: dict[bytes, int] = {}
+        for camp in self.camps:
+            for peer in self.peers(camp):
+                seen[peer] = seen.get(peer, 0) + 1
+        everybody = {o.by.peer: o.by for camp in self.camps for o in camp}
+        if twice := [everybody[peer] for peer, camps in seen.items() if camps > 1]:
+            return twice
+        most, second, *_ = sorted((len(self.peers(camp)) for camp in self.camps), reverse=True)
+        if most <= second:
+            return []
+        right = max(self.camps, key=lambda camp: len(self.peers(camp)))
+        return [by for peer, by in everybody.items() if peer not in self.peers(right)]
+
+
+class SpotChecks:
+    """What is checked in the step in progress, and what came out."""
+
+    def __init__(self, config: RunConfig, key: bytes) -> None:
+        """`key`: a secret of the trainer."""
+        self.share = config.spot_check_share
+        self._last = config.stages - 1
+        self._key = key
+        self._near = tolerance(config)
+        self._opinions: dict[Place, list[Opinion]] = {}
+        self._ways: dict[tuple[int, int], dict[int, Opinion]] = {}
+        """By number and attempt, then by place."""
+        self._open: set[Place] = set()
+        self._wrong: dict[Incarnation, FoundWrong] = {}
+        self._forgotten: dict[Incarnation, None] = {}
+        """Who has told something in this step that was forgotten."""
+
+    def chosen(self, microbatch: int) -> bool:
+        """Whether a microbatch is to be computed twice."""
+        digest = hashlib.sha256(self._key + microbatch.to_bytes(8)).digest()
+        return int.from_bytes(digest[:8]) < self.share * 2**64
+
+    def on_sketch(self, by: Incarnation, stage: int, note: Sketch) -> None:
+        """A server tells what it took and gave."""
+        microbatch = note.microbatch % CHECK_BASE
+        if not self.chosen(microbatch):
+            return
+        opinion = Opinion(by, note.took, note.gave, note.size)
+        at = stage if note.work == Work.FORWARD else 2 * self._last - stage
+        self._opinions.setdefault((microbatch, at), []).append(opinion)
+        self._judge((microbatch, at))
+        way = self._ways.setdefault((note.microbatch, note.attempt), {})
+        way[at] = opinion
+        self._compare(microbatch, at - 1, way)
+        self._compare(microbatch, at, way)
+
+    def on_check(self, microbatch: int, holders: dict[int, Incarnation]) -> None:
+        """A check is through; `holders` counted the microbatch, and must have told about it."""
+        for stage, holder in holders.items():
+            if holder in self._forgotten:
+                continue
+            for at in {stage, 2 * self._last - stage}:
+                told = self._opinions.get((microbatch, at), ())
+                if all(opinion.by != holder for opinion in told):
+                    self._name(holder, microbatch, stage, UNTOLD)
+
+    def wrong(self) -> list[FoundWrong]:
+        """The servers that were found to be wrong; drained by reading."""
+        drained, self._wrong = list(self._wrong.values()), {}
+        return drained
+
+    def disputed(self, microbatch: int) -> bool:
+        """Whether servers disagree about it, and it is not clear who is wrong."""
+        return any(place[0] == microbatch for place in self._open)
+
+    def tied(self, microbatch: int) -> act.ResultsTied | None:
+        """No more opinions will come: who disagrees, if anybody does."""
+        places = [place for place in sorted(self._open) if place[0] == microbatch]
+        if not places:
+            return None
+        self._open.difference_update(places)
+        by = dict.fromkeys(opinion.by for opinion in self._opinions[places[0]])
+        return act.ResultsTied(microbatch, self._stage(places[0]), tuple(by))
+
+    def clear(self) -> None:
+        """A step begins: forget what was told."""
+        self._opinions, self._ways, self._open = {}, {}, set()
+        self._forgotten = {}
+
+    def begin_anew(self) -> None:
+        """The step's sums are void. Who has told something, and lives, need not tell it again."""
+        told = {opinion.by: None for opinions in self._opinions.values() for opinion in opinions}
+        forgotten = self._forgotten | told
+        self.clear()
+        self._forgotten = forgotten
+
+    def _judge(self, place: Place) -> None:
+        """Compare all that took what the last one took."""
+        *_, last = opinions = self._opinions[place]
+        dispute = _Dispute()
+        for opinion in opinions:
+            if not agree(opinion.took, last.took, self._near):
+                continue
+            for camp in dispute.camps:
+                if self._same(camp[0], opinion):
+                    camp.append(opinion)
+                    break
+            else:
+                dispute.camps.append([opinion])
+        self._open.discard(place)
+        if len(dispute.camps) > 1:
+            if wrong := dispute.wrong():
+                for by in wrong:
+                    self._name(by, place[0], self._stage(place), CONTRADICTS)
+            else:
+                self._open.add(place)
+
+    def _same(self, one: Opinion, other: Opinion) -> bool:
+        near = LARGER * self._near
+        sizes = (one.size,), (other.size,)
+        return agree(one.gave, other.gave, near) and agree(*sizes, near)
+
+    def _compare(self, microbatch: int, at: int, way: dict[int, Opinion]) -> None:
+        """Compare what a server gave with what the next one of the same attempt took."""
+        giver, taker = way.get(at), way.get(at + 1)
+        if giver is None or taker is None:
+            return
+        ends = (giver, at, giver.gave), (taker, at + 1, taker.took)
+        if giver.gave and taker.took and agree(giver.gave, taker.took, self._near):
+            return
+        quiet = [end for end in ends if not end[2]]  # who tells nothing must be hiding something
+        for opinion, place, _ in quiet or ends:
+            self._name(opinion.by, microbatch, self._stage((microbatch, place)), BROKEN_WAY)
+
+    def _stage(self, place: Place) -> int:
+        return place[1] if place[1] <= self._last else 2 * self._last - place[1]
+
+    def _name(self, by: Incarnation, microbatch: int, stage: int, reason: str) -> None:
+        self._wrong.setdefault(by, FoundWrong(by, stage, microbatch, reason))
+
+
+# What guards one step: microbatches that are set aside, and those that are computed twice.
+#
+# Both may find that sums hold what must not be counted. A sum cannot give up one microbatch, so
+# the incarnations that hold it are void, and their work is done again.
+#
+# Units:   `now_s` seconds on the caller's clock; microbatches by their global number.
+# Source:  docs/training.md, docs/spot_checks.md.
+
+HOLDS_IT = "its sum holds a microbatch that is not finite"
+
+
+GuardReport = act.Quarantined | act.ResultsTied | act.WrongResult
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """What is remembered from step to step."""
+
+    quarantine: Quarantine
+    checks: SpotChecks
+
+    @classmethod
+    def of(cls, config: RunConfig, key: bytes) -> Self:
+        """The guards of a run; `key`: a secret of the trainer."""
+        return cls(Quarantine(config.batch.microbatches), SpotChecks(config, key))
+
+
+class StepGuards:
+    """The guards in one step."""
+
+    def __init__(self, number: int, jobs: InFlight, ledger: StepLedger, guards: Guards) -> None:
+        self._number = number
+        self._jobs = jobs
+        self._ledger = ledger
+        self._quarantine, self._checks = guards.quarantine, guards.checks
+        self._checks.clear()
+        self._condemned: list[MicrobatchJob] = []
+        self._reports: list[GuardReport] = []
+        self.aside: set[int] = set()
+        """The microbatches and held-out batches that were set aside."""
+
+    @property
+    def hopeless(self) -> str | None:
+        """Why the run must end, if it must."""
+        return self._quarantine.hopeless
+
+    def on_sketch(self, by: Incarnation, stage: int, note: Sketch) -> None:
+        """A server tells what it took and gave."""
+        if note.step == self._number and self._checks.share:
+            self._checks.on_sketch(by, stage, note)
+
+    def on_completion(self, microbatch: int, now_s: float) -> None:
+        """Every stage has counted a microbatch, perhaps again: it may have to be checked."""
+        if not self._checks.share or not self._checks.chosen(microbatch):
+            return
+        job = self._jobs.job(microbatch + CHECK_BASE)
+        if job is None:
+            check = MicrobatchJob(microbatch + CHECK_BASE, Work.FORWARD, check=True)
+            self._jobs.add(check)
+        elif job.phase is JobPhase.DONE:
+            self._jobs.again(job, now_s)
+
+    def on_check(self, job: MicrobatchJob, now_s: float) -> None:
+        """A check is through: stage 0 had its gradient, or it was tried in vain for too long."""
+        microbatch = job.microbatch - CHECK_BASE
+        self._checks.on_check(microbatch, self._ledger.counted_by(microbatch))
+        self._jobs.finish(job, now_s)
+        if not self._checks.disputed(microbatch):
+            return
+        if job.attempt + 1 < OPINIONS_MAX:
+            self._jobs.again(job, now_s)
+        elif tied := self._checks.tied(microbatch):
+            self._reports.append(tied)
+
+    def acquit(self, job: MicrobatchJob) -> None:
+        """Every stage has counted it after all."""
+        job.condemned = False
+        if job in self._condemned:
+            self._condemned.remove(job)
+
+    def to_void(self, blame: Blame, now_s: float) -> list[tuple[Incarnation, str]]:
+        """Whose incarnation must end because of what its sum holds, and why."""
+        for microbatch in blame.condemned():
+            job = self._jobs.job(microbatch)
+            if job is not None and not job.condemned:
+                job.condemned = True
+                self._condemned.append(job)
+        holders = [one for job in self._unsound() for one in self._holders(job)]
+        void = [(one, HOLDS_IT) for one in holders]
+        if wrong := self._checks.wrong():
+            found = [blame.on_wrong_result(result, now_s) for result in wrong]
+            self._reports += found
+            void += [(result.incarnation, result.reason) for result in wrong]
+            void += [(one, f"step {self._number} is done again") for one in self._ledger.counting]
+            self._checks.begin_anew()  # what is done again is checked again
+        return void
+
+    def set_aside(self, now_s: float) -> list[GuardReport]:
+        """Nobody holds what is to be set aside any more: do it; what people are to know."""
+        for job in self._unsound():
+            held_out = job.work is Work.EVALUATE
+            self._condemned.remove(job)
+            self._jobs.finish(job, now_s)
+            if job.check:
+                continue
+            self.aside.add(job.microbatch)
+            if not held_out:
+                self._ledger.set_aside(job.microbatch)
+            report = act.Quarantined(self._number, job.microbatch, job.reason, held_out)
+            self._quarantine.add(report)
+            self._reports.append(report)
+        drained, self._reports = self._reports, []
+        return drained
+
+    def on_decision(self) -> tuple[int, ...]:
+        """The step is decided; what was set aside in it."""
+        return self._quarantine.on_decision()
+
+    def _unsound(self) -> list[MicrobatchJob]:
+        """The condemned jobs of which nothing is under way any more."""
+        return [job for job in self._condemned if job.phase is JobPhase.WAITING]
+
+    def _holders(self, job: MicrobatchJob) -> tuple[Incarnation, ...]:
+        return self._ledger.who_counted(job.microbatch) if job.counts else ()

@@ -1,0 +1,288 @@
+"""Merged."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from p2pswarm.run.chain.record import term_of
+from p2pswarm.run.messages.membership import HeldSum, Join
+from p2pswarm.run.messages.types import MEMBERS_MAX
+from p2pswarm.run.view import Incarnation
+from p2pswarm.trainer.step.in_flight import InFlight
+from p2pswarm.trainer.step.ledger import StepLedger
+
+# Which sums of former incarnations can be parts of a step.
+#
+# Units:   microbatches by their global number.
+# Errors:  none; what a server says of its sum is judged.
+# Source:  docs/training.md, "A sum that outlives its link", "A sum that outlives its coordinator".
+
+LOSS_MAX = 1e9  # nats per token; 65,536 microbatches of it still sum to a float
+
+
+class StepSums:
+    """What servers say that they have summed of one step, against what the coordinator knows."""
+
+    def __init__(self, step: int, ledger: StepLedger, in_flight: InFlight) -> None:
+        self._step = step
+        self._ledger = ledger
+        self._in_flight = in_flight
+
+    def redo_s(self, one: Incarnation, stage: int, now_s: float) -> float:
+        """About how long its stage would take to count again what an incarnation has counted."""
+        begun_s, in_stage = self._in_flight.begun_s, self._ledger.counted_in(stage)
+        if begun_s is None or not in_stage:
+            return 0.0
+        return (now_s - begun_s) * self._ledger.counted_by_one(one) / in_stage
+
+    def counted_by(self, one: Incarnation) -> int:
+        """How many microbatches an incarnation has counted."""
+        return self._ledger.counted_by_one(one)
+
+    def all_counted(self, stage: int) -> bool:
+        """Whether a stage has counted every microbatch of the step."""
+        return self._ledger.counted_in(stage) == self._ledger.size
+
+    def losses(self, told: HeldSum) -> dict[int, float]:
+        """The losses that a sum of the last stage says."""
+        known = zip(self._ledger.microbatches(told.counted), told.losses, strict=False)
+        return {microbatch: loss for microbatch, loss in known if loss is not None}
+
+    def fits(self, told: HeldSum | None, of: Incarnation, stage: int) -> bool:
+        """Whether it can be the sum of an incarnation that was suspended in this step."""
+        if told is None or told.incarnation != of.number or told.step != self._step:
+            return False
+        beyond = self._ledger.fits(told.counted, of, stage)
+        return beyond is not None and all(map(self._in_flight.was_launched, beyond))
+
+    def takes(self, told: HeldSum, stage: int) -> bool:
+        """Whether a sum from before this coordinator can count.
+
+        Nobody else holds anything of it, and nobody can have begun to count anything of it since.
+        """
+        nobody = Incarnation(b"", told.incarnation)
+        if told.step != self._step:
+            return False
+        held = self._ledger.fits(told.counted, nobody, stage)
+        return held is not None and not any(map(self._in_flight.was_launched, held))
+
+
+def mean_loss(losses: list[float]) -> float:
+    """The mean; NaN if there are no losses, or if one is NaN or beyond `LOSS_MAX`."""
+    if not losses or any(abs(loss) > LOSS_MAX for loss in losses):
+        return math.nan
+    return math.fsum(losses) / len(losses)
+
+
+# Suspensions: incarnations whose streams have ended, and whose sums are not void yet.
+#
+# A link can end although both its ends are well. The server is back within a second then, and
+# still has its sum of the step. Until it is back, or the sum is void, fences and the end of the
+# step wait for it. So a suspension is short where another server can do the work. The coordinator
+# dials it: one that has died is mostly known at once, and one that answers is given more time.
+#
+# Units:   seconds on the caller's clock.
+# Source:  docs/training.md, "A sum that outlives its link".
+
+SUSPENDED_S = 1.0  # to answer, or to dial again behind the pause before it
+REDO_SHARE = 0.25  # of the time to do its work again: if it does not come, no more is lost
+SUSPENDED_MAX_S = 5.0  # however much it has summed: a machine that changes its network needs less
+ANSWERED_S = 4.0  # its process lives and is reached: it asks other trainers first, perhaps in vain
+TIMES_MAX = 3  # in one step: a peer that loses its link on purpose holds no step up for longer
+
+
+@dataclass(frozen=True, slots=True)
+class SumKept:
+    """Report: a server has joined again in time, with what it had summed of the current step."""
+
+    step: int
+    former: Incarnation
+    incarnation: Incarnation
+    stage: int
+    microbatches: int
+
+
+@dataclass(frozen=True, slots=True)
+class SumVoided:
+    """Report: what a server had summed that was lost is done again."""
+
+    incarnation: Incarnation
+    stage: int
+    reason: str
+    microbatches: int
+
+
+SumReport = SumKept | SumVoided
+"""What became of a sum whose incarnation is over."""
+
+
+@dataclass(slots=True)
+class _Suspended:
+    incarnation: Incarnation
+    stage: int
+    limit_s: float
+    since_s: float | None = None
+    """Since when another server could do its work; None while there is none."""
+
+
+class Suspensions:
+    """The suspended incarnations of the step in progress."""
+
+    def __init__(
+        self,
+        limit_s: float = SUSPENDED_S,
+        answered_s: float = ANSWERED_S,
+        times_max: int = TIMES_MAX,
+        limit_max_s: float = SUSPENDED_MAX_S,
+    ) -> None:
+        self._limit_s = limit_s
+        self._limit_max_s = limit_max_s
+        self._answered_s = answered_s
+        self._times_max = times_max
+        self._suspended: dict[bytes, _Suspended] = {}
+        self._times: Counter[bytes] = Counter()
+        """How often each peer was suspended in this step."""
+
+    def __len__(self) -> int:
+        return len(self._suspended)
+
+    def __contains__(self, one: Incarnation) -> bool:
+        there = self._suspended.get(one.peer)
+        return there is not None and there.incarnation == one
+
+    def begin(self, one: Incarnation, stage: int, *, silent: bool, redo_s: float = 0.0) -> bool:
+        """Suspend an incarnation that is over; False if its peer had that too often.
+
+        `silent`: it was waited for already; it is not, once its stage has another server. `redo_s`:
+        about how long it would take to do again what it has summed. Of that a quarter may be lost.
+        """
+        assert one.peer not in self._suspended, "whoever joins is suspended no longer"
+        if self._times[one.peer] >= self._times_max:
+            return False
+        self._times[one.peer] += 1
+        limit_s = 0.0 if silent else max(self._limit_s, min(REDO_SHARE * redo_s, self._limit_max_s))
+        self._suspended[one.peer] = _Suspended(one, stage, limit_s)
+        return True
+
+    def of_peer(self, peer: bytes) -> tuple[Incarnation, int] | None:
+        """The suspended incarnation of a peer, and its stage."""
+        there = self._suspended.get(peer)
+        return None if there is None else (there.incarnation, there.stage)
+
+    def on_probe_answer(self, one: Incarnation) -> None:
+        """The process of an incarnation lives, and is reached."""
+        if one in self:
+            there = self._suspended[one.peer]
+            there.limit_s = max(there.limit_s, self._answered_s)
+
+    def end(self, one: Incarnation) -> int:
+        """Its sum has gone over to a new incarnation, or is void; returns its stage."""
+        return self._suspended.pop(one.peer).stage
+
+    def watch(self, served: Callable[[int], bool], now_s: float) -> None:
+        """Note whose work another server could do; `served`: whether a stage has one that works.
+
+        To be called whenever that may have changed: a stage that has lost all its servers has as
+        much time from the moment when the first of them is back.
+        """
+        for one in self._suspended.values():
+            if not served(one.stage):
+                one.since_s = None
+            elif one.since_s is None:
+                one.since_s = now_s
+
+    def overdue(self, now_s: float) -> list[Incarnation]:
+        """Whose sums are to be void now."""
+        return [one.incarnation for due_s, one in self._due() if now_s >= due_s]
+
+    def next_deadline_s(self) -> float | None:
+        """When to ask whose sums are to be void."""
+        return min((due_s for due_s, _ in self._due()), default=None)
+
+    def next_step(self) -> None:
+        """Another step begins, with empty sums."""
+        assert not self._suspended, "the step had waited for them"
+        self._times.clear()
+
+    def _due(self) -> list[tuple[float, _Suspended]]:
+        there = self._suspended.values()
+        return [(one.since_s + one.limit_s, one) for one in there if one.since_s is not None]
+
+
+# Sums of the step that were counted under former coordinators, after a takeover.
+#
+# Servers come to a new coordinator with the sums that they had. It takes those that do not
+# overlap, and of which it has launched nothing itself. So it launches nothing until those who
+# should have sums are here, or a moment has passed.
+#
+# Units:   seconds on the caller's clock; terms as in docs/chain.md.
+# Source:  docs/training.md, "A sum that outlives its coordinator".
+
+FORMER_SUMS_S = 1.5  # one that hears nothing asks twice a second who leads, and then dials
+
+
+class FormerSums:
+    """Who should come with a sum, and what was taken."""
+
+    def __init__(
+        self, term: int, era: int, named: Iterable[bytes], wait_s: float = FORMER_SUMS_S
+    ) -> None:
+        """`named`: the peers that the record of the last step names."""
+        self._term = term
+        self._era = era
+        self._named = frozenset(named)
+        self._awaited = set(self._named)
+        self._wait_s = wait_s
+        self._due_s: float | None = None
+        """When nobody is waited for any more; None before somebody has come."""
+        self._brought: set[bytes] = set()
+        self._spoiled = False
+        """Whether one that served had wrong weights: what it gave may be in any sum."""
+        self.taken = False
+        """Whether a sum of a former term is, or was, a part of this step."""
+
+    def on_join(self, peer: bytes, join: Join, now_s: float) -> bool:
+        """A server has come; returns whether others were waited for, or this one."""
+        waited = bool(self._awaited)
+        self._awaited.discard(peer)
+        if self.may_take(join) and len(self._brought) < MEMBERS_MAX:
+            self._brought.add(peer)
+        if self._due_s is None:
+            self._due_s = now_s + self._wait_s
+        return waited
+
+    def may_take(self, join: Join) -> HeldSum | None:
+        """The sum of one that joins, if it was counted under a former coordinator of this era."""
+        told = join.sum
+        if self._spoiled or told is None or join.era != self._era:
+            return None
+        return told if term_of(told.incarnation) < self._term else None
+
+    def trusts(self, one: Incarnation) -> bool:
+        """Whether a sum says that its server has served: a stranger can claim one, too."""
+        return not self.taken or one.peer in self._named
+
+    def on_wrong_state(self, peer: bytes) -> bool:
+        """A server says other weights than its stage's; True if its work may be in sums taken.
+
+        No further sum of this step is taken then. What others claim who never served is no matter.
+        """
+        if peer not in self._named and peer not in self._brought:
+            return False
+        self._spoiled = True
+        return self.taken
+
+    def awaited(self, now_s: float) -> bool:
+        """Whether a sum may come that holds what is not launched yet."""
+        return bool(self._awaited) and (self._due_s is None or now_s < self._due_s)
+
+    def next_deadline_s(self, now_s: float) -> float | None:
+        """When nobody is waited for any more."""
+        return self._due_s if self.awaited(now_s) else None
+
+    def next_step(self) -> None:
+        """Another step begins, with empty sums."""
+        self._awaited.clear()
+        self._brought.clear()
+        self.taken = self._spoiled = False
