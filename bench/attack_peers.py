@@ -22,7 +22,7 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.noise_xx import Role
 from p2pswarm.net.crypto.records import PREFIX_BYTES, REKEY_FLAG, Opener, Sealer
 from p2pswarm.net.crypto.suite import Suite
-from p2pswarm.net.endpoint.join import ANSWER_BYTES, BulkJoin
+from p2pswarm.net.endpoint.join import JOIN_ANSWER_BYTES, BulkJoin
 from p2pswarm.net.link.control_records import LABEL
 from p2pswarm.net.link.send_lines import MESSAGE_COST_BYTES
 from p2pswarm.net.link.session import Introduction
@@ -213,8 +213,8 @@ class HostileLink:
         try:
             await loop.sock_sendall(sock, join.raw)
             answer = b""
-            while len(answer) < ANSWER_BYTES:
-                answer += await some(sock, ANSWER_BYTES - len(answer))
+            while len(answer) < JOIN_ANSWER_BYTES:
+                answer += await some(sock, JOIN_ANSWER_BYTES - len(answer))
         except BaseException:
             sock.close()
             raise

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from p2pswarm.base.errors import BadHandshake
 from p2pswarm.base.ids import Address
 
-MAGIC = b"PSO2"
-REQUEST_BYTES = 64  # magic and zeros
+OBSERVATION_MAGIC = b"PSO2"
+OBSERVATION_REQUEST_BYTES = 64  # magic and zeros
 SEAL_BYTES = 16
 SEAL_KEY_BYTES = 32
 SEAL_S = 300.0  # a seal is good for this time at least, and at most for twice as long
 NO_SEAL = bytes(SEAL_BYTES)
-_ANSWER = struct.Struct(f"!4s16sH{SEAL_BYTES}s")
-ANSWER_BYTES = _ANSWER.size
+_OBSERVATION = struct.Struct(f"!4s16sH{SEAL_BYTES}s")
+OBSERVATION_ANSWER_BYTES = _OBSERVATION.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +57,25 @@ class ObservationSeals:
         return hmac.digest(self._key, text.encode(), "sha256")[:SEAL_BYTES]
 
 
-def request() -> bytes:
+def observation_request() -> bytes:
     """What the side that dials sends, and nothing more."""
-    return MAGIC.ljust(REQUEST_BYTES, b"\0")
+    return OBSERVATION_MAGIC.ljust(OBSERVATION_REQUEST_BYTES, b"\0")
 
 
-def answer(remote: Address, seal: bytes = NO_SEAL) -> bytes:
+def observation_answer(remote: Address, seal: bytes = NO_SEAL) -> bytes:
     """What the other side answers: where it sees the connection come from."""
     address = ipaddress.ip_address(remote.host.partition("%")[0])
     mapped = b"\0" * 10 + b"\xff\xff" + address.packed
     raw = address.packed if address.version == 6 else mapped  # noqa: PLR2004
-    return _ANSWER.pack(MAGIC, raw, remote.port, seal)
+    return _OBSERVATION.pack(OBSERVATION_MAGIC, raw, remote.port, seal)
 
 
-def read_answer(data: bytes) -> Sighting:
+def read_observation(data: bytes) -> Sighting:
     """The sighting in an answer."""
-    if len(data) != ANSWER_BYTES:
+    if len(data) != OBSERVATION_ANSWER_BYTES:
         raise BadHandshake(f"an observation of {len(data)} bytes")
-    magic, raw, port, seal = _ANSWER.unpack(data)
-    if magic != MAGIC or not port:
+    magic, raw, port, seal = _OBSERVATION.unpack(data)
+    if magic != OBSERVATION_MAGIC or not port:
         raise BadHandshake("no observation")
     # an IPv4 address that is mapped into IPv6 becomes one again
     return Sighting(Address(str(ipaddress.IPv6Address(raw)), port), seal)

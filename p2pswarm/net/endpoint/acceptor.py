@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from p2pswarm.base.errors import BadHandshake, PathError, SwarmError
-from p2pswarm.net.cards import observation
-from p2pswarm.net.cards.observation import ObservationSeals
+from p2pswarm.net.cards.observation import ObservationSeals, observation_answer
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake
 from p2pswarm.net.endpoint.handshaker import Handshaker
@@ -27,7 +26,7 @@ from p2pswarm.net.guard.flood_thinning import FloodThinning, thinned_text
 from p2pswarm.net.guard.handshake_gate import HandshakeGate
 from p2pswarm.net.guard.handshake_limiter import HandshakeLimiter
 from p2pswarm.net.os.base import Connection, Listener
-from p2pswarm.net.os.circuit import CircuitRequest, CircuitStatus, answer
+from p2pswarm.net.os.circuit import CircuitRequest, CircuitStatus, circuit_answer
 
 _log = logging.getLogger(__name__)
 
@@ -174,14 +173,14 @@ class Acceptor:
 
     async def _observe(self, connection: Connection) -> None:
         seen, now_s = connection.remote, asyncio.get_running_loop().time()
-        await connection.send(observation.answer(seen, self._seals.seal(seen, now_s)))
+        await connection.send(observation_answer(seen, self._seals.seal(seen, now_s)))
 
     async def _compute(self, ticket: int, host: str, work: Callable[[], None]) -> None:
         await self._gate.run(ticket, host, work, answered=self._limiter.has_answer(ticket))
 
     async def _pass_on(self, connection: Connection, asked: CircuitRequest, ticket: int) -> None:
         if self.admit_circuit is None:
-            await connection.send(answer(CircuitStatus.NO_RELAY))
+            await connection.send(circuit_answer(CircuitStatus.NO_RELAY))
         else:
             self._passed_on.add(ticket)
             self.admit_circuit(connection, asked)

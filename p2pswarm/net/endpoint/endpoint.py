@@ -16,10 +16,15 @@ from p2pswarm.base.errors import LinkLost
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.bulk.channels import BulkArrival
 from p2pswarm.net.bulk.upload_share import UploadShare
-from p2pswarm.net.cards import observation
 from p2pswarm.net.cards.card import Card, CardFlags
 from p2pswarm.net.cards.node_cards import NodeCards
-from p2pswarm.net.cards.observation import ObservationSeals
+from p2pswarm.net.cards.observation import (
+    OBSERVATION_ANSWER_BYTES,
+    SEAL_KEY_BYTES,
+    ObservationSeals,
+    observation_request,
+    read_observation,
+)
 from p2pswarm.net.cards.own_card import CardContents
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake
@@ -94,7 +99,7 @@ class Endpoint(Closing):
         self._joiner = BulkJoiner(self._sessions, config, entropy)
         self._resumer = Resumer(self._sessions, config, entropy, self._tasks, self._ways)
         uses = ConnectionUses(self._link_of, self._joiner.admit, self._resumer.admit)
-        self.seals = ObservationSeals(entropy(observation.SEAL_KEY_BYTES))
+        self.seals = ObservationSeals(entropy(SEAL_KEY_BYTES))
         """Shows to ourselves where we have seen others."""
         self._acceptor = Acceptor(config, self._handshaker, self._tasks, uses, self.seals)
         self.bans = PeerBans()
@@ -221,9 +226,9 @@ class Endpoint(Closing):
         """
         connection = await self._net.dial(at, self._listeners[0].address.port)
         try:
-            await connection.send(observation.request())
-            answer = await connection.receive(observation.ANSWER_BYTES)
-            return observation.read_answer(answer).address
+            await connection.send(observation_request())
+            answer = await connection.receive(OBSERVATION_ANSWER_BYTES)
+            return read_observation(answer).address
         finally:
             connection.close()
 

@@ -8,12 +8,12 @@ Units:   bytes.
 Source:  docs/punching.md.
 """
 
-MAGIC = b"PSX1"
-TOKEN_BYTES = 16
-GREETING_BYTES = len(MAGIC) + TOKEN_BYTES
+PUNCH_MAGIC = b"PSX1"
+PUNCH_TOKEN_BYTES = 16
+PUNCH_PREFACE_BYTES = len(PUNCH_MAGIC) + PUNCH_TOKEN_BYTES
 
 
-def greeting(token: bytes) -> bytes:
+def punch_preface(token: bytes) -> bytes:
     """The greeting with a token that both sides have agreed on."""
-    assert len(token) == TOKEN_BYTES
-    return MAGIC + token
+    assert len(token) == PUNCH_TOKEN_BYTES
+    return PUNCH_MAGIC + token

@@ -23,17 +23,17 @@ from p2pswarm.net.endpoint.link_request import (
     LinkRequest,
 )
 
-MAGIC = b"PSB1"
+JOIN_MAGIC = b"PSB1"
 JOIN_BYTES = REQUEST_BYTES
-ANSWER_BYTES = NONCE_BYTES + MAC_BYTES
-TRIES = 3  # to join one connection; each has a number of its own
+JOIN_ANSWER_BYTES = NONCE_BYTES + MAC_BYTES
+JOIN_TRIES = 3  # to join one connection; each has a number of its own
 
 
 @dataclass(frozen=True, slots=True)
 class BulkJoin(LinkRequest):
     """The first message on a bulk connection, from the dialler."""
 
-    magic: ClassVar[bytes] = MAGIC
+    magic: ClassVar[bytes] = JOIN_MAGIC
     label: ClassVar[bytes] = b"join"
     refused: ClassVar[str] = "the peer's join is not authentic"
 

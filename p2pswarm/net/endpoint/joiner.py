@@ -12,9 +12,8 @@ from p2pswarm.base.errors import BadHandshake, DialFailed, PathError, SwarmError
 from p2pswarm.net.bulk.bulk_places import BulkPlaces
 from p2pswarm.net.bulk.channel import BulkKeys
 from p2pswarm.net.config import TransportConfig
-from p2pswarm.net.endpoint import join
 from p2pswarm.net.endpoint.admission import check_join, join_error
-from p2pswarm.net.endpoint.join import BulkJoin
+from p2pswarm.net.endpoint.join import JOIN_ANSWER_BYTES, JOIN_TRIES, BulkJoin
 from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.endpoint.link_request import NONCE_BYTES
 from p2pswarm.net.link.bulk_wishes import goes_elsewhere
@@ -52,7 +51,7 @@ class BulkJoiner:
             return None
         try:
             async with asyncio.timeout(self._config.dial_s + self._config.handshake_s):
-                for _ in range(join.TRIES - 1):
+                for _ in range(JOIN_TRIES - 1):
                     with suppress(PathError):
                         return await self.dial_once(link, path)
                 await self.dial_once(link, path)
@@ -64,7 +63,7 @@ class BulkJoiner:
         if path.way is None:
             raise BadHandshake("the peer dialled this path, and dials its bulk connections")
         exporter, number = link.session.exporter, link.bulk.take_number()
-        asked = join.BulkJoin.make(exporter, number, self._entropy(NONCE_BYTES))
+        asked = BulkJoin.make(exporter, number, self._entropy(NONCE_BYTES))
         try:
             connection = await path.way.connect()
         except BaseException:
@@ -74,7 +73,7 @@ class BulkJoiner:
             if goes_elsewhere(path, connection.remote, link.bulk.live):
                 raise DialFailed(f"no other connection to {link.peer.short} can be punched")
             await connection.send(asked.raw)
-            answer = await connection.receive(join.ANSWER_BYTES)
+            answer = await connection.receive(JOIN_ANSWER_BYTES)
             nonce = asked.check_answer(exporter, answer)
             keys = asked.keys(exporter, nonce)
             if link.path is path:  # else it is one of a path that was left

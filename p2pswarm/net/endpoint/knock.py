@@ -10,17 +10,17 @@ Source:  docs/reachability.md section 3; docs/wire.md.
 
 import hashlib
 
-MAGIC = b"PSD1"
-NONCE_BYTES = 16
-TOKEN_BYTES = 16
-_TAG = b"p2pswarm-dial-back:"
+KNOCK_MAGIC = b"PSD1"
+KNOCK_NONCE_BYTES = 16
+KNOCK_TOKEN_BYTES = 16
+_KNOCK_TAG = b"p2pswarm-dial-back:"
 
 
 def token_of(nonce: bytes) -> bytes:
     """The token that answers to a nonce."""
-    return hashlib.sha256(_TAG + nonce).digest()[:TOKEN_BYTES]
+    return hashlib.sha256(_KNOCK_TAG + nonce).digest()[:KNOCK_TOKEN_BYTES]
 
 
 def knock(nonce: bytes) -> bytes:
     """All that is sent on the connection."""
-    return MAGIC + token_of(nonce)
+    return KNOCK_MAGIC + token_of(nonce)

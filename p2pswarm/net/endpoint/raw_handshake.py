@@ -11,15 +11,15 @@ Source:  docs/wire.md, section 1.
 """
 
 from p2pswarm.base.errors import BadHandshake
-from p2pswarm.net.cards import observation
+from p2pswarm.net.cards.observation import OBSERVATION_MAGIC, OBSERVATION_REQUEST_BYTES
 from p2pswarm.net.crypto.handshake import HELLO_BYTES, Handshake, Hello, StaticKey
 from p2pswarm.net.crypto.handshake import MAGIC as LINK_MAGIC
 from p2pswarm.net.crypto.noise_xx import Role
-from p2pswarm.net.endpoint import greeting, join, knock, resumption
-from p2pswarm.net.endpoint.join import BulkJoin
-from p2pswarm.net.endpoint.resumption import Resume
-from p2pswarm.net.os import circuit
-from p2pswarm.net.os.circuit import CircuitRequest
+from p2pswarm.net.endpoint.greeting import PUNCH_MAGIC, PUNCH_TOKEN_BYTES
+from p2pswarm.net.endpoint.join import JOIN_BYTES, JOIN_MAGIC, BulkJoin
+from p2pswarm.net.endpoint.knock import KNOCK_MAGIC, KNOCK_TOKEN_BYTES
+from p2pswarm.net.endpoint.resumption import RESUME_BYTES, RESUME_MAGIC, Resume
+from p2pswarm.net.os.circuit import CIRCUIT_MAGIC, CIRCUIT_REQUEST_BYTES, CircuitRequest
 
 LENGTH_BYTES = 2  # before each message of the handshake
 MAGIC_BYTES = len(LINK_MAGIC)
@@ -137,22 +137,22 @@ class AcceptedHandshake:
             self.wanted_bytes = self._messages.wanted_bytes
         elif not self._magic:
             self._begin(data)
-        elif self._magic == join.MAGIC:
+        elif self._magic == JOIN_MAGIC:
             self.join = BulkJoin.parse(self._magic + data)
             self.wanted_bytes = 0
-        elif self._magic == resumption.MAGIC:
+        elif self._magic == RESUME_MAGIC:
             self.resume = Resume.parse(self._magic + data)
             self.wanted_bytes = 0
-        elif self._magic == knock.MAGIC:
+        elif self._magic == KNOCK_MAGIC:
             self.knock = data
             self.wanted_bytes = 0
-        elif self._magic == greeting.MAGIC:
+        elif self._magic == PUNCH_MAGIC:
             self.greeted = data
             self.wanted_bytes = 0
-        elif self._magic == circuit.MAGIC:
+        elif self._magic == CIRCUIT_MAGIC:
             self.circuit = CircuitRequest.parse(self._magic + data)
             self.wanted_bytes = 0
-        elif self._magic == observation.MAGIC:
+        elif self._magic == OBSERVATION_MAGIC:
             self.observes = True
             self.wanted_bytes = 0
         else:
@@ -164,18 +164,18 @@ class AcceptedHandshake:
         return ready
 
     def _begin(self, magic: bytes) -> None:
-        if magic == join.MAGIC:
-            self.wanted_bytes = join.JOIN_BYTES - MAGIC_BYTES
-        elif magic == resumption.MAGIC:
-            self.wanted_bytes = resumption.RESUME_BYTES - MAGIC_BYTES
-        elif magic == knock.MAGIC:
-            self.wanted_bytes = knock.TOKEN_BYTES
-        elif magic == greeting.MAGIC:
-            self.wanted_bytes = greeting.TOKEN_BYTES
-        elif magic == circuit.MAGIC:
-            self.wanted_bytes = circuit.REQUEST_BYTES - MAGIC_BYTES
-        elif magic == observation.MAGIC:
-            self.wanted_bytes = observation.REQUEST_BYTES - MAGIC_BYTES
+        if magic == JOIN_MAGIC:
+            self.wanted_bytes = JOIN_BYTES - MAGIC_BYTES
+        elif magic == RESUME_MAGIC:
+            self.wanted_bytes = RESUME_BYTES - MAGIC_BYTES
+        elif magic == KNOCK_MAGIC:
+            self.wanted_bytes = KNOCK_TOKEN_BYTES
+        elif magic == PUNCH_MAGIC:
+            self.wanted_bytes = PUNCH_TOKEN_BYTES
+        elif magic == CIRCUIT_MAGIC:
+            self.wanted_bytes = CIRCUIT_REQUEST_BYTES - MAGIC_BYTES
+        elif magic == OBSERVATION_MAGIC:
+            self.wanted_bytes = OBSERVATION_REQUEST_BYTES - MAGIC_BYTES
         elif magic[:-1] == LINK_MAGIC[:-1]:  # any version: the peer learns which one we speak
             self.wanted_bytes = HELLO_BYTES - MAGIC_BYTES
         else:

@@ -15,7 +15,6 @@ from functools import partial
 from p2pswarm.base.errors import BadHandshake, DialFailed, LinkLost, SwarmError, UnknownLink
 from p2pswarm.base.ids import Address
 from p2pswarm.net.config import TransportConfig
-from p2pswarm.net.endpoint import resumption
 from p2pswarm.net.endpoint.control_path import ControlPath, Takeover
 from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.endpoint.link_request import NONCE_BYTES
@@ -28,7 +27,12 @@ from p2pswarm.net.endpoint.path_search import (
     doubted_last,
     was_refused,
 )
-from p2pswarm.net.endpoint.resumption import Resume
+from p2pswarm.net.endpoint.resumption import (
+    RESUME_ANSWER_BYTES,
+    RESUME_CONFIRM_BYTES,
+    UNKNOWN_LINK,
+    Resume,
+)
 from p2pswarm.net.guard.link_places import LinkUse
 from p2pswarm.net.link.path import ClaimedWay, DialledWay, Path, PathKind, Paths, Way, known_ways
 from p2pswarm.net.os.attempt_stagger import AttemptStagger
@@ -96,14 +100,14 @@ class Resumer:
         """Let a connection that the peer made take over its link; BadHandshake if it may not."""
         link = self._sessions.get(asked.session)
         if link is None:
-            await connection.send(resumption.UNKNOWN)
+            await connection.send(UNKNOWN_LINK)
             raise BadHandshake(f"it goes on with session {asked.session.hex()}, which is unknown")
         exporter = link.session.exporter
         asked.check(exporter, link.paths.numbers)
         announced = link.records.expected
         nonce = self._entropy(NONCE_BYTES)
         await connection.send(asked.answer(exporter, nonce, announced))
-        raw = await connection.receive(resumption.CONFIRM_BYTES)
+        raw = await connection.receive(RESUME_CONFIRM_BYTES)
         wanted = asked.read_confirm(exporter, nonce, raw)
         path = Path(None, connection.remote, None)
         takeover = Takeover(asked.number, announced, wanted)
@@ -222,7 +226,7 @@ class Resumer:
             stagger.connected(loop.time() - begun_s, loop.time())
         try:
             await connection.send(asked.raw)
-            answer = await connection.receive(resumption.ANSWER_BYTES)
+            answer = await connection.receive(RESUME_ANSWER_BYTES)
             asked.read_answer(link.session.exporter, answer)
         except BaseException:
             connection.close()

@@ -31,12 +31,12 @@ from p2pswarm.net.endpoint.link_request import (
     LinkRequest,
 )
 
-MAGIC = b"PSP1"
+RESUME_MAGIC = b"PSP1"
 _NEXT = struct.Struct(">Q")
 RESUME_BYTES = REQUEST_BYTES
-ANSWER_BYTES = NONCE_BYTES + _NEXT.size + MAC_BYTES
-CONFIRM_BYTES = _NEXT.size + MAC_BYTES
-UNKNOWN = bytes(ANSWER_BYTES)
+RESUME_ANSWER_BYTES = NONCE_BYTES + _NEXT.size + MAC_BYTES
+RESUME_CONFIRM_BYTES = _NEXT.size + MAC_BYTES
+UNKNOWN_LINK = bytes(RESUME_ANSWER_BYTES)
 
 
 class PathNumbers:
@@ -71,7 +71,7 @@ class PathNumbers:
 class Resume(LinkRequest):
     """The first message on a connection that takes over a link."""
 
-    magic: ClassVar[bytes] = MAGIC
+    magic: ClassVar[bytes] = RESUME_MAGIC
     label: ClassVar[bytes] = b"resume"
     refused: ClassVar[str] = "the peer's resumption is not authentic"
 
@@ -87,7 +87,7 @@ class Resume(LinkRequest):
 
     def read_answer(self, exporter: bytes, raw: bytes) -> tuple[bytes, int]:
         """The acceptor's nonce, and the record that it wants first."""
-        if raw == UNKNOWN:
+        if raw == UNKNOWN_LINK:
             raise UnknownLink("the peer does not know the link any more")
         head = raw[:-MAC_BYTES]
         self.require_mac(raw[-MAC_BYTES:], self.reply_mac(exporter, head))

@@ -12,13 +12,13 @@ from typing import Self
 from p2pswarm.base.errors import BadHandshake, DialFailed, NobodyThere
 from p2pswarm.base.ids import PEER_ID_BYTES
 
-MAGIC = b"PSC1"
-REQUEST_BYTES = 64  # eight times the answer: a relay never sends more than it was sent
-ANSWER_BYTES = 8
+CIRCUIT_MAGIC = b"PSC1"
+CIRCUIT_REQUEST_BYTES = 64  # eight times the answer: a relay never sends more than it was sent
+CIRCUIT_ANSWER_BYTES = 8
 TICKET_BYTES = 16  # nobody guesses 128 bits
 _ASK, _TAKE = 1, 2
 _NAME_BYTES = {_ASK: PEER_ID_BYTES, _TAKE: TICKET_BYTES}
-_KIND_AT = len(MAGIC)
+_KIND_AT = len(CIRCUIT_MAGIC)
 
 
 class CircuitStatus(IntEnum):
@@ -55,13 +55,13 @@ class CircuitRequest:
         """The request on the wire."""
         kind, name = (_ASK, self.peer) if self.peer else (_TAKE, self.ticket)
         assert len(name) == _NAME_BYTES[kind]
-        head = MAGIC + bytes([kind])
-        return head + bytes(REQUEST_BYTES - len(head) - len(name)) + name
+        head = CIRCUIT_MAGIC + bytes([kind])
+        return head + bytes(CIRCUIT_REQUEST_BYTES - len(head) - len(name)) + name
 
     @classmethod
     def parse(cls, raw: bytes) -> Self:
         """The request in REQUEST_BYTES of unknown origin."""
-        if len(raw) != REQUEST_BYTES or not raw.startswith(MAGIC):
+        if len(raw) != CIRCUIT_REQUEST_BYTES or not raw.startswith(CIRCUIT_MAGIC):
             raise BadHandshake("it asks a relay with other bytes than the protocol's")
         kind = raw[_KIND_AT]
         name_bytes = _NAME_BYTES.get(kind)
@@ -73,17 +73,21 @@ class CircuitRequest:
         return cls(peer=name) if kind == _ASK else cls(ticket=name)
 
 
-def answer(status: CircuitStatus) -> bytes:
+def circuit_answer(status: CircuitStatus) -> bytes:
     """A relay's answer on the wire."""
-    return MAGIC + bytes([status]) + bytes(ANSWER_BYTES - _KIND_AT - 1)
+    return CIRCUIT_MAGIC + bytes([status]) + bytes(CIRCUIT_ANSWER_BYTES - _KIND_AT - 1)
 
 
-def check_answer(raw: bytes, relay: str) -> None:
+def check_circuit_answer(raw: bytes, relay: str) -> None:
     """Return if the circuit is joined; raises DialFailed with the reason, or BadHandshake.
 
     NobodyThere says that the relay knows no such peer: the peer has left it, or ended.
     """
-    if len(raw) != ANSWER_BYTES or not raw.startswith(MAGIC) or any(raw[_KIND_AT + 1 :]):
+    if (
+        len(raw) != CIRCUIT_ANSWER_BYTES
+        or not raw.startswith(CIRCUIT_MAGIC)
+        or any(raw[_KIND_AT + 1 :])
+    ):
         raise BadHandshake(f"{relay} does not answer as a relay does")
     status = raw[_KIND_AT]
     if status == CircuitStatus.JOINED:

@@ -28,7 +28,7 @@ from p2pswarm.base.errors import (
 )
 from p2pswarm.base.ids import Address, PeerId
 from p2pswarm.net.endpoint.endpoint import Endpoint, Link
-from p2pswarm.net.endpoint.greeting import TOKEN_BYTES
+from p2pswarm.net.endpoint.greeting import PUNCH_TOKEN_BYTES
 from p2pswarm.net.link.path import Path, PathKind
 from p2pswarm.net.os.base import Connection, Listener, Net
 from p2pswarm.net.rpc.base import Rpc, Stream
@@ -141,8 +141,8 @@ class Puncher(Closing):
 
     async def _initiate(self, link: Link, relay: Address, own_port: int) -> Connection:
         """One attempt, from `own_port`; 0: from one that is opened for it alone."""
-        token, first = self._entropy(2 * TOKEN_BYTES), FirstConnection()
-        ours, theirs = token[:TOKEN_BYTES], token[TOKEN_BYTES:]
+        token, first = self._entropy(2 * PUNCH_TOKEN_BYTES), FirstConnection()
+        ours, theirs = token[:PUNCH_TOKEN_BYTES], token[PUNCH_TOKEN_BYTES:]
         async with (
             first,
             self._listening(own_port) as (port, listener),
@@ -225,7 +225,7 @@ class Puncher(Closing):
 
     async def _on_punch(self, stream: Stream, punch: Punch) -> None:
         link, now_s = self._link_to(stream.peer), _now_s()
-        if link is None or not self.view.port or punch.token[:TOKEN_BYTES] in self._attempts:
+        if link is None or not self.view.port or punch.token[:PUNCH_TOKEN_BYTES] in self._attempts:
             raise Busy("no link is up, or nothing listens here", WINDOW_S)
         if not self._limits.begin(stream.peer, now_s, known=self.punched(stream.peer)):
             raise Busy("enough attempts for a while", WINDOW_S)
@@ -240,7 +240,7 @@ class Puncher(Closing):
 
     async def _respond(self, link: Link, stream: Stream, punch: Punch) -> None:
         begun_s, port, view = _now_s(), self.view.port, self.view
-        theirs, ours = punch.token[:TOKEN_BYTES], punch.token[TOKEN_BYTES:]
+        theirs, ours = punch.token[:PUNCH_TOKEN_BYTES], punch.token[PUNCH_TOKEN_BYTES:]
         path = link.path
         relay = path.remote.place if path is not None and path.remote.circuit else None
         async with self._attempting(ours, theirs, self._endpoint.accept) as attempt:

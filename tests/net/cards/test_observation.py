@@ -9,30 +9,37 @@ from net.link.harness import PATIENCE_S, End, contact_of, listening
 
 from p2pswarm.base.errors import BadHandshake
 from p2pswarm.base.ids import Address, PeerId
-from p2pswarm.net.cards import observation
-from p2pswarm.net.cards.observation import ObservationSeals
+from p2pswarm.net.cards.observation import (
+    OBSERVATION_ANSWER_BYTES,
+    OBSERVATION_MAGIC,
+    SEAL_S,
+    ObservationSeals,
+    observation_answer,
+    observation_request,
+    read_observation,
+)
 from p2pswarm.net.endpoint.knock import knock, token_of
 from p2pswarm.net.os.sockets import SocketNet
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "2001:db8::7"])
 def test_an_answer_names_where_a_connection_comes_from(host):
-    data = observation.answer(Address(host, 4000))
+    data = observation_answer(Address(host, 4000))
 
-    assert observation.read_answer(data).address == Address(host, 4000)
-    assert len(data) < len(observation.request())
+    assert read_observation(data).address == Address(host, 4000)
+    assert len(data) < len(observation_request())
 
 
 @given(data=st.binary(max_size=40))
 def test_any_other_answer_is_a_bad_handshake(data):
     with pytest.raises(BadHandshake):
-        observation.read_answer(data)
+        read_observation(data)
 
 
 @given(data=st.binary(min_size=34, max_size=34))
 def test_any_address_is_read_or_refused(data):
     try:
-        observation.read_answer(observation.MAGIC + data)
+        read_observation(OBSERVATION_MAGIC + data)
     except BadHandshake:
         return
 
@@ -47,7 +54,7 @@ def test_a_seal_shows_its_maker_that_it_saw_an_address_a_while_ago(later_s):
     seal = seals.seal(SEEN, 1000.0)
 
     assert seals.vouches(SEEN, seal, 1000.0 + later_s)
-    assert not seals.vouches(SEEN, seal, 1000.0 + 2 * observation.SEAL_S)
+    assert not seals.vouches(SEEN, seal, 1000.0 + 2 * SEAL_S)
 
 
 def test_a_seal_is_good_for_its_address_and_maker_alone():
@@ -74,9 +81,9 @@ async def test_an_endpoint_tells_where_it_sees_a_connection():
         net = SocketNet()
         ours = await net.listen(Address("127.0.0.1", 0))
         connection = await net.dial(end.contact.address, from_port=ours.address.port)
-        await connection.send(observation.request())
+        await connection.send(observation_request())
 
-        seen = observation.read_answer(await connection.receive(observation.ANSWER_BYTES))
+        seen = read_observation(await connection.receive(OBSERVATION_ANSWER_BYTES))
 
         now_s = asyncio.get_running_loop().time()
         assert seen.address == ours.address

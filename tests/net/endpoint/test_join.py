@@ -3,7 +3,7 @@
 import pytest
 
 from p2pswarm.base.errors import BadHandshake
-from p2pswarm.net.endpoint.join import ANSWER_BYTES, JOIN_BYTES, BulkJoin
+from p2pswarm.net.endpoint.join import JOIN_ANSWER_BYTES, JOIN_BYTES, BulkJoin
 from p2pswarm.net.endpoint.link_request import session_of
 
 EXPORTER = b"e" * 32
@@ -18,7 +18,7 @@ def test_both_ends_agree_on_session_and_keys():
     nonce = ours.check_answer(EXPORTER, answer)
 
     assert len(ours.raw) == JOIN_BYTES
-    assert len(answer) == ANSWER_BYTES
+    assert len(answer) == JOIN_ANSWER_BYTES
     assert theirs.session == session_of(EXPORTER)
     assert nonce == NONCE_R
     assert ours.keys(EXPORTER, nonce) == theirs.keys(EXPORTER, NONCE_R)
@@ -50,7 +50,7 @@ def test_a_join_with_any_bit_changed_is_refused(at: int):
         BulkJoin.parse(bytes(raw)).answer(EXPORTER, NONCE_R)
 
 
-@pytest.mark.parametrize("at", range(ANSWER_BYTES))
+@pytest.mark.parametrize("at", range(JOIN_ANSWER_BYTES))
 def test_an_answer_with_any_bit_changed_is_refused(at: int):
     ours = BulkJoin.make(EXPORTER, 3, NONCE_I)
     answer = bytearray(ours.answer(EXPORTER, NONCE_R))

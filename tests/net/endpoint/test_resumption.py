@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from p2pswarm.base.errors import BadHandshake, UnknownLink
 from p2pswarm.net.endpoint.link_request import session_of
 from p2pswarm.net.endpoint.resumption import (
-    ANSWER_BYTES,
-    CONFIRM_BYTES,
+    RESUME_ANSWER_BYTES,
     RESUME_BYTES,
-    UNKNOWN,
+    RESUME_CONFIRM_BYTES,
+    UNKNOWN_LINK,
     PathNumbers,
     Resume,
 )
@@ -31,7 +31,11 @@ def test_both_ends_learn_what_the_other_wants_first():
     assert (nonce, wanted) == (NONCE_R, 1 << 40)
     assert theirs.read_confirm(EXPORTER, NONCE_R, confirm) == 7
     assert theirs.session == session_of(EXPORTER)
-    assert [len(ours.raw), len(answer), len(confirm)] == [RESUME_BYTES, ANSWER_BYTES, CONFIRM_BYTES]
+    assert [len(ours.raw), len(answer), len(confirm)] == [
+        RESUME_BYTES,
+        RESUME_ANSWER_BYTES,
+        RESUME_CONFIRM_BYTES,
+    ]
 
 
 @pytest.mark.parametrize("at", range(RESUME_BYTES))
@@ -43,7 +47,7 @@ def test_a_resume_with_any_bit_changed_is_refused(at: int):
         Resume.parse(bytes(raw)).check(EXPORTER, PathNumbers(dialled=False))
 
 
-@given(at=st.integers(0, ANSWER_BYTES - 1), bit=st.integers(0, 7))
+@given(at=st.integers(0, RESUME_ANSWER_BYTES - 1), bit=st.integers(0, 7))
 def test_an_answer_with_any_bit_changed_is_refused(at: int, bit: int):
     ours = Resume.make(EXPORTER, 2, NONCE_I)
     answer = bytearray(ours.answer(EXPORTER, NONCE_R, 5))
@@ -53,7 +57,7 @@ def test_an_answer_with_any_bit_changed_is_refused(at: int, bit: int):
         ours.read_answer(EXPORTER, bytes(answer))
 
 
-@given(at=st.integers(0, CONFIRM_BYTES - 1), bit=st.integers(0, 7))
+@given(at=st.integers(0, RESUME_CONFIRM_BYTES - 1), bit=st.integers(0, 7))
 def test_a_confirm_with_any_bit_changed_is_refused(at: int, bit: int):
     ours = Resume.make(EXPORTER, 2, NONCE_I)
     confirm = bytearray(ours.confirm(EXPORTER, NONCE_R, 5))
@@ -85,7 +89,7 @@ def test_a_resume_that_comes_again_or_back_to_its_sender_is_refused():
 
 def test_a_peer_that_does_not_know_the_link_says_so():
     with pytest.raises(UnknownLink):
-        Resume.make(EXPORTER, 2, NONCE_I).read_answer(EXPORTER, UNKNOWN)
+        Resume.make(EXPORTER, 2, NONCE_I).read_answer(EXPORTER, UNKNOWN_LINK)
 
 
 @given(st.lists(st.booleans(), max_size=50), st.lists(st.integers(0, 99), max_size=50))

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from p2pswarm.base.errors import BadHandshake, DialFailed
 from p2pswarm.net.os.circuit import (
-    ANSWER_BYTES,
-    REQUEST_BYTES,
+    CIRCUIT_ANSWER_BYTES,
+    CIRCUIT_REQUEST_BYTES,
     CircuitRequest,
     CircuitStatus,
-    answer,
-    check_answer,
+    check_circuit_answer,
+    circuit_answer,
 )
 
 
@@ -21,8 +21,8 @@ def test_the_bytes_are_those_of_the_page():
 
     assert ask == b"PSC1\x01" + bytes(27) + b"p" * 32
     assert take == b"PSC1\x02" + bytes(43) + b"t" * 16
-    assert answer(CircuitStatus.NOT_TAKEN) == b"PSC1\x03\0\0\0"
-    assert len(ask) == len(take) == REQUEST_BYTES == 8 * ANSWER_BYTES
+    assert circuit_answer(CircuitStatus.NOT_TAKEN) == b"PSC1\x03\0\0\0"
+    assert len(ask) == len(take) == CIRCUIT_REQUEST_BYTES == 8 * CIRCUIT_ANSWER_BYTES
 
 
 @given(st.binary(min_size=32, max_size=32), st.binary(min_size=16, max_size=16))
@@ -50,15 +50,15 @@ def test_padding_is_zeros(at):
 
 
 def test_an_answer_is_joined_or_says_why_not():
-    check_answer(answer(CircuitStatus.JOINED), "r:1")
+    check_circuit_answer(circuit_answer(CircuitStatus.JOINED), "r:1")
     for status in list(CircuitStatus)[1:]:
         with pytest.raises(DialFailed, match="relay r:1: "):
-            check_answer(answer(status), "r:1")
+            check_circuit_answer(circuit_answer(status), "r:1")
     with pytest.raises(DialFailed, match="status 200"):
-        check_answer(b"PSC1\xc8\0\0\0", "r:1")
+        check_circuit_answer(b"PSC1\xc8\0\0\0", "r:1")
 
 
 @pytest.mark.parametrize("raw", [b"", b"PSC1\0", b"PSW2\0\0\0\0", b"PSC1\0\0\0\x01"])
 def test_what_no_relay_answers_is_refused(raw):
     with pytest.raises(BadHandshake):
-        check_answer(raw, "r:1")
+        check_circuit_answer(raw, "r:1")
