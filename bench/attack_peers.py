@@ -22,10 +22,10 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.noise_xx import Role
 from p2pswarm.net.crypto.records import PREFIX_BYTES, REKEY_FLAG, Opener, Sealer
 from p2pswarm.net.crypto.suite import Suite
-from p2pswarm.net.endpoint.join import JOIN_ANSWER_BYTES, BulkJoin
+from p2pswarm.net.endpoint.link_request import JOIN_ANSWER_BYTES, BulkJoin
 from p2pswarm.net.link.control_records import LABEL
-from p2pswarm.net.link.send_lines import MESSAGE_COST_BYTES
 from p2pswarm.net.link.session import Introduction
+from p2pswarm.net.link.stream_scheduler import MESSAGE_COST_BYTES
 from p2pswarm.net.wire import frames
 from p2pswarm.net.wire.message import encode
 

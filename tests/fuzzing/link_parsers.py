@@ -22,16 +22,15 @@ from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake, Hello, StaticKey
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.noise_xx import NoiseXX, Role
-from p2pswarm.net.crypto.records import OVERHEAD_BYTES, PREFIX_BYTES, Opener, Sealer
+from p2pswarm.net.crypto.records import OVERHEAD_BYTES, PREFIX_BYTES, FrameBuffer, Opener, Sealer
 from p2pswarm.net.crypto.suite import TAG_BYTES, Suite
-from p2pswarm.net.endpoint.join import BulkJoin
+from p2pswarm.net.endpoint.link_request import BulkJoin
 from p2pswarm.net.endpoint.raw_handshake import AcceptedHandshake, DialledHandshake
 from p2pswarm.net.link.control_records import LABEL
 from p2pswarm.net.link.events import StreamData, StreamOpened
 from p2pswarm.net.link.link import LinkMachine
 from p2pswarm.net.link.mux import Mux
 from p2pswarm.net.link.session import introduced_card, read_introduction
-from p2pswarm.net.wire.frame_buffer import FrameBuffer
 from p2pswarm.net.wire.frames import RECORD_BYTES_MAX
 
 ENEMY = Identity.generate(b"enemy")

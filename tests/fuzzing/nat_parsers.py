@@ -24,15 +24,17 @@ from p2pswarm.discovery.gossip.messages import (
 )
 from p2pswarm.net.cards import card as cards
 from p2pswarm.net.cards.card import Card, CardBody, SignedCard
-from p2pswarm.net.cards.observation import SEAL_BYTES, observation_answer, read_observation
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.os.address_scope import Scope
-from p2pswarm.net.os.circuit import (
+from p2pswarm.net.endpoint.preface import (
+    SEAL_BYTES,
     CircuitRequest,
     CircuitStatus,
     check_circuit_answer,
     circuit_answer,
+    observation_answer,
+    read_observation,
 )
+from p2pswarm.net.os.addresses import Scope
 from p2pswarm.net.wire.message import MESSAGE_BYTES_MAX, decode, encode
 from p2pswarm.reach.nat import nat_pmp, pcp, upnp
 from p2pswarm.reach.nat.lease import CallRouter, Place

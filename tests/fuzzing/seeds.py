@@ -29,12 +29,12 @@ from p2pswarm.discovery.dht.messages import (
     Store,
 )
 from p2pswarm.net.cards.card import Card
+from p2pswarm.net.cards.node_cards import CardNews
 from p2pswarm.net.crypto.handshake import Handshake, StaticKey
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.noise_xx import Role
-from p2pswarm.net.endpoint.join import BulkJoin
+from p2pswarm.net.endpoint.link_request import BulkJoin
 from p2pswarm.net.link.session import Introduction
-from p2pswarm.net.rpc.card_news import CardNews
 from p2pswarm.net.rpc.framing import Kind, pack_error, pack_good, pack_opening
 from p2pswarm.net.wire import frames
 from p2pswarm.net.wire.message import encode

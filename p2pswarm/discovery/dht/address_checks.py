@@ -19,7 +19,7 @@ from collections import Counter, deque
 from p2pswarm.base.allowance import Allowance
 from p2pswarm.base.ids import Address
 from p2pswarm.discovery.dht.routing_table import networks
-from p2pswarm.net.os.address_groups import address_groups
+from p2pswarm.net.os.addresses import address_groups
 
 REFUTED_S = 3600.0  # a host is dialled once in this time on the word of strangers
 TOGETHER = 16  # checks under way: few sockets, and 3 s each if nobody is there

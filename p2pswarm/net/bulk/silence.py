@@ -15,7 +15,7 @@ and again, the patience doubles with each connection that is closed, to 20 s at 
 
 Units:   seconds on the caller's monotonic clock; bytes; chunks are counted from 0.
 Errors:  none: a peer that reports nonsense harms its own transfers.
-Source:  docs/paths.md; `net/link/path_watch.py`, which does the same for the control connection.
+Source:  docs/paths.md; `net/link/liveness.py`, which does the same for the control connection.
 """
 
 REPORT_S = 0.5  # between two reports: two small records a second while a tensor is awaited

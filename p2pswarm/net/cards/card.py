@@ -25,7 +25,7 @@ from typing import Annotated
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import PEER_ID_BYTES, PORT_MAX, Address, Contact, PeerId
 from p2pswarm.net.crypto.identity import SIGNATURE_BYTES, Identity, verify
-from p2pswarm.net.os.address_scope import Scope, believable, expected_of, scope_of
+from p2pswarm.net.os.addresses import Scope, believable, expected_of, scope_of
 from p2pswarm.net.wire.message import Message, Range, Size, decode, encode, message
 
 TAG = b"p2pswarm-card-1:"  # separates these signatures from every other use of the key

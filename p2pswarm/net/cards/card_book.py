@@ -17,9 +17,8 @@ from dataclasses import dataclass
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.cards.card import Card, believed, believed_relays, decode_card, newer
-from p2pswarm.net.guard.fair_places import FairPlaces
-from p2pswarm.net.os.address_groups import address_groups
-from p2pswarm.net.os.address_scope import Scope, expected_of
+from p2pswarm.net.guard.slots import FairPlaces
+from p2pswarm.net.os.addresses import Scope, address_groups, expected_of
 
 CARDS_MAX = 4096  # about 8 MB: four times as many peers as a node has links
 

@@ -22,8 +22,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from p2pswarm.base.ids import Contact
-from p2pswarm.net.os.address_groups import NAMES, address_groups
-from p2pswarm.net.os.address_scope import Scope, scope_of
+from p2pswarm.net.os.addresses import NAMES, Scope, address_groups, scope_of
 
 REFUTED_S = 3600.0  # a host is dialled once in this time on the word of strangers
 PAUSE_S = 60.0  # when our own network may have failed

@@ -27,8 +27,8 @@ from p2pswarm.base.errors import BadHandshake
 from p2pswarm.base.ids import PeerId
 from p2pswarm.net.crypto.identity import SIGNATURE_BYTES, Identity, verify
 from p2pswarm.net.crypto.noise_xx import REFUSED, NoiseXX, Role
+from p2pswarm.net.crypto.records import FrameBuffer
 from p2pswarm.net.crypto.suite import KEY_BYTES, Suite
-from p2pswarm.net.wire.frame_buffer import FrameBuffer
 
 MAGIC = b"PSW2"  # the last byte is the version
 VERSION_AT = 3

@@ -15,18 +15,22 @@ from dataclasses import dataclass
 from functools import partial
 
 from p2pswarm.base.errors import BadHandshake, PathError, SwarmError
-from p2pswarm.net.cards.observation import ObservationSeals, observation_answer
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake
 from p2pswarm.net.endpoint.handshaker import Handshaker
-from p2pswarm.net.endpoint.join import BulkJoin
-from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
-from p2pswarm.net.endpoint.resumption import Resume
+from p2pswarm.net.endpoint.link_request import BulkJoin, Resume
+from p2pswarm.base.closing import OwnedTasks
+from p2pswarm.net.endpoint.preface import (
+    CircuitRequest,
+    CircuitStatus,
+    ObservationSeals,
+    circuit_answer,
+    observation_answer,
+)
 from p2pswarm.net.guard.flood_thinning import FloodThinning, thinned_text
 from p2pswarm.net.guard.handshake_gate import HandshakeGate
-from p2pswarm.net.guard.handshake_limiter import HandshakeLimiter
+from p2pswarm.net.guard.slots import HandshakeLimiter
 from p2pswarm.net.os.base import Connection, Listener
-from p2pswarm.net.os.circuit import CircuitRequest, CircuitStatus, circuit_answer
 
 _log = logging.getLogger(__name__)
 

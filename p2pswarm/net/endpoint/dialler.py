@@ -20,13 +20,12 @@ from functools import partial
 
 from p2pswarm.base.errors import DialFailed, SwarmError
 from p2pswarm.base.ids import Contact
-from p2pswarm.net.cards.dial_outcome import check_attempts, dial_failure
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake
-from p2pswarm.net.endpoint.admission import check_dials, dial_error
+from p2pswarm.net.endpoint.admission import check_attempts, check_dials, dial_error, dial_failure
 from p2pswarm.net.endpoint.handshaker import Handshaker
 from p2pswarm.net.endpoint.link_io import Link
-from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
+from p2pswarm.base.closing import OwnedTasks
 from p2pswarm.net.link.path import Paths, Way, place_of
 from p2pswarm.net.os.attempt_stagger import AttemptStagger, ConnectTimes
 from p2pswarm.net.os.base import Connection

@@ -17,33 +17,31 @@ from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.bulk.channels import BulkArrival
 from p2pswarm.net.bulk.upload_share import UploadShare
 from p2pswarm.net.cards.card import Card, CardFlags
-from p2pswarm.net.cards.node_cards import NodeCards
-from p2pswarm.net.cards.observation import (
+from p2pswarm.net.cards.node_cards import CardContents, NodeCards
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.handshake import Handshake
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.endpoint.acceptor import Acceptor, AdmitCircuit, ConnectionUses, OnGreeting
+from p2pswarm.net.endpoint.admission import bulk_allowed, introduced_port, meet, own_contact
+from p2pswarm.net.endpoint.dialler import Dialler
+from p2pswarm.net.endpoint.handshaker import Handshaker
+from p2pswarm.net.endpoint.joiner import BulkJoiner
+from p2pswarm.net.endpoint.link_io import Link, NodeShares
+from p2pswarm.net.endpoint.link_paths import ControlPath
+from p2pswarm.net.endpoint.link_request import session_of
+from p2pswarm.net.endpoint.link_table import LinkEntry, LinkTable, Reach
+from p2pswarm.base.closing import OwnedTasks
+from p2pswarm.net.endpoint.path_search import CardPaths
+from p2pswarm.net.endpoint.preface import (
     OBSERVATION_ANSWER_BYTES,
     SEAL_KEY_BYTES,
     ObservationSeals,
     observation_request,
     read_observation,
 )
-from p2pswarm.net.cards.own_card import CardContents
-from p2pswarm.net.config import TransportConfig
-from p2pswarm.net.crypto.handshake import Handshake
-from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.endpoint.acceptor import Acceptor, AdmitCircuit, ConnectionUses, OnGreeting
-from p2pswarm.net.endpoint.admission import bulk_allowed, introduced_port, meet, own_contact
-from p2pswarm.net.endpoint.card_paths import CardPaths
-from p2pswarm.net.endpoint.control_path import ControlPath
-from p2pswarm.net.endpoint.dialler import Dialler
-from p2pswarm.net.endpoint.handshaker import Handshaker
-from p2pswarm.net.endpoint.joiner import BulkJoiner
-from p2pswarm.net.endpoint.link_io import Link
-from p2pswarm.net.endpoint.link_owner import NodeShares
-from p2pswarm.net.endpoint.link_request import session_of
-from p2pswarm.net.endpoint.link_table import LinkEntry, LinkTable, Reach
-from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
 from p2pswarm.net.endpoint.resumer import Resumer
 from p2pswarm.net.guard.bans import PeerBans
-from p2pswarm.net.guard.link_places import LinkPlaces
+from p2pswarm.net.guard.slots import LinkPlaces
 from p2pswarm.net.link.control_records import only_record
 from p2pswarm.net.link.events import BulkWanted, EndpointEvent, PathWanted, StreamEvent
 from p2pswarm.net.link.path import DialledWay, Path, Paths, Way, place_of

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from p2pswarm.base.errors import BadHandshake, DialFailed, PathError, SwarmError
-from p2pswarm.net.bulk.bulk_places import BulkPlaces
 from p2pswarm.net.bulk.channel import BulkKeys
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.endpoint.admission import check_join, join_error
-from p2pswarm.net.endpoint.join import JOIN_ANSWER_BYTES, JOIN_TRIES, BulkJoin
 from p2pswarm.net.endpoint.link_io import Link
-from p2pswarm.net.endpoint.link_request import NONCE_BYTES
+from p2pswarm.net.endpoint.link_request import JOIN_ANSWER_BYTES, JOIN_TRIES, NONCE_BYTES, BulkJoin
+from p2pswarm.net.guard.slots import BulkPlaces
 from p2pswarm.net.link.bulk_wishes import goes_elsewhere
 from p2pswarm.net.link.path import Path
 from p2pswarm.net.os.base import Connection

@@ -14,31 +14,73 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from p2pswarm.base.errors import LinkLost, PeerError, SwarmError
 from p2pswarm.net.bulk.channel import BulkKeys
 from p2pswarm.net.bulk.channels import BulkArrival, BulkChannels, ChannelsUser
+from p2pswarm.net.bulk.connection_count import CountMemory
+from p2pswarm.net.bulk.upload_share import UploadShare
 from p2pswarm.net.config import TransportConfig
-from p2pswarm.net.endpoint.answer_gathering import AnswerGathering
-from p2pswarm.net.endpoint.control_path import ControlPath, no_pipe
-from p2pswarm.net.endpoint.link_owner import LinkOwner, NodeShares
-from p2pswarm.net.endpoint.link_paths import LinkPaths
+from p2pswarm.net.endpoint.link_paths import ControlPath, LinkPaths, no_pipe
 from p2pswarm.net.link.events import (
     BulkCame,
     BulkDone,
     BulkOver,
     BulkSpare,
+    EndpointEvent,
     LinkEnded,
     LinkNews,
     PathAltered,
     PathBroken,
+    StreamEvent,
 )
-from p2pswarm.net.link.link import LinkMachine
+from p2pswarm.net.link.link import LinkMachine, LinkState
 from p2pswarm.net.link.link_facts import LinkFacts
-from p2pswarm.net.link.link_state import LinkState
 from p2pswarm.net.link.path import Path
+from p2pswarm.net.link.reply_memory import ReplyMemory
 from p2pswarm.net.link.session import Session
+from p2pswarm.net.link.stream_scheduler import AnswerGathering
 from p2pswarm.net.os.base import Connection
+
+# The owner of links, as a link sees it: the endpoint; and what the links of one owner share.
+
+L = TypeVar("L")
+
+
+class LinkOwner(Protocol[L]):
+    """The owner of links, which learns what happens on them: the endpoint."""
+
+    on_event: Callable[[L, StreamEvent], None]
+    """Called in the event loop with what happens on streams, and with the end of the link."""
+
+    def on_link(self, link: L, event: EndpointEvent) -> None:
+        """The link can be used, wants bulk connections, or another path."""
+        ...
+
+    def ended(self, link: L) -> None:
+        """Stop using the link; `on_event` is called next."""
+        ...
+
+    def bulk_left(self, link: L, number: int) -> None:
+        """One of its bulk connections is closed."""
+        ...
+
+    def released(self, link: L) -> None:
+        """Its last socket is closed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShares:
+    """What all links of a node share."""
+
+    upload: UploadShare
+    replies: ReplyMemory
+    unacknowledged: ReplyMemory
+    counts: CountMemory = field(default_factory=CountMemory)
+
 
 UP, ENDED = LinkState.UP, LinkState.ENDED
 _log = logging.getLogger(__name__)

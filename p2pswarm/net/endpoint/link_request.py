@@ -5,8 +5,11 @@ it from now on. Nobody else can make such a message, or learn from it which link
 
     request = magic 4 | session 16 | number u32 | nonce 16 | mac 16
 
+Both take one round trip and no asymmetric cryptography.
+
 Units:   bytes.
-Errors:  BadHandshake for a message that is not authentic.
+Errors:  BadHandshake for a message that is not authentic; UnknownLink for an answer of zeros.
+Source:  docs/wire.md, docs/paths.md.
 """
 
 import hmac
@@ -14,8 +17,17 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from p2pswarm.base.errors import BadHandshake
+from p2pswarm.base.errors import BadHandshake, UnknownLink
 from p2pswarm.net.crypto.records import derive
+
+# LinkRequest: the first message on a connection that belongs to a link which is up already.
+#
+# Whoever made the link proves it by a mac under the link's exporter: to join bulk to it, or to
+# carry it from now on. Nobody else can make such a message, or learn from it which link it names.
+#
+#     request = magic 4 | session 16 | number u32 | nonce 16 | mac 16
+#
+# Errors:  BadHandshake for a message that is not authentic.
 
 MAGIC_BYTES = 4
 NONCE_BYTES = 16
@@ -85,3 +97,143 @@ class LinkRequest:
     def _mac(self, exporter: bytes) -> bytes:
         key = derive(exporter, self.label, NO_NONCE, NO_NONCE, self.number)[0]
         return hmac.digest(key, self._unsigned, "sha256")[:MAC_BYTES]
+
+
+# BulkJoin: a bulk connection joins a link in one round trip, without asymmetric crypto.
+#
+#     join   = "PSB1" | session 16 | number u32 | nonce 16 | mac 16     dialler
+#     answer = nonce 16 | mac 16                                        acceptor
+#
+# The keys of both macs come from the exporter of the link's handshake, so only the link's two ends
+# can make them. The keys of the connection come from the exporter and both nonces. A number joins
+# a link only once, so a replayed join is refused.
+#
+# Errors:  BadHandshake for whatever the peer sends.
+# Source:  docs/wire.md.
+
+JOIN_MAGIC = b"PSB1"
+JOIN_BYTES = REQUEST_BYTES
+JOIN_ANSWER_BYTES = NONCE_BYTES + MAC_BYTES
+JOIN_TRIES = 3  # to join one connection; each has a number of its own
+
+
+@dataclass(frozen=True, slots=True)
+class BulkJoin(LinkRequest):
+    """The first message on a bulk connection, from the dialler."""
+
+    magic: ClassVar[bytes] = JOIN_MAGIC
+    label: ClassVar[bytes] = b"join"
+    refused: ClassVar[str] = "the peer's join is not authentic"
+
+    def answer(self, exporter: bytes, nonce: bytes) -> bytes:
+        """The acceptor's answer; BadHandshake if the join is not authentic.
+
+        `nonce`: 16 new random bytes.
+        """
+        self.require_authentic(exporter)
+        return nonce + self.reply_mac(exporter, nonce)
+
+    def check_answer(self, exporter: bytes, raw: bytes) -> bytes:
+        """The nonce in the acceptor's answer; BadHandshake if the answer is not authentic."""
+        nonce = raw[:NONCE_BYTES]
+        self.require_mac(raw[NONCE_BYTES:], self.reply_mac(exporter, nonce))
+        return nonce
+
+    def keys(self, exporter: bytes, nonce: bytes) -> tuple[bytes, bytes]:
+        """The keys (dialler to acceptor, acceptor to dialler); `nonce`: the acceptor's."""
+        return derive(exporter, b"bulk", self.nonce, nonce, self.number)
+
+
+# Resumption: a link goes on over a new connection, in one round trip without asymmetric crypto.
+#
+#     resume  = "PSP1" | session 16 | number u32 | nonce 16 | mac 16    who connects
+#     answer  = nonce 16 | next u64 | mac 16                            who accepts; 40 zeros: unknown
+#     confirm = next u64 | mac 16                                       who connects, then records
+#
+# The keys of the macs come from the exporter of the link's handshake, so only the two processes
+# that made the link can make them. `next` is the number of the record that the sender wants first.
+#
+# A number names one connection. The side that dialled the link takes even ones, the other side odd
+# ones, and each is larger than that of the path in use. So a resume that comes again is stale, one
+# that is sent back to its sender has the wrong parity, and of two that cross both sides keep the
+# larger. Who accepts changes nothing before the confirm, which depends on its fresh nonce.
+#
+# Errors:  BadHandshake for whatever the peer sends; UnknownLink for an answer of zeros.
+# Source:  docs/paths.md.
+
+RESUME_MAGIC = b"PSP1"
+_NEXT = struct.Struct(">Q")
+RESUME_BYTES = REQUEST_BYTES
+RESUME_ANSWER_BYTES = NONCE_BYTES + _NEXT.size + MAC_BYTES
+RESUME_CONFIRM_BYTES = _NEXT.size + MAC_BYTES
+UNKNOWN_LINK = bytes(RESUME_ANSWER_BYTES)
+
+
+class PathNumbers:
+    """The numbers of the connections of one link, as one side gives and takes them."""
+
+    def __init__(self, *, dialled: bool) -> None:
+        """`dialled`: whether we dialled the link."""
+        self._dialled = dialled
+        self._asked = 0
+        self.newest = 0
+        """The number of the connection that carries the link, or did last."""
+
+    def take(self) -> int:
+        """The number of our next connection; each is given once."""
+        number = max(self._asked, self.newest) + 1
+        self._asked = number + (number % 2 == self._dialled)
+        return self._asked
+
+    def check(self, number: int) -> None:
+        """Raise BadHandshake if a connection comes too late to carry the link."""
+        if number <= self.newest:
+            raise BadHandshake(f"path {number} comes after path {self.newest}")
+
+    def check_peers(self, number: int) -> None:
+        """Raise BadHandshake unless the peer may have given this number to a newer connection."""
+        self.check(number)
+        if number % 2 != self._dialled:
+            raise BadHandshake(f"path {number} has a number of ours")
+
+
+@dataclass(frozen=True, slots=True)
+class Resume(LinkRequest):
+    """The first message on a connection that takes over a link."""
+
+    magic: ClassVar[bytes] = RESUME_MAGIC
+    label: ClassVar[bytes] = b"resume"
+    refused: ClassVar[str] = "the peer's resumption is not authentic"
+
+    def check(self, exporter: bytes, numbers: PathNumbers) -> None:
+        """Raise BadHandshake unless one end of the link made it, and not we, and not before."""
+        self.require_authentic(exporter)
+        numbers.check_peers(self.number)
+
+    def answer(self, exporter: bytes, nonce: bytes, wanted: int) -> bytes:
+        """The acceptor's answer; `nonce`: 16 new random bytes. `wanted`: our next record."""
+        head = nonce + _NEXT.pack(wanted)
+        return head + self.reply_mac(exporter, head)
+
+    def read_answer(self, exporter: bytes, raw: bytes) -> tuple[bytes, int]:
+        """The acceptor's nonce, and the record that it wants first."""
+        if raw == UNKNOWN_LINK:
+            raise UnknownLink("the peer does not know the link any more")
+        head = raw[:-MAC_BYTES]
+        self.require_mac(raw[-MAC_BYTES:], self.reply_mac(exporter, head))
+        return head[:NONCE_BYTES], int.from_bytes(head[NONCE_BYTES:])
+
+    def confirm(self, exporter: bytes, nonce: bytes, wanted: int) -> bytes:
+        """The dialler's confirmation; `nonce`: the acceptor's. `wanted`: our next record."""
+        head = _NEXT.pack(wanted)
+        return head + self._confirm_mac(exporter, nonce, head)
+
+    def read_confirm(self, exporter: bytes, nonce: bytes, raw: bytes) -> int:
+        """The record that the dialler wants first."""
+        head = raw[:-MAC_BYTES]
+        self.require_mac(raw[-MAC_BYTES:], self._confirm_mac(exporter, nonce, head))
+        return int.from_bytes(head)
+
+    def _confirm_mac(self, exporter: bytes, nonce: bytes, head: bytes) -> bytes:
+        key = derive(exporter, self.label, self.nonce, nonce, self.number)[0]
+        return hmac.digest(key, head, "sha256")[:MAC_BYTES]

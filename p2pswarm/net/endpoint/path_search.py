@@ -1,20 +1,78 @@
-"""PathSearch: when a link that needs another path tries the ways to its peer, and when it gives up.
-
-All ways are tried beside each other, the best one a little ahead. If all fail, they are tried again
-after a pause that doubles. A way is *refused* where a host answers that nobody listens, or a peer
-that it does not know the link. If every way is refused, the peer's process is over as far as we can
-tell: who dialled the link gives up at once. Who was dialled waits a little for the peer to come,
-less if its own host refused than if a relay did, or if no way is known.
+"""The ways to a peer, and when a link that needs another path tries them.
 
 Units:   `now_s` seconds on the caller's monotonic clock; counts.
-Errors:  none.
-Source:  docs/paths.md.
+Source:  docs/paths.md, docs/addresses.md; RFC 8305 for the order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from p2pswarm.base.errors import NobodyThere, SwarmError, UnknownLink
-from p2pswarm.net.link.path import Path, PathKind, Way, place_of
+from p2pswarm.base.ids import Address, Contact
+from p2pswarm.net.cards.card_book import CardBook
+from p2pswarm.net.cards.card_claims import CardClaims
+from p2pswarm.net.link.path import ClaimedWay, DialledWay, Path, PathKind, Paths, Way, place_of
+from p2pswarm.net.os.base import Net
+
+# CardPaths: the ways to a peer by its contact and by its card.
+#
+# First the contact's address: whoever dials has a reason to believe it. Then where the peer's card
+# says that it is, IPv6 first; then ways that somebody else offers, such as a hole to punch; relays
+# last. An address that only the card names is tried as `card_claims.py` allows.
+#
+# Errors:  those of the ways.
+# Source:  docs/addresses.md; RFC 8305 for the order.
+
+
+class CardPaths:
+    """Implements `Paths` with what is known of peers."""
+
+    offered: Paths | None
+    """What knows still other ways; they come before relays."""
+
+    def __init__(
+        self,
+        net: Net,
+        book: CardBook,
+        claims: CardClaims,
+        us: Callable[[], Sequence[Address]],
+        now_s: Callable[[], float],
+    ) -> None:
+        """`us`: tells our own addresses, which are not dialled; `now_s`: tells the loop's time."""
+        self._net = net
+        self._book = book
+        self._claims = claims
+        self._us = us
+        self._now_s = now_s
+        self.offered = None
+
+    def ways(self, to: Contact) -> Sequence[Way]:
+        """The ways that may be tried now, the best kind first; see `Paths`."""
+        known: dict[Address, Way] = {}
+        if to.address.port:
+            known[to.address] = DialledWay(self._net, to.address)
+        if to.peer is not None:
+            now_s, us = self._now_s(), self._us()
+            for named in (*self._book.direct(to.peer, us), *self._book.relayed(to.peer, us)):
+                if named.address in known:
+                    continue
+                if self._claims.confirmed(named):
+                    known[named.address] = DialledWay(self._net, named.address)
+                elif self._claims.may_dial(named, now_s):
+                    known[named.address] = ClaimedWay(self._net, named, self._claims, self._now_s)
+        offered = () if self.offered is None else self.offered.ways(to)
+        return sorted((*known.values(), *offered), key=lambda way: way.kind)
+
+
+# PathSearch: when a link that needs another path tries the ways to its peer, and when it gives up.
+#
+# All ways are tried beside each other, the best one a little ahead. If all fail, they are tried
+# again after a pause that doubles. A way is *refused* where a host answers that nobody listens, or
+# a peer that it does not know the link. If every way is refused, the peer's process is over as far
+# as we can tell: who dialled the link gives up at once. Who was dialled waits a little for the
+# peer to come, less if its own host refused than if a relay did, or if no way is known.
+#
+# Units:   `now_s` seconds on the caller's monotonic clock; counts.
+# Source:  docs/paths.md.
 
 PAUSE_S = 0.1  # before the second round
 PAUSE_S_MAX = 1.0

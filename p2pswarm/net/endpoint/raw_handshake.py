@@ -11,15 +11,28 @@ Source:  docs/wire.md, section 1.
 """
 
 from p2pswarm.base.errors import BadHandshake
-from p2pswarm.net.cards.observation import OBSERVATION_MAGIC, OBSERVATION_REQUEST_BYTES
 from p2pswarm.net.crypto.handshake import HELLO_BYTES, Handshake, Hello, StaticKey
 from p2pswarm.net.crypto.handshake import MAGIC as LINK_MAGIC
 from p2pswarm.net.crypto.noise_xx import Role
-from p2pswarm.net.endpoint.greeting import PUNCH_MAGIC, PUNCH_TOKEN_BYTES
-from p2pswarm.net.endpoint.join import JOIN_BYTES, JOIN_MAGIC, BulkJoin
-from p2pswarm.net.endpoint.knock import KNOCK_MAGIC, KNOCK_TOKEN_BYTES
-from p2pswarm.net.endpoint.resumption import RESUME_BYTES, RESUME_MAGIC, Resume
-from p2pswarm.net.os.circuit import CIRCUIT_MAGIC, CIRCUIT_REQUEST_BYTES, CircuitRequest
+from p2pswarm.net.endpoint.link_request import (
+    JOIN_BYTES,
+    JOIN_MAGIC,
+    RESUME_BYTES,
+    RESUME_MAGIC,
+    BulkJoin,
+    Resume,
+)
+from p2pswarm.net.endpoint.preface import (
+    CIRCUIT_MAGIC,
+    CIRCUIT_REQUEST_BYTES,
+    KNOCK_MAGIC,
+    KNOCK_TOKEN_BYTES,
+    OBSERVATION_MAGIC,
+    OBSERVATION_REQUEST_BYTES,
+    PUNCH_MAGIC,
+    PUNCH_TOKEN_BYTES,
+    CircuitRequest,
+)
 
 LENGTH_BYTES = 2  # before each message of the handshake
 MAGIC_BYTES = len(LINK_MAGIC)

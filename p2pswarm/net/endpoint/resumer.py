@@ -1,6 +1,6 @@
 """Resumer: finds another path for a link that needs one, and takes over links for peers.
 
-Decisions: `path_search.py`, `resumption.py`.
+Decisions: `path_search.py`, `link_request.py`.
 
 Units:   seconds.
 Errors:  PathError and BadHandshake from `move`; BadHandshake for a takeover that is refused.
@@ -15,10 +15,16 @@ from functools import partial
 from p2pswarm.base.errors import BadHandshake, DialFailed, LinkLost, SwarmError, UnknownLink
 from p2pswarm.base.ids import Address
 from p2pswarm.net.config import TransportConfig
-from p2pswarm.net.endpoint.control_path import ControlPath, Takeover
 from p2pswarm.net.endpoint.link_io import Link
-from p2pswarm.net.endpoint.link_request import NONCE_BYTES
-from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
+from p2pswarm.net.endpoint.link_paths import ControlPath, Takeover
+from p2pswarm.net.endpoint.link_request import (
+    NONCE_BYTES,
+    RESUME_ANSWER_BYTES,
+    RESUME_CONFIRM_BYTES,
+    UNKNOWN_LINK,
+    Resume,
+)
+from p2pswarm.base.closing import OwnedTasks
 from p2pswarm.net.endpoint.path_search import (
     KEEP_S,
     PathClimb,
@@ -27,13 +33,7 @@ from p2pswarm.net.endpoint.path_search import (
     doubted_last,
     was_refused,
 )
-from p2pswarm.net.endpoint.resumption import (
-    RESUME_ANSWER_BYTES,
-    RESUME_CONFIRM_BYTES,
-    UNKNOWN_LINK,
-    Resume,
-)
-from p2pswarm.net.guard.link_places import LinkUse
+from p2pswarm.net.guard.slots import LinkUse
 from p2pswarm.net.link.path import ClaimedWay, DialledWay, Path, PathKind, Paths, Way, known_ways
 from p2pswarm.net.os.attempt_stagger import AttemptStagger
 from p2pswarm.net.os.base import Connection

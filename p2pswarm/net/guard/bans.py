@@ -20,7 +20,7 @@ from p2pswarm.base.errors import (
 )
 from p2pswarm.base.ids import Address, PeerId
 from p2pswarm.base.peer_scores import BAN_MAX_S, Ban, Offence, PeerScores, time_left
-from p2pswarm.net.os.address_groups import NAMES, address_groups, network_of
+from p2pswarm.net.os.addresses import NAMES, address_groups, network_of
 from p2pswarm.net.wire import frames
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from p2pswarm.net.os.address_groups import NAMES, address_groups
+from p2pswarm.net.os.addresses import NAMES, address_groups
 from p2pswarm.net.os.arrival_filter import GROUPS_MAX, LEVEL_MAX
 
 FULL_S = 0.3  # a burst of some hundreds that join together is taken in less

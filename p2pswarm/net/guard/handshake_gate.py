@@ -1,6 +1,6 @@
 """HandshakeGate: runs the computations of strangers' handshakes when their turn comes.
 
-`handshake_turns.py` decides whose turn it is and how soon. One computation is run at a time, and
+`fair_queue.py` decides whose turn it is and how soon. One computation is run at a time, and
 the event loop has its turn between two.
 
 Units:   seconds, of `clock`.
@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from p2pswarm.base.errors import SwarmError
-from p2pswarm.net.guard.handshake_turns import HandshakeTurns
+from p2pswarm.net.guard.fair_queue import HandshakeTurns
 
 
 class HandshakeGate:

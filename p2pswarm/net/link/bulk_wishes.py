@@ -10,9 +10,7 @@ Source:  docs/paths.md, docs/bulk.md.
 """
 
 from p2pswarm.base.ids import Address
-from p2pswarm.net.bulk.connection_count import ConnectionCount
-from p2pswarm.net.bulk.count_memory import BestCount
-from p2pswarm.net.bulk.goodput import GoodputMeter
+from p2pswarm.net.bulk.connection_count import BestCount, ConnectionCount, GoodputMeter
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.link.events import BulkSpare, BulkWanted
 from p2pswarm.net.link.path import Path, PathKind

@@ -6,7 +6,7 @@ records for the wire. The caller sends messages with the methods of `mux`.
 
 The connection under a link may be exchanged: `path_lost` and `path_up`. The records that the peer
 does not have are sent again, as they are; those that it sends again are counted and dropped.
-A record that is not authentic costs the path that brought it (`altered_bytes.py`).
+A record that is not authentic costs the path that brought it (`path_state.py`).
 
 LinkEnded is the last event of a link and comes once. In the state CLOSING the records
 that are left still go out; in ENDED nothing does.
@@ -16,6 +16,9 @@ Errors:  a breach of the peer's ends the link and raises nothing; LinkLost from 
          BadHandshake from `path_up`.
 Source:  docs/wire.md, docs/paths.md.
 """
+
+from dataclasses import dataclass
+from enum import Enum, auto
 
 from p2pswarm.base.errors import BadFrame, BadRecord, LinkLost, PeerError, SwarmError
 from p2pswarm.net.config import TransportConfig
@@ -39,12 +42,70 @@ from p2pswarm.net.link.events import (
     Ponged,
     StreamEvent,
 )
-from p2pswarm.net.link.link_state import WHEN_PEER_LEAVES, WHEN_WE_LEAVE, LinkState, QuietWatch
 from p2pswarm.net.link.liveness import LinkSilence, Liveness
 from p2pswarm.net.link.mux import Mux
 from p2pswarm.net.link.path_state import PathState
 from p2pswarm.net.link.reply_memory import LinkReplies, ReplyMemory
 from p2pswarm.net.link.session import Session
+
+# The states of a link, when one that is left may be closed, and what a link has carried.
+#
+# Units:   bytes, `now_s` seconds on the caller's monotonic clock.
+
+
+class LinkState(Enum):
+    """The states of a link, in the order in which it ends."""
+
+    UP = auto()
+    """Both sides open streams."""
+    LEAVING = auto()
+    """We open no more streams, and have told the peer."""
+    LEFT = auto()
+    """The peer opens no more streams."""
+    DRAINING = auto()
+    """Neither side opens streams: the link closes when the open ones have finished."""
+    CLOSING = auto()
+    """The link is over, and the last records are on their way."""
+    ENDED = auto()
+    """The link is over, and its sockets are to be closed now."""
+
+
+WHEN_WE_LEAVE = {LinkState.UP: LinkState.LEAVING, LinkState.LEFT: LinkState.DRAINING}
+WHEN_PEER_LEAVES = {LinkState.UP: LinkState.LEFT, LinkState.LEAVING: LinkState.DRAINING}
+
+
+class QuietWatch:
+    """How long a link that is being left has had nothing to do."""
+
+    __slots__ = ("_since_s",)
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+
+    def over(self, state: LinkState, now_s: float, patience_s: float, *, busy: bool) -> bool:
+        """Whether it may be closed: a peer that does not agree has as long as a silent one."""
+        if busy or state not in (LinkState.LEAVING, LinkState.DRAINING):
+            self._since_s = None
+            return False
+        if state is LinkState.DRAINING:
+            return True
+        if self._since_s is None:
+            self._since_s = now_s
+        return now_s - self._since_s >= patience_s
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStats:
+    """What one link has carried: bytes of control records and of bulk payload."""
+
+    control_sent_bytes: int
+    control_received_bytes: int
+    bulk_sent_bytes: int
+    bulk_received_bytes: int
+    bulk_connections: int
+    paths_altered: int = 0
+    """How many of its paths brought a record that was not authentic."""
+
 
 CLOSE_S = 1.0  # time for the last bytes to leave when we close a link
 

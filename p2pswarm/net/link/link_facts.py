@@ -6,10 +6,9 @@ Errors:  none.
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.bulk.channels import BulkChannels
-from p2pswarm.net.guard.link_places import LinkUse
+from p2pswarm.net.guard.slots import LinkUse
 from p2pswarm.net.link.control_records import ControlRecords
-from p2pswarm.net.link.link import LinkMachine
-from p2pswarm.net.link.link_state import LinkStats
+from p2pswarm.net.link.link import LinkMachine, LinkStats
 from p2pswarm.net.link.mux import Mux
 from p2pswarm.net.link.session import Session
 

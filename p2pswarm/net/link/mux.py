@@ -27,8 +27,13 @@ from p2pswarm.net.link.events import (
     link_event,
 )
 from p2pswarm.net.link.reply_memory import LINK_BYTES_FREE, STREAM_BYTES, LinkReplies
-from p2pswarm.net.link.send_lines import MESSAGE_COST_BYTES, SendLines
-from p2pswarm.net.link.stream_state import STREAM_NUMBERS, STREAM_WINDOW_BYTES, StreamState
+from p2pswarm.net.link.stream_scheduler import (
+    MESSAGE_COST_BYTES,
+    STREAM_NUMBERS,
+    STREAM_WINDOW_BYTES,
+    SendLines,
+    StreamState,
+)
 from p2pswarm.net.wire import frames
 
 SESSION_WINDOW_BYTES = 4 * 1024 * 1024  # 300 Mbit/s at 100 ms; tensors use bulk connections

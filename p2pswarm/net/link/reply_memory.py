@@ -6,7 +6,7 @@ bounded. A link that would hold more is *crowded*: it takes no more openings, an
 that we are busy. A reply larger than what a link may hold in any case is sent only while the sum
 has room for it, however little its own link holds: else one on each of a thousand links would be
 beyond the sum by as much as a reply may be long. What streams add all the same is bounded by
-ending a link at twice the sum. What was sent and is not acknowledged (`resend_buffer.py`) is in the
+ending a link at twice the sum. What was sent and is not acknowledged (`control_records.py`) is in the
 same sum: a reply that nobody reads lies there, and once more in the socket's buffer.
 
 Units:   bytes.

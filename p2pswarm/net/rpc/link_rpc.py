@@ -14,32 +14,37 @@ Errors:  the same as in `net/rpc/base.py`.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from p2pswarm.base.closing import Closing
 from p2pswarm.base.errors import BadMessage, Busy, Late, NotServing, PeerError, SwarmError
 from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.net.cards.card import Card
+from p2pswarm.net.cards.node_cards import ANSWER_S, CardHeard, CardNews
 from p2pswarm.net.endpoint.endpoint import Endpoint, Link
 from p2pswarm.net.endpoint.link_table import Reach
-from p2pswarm.net.link.events import (
-    RESET_REFUSED,
-    LinkEnded,
-    StreamData,
-    StreamEvent,
-    StreamOpened,
-)
+from p2pswarm.net.guard.slots import ConcurrencyLimit, HandlerLimits
+from p2pswarm.net.link.events import RESET_REFUSED, LinkEnded, StreamData, StreamEvent, StreamOpened
 from p2pswarm.net.link.reply_memory import STREAM_BYTES
-from p2pswarm.net.os.address_groups import network_of
+from p2pswarm.net.os.addresses import network_of
 from p2pswarm.net.rpc.base import CardSource, StreamHandler, UnaryHandler
-from p2pswarm.net.rpc.card_news import ANSWER_S, CardHeard, CardNews
-from p2pswarm.net.rpc.concurrency_limit import ConcurrencyLimit, HandlerLimits
+from p2pswarm.net.rpc.dispatch import (
+    HandlerTable,
+    Listeners,
+    LongOpening,
+    Opening,
+    StreamListener,
+    read_long_opening,
+    read_opening,
+)
 from p2pswarm.net.rpc.framing import (
     LONG,
     RESET_GIVEN_UP,
     RESET_LATE,
+    Assembly,
     Kind,
     error_for_caller,
     is_good,
@@ -52,12 +57,80 @@ from p2pswarm.net.rpc.framing import (
     unpack_good,
 )
 from p2pswarm.net.rpc.handler_pool import HandlerPool, HandlerRequest
-from p2pswarm.net.rpc.handler_table import HandlerTable, Opening, read_long_opening, read_opening
-from p2pswarm.net.rpc.listeners import Listeners, StreamListener
-from p2pswarm.net.rpc.long_request import AT_ONCE, LongRequest, LongRequestUser
-from p2pswarm.net.rpc.parts import Assembly
-from p2pswarm.net.rpc.stream import RpcStream, held, within
+from p2pswarm.net.rpc.stream import RpcStream, StreamTransport, held, within
 from p2pswarm.net.wire.message import Message, decode, encode
+
+# A request that is longer than a frame, at its server, while its parts come.
+#
+# How many there may be at once is limited, because the credit of their parts is given back at
+# once: calls do not wait for each other.
+#
+# Units:   seconds, bytes.
+# Errors:  BadMessage for parts that break the rules, which ends the link.
+# Source:  docs/wire.md, section 7.
+
+AT_ONCE = HandlerLimits(per_peer=4, total=128)
+"""128 of 126 KiB hold 16 MiB, as much as unread replies may; a trainer sends a voter one."""
+PARTS_S = 10.0  # until the last part has come: 100 kbit/s
+
+
+@dataclass(frozen=True, slots=True)
+class LongRequestUser:
+    """What becomes of the request."""
+
+    serve: Callable[[StreamOpened, Opening], None]
+    """It is whole: its last frame, and what was asked."""
+    drop: Callable[[], None]
+    """It is late: nothing of its stream is wanted any more."""
+    leave: Callable[[], None]
+    """It is held no more; called once, in any case."""
+
+
+class LongRequest:
+    """The listener of a stream until its request is whole."""
+
+    __slots__ = ("_begun", "_link", "_stream", "_timer", "_user")
+    once = False
+
+    def __init__(
+        self, link: StreamTransport, stream: int, begun: LongOpening, user: LongRequestUser
+    ) -> None:
+        self._link = link
+        self._stream = stream
+        self._begun = begun
+        self._user = user
+        loop, timeout_s = asyncio.get_running_loop(), begun.timeout_s
+        wait_s = PARTS_S if timeout_s is None else min(timeout_s, PARTS_S)
+        self._timer = loop.call_later(wait_s, self._late)
+
+    def data(self, frame: bytes, *, ended: bool) -> None:
+        """Take the next part."""
+        opening = self._begun.add(frame)
+        if ended != (opening is not None):
+            raise BadMessage("a call has one request")
+        if opening is None:
+            self._link.consumed(self._stream, len(frame))
+            return
+        self._over()
+        self._user.serve(StreamOpened(self._stream, frame, ended=True), opening)
+
+    def credit(self) -> None:
+        """Do nothing: nothing is sent before the request is whole."""
+
+    def fail(self, error: SwarmError) -> None:
+        """The caller has given up, or the link has ended."""
+        del error
+        self._over()
+
+    def _over(self) -> None:
+        self._timer.cancel()
+        self._user.leave()
+
+    def _late(self) -> None:
+        self._over()
+        self._user.drop()
+        self._link.reset(self._stream, RESET_LATE)
+
 
 log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Message)

@@ -17,16 +17,18 @@ from typing import Any, Protocol
 from p2pswarm.base.errors import BadMessage, Late, Refused, SwarmError
 from p2pswarm.base.ids import PeerId
 from p2pswarm.net.rpc.base import Arrival, Priority
+from p2pswarm.net.rpc.dispatch import Inbox
 from p2pswarm.net.rpc.framing import (
+    MORE,
     RESET_GIVEN_UP,
+    Assembly,
+    LongMessage,
     is_good,
     pack_error,
     pack_good,
     unpack_error,
     unpack_good,
 )
-from p2pswarm.net.rpc.inbox import Inbox
-from p2pswarm.net.rpc.parts import MORE, Assembly, LongMessage
 from p2pswarm.net.wire.message import Message, decode
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from p2pswarm.base.allowance import Allowance
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.cards.card import RELAYS_MAX
-from p2pswarm.net.os.address_scope import Scope, scope_of
+from p2pswarm.net.os.addresses import Scope, scope_of
 from p2pswarm.reach.nat.standing import Finding, State
 
 RELAYS_AFTER_S = 0.5  # a dial-back over 200 ms takes less; then 1.5 s are left of two

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated
 
-from p2pswarm.net.endpoint.knock import KNOCK_NONCE_BYTES
+from p2pswarm.net.endpoint.preface import KNOCK_NONCE_BYTES
 from p2pswarm.net.wire.message import Message, Range, Size, message
 
 HOST_CHARS_MAX = 64  # an IPv6 number with a zone

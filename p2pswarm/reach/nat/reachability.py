@@ -17,9 +17,9 @@ from ipaddress import ip_address
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.ids import Address
 from p2pswarm.net.endpoint.endpoint import Endpoint, Link
-from p2pswarm.net.endpoint.knock import KNOCK_NONCE_BYTES, token_of
-from p2pswarm.net.os.gateways import IPV6, families, family_of, gateway, own_host
+from p2pswarm.net.endpoint.preface import KNOCK_NONCE_BYTES, token_of
 from p2pswarm.net.os.interface_changes import watched
+from p2pswarm.net.os.local_network import IPV6, families, family_of, gateway, own_host
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.reach.nat.dial_back import Observer, choose
 from p2pswarm.reach.nat.lease import Lease

@@ -8,8 +8,7 @@ Source:  docs/punching.md, "Bytes".
 from dataclasses import dataclass
 from typing import Annotated
 
-from p2pswarm.net.cards.observation import SEAL_BYTES
-from p2pswarm.net.endpoint.greeting import PUNCH_TOKEN_BYTES
+from p2pswarm.net.endpoint.preface import PUNCH_TOKEN_BYTES, SEAL_BYTES
 from p2pswarm.net.wire.message import Message, Range, Size, message
 
 CANDIDATES_MAX = 8  # a socket and a SYN each

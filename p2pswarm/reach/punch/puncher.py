@@ -28,7 +28,7 @@ from p2pswarm.base.errors import (
 )
 from p2pswarm.base.ids import Address, PeerId
 from p2pswarm.net.endpoint.endpoint import Endpoint, Link
-from p2pswarm.net.endpoint.greeting import PUNCH_TOKEN_BYTES
+from p2pswarm.net.endpoint.preface import PUNCH_TOKEN_BYTES
 from p2pswarm.net.link.path import Path, PathKind
 from p2pswarm.net.os.base import Connection, Listener, Net
 from p2pswarm.net.rpc.base import Rpc, Stream

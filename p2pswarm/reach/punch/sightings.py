@@ -12,13 +12,13 @@ from functools import partial
 
 from p2pswarm.base.errors import DialFailed, LinkLost
 from p2pswarm.base.ids import Address
-from p2pswarm.net.cards.observation import (
+from p2pswarm.base.closing import OwnedTasks
+from p2pswarm.net.endpoint.preface import (
     OBSERVATION_ANSWER_BYTES,
     Sighting,
     observation_request,
     read_observation,
 )
-from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
 from p2pswarm.net.os.base import Net
 from p2pswarm.reach.punch.sighting_book import SightingBook
 

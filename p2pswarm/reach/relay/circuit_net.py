@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 
 from p2pswarm.base.errors import DialFailed, LinkLost, NobodyThere
 from p2pswarm.base.ids import Address, PeerId
+from p2pswarm.net.endpoint.preface import CIRCUIT_ANSWER_BYTES, CircuitRequest, check_circuit_answer
 from p2pswarm.net.os.base import BulkMachine, BulkPipe, Connection, ControlMachine, Listener, Net
-from p2pswarm.net.os.circuit import CIRCUIT_ANSWER_BYTES, CircuitRequest, check_circuit_answer
 
 
 class CircuitConnection:

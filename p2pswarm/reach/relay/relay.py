@@ -18,9 +18,9 @@ from p2pswarm.base.errors import BadMessage, Busy, NotServing, SwarmError
 from p2pswarm.base.ids import PeerId
 from p2pswarm.base.signal import Signal
 from p2pswarm.net.endpoint.endpoint import Endpoint
-from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
+from p2pswarm.base.closing import OwnedTasks
+from p2pswarm.net.endpoint.preface import CircuitRequest, CircuitStatus, circuit_answer
 from p2pswarm.net.os.base import Connection
-from p2pswarm.net.os.circuit import CircuitRequest, CircuitStatus, circuit_answer
 from p2pswarm.net.os.splice import Splice, Splicer
 from p2pswarm.net.rpc.base import Rpc, Stream
 from p2pswarm.reach.relay.messages import Incoming, Reserve, Reserved

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from p2pswarm.base.errors import Busy
 from p2pswarm.base.ids import PeerId
-from p2pswarm.net.guard.fair_places import FairPlaces
-from p2pswarm.net.os.address_groups import address_groups, network_of
-from p2pswarm.net.os.circuit import TICKET_BYTES, CircuitStatus
+from p2pswarm.net.endpoint.preface import TICKET_BYTES, CircuitStatus
+from p2pswarm.net.guard.slots import FairPlaces
+from p2pswarm.net.os.addresses import address_groups, network_of
 
 BUSY_S = 60.0  # a relay without room is tried again after a minute
 

@@ -8,7 +8,7 @@ Units:   seconds, bytes.
 Errors:  none.
 """
 
-from p2pswarm.net.rpc.parts import FRAME_BYTES_MAX
+from p2pswarm.net.rpc.framing import FRAME_BYTES_MAX
 from p2pswarm.run.chain.actions import Ask
 from p2pswarm.run.chain.messages import Propose
 from p2pswarm.run.chain.record import about_bytes, digest

@@ -8,7 +8,7 @@ from p2pswarm.base.ids import Address, Contact
 from p2pswarm.net.cards.card import Card
 from p2pswarm.net.cards.card_book import CardBook
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.os.address_scope import Scope
+from p2pswarm.net.os.addresses import Scope
 
 US = Identity.generate(b"us")
 PEERS = [Identity.generate(bytes([number])) for number in range(12)]

@@ -31,8 +31,8 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.noise_xx import NoiseXX, Role
 from p2pswarm.net.crypto.suite import Suite
 from p2pswarm.net.endpoint.endpoint import Endpoint, Link
-from p2pswarm.net.endpoint.join import BulkJoin
-from p2pswarm.net.guard.link_places import PEER_LINKS_MAX
+from p2pswarm.net.endpoint.link_request import BulkJoin
+from p2pswarm.net.guard.slots import PEER_LINKS_MAX
 from p2pswarm.net.link.events import StreamOpened
 from p2pswarm.net.link.session import Introduction
 from p2pswarm.net.os.sockets import SocketNet

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from net.link.harness import LinkPair, machine
 
 from p2pswarm.base.errors import BadHandshake, LinkLost
-from p2pswarm.net.link.altered_bytes import PATHS_MAX, WITHIN_S
+from p2pswarm.net.link.control_records import ACK_BYTES, HELD_BYTES_MAX
 from p2pswarm.net.link.events import (
     LinkEnded,
     PathBroken,
@@ -17,9 +17,9 @@ from p2pswarm.net.link.events import (
     StreamOpened,
 )
 from p2pswarm.net.link.link import LinkMachine
+from p2pswarm.net.link.path_state import PATHS_MAX, WITHIN_S
 from p2pswarm.net.link.reply_memory import LINK_BYTES_FREE
-from p2pswarm.net.link.resend_buffer import ACK_BYTES, HELD_BYTES_MAX
-from p2pswarm.net.link.stream_state import STREAM_NUMBERS
+from p2pswarm.net.link.stream_scheduler import STREAM_NUMBERS
 
 CUT = LinkLost("cut")
 

@@ -11,7 +11,7 @@ from p2pswarm.net.crypto.handshake import HELLO_BYTES, MAGIC, Handshake, Hello, 
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.noise_xx import Role
 from p2pswarm.net.crypto.suite import Suite
-from p2pswarm.net.endpoint.join import BulkJoin
+from p2pswarm.net.endpoint.link_request import BulkJoin
 from p2pswarm.net.endpoint.raw_handshake import AcceptedHandshake, DialledHandshake
 
 NETWORK, OTHER = b"n" * 16, b"o" * 16

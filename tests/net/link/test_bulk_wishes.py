@@ -1,7 +1,7 @@
 """Which bulk connections a link wants, and which may join."""
 
 from p2pswarm.base.ids import Address, PeerId
-from p2pswarm.net.bulk.count_memory import BestCount
+from p2pswarm.net.bulk.connection_count import BestCount
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.link.bulk_wishes import (
     AGAIN_S,

@@ -15,7 +15,7 @@ from p2pswarm.net.cards.card import Card
 from p2pswarm.net.crypto.handshake import Keys
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.suite import Suite
-from p2pswarm.net.endpoint.join import BulkJoin
+from p2pswarm.net.endpoint.link_request import BulkJoin
 from p2pswarm.net.link.session import Introduction
 from p2pswarm.net.wire.message import encode
 

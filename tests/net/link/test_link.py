@@ -6,7 +6,6 @@ import pytest
 from net.link.harness import LinkPair, machine
 
 from p2pswarm.base.errors import BadChunk, BadFrame, LinkLost
-from p2pswarm.net.endpoint.answer_gathering import GATHERED_MAX, AnswerGathering
 from p2pswarm.net.link.bulk_wishes import AGAIN_S
 from p2pswarm.net.link.events import (
     BulkWanted,
@@ -17,8 +16,8 @@ from p2pswarm.net.link.events import (
     StreamData,
     StreamOpened,
 )
-from p2pswarm.net.link.link import CLOSE_S, LinkMachine
-from p2pswarm.net.link.link_state import LinkState
+from p2pswarm.net.link.link import CLOSE_S, LinkMachine, LinkState
+from p2pswarm.net.link.stream_scheduler import GATHERED_MAX, AnswerGathering
 
 
 def ended_by(link: LinkMachine) -> str:

@@ -17,7 +17,7 @@ from p2pswarm.net.link.events import (
 )
 from p2pswarm.net.link.mux import MESSAGE_COST_BYTES, STREAMS_MAX, Mux
 from p2pswarm.net.link.reply_memory import LINK_BYTES_MAX, STREAM_BYTES, SUM_BYTES_MAX
-from p2pswarm.net.link.stream_state import STREAM_NUMBERS, STREAM_WINDOW_BYTES
+from p2pswarm.net.link.stream_scheduler import STREAM_NUMBERS, STREAM_WINDOW_BYTES
 from p2pswarm.net.wire import frames
 
 LARGE = bytes(frames.MESSAGE_BYTES_MAX)

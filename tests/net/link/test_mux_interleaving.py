@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from net.link.harness import MuxPair
 
 from p2pswarm.net.link.events import StreamData, StreamOpened, StreamReset
-from p2pswarm.net.link.stream_state import STREAM_NUMBERS
+from p2pswarm.net.link.stream_scheduler import STREAM_NUMBERS
 from p2pswarm.net.wire import frames
 
 LARGE = bytes(frames.MESSAGE_BYTES_MAX)

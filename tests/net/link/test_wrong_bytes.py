@@ -9,8 +9,8 @@ from net.endpoint.test_paths import Relay, SeveralWays, relayed
 from net.link.harness import PATIENCE_S, call
 
 from p2pswarm.base.errors import BadRecord, LinkLost
-from p2pswarm.net.link.altered_bytes import PATHS_MAX
 from p2pswarm.net.link.events import CreditGained
+from p2pswarm.net.link.path_state import PATHS_MAX
 
 MIB = 1024 * 1024
 

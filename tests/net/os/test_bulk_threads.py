@@ -1,7 +1,9 @@
-"""Bulk pipes over real sockets: both threads carry, end well, and are never left behind."""
+"""Tests of `net/os/bulk_threads.py`."""
 
 import asyncio
 import random
+import socket
+import sys
 import threading
 from contextlib import asynccontextmanager
 
@@ -9,7 +11,32 @@ import pytest
 from net.os.harness import PATIENCE_S, connected
 
 from p2pswarm.base.errors import BadChunk, BadRecord, LinkLost, SwarmError
+from p2pswarm.net.os.bulk_threads import acknowledged_bytes
 from p2pswarm.net.os.sockets import BULK_TIMEOUT_MS, IPPROTO_TCP, TCP_USER_TIMEOUT, USER_TIMEOUT_MS
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells it")
+def test_the_kernel_counts_what_the_other_end_has():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as sock,
+    ):
+        far, _ = server.accept()
+        with far:
+            before = acknowledged_bytes(sock)
+            sock.sendall(bytes(1000))
+            far.recv(1000, socket.MSG_WAITALL)
+            far.sendall(b"x")
+            sock.recv(1)
+
+            assert acknowledged_bytes(sock) - before == 1000
+
+
+def test_of_what_is_no_connection_it_says_nothing():
+    left, right = socket.socketpair()
+    with left, right:
+        assert acknowledged_bytes(left) is None
+    assert acknowledged_bytes(left) is None
 
 
 class Machine:

@@ -13,7 +13,7 @@ from p2pswarm.base.ids import Address, PeerId
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
-from p2pswarm.net.endpoint.knock import KNOCK_MAGIC, knock, token_of
+from p2pswarm.net.endpoint.preface import KNOCK_MAGIC, knock, token_of
 from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.reach.nat import standing

@@ -6,8 +6,7 @@ import os
 import pytest
 
 from p2pswarm.base.errors import Busy, DialFailed, LinkLost
-from p2pswarm.net.cards.observation import NO_SEAL, Sighting
-from p2pswarm.net.endpoint.greeting import PUNCH_TOKEN_BYTES, punch_preface
+from p2pswarm.net.endpoint.preface import NO_SEAL, PUNCH_TOKEN_BYTES, Sighting, punch_preface
 from p2pswarm.net.link.path import PathKind
 from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.reach.punch.limits import PEER_MAX

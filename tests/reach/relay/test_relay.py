@@ -9,7 +9,7 @@ import pytest
 
 from p2pswarm.base.errors import BadHandshake, BadRecord, Busy, DialFailed, LinkLost, NotServing
 from p2pswarm.base.ids import Address, Contact
-from p2pswarm.net.os.circuit import (
+from p2pswarm.net.endpoint.preface import (
     CIRCUIT_ANSWER_BYTES,
     CircuitRequest,
     CircuitStatus,
