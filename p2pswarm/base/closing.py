@@ -1,10 +1,10 @@
 """Closing: what ends with its block of `async with`, by its own `close`."""
 
+import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Self
-import asyncio
-from collections.abc import Callable, Coroutine
 
 
 class OwnedTasks:
@@ -33,8 +33,6 @@ class OwnedTasks:
             task = next(iter(self._tasks))
             task.cancel()
             await asyncio.wait([task])
-
-
 
 
 class Closing(ABC):

@@ -196,9 +196,9 @@ class SimConnection:
         if self._error is not None:
             raise self._error
         pipe = SimControlPipe(self._release(), user)
-        user.opened(pipe)
+        user.on_open(pipe)
         if self._came:
-            user.received(bytes(self._came))
+            user.on_data(bytes(self._came))
 
     def become_bulk(self, machine: BulkMachine) -> BulkPipe:
         """From now on drive `machine`."""

@@ -143,7 +143,7 @@ def mux(data: bytes) -> None:
     ours.open(b"ours", ended=False, priority=0)
     with contextlib.suppress(PeerError):
         for piece in parts(data):
-            ours.receive(piece[:RECORD_BYTES_MAX])
+            ours.on_record(piece[:RECORD_BYTES_MAX])
             ours.link_events()
             for event in ours.events():
                 _use(ours, event)
@@ -154,7 +154,7 @@ def mux(data: bytes) -> None:
 
 def _use(ours: Mux, event: object) -> None:
     if isinstance(event, StreamOpened | StreamData):
-        ours.consumed(event.stream, len(event.data))
+        ours.consume(event.stream, len(event.data))
         if event.data[:1] == b"r":
             ours.reset(event.stream, 20)
         elif isinstance(event, StreamOpened) and ours.writable(event.stream):
@@ -169,10 +169,10 @@ def link(data: bytes) -> None:
     ours.start(0.0)
     for now_s, piece in enumerate(parts(data)):
         raw = piece[:1] == b"\xff"
-        ours.receive(piece[1:] if raw else theirs.seal(piece), float(now_s))
+        ours.on_data(piece[1:] if raw else theirs.seal(piece), float(now_s))
         for event in ours.events():
             _use(ours.mux, event)
-        ours.link_events()
+        ours.drain()
         while ours.data_to_send(float(now_s)):
             pass
         deadline_s = ours.next_deadline_s()
@@ -203,5 +203,5 @@ def bulk_chunks(data: bytes) -> None:
                 if len(stream) < len(room):
                     return
                 stream = stream[len(room) :]
-                channel.filled()
+                channel.on_fill()
     assert len(channel.next_in()) <= OVERHEAD_BYTES + (1 << 20) + TAG_BYTES + 64

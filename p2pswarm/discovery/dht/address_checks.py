@@ -16,8 +16,8 @@ Source:  RFC 9000, 8.1 and 21.5: who may be made to send where before an address
 
 from collections import Counter, deque
 
-from p2pswarm.base.allowance import Allowance
 from p2pswarm.base.ids import Address
+from p2pswarm.base.token_bucket import TokenBucket
 from p2pswarm.discovery.dht.routing_table import networks
 from p2pswarm.net.os.addresses import address_groups
 
@@ -38,7 +38,7 @@ class AddressChecks:
         self._begun: deque[tuple[float, str]] = deque()
         """When checks in public networks began, and the wide network of each."""
         self._per_net: Counter[str] = Counter()
-        self._allowance = Allowance(EVERY_S, BURST)
+        self._allowance = TokenBucket(EVERY_S, BURST)
 
     def __len__(self) -> int:
         """How many hosts are remembered."""

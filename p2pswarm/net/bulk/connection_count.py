@@ -62,7 +62,7 @@ class ConnectionCount:
         """The best number that is known: the one before the step that is being tried, if any."""
         return self.wanted if self._trial is None else self._trial.count
 
-    def measured(self, goodput: float, live: int, now_s: float) -> bool:
+    def on_goodput(self, goodput: float, live: int, now_s: float) -> bool:
         """Take what the connections carried in a window; returns whether `wanted` has changed.
 
         `live`: how many there were; a window in which some were missing or spare says nothing.
@@ -77,7 +77,7 @@ class ConnectionCount:
             self._try(goodput, now_s)
         return self.wanted != before
 
-    def refused(self, live: int, now_s: float) -> None:
+    def on_refusal(self, live: int, now_s: float) -> None:
         """Note that another connection cannot be made: those that are there must do for now."""
         self._trial = None
         self.wanted = max(1, min(self.wanted, live))
@@ -155,7 +155,7 @@ class GoodputMeter:
             self._last_s, self._last_bytes = now_s, carried_bytes
             self.at_s = now_s + TICK_S
 
-    def tick(self, carried_bytes: int, now_s: float, *, busy: bool) -> float | None:
+    def on_deadline(self, carried_bytes: int, now_s: float, *, busy: bool) -> float | None:
         """Take a look; returns the bytes a second of a whole window, if one is over."""
         if not busy:
             self.at_s = None

@@ -100,7 +100,7 @@ class SendQueue:
         chunk_bytes = min(self._chunk_bytes, max(even, CHUNK_BYTES_MIN))
         transfer_out = OutgoingTransfer(transfer, data, priority, chunk_bytes, done)
         if priority < BACKGROUND:
-            self._upload.began(transfer_out)
+            self._upload.begin(transfer_out)
         with self._lock:
             self._live[transfer] = transfer_out
             self._enqueue(transfer_out)
@@ -113,7 +113,7 @@ class SendQueue:
             self._forget(transfer_out)
         self._sent(transfer_out)
 
-    def done(self, transfer: int) -> None:
+    def on_done(self, transfer: int) -> None:
         """The peer has all of a transfer, or wants no more of it; ignored if it is not known."""
         with self._lock:
             transfer_out = self._live.get(transfer)
@@ -126,7 +126,7 @@ class SendQueue:
         self._sent(transfer_out)
         transfer_out.done()
 
-    def channel_over(self, number: int, chunks: int) -> bool:
+    def on_channel_end(self, number: int, chunks: int) -> bool:
         """Send again what a connection took after its first `chunks` chunks; returns whether any.
 
         Call it when that connection takes no more.
@@ -168,7 +168,7 @@ class SendQueue:
             if start >= end:
                 heappop(waiting)
             elif priority < BACKGROUND:
-                woken += self._upload.sends_urgent(end - start, now_s)
+                woken += self._upload.on_urgent_chunk(end - start, now_s)
                 break
             elif self._upload.may_send(end - start, now_s, self._wake):
                 break
@@ -184,7 +184,7 @@ class SendQueue:
         transfer_out.taken += 1
         return Chunk(transfer_out, start, transfer_out.data[start:end])
 
-    def sent(self, chunk: Chunk) -> Done | None:
+    def on_write(self, chunk: Chunk) -> Done | None:
         """Note that the kernel has a chunk.
 
         Returns the transfer's `done` if the peer has said meanwhile that it wants no more.
@@ -205,9 +205,9 @@ class SendQueue:
         self._sent(transfer_out)
         return transfer_out.done if finished else None
 
-    def gone(self, chunk: Chunk) -> None:
+    def on_chunk_loss(self, chunk: Chunk) -> None:
         """Note that the connection of a chunk broke before the kernel had it."""
-        if (done := self.sent(chunk)) is not None:
+        if (done := self.on_write(chunk)) is not None:
             done()
 
     def _enqueue(self, transfer_out: OutgoingTransfer) -> None:
@@ -224,7 +224,7 @@ class SendQueue:
 
     def _sent(self, transfer_out: OutgoingTransfer) -> None:
         """It is urgent no more: the kernel has all of it, or it is over."""
-        for wake in self._upload.over(transfer_out):
+        for wake in self._upload.end(transfer_out):
             wake()
 
 

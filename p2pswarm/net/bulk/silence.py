@@ -51,7 +51,7 @@ class ChannelSilence:
         """How many connections are watched."""
         return len(self._progress)
 
-    def reported(
+    def on_report(
         self,
         number: int,
         came: int,
@@ -83,7 +83,7 @@ class ChannelSilence:
         del self._progress[number]
         return True
 
-    def over(self, number: int) -> None:
+    def forget(self, number: int) -> None:
         """A connection has ended."""
         self._progress.pop(number, None)
 

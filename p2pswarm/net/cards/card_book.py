@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.cards.card import Card, believed, believed_relays, decode_card, newer
-from p2pswarm.net.guard.slots import FairPlaces
+from p2pswarm.net.guard.slots import FairSlots
 from p2pswarm.net.os.addresses import Scope, address_groups, expected_of
 
 CARDS_MAX = 4096  # about 8 MB: four times as many peers as a node has links
@@ -34,7 +34,7 @@ class _KeptCard:
 class CardBook:
     """The cards of other peers."""
 
-    on_news: Callable[[Card], None]
+    on_card: Callable[[Card], None]
     """Called with each card that says anything new."""
 
     def __init__(self, own: PeerId, most: int = CARDS_MAX) -> None:
@@ -44,9 +44,9 @@ class CardBook:
         self._kept: dict[PeerId, _KeptCard] = {}
         self._links: dict[PeerId, int] = {}
         """How many links each peer has."""
-        self._places: FairPlaces[PeerId] = FairPlaces()
+        self._places: FairSlots[PeerId] = FairSlots()
         """The peers without a link whose cards are kept."""
-        self.on_news = _ignore
+        self.on_card = _ignore
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -66,14 +66,14 @@ class CardBook:
                 self._make_room()
             if card.peer not in self._kept:
                 return False
-            self.on_news(card)
+            self.on_card(card)
             return True
         if newer(kept.card, card).signed == kept.card.signed:
             if card.signed == kept.card.signed and _trusts_more(heard_at, kept.heard_at):
                 kept.heard_at = heard_at
             return False
         kept.card, kept.heard_at = card, heard_at
-        self.on_news(card)
+        self.on_card(card)
         return True
 
     def of(self, peer: PeerId) -> Card | None:
@@ -86,12 +86,12 @@ class CardBook:
         """The card in bytes of unknown origin; BadMessage if it is none, or is not signed."""
         return decode_card(data)
 
-    def linked(self, peer: PeerId) -> None:
+    def on_link(self, peer: PeerId) -> None:
         """Note a link to a peer: its card stays while there is one."""
         self._links[peer] = self._links.get(peer, 0) + 1
         self._places.remove(peer)
 
-    def unlinked(self, peer: PeerId) -> None:
+    def on_link_end(self, peer: PeerId) -> None:
         """Note the end of a link."""
         self._links[peer] -= 1
         if self._links[peer]:

@@ -83,7 +83,7 @@ class CardClaims:
         if len(self._tried) > TRIED_MAX:
             self._drop(next(iter(self._tried)))
 
-    def found(self, at: Contact, now_s: float) -> None:
+    def confirm(self, at: Contact, now_s: float) -> None:
         """Note that we dialled a peer at an address and it was there."""
         self._found.pop(at, None)  # to the end of the dict: the newest
         self._found[at] = None

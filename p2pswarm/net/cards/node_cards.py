@@ -9,9 +9,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Annotated, Generic, TypeVar
 
-from p2pswarm.base.allowance import Allowance
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.base.token_bucket import TokenBucket
 from p2pswarm.net.cards.card import (
     CARD_BYTES_MAX,
     SEQ_MAX,
@@ -83,7 +83,7 @@ class OwnCard:
             self._next_seq = seq + 1
         return self._card
 
-    def outdone(self, ours: Card) -> bool:
+    def on_own_card(self, ours: Card) -> bool:
         """Note a card of ours that a peer has kept; whether it counts more than what we say."""
         if ours.peer != self._identity.peer_id or self._card is None:
             return False
@@ -123,7 +123,7 @@ class _Exchanged:
     ours: bytes
     """Our card, as the peer has it."""
     told_s: float = float("-inf")
-    heard: Allowance = field(default_factory=lambda: Allowance(HEAR_EVERY_S, HEAR_BURST))
+    heard: TokenBucket = field(default_factory=lambda: TokenBucket(HEAR_EVERY_S, HEAR_BURST))
 
 
 class CardExchange(Generic[L]):
@@ -131,16 +131,16 @@ class CardExchange(Generic[L]):
 
     def __init__(self) -> None:
         self._links: dict[L, _Exchanged] = {}
-        self._heard = Allowance(HEAR_ALL_EVERY_S, HEAR_ALL_BURST)
+        self._heard = TokenBucket(HEAR_ALL_EVERY_S, HEAR_ALL_BURST)
 
     def __len__(self) -> int:
         return len(self._links)
 
-    def up(self, link: L, introduced: bytes) -> None:
+    def on_link(self, link: L, introduced: bytes) -> None:
         """Note a link, and the card with which we introduced ourselves on it."""
         self._links[link] = _Exchanged(introduced)
 
-    def ended(self, link: L) -> None:
+    def on_link_end(self, link: L) -> None:
         """Forget a link."""
         self._links.pop(link, None)
 
@@ -215,23 +215,23 @@ class NodeCards(Generic[L]):
         behind_us = remote.circuit and is_loopback(remote.host)
         return self.book.learn(card, self._host if behind_us else remote.host)
 
-    def met(self, link: L, theirs: Card, introduced: bytes, ours: Card) -> Card | None:
+    def on_link(self, link: L, theirs: Card, introduced: bytes, ours: Card) -> Card | None:
         """Note a link that came up; returns the peer's card that counts, if it is another.
 
         `theirs`: the card that it introduced itself with; `introduced`: what we did.
         """
-        self.book.linked(theirs.peer)
+        self.book.on_link(theirs.peer)
         data = ours.encode()
-        self.exchange.up(link, data if introduced.endswith(data) else b"")
+        self.exchange.on_link(link, data if introduced.endswith(data) else b"")
         kept = self.book.of(theirs.peer)
         return None if kept is None or kept.signed == theirs.signed else kept
 
-    def left(self, link: L, peer: PeerId) -> None:
+    def on_link_end(self, link: L, peer: PeerId) -> None:
         """Note the end of a link that came up."""
-        self.book.unlinked(peer)
-        self.exchange.ended(link)
+        self.book.on_link_end(peer)
+        self.exchange.on_link_end(link)
 
-    def hear(self, link: L, sender: Contact, data: bytes, now_s: float) -> HeardCard:
+    def on_card(self, link: L, sender: Contact, data: bytes, now_s: float) -> HeardCard:
         """Take a card that came over a link; BadMessage if it is neither ours nor the sender's.
 
         `sender`: the peer, and where the network shows it.
@@ -240,7 +240,7 @@ class NodeCards(Generic[L]):
             return HeardCard()
         card = decode_card(data)
         if card.peer == self._us:
-            return HeardCard(outdone=self._own.outdone(card))
+            return HeardCard(outdone=self._own.on_own_card(card))
         if card.peer != sender.peer:
             raise BadMessage(f"a card of {card.peer.short}")
         moved = self.learn(card, sender.address)

@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
+from p2pswarm.base.closing import OwnedTasks
 from p2pswarm.base.errors import BadHandshake, PathError, SwarmError
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake
 from p2pswarm.net.endpoint.handshaker import Handshaker
 from p2pswarm.net.endpoint.link_request import BulkJoin, Resume
-from p2pswarm.base.closing import OwnedTasks
 from p2pswarm.net.endpoint.preface import (
     CircuitRequest,
     CircuitStatus,
@@ -29,7 +29,7 @@ from p2pswarm.net.endpoint.preface import (
 )
 from p2pswarm.net.guard.flood_thinning import FloodThinning, thinned_text
 from p2pswarm.net.guard.handshake_gate import HandshakeGate
-from p2pswarm.net.guard.slots import HandshakeLimiter
+from p2pswarm.net.guard.slots import HandshakeSlots
 from p2pswarm.net.os.base import Connection, Listener
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ AdmitBulk = Callable[[Connection, BulkJoin], Awaitable[None]]
 """Joins a connection to its link, or raises BadHandshake."""
 AdmitPath = Callable[[Connection, Resume], Awaitable[None]]
 """Lets a connection take over its link, or raises BadHandshake."""
-OnGreeting = Callable[[Connection, bytes], None]
+OnPunch = Callable[[Connection, bytes], None]
 """Takes over a connection that both sides dialled, whose peer has greeted with this token."""
 AdmitCircuit = Callable[[Connection, CircuitRequest], None]
 """Takes over a connection that asks a relay for something."""
@@ -62,7 +62,7 @@ class Acceptor:
     """Called with the token of each dial-back that arrives, whoever sent it."""
     admit_circuit: AdmitCircuit | None
     """The relay of this node, if it is one."""
-    on_greeting: OnGreeting | None
+    on_punch: OnPunch | None
     """Takes over each connection that was punched, if this node punches."""
 
     def __init__(
@@ -80,8 +80,8 @@ class Acceptor:
         self._seals = seals
         self.on_knock = _ignore
         self.admit_circuit = None
-        self.on_greeting = None
-        self._limiter = HandshakeLimiter(config.silent_max, config.answered_max)
+        self.on_punch = None
+        self._limiter = HandshakeSlots(config.silent_max, config.answered_max)
         self._gate = HandshakeGate()
         self._loop = asyncio.get_running_loop()
         self._looks: dict[Listener, asyncio.TimerHandle] = {}
@@ -104,7 +104,7 @@ class Acceptor:
         ticket, displaced = self._limiter.enter(connection.remote.host)
         self._displace(displaced)
         end = partial(self._end_greeting, connection, ticket)
-        used = _ignore if flood is None else flood.used
+        used = _ignore if flood is None else flood.on_proof
         self._greeting[ticket] = self._tasks.spawn(self._greet(connection, ticket, used), end)
 
     async def _accept(self, listener: Listener) -> None:
@@ -112,7 +112,7 @@ class Acceptor:
         while True:
             connection = await listener.accept()
             host, now_s = connection.remote.host, self._loop.time()
-            greeted = flood.arrived(host, listener.in_a_row, now_s)
+            greeted = flood.on_arrival(host, listener.in_a_row, now_s)
             self._plan_thinning(listener, flood)
             if greeted:
                 self.greet(connection, flood)
@@ -144,7 +144,7 @@ class Acceptor:
             async with asyncio.timeout(self._config.handshake_s):
                 accepted = await self._handshaker.accepted(
                     connection,
-                    lambda: self._displace(self._limiter.answered(ticket)),
+                    lambda: self._displace(self._limiter.on_answer(ticket)),
                     partial(self._compute, ticket, connection.remote.host),
                 )
                 used(connection.remote.host)
@@ -152,8 +152,8 @@ class Acceptor:
                     self.on_knock(accepted.knock)
                 elif accepted.circuit is not None:
                     await self._pass_on(connection, accepted.circuit, ticket)
-                elif accepted.greeted is not None:
-                    self._hand_over(connection, accepted.greeted, ticket)
+                elif accepted.punch_token is not None:
+                    self._hand_over(connection, accepted.punch_token, ticket)
                 elif accepted.observes:
                     await self._observe(connection)
                 elif accepted.join is not None:
@@ -170,10 +170,10 @@ class Acceptor:
             _log.info("%s refused: %s", connection.remote, error)
 
     def _hand_over(self, connection: Connection, token: bytes, ticket: int) -> None:
-        if self.on_greeting is None:
+        if self.on_punch is None:
             raise BadHandshake("it greets, and nobody here has dialled it")
         self._passed_on.add(ticket)
-        self.on_greeting(connection, token)
+        self.on_punch(connection, token)
 
     async def _observe(self, connection: Connection) -> None:
         seen, now_s = connection.remote, asyncio.get_running_loop().time()

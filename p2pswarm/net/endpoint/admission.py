@@ -83,7 +83,7 @@ def check_join(asked: BulkJoin, path: Path | None) -> None:
 
     Only the side that took the way of a path joins bulk connections to it.
     """
-    if path is None or path.way is not None:
+    if path is None or path.candidate is not None:
         raise BadHandshake(f"it joins session {asked.session.hex()}, which waits for none")
 
 

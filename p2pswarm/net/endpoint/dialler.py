@@ -18,6 +18,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from p2pswarm.base.closing import OwnedTasks
 from p2pswarm.base.errors import DialFailed, SwarmError
 from p2pswarm.base.ids import Contact
 from p2pswarm.net.config import TransportConfig
@@ -25,15 +26,14 @@ from p2pswarm.net.crypto.handshake import Handshake
 from p2pswarm.net.endpoint.admission import check_attempts, check_dials, dial_error, dial_failure
 from p2pswarm.net.endpoint.handshaker import Handshaker
 from p2pswarm.net.endpoint.link_io import Link
-from p2pswarm.base.closing import OwnedTasks
-from p2pswarm.net.link.path import Paths, Way, place_of
+from p2pswarm.net.link.path import CandidateSource, PathCandidate, place_of
 from p2pswarm.net.os.attempt_stagger import AttemptStagger, ConnectTimes
 from p2pswarm.net.os.base import Connection
 from p2pswarm.net.os.happy_eyeballs import first_connected
 
 _log = logging.getLogger(__name__)
 
-MakeLink = Callable[[Connection, Handshake, Way], Awaitable[Link]]
+MakeLink = Callable[[Connection, Handshake, PathCandidate], Awaitable[Link]]
 """Makes a link of a connection by a way that we took; returns the link to use."""
 
 
@@ -46,7 +46,7 @@ class Dialler:
 
     def __init__(
         self,
-        paths: Paths,
+        paths: CandidateSource,
         config: TransportConfig,
         handshaker: Handshaker,
         tasks: OwnedTasks,
@@ -72,7 +72,7 @@ class Dialler:
             self._tasks.spawn(self._dial(to, dialling), partial(self._end, to, dialling))
         return await asyncio.shield(dialling)
 
-    def came_up(self, link: Link) -> None:
+    def on_link(self, link: Link) -> None:
         """Give a link to the dials that wait for its peer."""
         for to, dialling in list(self._dials.items()):
             if to.peer == link.peer and not dialling.done():
@@ -96,7 +96,7 @@ class Dialler:
         failures: list[SwarmError] = []
         proven = asyncio.Lock()
 
-        async def attempt(way: Way) -> Link:
+        async def attempt(way: PathCandidate) -> Link:
             first = way is ways[0]
             try:
                 check_attempts(self._attempts, self._config, first=first)
@@ -109,7 +109,7 @@ class Dialler:
                 failures.append(error)
                 raise _DialledAway(str(error)) from error
 
-        ways = self._paths.ways(to)
+        ways = self._paths.candidates(to)
         first_place = place_of(ways[0]) if ways else None
         stagger = AttemptStagger(self._times.of(str(first_place)) if first_place else 0.0)
         try:
@@ -119,7 +119,7 @@ class Dialler:
             raise failed from failed.__cause__
 
     async def _by(
-        self, way: Way, to: Contact, proven: asyncio.Lock, stagger: AttemptStagger
+        self, way: PathCandidate, to: Contact, proven: asyncio.Lock, stagger: AttemptStagger
     ) -> Link:
         """The link by one way. `proven` is held by whoever has shown the peer who we are."""
         connection = None
@@ -134,7 +134,7 @@ class Dialler:
         try:
             async with asyncio.timeout(self._config.dial_s):
                 connection = await way.connect()
-            stagger.connected(loop.time() - begun_s, loop.time())
+            stagger.on_connection(loop.time() - begun_s, loop.time())
             self._times.note(str(place_of(way)), loop.time() - begun_s)
             async with asyncio.timeout(self._config.handshake_s):
                 handshake = await self._handshaker.dialled(connection, to.peer, before_proof)

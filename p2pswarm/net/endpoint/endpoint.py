@@ -11,7 +11,7 @@ Source:  docs/wire.md.
 import asyncio
 from collections.abc import Callable, Iterable
 
-from p2pswarm.base.closing import Closing
+from p2pswarm.base.closing import Closing, OwnedTasks
 from p2pswarm.base.errors import LinkLost
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.bulk.channels import BulkArrival
@@ -21,7 +21,7 @@ from p2pswarm.net.cards.node_cards import CardContents, NodeCards
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.endpoint.acceptor import Acceptor, AdmitCircuit, ConnectionUses, OnGreeting
+from p2pswarm.net.endpoint.acceptor import Acceptor, AdmitCircuit, ConnectionUses, OnPunch
 from p2pswarm.net.endpoint.admission import bulk_allowed, introduced_port, meet, own_contact
 from p2pswarm.net.endpoint.dialler import Dialler
 from p2pswarm.net.endpoint.handshaker import Handshaker
@@ -30,8 +30,7 @@ from p2pswarm.net.endpoint.link_io import Link, NodeShares
 from p2pswarm.net.endpoint.link_paths import ControlPath
 from p2pswarm.net.endpoint.link_request import session_of
 from p2pswarm.net.endpoint.link_table import LinkEntry, LinkTable, Reach
-from p2pswarm.base.closing import OwnedTasks
-from p2pswarm.net.endpoint.path_search import CardPaths
+from p2pswarm.net.endpoint.path_search import CardCandidates
 from p2pswarm.net.endpoint.preface import (
     OBSERVATION_ANSWER_BYTES,
     SEAL_KEY_BYTES,
@@ -41,11 +40,11 @@ from p2pswarm.net.endpoint.preface import (
 )
 from p2pswarm.net.endpoint.resumer import Resumer
 from p2pswarm.net.guard.bans import PeerBans
-from p2pswarm.net.guard.slots import LinkPlaces
+from p2pswarm.net.guard.slots import LinkSlots
 from p2pswarm.net.link.control_records import only_record
 from p2pswarm.net.link.events import BulkWanted, EndpointEvent, PathWanted, StreamEvent
-from p2pswarm.net.link.path import DialledWay, Path, Paths, Way, place_of
-from p2pswarm.net.link.reply_memory import ReplyMemory
+from p2pswarm.net.link.path import CandidateSource, DialledCandidate, Path, PathCandidate, place_of
+from p2pswarm.net.link.reply_budget import ReplyBudget
 from p2pswarm.net.os.base import Connection, Listener, Net
 
 __all__ = ["BulkArrival", "Endpoint", "Link"]
@@ -77,10 +76,10 @@ class Endpoint(Closing):
         self._net = net
         self._config = config
         upload = UploadShare(net.lock(), config.background_share)
-        memory = ReplyMemory()  # of both: what waits to be sent, and what is not acknowledged
+        memory = ReplyBudget()  # of both: what waits to be sent, and what is not acknowledged
         self._shared = NodeShares(upload, memory, memory)
         self._table: LinkTable[Link] = LinkTable()
-        self._places: LinkPlaces[Link] = LinkPlaces(config.links_max, lambda link: link.use)
+        self._places: LinkSlots[Link] = LinkSlots(config.links_max, lambda link: link.use)
         self._tasks = OwnedTasks()
         self._handshaker = Handshaker(
             identity, config, entropy, lambda: introduced_port(self.contact), lambda: self.card
@@ -91,7 +90,7 @@ class Endpoint(Closing):
         self._announced: Address | None = None
         self._telling: asyncio.TimerHandle | None = None
         self._wall_s = wall_s
-        self._ways = CardPaths(net, self.cards, self._cards.claims, self._our_places, _now_s)
+        self._ways = CardCandidates(net, self.cards, self._cards.claims, self._our_places, _now_s)
         self._dialler = Dialler(self._ways, config, self._handshaker, self._tasks, self._link_by)
         self._sessions: dict[bytes, Link] = {}
         self._joiner = BulkJoiner(self._sessions, config, entropy)
@@ -157,7 +156,7 @@ class Endpoint(Closing):
         self._cards.announce(said, int(1000 * self._wall_s()))
         self._tell_card()
 
-    def hear(self, peer: PeerId, data: bytes) -> bytes:
+    def learn_card(self, peer: PeerId, data: bytes) -> bytes:
         """Take a card that a peer has sent over its link; BadMessage if it is none of ours or its.
 
         Returns the peer's card that counts, if the peer does not know it; else empty bytes.
@@ -165,7 +164,7 @@ class Endpoint(Closing):
         link = self._table.best(peer)
         if link is None:
             return b""
-        heard = self._cards.hear(link, Contact(peer, link.remote), data, _now_s())
+        heard = self._cards.on_card(link, Contact(peer, link.remote), data, _now_s())
         if heard.moved:
             self._resumer.climb(link)
         if heard.outdone:
@@ -198,8 +197,8 @@ class Endpoint(Closing):
         while (found := self._table.find(to)) is not None:
             if found.path is not None:
                 return found
-            offered = DialledWay(self._net, to.address) if to.address.port else None
-            await self._resumer.settled(found, offered)
+            offered = DialledCandidate(self._net, to.address) if to.address.port else None
+            await self._resumer.wait_until_settled(found, offered)
         if self._closing:
             raise LinkLost("this endpoint is closed")
         self.bans.check_dial(to.peer, _now_s())
@@ -234,19 +233,19 @@ class Endpoint(Closing):
         """Have `on_knock` called with the token of each dial-back that arrives."""
         self._acceptor.on_knock = on_knock
 
-    def expect_greetings(self, on_greeting: OnGreeting | None) -> None:
+    def expect_punches(self, on_greeting: OnPunch | None) -> None:
         """Have `on_greeting` take over each connection that was punched; None: refuse them."""
-        self._acceptor.on_greeting = on_greeting
+        self._acceptor.on_punch = on_greeting
 
-    def use_paths(self, paths: Paths) -> None:
+    def use_candidates(self, paths: CandidateSource) -> None:
         """Ask `paths`, not contacts and cards, for the ways of links that have lost their path."""
         self._resumer.paths = paths
 
-    def offer_paths(self, paths: Paths) -> None:
+    def offer_candidates(self, paths: CandidateSource) -> None:
         """Try what `paths` knows, too, after direct addresses and before relays."""
         self._ways.offered = paths
 
-    async def move(self, link: Link, way: Way) -> None:
+    async def move(self, link: Link, way: PathCandidate) -> None:
         """Let a link go on by another way, without losing anything.
 
         Raises PathError or BadHandshake if that fails: the link keeps the path that it has.
@@ -275,7 +274,7 @@ class Endpoint(Closing):
 
     # called by links
 
-    def on_link(self, link: Link, event: EndpointEvent) -> None:
+    def on_link_event(self, link: Link, event: EndpointEvent) -> None:
         """Act on an event: the link is up, or needs bulk connections."""
         if isinstance(event, BulkWanted):
             joined = link.stats.bulk_connections
@@ -286,20 +285,20 @@ class Endpoint(Closing):
         else:
             self._came_up(link)
 
-    def ended(self, link: Link) -> None:
+    def on_link_end(self, link: Link) -> None:
         """Stop using a link that has ended."""
         self._table.remove(link.peer, link)
         self._places.remove(link, link.peer)
         self._joiner.remove(link)
         self._sessions.pop(session_of(link.session.exporter), None)
         if link in self._open_links:
-            self._cards.left(link, link.peer)
+            self._cards.on_link_end(link, link.peer)
 
-    def bulk_left(self, link: Link, number: int) -> None:
+    def on_channel_end(self, link: Link, number: int) -> None:
         """Note that a bulk connection of a link is closed."""
         self._joiner.leave(link, number)
 
-    def released(self, link: Link) -> None:
+    def on_release(self, link: Link) -> None:
         """Note that the last socket of a link is closed."""
         del self._open_links[link]
         self._quiet.set()
@@ -322,20 +321,22 @@ class Endpoint(Closing):
         for other in verdict.drain:  # should the better one end first, we dial again
             self._table.remove(other.peer, other)
             other.leave()
-        self._dialler.came_up(self._table.best(link.peer) or link)
-        newer = self._cards.met(link, session.card, session.introduced, self.card)
+        self._dialler.on_link(self._table.best(link.peer) or link)
+        newer = self._cards.on_link(link, session.card, session.introduced, self.card)
         self.on_up(link)
         if newer is not None:  # of an earlier process, whose clock was ahead
             self.on_card(link, newer)
         self._tell_card()
 
-    async def _link_by(self, connection: Connection, handshake: Handshake, way: Way) -> Link:
+    async def _link_by(
+        self, connection: Connection, handshake: Handshake, way: PathCandidate
+    ) -> Link:
         """A link of a connection by a way that we took."""
         path = Path(way.kind, connection.remote, way)
         dialled = place_of(way) or Address(connection.remote.host, 0)
         link = await self._make_link(connection, handshake, path, dialled)
         if dialled.port:
-            self._cards.claims.found(Contact(link.peer, dialled), _now_s())
+            self._cards.claims.confirm(Contact(link.peer, dialled), _now_s())
         return link
 
     async def _link_of(self, connection: Connection, handshake: Handshake) -> Link:

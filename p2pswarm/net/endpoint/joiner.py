@@ -14,8 +14,8 @@ from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.endpoint.admission import check_join, join_error
 from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.endpoint.link_request import JOIN_ANSWER_BYTES, JOIN_TRIES, NONCE_BYTES, BulkJoin
-from p2pswarm.net.guard.slots import BulkPlaces
-from p2pswarm.net.link.bulk_wishes import goes_elsewhere
+from p2pswarm.net.guard.slots import BulkSlots
+from p2pswarm.net.link.channel_demand import goes_elsewhere
 from p2pswarm.net.link.path import Path
 from p2pswarm.net.os.base import Connection
 
@@ -33,7 +33,7 @@ class BulkJoiner:
         self._sessions = sessions
         self._config = config
         self._entropy = entropy
-        self._places: BulkPlaces[Link] = BulkPlaces(config.bulk_joined_max, lambda link: link.use)
+        self._places: BulkSlots[Link] = BulkSlots(config.bulk_joined_max, lambda link: link.use)
 
     def leave(self, link: Link, number: int) -> None:
         """Forget a connection that has ended."""
@@ -55,18 +55,18 @@ class BulkJoiner:
                         return await self.dial_once(link, path)
                 await self.dial_once(link, path)
         except (SwarmError, TimeoutError) as error:
-            link.bulk_failed(path, join_error(error, link.peer))
+            link.on_join_failure(path, join_error(error, link.peer))
 
     async def dial_once(self, link: Link, path: Path) -> None:
         """Join one bulk connection by the link's path; PathError or BadHandshake if that fails."""
-        if path.way is None:
+        if path.candidate is None:
             raise BadHandshake("the peer dialled this path, and dials its bulk connections")
         exporter, number = link.session.exporter, link.bulk.take_number()
         asked = BulkJoin.make(exporter, number, self._entropy(NONCE_BYTES))
         try:
-            connection = await path.way.connect()
+            connection = await path.candidate.connect()
         except BaseException:
-            link.bulk.given_up(number)
+            link.bulk.withdraw(number)
             raise
         try:
             if goes_elsewhere(path, connection.remote, link.bulk.live):
@@ -78,7 +78,7 @@ class BulkJoiner:
             if link.path is path:  # else it is one of a path that was left
                 link.add_bulk(connection, BulkKeys(*keys, link.session.keys.suite), number)
         finally:
-            link.bulk.given_up(number)
+            link.bulk.withdraw(number)
             connection.close()
 
     async def admit(self, connection: Connection, asked: BulkJoin) -> None:

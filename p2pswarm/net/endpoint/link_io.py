@@ -31,7 +31,7 @@ from p2pswarm.net.link.events import (
     BulkSpare,
     EndpointEvent,
     LinkEnded,
-    LinkNews,
+    LinkNotice,
     PathAltered,
     PathBroken,
     StreamEvent,
@@ -39,9 +39,9 @@ from p2pswarm.net.link.events import (
 from p2pswarm.net.link.link import LinkMachine, LinkState
 from p2pswarm.net.link.link_facts import LinkFacts
 from p2pswarm.net.link.path import Path
-from p2pswarm.net.link.reply_memory import ReplyMemory
+from p2pswarm.net.link.reply_budget import ReplyBudget
 from p2pswarm.net.link.session import Session
-from p2pswarm.net.link.stream_scheduler import AnswerGathering
+from p2pswarm.net.link.stream_scheduler import AnswerBatch
 from p2pswarm.net.os.base import Connection
 
 # The owner of links, as a link sees it: the endpoint; and what the links of one owner share.
@@ -55,19 +55,19 @@ class LinkOwner(Protocol[L]):
     on_event: Callable[[L, StreamEvent], None]
     """Called in the event loop with what happens on streams, and with the end of the link."""
 
-    def on_link(self, link: L, event: EndpointEvent) -> None:
+    def on_link_event(self, link: L, event: EndpointEvent) -> None:
         """The link can be used, wants bulk connections, or another path."""
         ...
 
-    def ended(self, link: L) -> None:
+    def on_link_end(self, link: L) -> None:
         """Stop using the link; `on_event` is called next."""
         ...
 
-    def bulk_left(self, link: L, number: int) -> None:
+    def on_channel_end(self, link: L, number: int) -> None:
         """One of its bulk connections is closed."""
         ...
 
-    def released(self, link: L) -> None:
+    def on_release(self, link: L) -> None:
         """Its last socket is closed."""
         ...
 
@@ -77,8 +77,8 @@ class NodeShares:
     """What all links of a node share."""
 
     upload: UploadShare
-    replies: ReplyMemory
-    unacknowledged: ReplyMemory
+    replies: ReplyBudget
+    unacknowledged: ReplyBudget
     counts: CountMemory = field(default_factory=CountMemory)
 
 
@@ -111,12 +111,12 @@ class Link(LinkFacts):
         self.path: Path | None = None
         """What carries the link now; None while it looks for another path, and at its end."""
         self._send: Callable[[bytes], None] = no_pipe
-        self._gathering = AnswerGathering()
+        self._gathering = AnswerBatch()
         self._receiving = False
         self.records = self._machine.records
         self.bulk = self._machine.bulk
         """The numbers under which bulk connections join."""
-        self.path_news = asyncio.Event()
+        self.path_change = asyncio.Event()
         """Set when a path comes up, and when the link ends."""
         self._timer: asyncio.TimerHandle | None = None
         user = ChannelsUser(self._bulk_lost, self._bulk_released, self._bulk_done, self._bulk_came)
@@ -153,12 +153,12 @@ class Link(LinkFacts):
         self._mux.reset(stream, code)
         self._flush()
 
-    def consumed(self, stream: int, n: int) -> None:
+    def consume(self, stream: int, n: int) -> None:
         """Note that our user has taken a message of `n` bytes: the sender gets its credit back.
 
         Call it once for each StreamOpened and StreamData, unless the stream has finished.
         """
-        self._mux.consumed(stream, n)
+        self._mux.consume(stream, n)
         self._flush()
 
     # bulk
@@ -184,17 +184,17 @@ class Link(LinkFacts):
         if self.over or not self.bulk.may_join(number):
             connection.close()
             return
-        self._machine.bulk.joined(number, self._loop.time())
+        self._machine.bulk.on_join(number, self._loop.time())
         self._set_timer()
         self._channels.add(connection, keys, number)
         self._open_sockets += 1
 
-    def bulk_failed(self, path: Path, error: SwarmError) -> None:
+    def on_join_failure(self, path: Path, error: SwarmError) -> None:
         """A bulk connection of `path` could not be made: the link ends if it has no other."""
-        if path is self.path and self.bulk.hopeless:
+        if path is self.path and self.bulk.is_hopeless:
             self.fail(error)
         elif path is self.path:  # else the next one asks for its own
-            self.bulk.failed(self._loop.time())
+            self.bulk.on_failure(self._loop.time())
             self._set_timer()
 
     def leave(self) -> None:
@@ -214,13 +214,13 @@ class Link(LinkFacts):
 
     # called by control connections
 
-    def path_opened(self, path: ControlPath) -> None:
+    def on_path(self, path: ControlPath) -> None:
         """A connection is up: the first one, or another to go on over."""
         self._open_sockets += 1
-        if not self.paths.opened(path, self._loop.time()):
+        if not self.paths.on_path(path, self._loop.time()):
             return
         self.path, self._send = path.path, path.pipe.send
-        self.path_news.set()
+        self.path_change.set()
         self._channels.close()  # those of the old path: their chunks are sent again
         self._begin_watch()
         self._deliver()
@@ -228,27 +228,27 @@ class Link(LinkFacts):
         if self._channels.busy:
             self._want_bulk()
 
-    def path_lost(self, path: ControlPath, error: SwarmError) -> None:
+    def on_path_loss(self, path: ControlPath, error: SwarmError) -> None:
         """A connection is gone."""
-        if self.paths.lost(path, error, self._loop.time()):
+        if self.paths.on_path_loss(path, error, self._loop.time()):
             self.path, self._send = None, no_pipe
             self._set_timer()
             self._deliver()
         self._open_sockets -= 1
         self._release_if_over()
 
-    def nobody_there(self, why: str) -> None:
+    def on_no_peer(self, why: str) -> None:
         """No way leads to the peer any more: the link ends, unless a path is up."""
         if self.paths.current is None:
             self.fail(LinkLost(f"link to {self.peer.short}: {why}"))
 
-    def received(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         """Bytes came: report every event, then send the answers."""
         machine = self._machine
         now_s = self._loop.time()
         self._receiving = True
         try:
-            machine.receive(data, now_s)
+            machine.on_data(data, now_s)
             told = self._deliver()
         finally:
             self._receiving = False
@@ -275,7 +275,7 @@ class Link(LinkFacts):
         if (
             self._receiving
             or machine.error is not None
-            or (self._gathering.count and self._gathering.holds_back())
+            or (self._gathering.count and self._gathering.waits())
         ):
             return
         now_s, mux = self._loop.time(), self._mux
@@ -283,7 +283,7 @@ class Link(LinkFacts):
             if not (record := machine.data_to_send(now_s)):
                 break
             self._send(record)
-        if mux.happened:  # later, because the caller of `send` is not ready for events
+        if mux.stream_events:  # later, because the caller of `send` is not ready for events
             self._loop.call_soon(self._deliver)
         if machine.state is not UP and (
             machine.close_if_quiet(now_s, bulk_busy=self._channels.busy) or self.over
@@ -293,8 +293,8 @@ class Link(LinkFacts):
     def _deliver(self) -> int:
         """Report to the owner what happened; returns the number of stream events."""
         machine = self._machine
-        while machine.news:
-            for news in machine.link_events():
+        while machine.notices:
+            for news in machine.drain():
                 self._tell(news)
         events = self._mux.events() if machine.error is None else machine.events()
         for event in events:
@@ -304,23 +304,23 @@ class Link(LinkFacts):
                 self._owner.on_event(self, event)
         return len(events)
 
-    def _tell(self, news: LinkNews) -> None:
+    def _tell(self, news: LinkNotice) -> None:
         match news:
             case BulkDone(transfer):
-                self._channels.done(transfer)
+                self._channels.on_done(transfer)
             case BulkOver(number, chunks):
-                if not self._channels.over(number, chunks) and self.bulk.given_up(number):
-                    self._mux.bulk_count(number, 0, over=True)
+                if not self._channels.on_channel_end(number, chunks) and self.bulk.withdraw(number):
+                    self._mux.say_bulk_count(number, 0, over=True)
             case BulkCame(number, chunks):
-                self._channels.came(number, chunks, self._machine.life.repair_s)
+                self._channels.on_chunk_count(number, chunks, self._machine.life.repair_s)
             case BulkSpare(count):
                 self._channels.retire(count)
             case PathBroken():
                 self._leave_path()
             case PathAltered(number):
-                self.paths.marks.altered(number, self._loop.time())
+                self.paths.marks.on_corruption(number, self._loop.time())
             case _:
-                self._owner.on_link(self, news)
+                self._owner.on_link_event(self, news)
 
     def _end(self, event: LinkEnded) -> None:
         if isinstance(event.error, PeerError):
@@ -334,17 +334,17 @@ class Link(LinkFacts):
                 self._send(last)
             end = control.pipe.abort if machine.state is ENDED else control.pipe.close
             end()
-        self.path_news.set()
+        self.path_change.set()
         self._set_timer()
         self._channels.fail(f"link to {self.peer.short} ended: {event.error}")
-        self._owner.ended(self)
+        self._owner.on_link_end(self)
         self._owner.on_event(self, event)
         self._release_if_over()
 
     def _leave_path(self) -> None:
         """The path brings wrong bytes: tell the peer, here and again by the next path, and go."""
         now_s = self._loop.time()
-        self._mux.altered(self.paths.numbers.newest)
+        self._mux.say_corruption(self.paths.numbers.newest)
         while record := self._machine.data_to_send(now_s):
             self._send(record)
         self.paths.leave(now_s)
@@ -381,7 +381,7 @@ class Link(LinkFacts):
 
     def _want_bulk(self) -> None:
         now_s = self._loop.time()
-        begun = self.bulk.begin_work(self._channels.payload_bytes, now_s)
+        begun = self.bulk.on_work(self._channels.payload_bytes, now_s)
         if self._machine.want_bulk(now_s) or begun:
             self._set_timer()
             self._loop.call_soon(self._deliver)
@@ -390,13 +390,13 @@ class Link(LinkFacts):
             self._begin_watch()
 
     def _bulk_lost(self, error: SwarmError) -> None:
-        self._machine.bulk_lost(error, self._loop.time())
+        self._machine.on_channel_loss(error, self._loop.time())
         self._set_timer()
         self._deliver()
 
     def _bulk_released(self, number: int, chunks: int) -> None:
-        self._owner.bulk_left(self, number)
-        self._mux.bulk_count(number, chunks, over=True)
+        self._owner.on_channel_end(self, number)
+        self._mux.say_bulk_count(number, chunks, over=True)
         self._flush()
         self._open_sockets -= 1
         self._release_if_over()
@@ -405,11 +405,11 @@ class Link(LinkFacts):
         if self.paths.current is None:  # what is old when it comes proves nothing
             return
         for number, chunks in counts:
-            self._mux.bulk_count(number, chunks, over=False)
+            self._mux.say_bulk_count(number, chunks, over=False)
         self._flush()
 
     def _bulk_done(self, transfer: int) -> None:
-        self._mux.bulk_done(transfer)
+        self._mux.say_bulk_done(transfer)
         try:
             self._mux.check_read()
         except PeerError as error:
@@ -419,4 +419,4 @@ class Link(LinkFacts):
     def _release_if_over(self) -> None:
         if self._open_sockets == 0 and self.over:
             self._open_sockets = -1  # this is said once
-            self._owner.released(self)
+            self._owner.on_release(self)

@@ -14,10 +14,10 @@ from p2pswarm.base.errors import LinkLost, SwarmError
 from p2pswarm.net.bulk.connection_count import CountMemory
 from p2pswarm.net.endpoint.admission import bulk_allowed
 from p2pswarm.net.endpoint.link_request import PathNumbers
-from p2pswarm.net.link.bulk_wishes import BULK_MAX
+from p2pswarm.net.link.channel_demand import BULK_MAX
 from p2pswarm.net.link.link import LinkMachine
 from p2pswarm.net.link.path import Path
-from p2pswarm.net.link.path_state import WayMarks
+from p2pswarm.net.link.path_state import CorruptCandidates
 from p2pswarm.net.link.session import Session
 from p2pswarm.net.os.base import ControlPipe
 
@@ -41,7 +41,7 @@ class Takeover:
 class PathUser(Protocol):
     """The link, as its connections see it."""
 
-    def received(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         """Bytes came on the present path."""
         ...
 
@@ -53,11 +53,11 @@ class PathUser(Protocol):
         """It takes more again."""
         ...
 
-    def path_opened(self, path: "ControlPath") -> None:
+    def on_path(self, path: "ControlPath") -> None:
         """A connection is up."""
         ...
 
-    def path_lost(self, path: "ControlPath", error: SwarmError) -> None:
+    def on_path_loss(self, path: "ControlPath", error: SwarmError) -> None:
         """A connection is gone."""
         ...
 
@@ -66,7 +66,7 @@ class ControlPath:
     """A connection that carries a link, or did: implements `ControlMachine`."""
 
     pipe: ControlPipe
-    received: Callable[[bytes], None]
+    on_data: Callable[[bytes], None]
     """The link's own method, so that no call is added to the hottest path."""
 
     def __init__(self, user: PathUser, path: Path, takeover: Takeover | None = None) -> None:
@@ -74,22 +74,22 @@ class ControlPath:
         self.path = path
         self.takeover = takeover
         self._user = user
-        self.received = user.received
+        self.on_data = user.on_data
         self.pause_writing = user.pause_writing
         self.resume_writing = user.resume_writing
 
-    def opened(self, pipe: ControlPipe) -> None:
+    def on_open(self, pipe: ControlPipe) -> None:
         """The connection is up."""
         self.pipe = pipe
-        self._user.path_opened(self)
+        self._user.on_path(self)
 
-    def lost(self, error: SwarmError) -> None:
+    def on_loss(self, error: SwarmError) -> None:
         """The connection ended."""
-        self._user.path_lost(self, error)
+        self._user.on_path_loss(self, error)
 
     def retire(self) -> None:
         """End it: whatever it still brings is sent again by the path that takes its place."""
-        self.received = _drop
+        self.on_data = _drop
         self.pause_writing = self.resume_writing = _ignore
         self.pipe.abort()
 
@@ -125,10 +125,10 @@ class LinkPaths:
         self.numbers = PathNumbers(dialled=session.dialled)
         """The numbers of the connections that carry the link, or want to."""
         self._lost_s = 0.0
-        self.marks = WayMarks()
+        self.marks = CorruptCandidates()
         """Which ways altered bytes."""
 
-    def opened(self, path: ControlPath, now_s: float) -> bool:
+    def on_path(self, path: ControlPath, now_s: float) -> bool:
         """Let a connection carry the link, if it may; it is the first one, or another one."""
         takeover = path.takeover
         if takeover is None:
@@ -137,8 +137,8 @@ class LinkPaths:
             try:
                 self._machine.check_up()
                 self.numbers.check(takeover.number)
-                dials = path.path.way is not None
-                self._machine.path_up(takeover.announced, takeover.wanted, dialled=dials)
+                dials = path.path.candidate is not None
+                self._machine.on_path(takeover.announced, takeover.wanted, dialled=dials)
             except SwarmError as error:
                 _log.info("a new path to %s was not taken: %s", path.path.remote, error)
                 path.retire()
@@ -149,18 +149,18 @@ class LinkPaths:
             old.retire()
         if takeover is not None:
             self._tell(path.path, now_s if old is not None else self._lost_s, now_s)
-        self.marks.taken(self.numbers.newest, path.path.way)
+        self.marks.on_path(self.numbers.newest, path.path.candidate)
         best = self._counts.best(self._peer, path.path.kind)
-        self._machine.bulk.path_opened(bulk_allowed(BULK_MAX, 0, path.path), best)
+        self._machine.bulk.on_path(bulk_allowed(BULK_MAX, 0, path.path), best)
         return True
 
-    def lost(self, path: ControlPath, error: SwarmError, now_s: float) -> bool:
+    def on_path_loss(self, path: ControlPath, error: SwarmError, now_s: float) -> bool:
         """Note that a connection is gone; whether it was the one in use."""
         if path is not self.current:
             return False
         self.current = None
         self._lost_s = now_s
-        self._machine.path_lost(error, now_s)
+        self._machine.on_path_loss(error, now_s)
         return True
 
     def _tell(self, path: Path, lost_s: float, now_s: float) -> None:
@@ -175,6 +175,6 @@ class LinkPaths:
         path = self.current
         if path is not None:
             _log.warning("the path to %s altered bytes: it is not used any more", path.path.remote)
-            self.marks.altered(self.numbers.newest, now_s)
-            self.lost(path, LinkLost("its path altered bytes"), now_s)
+            self.marks.on_corruption(self.numbers.newest, now_s)
+            self.on_path_loss(path, LinkLost("its path altered bytes"), now_s)
             path.retire()

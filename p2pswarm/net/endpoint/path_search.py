@@ -10,10 +10,18 @@ from p2pswarm.base.errors import NobodyThere, SwarmError, UnknownLink
 from p2pswarm.base.ids import Address, Contact
 from p2pswarm.net.cards.card_book import CardBook
 from p2pswarm.net.cards.card_claims import CardClaims
-from p2pswarm.net.link.path import ClaimedWay, DialledWay, Path, PathKind, Paths, Way, place_of
+from p2pswarm.net.link.path import (
+    CandidateSource,
+    ClaimedCandidate,
+    DialledCandidate,
+    Path,
+    PathCandidate,
+    PathKind,
+    place_of,
+)
 from p2pswarm.net.os.base import Net
 
-# CardPaths: the ways to a peer by its contact and by its card.
+# CardCandidates: the ways to a peer by its contact and by its card.
 #
 # First the contact's address: whoever dials has a reason to believe it. Then where the peer's card
 # says that it is, IPv6 first; then ways that somebody else offers, such as a hole to punch; relays
@@ -23,10 +31,10 @@ from p2pswarm.net.os.base import Net
 # Source:  docs/addresses.md; RFC 8305 for the order.
 
 
-class CardPaths:
-    """Implements `Paths` with what is known of peers."""
+class CardCandidates:
+    """Implements `CandidateSource` with what is known of peers."""
 
-    offered: Paths | None
+    offered: CandidateSource | None
     """What knows still other ways; they come before relays."""
 
     def __init__(
@@ -45,21 +53,23 @@ class CardPaths:
         self._now_s = now_s
         self.offered = None
 
-    def ways(self, to: Contact) -> Sequence[Way]:
-        """The ways that may be tried now, the best kind first; see `Paths`."""
-        known: dict[Address, Way] = {}
+    def candidates(self, to: Contact) -> Sequence[PathCandidate]:
+        """The ways that may be tried now, the best kind first; see `CandidateSource`."""
+        known: dict[Address, PathCandidate] = {}
         if to.address.port:
-            known[to.address] = DialledWay(self._net, to.address)
+            known[to.address] = DialledCandidate(self._net, to.address)
         if to.peer is not None:
             now_s, us = self._now_s(), self._us()
             for named in (*self._book.direct(to.peer, us), *self._book.relayed(to.peer, us)):
                 if named.address in known:
                     continue
                 if self._claims.confirmed(named):
-                    known[named.address] = DialledWay(self._net, named.address)
+                    known[named.address] = DialledCandidate(self._net, named.address)
                 elif self._claims.may_dial(named, now_s):
-                    known[named.address] = ClaimedWay(self._net, named, self._claims, self._now_s)
-        offered = () if self.offered is None else self.offered.ways(to)
+                    known[named.address] = ClaimedCandidate(
+                        self._net, named, self._claims, self._now_s
+                    )
+        offered = () if self.offered is None else self.offered.candidates(to)
         return sorted((*known.values(), *offered), key=lambda way: way.kind)
 
 
@@ -124,15 +134,15 @@ class PathClimb:
         return at_s
 
 
-def better(ways: Sequence[Way], path: Path | None) -> list[Way]:
+def better(ways: Sequence[PathCandidate], path: Path | None) -> list[PathCandidate]:
     """The ways that give a better path than this one."""
-    if path is None or path.way is None:
+    if path is None or path.candidate is None:
         return []
-    kind = path.way.kind
+    kind = path.candidate.kind
     return [way for way in ways if way.kind < kind]
 
 
-def doubted_last(ways: Sequence[Way], path: Path | None) -> list[Way]:
+def doubted_last(ways: Sequence[PathCandidate], path: Path | None) -> list[PathCandidate]:
     """The ways in the order in which to try them, those that a doubted path may have come by last.
 
     The same way may well lead to the peer again, where a router has only forgotten a connection.
@@ -140,11 +150,11 @@ def doubted_last(ways: Sequence[Way], path: Path | None) -> list[Way]:
     return list(ways) if path is None else sorted(ways, key=lambda way: _like(way, path))
 
 
-def _like(way: Way, path: Path) -> bool:
+def _like(way: PathCandidate, path: Path) -> bool:
     """Whether a way leads where a path leads; by the host if the peer took the path."""
     place = place_of(way)
     if place is None:
-        return way == path.way
-    if path.way is not None:
-        return place == place_of(path.way)
+        return way == path.candidate
+    if path.candidate is not None:
+        return place == place_of(path.candidate)
     return place.host == path.remote.host and bool(place.circuit) is bool(path.remote.circuit)

@@ -117,7 +117,7 @@ class AcceptedHandshake:
         """The request to take over a link, if the connection opens none."""
         self.knock: bytes | None = None
         """The token of a dial-back, if the connection is for nothing else."""
-        self.greeted: bytes | None = None
+        self.punch_token: bytes | None = None
         """The token of the greeting, if both sides have dialled each other."""
         self.circuit: CircuitRequest | None = None
         """What the connection asks of a relay, if it does."""
@@ -160,7 +160,7 @@ class AcceptedHandshake:
             self.knock = data
             self.wanted_bytes = 0
         elif self._magic == PUNCH_MAGIC:
-            self.greeted = data
+            self.punch_token = data
             self.wanted_bytes = 0
         elif self._magic == CIRCUIT_MAGIC:
             self.circuit = CircuitRequest.parse(self._magic + data)

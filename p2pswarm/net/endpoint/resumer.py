@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from p2pswarm.base.closing import OwnedTasks
 from p2pswarm.base.errors import BadHandshake, DialFailed, LinkLost, SwarmError, UnknownLink
 from p2pswarm.base.ids import Address
 from p2pswarm.net.config import TransportConfig
@@ -24,7 +25,6 @@ from p2pswarm.net.endpoint.link_request import (
     UNKNOWN_LINK,
     Resume,
 )
-from p2pswarm.base.closing import OwnedTasks
 from p2pswarm.net.endpoint.path_search import (
     KEEP_S,
     PathClimb,
@@ -34,7 +34,15 @@ from p2pswarm.net.endpoint.path_search import (
     was_refused,
 )
 from p2pswarm.net.guard.slots import LinkUse
-from p2pswarm.net.link.path import ClaimedWay, DialledWay, Path, PathKind, Paths, Way, known_ways
+from p2pswarm.net.link.path import (
+    CandidateSource,
+    ClaimedCandidate,
+    DialledCandidate,
+    Path,
+    PathCandidate,
+    PathKind,
+    telling_candidates,
+)
 from p2pswarm.net.os.attempt_stagger import AttemptStagger
 from p2pswarm.net.os.base import Connection
 from p2pswarm.net.os.happy_eyeballs import first_connected
@@ -45,7 +53,9 @@ _log = logging.getLogger(__name__)
 class _Answered:
     """A connection on which the peer has said that it would go on."""
 
-    def __init__(self, connection: Connection, way: Way, asked: Resume, answer: bytes) -> None:
+    def __init__(
+        self, connection: Connection, way: PathCandidate, asked: Resume, answer: bytes
+    ) -> None:
         self.connection = connection
         self.way = way
         self.asked = asked
@@ -56,7 +66,7 @@ class _Answered:
         self.connection.close()
 
 
-class _WayFailed(OSError):
+class _CandidateFailed(OSError):
     """One way led nowhere: an OSError, because `first_connected` goes on after those."""
 
 
@@ -69,7 +79,7 @@ class Resumer:
         config: TransportConfig,
         entropy: Callable[[int], bytes],
         tasks: OwnedTasks,
-        paths: Paths,
+        paths: CandidateSource,
     ) -> None:
         """`sessions`: every link by its public name. `entropy`: returns that many random bytes."""
         self.paths = paths
@@ -88,7 +98,7 @@ class Resumer:
             self._searching[link] = None
             self._tasks.spawn(self._search(link), partial(self._end_search, link))
 
-    async def move(self, link: Link, way: Way) -> None:
+    async def move(self, link: Link, way: PathCandidate) -> None:
         """Let a link go on by another way; the path before carries it until then."""
         try:
             async with asyncio.timeout(self._config.dial_s + self._config.handshake_s):
@@ -117,39 +127,39 @@ class Resumer:
         """Let a link go on by a better way as soon as there is one, unless that is being tried."""
         if link in self._climbing or self._tasks.closing:
             return
-        if better(self.paths.ways(link.contact), link.path):
+        if better(self.paths.candidates(link.contact), link.path):
             self._climbing[link] = None
             self._tasks.spawn(self._climb(link), partial(self._climbing.pop, link))
 
     async def _climb(self, link: Link) -> None:
         loop = asyncio.get_running_loop()
         tries = PathClimb()
-        while not link.over and (ways := better(self.paths.ways(link.contact), link.path)):
+        while not link.over and (ways := better(self.paths.candidates(link.contact), link.path)):
             path = link.path
             await _until_another(link, path, tries.next_try_s(loop.time()))
             if link.path is path and not link.over:
                 await self._round(link, link.paths.marks.sound(ways, loop.time()))
 
-    async def settled(self, link: Link, offered: DialledWay | None) -> None:
+    async def wait_until_settled(self, link: Link, offered: DialledCandidate | None) -> None:
         """Wait until the link has a path or is over; a caller may know one way more, `offered`."""
         if offered is not None:
             self._offer(link, offered)
         while link.path is None and not link.over:
-            link.path_news.clear()
-            await link.path_news.wait()
+            link.path_change.clear()
+            await link.path_change.wait()
 
-    def _offer(self, link: Link, way: DialledWay) -> None:
+    def _offer(self, link: Link, way: DialledCandidate) -> None:
         if (link, way.to) not in self._offered and not self._tasks.closing:
             self._offered[link, way.to] = None
             end = partial(self._offered.pop, (link, way.to))
             self._tasks.spawn(self._try_offer(link, way), end)
 
-    async def _try_offer(self, link: Link, way: Way) -> None:
+    async def _try_offer(self, link: Link, way: PathCandidate) -> None:
         """Try a way that somebody knows; that nobody listens there is for the search to judge."""
         try:
             await self.move(link, way)
         except UnknownLink:
-            link.nobody_there("its path is gone, and its peer does not know the link any more")
+            link.on_no_peer("its path is gone, and its peer does not know the link any more")
         except (SwarmError, OSError) as error:
             _log.debug("no path to %s: %s", link.peer.short, error)
 
@@ -168,33 +178,33 @@ class Resumer:
         while _needs_path(link, doubted):
             ways = doubted_last(self._ways(link), doubted)
             refused = await self._round(link, ways, doubted)
-            at_s = search.next_round_s(len(known_ways(ways)), refused, loop.time())
+            at_s = search.next_round_s(len(telling_candidates(ways)), refused, loop.time())
             if at_s is None:
-                link.nobody_there("its path is gone, and nobody is at the other end")
+                link.on_no_peer("its path is gone, and nobody is at the other end")
                 break
             if _needs_path(link, doubted):
                 await _until_another(link, link.path, at_s)
 
-    def _ways(self, link: Link) -> Sequence[Way]:
+    def _ways(self, link: Link) -> Sequence[PathCandidate]:
         """The ways to try. A peer that dialled us and is owed nothing is not dialled back."""
         if link.session.dialled or link.use is LinkUse.US:
             now_s = asyncio.get_running_loop().time()
-            return link.paths.marks.in_order(self.paths.ways(link.contact), now_s)
+            return link.paths.marks.in_order(self.paths.candidates(link.contact), now_s)
         return ()
 
     async def _round(
-        self, link: Link, ways: Sequence[Way], doubted: Path | None = None
+        self, link: Link, ways: Sequence[PathCandidate], doubted: Path | None = None
     ) -> list[PathKind]:
         """Try every way once; returns the kinds of the known ones that were refused.
 
         If all of them were, the round is over: claims that never answer would prolong it.
         `doubted`: the path in use, if it may be dead; it is kept if it brings anything after all.
         """
-        known = known_ways(ways)
+        known = telling_candidates(ways)
         stagger = AttemptStagger(link.rtt_s)
-        refused: list[Way] = []
+        refused: list[PathCandidate] = []
 
-        async def ask(way: Way) -> _Answered:
+        async def ask(way: PathCandidate) -> _Answered:
             try:
                 return await self._ask(link, way, stagger)
             except SwarmError as error:
@@ -202,7 +212,7 @@ class Resumer:
                     refused.append(way)
                     if len(refused) == len(known):
                         raise
-                raise _WayFailed(str(error)) from error
+                raise _CandidateFailed(str(error)) from error
 
         try:
             async with asyncio.timeout(self._config.dial_s):
@@ -215,7 +225,9 @@ class Resumer:
             _log.debug("no path to %s: %s", link.peer.short, error)
         return [way.kind for way in refused]
 
-    async def _ask(self, link: Link, way: Way, stagger: AttemptStagger | None = None) -> _Answered:
+    async def _ask(
+        self, link: Link, way: PathCandidate, stagger: AttemptStagger | None = None
+    ) -> _Answered:
         """Ask the peer by one way to go on there; `stagger`: of the other ways."""
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
@@ -223,7 +235,7 @@ class Resumer:
         asked = Resume.make(link.session.exporter, number, self._entropy(NONCE_BYTES))
         connection = await way.connect()
         if stagger is not None:
-            stagger.connected(loop.time() - begun_s, loop.time())
+            stagger.on_connection(loop.time() - begun_s, loop.time())
         try:
             await connection.send(asked.raw)
             answer = await connection.receive(RESUME_ANSWER_BYTES)
@@ -249,8 +261,8 @@ class Resumer:
             raise
         if link.path is not path:
             raise LinkLost(f"another path to {link.peer.short} came up first")
-        if isinstance(answered.way, ClaimedWay):
-            answered.way.found()
+        if isinstance(answered.way, ClaimedCandidate):
+            answered.way.confirm()
         self.climb(link)
 
 
@@ -276,5 +288,5 @@ async def _until_another(link: Link, path: Path | None, at_s: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout_at(at_s):
             while link.path is path and not link.over:
-                link.path_news.clear()
-                await link.path_news.wait()
+                link.path_change.clear()
+                await link.path_change.wait()

@@ -48,7 +48,7 @@ class PeerBans:
         self.banned_by: dict[bytes, str] = {}
         """What they say, in our words; only read it."""
 
-    def breached(
+    def on_breach(
         self, peer: PeerId, remote: Address, error: SwarmError | None, now_s: float
     ) -> Ban | None:
         """A link with a peer ended with an error; the ban that follows, if one does."""
@@ -72,7 +72,7 @@ class PeerBans:
         number = list(Offence).index(ban.offence)
         return frames.encode(frames.CLOSE, 0, frames.BAN.pack(number, left_s))
 
-    def ended(self, peer: PeerId, error: SwarmError, now_s: float) -> None:
+    def on_link_end(self, peer: PeerId, error: SwarmError, now_s: float) -> None:
         """A link has ended: if its peer says that it has banned us, our user is told, once."""
         if not isinstance(error, LinkLost) or BANNED_US not in str(error):
             return

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from p2pswarm.net.os.addresses import address_groups
 
-# FairTurns: who comes next of many that wait, by groups of addresses in turn.
+# FairQueue: who comes next of many that wait, by groups of addresses in turn.
 #
 # Groups of the widest kind take turns, then the groups within each, and so on; within the smallest
 # group the oldest comes first. So an item waits for one turn of each other group beside its own at
@@ -22,21 +22,21 @@ from p2pswarm.net.os.addresses import address_groups
 T = TypeVar("T", bound=Hashable)
 
 
-class _TurnGroup(Generic[T]):
+class _QueueGroup(Generic[T]):
     """A group: its own items, and the groups within that have any. The first is next."""
 
     __slots__ = ("inner", "items")
 
     def __init__(self) -> None:
         self.items: OrderedDict[T, None] = OrderedDict()
-        self.inner: OrderedDict[str, _TurnGroup[T]] = OrderedDict()
+        self.inner: OrderedDict[str, _QueueGroup[T]] = OrderedDict()
 
 
-class FairTurns(Generic[T]):
+class FairQueue(Generic[T]):
     """Who waits, by group."""
 
     def __init__(self) -> None:
-        self._all: _TurnGroup[T] = _TurnGroup()
+        self._all: _QueueGroup[T] = _QueueGroup()
         self._groups: dict[T, tuple[str, ...]] = {}
 
     def __len__(self) -> int:
@@ -50,7 +50,7 @@ class FairTurns(Generic[T]):
         self._groups[item] = groups
         group = self._all
         for name in groups:
-            group = group.inner.setdefault(name, _TurnGroup())
+            group = group.inner.setdefault(name, _QueueGroup())
         group.items[item] = None
 
     def remove(self, item: T) -> None:
@@ -84,7 +84,7 @@ class FairTurns(Generic[T]):
             del path[-1].inner[name]
 
 
-# HandshakeTurns: how much of the event loop's time strangers may take, and who is next.
+# HandshakeQueue: how much of the event loop's time strangers may take, and who is next.
 #
 # A first message costs us the most of what a stranger can make us do: 0.23 ms of cryptography for
 # 55 bytes, and its proof as much again. Places bound memory, not this. So each computation of a
@@ -103,14 +103,14 @@ BURST_S = 0.02  # so much at once: 40 peers that join together do not wait
 COST_MAX_S = 0.005  # counted at most: a pause of the whole process is nobody's computation
 
 
-class HandshakeTurns:
+class HandshakeQueue:
     """The computations that wait, each under its handshake's ticket."""
 
     def __init__(self, share: float = SHARE) -> None:
         """`share`: of the loop's time, above 0 and at most 1."""
         self._share = share
-        self._greetings: FairTurns[int] = FairTurns()
-        self._proofs: FairTurns[int] = FairTurns()
+        self._greetings: FairQueue[int] = FairQueue()
+        self._proofs: FairQueue[int] = FairQueue()
         self._proof_is_next = True
         self._paid_until_s = 0.0
         """When all that was computed so far will be paid for, at our share."""
@@ -141,7 +141,7 @@ class HandshakeTurns:
         self._proof_is_next = not proof
         return (self._proofs if proof else self._greetings).next()
 
-    def computed(self, cost_s: float, now_s: float) -> None:
+    def charge(self, cost_s: float, now_s: float) -> None:
         """Note that a computation has taken `cost_s`; may set the deadline."""
         owed_from_s = max(self._paid_until_s, now_s)
         self._paid_until_s = owed_from_s + min(cost_s, COST_MAX_S) / self._share

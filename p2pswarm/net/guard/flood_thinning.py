@@ -90,7 +90,7 @@ class FloodThinning:
         """The groups that are thinned, and how much."""
         return {name: each.level for name, each in self._thinned.items() if each.level}
 
-    def arrived(self, host: str, in_a_row: int, now_s: float) -> bool:
+    def on_arrival(self, host: str, in_a_row: int, now_s: float) -> bool:
         """Note a new connection, the `in_a_row`-th since the kernel's queue was empty.
 
         Returns whether to greet it: those of a group that floods us are closed while the queue is
@@ -115,7 +115,7 @@ class FloodThinning:
         floods = network is not None and network.floods
         return not floods and not any(name in self._thinned for name in path)
 
-    def used(self, host: str) -> None:
+    def on_proof(self, host: str) -> None:
         """Note that a connection from a host came to something: its peer has proven itself."""
         path = address_groups(host)
         for end in range(2, len(path) + 1):

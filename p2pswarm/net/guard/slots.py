@@ -18,7 +18,7 @@ from p2pswarm.base.errors import BadHandshake, Busy, DialFailed
 from p2pswarm.base.ids import PeerId
 from p2pswarm.net.os.addresses import address_groups
 
-# FairPlaces: a limited number of places, shared fairly between networks, then within each.
+# FairSlots: a limited number of places, shared fairly between networks, then within each.
 #
 # Who holds few places is safe from who holds many. If all are taken, the next to go is the oldest
 # of the largest group: of the widest kind first, then of the largest one within it, and so on. So
@@ -67,7 +67,7 @@ class _Group(Generic[T]):
         return group
 
 
-class FairPlaces(Generic[T]):
+class FairSlots(Generic[T]):
     """Who holds a place, by group."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class FairPlaces(Generic[T]):
         return iter(group.items)
 
 
-# HandshakeLimiter: limits what peers cost us before they prove who they are.
+# HandshakeSlots: limits what peers cost us before they prove who they are.
 #
 # A connection is *silent* until its first message is complete, then it is *answered*. An honest
 # dialler's first message comes with the connection itself, so it is silent for no time and
@@ -114,14 +114,14 @@ class FairPlaces(Generic[T]):
 # who is far away has the time that its round trip takes.
 
 
-class HandshakeLimiter:
+class HandshakeSlots:
     """The connections in handshake; each has a number, its ticket."""
 
     def __init__(self, silent_max: int, answered_max: int) -> None:
         self._silent_max = silent_max
         self._answered_max = answered_max
-        self._silent: FairPlaces[int] = FairPlaces()
-        self._answered: FairPlaces[int] = FairPlaces()
+        self._silent: FairSlots[int] = FairSlots()
+        self._answered: FairSlots[int] = FairSlots()
         self._groups: dict[int, tuple[str, ...]] = {}
         self._next = 0
 
@@ -132,7 +132,7 @@ class HandshakeLimiter:
         self._groups[ticket] = address_groups(host)
         return ticket, self._place(ticket, self._silent, self._silent_max)
 
-    def answered(self, ticket: int) -> int | None:
+    def on_answer(self, ticket: int) -> int | None:
         """Note that a first message was complete; returns the ticket that it displaces, if any."""
         if ticket not in self._silent:
             return None
@@ -149,7 +149,7 @@ class HandshakeLimiter:
         self._answered.remove(ticket)
         self._groups.pop(ticket, None)
 
-    def _place(self, ticket: int, places: FairPlaces[int], most: int) -> int | None:
+    def _place(self, ticket: int, places: FairSlots[int], most: int) -> int | None:
         places.add(ticket, self._groups[ticket])
         if len(places) <= most:
             return None
@@ -158,7 +158,7 @@ class HandshakeLimiter:
         return displaced
 
 
-# LinkPlaces: who may have a link, when more would like one than there are places.
+# LinkSlots: who may have a link, when more would like one than there are places.
 #
 # A newcomer gets in at the cost of the largest group of addresses (`slots.py`), where the
 # oldest link that nobody uses makes way. A link that only its peer uses makes way where one host
@@ -192,14 +192,14 @@ def least_used(
     return next((link for wanted in uses for link in crowd if use(link) is wanted), None)
 
 
-class LinkPlaces(Generic[L]):
+class LinkSlots(Generic[L]):
     """The links that are up, by peer and by group of addresses."""
 
     def __init__(self, most: int, use: Callable[[L], LinkUse]) -> None:
         """`use`: tells who uses a link now."""
         self._most = most
         self._use = use
-        self._places: FairPlaces[L] = FairPlaces()
+        self._places: FairSlots[L] = FairSlots()
         self._peers: dict[PeerId, list[L]] = {}
 
     def make_room(self, peer: PeerId) -> list[L]:
@@ -232,7 +232,7 @@ class LinkPlaces(Generic[L]):
             del self._peers[peer]
 
 
-# BulkPlaces: how many bulk connections peers may join to our links, over all links together.
+# BulkSlots: how many bulk connections peers may join to our links, over all links together.
 #
 # A peer joins up to 16 to each link, and nobody needs to have asked for them. If all places are
 # taken, a link of the largest group of addresses makes way (`slots.py`): the oldest that
@@ -242,14 +242,14 @@ class LinkPlaces(Generic[L]):
 # Errors:  BadHandshake if no link can make way.
 
 
-class BulkPlaces(Generic[L]):
+class BulkSlots(Generic[L]):
     """The bulk connections that have joined, by link and by group of addresses."""
 
     def __init__(self, most: int, use: Callable[[L], LinkUse]) -> None:
         """`use`: tells who uses a link now."""
         self._most = most
         self._use = use
-        self._places: FairPlaces[tuple[L, int]] = FairPlaces()
+        self._places: FairSlots[tuple[L, int]] = FairSlots()
         self._numbers: dict[L, dict[int, None]] = {}
 
     def make_room(self, link: L) -> list[L]:

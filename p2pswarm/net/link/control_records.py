@@ -18,7 +18,7 @@ from p2pswarm.base.errors import BadFrame, BadHandshake, BadRecord
 from p2pswarm.net.crypto.handshake import Keys
 from p2pswarm.net.crypto.records import PREFIX_BYTES, FrameBuffer, Opener, Sealer
 from p2pswarm.net.crypto.suite import TAG_BYTES
-from p2pswarm.net.link.reply_memory import LINK_BYTES_FREE, LINK_BYTES_MAX, LinkReplies
+from p2pswarm.net.link.reply_budget import LINK_BYTES_FREE, LINK_BYTES_MAX, LinkReplyBudget
 from p2pswarm.net.wire.frames import RECORD_BYTES_MAX
 
 # ResendBuffer: the sealed records that the peer may not have, to be sent again on another path.
@@ -27,7 +27,7 @@ from p2pswarm.net.wire.frames import RECORD_BYTES_MAX
 # copied, and what is sent again is the same bytes under the same nonce. A record leaves the buffer
 # when a pong or a resumption proves that the peer has it.
 #
-# A link may hold as much as `ReplyMemory` lets it: 16 KiB in any case, 4 MiB at most, and no more
+# A link may hold as much as `ReplyBudget` lets it: 16 KiB in any case, 4 MiB at most, and no more
 # than is free of what all links may hold. When it is full, nothing but control frames is sent: the
 # peer's pong, which empties it, may itself wait for one of ours.
 #
@@ -45,7 +45,7 @@ class ResendBuffer:
 
     __slots__ = ("_asked", "_forgotten", "_memory", "check_at", "first", "records", "sent_bytes")
 
-    def __init__(self, memory: LinkReplies) -> None:
+    def __init__(self, memory: LinkReplyBudget) -> None:
         """`memory`: this link's part of what all links may hold."""
         self._memory = memory
         self.records: deque[bytes] = deque()
@@ -90,7 +90,7 @@ class ResendBuffer:
         self.check_at = self.sent_bytes + CHECK_BYTES
         return False
 
-    def asked(self) -> int:
+    def on_ping(self) -> int:
         """Note that a ping goes out; returns the number of the next record."""
         self._asked = self._kept
         self.check_at = self.sent_bytes + CHECK_BYTES
@@ -101,19 +101,19 @@ class ResendBuffer:
         """Whether nothing more may be sent but control frames."""
         return self.held_bytes > LINK_BYTES_FREE and self._memory.crowded(self.held_bytes)
 
-    def acknowledged(self, upto: int) -> None:
+    def on_ack(self, upto: int) -> None:
         """Forget the records before number `upto`, which the peer has."""
         records = self.records
         while records and self.first < upto:
             self._forgotten += len(records.popleft()) + RECORD_COST_BYTES
             self.first += 1
-        self._memory.tell(self.held_bytes)
+        self._memory.update(self.held_bytes)
 
-    def again(self, start: int) -> deque[bytes]:
+    def from_record(self, start: int) -> deque[bytes]:
         """The records from number `start` on, which the peer does not have; the rest it has."""
         if not self.first <= start <= self.next:
             raise BadHandshake(f"the peer wants record {start}, kept are {self.first}..{self.next}")
-        self.acknowledged(start)
+        self.on_ack(start)
         return self.records.copy()
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class ControlRecords:
 
     __slots__ = ("_again", "_cutter", "_opener", "_skip", "broken", "seal", "unacked")
 
-    def __init__(self, keys: Keys, now_s: float, memory: LinkReplies) -> None:
+    def __init__(self, keys: Keys, now_s: float, memory: LinkReplyBudget) -> None:
         """`memory`: this link's part of what all links may keep to send it again."""
         self._cutter = _new_cutter()
         self._opener = Opener(keys.receive_key, keys.suite, LABEL)
@@ -152,11 +152,11 @@ class ControlRecords:
         return self._opener.count
 
     @property
-    def resends(self) -> bool:
+    def has_resends(self) -> bool:
         """Whether records wait that were sent by the path before."""
         return bool(self._again)
 
-    def receive(self, data: bytes) -> list[bytes]:
+    def on_data(self, data: bytes) -> list[bytes]:
         """The plaintexts of the records that are complete with these bytes."""
         plaintexts: list[bytes] = []
         try:
@@ -171,16 +171,16 @@ class ControlRecords:
             self.broken = error
         return plaintexts
 
-    def again(self) -> bytes:
+    def next_resend(self) -> bytes:
         """The next record that is sent again."""
         return self._again.popleft()
 
-    def path_lost(self) -> None:
+    def on_path_loss(self) -> None:
         """Forget what is left of the path: the rest of a record, what it was to send again."""
         self._begin(0)
         self._again.clear()
 
-    def path_up(self, announced: int, wanted: int) -> None:
+    def on_path(self, announced: int, wanted: int) -> None:
         """Go on over a new path; BadHandshake if that cannot be, and nothing has changed then.
 
         `announced`: the record with which we told the peer to begin. `wanted`: the record with
@@ -188,7 +188,7 @@ class ControlRecords:
         """
         if not 0 <= announced <= self.expected:
             raise BadHandshake(f"record {announced} was asked for, {self.expected} is the next")
-        self._again = self.unacked.again(wanted)
+        self._again = self.unacked.from_record(wanted)
         self._begin(self.expected - announced)
 
     def _begin(self, skip: int) -> None:

@@ -22,7 +22,7 @@ from enum import Enum, auto
 
 from p2pswarm.base.errors import BadFrame, BadRecord, LinkLost, PeerError, SwarmError
 from p2pswarm.net.config import TransportConfig
-from p2pswarm.net.link.bulk_wishes import BulkWishes
+from p2pswarm.net.link.channel_demand import ChannelDemand
 from p2pswarm.net.link.control_records import ControlRecords
 from p2pswarm.net.link.events import (
     AskedForBulk,
@@ -33,7 +33,7 @@ from p2pswarm.net.link.events import (
     GoneAway,
     LinkEnded,
     LinkEvent,
-    LinkNews,
+    LinkNotice,
     LinkUp,
     PathAltered,
     PathBroken,
@@ -45,7 +45,7 @@ from p2pswarm.net.link.events import (
 from p2pswarm.net.link.liveness import LinkSilence, Liveness
 from p2pswarm.net.link.mux import Mux
 from p2pswarm.net.link.path_state import PathState
-from p2pswarm.net.link.reply_memory import LinkReplies, ReplyMemory
+from p2pswarm.net.link.reply_budget import LinkReplyBudget, ReplyBudget
 from p2pswarm.net.link.session import Session
 
 # The states of a link, when one that is left may be closed, and what a link has carried.
@@ -82,7 +82,7 @@ class QuietWatch:
     def __init__(self) -> None:
         self._since_s: float | None = None
 
-    def over(self, state: LinkState, now_s: float, patience_s: float, *, busy: bool) -> bool:
+    def is_over(self, state: LinkState, now_s: float, patience_s: float, *, busy: bool) -> bool:
         """Whether it may be closed: a peer that does not agree has as long as a silent one."""
         if busy or state not in (LinkState.LEAVING, LinkState.DRAINING):
             self._since_s = None
@@ -129,7 +129,7 @@ class LinkMachine:
         "life",
         "mute",
         "mux",
-        "news",
+        "notices",
         "path",
         "peer_closed",
         "received_bytes",
@@ -142,8 +142,8 @@ class LinkMachine:
         session: Session,
         config: TransportConfig,
         now_s: float,
-        replies: ReplyMemory | None = None,
-        unacknowledged: ReplyMemory | None = None,
+        replies: ReplyBudget | None = None,
+        unacknowledged: ReplyBudget | None = None,
     ) -> None:
         """`session`: the finished handshake. Call `start` when the control connection is up.
 
@@ -151,21 +151,21 @@ class LinkMachine:
         """
         self._name = f"link to {session.peer.short}"
         self._config = config
-        self.mux = Mux(dialled=session.dialled, replies=LinkReplies(replies))
+        self.mux = Mux(dialled=session.dialled, replies=LinkReplyBudget(replies))
         """The streams; call `data_to_send` after each method of it."""
-        self.records = ControlRecords(session.keys, now_s, LinkReplies(unacknowledged))
+        self.records = ControlRecords(session.keys, now_s, LinkReplyBudget(unacknowledged))
         """What is sealed and opened; only read it here."""
         self._seal, self._unacked = self.records.seal, self.records.unacked
         self.state = LinkState.UP
         self.error: SwarmError | None = None
         """What ended the link; None while it can be used."""
         self.received_bytes = 0
-        self.news: list[LinkNews] = []
+        self.notices: list[LinkNotice] = []
         """The events that `link_events` will return; only read it here."""
         self._ended: list[StreamEvent] = []
         self.life = Liveness(config)
         """What it has heard, and the round trip of pings; only read it."""
-        self.bulk = BulkWishes(config, dialled=session.dialled)
+        self.bulk = ChannelDemand(config, dialled=session.dialled)
         """The bulk connections that are joined and wanted; `joined` may change the deadline."""
         self.path = PathState(dialled=session.dialled)
         """What is known of the present path; only read it."""
@@ -177,7 +177,7 @@ class LinkMachine:
 
     def start(self, now_s: float) -> None:
         """Start with LinkUp and a ping; sets the deadline."""
-        self.news.append(LinkUp())
+        self.notices.append(LinkUp())
         self._ping(now_s)
 
     def check_up(self) -> None:
@@ -185,17 +185,17 @@ class LinkMachine:
         if self.error is not None:
             raise LinkLost(f"{self._name} has ended: {self.error}")
 
-    def receive(self, data: bytes, now_s: float) -> None:
+    def on_data(self, data: bytes, now_s: float) -> None:
         """Take bytes of the control connection, cut anywhere; may change the deadline."""
         if self.error is not None:
             return
         self.received_bytes += len(data)
         records = self.records
         try:
-            for plaintext in records.receive(data):
+            for plaintext in records.on_data(data):
                 self.life.heard = True  # bytes alone prove nothing: a length may be altered
-                self.mux.receive(plaintext)
-            if self.mux.link_happened:
+                self.mux.on_record(plaintext)
+            if self.mux.notices:
                 for event in self.mux.link_events():
                     self._on_link_event(event, now_s)
         except PeerError as error:
@@ -210,9 +210,9 @@ class LinkMachine:
             events, self._ended = self._ended, []
         return events
 
-    def link_events(self) -> list[LinkNews]:
+    def drain(self) -> list[LinkNotice]:
         """The events of the link as a whole since the last call."""
-        news, self.news = self.news, []
+        news, self.notices = self.notices, []
         return news
 
     def data_to_send(self, now_s: float) -> bytes:
@@ -231,7 +231,7 @@ class LinkMachine:
 
     def goodbye(self, now_s: float) -> bytes:
         """The last record of a link that has ended: the peer need not look for another path."""
-        if not self.has_path or self.records.resends:
+        if not self.has_path or self.records.has_resends:
             return b""
         self.mux.close()
         return self._seal(self.mux.control_to_send(), now_s)
@@ -249,7 +249,7 @@ class LinkMachine:
         """Whether a connection carries the link now."""
         return not self.mute & NO_PATH
 
-    def path_lost(self, error: SwarmError, now_s: float) -> None:
+    def on_path_loss(self, error: SwarmError, now_s: float) -> None:
         """The control connection is gone; changes the deadline.
 
         Nothing is lost yet: the link waits for another path, unless it was about to end.
@@ -257,27 +257,27 @@ class LinkMachine:
         if self.error is not None:
             self._stop()
             return
-        self.records.path_lost()
+        self.records.on_path_loss()
         self.life.watch.stop()
         self.mute = (self.mute | NO_PATH) & ~(PAUSED | AGAIN)
-        self.path.lost(error, now_s + self._config.path_wait_s)
-        self.news.append(PathWanted(error))
+        self.path.on_loss(error, now_s + self._config.path_wait_s)
+        self.notices.append(PathWanted(error))
 
-    def path_up(self, announced: int, wanted: int, *, dialled: bool) -> None:
+    def on_path(self, announced: int, wanted: int, *, dialled: bool) -> None:
         """Go on over a new path; may change the deadline.
 
         `announced`: the record with which we told the peer to begin. `wanted`: the record with
         which the peer told us to. Raises BadHandshake if we do not have that one any more.
         """
-        self.records.path_up(announced, wanted)
+        self.records.on_path(announced, wanted)
         self.mute &= ~(NO_PATH | PAUSED | AGAIN)
-        if self.records.resends:
+        if self.records.has_resends:
             self.mute |= AGAIN
         self._hold_up()
         self.life.heard = True
         self.life.watch.stop()
-        self.path.up(dialled=dialled)
-        self.bulk.path_changed()
+        self.path.on_path(dialled=dialled)
+        self.bulk.on_path_change()
 
     # bulk
 
@@ -290,15 +290,15 @@ class LinkMachine:
         if self.bulk.wanted or self.error is not None or not self.has_path:
             return False
         if self.path.dials:
-            self.news.append(BulkWanted(self.bulk.want(self.life.rtt_s, now_s)))
+            self.notices.append(BulkWanted(self.bulk.want(self.life.rtt_s, now_s)))
         else:
             self.bulk.ask(now_s)
             self.mux.ask_for_bulk()
         return True
 
-    def bulk_lost(self, error: SwarmError, now_s: float) -> None:
+    def on_channel_loss(self, error: SwarmError, now_s: float) -> None:
         """Note that a bulk connection ended: it costs its chunks' time; changes the deadline."""
-        self.bulk.lost(now_s)
+        self.bulk.on_loss(now_s)
         if isinstance(error, BadRecord):
             self._path_broken(now_s)
         elif isinstance(error, PeerError):
@@ -315,21 +315,21 @@ class LinkMachine:
         return min((at_s for at_s in times if at_s is not None), default=None)
 
     def on_deadline(self, now_s: float, bulk_bytes: int = 0, *, bulk_busy: bool = False) -> None:
-        """Do what is due; changes the deadline. `bulk_bytes`, `bulk_busy`: see `BulkWishes`."""
+        """Do what is due; changes the deadline. `bulk_bytes`, `bulk_busy`: see `ChannelDemand`."""
         if self.error is not None:
             if _is_due(self._abort_at_s, now_s):
                 self._stop()
         elif _is_due(self.path.by_s, now_s):
-            self.fail(self.path.over(self._name))
+            self.fail(self.path.loss_error(self._name))
         elif _is_due(self.bulk.by_s, now_s):
             self.fail(LinkLost(f"{self._name}: no bulk connection in {self.bulk.patience_s:g} s"))
         elif _is_due(self.bulk.again_at_s, now_s):
             missing = self.bulk.missing()
             if missing and self.path.dials and self.has_path:
-                self.news.append(BulkWanted(missing))
+                self.notices.append(BulkWanted(missing))
         elif _is_due(self.bulk.measure_at_s, now_s):
             if (news := self.bulk.measure(bulk_bytes, now_s, busy=bulk_busy)) is not None:
-                self.news.append(news)
+                self.notices.append(news)
         else:
             self._look(now_s, in_use=bulk_busy or self.mux.live > 0)
 
@@ -347,7 +347,7 @@ class LinkMachine:
         Changes the deadline then. `bulk_busy`: tensors are under way.
         """
         busy = bulk_busy or self.mux.live > 0
-        if not self._quiet.over(self.state, now_s, self._config.dead_after_s, busy=busy):
+        if not self._quiet.is_over(self.state, now_s, self._config.dead_after_s, busy=busy):
             return False
         self.close(now_s, "replaced by another")
         return True
@@ -381,23 +381,23 @@ class LinkMachine:
         self.mux.replies.leave()
         self._unacked.close()
         self._hold_up()
-        self.news.clear()
+        self.notices.clear()
         self._ended.append(LinkEnded(error))
 
     def _ping(self, now_s: float) -> None:
         try:
-            self.mux.ping(self.life.ping(self._unacked.asked(), now_s))
+            self.mux.ping(self.life.ping(self._unacked.on_ping(), now_s))
         except PeerError as error:
             self.fail(error)
 
     def _look(self, now_s: float, *, in_use: bool) -> None:
         """Look whether the peer is silent, and act on what that means."""
-        silence = self.life.on_time(self.records.expected, now_s, in_use=in_use)
+        silence = self.life.on_deadline(self.records.expected, now_s, in_use=in_use)
         if silence is LinkSilence.LINK:
             self.fail(LinkLost(f"{self._name}: silent for {self.life.silent_s:g} s"))
         elif silence is not LinkSilence.NONE:
             if silence is not LinkSilence.ASK and self.has_path:
-                self.news.append(PathWanted(LinkLost("its path brings nothing")))
+                self.notices.append(PathWanted(LinkLost("its path brings nothing")))
             if silence is not LinkSilence.DOUBT:
                 self._ping(now_s)
 
@@ -405,18 +405,18 @@ class LinkMachine:
         """Give the present path up, or the link if that happens again and again."""
         if self.error is not None or not self.has_path:
             return
-        if error := self.path.brought_wrong_bytes(self._name, now_s):
+        if error := self.path.on_corruption(self._name, now_s):
             self.fail(error)
         else:
-            self.news.append(PathBroken())
+            self.notices.append(PathBroken())
 
     def _sparingly(self, now_s: float) -> bytes:
         """As `data_to_send`, when something holds it back."""
         if self.mute & (PAUSED | NO_PATH | OVER):
             return b""
         if self.mute & AGAIN:
-            record = self.records.again()
-            if not self.records.resends:
+            record = self.records.next_resend()
+            if not self.records.has_resends:
                 self.mute &= ~AGAIN
             return record
         if not (plaintext := self.mux.control_to_send()):
@@ -441,15 +441,15 @@ class LinkMachine:
     def _on_link_event(self, event: LinkEvent, now_s: float) -> None:
         match event:
             case Ponged(payload):
-                if upto := self.life.ponged(payload, now_s):
-                    self._unacked.acknowledged(upto)
+                if upto := self.life.on_pong(payload, now_s):
+                    self._unacked.on_ack(upto)
                     self._hold_up()
             case GoneAway():
                 self.state = WHEN_PEER_LEAVES.get(self.state, self.state)
             case PeerClosed(why):
                 self.peer_closed = why
             case BulkDone() | BulkOver() | BulkCame() | PathAltered():
-                self.news.append(event)
+                self.notices.append(event)
             case AskedForBulk():
                 if self.path.dials:
                     self.want_bulk(now_s)

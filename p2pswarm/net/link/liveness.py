@@ -41,7 +41,7 @@ ANSWER_S_MAX = 8.0  # a round trip is never believed to be so long that a dead p
 LATE_S = 0.25  # a tick that comes so much later than it was due
 
 
-class PathWatchNews(Enum):
+class PathVerdict(Enum):
     """What a look at the path showed."""
 
     NOTHING = auto()
@@ -87,7 +87,7 @@ class PathWatch:
         """Whether the path is doubted and no record has come since; `heard`: records so far."""
         return self.doubted and heard == self._heard
 
-    def tick(self, heard: int, timer_s: float, now_s: float, *, in_use: bool) -> PathWatchNews:
+    def on_deadline(self, heard: int, timer_s: float, now_s: float, *, in_use: bool) -> PathVerdict:
         """Look at the path; changes `at_s`.
 
         `heard`: records so far. `timer_s`: what `answer_s` says. `in_use`: streams are open, or
@@ -100,24 +100,24 @@ class PathWatch:
             self._heard, self._asked_s, self.doubted = heard, None, False
             if not in_use:
                 self.at_s = None
-            return PathWatchNews.NOTHING
+            return PathVerdict.NOTHING
         if self._asked_s is None:
             if not in_use:
                 self.at_s = None
-                return PathWatchNews.NOTHING
+                return PathVerdict.NOTHING
             self._asked_s, self._patience_s = now_s, timer_s
             self.at_s = now_s + min(TICK_S, timer_s)
-            return PathWatchNews.ASK
+            return PathVerdict.ASK
         if late:
             self._asked_s += TICK_S  # the answer may be waiting to be read
-            return PathWatchNews.NOTHING
+            return PathVerdict.NOTHING
         left_s = self._asked_s + self._patience_s - now_s
         if left_s > 0.0:
             self.at_s = now_s + min(TICK_S, left_s)
-            return PathWatchNews.NOTHING
+            return PathVerdict.NOTHING
         self.doubted = True
         self._patience_s = 2 * (now_s - self._asked_s)  # should the search for a way end, again
-        return PathWatchNews.DOUBT
+        return PathVerdict.DOUBT
 
 
 PINGS_MAX = 1024  # unanswered: an hour and a half of idle ones, or 512 MiB without a word
@@ -174,7 +174,7 @@ class Liveness:
         self.ping_at_s = now_s + self._config.idle_ping_s
         return payload
 
-    def ponged(self, payload: bytes, now_s: float) -> int:
+    def on_pong(self, payload: bytes, now_s: float) -> int:
         """The number of the first record that this answer says nothing of; 0 if it is no answer."""
         if not self._pings or self._pings[0][0] != payload:
             return 0
@@ -189,16 +189,16 @@ class Liveness:
         silent = self.silent_s >= self._config.path_silent_s and not self.heard
         return silent or self.watch.doubts(records)
 
-    def on_time(self, records: int, now_s: float, *, in_use: bool) -> LinkSilence:
+    def on_deadline(self, records: int, now_s: float, *, in_use: bool) -> LinkSilence:
         """Do what is due now, if anything; `records`: how many came so far."""
         if self.ping_at_s is not None and now_s >= self.ping_at_s:
             return self._on_period()
         if self.watch.at_s is None or now_s < self.watch.at_s:
             return LinkSilence.NONE
-        match self.watch.tick(records, self.repair_s, now_s, in_use=in_use):
-            case PathWatchNews.ASK:
+        match self.watch.on_deadline(records, self.repair_s, now_s, in_use=in_use):
+            case PathVerdict.ASK:
                 return LinkSilence.ASK
-            case PathWatchNews.DOUBT:
+            case PathVerdict.DOUBT:
                 return LinkSilence.DOUBT
         return LinkSilence.NONE
 

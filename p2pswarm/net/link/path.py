@@ -3,7 +3,7 @@
 A *way* leads to a peer and can be taken any number of times: an address to dial, a relay to ask, a
 hole to punch. Taking it gives a raw connection that the peer's acceptor reads. A *path* is such a
 connection, once it carries a link. What knows of other ways than an address gives the endpoint its
-own `Paths`.
+own `CandidateSource`.
 
 Units:   none.
 Errors:  PathError, if a way leads nowhere now; NobodyThere, if nobody listens at its end.
@@ -27,7 +27,7 @@ class PathKind(IntEnum):
     RELAYED = 2
 
 
-class Way(Protocol):
+class PathCandidate(Protocol):
     """One way to a peer."""
 
     @property
@@ -40,10 +40,10 @@ class Way(Protocol):
         ...
 
 
-class Paths(Protocol):
+class CandidateSource(Protocol):
     """What knows the ways to peers."""
 
-    def ways(self, to: Contact) -> Sequence[Way]:
+    def candidates(self, to: Contact) -> Sequence[PathCandidate]:
         """The ways to a peer that may work, the best one first."""
         ...
 
@@ -56,7 +56,7 @@ class Path:
     """None if the peer took a way that only it knows."""
     remote: Address
     """The address of its other end, as the network shows it."""
-    way: Way | None
+    candidate: PathCandidate | None
     """The way that we took; None if the peer did."""
 
 
@@ -66,8 +66,8 @@ def kind_of(to: Address) -> PathKind:
 
 
 @dataclass(frozen=True, slots=True)
-class DialledWay:
-    """An address to dial, which may be a place at a relay: implements `Way`."""
+class DialledCandidate:
+    """An address to dial, which may be a place at a relay: implements `PathCandidate`."""
 
     net: Net
     to: Address
@@ -83,8 +83,8 @@ class DialledWay:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimedWay:
-    """An address that only the peer's card names: implements `Way`."""
+class ClaimedCandidate:
+    """An address that only the peer's card names: implements `PathCandidate`."""
 
     net: Net
     named: Contact
@@ -102,39 +102,39 @@ class ClaimedWay:
         self.claims.begin(self.named, self.now_s())
         return await self.net.dial(self.named.address)
 
-    def found(self) -> None:
+    def confirm(self) -> None:
         """Note that the peer was there."""
-        self.claims.found(self.named, self.now_s())
+        self.claims.confirm(self.named, self.now_s())
 
 
-def place_of(way: Way) -> Address | None:
+def place_of(way: PathCandidate) -> Address | None:
     """The address that a way dials; None if it is of another sort, as a punched hole."""
     match way:
-        case DialledWay():
+        case DialledCandidate():
             return way.to
-        case ClaimedWay():
+        case ClaimedCandidate():
             return way.named.address
         case _:
             return None
 
 
-def known_ways(ways: Sequence[Way]) -> Sequence[Way]:
+def telling_candidates(ways: Sequence[PathCandidate]) -> Sequence[PathCandidate]:
     """Those that tell whether a peer is gone; all of them, if none does.
 
     A peer may claim addresses that never answer. But a relay knows at once whether the peer is
     there, and a firewall that breaks connections may refuse for the peer at all others.
     """
     return [
-        way for way in ways if not isinstance(way, ClaimedWay) or way.kind is PathKind.RELAYED
+        way for way in ways if not isinstance(way, ClaimedCandidate) or way.kind is PathKind.RELAYED
     ] or ways
 
 
-class ContactPaths:
-    """The one address of each contact: implements `Paths`."""
+class ContactCandidates:
+    """The one address of each contact: implements `CandidateSource`."""
 
     def __init__(self, net: Net) -> None:
         self._net = net
 
-    def ways(self, to: Contact) -> Sequence[Way]:
+    def candidates(self, to: Contact) -> Sequence[PathCandidate]:
         """Its address, unless it cannot be dialled."""
-        return (DialledWay(self._net, to.address),) if to.address.port else ()
+        return (DialledCandidate(self._net, to.address),) if to.address.port else ()

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from p2pswarm.base.errors import BadRecord, LinkLost, SwarmError
-from p2pswarm.net.link.path import Way
+from p2pswarm.net.link.path import PathCandidate
 
-# AlteredBytes: what a record that is not authentic costs a link, and which ways are tried last.
+# PathCorruption: what a record that is not authentic costs a link, and which ways are tried last.
 #
 # TCP delivers wrong bytes where a relay or a router alters them, or faulty memory does. Such a
 # record costs the path that brought it, not the link: the next path begins with that very record.
@@ -33,7 +33,7 @@ WAYS_MAX = 16
 """So many altering ways are remembered for a link, and as many ways of its latest paths."""
 
 
-class AlteredBytes:
+class PathCorruption:
     """The paths of one link that brought a record which was not authentic."""
 
     __slots__ = ("_at_s", "count")
@@ -43,40 +43,40 @@ class AlteredBytes:
         self.count = 0
         """How many paths have done so, in all."""
 
-    def note(self, now_s: float) -> bool:
+    def on_path(self, now_s: float) -> bool:
         """Count a path; returns whether the link must end, because there were too many."""
         self.count += 1
         self._at_s.append(now_s)
         return len(self._at_s) == PATHS_MAX and now_s - self._at_s[0] < WITHIN_S
 
 
-class WayMarks:
+class CorruptCandidates:
     """The ways of one link that alter bytes, and the numbers of the paths that took a way."""
 
     __slots__ = ("_marked", "_taken")
 
     def __init__(self) -> None:
-        self._marked: list[tuple[Way, float]] = []
-        self._taken: list[tuple[int, Way]] = []
+        self._marked: list[tuple[PathCandidate, float]] = []
+        self._taken: list[tuple[int, PathCandidate]] = []
 
-    def taken(self, number: int, way: Way | None) -> None:
+    def on_path(self, number: int, way: PathCandidate | None) -> None:
         """Note that path `number` came about by this way; None if the peer took one."""
         if way is not None:
             self._taken = [*self._taken[1 - WAYS_MAX :], (number, way)]
 
-    def altered(self, number: int, now_s: float) -> None:
+    def on_corruption(self, number: int, now_s: float) -> None:
         """Note that path `number` brought wrong bytes, to us or to the peer, which says so."""
         for one, way in self._taken:
             if one == number:
                 others = [(other, at_s) for other, at_s in self._marked if other != way]
                 self._marked = [*others[1 - WAYS_MAX :], (way, now_s)]
 
-    def sound(self, ways: Iterable[Way], now_s: float) -> list[Way]:
+    def sound(self, ways: Iterable[PathCandidate], now_s: float) -> list[PathCandidate]:
         """Those of the ways that have not altered bytes lately, in their order."""
         marked = [way for way, at_s in self._marked if now_s < at_s + LAST_S]
         return [way for way in ways if way not in marked]
 
-    def in_order(self, ways: Sequence[Way], now_s: float) -> list[Way]:
+    def in_order(self, ways: Sequence[PathCandidate], now_s: float) -> list[PathCandidate]:
         """The ways in the order in which to try them: those that alter bytes last."""
         sound = self.sound(ways, now_s)
         return sound + [way for way in ways if way not in sound]
@@ -103,28 +103,28 @@ class PathState:
         self.by_s: float | None = None
         """When the link is lost, because it has no path; None while it has one."""
         self._why_none: SwarmError | None = None
-        self._altered = AlteredBytes()
+        self._altered = PathCorruption()
 
     @property
     def altered(self) -> int:
         """How many paths brought a record that was not authentic."""
         return self._altered.count
 
-    def lost(self, error: SwarmError, by_s: float) -> None:
+    def on_loss(self, error: SwarmError, by_s: float) -> None:
         """Note that the path is gone, for this reason; the link waits for another until `by_s`."""
         self._why_none, self.by_s = error, by_s
 
-    def up(self, *, dialled: bool) -> None:
+    def on_path(self, *, dialled: bool) -> None:
         """Note that another path carries the link; `dialled`: whether we took its way."""
         self.by_s, self.moved, self.dials = None, True, dialled
 
-    def over(self, name: str) -> LinkLost:
+    def loss_error(self, name: str) -> LinkLost:
         """What ends a link that found no other path in time."""
         return LinkLost(f"{name}: {self._why_none}, and no other path was found")
 
-    def brought_wrong_bytes(self, name: str, now_s: float) -> BadRecord | None:
+    def on_corruption(self, name: str, now_s: float) -> BadRecord | None:
         """Count a record that was not authentic; returns what ends the link, if it must end."""
-        if not self._altered.note(now_s):
+        if not self._altered.on_path(now_s):
             return None
         return BadRecord(
             f"{name}: {PATHS_MAX} paths altered bytes within {WITHIN_S:g} s; somebody on the way "

@@ -53,7 +53,7 @@ class StreamState:
         self.remote_ended = False
 
 
-# SendLines: which stream of a link sends its next message.
+# StreamScheduler: which stream of a link sends its next message.
 #
 # Streams that have a message and credit of their own stand in the line of their priority, and take
 # turns there. If the session's credit is too small for the first, nothing behind it goes, so that
@@ -70,7 +70,7 @@ MESSAGE_COST_BYTES = 64  # about what Python adds to a message that waits
 RESERVE_BYTES = STREAM_WINDOW_BYTES  # four of the largest calls under way, or a thousand small ones
 
 
-class SendLines:
+class StreamScheduler:
     """The streams of a link that may send, by priority."""
 
     __slots__ = ("_lines", "count")
@@ -138,7 +138,7 @@ def _is_call(stream: StreamState) -> bool:
     return bool(stream.queue[0][1]) and (not stream.announced or stream.remote_ended)
 
 
-# AnswerGathering: the answers to one read leave in one write.
+# AnswerBatch: the answers to one read leave in one write.
 #
 # The tasks that several events wake answer one after the other. Their answers wait for each other,
 # eight at most, until all of these tasks have run.
@@ -146,7 +146,7 @@ def _is_call(stream: StreamState) -> bool:
 GATHERED_MAX = 8  # so many answers to one read are sent together
 
 
-class AnswerGathering:
+class AnswerBatch:
     """Whether the answers of one link are gathered now."""
 
     __slots__ = ("count",)
@@ -166,7 +166,7 @@ class AnswerGathering:
         """Note that the woken tasks have answered: send what waits."""
         self.count = 0
 
-    def holds_back(self) -> bool:
+    def waits(self) -> bool:
         """Whether the answer that was just queued should wait for the others."""
         self.count += 1
         return self.count % GATHERED_MAX != 0

@@ -35,17 +35,17 @@ class AttemptStagger:
         """Whether the next address may be tried."""
         return now_s >= self.next_s - ROUNDING_S
 
-    def begun(self, now_s: float) -> None:
+    def on_attempt(self, now_s: float) -> None:
         """Note that an address is being tried."""
         self.next_s = now_s + (self._delay_s if self._begun else self._first_s)
         self._begun = True
 
-    def connected(self, took_s: float, now_s: float) -> None:
+    def on_connection(self, took_s: float, now_s: float) -> None:
         """Note that a connection is up, and how long that took; what follows takes a while."""
         pause_s = min(max(self._delay_s, HANDSHAKE_RTTS * took_s), DELAY_MAX_S)
         self.next_s = max(self.next_s, now_s + pause_s)
 
-    def failed(self) -> None:
+    def on_failure(self) -> None:
         """Note that an attempt came to nothing: the next address need not wait."""
         self.next_s = float("-inf")
 

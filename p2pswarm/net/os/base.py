@@ -40,11 +40,11 @@ class ControlPipe(Protocol):
 class ControlMachine(Protocol):
     """A control connection: the side that receives. Its methods are called in the event loop."""
 
-    def opened(self, pipe: ControlPipe) -> None:
+    def on_open(self, pipe: ControlPipe) -> None:
         """The connection is up; called before anything else."""
         ...
 
-    def received(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         """Bytes came, in order; a message may be cut anywhere."""
         ...
 
@@ -56,7 +56,7 @@ class ControlMachine(Protocol):
         """Few bytes wait in memory again."""
         ...
 
-    def lost(self, error: SwarmError) -> None:
+    def on_loss(self, error: SwarmError) -> None:
         """The connection ended; called once, last."""
         ...
 
@@ -67,7 +67,7 @@ class BulkMachine(Protocol):
     One thread calls `next_in` and `filled`, another calls `next_out` and `sent`.
     """
 
-    def may_come(self) -> bool:
+    def expects_bytes(self) -> bool:
         """Whether the peer may send yet; else a byte is a breach. Called in the event loop."""
         ...
 
@@ -75,7 +75,7 @@ class BulkMachine(Protocol):
         """The memory for the next bytes: fill all of it, then call `filled`."""
         ...
 
-    def filled(self) -> Callable[[], None] | None:
+    def on_fill(self) -> Callable[[], None] | None:
         """The memory is full. Returns a function to call in the event loop, or None.
 
         Raises PeerError if the peer broke the protocol; the pipe ends then.
@@ -89,15 +89,15 @@ class BulkMachine(Protocol):
         """
         ...
 
-    def sent(self) -> Callable[[], None] | None:
+    def on_write(self) -> Callable[[], None] | None:
         """The kernel has all bytes. Returns a function to call in the event loop, or None."""
         ...
 
-    def lost(self, error: SwarmError) -> None:
+    def on_loss(self, error: SwarmError) -> None:
         """The pipe has ended; called once, in the event loop."""
         ...
 
-    def released(self) -> None:
+    def on_release(self) -> None:
         """The socket is closed; called once in the event loop, as the last call of all."""
         ...
 

@@ -89,7 +89,7 @@ class SocketBulkPipe:
     def _readable(self) -> None:
         """The first byte has come, or the end."""
         self._loop.remove_reader(self._sock)
-        if self._ended is None and self._machine.may_come():
+        if self._ended is None and self._machine.expects_bytes():
             self._sock.setblocking(True)  # uvloop has changed it
             self._start(self._receive, "rx")
             return
@@ -131,7 +131,7 @@ class SocketBulkPipe:
                 if got == 0:
                     raise LinkLost(f"{self._label}: the peer closed it")
                 buffer = buffer[got:]
-            self._tell(machine.filled())
+            self._tell(machine.on_fill())
 
     def _send(self) -> None:
         machine, send_all = self._machine, self._sock.sendall
@@ -141,7 +141,7 @@ class SocketBulkPipe:
                 self._wakeups.get()
                 continue
             send_all(out)
-            self._tell(machine.sent())
+            self._tell(machine.on_write())
 
     def _tell(self, event: Callable[[], None] | None) -> None:
         if event is not None:
@@ -153,7 +153,7 @@ class SocketBulkPipe:
             if self._ended is not None:
                 return
             self._ended = error
-        self._in_loop(lambda: self._machine.lost(error))
+        self._in_loop(lambda: self._machine.on_loss(error))
         with contextlib.suppress(OSError):  # the peer has closed it: both threads see it
             self._sock.shutdown(socket.SHUT_RDWR)
         self._wakeups.put(None)
@@ -169,7 +169,7 @@ class SocketBulkPipe:
     def _release(self) -> None:
         for thread in self._threads:
             thread.join()  # each has left its loop: this takes no time
-        self._machine.released()
+        self._machine.on_release()
 
     def _in_loop(self, call: Callable[[], None]) -> None:
         try:

@@ -60,7 +60,7 @@ async def first_connected(
         while waiting or attempts:
             if waiting and (not attempts or stagger.due(loop.time())):
                 attempts.append(asyncio.ensure_future(connect(waiting.pop(0))))
-                stagger.begun(loop.time())
+                stagger.on_attempt(loop.time())
             await asyncio.wait(
                 attempts,
                 timeout=max(0.0, stagger.next_s - loop.time()) if waiting else None,
@@ -74,7 +74,7 @@ async def first_connected(
                 if not isinstance(error, OSError):
                     raise error
                 attempts.remove(attempt)
-                stagger.failed()
+                stagger.on_failure()
                 failure = error
         raise failure
     finally:

@@ -67,7 +67,7 @@ class ControlProtocol(asyncio.BufferedProtocol):
         self.send = connection.write
         self.close = connection.close
         self.abort = connection.abort
-        self._user.opened(self)
+        self._user.on_open(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """The memory into which asyncio reads the next bytes."""
@@ -76,7 +76,7 @@ class ControlProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """`nbytes` came; after one read that fills the buffer, a larger one replaces it."""
-        self._user.received(bytes(self._buffer[:nbytes]))
+        self._user.on_data(bytes(self._buffer[:nbytes]))
         if nbytes == READ_BYTES == len(self._buffer):
             self._buffer = memoryview(bytearray(READ_BYTES_MAX))
 
@@ -91,7 +91,7 @@ class ControlProtocol(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection ended."""
         reason = "closed" if exc is None else reason_of(exc)
-        self._user.lost(LinkLost(f"{self._label}: {reason}"))
+        self._user.on_loss(LinkLost(f"{self._label}: {reason}"))
 
 
 _log = logging.getLogger(__name__)

@@ -131,11 +131,11 @@ class StreamListener(Protocol):
         """Whether nothing is expected after the peer's last frame."""
         ...
 
-    def data(self, frame: bytes, *, ended: bool) -> None:
+    def on_frame(self, frame: bytes, *, ended: bool) -> None:
         """A frame came; `ended`: whether it is the last one."""
         ...
 
-    def credit(self) -> None:
+    def on_credit(self) -> None:
         """The stream is writable again."""
         ...
 
@@ -154,24 +154,24 @@ class Listeners(Generic[L]):
         """The listeners of one link by stream; callers add and remove their own."""
         return self._by_link.setdefault(link, {})
 
-    def tell(self, link: L, event: StreamData | StreamReset | CreditGained) -> bool:
+    def on_event(self, link: L, event: StreamData | StreamReset | CreditGained) -> bool:
         """Pass an event to its listener; returns False if there is none."""
         listeners = self._by_link.get(link, {})
         listener = listeners.get(event.stream)
         if listener is None:  # our side has finished; the other side does not know yet
             return False
         if isinstance(event, StreamData):
-            listener.data(event.data, ended=event.ended)
+            listener.on_frame(event.data, ended=event.ended)
             if event.ended and listener.once:
                 del listeners[event.stream]
         elif isinstance(event, StreamReset):
             del listeners[event.stream]
             listener.fail(reset_error(event.code))
         else:
-            listener.credit()
+            listener.on_credit()
         return True
 
-    def end(self, link: L, error: SwarmError) -> None:
+    def on_link_end(self, link: L, error: SwarmError) -> None:
         """Fail every stream of a link that is over."""
         for listener in self._by_link.pop(link, {}).values():
             listener.fail(error)

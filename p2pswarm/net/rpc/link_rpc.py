@@ -28,7 +28,7 @@ from p2pswarm.net.endpoint.endpoint import Endpoint, Link
 from p2pswarm.net.endpoint.link_table import Reach
 from p2pswarm.net.guard.slots import ConcurrencyLimit, HandlerLimits
 from p2pswarm.net.link.events import RESET_REFUSED, LinkEnded, StreamData, StreamEvent, StreamOpened
-from p2pswarm.net.link.reply_memory import STREAM_BYTES
+from p2pswarm.net.link.reply_budget import STREAM_BYTES
 from p2pswarm.net.os.addresses import network_of
 from p2pswarm.net.rpc.base import CardSource, StreamHandler, UnaryHandler
 from p2pswarm.net.rpc.dispatch import (
@@ -103,18 +103,18 @@ class LongRequest:
         wait_s = PARTS_S if timeout_s is None else min(timeout_s, PARTS_S)
         self._timer = loop.call_later(wait_s, self._late)
 
-    def data(self, frame: bytes, *, ended: bool) -> None:
+    def on_frame(self, frame: bytes, *, ended: bool) -> None:
         """Take the next part."""
         opening = self._begun.add(frame)
         if ended != (opening is not None):
             raise BadMessage("a call has one request")
         if opening is None:
-            self._link.consumed(self._stream, len(frame))
+            self._link.consume(self._stream, len(frame))
             return
         self._over()
         self._user.serve(StreamOpened(self._stream, frame, ended=True), opening)
 
-    def credit(self) -> None:
+    def on_credit(self) -> None:
         """Do nothing: nothing is sent before the request is whole."""
 
     def fail(self, error: SwarmError) -> None:
@@ -146,7 +146,7 @@ class _PendingCall:
         self.waiter = waiter
         self._parts: Assembly | None = None
 
-    def data(self, frame: bytes, *, ended: bool) -> None:
+    def on_frame(self, frame: bytes, *, ended: bool) -> None:
         if self._parts is not None or not ended:
             self._part(frame, ended=ended)
         elif not is_good(frame):
@@ -163,7 +163,7 @@ class _PendingCall:
         if whole is not None and not self.waiter.done():
             self.waiter.set_result(decode(whole.body))
 
-    def credit(self) -> None:
+    def on_credit(self) -> None:
         """Do nothing: a request is sent at once, so nothing waits for credit."""
 
     def fail(self, error: SwarmError) -> None:
@@ -183,10 +183,10 @@ class _RunningCall:
         self._request = request
         self.task: asyncio.Task[Any] | None = None
 
-    def data(self, frame: bytes, *, ended: bool) -> None:
+    def on_frame(self, frame: bytes, *, ended: bool) -> None:
         raise BadMessage(f"{len(frame)} bytes after a request (ended: {ended})")
 
-    def credit(self) -> None:
+    def on_credit(self) -> None:
         """Do nothing: a reply is sent at once, so nothing waits for credit."""
 
     def fail(self, error: SwarmError) -> None:
@@ -313,7 +313,7 @@ class LinkRpc(Closing):
     # cards
 
     def _on_card(self, peer: PeerId, news: CardNews) -> Message:
-        return CardHeard(self._endpoint.hear(peer, news.card))
+        return CardHeard(self._endpoint.learn_card(peer, news.card))
 
     def _tell_card(self, link: Link, card: Card) -> None:
         """Tell the peer of a link a card that it does not have; nobody waits for it."""
@@ -338,7 +338,7 @@ class LinkRpc(Closing):
                 return  # its link ended, or it serves no calls
             try:
                 if isinstance(heard := reply.result(), CardHeard) and heard.newer:
-                    self._endpoint.hear(link.peer, heard.newer)
+                    self._endpoint.learn_card(link.peer, heard.newer)
             except PeerError as error:
                 log.warning("%s broke the protocol: %s", link.peer.short, error)
                 link.close()
@@ -351,21 +351,21 @@ class LinkRpc(Closing):
             if isinstance(event, StreamOpened):
                 self._opened(link, event)
             elif isinstance(event, LinkEnded):
-                self._listeners.end(link, event.error)
+                self._listeners.on_link_end(link, event.error)
                 self._judge(link, event.error)
-            elif not self._listeners.tell(link, event) and isinstance(event, StreamData):
-                link.consumed(event.stream, len(event.data))
+            elif not self._listeners.on_event(link, event) and isinstance(event, StreamData):
+                link.consume(event.stream, len(event.data))
         except PeerError as error:
             log.warning("%s broke the protocol: %s", link.peer.short, error)
-            self._listeners.end(link, error)
+            self._listeners.on_link_end(link, error)
             link.close()
             self._judge(link, error)
 
     def _judge(self, link: Link, error: SwarmError) -> None:
         """A link ended with an error: if that is the peer's doing, it may be banned."""
         now_s = asyncio.get_running_loop().time()
-        self._endpoint.bans.ended(link.peer, error, now_s)
-        if self._endpoint.bans.breached(link.peer, link.remote, error, now_s):
+        self._endpoint.bans.on_link_end(link.peer, error, now_s)
+        if self._endpoint.bans.on_breach(link.peer, link.remote, error, now_s):
             for other in self._endpoint.links():
                 if other.peer == link.peer:
                     other.close("the peer is banned")
@@ -392,7 +392,7 @@ class LinkRpc(Closing):
         stream, listeners = event.stream, self._listeners.of(link)
         peer, network = link.peer, network_of(link.remote.host)
         self._long.enter(peer, network)
-        link.consumed(stream, len(event.data))
+        link.consume(stream, len(event.data))
 
         def serve(last: StreamOpened, opening: Opening) -> None:
             del listeners[stream]
@@ -449,4 +449,4 @@ class LinkRpc(Closing):
         order = HandlerRequest(link.peer, opening.request, opening.timeout_s, after, network)
         self._pools[opening.kind].start(server, order, work)
         listeners[stream] = server
-        link.consumed(stream, len(event.data))  # the pool limits what handlers hold
+        link.consume(stream, len(event.data))  # the pool limits what handlers hold

@@ -52,7 +52,7 @@ class StreamTransport(Protocol):
         """Give the stream up."""
         ...
 
-    def consumed(self, stream: int, n: int) -> None:
+    def consume(self, stream: int, n: int) -> None:
         """Give back the credit of a frame of `n` bytes."""
         ...
 
@@ -151,13 +151,13 @@ class RpcStream:
                 raise
             raise self._inbox.error from None
 
-    def data(self, frame: bytes, *, ended: bool) -> None:
+    def on_frame(self, frame: bytes, *, ended: bool) -> None:
         """Take a frame from the transport."""
         if self._parts is not None or frame[:1] == MORE:
             self._part(frame, ended=ended)
             return
         if ended and frame and not is_good(frame):
-            self._transport.consumed(self.stream, len(frame))
+            self._transport.consume(self.stream, len(frame))
             self.fail(unpack_error(frame))
             return
         if frame:
@@ -184,9 +184,9 @@ class RpcStream:
         """Give back the credit of a message that nobody holds any more."""
         lengths = (len(item),) if isinstance(item, bytes) else item.frames_bytes
         for nbytes in lengths:
-            self._transport.consumed(self.stream, nbytes)
+            self._transport.consume(self.stream, nbytes)
 
-    def credit(self) -> None:
+    def on_credit(self) -> None:
         """Wake the writers: the stream is writable again."""
         self._wake_writers()
 
@@ -207,7 +207,7 @@ class RpcStream:
         for item in self._inbox.clear():
             self._give_back(item)
         for nbytes in self._parts.frames_bytes if self._parts else ():
-            self._transport.consumed(self.stream, nbytes)
+            self._transport.consume(self.stream, nbytes)
         self._parts = None
         last = pack_error(outcome) if isinstance(outcome, SwarmError) else b""
         self._transport.send(self.stream, last, ended=True)

@@ -12,9 +12,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Self
 
-from p2pswarm.base.closing import Closing
+from p2pswarm.base.closing import Closing, OwnedTasks
 from p2pswarm.base.errors import BadHandshake, DialFailed, SwarmError
-from p2pswarm.base.closing import OwnedTasks
 from p2pswarm.net.endpoint.preface import PUNCH_PREFACE_BYTES, punch_preface
 from p2pswarm.net.os.base import Connection, Listener, Net
 from p2pswarm.reach.punch.dial_schedule import DialSchedule, PunchDial

@@ -10,11 +10,10 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Self
 
-from p2pswarm.base.closing import Closing
+from p2pswarm.base.closing import Closing, OwnedTasks
 from p2pswarm.base.errors import SwarmError, Unusable
 from p2pswarm.base.ids import Address, Contact
 from p2pswarm.net.endpoint.endpoint import Endpoint
-from p2pswarm.base.closing import OwnedTasks
 from p2pswarm.net.endpoint.preface import Sighting
 from p2pswarm.net.link.path import Path
 from p2pswarm.net.os.base import Net

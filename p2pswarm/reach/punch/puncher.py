@@ -80,13 +80,13 @@ class Puncher(Closing):
         rpc.serve_stream(Punch, self._on_punch)
 
     async def __aenter__(self) -> Self:
-        self._endpoint.expect_greetings(self._on_greeting)
+        self._endpoint.expect_punches(self._on_greeting)
         await self.view.__aenter__()
         return self
 
     async def close(self) -> None:
         """Expect no greetings any more."""
-        self._endpoint.expect_greetings(None)
+        self._endpoint.expect_punches(None)
         await self.view.close()
 
     def relayed_path(self, peer: PeerId) -> Path | None:

@@ -10,9 +10,9 @@ import asyncio
 from contextlib import suppress
 from functools import partial
 
+from p2pswarm.base.closing import OwnedTasks
 from p2pswarm.base.errors import DialFailed, LinkLost
 from p2pswarm.base.ids import Address
-from p2pswarm.base.closing import OwnedTasks
 from p2pswarm.net.endpoint.preface import (
     OBSERVATION_ANSWER_BYTES,
     Sighting,

@@ -13,12 +13,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from p2pswarm.base.closing import Closing
+from p2pswarm.base.closing import Closing, OwnedTasks
 from p2pswarm.base.errors import BadMessage, Busy, NotServing, SwarmError
 from p2pswarm.base.ids import PeerId
 from p2pswarm.base.signal import Signal
 from p2pswarm.net.endpoint.endpoint import Endpoint
-from p2pswarm.base.closing import OwnedTasks
 from p2pswarm.net.endpoint.preface import CircuitRequest, CircuitStatus, circuit_answer
 from p2pswarm.net.os.base import Connection
 from p2pswarm.net.os.splice import Splice, Splicer

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from p2pswarm.base.errors import Busy
 from p2pswarm.base.ids import PeerId
 from p2pswarm.net.endpoint.preface import TICKET_BYTES, CircuitStatus
-from p2pswarm.net.guard.slots import FairPlaces
+from p2pswarm.net.guard.slots import FairSlots
 from p2pswarm.net.os.addresses import address_groups, network_of
 
 BUSY_S = 60.0  # a relay without room is tried again after a minute
@@ -104,7 +104,7 @@ class RelayTable:
         self._last_number = 0
         self._reservations: dict[int, RelayReservation] = {}
         self._by_peer: dict[PeerId, int] = {}
-        self._places: FairPlaces[int] = FairPlaces()
+        self._places: FairSlots[int] = FairSlots()
         self._groups: Counter[str] = Counter()
         self._waiting: dict[bytes, Circuit] = {}  # by ticket, in the order of their deadlines
         self._circuits: dict[int, Circuit] = {}

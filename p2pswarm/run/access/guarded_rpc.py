@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from p2pswarm.base.closing import Closing
+from p2pswarm.base.closing import Closing, OwnedTasks
 from p2pswarm.base.errors import (
     BadMessage,
     NotAdmitted,
@@ -25,7 +25,6 @@ from p2pswarm.base.errors import (
     SwarmError,
 )
 from p2pswarm.base.ids import Contact, PeerId
-from p2pswarm.base.closing import OwnedTasks
 from p2pswarm.net.rpc.base import ForwardingRpc, M, Rpc, Stream, StreamHandler, UnaryHandler
 from p2pswarm.net.rpc.stream import within
 from p2pswarm.net.wire.message import Message

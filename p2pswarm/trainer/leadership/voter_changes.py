@@ -10,7 +10,7 @@ Errors:  none.
 
 from collections.abc import Container
 
-from p2pswarm.base.allowance import Allowance
+from p2pswarm.base.token_bucket import TokenBucket
 from p2pswarm.run.chain.record import VoterId
 
 SPARE_S = 5.0  # servers join a new coordinator within a second, most of them: wait for a spare
@@ -24,7 +24,7 @@ class VoterChanges:
     def __init__(self) -> None:
         self._since_s: float | None = None
         """Since when a voter has been lost."""
-        self._purse = Allowance(AGAIN_S, AT_ONCE)
+        self._purse = TokenBucket(AGAIN_S, AT_ONCE)
 
     def due(
         self,

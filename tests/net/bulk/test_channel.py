@@ -30,7 +30,7 @@ def paced(rate_bytes_per_s: float, chunks: int = 100) -> int:
     pace = ChunkSizer(MOST)
     for _ in range(chunks):
         length = pace.chunk_bytes
-        pace.note(length, length / rate_bytes_per_s)
+        pace.on_chunk(length, length / rate_bytes_per_s)
     return pace.chunk_bytes
 
 
@@ -48,9 +48,9 @@ def test_an_unknown_road_counts_as_fast():
 
 def test_what_the_kernels_buffer_swallowed_at_once_is_soon_outweighed():
     pace = ChunkSizer(MOST)
-    pace.note(4 * MOST, 0.001)
+    pace.on_chunk(4 * MOST, 0.001)
     for _ in range(500):
-        pace.note(MOST // 4, MOST / 4 / 25e6)
+        pace.on_chunk(MOST // 4, MOST / 4 / 25e6)
 
     assert pace.chunk_bytes == 7 * CHUNK_BYTES_LEAST
 
@@ -58,9 +58,9 @@ def test_what_the_kernels_buffer_swallowed_at_once_is_soon_outweighed():
 def test_a_road_that_became_fast_is_noticed():
     pace = ChunkSizer(MOST)
     for _ in range(20):
-        pace.note(MOST, 1.0)
+        pace.on_chunk(MOST, 1.0)
     for _ in range(2000):
-        pace.note(MOST, MOST / 2e9)
+        pace.on_chunk(MOST, MOST / 2e9)
 
     assert pace.chunk_bytes == MOST
 
@@ -104,7 +104,7 @@ class Bundle:
     def landed(self):
         """Every byte is here: the sender learns it by the control connection."""
         self.done.append("in")
-        self.send_queue.done(self.transfer)
+        self.send_queue.on_done(self.transfer)
 
     def send(self, data: bytes):
         self.send_queue.add(self.transfer, memoryview(data), 1, 1, lambda: self.done.append("out"))
@@ -115,7 +115,7 @@ class Bundle:
         if out is None:
             return None
         raw = bytes(out)
-        call(self.senders[channel].sent())
+        call(self.senders[channel].on_write())
         return raw
 
     def receive(self, channel: int, raw: bytes):
@@ -127,7 +127,7 @@ class Bundle:
             room[: len(part)] = part
             self.rest[channel] = room[len(part) :]
             if not self.rest[channel]:
-                call(machine.filled())
+                call(machine.on_fill())
 
 
 def call(event):
@@ -189,9 +189,9 @@ def test_chunks_of_connections_that_die_are_sent_again_and_none_is_written_twice
             if not live or rng.random() < 0.5:
                 live.append(bundle.join())
                 wires.append(bytearray())
-            bundle.senders[channel].released()
-            bundle.receivers[channel].released()
-            bundle.send_queue.channel_over(channel, bundle.receivers[channel].chunks_in)
+            bundle.senders[channel].on_release()
+            bundle.receivers[channel].on_release()
+            bundle.send_queue.on_channel_end(channel, bundle.receivers[channel].chunks_in)
         elif rng.random() < 0.5 and (raw := bundle.next_out(channel)) is not None:
             wires[channel] += raw
         elif wires[channel]:
@@ -269,9 +269,9 @@ def test_the_claim_on_a_chunk_that_is_not_authentic_is_given_back():
         bundle.receive(0, bytes(raw))
     assert not any(bundle.memory)
 
-    bundle.receivers[0].released()
-    bundle.senders[0].released()
-    assert bundle.send_queue.channel_over(0, bundle.receivers[0].chunks_in)
+    bundle.receivers[0].on_release()
+    bundle.senders[0].on_release()
+    assert bundle.send_queue.on_channel_end(0, bundle.receivers[0].chunks_in)
     bundle.receive(1, bundle.next_out(1))
 
     assert bundle.memory == SAMPLE[:CHUNK]

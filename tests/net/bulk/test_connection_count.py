@@ -28,7 +28,7 @@ def run(count, carries, rounds, *, now_s=0.0, noise=lambda: 1.0):
     wanted = []
     for _ in range(rounds):
         now_s += ROUND_S
-        count.measured(carries(count.wanted) * noise(), count.wanted, now_s)
+        count.on_goodput(carries(count.wanted) * noise(), count.wanted, now_s)
         wanted.append(count.wanted)
     return wanted
 
@@ -82,9 +82,9 @@ def test_whatever_is_measured_it_is_bounded_and_changes_seldom(
         now_s += ROUND_S
         before, rest = count.wanted, count._rest_until_s
         if at in refusals:
-            count.refused(count.wanted // 2, now_s)
+            count.on_refusal(count.wanted // 2, now_s)
         else:
-            assert count.measured(goodput, count.wanted, now_s) is (count.wanted != before)
+            assert count.on_goodput(goodput, count.wanted, now_s) is (count.wanted != before)
         assert 1 <= count.wanted <= most
         assert 1 <= count.settled <= most
         changes += count.wanted != before
@@ -111,9 +111,9 @@ def test_on_noise_it_stays_near_where_it_began(seed, carries):
 def test_a_window_in_which_connections_were_missing_says_nothing():
     count = ConnectionCount(1, 16, 0.0)
 
-    assert not count.measured(1e6, 0, 1.0)
-    assert count.measured(1e6, 1, 2.0)
-    assert not count.measured(9e9, 1, 3.0), "the second one has not joined yet"
+    assert not count.on_goodput(1e6, 0, 1.0)
+    assert count.on_goodput(1e6, 1, 2.0)
+    assert not count.on_goodput(9e9, 1, 3.0), "the second one has not joined yet"
     assert count.settled == 1
 
 
@@ -122,10 +122,10 @@ def test_a_way_that_gives_no_other_connection_is_asked_again_ever_less_often():
     count, now_s, asked = ConnectionCount(2, 16, 0.0), 0.0, []
     for _ in range(1000):
         now_s += ROUND_S
-        count.measured(1e6, 1, now_s)
+        count.on_goodput(1e6, 1, now_s)
         if count.wanted > 1:
             asked.append(now_s)
-            count.refused(1, now_s)
+            count.on_refusal(1, now_s)
         assert count.wanted == 1
 
     gaps = [later - sooner for sooner, later in itertools.pairwise(asked)]
@@ -138,8 +138,8 @@ def test_what_was_best_before_is_taken_up_again_and_left_alone_at_first():
     count = ConnectionCount(1, 16, 100.0, 8)
     assert count.wanted == 8
 
-    assert not count.measured(1e6, 8, 100.0 + PAUSE_S - 1)
-    assert count.measured(1e6, 8, 100.0 + PAUSE_S)
+    assert not count.on_goodput(1e6, 8, 100.0 + PAUSE_S - 1)
+    assert count.on_goodput(1e6, 8, 100.0 + PAUSE_S)
 
 
 def carry(meter, rate, seconds, now_s=0.0, carried=0.0):
@@ -149,7 +149,7 @@ def carry(meter, rate, seconds, now_s=0.0, carried=0.0):
     while now_s < end_s:
         now_s += TICK_S
         carried += rate(now_s) * TICK_S
-        goodput = meter.tick(int(carried), now_s, busy=True)
+        goodput = meter.on_deadline(int(carried), now_s, busy=True)
         if goodput is not None:
             found.append(goodput)
     return found, now_s, carried
@@ -168,7 +168,7 @@ def test_pauses_between_bursts_do_not_count():
     for _ in range(40):
         goodputs, now_s, carried = carry(meter, lambda _: 1000, 0.5, now_s, carried)
         found += goodputs
-        assert meter.tick(int(carried), now_s, busy=False) is None
+        assert meter.on_deadline(int(carried), now_s, busy=False) is None
         assert meter.at_s is None
         now_s += 60.0
 
@@ -195,7 +195,7 @@ def test_no_goodput_is_more_than_the_fastest_tick(steps):
         now_s += took_s
         carried += nbytes
         fastest = max(fastest, nbytes / took_s)
-        goodput = meter.tick(carried, now_s, busy=busy)
+        goodput = meter.on_deadline(carried, now_s, busy=busy)
         assert goodput is None or 0 <= goodput <= fastest * 1.001 + 1
 
 

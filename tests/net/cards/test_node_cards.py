@@ -59,28 +59,28 @@ def test_a_clock_that_was_set_back_is_noticed():
     own, before = OwnCard(ALICE), Card.make(ALICE, 5_000_000, [V4])
     mine = own.saying(THERE, 1000)
 
-    assert own.outdone(before)
+    assert own.on_own_card(before)
 
     assert own.saying(THERE, 1001).seq > before.seq > mine.seq
-    assert not own.outdone(before)
+    assert not own.on_own_card(before)
     assert own.saying(THERE, 1002) is own.saying(THERE, 1003)
 
 
 def test_what_is_ours_now_or_older_or_anothers_changes_nothing():
     own = OwnCard(ALICE)
-    assert not own.outdone(Card.make(ALICE, 7, [V4]))
+    assert not own.on_own_card(Card.make(ALICE, 7, [V4]))
     card = own.saying(HERE, 1000)
 
-    assert not own.outdone(card)
-    assert not own.outdone(Card.make(ALICE, 999, [V6]))
-    assert not own.outdone(Card.make(BOB, SEQ_MAX, [V6]))
+    assert not own.on_own_card(card)
+    assert not own.on_own_card(Card.make(ALICE, 999, [V6]))
+    assert not own.on_own_card(Card.make(BOB, SEQ_MAX, [V6]))
     assert own.saying(HERE, 5000) is card
 
 
 def test_the_last_number_is_the_last():
     own = OwnCard(ALICE)
     own.saying(HERE, 1000)
-    own.outdone(Card.make(ALICE, SEQ_MAX, [V4]))
+    own.on_own_card(Card.make(ALICE, SEQ_MAX, [V4]))
 
     assert own.saying(HERE, 1000).seq == SEQ_MAX
 
@@ -118,7 +118,7 @@ OLD, NEW, NEWER = b"old", b"new", b"newer"
 
 def test_who_has_our_card_is_told_nothing():
     exchange = CardExchange()
-    exchange.up("a", NEW)
+    exchange.on_link("a", NEW)
 
     assert exchange.to_tell(NEW, 0.0) == []
     assert exchange.next_deadline_s(NEW) is None
@@ -126,8 +126,8 @@ def test_who_has_our_card_is_told_nothing():
 
 def test_who_has_an_older_card_is_told_at_once_and_then_seldom():
     exchange = CardExchange()
-    exchange.up("a", OLD)
-    exchange.up("b", NEW)
+    exchange.on_link("a", OLD)
+    exchange.on_link("b", NEW)
 
     assert exchange.to_tell(NEW, 5.0) == ["a"]
     assert exchange.to_tell(NEWER, 5.0) == ["b"]
@@ -138,9 +138,9 @@ def test_who_has_an_older_card_is_told_at_once_and_then_seldom():
 
 def test_a_link_that_ended_is_forgotten():
     exchange = CardExchange()
-    exchange.up("a", OLD)
-    exchange.ended("a")
-    exchange.ended("a")
+    exchange.on_link("a", OLD)
+    exchange.on_link_end("a")
+    exchange.on_link_end("a")
 
     assert exchange.to_tell(NEW, 0.0) == []
     assert not exchange.may_hear("a", 0.0)
@@ -149,8 +149,8 @@ def test_a_link_that_ended_is_forgotten():
 
 def test_one_peers_flood_is_not_looked_at():
     exchange = CardExchange()
-    exchange.up("flood", NEW)
-    exchange.up("honest", NEW)
+    exchange.on_link("flood", NEW)
+    exchange.on_link("honest", NEW)
 
     looked = sum(exchange.may_hear("flood", number / 1000) for number in range(10_000))
 
@@ -162,7 +162,7 @@ def test_all_peers_together_cost_a_bounded_share_of_the_processor():
     exchange = CardExchange()
     links = [str(number) for number in range(1024)]
     for link in links:
-        exchange.up(link, NEW)
+        exchange.on_link(link, NEW)
 
     looked = sum(exchange.may_hear(link, float(at)) for at in range(60) for link in links)
 
@@ -192,11 +192,11 @@ def test_in_the_end_every_peer_has_the_newest_card(happened):
 
     for what, value in happened:
         if what == "up":
-            exchange.up(value, ours)
+            exchange.on_link(value, ours)
             have[value] = ours
             told_s.pop(value, None)
         elif what == "ended":
-            exchange.ended(value)
+            exchange.on_link_end(value)
             have.pop(value, None)
         elif what == "change":
             ours = b"%d" % value
@@ -229,12 +229,12 @@ def linked(theirs: Card = NODE_CARDS_OLD) -> NodeCards[str]:
     cards: NodeCards[str] = NodeCards(US)
     ours = cards.ours(NODE_CARDS_HERE, 1000)
     cards.learn(theirs, Address("1.1.1.1", 1))
-    cards.met("link", theirs, b"introduction" + ours.encode(), ours)
+    cards.on_link("link", theirs, b"introduction" + ours.encode(), ours)
     return cards
 
 
 def hear(cards: NodeCards[str], card: Card) -> HeardCard:
-    return cards.hear(
+    return cards.on_card(
         "link", Contact(NODE_CARDS_ALICE.peer_id, Address("1.1.1.1", 1)), card.encode(), 0.0
     )
 
@@ -264,7 +264,7 @@ def test_anothers_card_is_a_breach():
 
 def test_over_a_link_that_is_not_up_nothing_is_heard():
     cards = linked()
-    cards.left("link", NODE_CARDS_ALICE.peer_id)
+    cards.on_link_end("link", NODE_CARDS_ALICE.peer_id)
 
     assert hear(cards, NODE_CARDS_NEW) == HeardCard()
 
@@ -273,8 +273,10 @@ def test_who_comes_back_with_an_older_card_is_told_so():
     cards = linked(NODE_CARDS_NEW)
     ours = cards.ours(NODE_CARDS_HERE, 1000)
 
-    assert cards.met("again", NODE_CARDS_OLD, ours.encode(), ours).signed == NODE_CARDS_NEW.signed
-    assert cards.met("third", NODE_CARDS_NEW, ours.encode(), ours) is None
+    assert (
+        cards.on_link("again", NODE_CARDS_OLD, ours.encode(), ours).signed == NODE_CARDS_NEW.signed
+    )
+    assert cards.on_link("third", NODE_CARDS_NEW, ours.encode(), ours) is None
 
 
 def test_what_is_announced_counts_more_than_where_we_listen():
@@ -389,7 +391,7 @@ async def test_who_changes_its_mind_often_is_heard_seldom_and_the_last_word_coun
     heard = []
     rpc.serve_unary(
         CardNews,
-        lambda peer, news: heard.append(news) or CardHeard(bob.hear(peer, news.card)),
+        lambda peer, news: heard.append(news) or CardHeard(bob.learn_card(peer, news.card)),
     )
     for number in range(500):
         alice.announce([Address("99.1.1.1", 1 + number)])
@@ -447,8 +449,8 @@ async def test_garbage_is_a_bad_message_and_a_flood_is_not_looked_at(peers):
     link = await alice.link(Contact(None, bob.listening[0]))
     await asyncio.sleep(100)
     with pytest.raises(BadMessage):
-        bob.hear(CARD_NEWS_ALICE.peer_id, b"garbage")
-    assert bob.hear(CARD_NEWS_EVE.peer_id, b"garbage") == b""  # who has no link is not heard
+        bob.learn_card(CARD_NEWS_ALICE.peer_id, b"garbage")
+    assert bob.learn_card(CARD_NEWS_EVE.peer_id, b"garbage") == b""  # who has no link is not heard
 
     for number in range(HEAR_BURST + 10):
         card = Card.make(CARD_NEWS_ALICE, 10**9 + number, [Address("99.1.1.1", 1 + number)])

@@ -21,7 +21,7 @@ from p2pswarm.net.endpoint.admission import (
 )
 from p2pswarm.net.endpoint.link_request import BulkJoin
 from p2pswarm.net.endpoint.raw_handshake import AcceptedHandshake, DialledHandshake
-from p2pswarm.net.link.path import DialledWay, Path, PathKind
+from p2pswarm.net.link.path import DialledCandidate, Path, PathKind
 from p2pswarm.net.link.session import Introduction
 from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.net.wire.message import encode
@@ -104,7 +104,7 @@ def test_an_introduction_that_cannot_be_read_is_a_bad_handshake():
 
 def test_bulk_joins_only_a_path_that_its_side_has_dialled():
     asked = BulkJoin.make(b"e" * 32, 0, b"n" * 16)
-    ours = Path(PathKind.DIRECT, HERE, DialledWay(SocketNet(), HERE))
+    ours = Path(PathKind.DIRECT, HERE, DialledCandidate(SocketNet(), HERE))
 
     check_join(asked, Path(None, THERE, None))
     for path in (None, ours):

@@ -16,13 +16,20 @@ from p2pswarm.net.endpoint.path_search import (
     PAUSE_S,
     PAUSE_S_MAX,
     PEER_COMES_S,
-    CardPaths,
+    CardCandidates,
     PathClimb,
     PathSearch,
     better,
     was_refused,
 )
-from p2pswarm.net.link.path import ClaimedWay, DialledWay, Path, PathKind, known_ways, place_of
+from p2pswarm.net.link.path import (
+    ClaimedCandidate,
+    DialledCandidate,
+    Path,
+    PathKind,
+    place_of,
+    telling_candidates,
+)
 from p2pswarm.net.os.addresses import Scope, scope_of
 from p2pswarm.net.os.sockets import SocketNet
 
@@ -53,16 +60,16 @@ class Punched:
 
 
 class Offered:
-    def ways(self, to):
+    def candidates(self, to):
         del to
         return (Punched(),)
 
 
-def paths_of(card: Card | None, heard_at: str = "1.1.1.1") -> tuple[CardPaths, CardClaims]:
+def paths_of(card: Card | None, heard_at: str = "1.1.1.1") -> tuple[CardCandidates, CardClaims]:
     book, claims = CardBook(US.peer_id), CardClaims()
     if card is not None:
         book.learn(card, heard_at)
-    return CardPaths(NET, book, claims, lambda: (OURS,), lambda: 0.0), claims
+    return CardCandidates(NET, book, claims, lambda: (OURS,), lambda: 0.0), claims
 
 
 @given(
@@ -76,7 +83,7 @@ def test_the_ways_to_a_peer_are_in_order_and_lead_to_nobody_else(direct, relays,
     if offered:
         paths.offered = Offered()
 
-    ways = paths.ways(Contact(ALICE.peer_id, hint))
+    ways = paths.candidates(Contact(ALICE.peer_id, hint))
 
     kinds = [way.kind for way in ways]
     assert kinds == sorted(kinds)
@@ -96,29 +103,29 @@ def test_the_ways_to_a_peer_are_in_order_and_lead_to_nobody_else(direct, relays,
 def test_a_stranger_has_the_way_that_the_caller_knows():
     paths, _ = paths_of(None)
 
-    assert paths.ways(Contact(ALICE.peer_id, PLACES[0])) == [DialledWay(NET, PLACES[0])]
-    assert paths.ways(Contact(None, PLACES[0])) == [DialledWay(NET, PLACES[0])]
-    assert paths.ways(Contact(ALICE.peer_id, NOWHERE)) == []
+    assert paths.candidates(Contact(ALICE.peer_id, PLACES[0])) == [DialledCandidate(NET, PLACES[0])]
+    assert paths.candidates(Contact(None, PLACES[0])) == [DialledCandidate(NET, PLACES[0])]
+    assert paths.candidates(Contact(ALICE.peer_id, NOWHERE)) == []
 
 
 def test_a_claim_becomes_known_when_the_peer_was_found_there():
     paths, claims = paths_of(Card.make(ALICE, 1, PLACES[:2]))
     to = Contact(ALICE.peer_id, NOWHERE)
-    assert [type(way) for way in paths.ways(to)] == [ClaimedWay, ClaimedWay]
-    assert known_ways(paths.ways(to)) == paths.ways(to)
+    assert [type(way) for way in paths.candidates(to)] == [ClaimedCandidate, ClaimedCandidate]
+    assert telling_candidates(paths.candidates(to)) == paths.candidates(to)
 
-    claims.found(Contact(ALICE.peer_id, PLACES[1]), 0.0)
+    claims.confirm(Contact(ALICE.peer_id, PLACES[1]), 0.0)
 
-    assert known_ways(paths.ways(to)) == [DialledWay(NET, PLACES[1])]
-    assert len(paths.ways(to)) == 2
+    assert telling_candidates(paths.candidates(to)) == [DialledCandidate(NET, PLACES[1])]
+    assert len(paths.candidates(to)) == 2
 
 
 def test_a_claim_that_led_nowhere_is_no_way_for_now():
     paths, claims = paths_of(Card.make(ALICE, 1, PLACES[:1]))
     claims.begin(Contact(ALICE.peer_id, PLACES[0]), 0.0)
 
-    assert paths.ways(Contact(ALICE.peer_id, NOWHERE)) == []
-    assert paths.ways(Contact(ALICE.peer_id, PLACES[0])) == [DialledWay(NET, PLACES[0])]
+    assert paths.candidates(Contact(ALICE.peer_id, NOWHERE)) == []
+    assert paths.candidates(Contact(ALICE.peer_id, PLACES[0])) == [DialledCandidate(NET, PLACES[0])]
 
 
 DIRECT, RELAYED = PathKind.DIRECT, PathKind.RELAYED
@@ -193,8 +200,8 @@ def test_better_ways_are_tried_soon_and_then_every_few_seconds():
 
 
 def test_only_who_took_a_way_looks_for_a_better_one():
-    direct = DialledWay(SocketNet(), Address("192.0.2.1", 4001))
-    relay = DialledWay(SocketNet(), Address("192.0.2.2", 4001, circuit=b"p" * 32))
+    direct = DialledCandidate(SocketNet(), Address("192.0.2.1", 4001))
+    relay = DialledCandidate(SocketNet(), Address("192.0.2.2", 4001, circuit=b"p" * 32))
     by_relay = Path(relay.kind, relay.to, relay)
 
     assert better([direct, relay], by_relay) == [direct]

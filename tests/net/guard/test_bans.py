@@ -29,7 +29,7 @@ HERE = Address("203.0.113.7", 4000)
 
 
 def breach(bans, peer, error, times=3, remote=HERE):
-    return [bans.breached(peer, remote, error, 0.0) for _ in range(times)][-1]
+    return [bans.on_breach(peer, remote, error, 0.0) for _ in range(times)][-1]
 
 
 @pytest.mark.parametrize("error", [BadFrame("x"), BadMessage("x"), BadChunk("x"), UnknownCode("x")])
@@ -121,7 +121,7 @@ def test_nobody_on_the_way_can_have_a_peer_banned(calls, change, place, value):
                 sent[at:at] = sent[max(0, at - value) : at]
             case Change.INSERT:
                 sent[at:at] = bytes([value]) * value
-    pair.acceptor.receive(bytes(sent), 0.0)
+    pair.acceptor.on_data(bytes(sent), 0.0)
     for now_s in (1.0, 20.0, 40.0):
         due_s = pair.acceptor.next_deadline_s()
         if due_s is not None and due_s <= now_s:
@@ -169,8 +169,10 @@ def test_who_says_again_and_again_that_it_has_banned_us_is_logged_once(caplog):
     bans = PeerBans()
 
     for at_s in range(20):
-        bans.ended(EVE, LinkLost(f"link to eve: {told_ban(frames.BAN.pack(0, 60))}"), float(at_s))
-        bans.ended(ANN, LinkLost("link to ann: closed by the peer"), float(at_s))
+        bans.on_link_end(
+            EVE, LinkLost(f"link to eve: {told_ban(frames.BAN.pack(0, 60))}"), float(at_s)
+        )
+        bans.on_link_end(ANN, LinkLost("link to ann: closed by the peer"), float(at_s))
 
     assert len([line for line in caplog.messages if "banned" in line]) == 1
     assert list(bans.banned_by) == [EVE.raw]
@@ -181,6 +183,6 @@ def test_many_that_say_so_are_not_all_remembered():
 
     for number in range(2 * TOLD_MAX):
         peer = PeerId(number.to_bytes(32))
-        bans.ended(peer, LinkLost(told_ban(frames.BAN.pack(0, 60))), 0.0)
+        bans.on_link_end(peer, LinkLost(told_ban(frames.BAN.pack(0, 60))), 0.0)
 
     assert len(bans.banned_by) == TOLD_MAX

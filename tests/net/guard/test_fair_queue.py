@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.net.guard.fair_queue import BURST_S, COST_MAX_S, SHARE, FairTurns, HandshakeTurns
+from p2pswarm.net.guard.fair_queue import BURST_S, COST_MAX_S, SHARE, FairQueue, HandshakeQueue
 
 GROUPS = st.tuples(st.sampled_from("ab"), st.sampled_from("cde"), st.sampled_from("fgh"))
 
 
-def drained(turns: FairTurns[int]) -> list[int]:
+def drained(turns: FairQueue[int]) -> list[int]:
     found = []
     while (item := turns.next()) is not None:
         found.append(item)
@@ -17,7 +17,7 @@ def drained(turns: FairTurns[int]) -> list[int]:
 
 
 def test_networks_take_turns_and_hosts_within_them():
-    turns: FairTurns[int] = FairTurns()
+    turns: FairQueue[int] = FairQueue()
     for item, groups in enumerate(["ax", "ax", "ay", "bz", "bz"]):
         turns.add(item, tuple(groups))
 
@@ -25,7 +25,7 @@ def test_networks_take_turns_and_hosts_within_them():
 
 
 def test_who_has_left_has_no_turn():
-    turns: FairTurns[int] = FairTurns()
+    turns: FairQueue[int] = FairQueue()
     for item in range(3):
         turns.add(item, ("a",))
 
@@ -39,7 +39,7 @@ def test_who_has_left_has_no_turn():
 
 @given(st.lists(st.one_of(GROUPS, st.none(), st.integers(0, 30))))
 def test_each_comes_once_and_the_oldest_of_a_host_first(steps):
-    turns: FairTurns[int] = FairTurns()
+    turns: FairQueue[int] = FairQueue()
     waiting: dict[int, tuple[str, ...]] = {}
     for number, step in enumerate(steps):
         if isinstance(step, tuple):
@@ -69,7 +69,7 @@ def test_each_comes_once_and_the_oldest_of_a_host_first(steps):
 )
 def test_a_newcomer_waits_for_one_turn_of_each_group_beside_its_own(crowd, more, before):
     """A crowd that goes on coming: a host of its own network waits 2 x 4 turns at the most."""
-    turns: FairTurns[int] = FairTurns()
+    turns: FairQueue[int] = FairQueue()
     for number, groups in enumerate(crowd):
         turns.add(number, groups)
     for _ in range(before):
@@ -96,7 +96,7 @@ def hosts(count: int, prefix: str) -> list[str]:
 
 
 def test_who_comes_alone_has_its_turn_at_once():
-    turns = HandshakeTurns()
+    turns = HandshakeQueue()
     assert turns.next_deadline_s() is None
     assert turns.next(0.0) is None
 
@@ -108,7 +108,7 @@ def test_who_comes_alone_has_its_turn_at_once():
 
 
 def test_who_has_left_has_no_turn_of_handshake_turns():
-    turns = HandshakeTurns()
+    turns = HandshakeQueue()
     turns.enter(7, HONEST)
 
     turns.leave(7)
@@ -118,18 +118,18 @@ def test_who_has_left_has_no_turn_of_handshake_turns():
 
 
 def test_a_few_that_join_together_do_not_wait():
-    turns = HandshakeTurns()
+    turns = HandshakeQueue()
     for ticket in range(40):
         turns.enter(ticket, HONEST)
 
     for ticket in range(40):
         assert turns.next(1.0) == ticket
-        turns.computed(COST_S, 1.0)
+        turns.charge(COST_S, 1.0)
 
 
 def test_first_words_and_proofs_come_in_turn():
     """So neither a flood of first messages nor one of whole handshakes starves the other kind."""
-    turns = HandshakeTurns()
+    turns = HandshakeQueue()
     for ticket in range(4):
         turns.enter(ticket, HONEST)
         turns.enter(10 + ticket, HONEST, answered=True)
@@ -143,7 +143,7 @@ def test_first_words_and_proofs_come_in_turn():
 @given(st.lists(st.tuples(st.floats(0.0, 0.02), st.floats(0.0, 0.05)), max_size=200))
 def test_computations_take_their_share_of_the_time_and_no_more(steps):
     """Each pair: how late the turn is asked for, and what it takes; a pause counts as the most."""
-    turns = HandshakeTurns()
+    turns = HandshakeQueue()
     now_s, used_s = 10.0, 0.0
     for late_s, cost_s in steps:
         turns.enter(0, HONEST)
@@ -154,7 +154,7 @@ def test_computations_take_their_share_of_the_time_and_no_more(steps):
             now_s = at_s
         now_s += late_s
         assert turns.next(now_s) == 0
-        turns.computed(cost_s, now_s)
+        turns.charge(cost_s, now_s)
         used_s += min(cost_s, COST_MAX_S)
         assert used_s <= SHARE * (now_s - 10.0) + BURST_S + COST_MAX_S + 1e-6
 
@@ -170,7 +170,7 @@ def test_computations_take_their_share_of_the_time_and_no_more(steps):
 )
 def test_a_dialler_of_another_network_gets_through_4000_first_messages_a_second(crowd, within_s):
     """Both its computations, the greeting and its proof, come within the stated time."""
-    turns = HandshakeTurns()
+    turns = HandshakeQueue()
     now_s, come = 0.0, 0
     wait_s: list[float] = []
     honest: tuple[float, int] | None = None
@@ -184,7 +184,7 @@ def test_a_dialler_of_another_network_gets_through_4000_first_messages_a_second(
             turns.enter(-1, HONEST)
         if turns.next_deadline_s() is not None:
             while (ticket := turns.next(now_s)) is not None:
-                turns.computed(COST_S, now_s)
+                turns.charge(COST_S, now_s)
                 if ticket == -1:
                     begun_s, left = honest
                     if left > 1:

@@ -11,12 +11,12 @@ from p2pswarm.base.ids import PeerId
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.guard.slots import (
     PEER_LINKS_MAX,
-    BulkPlaces,
+    BulkSlots,
     ConcurrencyLimit,
-    FairPlaces,
+    FairSlots,
     HandlerLimits,
-    HandshakeLimiter,
-    LinkPlaces,
+    HandshakeSlots,
+    LinkSlots,
     LinkUse,
 )
 
@@ -24,7 +24,7 @@ GROUPS = st.tuples(st.sampled_from("ab"), st.sampled_from("cde"), st.sampled_fro
 
 
 def test_the_oldest_of_the_largest_group_goes_first():
-    places: FairPlaces[int] = FairPlaces()
+    places: FairSlots[int] = FairSlots()
     places.add(0, ("a", "x"))
     for item in (1, 2, 3):
         places.add(item, ("b", "y"))
@@ -33,7 +33,7 @@ def test_the_oldest_of_the_largest_group_goes_first():
 
 
 def test_a_network_of_many_hosts_is_larger_than_a_busy_host_elsewhere():
-    places: FairPlaces[int] = FairPlaces()
+    places: FairSlots[int] = FairSlots()
     for item in (0, 1):
         places.add(item, ("a", "busy"))
     for item in (2, 3, 4):
@@ -43,7 +43,7 @@ def test_a_network_of_many_hosts_is_larger_than_a_busy_host_elsewhere():
 
 
 def test_of_groups_alike_the_one_that_was_so_large_first_goes():
-    places: FairPlaces[int] = FairPlaces()
+    places: FairSlots[int] = FairSlots()
     for item, name in enumerate("abc"):
         places.add(item, (name,))
 
@@ -54,7 +54,7 @@ def test_of_groups_alike_the_one_that_was_so_large_first_goes():
 
 
 def test_who_left_twice_or_never_came_changes_nothing():
-    places: FairPlaces[int] = FairPlaces()
+    places: FairSlots[int] = FairSlots()
     places.add(1, ("a",))
 
     places.remove(1)
@@ -68,7 +68,7 @@ def test_who_left_twice_or_never_came_changes_nothing():
 @given(st.lists(GROUPS, min_size=1, max_size=40), st.data())
 def test_at_each_level_no_group_is_larger_than_the_one_that_gives_way(groups, data):
     """The same as counting anew at each level, whoever came and left before."""
-    places: FairPlaces[int] = FairPlaces()
+    places: FairSlots[int] = FairSlots()
     held: dict[int, tuple[str, ...]] = {}
     for item, group in enumerate(groups):
         places.add(item, group)
@@ -98,7 +98,7 @@ BOOL = st.booleans()
 
 
 def test_a_newcomer_displaces_the_oldest_when_all_is_full():
-    limiter = HandshakeLimiter(2, 2)
+    limiter = HandshakeSlots(2, 2)
     first, _ = limiter.enter("192.0.2.1")
     limiter.enter("198.51.100.2")
 
@@ -108,7 +108,7 @@ def test_a_newcomer_displaces_the_oldest_when_all_is_full():
 
 
 def test_a_crowd_from_one_host_displaces_its_own():
-    limiter = HandshakeLimiter(3, 3)
+    limiter = HandshakeSlots(3, 3)
     limiter.enter("198.51.100.9")
     crowd = [limiter.enter("192.0.2.1")[0] for _ in range(2)]
 
@@ -118,9 +118,9 @@ def test_a_crowd_from_one_host_displaces_its_own():
 
 
 def test_silence_never_displaces_who_was_answered():
-    limiter = HandshakeLimiter(1, 1)
+    limiter = HandshakeSlots(1, 1)
     honest, _ = limiter.enter("192.0.2.1")
-    limiter.answered(honest)
+    limiter.on_answer(honest)
 
     displaced = [limiter.enter("192.0.2.1")[1] for _ in range(100)]
 
@@ -128,19 +128,19 @@ def test_silence_never_displaces_who_was_answered():
 
 
 def test_who_was_answered_makes_way_for_others_who_were():
-    limiter = HandshakeLimiter(9, 2)
+    limiter = HandshakeSlots(9, 2)
     tickets = [limiter.enter("192.0.2.1")[0] for _ in range(3)]
 
-    assert [limiter.answered(ticket) for ticket in tickets] == [None, None, tickets[0]]
+    assert [limiter.on_answer(ticket) for ticket in tickets] == [None, None, tickets[0]]
 
 
 def test_who_has_left_or_was_displaced_displaces_nobody():
-    limiter = HandshakeLimiter(1, 1)
+    limiter = HandshakeSlots(1, 1)
     gone, _ = limiter.enter("192.0.2.1")
     _, displaced = limiter.enter("192.0.2.1")
     assert displaced == gone
 
-    assert limiter.answered(gone) is None
+    assert limiter.on_answer(gone) is None
     last, _ = limiter.enter("192.0.2.1")
     limiter.leave(last)
 
@@ -148,7 +148,7 @@ def test_who_has_left_or_was_displaced_displaces_nobody():
 
 
 def test_a_simulated_host_counts_by_its_name():
-    limiter = HandshakeLimiter(2, 2)
+    limiter = HandshakeSlots(2, 2)
     first, _ = limiter.enter("host-1")
     limiter.enter("host-2")
 
@@ -156,7 +156,7 @@ def test_a_simulated_host_counts_by_its_name():
 
 
 def test_leaving_twice_is_harmless():
-    limiter = HandshakeLimiter(1, 1)
+    limiter = HandshakeSlots(1, 1)
     ticket, _ = limiter.enter("192.0.2.1")
 
     limiter.leave(ticket)
@@ -169,7 +169,7 @@ def test_leaving_twice_is_harmless():
     st.data(),
 )
 def test_nobody_is_displaced_by_its_own_coming_or_when_it_has_gone(comers, most, data):
-    limiter = HandshakeLimiter(most, most)
+    limiter = HandshakeSlots(most, most)
     here: dict[int, bool] = {}  # ticket: answered
     for host, speaks in comers:
         ticket, displaced = limiter.enter(host)
@@ -177,7 +177,7 @@ def test_nobody_is_displaced_by_its_own_coming_or_when_it_has_gone(comers, most,
         here[ticket] = False
         if speaks:
             here[ticket] = True
-            displaced = limiter.answered(ticket)
+            displaced = limiter.on_answer(ticket)
             assert displaced != ticket
             assert displaced is None or here.pop(displaced) is True
         if data.draw(BOOL):
@@ -204,7 +204,7 @@ def hosts(count: int, prefix: str) -> list[str]:
 )
 def test_a_dialler_far_away_keeps_its_place_for_its_round_trip(crowd, rate_per_s, speaks):
     """Every honest handshake among a crowd that stays as long as it may, second by second."""
-    limiter = HandshakeLimiter(CONFIG.silent_max, CONFIG.answered_max)
+    limiter = HandshakeSlots(CONFIG.silent_max, CONFIG.answered_max)
     waiting: deque[tuple[float, int]] = deque()
     displaced: set[int | None] = set()
     for n in range(int(rate_per_s * 3)):
@@ -212,10 +212,10 @@ def test_a_dialler_far_away_keeps_its_place_for_its_round_trip(crowd, rate_per_s
         ticket, out = limiter.enter(crowd[n % len(crowd)])
         displaced.add(out)
         if speaks:
-            displaced.add(limiter.answered(ticket))
+            displaced.add(limiter.on_answer(ticket))
         if n % (rate_per_s // 10) == 0:
             honest, out = limiter.enter(HONEST)
-            displaced |= {out, limiter.answered(honest)}
+            displaced |= {out, limiter.on_answer(honest)}
             waiting.append((now_s + ROUND_TRIP_S, honest))
         while waiting and waiting[0][0] <= now_s:
             _, done = waiting.popleft()
@@ -231,9 +231,9 @@ def peer(n: int) -> PeerId:
     return PeerId(n.to_bytes(32))
 
 
-def places(most: int, hosts: list[str], **uses: LinkUse) -> LinkPlaces[int]:
+def places(most: int, hosts: list[str], **uses: LinkUse) -> LinkSlots[int]:
     """`most` places, of which each of `hosts` holds one; `uses`: by number of link, _0, _1 ..."""
-    all_of_it = LinkPlaces(most, lambda link: uses.get(f"_{link}", LinkUse.NOBODY))
+    all_of_it = LinkSlots(most, lambda link: uses.get(f"_{link}", LinkUse.NOBODY))
     for n, host in enumerate(hosts):
         all_of_it.add(n, peer(n), host)
     return all_of_it
@@ -271,7 +271,7 @@ def test_what_we_do_ourselves_never_makes_way():
 
 
 def test_one_peer_has_a_few_links_and_the_oldest_makes_way():
-    held: LinkPlaces[int] = LinkPlaces(100, lambda _: LinkUse.US)
+    held: LinkSlots[int] = LinkSlots(100, lambda _: LinkUse.US)
     for n in range(PEER_LINKS_MAX):
         assert held.make_room(NEWCOMER) == []
         held.add(n, NEWCOMER, f"192.0.2.{n}")
@@ -291,16 +291,16 @@ def test_a_link_that_is_over_leaves_its_place_once():
 BULK_PLACES_CROWD, BULK_PLACES_ELSEWHERE = "192.0.2.1", "198.51.100.9"
 
 
-def places_of_bulk_places(*links: tuple[str, str], **uses: LinkUse) -> BulkPlaces[str]:
+def places_of_bulk_places(*links: tuple[str, str], **uses: LinkUse) -> BulkSlots[str]:
     """All places taken by the named links, each at a host; `uses`: by name."""
-    all_of_it = BulkPlaces(len(links), lambda link: uses.get(link, LinkUse.NOBODY))
+    all_of_it = BulkSlots(len(links), lambda link: uses.get(link, LinkUse.NOBODY))
     for number, (name, host) in enumerate(links):
         all_of_it.add(name, number, host)
     return all_of_it
 
 
 def test_while_there_is_room_nobody_makes_way_of_bulk_places():
-    held: BulkPlaces[str] = BulkPlaces(1, lambda _: LinkUse.NOBODY)
+    held: BulkSlots[str] = BulkSlots(1, lambda _: LinkUse.NOBODY)
 
     assert held.make_room("a") == []
 

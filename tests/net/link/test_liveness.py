@@ -12,12 +12,12 @@ from p2pswarm.net.link.liveness import (
     REPAIRS,
     TICK_S,
     TIMER_S_MIN,
+    PathVerdict,
     PathWatch,
-    PathWatchNews,
     answer_s,
 )
 
-NOTHING, ASK, DOUBT = PathWatchNews.NOTHING, PathWatchNews.ASK, PathWatchNews.DOUBT
+NOTHING, ASK, DOUBT = PathVerdict.NOTHING, PathVerdict.ASK, PathVerdict.DOUBT
 DAY_S = 86_400
 
 
@@ -26,7 +26,7 @@ def news_of(watch: PathWatch, until_s: float, heard: int = 0, patience_s: float 
     news = []
     while watch.at_s is not None and watch.at_s <= until_s:
         now_s = watch.at_s
-        said = watch.tick(heard, patience_s, now_s, in_use=in_use.get("in_use", True))
+        said = watch.on_deadline(heard, patience_s, now_s, in_use=in_use.get("in_use", True))
         if said is not NOTHING:
             news.append((now_s, said))
     return news
@@ -92,7 +92,7 @@ def test_a_tick_that_comes_late_proves_nothing():
 
     late_s = watch.at_s + 30.0
 
-    assert watch.tick(0, 1.4, late_s, in_use=True) is NOTHING
+    assert watch.on_deadline(0, 1.4, late_s, in_use=True) is NOTHING
     assert not watch.doubted
     assert watch.at_s == late_s + TICK_S
 
@@ -133,7 +133,7 @@ def test_a_doubt_has_a_question_that_was_not_answered_in_time(steps, patience_s)
             watch.begin(heard, now_s)
             continue
         now_s = watch.at_s + late_s
-        said = watch.tick(heard, patience_s, now_s, in_use=in_use)
+        said = watch.on_deadline(heard, patience_s, now_s, in_use=in_use)
         if came:
             assert said is NOTHING
             asked_s = None
@@ -161,7 +161,7 @@ def test_a_day_of_loss_and_pauses_raises_hardly_a_doubt():
     while (now_s := watch.at_s) < DAY_S:
         heard += sum(at_s <= now_s for at_s in answers)
         answers = [at_s for at_s in answers if at_s > now_s]
-        said = watch.tick(heard, answer_s(rtt_s, 0.01), now_s, in_use=True)
+        said = watch.on_deadline(heard, answer_s(rtt_s, 0.01), now_s, in_use=True)
         doubts += said is DOUBT
         if said is ASK:
             came_s = now_s

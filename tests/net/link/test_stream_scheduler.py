@@ -40,7 +40,7 @@ def test_exchanges_that_nobody_reads_do_not_keep_calls_from_leaving(size: int, p
         call = pair.dialler.open(bytes(size), ended=True, priority=priority)
         pair.settle()
         assert pair.acceptor.events() == [StreamOpened(call, bytes(size), True)]
-        pair.acceptor.consumed(call, size)
+        pair.acceptor.consume(call, size)
         pair.acceptor.send(call, b"done", ended=True)
         pair.settle()
         assert pair.dialler.events()[-1] == StreamData(call, b"done", True)
@@ -53,7 +53,7 @@ def test_an_answer_leaves_beside_exchanges_that_nobody_reads():
     for _ in range(300):
         call = pair.acceptor.open(b"ask", ended=True, priority=0)
         pair.settle()
-        pair.dialler.consumed(call, 3)
+        pair.dialler.consume(call, 3)
         pair.dialler.send(call, bytes(MESSAGE_BYTES_MAX), ended=True)
         pair.settle()
         answer = pair.acceptor.events()[-1]
@@ -70,7 +70,7 @@ def test_a_message_that_waits_for_the_rest_goes_when_an_exchange_is_read():
     assert [event.stream for event in pair.acceptor.events()] == [call]
 
     for _ in range(8):
-        pair.acceptor.consumed(1, len(UNREAD))
+        pair.acceptor.consume(1, len(UNREAD))
     pair.settle()
 
     assert late in [event.stream % STREAM_NUMBERS for event in pair.acceptor.events()]
@@ -102,12 +102,12 @@ def test_whatever_is_sent_unread_a_call_still_leaves(messages, data):
 
     arrived: list[int] = []
     while record := pair.dialler.data_to_send():
-        pair.acceptor.receive(record)
+        pair.acceptor.on_record(record)
         for event in pair.acceptor.events():
             assert isinstance(event, StreamOpened)
             arrived.append(event.stream)
             if event.ended:
-                pair.acceptor.consumed(event.stream, len(event.data))
+                pair.acceptor.consume(event.stream, len(event.data))
         pair.carry(pair.acceptor, pair.dialler)
 
     assert call in arrived

@@ -53,13 +53,13 @@ class Machine:
         self.threads: set[str] = set()
         self._news = asyncio.Event()
 
-    def may_come(self) -> bool:
+    def expects_bytes(self) -> bool:
         return self.granted
 
     def next_in(self) -> memoryview:
         return memoryview(self.buffer)
 
-    def filled(self):
+    def on_fill(self):
         self.threads.add(threading.current_thread().name)
         if self.refuse:
             raise BadChunk("refused")
@@ -71,15 +71,15 @@ class Machine:
         self.threads.add(threading.current_thread().name)
         return memoryview(self.to_send[0]) if self.to_send else None
 
-    def sent(self):
+    def on_write(self):
         del self.to_send[0]
         return None if self.to_send else lambda: self.tell("sent")
 
-    def lost(self, error: SwarmError):
+    def on_loss(self, error: SwarmError):
         self.error = error
         self.tell("lost")
 
-    def released(self):
+    def on_release(self):
         self.tell("released")
 
     def tell(self, what: str):
@@ -219,7 +219,7 @@ async def test_a_fault_of_the_machine_itself_ends_its_pipe_and_is_shown(monkeypa
     shown = []
     monkeypatch.setattr(threading, "excepthook", lambda args: shown.append(args.exc_value))
     async with piped() as ((source, target), (pipe, _)):
-        target.filled = lambda: 1 / 0
+        target.on_fill = lambda: 1 / 0
         source.to_send = [b"abcd"]
         pipe.wake()
 

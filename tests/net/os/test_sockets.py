@@ -43,7 +43,7 @@ class Reader:
     def __init__(self):
         self.came = []
 
-    def received(self, data: bytes):
+    def on_data(self, data: bytes):
         self.came.append(data)
 
 
@@ -234,10 +234,10 @@ class User:
         self.error: SwarmError | None = None
         self._news = asyncio.Event()
 
-    def opened(self, wire: ControlPipe):
+    def on_open(self, wire: ControlPipe):
         self.wire = wire
 
-    def received(self, data: bytes):
+    def on_data(self, data: bytes):
         self.data += data
         self._news.set()
 
@@ -248,7 +248,7 @@ class User:
         self.states.append("drained")
         self._news.set()
 
-    def lost(self, error: SwarmError):
+    def on_loss(self, error: SwarmError):
         self.error = error
         self._news.set()
 

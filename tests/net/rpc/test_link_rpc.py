@@ -14,7 +14,7 @@ from p2pswarm.base.ids import PeerId
 from p2pswarm.net.endpoint.endpoint import Link
 from p2pswarm.net.link.events import RESET_REFUSED, LinkEnded, StreamData, StreamOpened, StreamReset
 from p2pswarm.net.link.mux import SESSION_WINDOW_BYTES
-from p2pswarm.net.link.reply_memory import LINK_BYTES_MAX, SUM_BYTES_MAX
+from p2pswarm.net.link.reply_budget import LINK_BYTES_MAX, SUM_BYTES_MAX
 from p2pswarm.net.rpc.framing import (
     FRAME_BYTES_MAX,
     LONG,

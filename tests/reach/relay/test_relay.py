@@ -386,8 +386,8 @@ async def test_a_link_whose_address_refuses_goes_on_through_the_relay_on_the_pee
         refuse()
         async with asyncio.timeout(PATIENCE_S):
             while link.path is None or not link.path.remote.circuit:
-                link.path_news.clear()
-                await link.path_news.wait()
+                link.path_change.clear()
+                await link.path_change.wait()
 
         assert await dialler.ask(to) == f"hello {dialler.peer.short}"
         assert link in dialler.endpoint.links()

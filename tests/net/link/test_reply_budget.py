@@ -2,12 +2,12 @@
 
 import pytest
 
-from p2pswarm.net.link.reply_memory import (
+from p2pswarm.net.link.reply_budget import (
     LINK_BYTES_FREE,
     LINK_BYTES_MAX,
     SUM_BYTES_MAX,
-    LinkReplies,
-    ReplyMemory,
+    LinkReplyBudget,
+    ReplyBudget,
 )
 
 REPLY = 42 * 1024
@@ -16,8 +16,8 @@ REPLY = 42 * 1024
 class Holding:
     """A link's part of the memory, and what it holds."""
 
-    def __init__(self, everything: ReplyMemory | None = None) -> None:
-        self._replies = LinkReplies(everything)
+    def __init__(self, everything: ReplyBudget | None = None) -> None:
+        self._replies = LinkReplyBudget(everything)
         self.held_bytes = 0
 
     @property
@@ -35,7 +35,7 @@ class Holding:
         return allowed
 
     def tell(self) -> None:
-        self._replies.tell(self.held_bytes)
+        self._replies.update(self.held_bytes)
 
     def leave(self) -> None:
         self._replies.leave()
@@ -60,7 +60,7 @@ def test_a_link_alone_holds_what_a_link_may():
 
 @pytest.mark.parametrize("count", [20, 1024])
 def test_the_sum_is_bounded_and_an_honest_link_has_its_share(count: int):
-    everything = ReplyMemory()
+    everything = ReplyBudget()
     links = [Holding(everything) for _ in range(count)]
     honest = Holding(everything)
     greedy(links)
@@ -76,7 +76,7 @@ def test_the_sum_is_bounded_and_an_honest_link_has_its_share(count: int):
 
 @pytest.mark.parametrize("reply_bytes", [1, 17, 48, 60])
 def test_the_sum_is_bounded_whatever_the_size_of_replies(reply_bytes: int):
-    everything = ReplyMemory()
+    everything = ReplyBudget()
     links = [Holding(everything) for _ in range(1024)]
     for _ in range(64):
         for link in links:
@@ -89,7 +89,7 @@ def test_the_sum_is_bounded_whatever_the_size_of_replies(reply_bytes: int):
 
 
 def test_a_short_reply_is_sent_and_a_long_one_is_not_while_the_sum_is_full():
-    everything = ReplyMemory()
+    everything = ReplyBudget()
     greedy_links = [Holding(everything) for _ in range(1024)]
     while any(link.reply(REPLY) for link in greedy_links):
         pass
@@ -104,7 +104,7 @@ def test_a_short_reply_is_sent_and_a_long_one_is_not_while_the_sum_is_full():
 
 
 def test_what_was_read_is_free_again():
-    everything = ReplyMemory()
+    everything = ReplyBudget()
     links = [Holding(everything) for _ in range(20)]
     greedy(links)
     for link in links:
@@ -115,7 +115,7 @@ def test_what_was_read_is_free_again():
 
 
 def test_a_link_that_ends_leaves_nothing_behind():
-    everything = ReplyMemory()
+    everything = ReplyBudget()
     link = Holding(everything)
     link.held_bytes = 1 << 20
     link.tell()
@@ -128,7 +128,7 @@ def test_a_link_that_ends_leaves_nothing_behind():
 
 
 def test_a_link_ends_only_when_the_sum_is_twice_what_it_may_be_and_it_is_a_part_of_it():
-    everything = ReplyMemory()
+    everything = ReplyBudget()
     guilty, honest = Holding(everything), Holding(everything)
     guilty.held_bytes = 2 * SUM_BYTES_MAX
     honest.held_bytes = LINK_BYTES_FREE

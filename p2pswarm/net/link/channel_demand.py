@@ -1,4 +1,4 @@
-"""BulkWishes: when a link asks for bulk connections, and for others in the place of broken ones.
+"""ChannelDemand: when a link asks for bulk connections, and for others in the place of broken ones.
 
 The side that dialled the link's path dials them; the other side asks it to. Each is known to both
 sides by the number under which it joined, and no number joins twice. Who dials them also finds out
@@ -29,7 +29,7 @@ def goes_elsewhere(path: Path, remote: Address, live: int) -> bool:
     return live > 0 and path.kind is PathKind.PUNCHED and bool(remote.circuit)
 
 
-class BulkWishes:
+class ChannelDemand:
     """The bulk connections of one link, as one side wants them."""
 
     __slots__ = (
@@ -68,7 +68,7 @@ class BulkWishes:
         self._count: ConnectionCount | None = None  # None: it stays as it is
         self._meter = GoodputMeter()
 
-    def path_opened(self, most: int, best: BestCount) -> None:
+    def on_path(self, most: int, best: BestCount) -> None:
         """Note how many a new path may have, and what is remembered of this peer's paths."""
         self._most, self._best = min(most, self._config.bulk_connections_max), best
 
@@ -83,7 +83,7 @@ class BulkWishes:
             self.wanted = count.wanted
         return self.wanted
 
-    def begin_work(self, carried_bytes: int, now_s: float) -> bool:
+    def on_work(self, carried_bytes: int, now_s: float) -> bool:
         """Note that a transfer is under way, and what was carried; whether the deadline changed."""
         if self._count is None or self._meter.at_s is not None:
             return False
@@ -94,10 +94,10 @@ class BulkWishes:
         self, carried_bytes: int, now_s: float, *, busy: bool
     ) -> BulkWanted | BulkSpare | None:
         """Look at what was carried; how many to dial or to give up now. Changes the deadline."""
-        goodput = self._meter.tick(carried_bytes, now_s, busy=busy)
+        goodput = self._meter.on_deadline(carried_bytes, now_s, busy=busy)
         if goodput is None or self._count is None:
             return None
-        changed = self._count.measured(goodput, self.live, now_s)
+        changed = self._count.on_goodput(goodput, self.live, now_s)
         self._best.count = self._count.settled
         if not changed:
             return None
@@ -129,7 +129,7 @@ class BulkWishes:
         self._pending[number] = None
         return number
 
-    def given_up(self, number: int) -> bool:
+    def withdraw(self, number: int) -> bool:
         """Note that a connection of ours does not join, if it has not; whether the number is ours.
 
         The peer may have let it join, and then says that it is over before we know that it began.
@@ -138,7 +138,7 @@ class BulkWishes:
         return (number >= SIDE) is (self._next >= SIDE) and number < self._next
 
     @property
-    def hopeless(self) -> bool:
+    def is_hopeless(self) -> bool:
         """Whether no connection is there, and none that we dial is coming."""
         return not self.live and not self._pending
 
@@ -164,7 +164,7 @@ class BulkWishes:
         """Note that a connection whose number was claimed has not joined."""
         self.live -= 1
 
-    def joined(self, number: int, now_s: float) -> None:
+    def on_join(self, number: int, now_s: float) -> None:
         """Note that one has joined; one that the peer dialled was counted with its claim."""
         if number in self._pending:
             del self._pending[number]
@@ -174,21 +174,21 @@ class BulkWishes:
         self._joined_at_s = now_s
         self._meter.settle()
 
-    def lost(self, now_s: float) -> None:
+    def on_loss(self, now_s: float) -> None:
         """Note that one has ended."""
         self.live -= 1
         self._again_at_s = max(now_s, self._joined_at_s + AGAIN_S)
         self._meter.settle()
 
-    def failed(self, now_s: float) -> None:
+    def on_failure(self, now_s: float) -> None:
         """Note that one could not be made: the others must do, or another may replace it."""
         if self._count is not None and self.live:
-            self._count.refused(self.live, now_s)
+            self._count.on_refusal(self.live, now_s)
             self.wanted = self._count.wanted
         else:
             self._again_at_s = now_s + AGAIN_S
 
-    def path_changed(self) -> None:
+    def on_path_change(self) -> None:
         """Note that the connections of the old path are of no use."""
         self.wanted = 0
         self.by_s = self._again_at_s = None

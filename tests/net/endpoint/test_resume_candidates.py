@@ -159,8 +159,8 @@ class Silenced:
         begun_s, old = self.now_s(), self.link.path
         async with asyncio.timeout(60):
             while self.link.path is old:
-                self.link.path_news.clear()
-                await self.link.path_news.wait()
+                self.link.path_change.clear()
+                await self.link.path_change.wait()
         return self.now_s() - begun_s
 
 

@@ -1,4 +1,4 @@
-"""ReplyMemory: what peers make us hold, because they open streams or do not read our replies.
+"""ReplyBudget: what peers make us hold, because they open streams or do not read our replies.
 
 A link may hold as much as is free, LINK_BYTES_MAX at most and LINK_BYTES_FREE in any case. So
 however many links are greedy, each of them and each honest one get equal shares, and the sum is
@@ -21,7 +21,7 @@ LINK_BYTES_MAX = 4 * 1024 * 1024  # the session's window: more cannot be sent in
 SUM_BYTES_MAX = 16 * 1024 * 1024  # twice for copies in sockets, and 1,024 links of 45 KB: 78 MB
 
 
-class ReplyMemory:
+class ReplyBudget:
     """What all links of a node hold."""
 
     __slots__ = ("held_bytes",)
@@ -30,21 +30,21 @@ class ReplyMemory:
         self.held_bytes = 0
 
 
-class LinkReplies:
+class LinkReplyBudget:
     """What one link holds, as its mux counts it: the count itself is on the hot path."""
 
     __slots__ = ("_all", "_told_bytes")
 
-    def __init__(self, of_all: ReplyMemory | None = None) -> None:
+    def __init__(self, of_all: ReplyBudget | None = None) -> None:
         """`of_all`: the sum that this link is a part of."""
-        self._all = of_all or ReplyMemory()
+        self._all = of_all or ReplyBudget()
         self._told_bytes = 0  # our part of the sum
 
     def crowded(self, held_bytes: int) -> bool:
         """Whether the link should take no more; call this before anything is added."""
         if held_bytes <= LINK_BYTES_FREE:
             return False
-        self.tell(held_bytes)
+        self.update(held_bytes)
         return held_bytes > min(LINK_BYTES_MAX, SUM_BYTES_MAX - self._all.held_bytes)
 
     def takes(self, held_bytes: int, reply_bytes: int) -> bool:
@@ -56,23 +56,23 @@ class LinkReplies:
         if held_bytes > LINK_BYTES_FREE and self.crowded(held_bytes):
             return False
         if self._told_bytes:
-            self.tell(held_bytes)
+            self.update(held_bytes)
         if held_bytes + reply_bytes <= LINK_BYTES_FREE or not reply_bytes:
             return True
-        self.tell(held_bytes)
+        self.update(held_bytes)
         if self._all.held_bytes + reply_bytes > SUM_BYTES_MAX:
             return False
-        self.tell(held_bytes + reply_bytes)
+        self.update(held_bytes + reply_bytes)
         return True
 
     def unbearable(self, held_bytes: int) -> bool:
         """Whether the link must end, because handlers have added too much to what is unread."""
         if held_bytes <= LINK_BYTES_FREE:
             return False
-        self.tell(held_bytes)
+        self.update(held_bytes)
         return self._all.held_bytes > 2 * SUM_BYTES_MAX
 
-    def tell(self, held_bytes: int) -> None:
+    def update(self, held_bytes: int) -> None:
         """Bring the sum up to date."""
         self._all.held_bytes += held_bytes - self._told_bytes
         self._told_bytes = held_bytes
@@ -80,4 +80,4 @@ class LinkReplies:
     def leave(self) -> None:
         """The link has ended: it is no part of the sum any more."""
         self._all.held_bytes -= self._told_bytes
-        self._all, self._told_bytes = ReplyMemory(), 0
+        self._all, self._told_bytes = ReplyBudget(), 0

@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.base.allowance import Allowance
+from p2pswarm.base.token_bucket import TokenBucket
 
 EVERY_S, BURST = 10.0, 3
 
 
 def test_a_burst_and_then_one_at_a_time():
-    allowance = Allowance(EVERY_S, BURST)
+    allowance = TokenBucket(EVERY_S, BURST)
 
     assert [allowance.take(5.0) for _ in range(4)] == [True, True, True, False]
     assert allowance.next_s() == 5.0 + EVERY_S
@@ -20,7 +20,7 @@ def test_a_burst_and_then_one_at_a_time():
 
 
 def test_what_is_not_used_is_kept_up_to_the_burst():
-    allowance = Allowance(EVERY_S, BURST)
+    allowance = TokenBucket(EVERY_S, BURST)
     for _ in range(BURST):
         allowance.take(0.0)
 
@@ -28,7 +28,7 @@ def test_what_is_not_used_is_kept_up_to_the_burst():
 
 
 def test_to_ask_uses_nothing():
-    allowance = Allowance(EVERY_S, 1)
+    allowance = TokenBucket(EVERY_S, 1)
 
     assert allowance.left(0.0)
     assert allowance.left(0.0)
@@ -38,7 +38,7 @@ def test_to_ask_uses_nothing():
 
 @given(st.lists(st.integers(0, 40), max_size=200))
 def test_no_time_has_more_uses_than_the_burst_and_its_share(pauses_s):
-    allowance, now_s = Allowance(EVERY_S, BURST), 0
+    allowance, now_s = TokenBucket(EVERY_S, BURST), 0
     taken_s: list[int] = []
     for pause_s in pauses_s:
         now_s += pause_s

@@ -17,7 +17,7 @@ ROUNDING_S = 1e-6  # sums of times round, and a loop's timer may be early by its
 DRAIN_S = 1.0  # to read what came during the stop; a loop reads thousands of messages in it
 
 
-class AwakeClock:
+class SuspendAwareClock:
     """The time for which this process has run."""
 
     def __init__(
