@@ -39,7 +39,7 @@ from p2pswarm.run.chain.chain_log import log_entry, log_header
 from p2pswarm.settings.config import BatchConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.swarm import Machine, SimSwarm
+from p2pswarm.sim.swarm import SwarmMachine, SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.sim.traces import HOUR_S, fleet_changes, shipped_traces, trace_of
 from p2pswarm.sim.world import WorldConfig
@@ -80,7 +80,7 @@ class Day:
         )
         self._swarm = SimSwarm(self._config)
         self._swarm.heard = self._heard
-        self._zones: dict[int, list[Machine]] = {}
+        self._zones: dict[int, list[SwarmMachine]] = {}
         self._ends: list[asyncio.Task[None]] = []
         self._steps_s: list[float] = []
         self._hours_told = 0
@@ -116,7 +116,7 @@ class Day:
                     self._take(zone.pop(self._rng.randrange(len(zone))))
         await asyncio.sleep(self._ends_s - loop.time())
 
-    def _take(self, machine: Machine) -> None:
+    def _take(self, machine: SwarmMachine) -> None:
         """A cloud takes a machine away."""
         self.taken += 1
         if self._rng.random() >= self._noticed:

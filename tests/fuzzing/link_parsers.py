@@ -116,7 +116,7 @@ def bulk_join(data: bytes) -> None:
     """The first message of a bulk connection, and our answer as its dialler reads it."""
     with contextlib.suppress(PeerError):
         join = BulkJoin.parse(b"PSB1" + data[:52])
-        assert join.raw == b"PSB1" + data[:52]
+        assert join.request.raw == b"PSB1" + data[:52]
         join.check_answer(b"x" * 32, data[52:])
 
 

@@ -30,21 +30,17 @@ from p2pswarm.net.crypto.records import (
 )
 from p2pswarm.net.crypto.suite import TAG_BYTES, Suite
 
-# ChunkSizer: how large the next chunk of a channel should be, by the channel's speed.
-#
-# On a fast path large chunks cost less. On a slow path an urgent tensor would wait long for a
-# large chunk of another. So a chunk has as many bytes as leave in `CHUNK_S`.
-#
-# Units:   bytes, seconds spent sending.
-# Source:  bench/LOG.md, bandwidth_sweep.
-
 CHUNK_S = 0.02  # a fifth of a round trip across an ocean
 CHUNK_BYTES_LEAST = 64 * 1024  # smaller records cost too much: AEAD does 2.3 GB/s in 16 KiB pieces
 MEMORY_S = 1.0  # of sending; the kernel's buffer takes the first megabytes at once
 
 
 class ChunkSizer:
-    """Measures the rate of one channel; call `note` after each chunk."""
+    """Measures the rate of one channel; call `note` after each chunk.
+
+    On a fast path large chunks cost less. On a slow path an urgent tensor would wait long for a
+    large chunk of another. So a chunk has as many bytes as leave in `CHUNK_S`.
+    """
 
     __slots__ = ("_bytes", "_most", "_s")
 

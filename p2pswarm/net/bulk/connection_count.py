@@ -9,15 +9,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-# ConnectionCount: how many bulk connections a link should have, by what they carry.
-#
-# It climbs: twice as many, if they carry GAIN times as much; half as many, if they carry KEEP
-# times as much. Between the two nothing is kept, so noise does not make it swing. When more do not
-# help, or there is no room, it pauses, twice as long each time.
-#
-# Units:   `now_s` seconds on the caller's monotonic clock; bytes a second.
-# Source:  docs/bulk.md, with the reason for each number.
-
 GAIN = 1.2
 KEEP = 0.95
 PAUSE_S = 30.0
@@ -43,7 +34,12 @@ class _Trial:
 
 
 class ConnectionCount:
-    """The number of connections of one path. Read `wanted` after each call."""
+    """The number of connections of one path. Read `wanted` after each call.
+
+    It climbs: twice as many, if they carry GAIN times as much; half as many, if they carry KEEP
+    times as much. Between the two nothing is kept, so noise does not make it swing. When more do
+    not help, or there is no room, it pauses, twice as long each time.
+    """
 
     __slots__ = ("_floor", "_most", "_next", "_pause_s", "_rest_until_s", "_trial", "wanted")
 
@@ -114,15 +110,6 @@ class ConnectionCount:
         self.wanted = count
 
 
-# GoodputMeter: what bulk connections carry for each second in which there is work.
-#
-# It is told at every tick what was carried so far. A tick with work at both of its ends counts,
-# the pauses between bursts do not. After `settle` SETTLE_S are not counted: connections that have
-# just begun are in slow start, and fill buffers.
-#
-# Units:   bytes, seconds on the caller's monotonic clock.
-# Source:  docs/bulk.md.
-
 TICK_S = 0.25
 """Between two looks at a link that has work: a burst of 8 MB takes 0.3 s at 200 Mbit/s."""
 SETTLE_S = 4.0
@@ -133,7 +120,12 @@ WINDOW_S = 4.0
 
 
 class GoodputMeter:
-    """Measures one link; `at_s` is when to call `tick`."""
+    """Measures one link; `at_s` is when to call `tick`.
+
+    It is told at every tick what was carried so far. A tick with work at both of its ends counts,
+    the pauses between bursts do not. After `settle` SETTLE_S are not counted: connections that have
+    just begun are in slow start, and fill buffers.
+    """
 
     __slots__ = ("_bytes", "_last_bytes", "_last_s", "_work_s", "at_s")
 
@@ -176,8 +168,6 @@ class GoodputMeter:
         self._bytes = 0
         return goodput
 
-
-# CountMemory: how many bulk connections were best, for peers and kinds of path.
 
 REMEMBERED_MAX = 1024  # as many as there may be links: 100 KB
 

@@ -27,16 +27,6 @@ from p2pswarm.net.cards.card_claims import CardClaims
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.wire.message import Message, Size, message
 
-# OwnCard: our own card, which is made again whenever what it says has changed.
-#
-# Its number is the time in milliseconds since 1970, and at least one more than the last. If our
-# clock was set back, peers keep the card of our earlier process, which has a higher number:
-# whoever has it sends it to us, and our next card goes on from there.
-#
-# Units:   milliseconds since 1970.
-# Errors:  ValueError for addresses that others would not take.
-# Source:  docs/addresses.md.
-
 
 @dataclass(frozen=True, slots=True)
 class CardContents:
@@ -59,7 +49,12 @@ def announced_by(us: Contact) -> CardContents:
 
 
 class OwnCard:
-    """The card of this node."""
+    """The card of this node.
+
+    Its number is the time in milliseconds since 1970, and at least one more than the last. If our
+    clock was set back, peers keep the card of our earlier process, which has a higher number:
+    whoever has it sends it to us, and our next card goes on from there.
+    """
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -93,20 +88,6 @@ class OwnCard:
         return True
 
 
-# CardExchange: which peers are to be told our card, and whose cards we look at.
-#
-# A link begins with the cards of both sides. Whoever's card changes tells it to the peers that it
-# has links to, a link at most once in `TELL_EVERY_S`: the newest card at that time. A peer that
-# has kept a newer card of ours than the one we told it, from an earlier process of ours, tells us
-# so.
-#
-# To look at a card costs a tenth of a millisecond, so what comes faster than an honest peer sends
-# is not looked at: it gets in by a later card, or with the next link.
-#
-# Units:   seconds on the caller's monotonic clock.
-# Shapes:  an entry for each link.
-# Source:  docs/addresses.md.
-
 TELL_EVERY_S = 1.0  # a peer's address changes far more rarely; a node that starts learns several
 HEAR_EVERY_S = 1.0  # as often as honest peers tell theirs
 HEAR_BURST = 8  # clocks and networks bunch messages up
@@ -127,7 +108,16 @@ class _Exchanged:
 
 
 class CardExchange(Generic[L]):
-    """The cards that links have carried."""
+    """The cards that links have carried.
+
+    A link begins with the cards of both sides. Whoever's card changes tells it to the peers that it
+    has links to, a link at most once in `TELL_EVERY_S`: the newest card at that time. A peer that
+    has kept a newer card of ours than the one we told it, from an earlier process of ours, tells us
+    so.
+
+    To look at a card costs a tenth of a millisecond, so what comes faster than an honest peer sends
+    is not looked at: it gets in by a later card, or with the next link.
+    """
 
     def __init__(self) -> None:
         self._links: dict[L, _Exchanged] = {}
@@ -163,13 +153,6 @@ class CardExchange(Generic[L]):
         """Whether to look at a card that came over a link."""
         exchanged = self._links.get(link)
         return exchanged is not None and exchanged.heard.take(now_s) and self._heard.take(now_s)
-
-
-# NodeCards: all that a node knows of cards, its own and others'.
-#
-# Units:   `now_s` seconds on the caller's monotonic clock; `now_ms` milliseconds since 1970.
-# Errors:  BadMessage for what a peer sends; ValueError for addresses of ours that others refuse.
-# Source:  docs/addresses.md.
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,11 +231,6 @@ class NodeCards(Generic[L]):
         known = kept is None or kept.signed == card.signed
         return HeardCard(b"" if known or kept is None else kept.encode(), moved)
 
-
-# The messages by which peers tell each other newer cards over a link that is up.
-#
-# Errors:  BadMessage on arrival when a field breaks its limit.
-# Source:  docs/addresses.md; docs/wire.md.
 
 ANSWER_S = 10.0  # after which nobody waits for `CardHeard` any more
 

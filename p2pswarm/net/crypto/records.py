@@ -23,22 +23,19 @@ from cryptography.exceptions import InvalidTag
 from p2pswarm.base.errors import BadFrame, BadRecord, PeerError
 from p2pswarm.net.crypto.suite import TAG_BYTES, Suite, hkdf
 
-# FrameBuffer: cuts a stream of bytes into length-prefixed frames.
-#
-# A stream may cut a frame anywhere. The announced length is checked as soon as the prefix is
-# there, so a peer can make us hold one frame of the allowed size and no more. A frame that arrives
-# whole is not copied. A frame that arrives in pieces is copied once, when its last byte is there.
-#
-# Errors:  the PeerError that the caller chose, for a length outside the limits; ValueError for
-#   limits that the prefix cannot hold.
-
 SMALL_BYTES = 4096  # copying less than this is faster than making a view
 Frame = tuple[bytes, bytes | memoryview]
 """Prefix and body. The body stays valid: its memory is never written again."""
 
 
 class FrameBuffer:
-    """Cuts a stream in which each frame is a big-endian length of `prefix_bytes` and a body."""
+    """Cuts a stream in which each frame is a big-endian length of `prefix_bytes` and a body.
+
+    A stream may cut a frame anywhere. The announced length is checked as soon as the prefix is
+    there, so a peer can make us hold one frame of the allowed size and no more. A frame that
+    arrives whole is not copied. A frame that arrives in pieces is copied once, when its last byte
+    is there.
+    """
 
     __slots__ = (
         "_body_bytes_max",

@@ -23,10 +23,6 @@ from p2pswarm.net.endpoint.link_request import BulkJoin
 from p2pswarm.net.link.path import Path, PathKind
 from p2pswarm.net.link.session import Introduction, Session, introduced_card, read_introduction
 
-# The checks after a handshake, and the error that a failed dial raises.
-#
-# Errors:  DialFailed if the peer may still work; BadHandshake if it is not the right one.
-
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  to bind, not to dial
 """All of a host's addresses, and the one to name until a peer has told us where it sees us."""
 NOWHERE = "127.0.0.1"
@@ -84,7 +80,7 @@ def check_join(asked: BulkJoin, path: Path | None) -> None:
     Only the side that took the way of a path joins bulk connections to it.
     """
     if path is None or path.candidate is not None:
-        raise BadHandshake(f"it joins session {asked.session.hex()}, which waits for none")
+        raise BadHandshake(f"it joins session {asked.request.session.hex()}, which waits for none")
 
 
 def dial_error(
@@ -127,11 +123,6 @@ def own_contact(
         host = observed_host if heard else EVERYWHERE[listening.host]  # [::] hears IPv4 too
         return Contact(us, Address(host, listening.port))
     return Contact(us, listening)
-
-
-# What a dial by several ways may cost, and the error that it ends with.
-#
-# Errors:  Busy if no further way may be tried at once.
 
 
 def check_attempts(attempts: int, config: TransportConfig, *, first: bool) -> None:

@@ -71,7 +71,7 @@ class BulkJoiner:
         try:
             if goes_elsewhere(path, connection.remote, link.bulk.live):
                 raise DialFailed(f"no other connection to {link.peer.short} can be punched")
-            await connection.send(asked.raw)
+            await connection.send(asked.request.raw)
             answer = await connection.receive(JOIN_ANSWER_BYTES)
             nonce = asked.check_answer(exporter, answer)
             keys = asked.keys(exporter, nonce)
@@ -83,18 +83,18 @@ class BulkJoiner:
 
     async def admit(self, connection: Connection, asked: BulkJoin) -> None:
         """Join a connection that the peer dialled; BadHandshake if it may not."""
-        link = self._sessions.get(asked.session)
+        link = self._sessions.get(asked.request.session)
         check_join(asked, None if link is None else link.path)
         assert link is not None
         exporter = link.session.exporter
         nonce = self._entropy(NONCE_BYTES)
         answer = asked.answer(exporter, nonce)
         crowd = self._places.make_room(link)
-        if not link.bulk.claim(asked.number):
+        if not link.bulk.claim(asked.request.number):
             raise BadHandshake(
-                f"bulk connection {asked.number} has joined before, or exceeds the limit"
+                f"bulk connection {asked.request.number} has joined before, or exceeds the limit"
             )
-        self._places.add(link, asked.number, link.remote.host)
+        self._places.add(link, asked.request.number, link.remote.host)
         for other in crowd:
             other.close("made way for another, all bulk connections are in use")
         joined = False
@@ -102,9 +102,9 @@ class BulkJoiner:
             await connection.send(answer)
             key_in, key_out = asked.keys(exporter, nonce)
             keys = BulkKeys(key_out, key_in, link.session.keys.suite)
-            link.add_bulk(connection, keys, asked.number)
+            link.add_bulk(connection, keys, asked.request.number)
             joined = True
         finally:
             if not joined:
                 link.bulk.unclaim()
-                self._places.leave(link, asked.number)
+                self._places.leave(link, asked.request.number)

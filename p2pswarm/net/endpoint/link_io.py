@@ -1,7 +1,7 @@
 """Link: the transport's interface to one link, and the pump of its machine.
 
 `link.LinkMachine` decides. This file has the present control connection, the timer and
-the bulk channels. `received` takes bytes and reports every event to the owner in
+the bulk channels. `on_data` takes bytes and reports every event to the owner in
 the same call of the event loop. Answers that the owner sends meanwhile leave in one
 write after the last event. Bulk channels run by themselves and report only complete
 transfers.
@@ -24,6 +24,7 @@ from p2pswarm.net.bulk.connection_count import CountMemory
 from p2pswarm.net.bulk.upload_share import UploadShare
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.endpoint.link_paths import ControlPath, LinkPaths, no_pipe
+from p2pswarm.net.guard.slots import LinkUse
 from p2pswarm.net.link.events import (
     BulkCame,
     BulkDone,
@@ -36,15 +37,12 @@ from p2pswarm.net.link.events import (
     PathBroken,
     StreamEvent,
 )
-from p2pswarm.net.link.link import LinkMachine, LinkState
-from p2pswarm.net.link.link_facts import LinkFacts
+from p2pswarm.net.link.link import LinkMachine, LinkState, LinkStats
 from p2pswarm.net.link.path import Path
 from p2pswarm.net.link.reply_budget import ReplyBudget
 from p2pswarm.net.link.session import Session
 from p2pswarm.net.link.stream_scheduler import AnswerBatch
 from p2pswarm.net.os.base import Connection
-
-# The owner of links, as a link sees it: the endpoint; and what the links of one owner share.
 
 L = TypeVar("L")
 
@@ -86,7 +84,7 @@ UP, ENDED = LinkState.UP, LinkState.ENDED
 _log = logging.getLogger(__name__)
 
 
-class Link(LinkFacts):
+class Link:
     """A proven peer: streams for messages and buffers for bulk bytes."""
 
     def __init__(
@@ -98,6 +96,13 @@ class Link(LinkFacts):
         shared: NodeShares,
     ) -> None:
         self.session = session
+        """The result of the handshake."""
+        self.peer = session.peer
+        """The peer at the other end, proven."""
+        self.remote = session.remote
+        """The address of the other end of the control connection."""
+        self.contact = session.contact
+        """The peer and where to dial it, as far as the peer has told us."""
         self._loop = asyncio.get_running_loop()
         self._machine = LinkMachine(
             session, config, self._loop.time(), shared.replies, shared.unacknowledged
@@ -111,17 +116,50 @@ class Link(LinkFacts):
         self.path: Path | None = None
         """What carries the link now; None while it looks for another path, and at its end."""
         self._send: Callable[[bytes], None] = no_pipe
-        self._gathering = AnswerBatch()
+        self._batch = AnswerBatch()
         self._receiving = False
         self.records = self._machine.records
+        """What the link has sealed and opened; only read it."""
         self.bulk = self._machine.bulk
         """The numbers under which bulk connections join."""
         self.path_change = asyncio.Event()
         """Set when a path comes up, and when the link ends."""
         self._timer: asyncio.TimerHandle | None = None
-        user = ChannelsUser(self._bulk_lost, self._bulk_released, self._bulk_done, self._bulk_came)
+        user = ChannelsUser(
+            self._on_channel_loss,
+            self._on_channel_release,
+            self._on_transfer_end,
+            self._on_chunk_counts,
+        )
         self._channels = BulkChannels(config, new_lock, user, shared.upload)
         self._open_sockets = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether the link has ended."""
+        return self._machine.error is not None
+
+    @property
+    def rtt_s(self) -> float:
+        """The round trip of its pings; 0 before the first has come back."""
+        return self._machine.life.rtt_s
+
+    @property
+    def doubted(self) -> bool:
+        """Whether the path may be dead, and nothing has come since that was noticed."""
+        return self._machine.doubts_path
+
+    @property
+    def stats(self) -> LinkStats:
+        """The bytes that the link has carried so far."""
+        machine, bulk = self._machine, self._channels.carried
+        sent = machine.records.unacked.sent_bytes
+        return LinkStats(sent, machine.received_bytes, *bulk, machine.path.altered)
+
+    @property
+    def use(self) -> LinkUse:
+        """Who uses the link now."""
+        return self._machine.use(bulk_busy=self._channels.busy)
 
     def open(self, data: bytes, *, ended: bool, priority: int = 0) -> int:
         """Open a stream with its first message (<= 60 KiB); returns its number.
@@ -147,6 +185,10 @@ class Link(LinkFacts):
     def writable(self, stream: int) -> bool:
         """Whether a message would go out soon; if not, CreditGained(stream) comes later."""
         return self._mux.writable(stream)
+
+    def takes(self, reply_bytes: int = 0) -> bool:
+        """Whether the peer may get so much more to read; it may not if it leaves much unread."""
+        return self._mux.takes(reply_bytes)
 
     def reset(self, stream: int, code: int) -> None:
         """Give a stream up, both ways; unknown or finished streams are ignored."""
@@ -249,17 +291,17 @@ class Link(LinkFacts):
         self._receiving = True
         try:
             machine.on_data(data, now_s)
-            told = self._deliver()
+            events = self._deliver()
         finally:
             self._receiving = False
         if machine.peer_closed:
             self.fail(LinkLost(f"link to {self.peer.short}: {machine.peer_closed}"))
-        elif told > 1 and machine.error is None and self._gathering.begin():
+        elif events > 1 and machine.error is None and self._batch.begin():
             # The tasks that were woken run before this callback: their answers leave together.
-            self._loop.call_soon(self._end_gathering)
+            self._loop.call_soon(self._end_batch)
         else:
             self._flush()
-        if told and self._watch.at_s is None:
+        if events and self._watch.at_s is None:
             self._begin_watch()
 
     def resume_writing(self) -> None:
@@ -275,7 +317,7 @@ class Link(LinkFacts):
         if (
             self._receiving
             or machine.error is not None
-            or (self._gathering.count and self._gathering.waits())
+            or (self._batch.count and self._batch.waits())
         ):
             return
         now_s, mux = self._loop.time(), self._mux
@@ -294,8 +336,8 @@ class Link(LinkFacts):
         """Report to the owner what happened; returns the number of stream events."""
         machine = self._machine
         while machine.notices:
-            for news in machine.drain():
-                self._tell(news)
+            for notice in machine.drain():
+                self._act(notice)
         events = self._mux.events() if machine.error is None else machine.events()
         for event in events:
             if isinstance(event, LinkEnded):
@@ -304,8 +346,8 @@ class Link(LinkFacts):
                 self._owner.on_event(self, event)
         return len(events)
 
-    def _tell(self, news: LinkNotice) -> None:
-        match news:
+    def _act(self, notice: LinkNotice) -> None:
+        match notice:
             case BulkDone(transfer):
                 self._channels.on_done(transfer)
             case BulkOver(number, chunks):
@@ -320,13 +362,13 @@ class Link(LinkFacts):
             case PathAltered(number):
                 self.paths.marks.on_corruption(number, self._loop.time())
             case _:
-                self._owner.on_link_event(self, news)
+                self._owner.on_link_event(self, notice)
 
     def _end(self, event: LinkEnded) -> None:
         if isinstance(event.error, PeerError):
             _log.warning("link to %s closed: %s", self.peer.short, event.error)
         machine, control = self._machine, self.paths.current
-        self._gathering.end()
+        self._batch.end()
         if control is not None:
             while record := machine.data_to_send(self._loop.time()):
                 self._send(record)
@@ -375,8 +417,8 @@ class Link(LinkFacts):
         self._deliver()
         self._flush()
 
-    def _end_gathering(self) -> None:
-        self._gathering.end()
+    def _end_batch(self) -> None:
+        self._batch.end()
         self._flush()
 
     def _want_bulk(self) -> None:
@@ -389,26 +431,26 @@ class Link(LinkFacts):
         if self._watch.at_s is None:
             self._begin_watch()
 
-    def _bulk_lost(self, error: SwarmError) -> None:
+    def _on_channel_loss(self, error: SwarmError) -> None:
         self._machine.on_channel_loss(error, self._loop.time())
         self._set_timer()
         self._deliver()
 
-    def _bulk_released(self, number: int, chunks: int) -> None:
+    def _on_channel_release(self, number: int, chunks: int) -> None:
         self._owner.on_channel_end(self, number)
         self._mux.say_bulk_count(number, chunks, over=True)
         self._flush()
         self._open_sockets -= 1
         self._release_if_over()
 
-    def _bulk_came(self, counts: list[tuple[int, int]]) -> None:
+    def _on_chunk_counts(self, counts: list[tuple[int, int]]) -> None:
         if self.paths.current is None:  # what is old when it comes proves nothing
             return
         for number, chunks in counts:
             self._mux.say_bulk_count(number, chunks, over=False)
         self._flush()
 
-    def _bulk_done(self, transfer: int) -> None:
+    def _on_transfer_end(self, transfer: int) -> None:
         self._mux.say_bulk_done(transfer)
         try:
             self._mux.check_read()

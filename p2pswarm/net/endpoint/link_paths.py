@@ -21,10 +21,6 @@ from p2pswarm.net.link.path_state import CorruptCandidates
 from p2pswarm.net.link.session import Session
 from p2pswarm.net.os.base import ControlPipe
 
-# ControlPath: one control connection of a link, which may be exchanged for another.
-#
-# Units:   bytes; records are counted from 0.
-
 
 @dataclass(frozen=True, slots=True)
 class Takeover:

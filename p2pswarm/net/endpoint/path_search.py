@@ -21,18 +21,14 @@ from p2pswarm.net.link.path import (
 )
 from p2pswarm.net.os.base import Net
 
-# CardCandidates: the ways to a peer by its contact and by its card.
-#
-# First the contact's address: whoever dials has a reason to believe it. Then where the peer's card
-# says that it is, IPv6 first; then ways that somebody else offers, such as a hole to punch; relays
-# last. An address that only the card names is tried as `card_claims.py` allows.
-#
-# Errors:  those of the ways.
-# Source:  docs/addresses.md; RFC 8305 for the order.
-
 
 class CardCandidates:
-    """Implements `CandidateSource` with what is known of peers."""
+    """Implements `CandidateSource` with what is known of peers.
+
+    First the contact's address: whoever dials has a reason to believe it. Then where the peer's
+    card says that it is, IPv6 first; then candidates that somebody else offers, such as a hole to
+    punch; relays last. An address that only the card names is tried as `card_claims.py` allows.
+    """
 
     offered: CandidateSource | None
     """What knows still other ways; they come before relays."""
@@ -73,17 +69,6 @@ class CardCandidates:
         return sorted((*known.values(), *offered), key=lambda way: way.kind)
 
 
-# PathSearch: when a link that needs another path tries the ways to its peer, and when it gives up.
-#
-# All ways are tried beside each other, the best one a little ahead. If all fail, they are tried
-# again after a pause that doubles. A way is *refused* where a host answers that nobody listens, or
-# a peer that it does not know the link. If every way is refused, the peer's process is over as far
-# as we can tell: who dialled the link gives up at once. Who was dialled waits a little for the
-# peer to come, less if its own host refused than if a relay did, or if no way is known.
-#
-# Units:   `now_s` seconds on the caller's monotonic clock; counts.
-# Source:  docs/paths.md.
-
 PAUSE_S = 0.1  # before the second round
 PAUSE_S_MAX = 1.0
 CLIMB_S_MAX = 5.0  # between two tries of a better way: a direct path is used 10 s after it is back
@@ -101,7 +86,15 @@ def was_refused(error: SwarmError) -> bool:
 
 
 class PathSearch:
-    """One search, from the loss of a path to the next one."""
+    """One search, from the loss of a path to the next one.
+
+    All candidates are tried beside each other, the best one a little ahead. If all fail, they are
+    tried again after a pause that doubles. A candidate is *refused* where a host answers that
+    nobody listens, or a peer that it does not know the link. If every candidate is refused, the
+    peer's process is over as far as we can tell: who dialled the link gives up at once. Who was
+    dialled waits a little for the peer to come, less if its own host refused than if a relay did,
+    or if no candidate is known.
+    """
 
     def __init__(self, now_s: float, wait_s: float, *, peer_may_come: bool) -> None:
         """`wait_s`: how long the link is kept. `peer_may_come`: whether the peer dials us, too."""

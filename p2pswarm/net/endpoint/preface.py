@@ -19,13 +19,6 @@ from typing import Self
 from p2pswarm.base.errors import BadHandshake, DialFailed, NobodyThere
 from p2pswarm.base.ids import PEER_ID_BYTES, Address
 
-# A knock: the bytes on a connection by which a peer shows that it could dial us.
-#
-# Who asks for it has chosen a nonce. What is sent is a hash of it, so that nobody has a peer send
-# bytes of his choice to a port of his choice.
-#
-# Source:  docs/reachability.md section 3; docs/wire.md.
-
 KNOCK_MAGIC = b"PSD1"
 KNOCK_NONCE_BYTES = 16
 KNOCK_TOKEN_BYTES = 16
@@ -38,18 +31,13 @@ def token_of(nonce: bytes) -> bytes:
 
 
 def knock(nonce: bytes) -> bytes:
-    """All that is sent on the connection."""
+    """All that is sent on the connection.
+
+    Who asks for it has chosen a nonce. What is sent is a hash of it, so that nobody has a peer send
+    bytes of his choice to a port of his choice.
+    """
     return KNOCK_MAGIC + token_of(nonce)
 
-
-# Greeting: the first bytes of both sides on a connection that came of dialling each other at once.
-#
-# Nobody knows then whose dial succeeded, so both greet. The token shows which attempt it belongs
-# to.
-#
-#     greeting = "PSX1" | token 16
-#
-# Source:  docs/punching.md.
 
 PUNCH_MAGIC = b"PSX1"
 PUNCH_TOKEN_BYTES = 16
@@ -57,21 +45,16 @@ PUNCH_PREFACE_BYTES = len(PUNCH_MAGIC) + PUNCH_TOKEN_BYTES
 
 
 def punch_preface(token: bytes) -> bytes:
-    """The greeting with a token that both sides have agreed on."""
+    """The greeting with a token that both sides have agreed on.
+
+    Nobody knows then whose dial succeeded, so both say it. The token shows which attempt it belongs
+    to.
+
+        preface = "PSX1" | token 16
+    """
     assert len(token) == PUNCH_TOKEN_BYTES
     return PUNCH_MAGIC + token
 
-
-# Observation: a peer tells where a connection comes from, before anything else is known of it.
-#
-# A node that calls from its listening port learns so which outside port its router gives that
-# port. The answer is shorter than the request, so that nobody is flooded with answers. It ends in
-# a seal, which shows to whoever asks the observer that a connection did come from there
-# (docs/punching.md).
-#
-# Units:   bytes; `now_s` seconds on the observer's monotonic clock.
-# Errors:  BadHandshake for an answer that cannot be read.
-# Source:  docs/reachability.md section 4; RFC 8489 (STUN) for the idea.
 
 OBSERVATION_MAGIC = b"PSO2"
 OBSERVATION_REQUEST_BYTES = 64  # magic and zeros
@@ -114,7 +97,13 @@ class ObservationSeals:
 
 
 def observation_request() -> bytes:
-    """What the side that dials sends, and nothing more."""
+    """What the side that dials sends, and nothing more.
+
+    A node that calls from its listening port learns so which outside port its router gives that
+    port. The answer is shorter than the request, so that nobody is flooded with answers. It ends in
+    a seal, which shows to whoever asks the observer that a connection did come from there
+    (docs/punching.md).
+    """
     return OBSERVATION_MAGIC.ljust(OBSERVATION_REQUEST_BYTES, b"\0")
 
 
@@ -136,11 +125,6 @@ def read_observation(data: bytes) -> Sighting:
     # an IPv4 address that is mapped into IPv6 becomes one again
     return Sighting(Address(str(ipaddress.IPv6Address(raw)), port), seal)
 
-
-# The bytes of a circuit: what a connection to a relay begins with, and the relay's answer.
-#
-# Errors:  BadHandshake for bytes that are neither; DialFailed for a relay's refusal.
-# Source:  docs/relays.md, "Bytes".
 
 CIRCUIT_MAGIC = b"PSC1"
 CIRCUIT_REQUEST_BYTES = 64  # eight times the answer: a relay never sends more than it was sent

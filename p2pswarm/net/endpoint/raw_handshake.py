@@ -15,10 +15,10 @@ from p2pswarm.net.crypto.handshake import HELLO_BYTES, Handshake, Hello, StaticK
 from p2pswarm.net.crypto.handshake import MAGIC as LINK_MAGIC
 from p2pswarm.net.crypto.noise_xx import Role
 from p2pswarm.net.endpoint.link_request import (
+    JOIN,
     JOIN_BYTES,
-    JOIN_MAGIC,
+    RESUME,
     RESUME_BYTES,
-    RESUME_MAGIC,
     BulkJoin,
     Resume,
 )
@@ -150,10 +150,10 @@ class AcceptedHandshake:
             self.wanted_bytes = self._messages.wanted_bytes
         elif not self._magic:
             self._begin(data)
-        elif self._magic == JOIN_MAGIC:
+        elif self._magic == JOIN.magic:
             self.join = BulkJoin.parse(self._magic + data)
             self.wanted_bytes = 0
-        elif self._magic == RESUME_MAGIC:
+        elif self._magic == RESUME.magic:
             self.resume = Resume.parse(self._magic + data)
             self.wanted_bytes = 0
         elif self._magic == KNOCK_MAGIC:
@@ -177,9 +177,9 @@ class AcceptedHandshake:
         return ready
 
     def _begin(self, magic: bytes) -> None:
-        if magic == JOIN_MAGIC:
+        if magic == JOIN.magic:
             self.wanted_bytes = JOIN_BYTES - MAGIC_BYTES
-        elif magic == RESUME_MAGIC:
+        elif magic == RESUME.magic:
             self.wanted_bytes = RESUME_BYTES - MAGIC_BYTES
         elif magic == KNOCK_MAGIC:
             self.wanted_bytes = KNOCK_TOKEN_BYTES

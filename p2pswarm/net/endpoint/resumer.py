@@ -108,10 +108,12 @@ class Resumer:
 
     async def admit(self, connection: Connection, asked: Resume) -> None:
         """Let a connection that the peer made take over its link; BadHandshake if it may not."""
-        link = self._sessions.get(asked.session)
+        link = self._sessions.get(asked.request.session)
         if link is None:
             await connection.send(UNKNOWN_LINK)
-            raise BadHandshake(f"it goes on with session {asked.session.hex()}, which is unknown")
+            raise BadHandshake(
+                f"it goes on with session {asked.request.session.hex()}, which is unknown"
+            )
         exporter = link.session.exporter
         asked.check(exporter, link.paths.numbers)
         announced = link.records.expected
@@ -120,7 +122,7 @@ class Resumer:
         raw = await connection.receive(RESUME_CONFIRM_BYTES)
         wanted = asked.read_confirm(exporter, nonce, raw)
         path = Path(None, connection.remote, None)
-        takeover = Takeover(asked.number, announced, wanted)
+        takeover = Takeover(asked.request.number, announced, wanted)
         await connection.become_control(ControlPath(link, path, takeover))
 
     def climb(self, link: Link) -> None:
@@ -237,7 +239,7 @@ class Resumer:
         if stagger is not None:
             stagger.on_connection(loop.time() - begun_s, loop.time())
         try:
-            await connection.send(asked.raw)
+            await connection.send(asked.request.raw)
             answer = await connection.receive(RESUME_ANSWER_BYTES)
             asked.read_answer(link.session.exporter, answer)
         except BaseException:
@@ -254,7 +256,7 @@ class Resumer:
         path = Path(answered.way.kind, connection.remote, answered.way)
         try:
             await connection.send(asked.confirm(exporter, nonce, announced))
-            takeover = Takeover(asked.number, announced, wanted)
+            takeover = Takeover(asked.request.number, announced, wanted)
             await connection.become_control(ControlPath(link, path, takeover))
         except BaseException:
             connection.close()

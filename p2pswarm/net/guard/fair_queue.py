@@ -10,15 +10,6 @@ from typing import Generic, TypeVar
 
 from p2pswarm.net.os.addresses import address_groups
 
-# FairQueue: who comes next of many that wait, by groups of addresses in turn.
-#
-# Groups of the widest kind take turns, then the groups within each, and so on; within the smallest
-# group the oldest comes first. So an item waits for one turn of each other group beside its own at
-# each level, however many a group has. Each step costs the same however many wait.
-#
-# Source:  hierarchical round robin, for items of equal cost; `net/os/addresses.py` for the
-#   groups.
-
 T = TypeVar("T", bound=Hashable)
 
 
@@ -33,7 +24,12 @@ class _QueueGroup(Generic[T]):
 
 
 class FairQueue(Generic[T]):
-    """Who waits, by group."""
+    """Who waits, by group.
+
+    Groups of the widest kind take turns, then the groups within each, and so on; within the
+    smallest group the oldest comes first. So an item waits for one turn of each other group beside
+    its own at each level, however many a group has. Each step costs the same however many wait.
+    """
 
     def __init__(self) -> None:
         self._all: _QueueGroup[T] = _QueueGroup()
@@ -84,27 +80,24 @@ class FairQueue(Generic[T]):
             del path[-1].inner[name]
 
 
-# HandshakeQueue: how much of the event loop's time strangers may take, and who is next.
-#
-# A first message costs us the most of what a stranger can make us do: 0.23 ms of cryptography for
-# 55 bytes, and its proof as much again. Places bound memory, not this. So each computation of a
-# handshake that we accept waits for its turn: groups of addresses take turns (`fair_queue.py`),
-# and after each computation nobody has a turn before the others that use the loop had their part.
-#
-# Who has our answer and proves itself comes in turn with those who say their first words: a flood
-# of first messages, which are cheap to make, does not hold up those who were answered. So a
-# dialler of a network of its own waits for one turn of each other network that floods us, at most,
-# and for little more at its proof: 10 ms beside one network, 0.25 s beside a hundred.
-#
-# Units:   seconds (`_s`), of the loop's clock.
-
 SHARE = 0.25  # of the loop's time: a thousand computations a second, and training keeps the most
 BURST_S = 0.02  # so much at once: 40 peers that join together do not wait
 COST_MAX_S = 0.005  # counted at most: a pause of the whole process is nobody's computation
 
 
 class HandshakeQueue:
-    """The computations that wait, each under its handshake's ticket."""
+    """The computations that wait, each under its handshake's ticket.
+
+    A first message costs us the most of what a stranger can make us do: 0.23 ms of cryptography for
+    55 bytes, and its proof as much again. Places bound memory, not this. So each computation of a
+    handshake that we accept waits for its turn: groups of addresses take turns, and after each
+    computation nobody has a turn before the others that use the loop had their part.
+
+    Who has our answer and proves itself comes in turn with those who say their first words: a flood
+    of first messages, which are cheap to make, does not hold up those who were answered. So a
+    dialler of a network of its own waits for one turn of each other network that floods us, at
+    most, and for little more at its proof: 10 ms beside one network, 0.25 s beside a hundred.
+    """
 
     def __init__(self, share: float = SHARE) -> None:
         """`share`: of the loop's time, above 0 and at most 1."""

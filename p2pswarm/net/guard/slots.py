@@ -18,16 +18,6 @@ from p2pswarm.base.errors import BadHandshake, Busy, DialFailed
 from p2pswarm.base.ids import PeerId
 from p2pswarm.net.os.addresses import address_groups
 
-# FairSlots: a limited number of places, shared fairly between networks, then within each.
-#
-# Who holds few places is safe from who holds many. If all are taken, the next to go is the oldest
-# of the largest group: of the widest kind first, then of the largest one within it, and so on. So
-# a crowd displaces its own members, however many ids or addresses of its network it uses.
-#
-# Each step costs the same however many places there are, because sizes change by one.
-#
-# Source:  max-min fairness; `net/os/addresses.py` for the groups.
-
 T = TypeVar("T", bound=Hashable)
 
 
@@ -68,7 +58,14 @@ class _Group(Generic[T]):
 
 
 class FairSlots(Generic[T]):
-    """Who holds a place, by group."""
+    """Who holds a place, by group.
+
+    Who holds few slots is safe from who holds many. If all are taken, the next to go is the oldest
+    of the largest group: of the widest kind first, then of the largest one within it, and so on. So
+    a crowd displaces its own members, however many ids or addresses of its network it uses.
+
+    Each step costs the same however many slots there are, because sizes change by one.
+    """
 
     def __init__(self) -> None:
         self._all: _Group[T] = _Group()
@@ -104,18 +101,16 @@ class FairSlots(Generic[T]):
         return iter(group.items)
 
 
-# HandshakeSlots: limits what peers cost us before they prove who they are.
-#
-# A connection is *silent* until its first message is complete, then it is *answered*. An honest
-# dialler's first message comes with the connection itself, so it is silent for no time and
-# answered for a round trip; a connection that never says anything stays silent. Both kinds have
-# places of their own. If they are taken, the oldest connection of the largest group of addresses
-# makes way (`slots.py`). So silence displaces only silence, a crowd displaces its own, and
-# who is far away has the time that its round trip takes.
-
-
 class HandshakeSlots:
-    """The connections in handshake; each has a number, its ticket."""
+    """The connections in handshake; each has a number, its ticket.
+
+    A connection is *silent* until its first message is complete, then it is *answered*. An honest
+    dialler's first message comes with the connection itself, so it is silent for no time and
+    answered for a round trip; a connection that never says anything stays silent. Both kinds have
+    slots of their own. If they are taken, the oldest connection of the largest group of addresses
+    makes way. So silence displaces only silence, a crowd displaces its own, and who is far away has
+    the time that its round trip takes.
+    """
 
     def __init__(self, silent_max: int, answered_max: int) -> None:
         self._silent_max = silent_max
@@ -158,17 +153,6 @@ class HandshakeSlots:
         return displaced
 
 
-# LinkSlots: who may have a link, when more would like one than there are places.
-#
-# A newcomer gets in at the cost of the largest group of addresses (`slots.py`), where the
-# oldest link that nobody uses makes way. A link that only its peer uses makes way where one host
-# holds BUSY_SHARE of all places: else a few streams that never end would hold them for ever. A
-# link with a stream of ours or a tensor never does. One peer has a few links at most: two that
-# dial each other at once have two, and each road that is lost without a word leaves one behind for
-# 15 s.
-#
-# Errors:  DialFailed if no link can make way.
-
 PEER_LINKS_MAX = 4  # of one peer: a pair that was dialled at once, and two roads that were lost
 BUSY_SHARE = 0.25  # of all places: a site behind one address has fewer machines in one run
 
@@ -193,7 +177,14 @@ def least_used(
 
 
 class LinkSlots(Generic[L]):
-    """The links that are up, by peer and by group of addresses."""
+    """The links that are up, by peer and by group of addresses.
+
+    A newcomer gets in at the cost of the largest group of addresses, where the oldest link that
+    nobody uses makes way. A link that only its peer uses makes way where one host holds BUSY_SHARE
+    of all slots: else a few streams that never end would hold them for ever. A link with a stream
+    of ours or a tensor never does. One peer has a few links at most: two that dial each other at
+    once have two, and each path that is lost without a word leaves one behind for 15 s.
+    """
 
     def __init__(self, most: int, use: Callable[[L], LinkUse]) -> None:
         """`use`: tells who uses a link now."""
@@ -232,18 +223,13 @@ class LinkSlots(Generic[L]):
             del self._peers[peer]
 
 
-# BulkSlots: how many bulk connections peers may join to our links, over all links together.
-#
-# A peer joins up to 16 to each link, and nobody needs to have asked for them. If all places are
-# taken, a link of the largest group of addresses makes way (`slots.py`): the oldest that
-# nobody uses, then the oldest that only its peer uses. A link with a stream of ours or a tensor
-# never does.
-#
-# Errors:  BadHandshake if no link can make way.
-
-
 class BulkSlots(Generic[L]):
-    """The bulk connections that have joined, by link and by group of addresses."""
+    """The bulk connections that have joined, by link and by group of addresses.
+
+    A peer joins up to 16 to each link, and nobody needs to have asked for them. If all slots are
+    taken, a link of the largest group of addresses makes way: the oldest that nobody uses, then the
+    oldest that only its peer uses. A link with a stream of ours or a tensor never does.
+    """
 
     def __init__(self, most: int, use: Callable[[L], LinkUse]) -> None:
         """`use`: tells who uses a link now."""
@@ -280,17 +266,6 @@ class BulkSlots(Generic[L]):
             self._places.remove((link, number))
 
 
-# ConcurrencyLimit: how many handlers may run at once: for a peer, for a network, and in all.
-#
-# Ids are free, so a limit for each peer bounds nobody. One network may have as many handlers as
-# are free: alone it gets half of all, which is enough for a run behind one address, and each
-# further one that is greedy gets half of what the others leave.
-#
-# Units:   counts of handlers.
-# Errors:  Busy where one more handler would exceed a limit.
-# Source:  Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches"
-#   (1998), with alpha 1.
-
 K = TypeVar("K")
 
 
@@ -305,7 +280,12 @@ class HandlerLimits:
 
 
 class ConcurrencyLimit:
-    """How many handlers run, for each peer, for each network and in all."""
+    """How many handlers run, for each peer, for each network and in all.
+
+    Ids are free, so a limit for each peer bounds nobody. One network may have as many handlers as
+    are free: alone it gets half of all, which is enough for a run behind one address, and each
+    further one that is greedy gets half of what the others leave.
+    """
 
     def __init__(self, limits: HandlerLimits) -> None:
         self._limits = limits

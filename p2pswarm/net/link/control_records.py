@@ -21,19 +21,6 @@ from p2pswarm.net.crypto.suite import TAG_BYTES
 from p2pswarm.net.link.reply_budget import LINK_BYTES_FREE, LINK_BYTES_MAX, LinkReplyBudget
 from p2pswarm.net.wire.frames import RECORD_BYTES_MAX
 
-# ResendBuffer: the sealed records that the peer may not have, to be sent again on another path.
-#
-# Records are kept as they were sealed: the objects that were written are referenced, nothing is
-# copied, and what is sent again is the same bytes under the same nonce. A record leaves the buffer
-# when a pong or a resumption proves that the peer has it.
-#
-# A link may hold as much as `ReplyBudget` lets it: 16 KiB in any case, 4 MiB at most, and no more
-# than is free of what all links may hold. When it is full, nothing but control frames is sent: the
-# peer's pong, which empties it, may itself wait for one of ours.
-#
-# Units:   bytes; records are counted from 0 in each direction of a link.
-# Errors:  BadHandshake for a number that cannot be; BadFrame if even control frames overflow it.
-
 RECORD_COST_BYTES = 64  # about what Python adds to a record
 CHECK_BYTES = 5 * 1024  # looked at this often: LINK_BYTES_FREE with the cost of tiny records
 ACK_BYTES = 512 * 1024  # a ping for so much: its answer costs 20 us, a hundredth of sending this
@@ -41,7 +28,16 @@ HELD_BYTES_MAX = LINK_BYTES_MAX + 1024 * 1024  # control frames alone, beyond wh
 
 
 class ResendBuffer:
-    """What one side of a link has sent and cannot forget yet."""
+    """What one side of a link has sent and cannot forget yet.
+
+    Records are kept as they were sealed: the objects that were written are referenced, nothing is
+    copied, and what is sent again is the same bytes under the same nonce. A record leaves the
+    buffer when a pong or a resumption proves that the peer has it.
+
+    A link may hold as much as `ReplyBudget` lets it: 16 KiB in any case, 4 MiB at most, and no more
+    than is free of what all links may hold. When it is full, nothing but control frames is sent:
+    the peer's pong, which empties it, may itself wait for one of ours.
+    """
 
     __slots__ = ("_asked", "_forgotten", "_memory", "check_at", "first", "records", "sent_bytes")
 

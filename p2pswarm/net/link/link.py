@@ -22,6 +22,7 @@ from enum import Enum, auto
 
 from p2pswarm.base.errors import BadFrame, BadRecord, LinkLost, PeerError, SwarmError
 from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.guard.slots import LinkUse
 from p2pswarm.net.link.channel_demand import ChannelDemand
 from p2pswarm.net.link.control_records import ControlRecords
 from p2pswarm.net.link.events import (
@@ -47,10 +48,6 @@ from p2pswarm.net.link.mux import Mux
 from p2pswarm.net.link.path_state import PathState
 from p2pswarm.net.link.reply_budget import LinkReplyBudget, ReplyBudget
 from p2pswarm.net.link.session import Session
-
-# The states of a link, when one that is left may be closed, and what a link has carried.
-#
-# Units:   bytes, `now_s` seconds on the caller's monotonic clock.
 
 
 class LinkState(Enum):
@@ -114,7 +111,10 @@ PAUSED, NO_PATH, FULL, AGAIN, OVER = 1, 2, 4, 8, 16
 
 
 class LinkMachine:
-    """One side of a link. The deadline changes only in methods whose docstring says so."""
+    """One side of a link: implements `Machine`.
+
+    The deadline changes only in methods whose docstring says so.
+    """
 
     __slots__ = (
         "_abort_at_s",
@@ -161,7 +161,7 @@ class LinkMachine:
         """What ended the link; None while it can be used."""
         self.received_bytes = 0
         self.notices: list[LinkNotice] = []
-        """The events that `link_events` will return; only read it here."""
+        """The events that `drain` will return; only read it here."""
         self._ended: list[StreamEvent] = []
         self.life = Liveness(config)
         """What it has heard, and the round trip of pings; only read it."""
@@ -212,8 +212,8 @@ class LinkMachine:
 
     def drain(self) -> list[LinkNotice]:
         """The events of the link as a whole since the last call."""
-        news, self.notices = self.notices, []
-        return news
+        notices, self.notices = self.notices, []
+        return notices
 
     def data_to_send(self, now_s: float) -> bytes:
         """The next record, or empty bytes; call until it is empty; may change the deadline."""
@@ -248,6 +248,17 @@ class LinkMachine:
     def has_path(self) -> bool:
         """Whether a connection carries the link now."""
         return not self.mute & NO_PATH
+
+    @property
+    def doubts_path(self) -> bool:
+        """Whether the path may be dead, and nothing has come since that was noticed."""
+        return self.life.doubts(self.records.expected)
+
+    def use(self, *, bulk_busy: bool) -> LinkUse:
+        """Tell for whom the link works now; `bulk_busy`: tensors are under way."""
+        if self.mux.live_ours or bulk_busy:
+            return LinkUse.US
+        return LinkUse.THEM if self.mux.live else LinkUse.NOBODY
 
     def on_path_loss(self, error: SwarmError, now_s: float) -> None:
         """The control connection is gone; changes the deadline.
@@ -328,8 +339,8 @@ class LinkMachine:
             if missing and self.path.dials and self.has_path:
                 self.notices.append(BulkWanted(missing))
         elif _is_due(self.bulk.measure_at_s, now_s):
-            if (news := self.bulk.measure(bulk_bytes, now_s, busy=bulk_busy)) is not None:
-                self.notices.append(news)
+            if (notice := self.bulk.measure(bulk_bytes, now_s, busy=bulk_busy)) is not None:
+                self.notices.append(notice)
         else:
             self._look(now_s, in_use=bulk_busy or self.mux.live > 0)
 

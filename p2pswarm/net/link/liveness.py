@@ -19,21 +19,6 @@ from p2pswarm.base.errors import BadFrame
 from p2pswarm.base.estimates import RoundTrip
 from p2pswarm.net.config import TransportConfig
 
-# PathWatch: whether what is sent on the present path of a link still reaches the peer.
-#
-# A firewall that begins to drop, a router that has forgotten a connection, a relay that swallows
-# bytes: none of them says so. While streams are open or tensors are under way, the watch looks
-# twice a second whether any record came. If none did, it has the peer asked (a PING); if nothing
-# comes within the time in which TCP repairs three losses in a row, the path is doubted, and other
-# ways are tried beside it. Any record lifts the doubt. On a link that is at rest nothing is
-# watched.
-#
-# A tick that comes late proves nothing: our own process stood still, and what came meanwhile may
-# not have been read yet.
-#
-# Units:   `now_s` seconds on the caller's monotonic clock; records are counted from 0.
-# Source:  docs/paths.md; RFC 6298 sections 2 and 5.5 for the retransmission timer.
-
 TICK_S = 0.5  # between two looks: two pings in a second are the most that a link in use costs
 REPAIRS = 1 + 2 + 4  # timers of TCP until a segment that was lost three times is sent once more
 TIMER_S_MIN = 0.2  # Linux's least retransmission timeout beyond the round trip
@@ -61,7 +46,18 @@ def answer_s(srtt_s: float, rttvar_s: float) -> float:
 
 
 class PathWatch:
-    """The watch of one link, over one path after another."""
+    """The watch of one link, over one path after another.
+
+    A firewall that begins to drop, a router that has forgotten a connection, a relay that swallows
+    bytes: none of them says so. While streams are open or tensors are under way, the watch looks
+    twice a second whether any record came. If none did, it has the peer asked (a PING); if nothing
+    comes within the time in which TCP repairs three losses in a row, the path is doubted, and other
+    ways are tried beside it. Any record lifts the doubt. On a link that is at rest nothing is
+    watched.
+
+    A tick that comes late proves nothing: our own process stood still, and what came meanwhile may
+    not have been read yet.
+    """
 
     __slots__ = ("_asked_s", "_heard", "_patience_s", "_since", "at_s", "doubted")
 

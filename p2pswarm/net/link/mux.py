@@ -82,6 +82,10 @@ class Mux:
         """Whether the peer should get nothing more to read: it leaves too much unread."""
         return self.held_bytes > LINK_BYTES_FREE and self.replies.crowded(self.held_bytes)
 
+    def takes(self, reply_bytes: int = 0) -> bool:
+        """Whether the peer may get so much more to read; it may not if it leaves much unread."""
+        return self.replies.takes(self.held_bytes, reply_bytes)
+
     @property
     def live_ours(self) -> int:
         """How many of them we have opened."""

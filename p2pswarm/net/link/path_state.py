@@ -11,16 +11,6 @@ from collections.abc import Iterable, Sequence
 from p2pswarm.base.errors import BadRecord, LinkLost, SwarmError
 from p2pswarm.net.link.path import PathCandidate
 
-# PathCorruption: what a record that is not authentic costs a link, and which ways are tried last.
-#
-# TCP delivers wrong bytes where a relay or a router alters them, or faulty memory does. Such a
-# record costs the path that brought it, not the link: the next path begins with that very record.
-# The way of the path is tried last for some minutes. A link whose paths bring such records again
-# and again ends, so a forger has a bounded number of tries.
-#
-# Units:   `now_s` seconds on the caller's monotonic clock; counts.
-# Source:  docs/paths.md; RFC 9001, 6.6, for how many forgeries a cipher bears.
-
 PATHS_MAX = 8
 """At so many paths of one link within `WITHIN_S` it ends: it has tried two relays and the direct
 way twice each by then. Each try costs a forger a path, a round trip, and a proof of who is at the
@@ -34,7 +24,13 @@ WAYS_MAX = 16
 
 
 class PathCorruption:
-    """The paths of one link that brought a record which was not authentic."""
+    """The paths of one link that brought a record which was not authentic.
+
+    TCP delivers wrong bytes where a relay or a router alters them, or faulty memory does. Such a
+    record costs the path that brought it, not the link: the next path begins with that very record.
+    The candidate of the path is tried last for some minutes. A link whose paths bring such records
+    again and again ends, so a forger has a bounded number of tries.
+    """
 
     __slots__ = ("_at_s", "count")
 
@@ -80,13 +76,6 @@ class CorruptCandidates:
         """The ways in the order in which to try them: those that alter bytes last."""
         sound = self.sound(ways, now_s)
         return sound + [way for way in ways if way not in sound]
-
-
-# PathState: what a link machine knows of the path that carries it, or of why there is none.
-#
-# Units:   `now_s` seconds on the caller's monotonic clock.
-# Errors:  LinkLost and BadRecord are returned, and raised by nobody here.
-# Source:  docs/paths.md.
 
 
 class PathState:

@@ -8,8 +8,6 @@ from collections import deque
 
 from p2pswarm.net.wire import frames
 
-# StreamState: what one side of a link knows about a stream.
-
 STREAM_WINDOW_BYTES = 256 * 1024  # four messages under way, or 20 Mbit/s at 100 ms
 STREAM_NUMBERS = 1 << 32  # numbers have 32 bits on the wire
 
@@ -53,25 +51,23 @@ class StreamState:
         self.remote_ended = False
 
 
-# StreamScheduler: which stream of a link sends its next message.
-#
-# Streams that have a message and credit of their own stand in the line of their priority, and take
-# turns there. If the session's credit is too small for the first, nothing behind it goes, so that
-# a crowd of small messages does not starve a large one.
-#
-# The last RESERVE_BYTES of the session's credit are for calls alone: for a message that opens a
-# stream and ends it, or that answers a stream which its opener has ended. Their receiver gives the
-# credit back at once. The other messages may wait for their reader as long as it likes, so without
-# a reserve sixteen exchanges that nobody reads would keep every call of the link from leaving.
-#
-# Source:  docs/wire.md, section 3.
-
 MESSAGE_COST_BYTES = 64  # about what Python adds to a message that waits
 RESERVE_BYTES = STREAM_WINDOW_BYTES  # four of the largest calls under way, or a thousand small ones
 
 
 class StreamScheduler:
-    """The streams of a link that may send, by priority."""
+    """The streams of a link that may send, by priority.
+
+    Streams that have a message and credit of their own stand in the line of their priority, and
+    take turns there. If the session's credit is too small for the first, nothing behind it goes, so
+    that a crowd of small messages does not starve a large one.
+
+    The last RESERVE_BYTES of the session's credit are for calls alone: for a message that opens a
+    stream and ends it, or that answers a stream which its opener has ended. Their receiver gives
+    the credit back at once. The other messages may wait for their reader as long as it likes, so
+    without a reserve sixteen exchanges that nobody reads would keep every call of the link from
+    leaving.
+    """
 
     __slots__ = ("_lines", "count")
 
@@ -138,16 +134,15 @@ def _is_call(stream: StreamState) -> bool:
     return bool(stream.queue[0][1]) and (not stream.announced or stream.remote_ended)
 
 
-# AnswerBatch: the answers to one read leave in one write.
-#
-# The tasks that several events wake answer one after the other. Their answers wait for each other,
-# eight at most, until all of these tasks have run.
-
 GATHERED_MAX = 8  # so many answers to one read are sent together
 
 
 class AnswerBatch:
-    """Whether the answers of one link are gathered now."""
+    """Whether the answers of one link are gathered now.
+
+    The tasks that several events wake answer one after the other. Their answers wait for each
+    other, eight at most, until all of these tasks have run.
+    """
 
     __slots__ = ("count",)
 

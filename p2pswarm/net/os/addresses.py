@@ -11,16 +11,6 @@ from functools import lru_cache
 
 from p2pswarm.base.ids import Address
 
-# The groups in which hosts are counted: ids are free, and addresses of one network nearly so.
-#
-# Whoever has one address of a network easily has others of it. So what is scarce is shared between
-# networks first, then between the parts of each, then between hosts. IPv4 and IPv6 are apart,
-# because IPv6 addresses cost nothing.
-#
-# Units:   prefixes in bits.
-# Errors:  none; a host that is no number, as in a simulation, is a group of its own.
-# Source:  RFC 6177: a site gets a /48 to /56; RFC 7422 and the practice of registries for /32.
-
 IPV4_PREFIXES = (16, 24, 32)  # a provider's range, the smallest routed network, a host
 IPV6_PREFIXES = (32, 48, 56)  # a provider, a site, a home: it gets a /56, a machine a whole /64
 NAMES = "name"
@@ -29,7 +19,12 @@ SEEN_HOSTS = 4096  # remembered at once: parsing an address takes 5 us
 
 @lru_cache(maxsize=SEEN_HOSTS)
 def address_groups(host: str) -> tuple[str, ...]:
-    """The groups that a host belongs to, the widest first."""
+    """The groups that a host belongs to, the widest first.
+
+    Whoever has one address of a network easily has others of it. So what is scarce is shared
+    between networks first, then between the parts of each, then between hosts. IPv4 and IPv6 are
+    apart, because IPv6 addresses cost nothing.
+    """
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -45,19 +40,6 @@ def network_of(host: str) -> str:
     groups = address_groups(host)
     return host if groups[0] == NAMES else groups[2]
 
-
-# Which addresses that peers name are believed: nobody makes us dial what is not a peer's.
-#
-# An address is what a peer says of itself or of another. Whoever is believed everything makes
-# others dial their own machine, their neighbours' printers, or everybody at once. So addresses
-# that no single host has are never taken. Among peers with public addresses, only public ones are:
-# those of a private network mean another host to everybody who reads them.
-#
-# A name with a dot may be believed among public peers. Where it leads is known when it is dialled,
-# not here. So who has a name is believed private addresses, too, as in a lab whose machines have
-# names.
-#
-# Source:  RFC 6890 and the registries of special-purpose addresses, as `ipaddress` has them.
 
 SCOPES_SEEN = 16_384  # hosts whose scope is remembered
 LOCAL_NAMES = (".local", ".localhost", ".internal", ".lan", ".home.arpa")
@@ -75,6 +57,15 @@ class Scope(IntEnum):
 
 def believable(address: Address, least: Scope) -> bool:
     """Whether to keep and dial an address that a peer has named; `least`: its smallest scope.
+
+    An address is what a peer says of itself or of another. Whoever is believed everything makes
+    others dial their own machine, their neighbours' printers, or everybody at once. So addresses
+    that no single host has are never taken. Among peers with public addresses, only public ones
+    are: those of a private network mean another host to everybody who reads them.
+
+    A name with a dot may be believed among public peers. Where it leads is known when it is
+    dialled, not here. So who has a name is believed private addresses, too, as in a lab whose
+    machines have names.
 
     Who is reached through a relay is no server of the DHT, and nobody makes us send HTTP anywhere.
     """

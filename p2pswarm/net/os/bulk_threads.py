@@ -26,19 +26,17 @@ from queue import SimpleQueue
 from p2pswarm.base.errors import BadRecord, LinkLost, SwarmError
 from p2pswarm.net.os.base import BulkMachine
 
-# What the kernel knows of a TCP connection, where it says so.
-#
-# Errors:  none: what is not known is None.
-# Source:  Linux, include/uapi/linux/tcp.h, `struct tcp_info`; bytes_acked is RFC 4898's
-#   tcpEStatsAppHCThruOctetsAcked.
-
 _ACKED = struct.Struct("=Q")
 _ACKED_AT = 120  # after 24 numbers of 32 bits, two of them packed, and the two pacing rates
 _BYTES = _ACKED_AT + _ACKED.size
 
 
 def acknowledged_bytes(sock: socket.socket) -> int | None:
-    """How many bytes the other end has acknowledged; None off Linux, or before Linux 4.1."""
+    """How many bytes the other end has acknowledged; None off Linux, or before Linux 4.1.
+
+    Source: Linux, include/uapi/linux/tcp.h, `struct tcp_info`; bytes_acked is RFC 4898's
+    tcpEStatsAppHCThruOctetsAcked.
+    """
     if sys.platform != "linux":
         return None
     try:

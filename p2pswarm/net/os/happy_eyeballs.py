@@ -17,15 +17,6 @@ from typing import Any, Protocol, TypeVar
 from p2pswarm.base.ids import Address
 from p2pswarm.net.os.attempt_stagger import AttemptStagger
 
-# Connecting to the first of several addresses that answers ("happy eyeballs").
-#
-# An address that drops what is sent to it costs a quarter of a second and no more: then the next
-# is tried beside it (`attempt_stagger.py`). One that refuses costs nothing. The first connection
-# wins, the others are closed.
-#
-# Errors:  the last OSError if none answers.
-# Source:  RFC 8305 section 5.
-
 
 class Closable(Protocol):
     """A connection that is not used after all."""
@@ -45,6 +36,10 @@ async def first_connected(
     stagger: AttemptStagger | None = None,
 ) -> C:
     """The first connection that `connect` makes to any of `addresses`, tried in their order.
+
+    An address that drops what is sent to it costs a quarter of a second and no more: then the next
+    is tried beside it (`attempt_stagger.py`). One that refuses costs nothing. The first connection
+    wins, the others are closed.
 
     `stagger`: tells when the next one is tried; `connect` may tell it how far it has come.
     """
@@ -85,16 +80,6 @@ async def first_connected(
                 done.close()
 
 
-# Resolver: the addresses of host names, looked up in threads of its own.
-#
-# The system's resolver blocks, for as long as a name's owner likes. So it never runs in the pool
-# that files and others share: a few threads are for names, and callers of one name share a
-# look-up. A look-up that nobody waits for any more still holds its thread until the system gives
-# up.
-#
-# Errors:  OSError, as `socket.getaddrinfo` raises it.
-# Source:  RFC 8305 section 4 for the order; RFC 6724 for the system's own.
-
 THREADS_MAX = 32  # look-ups at once: a thread each, of some 50 KiB
 ADDRESSES_MAX = 8  # of one name that are tried
 
@@ -103,7 +88,13 @@ Resolved = tuple[int, tuple[str | int, ...]]
 
 
 class Resolver:
-    """Looks names up, up to `threads_max` at once."""
+    """Looks names up, up to `threads_max` at once.
+
+    The system's resolver blocks, for as long as a name's owner likes. So it never runs in the pool
+    that files and others share: a few threads are for names, and callers of one name share a
+    look-up. A look-up that nobody waits for any more still holds its thread until the system gives
+    up.
+    """
 
     def __init__(self, threads_max: int = THREADS_MAX) -> None:
         self._places = asyncio.Semaphore(threads_max)

@@ -15,14 +15,6 @@ from pathlib import Path
 
 from p2pswarm.base.ids import Address
 
-# The gateway: the router through which this machine reaches everybody else.
-#
-# On Linux the kernel tells its routes. Elsewhere the gateway of a private network is assumed to be
-# the first address of the /24, as in nearly every home.
-#
-# Errors:  none: None where no gateway is known.
-# Source:  proc(5) of /proc/net/route, and the kernel's net/ipv6/route.c for ipv6_route; RFC 1918.
-
 IPV4, IPV6 = int(socket.AF_INET), int(socket.AF_INET6)
 ROUTES, ROUTES6 = Path("/proc/net/route"), Path("/proc/net/ipv6_route")
 FAR_HOSTS = {IPV4: "192.0.2.1", IPV6: "2001:db8::1"}
@@ -113,16 +105,11 @@ def families(bound: Address) -> tuple[int, ...]:
     return (IPV4, IPV6) if bound.host == "::" else (family_of(bound.host),)
 
 
-# A socket that hears what is sent to a group of hosts.
-#
-# Several programs of a machine may listen at one port of a group: each gets its own copy.
-#
-# Errors:  none: None where there can be no such socket.
-# Source:  ip(7); RFC 3493 5.2 for IPv6.
-
-
 def group_socket(group: str, port: int, own_host: str) -> socket.socket | None:
-    """A UDP socket for a group, on the network of `own_host`; None if the system refuses."""
+    """A UDP socket for a group, on the network of `own_host`; None if the system refuses.
+
+    Several programs of a machine may listen at one port of a group: each gets its own copy.
+    """
     try:
         packed = ipaddress.IPv4Address(own_host).packed
     except ValueError:

@@ -29,8 +29,6 @@ from p2pswarm.net.os.base import CROWDED_BYTES, BulkMachine, BulkPipe, ControlMa
 from p2pswarm.net.os.bulk_threads import SocketBulkPipe
 from p2pswarm.net.os.happy_eyeballs import Resolved, Resolver, first_connected
 
-# The operating system's errors: which are temporary, and a one-line text for each.
-
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # until others close
 GONE_IN_BACKLOG = (errno.ECONNABORTED, errno.EPROTO, errno.ECONNRESET)  # it left too early
 
@@ -43,10 +41,6 @@ def reason_of(error: Exception) -> str:
         return error.strerror
     return str(error) or type(error).__name__
 
-
-# ControlProtocol: the control pipe over asyncio's transport of a socket.
-#
-# Errors:  whatever ends the connection reaches its user as LinkLost.
 
 READ_BYTES = 16 * 1024  # our own buffer: asyncio's, new for each read, costs 20 us
 READ_BYTES_MAX = 64 * 1024  # one control record, for a connection that has filled the small buffer

@@ -10,11 +10,6 @@ import contextlib
 import socket
 from pathlib import Path
 
-# What the operating system lets sockets have, as far as it decides how fast tensors travel.
-#
-# Errors:  none: None, or nothing, where the system does not tell.
-# Source:  tcp(7), socket(7).
-
 SYSCTLS = Path("/proc/sys/net/ipv4")
 TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", None)  # exists on Linux only
 
@@ -43,14 +38,6 @@ def socket_memory_max_bytes(name: str) -> int | None:
     return None
 
 
-# The operating system's limit on a process's open files, raised as far as it may be.
-#
-# Many systems start a process with 1,024, for programs that use `select`, and let it ask for more.
-#
-# Units:   open files.
-# Errors:  none: where the limit cannot be raised, it stays.
-# Source:  setrlimit(2), RLIMIT_NOFILE.
-
 try:
     import resource
 except ImportError:  # Windows: no such limit on sockets
@@ -58,7 +45,11 @@ except ImportError:  # Windows: no such limit on sockets
 
 
 def raise_file_limit(wanted: int) -> int:
-    """Let this process have `wanted` files open, if allowed; returns how many it may have."""
+    """Let this process have `wanted` files open, if allowed; returns how many it may have.
+
+    Many systems start a process with 1,024, for programs that use `select`, and let it ask for
+    more.
+    """
     if not resource:
         return wanted
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

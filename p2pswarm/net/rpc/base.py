@@ -162,14 +162,12 @@ class Rpc(Protocol):
         ...
 
 
-# ForwardingRpc: an `Rpc` on top of another, for those that change only a part of it.
-#
-# A guard and a watch each stand between a role and the links. What they leave as it is stands
-# here.
-
-
 class ForwardingRpc:
-    """Implements `Rpc` by another; a subclass overrides what it does differently."""
+    """Implements `Rpc` by another; a subclass overrides what it does differently.
+
+    A guard and a watch each stand between a role and the links. What they leave as it is stands
+    here.
+    """
 
     def __init__(self, rpc: Rpc) -> None:
         self._rpc = rpc

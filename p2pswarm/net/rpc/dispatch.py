@@ -25,11 +25,6 @@ from p2pswarm.net.rpc.framing import (
 )
 from p2pswarm.net.wire.message import Message, UnknownCode, decode
 
-# HandlerTable: which handler serves which message, and how an opening is read.
-#
-# Errors:  BadMessage for an opening that breaks the rules, which ends the link; NotServing for an
-#   opening without a handler, which its caller receives.
-
 M = TypeVar("M", bound=Message)
 
 
@@ -113,13 +108,6 @@ def read_opening(frame: bytes, *, ended: bool) -> Opening:
     return Opening(kind, timeout_s, request)
 
 
-# Listeners: the objects that receive the events of the streams of all links.
-#
-# A listener is a caller that waits, a running handler, or a stream. Events reach it in the order
-# of the wire, inside the transport's callback.
-#
-# Errors:  a listener raises BadMessage for a frame that breaks the rules; the link ends then.
-
 L = TypeVar("L", bound=Hashable)
 
 
@@ -145,7 +133,10 @@ class StreamListener(Protocol):
 
 
 class Listeners(Generic[L]):
-    """The listeners of every stream of every link."""
+    """The listeners of every stream of every link.
+
+    A listener is a caller that waits, a running handler, or a stream.
+    """
 
     def __init__(self) -> None:
         self._by_link: dict[L, dict[int, StreamListener]] = {}
@@ -175,11 +166,6 @@ class Listeners(Generic[L]):
         """Fail every stream of a link that is over."""
         for listener in self._by_link.pop(link, {}).values():
             listener.fail(error)
-
-
-# Inbox: the frames of a stream that were not read yet, in order, and then its end.
-#
-# Errors:  `take` raises the error that the stream ended with.
 
 
 class Inbox:

@@ -58,17 +58,6 @@ from p2pswarm.net.wire.message import (
     message,
 )
 
-# Messages that are longer than a frame: cut into parts, and put together again.
-#
-# Only kinds that name a limit above a frame's may be long (`net/wire/message.py`). All parts but
-# the last fill their frame, so there is one way to cut, and a peer cannot send many tiny parts.
-# The first part begins with the message's code: a kind that may not be long is refused before a
-# second part comes.
-#
-# Errors:  BadMessage for parts that break a rule; UnknownCode for a kind that is not known here;
-#   ValueError for a message of ours that is too long.
-# Source:  docs/wire.md, section 7.
-
 FRAME_BYTES_MAX = 60 * 1024  # the largest message of the transport
 GOOD = b"\0"  # the status of a message, or of its last part
 PART = 255  # the status of a part that others follow; errors count up from 1
@@ -96,7 +85,13 @@ def cut(head: bytes, body: bytes) -> tuple[bytes, ...]:
 
 
 class Assembly:
-    """The parts of one message after another, each until it is whole."""
+    """The parts of one message after another, each until it is whole.
+
+    Only kinds that name a limit above a frame's may be long (`net/wire/message.py`). All parts but
+    the last fill their frame, so there is one way to cut, and a peer cannot send many tiny parts.
+    The first part begins with the message's code: a kind that may not be long is refused before a
+    second part comes.
+    """
 
     __slots__ = ("_frame_bytes", "_left_bytes", "_lengths", "_parts", "kind")
 

@@ -60,15 +60,6 @@ from p2pswarm.net.rpc.handler_pool import HandlerPool, HandlerRequest
 from p2pswarm.net.rpc.stream import RpcStream, StreamTransport, held, within
 from p2pswarm.net.wire.message import Message, decode, encode
 
-# A request that is longer than a frame, at its server, while its parts come.
-#
-# How many there may be at once is limited, because the credit of their parts is given back at
-# once: calls do not wait for each other.
-#
-# Units:   seconds, bytes.
-# Errors:  BadMessage for parts that break the rules, which ends the link.
-# Source:  docs/wire.md, section 7.
-
 AT_ONCE = HandlerLimits(per_peer=4, total=128)
 """128 of 126 KiB hold 16 MiB, as much as unread replies may; a trainer sends a voter one."""
 PARTS_S = 10.0  # until the last part has come: 100 kbit/s
@@ -87,7 +78,11 @@ class LongRequestUser:
 
 
 class LongRequest:
-    """The listener of a stream until its request is whole."""
+    """The listener of a stream until its request is whole.
+
+    How many there may be at once is limited, because the credit of their parts is given back at
+    once: calls do not wait for each other.
+    """
 
     __slots__ = ("_begun", "_link", "_stream", "_timer", "_user")
     once = False

@@ -45,7 +45,7 @@ class PunchedWay:
 
 
 class PunchedWays:
-    """Implements `CandidateSource`: the ways of a `Puncher` alone, for `Endpoint.offer_candidates`."""
+    """Implements `CandidateSource`: a `Puncher`'s, for `Endpoint.offer_candidates`."""
 
     def __init__(self, puncher: Puncher) -> None:
         self._puncher = puncher

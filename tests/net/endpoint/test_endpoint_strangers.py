@@ -237,7 +237,7 @@ async def test_a_replayed_join_is_refused():
         await transfer(link, back, b"x")
         reader, writer = await raw_connection(acceptor)
         exporter = link.session.exporter
-        writer.write(BulkJoin.make(exporter, 0, os.urandom(16)).raw)
+        writer.write(BulkJoin.make(exporter, 0, os.urandom(16)).request.raw)
 
         assert await reader.read() == b""
         writer.close()

@@ -24,14 +24,14 @@ NONCE_I, NONCE_R = b"i" * 16, b"r" * 16
 
 def test_both_ends_agree_on_session_and_keys():
     ours = BulkJoin.make(EXPORTER, 3, NONCE_I)
-    theirs = BulkJoin.parse(ours.raw)
+    theirs = BulkJoin.parse(ours.request.raw)
     answer = theirs.answer(EXPORTER, NONCE_R)
 
     nonce = ours.check_answer(EXPORTER, answer)
 
-    assert len(ours.raw) == JOIN_BYTES
+    assert len(ours.request.raw) == JOIN_BYTES
     assert len(answer) == JOIN_ANSWER_BYTES
-    assert theirs.session == session_of(EXPORTER)
+    assert theirs.request.session == session_of(EXPORTER)
     assert nonce == NONCE_R
     assert ours.keys(EXPORTER, nonce) == theirs.keys(EXPORTER, NONCE_R)
 
@@ -55,7 +55,7 @@ def test_every_number_and_nonce_gives_other_keys():
 
 @pytest.mark.parametrize("at", range(JOIN_BYTES))
 def test_a_join_with_any_bit_changed_is_refused(at: int):
-    raw = bytearray(BulkJoin.make(EXPORTER, 3, NONCE_I).raw)
+    raw = bytearray(BulkJoin.make(EXPORTER, 3, NONCE_I).request.raw)
     raw[at] ^= 1
 
     with pytest.raises(BadHandshake):
@@ -83,7 +83,7 @@ RESUMPTION_NONCE_I, RESUMPTION_NONCE_R = b"i" * 16, b"r" * 16
 
 def test_both_ends_learn_what_the_other_wants_first():
     ours = Resume.make(RESUMPTION_EXPORTER, 2, RESUMPTION_NONCE_I)
-    theirs = Resume.parse(ours.raw)
+    theirs = Resume.parse(ours.request.raw)
     theirs.check(RESUMPTION_EXPORTER, PathNumbers(dialled=False))
     answer = theirs.answer(RESUMPTION_EXPORTER, RESUMPTION_NONCE_R, 1 << 40)
 
@@ -92,8 +92,8 @@ def test_both_ends_learn_what_the_other_wants_first():
 
     assert (nonce, wanted) == (RESUMPTION_NONCE_R, 1 << 40)
     assert theirs.read_confirm(RESUMPTION_EXPORTER, RESUMPTION_NONCE_R, confirm) == 7
-    assert theirs.session == session_of(RESUMPTION_EXPORTER)
-    assert [len(ours.raw), len(answer), len(confirm)] == [
+    assert theirs.request.session == session_of(RESUMPTION_EXPORTER)
+    assert [len(ours.request.raw), len(answer), len(confirm)] == [
         RESUME_BYTES,
         RESUME_ANSWER_BYTES,
         RESUME_CONFIRM_BYTES,
@@ -102,7 +102,7 @@ def test_both_ends_learn_what_the_other_wants_first():
 
 @pytest.mark.parametrize("at", range(RESUME_BYTES))
 def test_a_resume_with_any_bit_changed_is_refused(at: int):
-    raw = bytearray(Resume.make(RESUMPTION_EXPORTER, 2, RESUMPTION_NONCE_I).raw)
+    raw = bytearray(Resume.make(RESUMPTION_EXPORTER, 2, RESUMPTION_NONCE_I).request.raw)
     raw[at] ^= 1
 
     with pytest.raises(BadHandshake):

@@ -105,8 +105,8 @@ def test_a_connection_that_joins_bulk_is_told_from_a_link():
     join = BulkJoin.make(b"e" * 32, 3, b"n" * 16)
     acceptor = accepted()
 
-    acceptor.receive(join.raw[:4])
-    acceptor.receive(join.raw[4:][: acceptor.wanted_bytes])
+    acceptor.receive(join.request.raw[:4])
+    acceptor.receive(join.request.raw[4:][: acceptor.wanted_bytes])
 
     assert acceptor.join == join
     assert acceptor.wanted_bytes == 0

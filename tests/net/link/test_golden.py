@@ -35,7 +35,7 @@ def test_an_introduction():
 def test_a_join_its_answer_and_its_keys():
     join = BulkJoin.make(EXPORTER, 3, NONCE_I)
 
-    assert join.raw.hex() == GOLDEN["join"]
+    assert join.request.raw.hex() == GOLDEN["join"]
     assert join.answer(EXPORTER, NONCE_R).hex() == GOLDEN["answer"]
     assert [key.hex() for key in join.keys(EXPORTER, NONCE_R)] == GOLDEN["bulk_keys"]
 
