@@ -39,7 +39,7 @@ from p2pswarm.run.chain.chain_log import log_entry, log_header
 from p2pswarm.settings.config import BatchConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.swarm import SwarmMachine, SimSwarm
+from p2pswarm.sim.swarm import SimSwarm, SwarmMachine
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.sim.traces import HOUR_S, fleet_changes, shipped_traces, trace_of
 from p2pswarm.sim.world import WorldConfig

@@ -20,7 +20,7 @@ from p2pswarm.sim.compute import BACKWARD_SHARE, Cost
 from p2pswarm.sim.day_record import DayRecord, StepSample
 from p2pswarm.sim.devices import SimDevice
 from p2pswarm.sim.oracle import best_rate
-from p2pswarm.sim.swarm import SwarmMachine, SimSwarm
+from p2pswarm.sim.swarm import SimSwarm, SwarmMachine
 from p2pswarm.sim.swarm_run import SwarmConfig
 from p2pswarm.sim.traces import Stay
 from p2pswarm.sim.world import Place, WorldConfig
