@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.base.peer_scores import time_left
+from p2pswarm.net.guard.bans import time_left
 from p2pswarm.progress.printable import printable
 from p2pswarm.run.manifest import RunOffer
 from p2pswarm.run.messages.path_counts import PathCounts

@@ -18,10 +18,10 @@ Errors:  none.
 Source:  docs/addresses.md; RFC 9000, 8.1 and 21.5.
 """
 
-from collections import Counter
 from dataclasses import dataclass
 
 from p2pswarm.base.ids import Contact
+from p2pswarm.net.guard.slots import GroupCounter
 from p2pswarm.net.os.addresses import NAMES, Scope, address_groups, scope_of
 
 REFUTED_S = 3600.0  # a host is dialled once in this time on the word of strangers
@@ -51,7 +51,7 @@ class CardClaims:
         """The oldest first."""
         self._tried: dict[str, _Try] = {}
         """By host, the oldest first."""
-        self._per_net: Counter[str] = Counter()
+        self._per_net: GroupCounter[str] = GroupCounter()
 
     def __len__(self) -> int:
         """How many contacts and hosts are remembered."""
@@ -79,7 +79,7 @@ class CardClaims:
         host, wide_net = _host_and_net(named)
         self._drop(host)
         self._tried[host] = _Try(now_s, wide_net)
-        self._per_net[wide_net] += 1
+        self._per_net.add(wide_net)
         if len(self._tried) > TRIED_MAX:
             self._drop(next(iter(self._tried)))
 
@@ -114,9 +114,7 @@ class CardClaims:
     def _drop(self, host: str) -> None:
         tried = self._tried.pop(host, None)
         if tried is not None:
-            self._per_net[tried.wide_net] -= 1
-            if not self._per_net[tried.wide_net]:
-                del self._per_net[tried.wide_net]
+            self._per_net.remove(tried.wide_net)
 
 
 def _bounded(named: Contact) -> bool:

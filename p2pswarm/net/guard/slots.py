@@ -18,7 +18,42 @@ from p2pswarm.base.errors import BadHandshake, Busy, DialFailed
 from p2pswarm.base.ids import PeerId
 from p2pswarm.net.os.addresses import address_groups
 
+G = TypeVar("G", bound=Hashable)
 T = TypeVar("T", bound=Hashable)
+
+
+class GroupCounter(Generic[G]):
+    """The number of items in each group: of a network, a host, a peer, or several of them at once.
+
+    A group without any takes no memory, so the groups that strangers choose are bounded by what
+    they hold.
+    """
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: dict[G, int] = {}
+
+    def __getitem__(self, group: G) -> int:
+        return self._counts.get(group, 0)
+
+    def __iter__(self) -> Iterator[G]:
+        """Iterate over the groups that have any."""
+        return iter(self._counts)
+
+    def add(self, *groups: G) -> None:
+        """Count one more in each of the groups that it belongs to."""
+        for group in groups:
+            self._counts[group] = self._counts.get(group, 0) + 1
+
+    def remove(self, *groups: G) -> None:
+        """Count one less in each of them."""
+        for group in groups:
+            left = self._counts[group] - 1
+            if left:
+                self._counts[group] = left
+            else:
+                del self._counts[group]
 
 
 class _Group(Generic[T]):
@@ -92,6 +127,13 @@ class FairSlots(Generic[T]):
         for name in groups:
             group = group.grow(name, -1)
         group.items.pop(item, None)
+
+    def count(self, groups: tuple[str, ...]) -> int:
+        """Return how many slots a group holds; `groups`: those that it is in, and itself."""
+        group: _Group[T] | None = self._all
+        for name in groups:
+            group = None if group is None else group.inner.get(name)
+        return 0 if group is None else group.size
 
     def next_to_go(self) -> Iterator[T]:
         """The places of the largest group, the oldest first."""
@@ -266,9 +308,6 @@ class BulkSlots(Generic[L]):
             self._places.remove((link, number))
 
 
-K = TypeVar("K")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerLimits:
     """The most handlers that may run at once; calls and streams are counted separately."""
@@ -289,8 +328,8 @@ class ConcurrencyLimit:
 
     def __init__(self, limits: HandlerLimits) -> None:
         self._limits = limits
-        self._running: dict[bytes, int] = {}  # by the bytes of the id: they keep their hash
-        self._networks: dict[str, int] = {}
+        self._running: GroupCounter[bytes | str] = GroupCounter()
+        """By peer, as the bytes of its id, which keep their hash, and by network."""
         self.count = 0
 
     def enter(self, peer: PeerId, network: str = "") -> None:
@@ -298,26 +337,18 @@ class ConcurrencyLimit:
 
         `network`: the one that the peer is in; empty if that does not count.
         """
-        mine, near = self._running.get(peer.raw, 0), self._networks.get(network, 0)
+        mine, near = self._running[peer.raw], self._running[network]
         free = self._limits.total - self.count
         if mine >= self._limits.per_peer or not free or near > free:
             raise Busy(f"{mine} calls of yours and {self.count} in all are under way")
-        self._running[peer.raw] = mine + 1
-        if network:
-            self._networks[network] = near + 1
+        self._running.add(*_counted(peer, network))
         self.count += 1
 
     def leave(self, peer: PeerId, network: str = "") -> None:
         """Count a handler of `peer` that has ended."""
         self.count -= 1
-        _take_one(self._running, peer.raw)
-        if network:
-            _take_one(self._networks, network)
+        self._running.remove(*_counted(peer, network))
 
 
-def _take_one(counts: dict[K, int], key: K) -> None:
-    left = counts[key] - 1
-    if left:
-        counts[key] = left
-    else:
-        del counts[key]
+def _counted(peer: PeerId, network: str) -> tuple[bytes | str, ...]:
+    return (peer.raw, network) if network else (peer.raw,)

@@ -14,6 +14,7 @@ from p2pswarm.net.guard.slots import (
     BulkSlots,
     ConcurrencyLimit,
     FairSlots,
+    GroupCounter,
     HandlerLimits,
     HandshakeSlots,
     LinkSlots,
@@ -431,3 +432,25 @@ def test_a_network_whose_handlers_have_ended_is_forgotten():
         limit.leave(peer, "192.0.2.0/24")
 
     assert limit.count == 0
+
+
+def test_a_group_counts_what_is_in_it_and_takes_no_memory_without():
+    counter = GroupCounter()
+
+    counter.add("network", "host")
+    counter.add("network")
+    counter.remove("host")
+
+    assert [counter["network"], counter["host"], counter["elsewhere"]] == [2, 0, 0]
+    assert list(counter) == ["network"]
+
+
+def test_slots_are_counted_by_the_path_to_a_group():
+    slots = FairSlots()
+
+    slots.add(1, ("IPv4", "10.0.0.0/16", "10.0.0.1/32"))
+    slots.add(2, ("IPv4", "10.0.0.0/16", "10.0.0.2/32"))
+
+    assert slots.count(("IPv4", "10.0.0.0/16")) == 2
+    assert slots.count(("IPv4", "10.0.0.0/16", "10.0.0.2/32")) == 1
+    assert slots.count(("IPv4", "10.1.0.0/16", "10.1.0.1/32")) == 0
