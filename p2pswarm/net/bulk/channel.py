@@ -103,7 +103,7 @@ class _IncomingChunk:
     start: int
     length: int
     target: memoryview | None
-    """Where the payload goes; None if its memory was taken back."""
+    """The memory of the payload; None if it was taken back."""
     prefix: bytes
 
 
@@ -141,14 +141,14 @@ class BulkChannel:
         self.retired = False
         """Set when it takes no new chunk, because it is about to be closed."""
         self.chunks_out = 0
-        """How many it has taken to send."""
+        """The number of chunks that it has taken to send."""
         self.chunks_in = 0
-        """How many whole chunks have come."""
+        """The number of whole chunks that have come."""
         self.received_bytes = 0
         self.sent_bytes = 0
 
     def expects_bytes(self) -> bool:
-        """Whether memory was ever granted to the peer."""
+        """Return whether memory was ever granted to the peer."""
         return self._buffers.granted
 
     def next_in(self) -> memoryview:
@@ -178,7 +178,7 @@ class BulkChannel:
 
     def next_out(self, now_s: float) -> memoryview | None:
         """The next chunk, sealed."""
-        if self._unpaced_bytes:  # this call follows `sent` at once, so no idle time is counted
+        if self._unpaced_bytes:  # this call follows `on_write` at once, so no idle time is counted
             self._sizer.on_chunk(self._unpaced_bytes, now_s - self._begun_s)
             self._unpaced_bytes = 0
         at = (self._number, self.chunks_out)

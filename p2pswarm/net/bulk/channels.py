@@ -124,7 +124,7 @@ class BulkChannels:
 
     @property
     def busy(self) -> bool:
-        """Whether any transfer is under way."""
+        """Return whether any transfer is under way."""
         return bool(self._arrivals or self._sends)
 
     @property

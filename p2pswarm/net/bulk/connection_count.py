@@ -16,7 +16,7 @@ PAUSE_S_MAX = 600.0
 
 
 class Climb(Enum):
-    """Which way is tried."""
+    """The direction that is tried."""
 
     UP = auto()
     DOWN = auto()
@@ -28,9 +28,9 @@ class _Trial:
 
     climb: Climb
     count: int
-    """How many there were before."""
+    """The number before."""
     goodput: float
-    """What those carried."""
+    """The goodput of those."""
 
 
 class ConnectionCount:
@@ -120,7 +120,7 @@ WINDOW_S = 4.0
 
 
 class GoodputMeter:
-    """Measures one link; `at_s` is when to call `tick`.
+    """Measures one link; `at_s` is when to call `on_deadline`.
 
     It is told at every tick what was carried so far. A tick with work at both of its ends counts,
     the pauses between bursts do not. After `settle` SETTLE_S are not counted: connections that have
@@ -174,10 +174,10 @@ REMEMBERED_MAX = 1024  # as many as there may be links: 100 KB
 
 @dataclass(slots=True)
 class BestCount:
-    """What is known of one peer and one kind of path."""
+    """The best count for one peer and one kind of path."""
 
     count: int = 0
-    """How many were best; 0: nothing is known."""
+    """The best number; 0: nothing is known."""
 
 
 class CountMemory:
@@ -187,7 +187,7 @@ class CountMemory:
         self._best: OrderedDict[Hashable, BestCount] = OrderedDict()
 
     def best(self, *key: Hashable) -> BestCount:
-        """What is known; whoever finds out more writes it there."""
+        """Return what is known; whoever finds out more writes it there."""
         found = self._best.setdefault(key, BestCount())
         self._best.move_to_end(key)
         while len(self._best) > REMEMBERED_MAX:

@@ -83,7 +83,7 @@ class ReceiveBuffers:
 
     @property
     def granted(self) -> bool:
-        """Whether memory was ever granted."""
+        """Return whether memory was ever granted."""
         return self._next > 1
 
     def add(self, memory: memoryview, filled: Callable[[], None]) -> int:

@@ -64,7 +64,7 @@ class UploadShare:
             return self._released() if self._tokens > 0 else []
 
     def may_send(self, nbytes: int, now_s: float, wake: Wake) -> bool:
-        """Whether a background chunk may go out; if not, `wake` is returned when to ask again."""
+        """Return whether a background chunk may go out; if not, `wake` is returned later."""
         with self._lock:
             self._refill(now_s, 0)
             if not self._urgent or self._each_byte is None:

@@ -43,8 +43,8 @@ class CardBook:
         self._most = most
         self._kept: dict[PeerId, _KeptCard] = {}
         self._links: dict[PeerId, int] = {}
-        """How many links each peer has."""
-        self._places: FairSlots[PeerId] = FairSlots()
+        """The number of links of each peer."""
+        self._slots: FairSlots[PeerId] = FairSlots()
         """The peers without a link whose cards are kept."""
         self.on_card = _ignore
 
@@ -62,7 +62,7 @@ class CardBook:
         if kept is None:
             self._kept[card.peer] = _KeptCard(card, heard_at)
             if card.peer not in self._links:
-                self._places.add(card.peer, address_groups(heard_at))
+                self._slots.add(card.peer, address_groups(heard_at))
                 self._make_room()
             if card.peer not in self._kept:
                 return False
@@ -89,7 +89,7 @@ class CardBook:
     def on_link(self, peer: PeerId) -> None:
         """Note a link to a peer: its card stays while there is one."""
         self._links[peer] = self._links.get(peer, 0) + 1
-        self._places.remove(peer)
+        self._slots.remove(peer)
 
     def on_link_end(self, peer: PeerId) -> None:
         """Note the end of a link."""
@@ -99,13 +99,13 @@ class CardBook:
         del self._links[peer]
         kept = self._kept.get(peer)
         if kept is not None:
-            self._places.add(peer, address_groups(kept.heard_at))
+            self._slots.add(peer, address_groups(kept.heard_at))
             self._make_room()
 
     def direct(
         self, peer: PeerId, us: Sequence[Address], least: Scope = Scope.PRIVATE
     ) -> list[Contact]:
-        """Where a peer says that it can be dialled itself, IPv6 first; see `believed`."""
+        """Return where a peer says that it can be dialled itself, IPv6 first; see `believed`."""
         kept = self._kept.get(peer)
         if kept is None:
             return []
@@ -123,16 +123,16 @@ class CardBook:
         return [Contact(peer, relay.address.through(peer)) for relay in relays]
 
     def _make_room(self) -> None:
-        while len(self._places) > self._most:
-            oldest = next(self._places.next_to_go())
-            self._places.remove(oldest)
+        while len(self._slots) > self._most:
+            oldest = next(self._slots.next_to_go())
+            self._slots.remove(oldest)
             del self._kept[oldest]
 
 
 def _trusts_more(heard_at: str, than: str) -> bool:
-    """Whether more is believed of a card that came from this host: from nearer, more is."""
+    """Return whether more is believed of a card that came from this host: from nearer, more is."""
     return expected_of(heard_at) < expected_of(than)
 
 
 def _ignore(_card: Card) -> None:
-    """Until somebody sets `on_news`, nobody waits for cards."""
+    """Until somebody sets `on_card`, nobody waits for cards."""

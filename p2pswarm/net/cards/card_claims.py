@@ -44,7 +44,7 @@ class _Try:
 
 
 class CardClaims:
-    """What came of the addresses that peers have claimed."""
+    """The outcomes of dials at addresses that peers have claimed."""
 
     def __init__(self) -> None:
         self._found: dict[Contact, None] = {}
@@ -54,15 +54,15 @@ class CardClaims:
         self._per_net: GroupCounter[str] = GroupCounter()
 
     def __len__(self) -> int:
-        """How many contacts and hosts are remembered."""
+        """Return how many contacts and hosts are remembered."""
         return len(self._found) + len(self._tried)
 
     def confirmed(self, named: Contact) -> bool:
-        """Whether we have found the peer there before."""
+        """Return whether we have found the peer there before."""
         return named in self._found
 
     def may_dial(self, named: Contact, now_s: float) -> bool:
-        """Whether to dial a peer where it claims to be; if so, call `begin`."""
+        """Return whether to dial a peer where it claims to be; if so, call `begin`."""
         if named in self._found or not _bounded(named):
             return True
         self._forget(now_s)
@@ -96,7 +96,7 @@ class CardClaims:
             tried.counts = True
 
     def _full(self, now_s: float) -> bool:
-        """Whether so many were tried of late that no more may be."""
+        """Return whether so many were tried of late that no more may be."""
         if len(self._tried) < PER_PAUSE:
             return False
         newest = reversed(self._tried.values())
@@ -118,7 +118,7 @@ class CardClaims:
 
 
 def _bounded(named: Contact) -> bool:
-    """Whether dials of an address have bounds: strangers could be there."""
+    """Return whether dials of an address have bounds: strangers could be there."""
     return scope_of(named.address.host) is Scope.PUBLIC
 
 

@@ -30,7 +30,7 @@ from p2pswarm.net.wire.message import Message, Size, message
 
 @dataclass(frozen=True, slots=True)
 class CardContents:
-    """What a card says of its peer."""
+    """The statements of a card on its peer."""
 
     direct: tuple[Address, ...] = ()
     mapped: tuple[Address, ...] = ()
@@ -39,7 +39,7 @@ class CardContents:
 
 
 def announced_by(us: Contact) -> CardContents:
-    """What to say when nobody has told us more than where we listen.
+    """Return what to say when nobody has told us more than where we listen.
 
     Who listens nowhere, or is reached only through a relay or by WebSocket, is a client.
     """
@@ -99,7 +99,7 @@ L = TypeVar("L", bound=Hashable)
 
 @dataclass(slots=True)
 class _Exchanged:
-    """What a link has carried."""
+    """The cards that a link has carried."""
 
     ours: bytes
     """Our card, as the peer has it."""
@@ -145,19 +145,19 @@ class CardExchange(Generic[L]):
         return due
 
     def next_deadline_s(self, ours: bytes) -> float | None:
-        """When to call `to_tell` again; None if every peer has our card."""
+        """Return when to call `to_tell` again; None if every peer has our card."""
         waiting = (each.told_s for each in self._links.values() if each.ours != ours)
         return min((told_s + TELL_EVERY_S for told_s in waiting), default=None)
 
     def may_hear(self, link: L, now_s: float) -> bool:
-        """Whether to look at a card that came over a link."""
+        """Return whether to look at a card that came over a link."""
         exchanged = self._links.get(link)
         return exchanged is not None and exchanged.heard.take(now_s) and self._heard.take(now_s)
 
 
 @dataclass(frozen=True, slots=True)
 class HeardCard:
-    """What came of a card that a peer has sent over its link."""
+    """The outcome of a card that a peer has sent over its link."""
 
     answer: bytes = b""
     """The peer's card that counts, if the peer does not know it."""

@@ -219,7 +219,7 @@ class Opener:
 
     @property
     def count(self) -> int:
-        """How many records were opened: the number of the next one."""
+        """Return how many records were opened: the number of the next one."""
         return self._count
 
     def go_on(self) -> None:
@@ -276,7 +276,7 @@ class Opener:
 
 
 def ciphertext_bytes(prefix: Buffer) -> int:
-    """How many bytes follow this prefix of a record; BadRecord if the length is impossible."""
+    """Return how many bytes follow this prefix of a record; BadRecord if that cannot be."""
     length = int.from_bytes(prefix) & ~REKEY_FLAG
     if len(prefix) != PREFIX_BYTES or not TAG_BYTES <= length <= CIPHERTEXT_BYTES_MAX:
         raise BadRecord(REFUSED)

@@ -1,8 +1,8 @@
-"""Acceptor: greets every connection that arrives, and finds out what it is for.
+"""Acceptor: does the handshake of every connection that arrives, and finds out what it is for.
 
 A peer that stalls, sends garbage or belongs to another network costs one of a limited number of
-handshakes and a line in the log. Decisions: `handshake_limiter`, `handshake_turns`,
-`flood_thinning`.
+handshakes and a line in the log. Decisions: `guard/slots.py`, `guard/fair_queue.py`,
+`guard/flood_thinning.py`.
 
 Units:   seconds.
 Errors:  none: what goes wrong with a connection is logged, and ends it alone.
@@ -41,14 +41,14 @@ AdmitBulk = Callable[[Connection, BulkJoin], Awaitable[None]]
 AdmitPath = Callable[[Connection, Resume], Awaitable[None]]
 """Lets a connection take over its link, or raises BadHandshake."""
 OnPunch = Callable[[Connection, bytes], None]
-"""Takes over a connection that both sides dialled, whose peer has greeted with this token."""
+"""Takes over a connection that both sides dialled, whose peer says this token."""
 AdmitCircuit = Callable[[Connection, CircuitRequest], None]
 """Takes over a connection that asks a relay for something."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionUses:
-    """What becomes of a connection, by what it is for."""
+    """The uses of a connection, by its first bytes."""
 
     link: AdmitLink
     bulk: AdmitBulk
@@ -85,12 +85,12 @@ class Acceptor:
         self._gate = HandshakeGate()
         self._loop = asyncio.get_running_loop()
         self._looks: dict[Listener, asyncio.TimerHandle] = {}
-        """When to look at who floods each listener."""
-        self._greeting: dict[int, asyncio.Task[None]] = {}
+        """The times to look at who floods each listener."""
+        self._handshakes: dict[int, asyncio.Task[None]] = {}
         self._passed_on: set[int] = set()
 
     def serve(self, listener: Listener) -> None:
-        """Greet what arrives at `listener`, until the tasks are closed."""
+        """Accept what arrives at `listener`, until the tasks are closed."""
         self._tasks.spawn(self._accept(listener))
 
     def close(self) -> None:
@@ -99,29 +99,29 @@ class Acceptor:
         for look in self._looks.values():
             look.cancel()
 
-    def greet(self, connection: Connection, flood: FloodThinning | None = None) -> None:
-        """Greet a connection that has arrived, at a listener with its `flood` or by another way."""
+    def accept(self, connection: Connection, flood: FloodThinning | None = None) -> None:
+        """Accept a connection that has arrived, at a listener with its `flood` or otherwise."""
         ticket, displaced = self._limiter.enter(connection.remote.host)
         self._displace(displaced)
-        end = partial(self._end_greeting, connection, ticket)
+        end = partial(self._end_handshake, connection, ticket)
         used = _ignore if flood is None else flood.on_proof
-        self._greeting[ticket] = self._tasks.spawn(self._greet(connection, ticket, used), end)
+        self._handshakes[ticket] = self._tasks.spawn(self._handshake(connection, ticket, used), end)
 
     async def _accept(self, listener: Listener) -> None:
         flood = FloodThinning()
         while True:
             connection = await listener.accept()
             host, now_s = connection.remote.host, self._loop.time()
-            greeted = flood.on_arrival(host, listener.in_a_row, now_s)
+            is_welcome = flood.on_arrival(host, listener.in_a_row, now_s)
             self._plan_thinning(listener, flood)
-            if greeted:
-                self.greet(connection, flood)
+            if is_welcome:
+                self.accept(connection, flood)
             else:
                 connection.close()
 
     def _displace(self, ticket: int | None) -> None:
         if ticket is not None:
-            self._greeting[ticket].cancel()
+            self._handshakes[ticket].cancel()
 
     def _plan_thinning(self, listener: Listener, flood: FloodThinning) -> None:
         at_s = flood.next_deadline_s()
@@ -137,7 +137,7 @@ class Acceptor:
             listener.thin(flood.levels)
         self._plan_thinning(listener, flood)
 
-    async def _greet(
+    async def _handshake(
         self, connection: Connection, ticket: int, used: Callable[[str], None]
     ) -> None:
         try:
@@ -189,13 +189,13 @@ class Acceptor:
             self._passed_on.add(ticket)
             self.admit_circuit(connection, asked)
 
-    def _end_greeting(self, connection: Connection, ticket: int) -> None:
+    def _end_handshake(self, connection: Connection, ticket: int) -> None:
         if ticket in self._passed_on:
             self._passed_on.remove(ticket)
         else:
             connection.close()
         self._limiter.leave(ticket)
-        del self._greeting[ticket]
+        del self._handshakes[ticket]
 
 
 def _ignore(_said: bytes | str) -> None:

@@ -63,7 +63,7 @@ def introduced_port(us: Contact) -> int:
 
 
 def bulk_allowed(wanted: int, joined: int, path: Path | None) -> int:
-    """How many of the bulk connections that a link wants it may dial, beside those it has."""
+    """Return how many of the wanted bulk connections a link may dial, beside those it has."""
     relayed = path is not None and path.kind is PathKind.RELAYED
     return max(0, min(wanted, RELAYED_BULK_MAX - joined)) if relayed else wanted
 
@@ -77,7 +77,7 @@ def check_dials(dials: int, config: TransportConfig) -> None:
 def check_join(asked: BulkJoin, path: Path | None) -> None:
     """Raise BadHandshake unless a bulk connection may join a link; `path`: what carries the link.
 
-    Only the side that took the way of a path joins bulk connections to it.
+    Only the side that took the path candidate joins bulk connections to it.
     """
     if path is None or path.candidate is not None:
         raise BadHandshake(f"it joins session {asked.request.session.hex()}, which waits for none")
@@ -126,16 +126,17 @@ def own_contact(
 
 
 def check_attempts(attempts: int, config: TransportConfig, *, first: bool) -> None:
-    """Raise Busy if a way may not be tried beside `attempts` others; each dial's first one may.
+    """Raise Busy if a path candidate may not be tried beside `attempts` others.
 
-    So the sockets of all dials are as many as dials may be, however many ways each peer names.
+    The first one of each dial may. So the sockets of all dials are as many as dials may be, however
+    many candidates each peer names.
     """
     if not first and attempts >= config.dials_max:
         raise Busy(f"{attempts} ways are being tried", config.dial_s)
 
 
 def dial_failure(to: Contact, failures: Sequence[SwarmError]) -> SwarmError:
-    """The error of a dial all of whose ways led nowhere, in the order in which they failed."""
+    """The error of a dial all of whose candidates have failed, in this order."""
     if len(failures) == 1:
         return failures[0]
     name = to.address if to.peer is None else to.peer.short

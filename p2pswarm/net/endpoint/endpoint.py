@@ -1,7 +1,7 @@
 """Endpoint: keeps one link to each peer in use, whoever dialled it.
 
 `dialler.py` and `acceptor.py` do the handshakes, `bulk/joiner.py` joins bulk connections to links.
-Decisions: `admission`, `link_table`, `link_places`.
+Decisions: `admission`, `link_table`, `guard/slots`.
 
 Units:   bytes, seconds.
 Errors:  DialFailed, BadHandshake and LinkLost from `link`; Unusable from `listen`.
@@ -43,7 +43,13 @@ from p2pswarm.net.guard.bans import PeerBans
 from p2pswarm.net.guard.slots import LinkSlots
 from p2pswarm.net.link.control_records import only_record
 from p2pswarm.net.link.events import BulkWanted, EndpointEvent, PathWanted, StreamEvent
-from p2pswarm.net.link.path import CandidateSource, DialledCandidate, Path, PathCandidate, place_of
+from p2pswarm.net.link.path import (
+    CandidateSource,
+    DialledCandidate,
+    Path,
+    PathCandidate,
+    address_of,
+)
 from p2pswarm.net.link.reply_budget import ReplyBudget
 from p2pswarm.net.os.base import Connection, Listener, Net
 
@@ -79,22 +85,26 @@ class Endpoint(Closing):
         memory = ReplyBudget()  # of both: what waits to be sent, and what is not acknowledged
         self._shared = NodeShares(upload, memory, memory)
         self._table: LinkTable[Link] = LinkTable()
-        self._places: LinkSlots[Link] = LinkSlots(config.links_max, lambda link: link.use)
+        self._slots: LinkSlots[Link] = LinkSlots(config.links_max, lambda link: link.use)
         self._tasks = OwnedTasks()
         self._handshaker = Handshaker(
             identity, config, entropy, lambda: introduced_port(self.contact), lambda: self.card
         )
         self._cards: NodeCards[Link] = NodeCards(identity)
         self.cards = self._cards.book
-        """What peers say of themselves."""
+        """The cards of peers."""
         self._announced: Address | None = None
         self._telling: asyncio.TimerHandle | None = None
         self._wall_s = wall_s
-        self._ways = CardCandidates(net, self.cards, self._cards.claims, self._our_places, _now_s)
-        self._dialler = Dialler(self._ways, config, self._handshaker, self._tasks, self._link_by)
+        self._candidates = CardCandidates(
+            net, self.cards, self._cards.claims, self._our_addresses, _now_s
+        )
+        self._dialler = Dialler(
+            self._candidates, config, self._handshaker, self._tasks, self._link_by
+        )
         self._sessions: dict[bytes, Link] = {}
         self._joiner = BulkJoiner(self._sessions, config, entropy)
-        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, self._ways)
+        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, self._candidates)
         uses = ConnectionUses(self._link_of, self._joiner.admit, self._resumer.admit)
         self.seals = ObservationSeals(entropy(SEAL_KEY_BYTES))
         """Shows to ourselves where we have seen others."""
@@ -133,7 +143,7 @@ class Endpoint(Closing):
 
     @property
     def listening(self) -> tuple[Address, ...]:
-        """Where we listen; the first place is the one that is announced."""
+        """Return where we listen; the first place is the one that is announced."""
         return tuple(listener.address for listener in self._listeners)
 
     @property
@@ -183,7 +193,7 @@ class Endpoint(Closing):
         if self._closing:
             connection.close()
         else:
-            self._acceptor.greet(connection)
+            self._acceptor.accept(connection)
 
     def relay_with(self, admit: AdmitCircuit | None) -> None:
         """Be a relay: `admit` takes over what asks for one. None: be none."""
@@ -205,7 +215,7 @@ class Endpoint(Closing):
         return await self._dialler.link(to)
 
     def reach(self, to: Contact) -> Reach:
-        """What links that are up show of the address of a peer."""
+        """Return what links that are up show of the address of a peer."""
         return self._table.reach(to)
 
     def seen_at(self, peer: PeerId) -> Address | None:
@@ -217,7 +227,7 @@ class Endpoint(Closing):
         return None if link is None or link.remote.circuit else link.remote
 
     async def outside(self, at: Address) -> Address:
-        """Where the peer at `at` sees a call from our listening port come from.
+        """Return where the peer at `at` sees a call from our listening port come from.
 
         Raises DialFailed, LinkLost, or BadHandshake for an answer that is none.
         """
@@ -233,24 +243,24 @@ class Endpoint(Closing):
         """Have `on_knock` called with the token of each dial-back that arrives."""
         self._acceptor.on_knock = on_knock
 
-    def expect_punches(self, on_greeting: OnPunch | None) -> None:
-        """Have `on_greeting` take over each connection that was punched; None: refuse them."""
-        self._acceptor.on_punch = on_greeting
+    def expect_punches(self, on_punch: OnPunch | None) -> None:
+        """Have `on_punch` take over each connection that was punched; None: refuse them."""
+        self._acceptor.on_punch = on_punch
 
     def use_candidates(self, paths: CandidateSource) -> None:
-        """Ask `paths`, not contacts and cards, for the ways of links that have lost their path."""
+        """Ask `paths`, not contacts and cards, for candidates when links have lost their path."""
         self._resumer.paths = paths
 
     def offer_candidates(self, paths: CandidateSource) -> None:
         """Try what `paths` knows, too, after direct addresses and before relays."""
-        self._ways.offered = paths
+        self._candidates.offered = paths
 
-    async def move(self, link: Link, way: PathCandidate) -> None:
-        """Let a link go on by another way, without losing anything.
+    async def move(self, link: Link, candidate: PathCandidate) -> None:
+        """Let a link go on by another candidate, without losing anything.
 
         Raises PathError or BadHandshake if that fails: the link keeps the path that it has.
         """
-        await self._resumer.move(link, way)
+        await self._resumer.move(link, candidate)
 
     def links(self) -> tuple[Link, ...]:
         """Every link that is up and in use."""
@@ -288,7 +298,7 @@ class Endpoint(Closing):
     def on_link_end(self, link: Link) -> None:
         """Stop using a link that has ended."""
         self._table.remove(link.peer, link)
-        self._places.remove(link, link.peer)
+        self._slots.remove(link, link.peer)
         self._joiner.remove(link)
         self._sessions.pop(session_of(link.session.exporter), None)
         if link in self._open_links:
@@ -309,7 +319,7 @@ class Endpoint(Closing):
         """Put a new link into the table, and give it to the dials that wait for its peer."""
         session = link.session
         self._open_links[link] = None
-        self._places.add(link, link.peer, link.remote.host)
+        self._slots.add(link, link.peer, link.remote.host)
         self._sessions[session_of(session.exporter)] = link
         dialler = self.peer_id if session.dialled else link.peer
         now_s = asyncio.get_running_loop().time()
@@ -329,11 +339,11 @@ class Endpoint(Closing):
         self._tell_card()
 
     async def _link_by(
-        self, connection: Connection, handshake: Handshake, way: PathCandidate
+        self, connection: Connection, handshake: Handshake, candidate: PathCandidate
     ) -> Link:
-        """A link of a connection by a way that we took."""
-        path = Path(way.kind, connection.remote, way)
-        dialled = place_of(way) or Address(connection.remote.host, 0)
+        """A link of a connection by a candidate that we took."""
+        path = Path(candidate.kind, connection.remote, candidate)
+        dialled = address_of(candidate) or Address(connection.remote.host, 0)
         link = await self._make_link(connection, handshake, path, dialled)
         if dialled.port:
             self._cards.claims.confirm(Contact(link.peer, dialled), _now_s())
@@ -353,7 +363,7 @@ class Endpoint(Closing):
             await connection.send(only_record(session.keys, notice, _now_s()))
         self.bans.check_peer(session.peer, _now_s())
         self._observed_host = introduction.observed_host or self._observed_host
-        for other in self._places.make_room(session.peer):
+        for other in self._slots.make_room(session.peer):
             other.close(f"made way for another, {len(self._open_links)} are up")
         link = Link(session, self._config, self, self._net.lock, self._shared)
         self._cards.learn(session.card, connection.remote)
@@ -375,8 +385,8 @@ class Endpoint(Closing):
         loop = asyncio.get_running_loop()
         self._telling = None if at_s is None else loop.call_at(at_s, self._tell_card)
 
-    def _our_places(self) -> tuple[Address, ...]:
-        """Where others find us: nobody's card makes us dial ourselves."""
+    def _our_addresses(self) -> tuple[Address, ...]:
+        """Return where others find us: nobody's card makes us dial ourselves."""
         return (*self.listening, self.contact.address)
 
 

@@ -33,15 +33,15 @@ class BulkJoiner:
         self._sessions = sessions
         self._config = config
         self._entropy = entropy
-        self._places: BulkSlots[Link] = BulkSlots(config.bulk_joined_max, lambda link: link.use)
+        self._slots: BulkSlots[Link] = BulkSlots(config.bulk_joined_max, lambda link: link.use)
 
     def leave(self, link: Link, number: int) -> None:
         """Forget a connection that has ended."""
-        self._places.leave(link, number)
+        self._slots.leave(link, number)
 
     def remove(self, link: Link) -> None:
         """Forget the connections of a link that has ended."""
-        self._places.remove(link)
+        self._slots.remove(link)
 
     async def dial(self, link: Link) -> None:
         """Join one bulk connection to the link, in a few tries: a crowd may displace one."""
@@ -89,12 +89,12 @@ class BulkJoiner:
         exporter = link.session.exporter
         nonce = self._entropy(NONCE_BYTES)
         answer = asked.answer(exporter, nonce)
-        crowd = self._places.make_room(link)
+        crowd = self._slots.make_room(link)
         if not link.bulk.claim(asked.request.number):
             raise BadHandshake(
                 f"bulk connection {asked.request.number} has joined before, or exceeds the limit"
             )
-        self._places.add(link, asked.request.number, link.remote.host)
+        self._slots.add(link, asked.request.number, link.remote.host)
         for other in crowd:
             other.close("made way for another, all bulk connections are in use")
         joined = False
@@ -107,4 +107,4 @@ class BulkJoiner:
         finally:
             if not joined:
                 link.bulk.unclaim()
-                self._places.leave(link, asked.request.number)
+                self._slots.leave(link, asked.request.number)

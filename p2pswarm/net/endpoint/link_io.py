@@ -72,7 +72,7 @@ class LinkOwner(Protocol[L]):
 
 @dataclass(frozen=True, slots=True)
 class NodeShares:
-    """What all links of a node share."""
+    """The limits that all links of a node share."""
 
     upload: UploadShare
     replies: ReplyBudget
@@ -114,12 +114,12 @@ class Link:
         self.paths = LinkPaths(self._machine, session, shared.counts)
         """The connections that carry the link, or want to."""
         self.path: Path | None = None
-        """What carries the link now; None while it looks for another path, and at its end."""
+        """The path in use; None while the link looks for another one, and at its end."""
         self._send: Callable[[bytes], None] = no_pipe
         self._batch = AnswerBatch()
         self._receiving = False
         self.records = self._machine.records
-        """What the link has sealed and opened; only read it."""
+        """The records that it has sealed and opened; only read it."""
         self.bulk = self._machine.bulk
         """The numbers under which bulk connections join."""
         self.path_change = asyncio.Event()
@@ -136,7 +136,7 @@ class Link:
 
     @property
     def over(self) -> bool:
-        """Whether the link has ended."""
+        """Return whether the link has ended."""
         return self._machine.error is not None
 
     @property
@@ -146,7 +146,7 @@ class Link:
 
     @property
     def doubted(self) -> bool:
-        """Whether the path may be dead, and nothing has come since that was noticed."""
+        """Return whether the path may be dead, and nothing has come since that was noticed."""
         return self._machine.doubts_path
 
     @property
@@ -158,7 +158,7 @@ class Link:
 
     @property
     def use(self) -> LinkUse:
-        """Who uses the link now."""
+        """Return who uses the link now."""
         return self._machine.use(bulk_busy=self._channels.busy)
 
     def open(self, data: bytes, *, ended: bool, priority: int = 0) -> int:
@@ -183,11 +183,11 @@ class Link:
         self._flush()
 
     def writable(self, stream: int) -> bool:
-        """Whether a message would go out soon; if not, CreditGained(stream) comes later."""
+        """Return whether a message would go out soon; if not, CreditGained(stream) comes later."""
         return self._mux.writable(stream)
 
     def takes(self, reply_bytes: int = 0) -> bool:
-        """Whether the peer may get so much more to read; it may not if it leaves much unread."""
+        """Return whether the peer may get so much more to read: not if it leaves much unread."""
         return self._mux.takes(reply_bytes)
 
     def reset(self, stream: int, code: int) -> None:

@@ -24,7 +24,7 @@ from p2pswarm.net.os.base import ControlPipe
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """What both sides said when a connection was to take over a link."""
+    """The agreement by which a connection takes over a link."""
 
     number: int
     """The number of the path, larger than that of the one before."""
@@ -99,7 +99,7 @@ def _ignore() -> None:
 
 
 def no_pipe(record: bytes) -> None:
-    """What sends while there is no path: the machine gives nothing then."""
+    """Return what sends while there is no path: the machine gives nothing then."""
     raise AssertionError(f"{len(record)} bytes to send, and no path")
 
 
@@ -107,7 +107,7 @@ _log = logging.getLogger(__name__)
 
 
 class LinkPaths:
-    """Which connection carries a link now, and what its paths were like."""
+    """The connection that carries a link now, and the record of its paths."""
 
     __slots__ = ("_counts", "_lost_s", "_machine", "_peer", "current", "marks", "numbers")
 
@@ -117,12 +117,12 @@ class LinkPaths:
         self._peer = session.peer
         self._counts = counts
         self.current: ControlPath | None = None
-        """What carries the link now; only read it."""
+        """The connection in use; only read it."""
         self.numbers = PathNumbers(dialled=session.dialled)
         """The numbers of the connections that carry the link, or want to."""
         self._lost_s = 0.0
         self.marks = CorruptCandidates()
-        """Which ways altered bytes."""
+        """The candidates that altered bytes."""
 
     def on_path(self, path: ControlPath, now_s: float) -> bool:
         """Let a connection carry the link, if it may; it is the first one, or another one."""

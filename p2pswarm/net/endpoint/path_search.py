@@ -1,4 +1,4 @@
-"""The ways to a peer, and when a link that needs another path tries them.
+"""PathSearch: the path candidates of a peer, and when a link that needs a path tries them.
 
 Units:   `now_s` seconds on the caller's monotonic clock; counts.
 Source:  docs/paths.md, docs/addresses.md; RFC 8305 for the order.
@@ -17,7 +17,7 @@ from p2pswarm.net.link.path import (
     Path,
     PathCandidate,
     PathKind,
-    place_of,
+    address_of,
 )
 from p2pswarm.net.os.base import Net
 
@@ -31,7 +31,7 @@ class CardCandidates:
     """
 
     offered: CandidateSource | None
-    """What knows still other ways; they come before relays."""
+    """A source of still other candidates; they come before relays."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class CardCandidates:
         self.offered = None
 
     def candidates(self, to: Contact) -> Sequence[PathCandidate]:
-        """The ways that may be tried now, the best kind first; see `CandidateSource`."""
+        """The candidates that may be tried now, the best kind first; see `CandidateSource`."""
         known: dict[Address, PathCandidate] = {}
         if to.address.port:
             known[to.address] = DialledCandidate(self._net, to.address)
@@ -66,19 +66,21 @@ class CardCandidates:
                         self._net, named, self._claims, self._now_s
                     )
         offered = () if self.offered is None else self.offered.candidates(to)
-        return sorted((*known.values(), *offered), key=lambda way: way.kind)
+        return sorted((*known.values(), *offered), key=lambda candidate: candidate.kind)
 
 
 PAUSE_S = 0.1  # before the second round
 PAUSE_S_MAX = 1.0
-CLIMB_S_MAX = 5.0  # between two tries of a better way: a direct path is used 10 s after it is back
+CLIMB_S_MAX = (
+    5.0  # between two tries of a better candidate: a direct path is used 10 s after it is back
+)
 KEEP_S = 0.2  # a doubted path has so long to bring something, once the peer answers elsewhere
 PEER_COMES_S = 1.0  # a peer that lives has dialled by then, through a relay too
 HOST_REFUSES_S = 0.3  # the same where nothing but a firewall between can have spoken for its host
 
 
 def was_refused(error: SwarmError) -> bool:
-    """Whether this failure of a way says that the peer's process is over.
+    """Return whether this failure of a candidate says that the peer's process is over.
 
     A relay that is gone says nothing of the peer behind it; one that knows no such peer does.
     """
@@ -103,10 +105,12 @@ class PathSearch:
         self._peer_may_come = peer_may_come
         self._pause_s = PAUSE_S
 
-    def next_round_s(self, ways: int, refused: Sequence[PathKind], now_s: float) -> float | None:
-        """When to try all ways again; None to give up. `refused`: the kinds of those that were."""
+    def next_round_s(
+        self, candidates: int, refused: Sequence[PathKind], now_s: float
+    ) -> float | None:
+        """Return when to try all candidates again; None to give up. `refused`: by their kinds."""
         by_s = self._by_s
-        if len(refused) == ways:
+        if len(refused) == candidates:
             wait_s = HOST_REFUSES_S if PathKind.DIRECT in refused else PEER_COMES_S
             by_s = self._begun_s + wait_s if self._peer_may_come else now_s
         at_s = now_s + self._pause_s
@@ -115,39 +119,43 @@ class PathSearch:
 
 
 class PathClimb:
-    """When a link tries the ways that are better than its own: at once, then ever less often."""
+    """The pauses between tries of better candidates: none at first, then ever longer ones."""
 
     def __init__(self) -> None:
         self._pause_s = 0.0
 
     def next_try_s(self, now_s: float) -> float:
-        """When to try them next."""
+        """Return when to try them next."""
         at_s = now_s + self._pause_s
         self._pause_s = min(max(2 * PAUSE_S, 2 * self._pause_s), CLIMB_S_MAX)
         return at_s
 
 
-def better(ways: Sequence[PathCandidate], path: Path | None) -> list[PathCandidate]:
-    """The ways that give a better path than this one."""
+def better(candidates: Sequence[PathCandidate], path: Path | None) -> list[PathCandidate]:
+    """The candidates that give a better path than this one."""
     if path is None or path.candidate is None:
         return []
     kind = path.candidate.kind
-    return [way for way in ways if way.kind < kind]
+    return [candidate for candidate in candidates if candidate.kind < kind]
 
 
-def doubted_last(ways: Sequence[PathCandidate], path: Path | None) -> list[PathCandidate]:
-    """The ways in the order in which to try them, those that a doubted path may have come by last.
+def doubted_last(candidates: Sequence[PathCandidate], path: Path | None) -> list[PathCandidate]:
+    """Return the candidates in the order to try them: last those that a doubted path may be by.
 
-    The same way may well lead to the peer again, where a router has only forgotten a connection.
+    The same one may well lead to the peer again, where a router has only forgotten a connection.
     """
-    return list(ways) if path is None else sorted(ways, key=lambda way: _like(way, path))
+    return (
+        list(candidates)
+        if path is None
+        else sorted(candidates, key=lambda candidate: _like(candidate, path))
+    )
 
 
-def _like(way: PathCandidate, path: Path) -> bool:
-    """Whether a way leads where a path leads; by the host if the peer took the path."""
-    place = place_of(way)
-    if place is None:
-        return way == path.candidate
+def _like(candidate: PathCandidate, path: Path) -> bool:
+    """Return whether a candidate leads where a path does: by host if the peer chose the path."""
+    address = address_of(candidate)
+    if address is None:
+        return candidate == path.candidate
     if path.candidate is not None:
-        return place == place_of(path.candidate)
-    return place.host == path.remote.host and bool(place.circuit) is bool(path.remote.circuit)
+        return address == address_of(path.candidate)
+    return address.host == path.remote.host and bool(address.circuit) is bool(path.remote.circuit)

@@ -45,7 +45,7 @@ PUNCH_PREFACE_BYTES = len(PUNCH_MAGIC) + PUNCH_TOKEN_BYTES
 
 
 def punch_preface(token: bytes) -> bytes:
-    """The greeting with a token that both sides have agreed on.
+    """The preface with a token that both sides have agreed on.
 
     Nobody knows then whose dial succeeded, so both say it. The token shows which attempt it belongs
     to.
@@ -68,7 +68,7 @@ OBSERVATION_ANSWER_BYTES = _OBSERVATION.size
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """Where an observer saw a connection of ours come from."""
+    """The address from which an observer saw a connection of ours come."""
 
     address: Address
     seal: bytes
@@ -87,7 +87,7 @@ class ObservationSeals:
         return NO_SEAL if seen.circuit or seen.web else self._mac(seen, int(now_s // SEAL_S))
 
     def vouches(self, seen: Address, seal: bytes, now_s: float) -> bool:
-        """Whether a seal of this address is ours, and new."""
+        """Return whether a seal of this address is ours, and new."""
         epoch = int(now_s // SEAL_S)
         return any(hmac.compare_digest(seal, self._mac(seen, each)) for each in (epoch, epoch - 1))
 
@@ -97,7 +97,7 @@ class ObservationSeals:
 
 
 def observation_request() -> bytes:
-    """What the side that dials sends, and nothing more.
+    """Return what the side that dials sends, and nothing more.
 
     A node that calls from its listening port learns so which outside port its router gives that
     port. The answer is shorter than the request, so that nobody is flooded with answers. It ends in
@@ -108,7 +108,7 @@ def observation_request() -> bytes:
 
 
 def observation_answer(remote: Address, seal: bytes = NO_SEAL) -> bytes:
-    """What the other side answers: where it sees the connection come from."""
+    """Return what the other side answers: where it sees the connection come from."""
     address = ipaddress.ip_address(remote.host.partition("%")[0])
     mapped = b"\0" * 10 + b"\xff\xff" + address.packed
     raw = address.packed if address.version == 6 else mapped  # noqa: PLR2004
@@ -136,7 +136,7 @@ _KIND_AT = len(CIRCUIT_MAGIC)
 
 
 class CircuitStatus(IntEnum):
-    """What a relay answers."""
+    """The answers of a relay."""
 
     JOINED = 0
     NOT_RESERVED = 1
@@ -157,7 +157,7 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class CircuitRequest:
-    """What a connection asks of a relay: `peer` for a circuit, or to be the end of one."""
+    """A request to a relay: for a circuit to `peer`, or to be the end of one."""
 
     peer: bytes = b""
     """The id of the peer to be joined with; empty if there is a ticket."""

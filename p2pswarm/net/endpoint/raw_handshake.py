@@ -45,12 +45,12 @@ class MessageExchange:
         self.handshake = handshake
         """Finished when `wanted_bytes` is 0."""
         self.wanted_bytes = LENGTH_BYTES
-        """How many bytes `receive` takes next; 0 at the end."""
+        """The number of bytes that `receive` takes next; 0 at the end."""
         self._at_length = True
 
     @property
     def computes(self) -> bool:
-        """Whether the next `receive` takes a message: its cryptography costs 0.2 ms."""
+        """Return whether the next `receive` takes a message: its cryptography costs 0.2 ms."""
         return not self._at_length
 
     def receive(self, data: bytes) -> None:
@@ -63,7 +63,7 @@ class MessageExchange:
         self._at_length = not self._at_length
 
     def data_to_send(self) -> bytes:
-        """What to put on the wire; send it before more is received."""
+        """Return what to put on the wire; send it before more is received."""
         return b"".join(self.handshake.data_to_send())
 
 
@@ -79,12 +79,12 @@ class DialledHandshake:
 
     @property
     def wanted_bytes(self) -> int:
-        """How many bytes `receive` takes next; 0 at the end."""
+        """Return how many bytes `receive` takes next; 0 at the end."""
         return HELLO_BYTES - LENGTH_BYTES if self._refusal else self._messages.wanted_bytes
 
     @property
     def computes(self) -> bool:
-        """Whether the next `receive` costs much time."""
+        """Return whether the next `receive` costs much time."""
         return self._messages.computes
 
     def receive(self, data: bytes) -> None:
@@ -98,7 +98,7 @@ class DialledHandshake:
             self._messages.receive(data)
 
     def data_to_send(self) -> bytes:
-        """What to put on the wire; send it before more is received."""
+        """Return what to put on the wire; send it before more is received."""
         return self._messages.data_to_send()
 
 
@@ -108,7 +108,7 @@ class AcceptedHandshake:
     def __init__(self, us: Hello, static: StaticKey, ephemeral: bytes, payload: bytes) -> None:
         """`us`: our own hello. `Handshake` describes the other arguments."""
         self.wanted_bytes = MAGIC_BYTES
-        """How many bytes `receive` takes next; 0 at the end."""
+        """The number of bytes that `receive` takes next; 0 at the end."""
         self.refusal: BadHandshake | None = None
         """The reason to refuse the peer, after `data_to_send` was sent."""
         self.join: BulkJoin | None = None
@@ -118,9 +118,9 @@ class AcceptedHandshake:
         self.knock: bytes | None = None
         """The token of a dial-back, if the connection is for nothing else."""
         self.punch_token: bytes | None = None
-        """The token of the greeting, if both sides have dialled each other."""
+        """The token of a punched connection, if both sides have dialled each other."""
         self.circuit: CircuitRequest | None = None
-        """What the connection asks of a relay, if it does."""
+        """The request to a relay, if it is one."""
         self.observes = False
         """Whether the connection only asks where we see it come from."""
         self._us = us
@@ -139,7 +139,7 @@ class AcceptedHandshake:
 
     @property
     def computes(self) -> bool:
-        """Whether the next `receive` costs much time."""
+        """Return whether the next `receive` costs much time."""
         return self._messages is not None and self._messages.computes
 
     def receive(self, data: bytes) -> None:
@@ -169,10 +169,10 @@ class AcceptedHandshake:
             self.observes = True
             self.wanted_bytes = 0
         else:
-            self._greet(self._magic + data)
+            self._on_hello(self._magic + data)
 
     def data_to_send(self) -> bytes:
-        """What to put on the wire; send it before more is received."""
+        """Return what to put on the wire; send it before more is received."""
         ready, self._to_send = self._to_send, b""
         return ready
 
@@ -195,7 +195,7 @@ class AcceptedHandshake:
             raise BadHandshake("its first bytes are not those of a peer")
         self._magic = magic
 
-    def _greet(self, raw: bytes) -> None:
+    def _on_hello(self, raw: bytes) -> None:
         try:
             hello = Hello.parse(raw, self._us.network)
         except BadHandshake as error:  # our hello tells why; it is as long as the peer's

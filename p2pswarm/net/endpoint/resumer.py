@@ -54,10 +54,10 @@ class _Answered:
     """A connection on which the peer has said that it would go on."""
 
     def __init__(
-        self, connection: Connection, way: PathCandidate, asked: Resume, answer: bytes
+        self, connection: Connection, candidate: PathCandidate, asked: Resume, answer: bytes
     ) -> None:
         self.connection = connection
-        self.way = way
+        self.candidate = candidate
         self.asked = asked
         self.answer = answer
 
@@ -67,7 +67,7 @@ class _Answered:
 
 
 class _CandidateFailed(OSError):
-    """One way led nowhere: an OSError, because `first_connected` goes on after those."""
+    """One candidate led nowhere: an OSError, because `first_connected` goes on after those."""
 
 
 class Resumer:
@@ -83,7 +83,7 @@ class Resumer:
     ) -> None:
         """`sessions`: every link by its public name. `entropy`: returns that many random bytes."""
         self.paths = paths
-        """What knows the ways to peers."""
+        """A source of path candidates."""
         self._sessions = sessions
         self._config = config
         self._entropy = entropy
@@ -98,11 +98,11 @@ class Resumer:
             self._searching[link] = None
             self._tasks.spawn(self._search(link), partial(self._end_search, link))
 
-    async def move(self, link: Link, way: PathCandidate) -> None:
-        """Let a link go on by another way; the path before carries it until then."""
+    async def move(self, link: Link, candidate: PathCandidate) -> None:
+        """Let a link go on by another candidate; the path before carries it until then."""
         try:
             async with asyncio.timeout(self._config.dial_s + self._config.handshake_s):
-                await self._take(link, await self._ask(link, way))
+                await self._take(link, await self._ask(link, candidate))
         except TimeoutError as error:
             raise DialFailed(f"the way to {link.peer.short} gives no answer") from error
 
@@ -126,7 +126,7 @@ class Resumer:
         await connection.become_control(ControlPath(link, path, takeover))
 
     def climb(self, link: Link) -> None:
-        """Let a link go on by a better way as soon as there is one, unless that is being tried."""
+        """Let a link go on by a better path as soon as there is one, unless that is being tried."""
         if link in self._climbing or self._tasks.closing:
             return
         if better(self.paths.candidates(link.contact), link.path):
@@ -136,30 +136,32 @@ class Resumer:
     async def _climb(self, link: Link) -> None:
         loop = asyncio.get_running_loop()
         tries = PathClimb()
-        while not link.over and (ways := better(self.paths.candidates(link.contact), link.path)):
+        while not link.over and (
+            candidates := better(self.paths.candidates(link.contact), link.path)
+        ):
             path = link.path
             await _until_another(link, path, tries.next_try_s(loop.time()))
             if link.path is path and not link.over:
-                await self._round(link, link.paths.marks.sound(ways, loop.time()))
+                await self._round(link, link.paths.marks.sound(candidates, loop.time()))
 
     async def wait_until_settled(self, link: Link, offered: DialledCandidate | None) -> None:
-        """Wait until the link has a path or is over; a caller may know one way more, `offered`."""
+        """Wait until the link has a path or is over; `offered`: one candidate more, if known."""
         if offered is not None:
             self._offer(link, offered)
         while link.path is None and not link.over:
             link.path_change.clear()
             await link.path_change.wait()
 
-    def _offer(self, link: Link, way: DialledCandidate) -> None:
-        if (link, way.to) not in self._offered and not self._tasks.closing:
-            self._offered[link, way.to] = None
-            end = partial(self._offered.pop, (link, way.to))
-            self._tasks.spawn(self._try_offer(link, way), end)
+    def _offer(self, link: Link, candidate: DialledCandidate) -> None:
+        if (link, candidate.to) not in self._offered and not self._tasks.closing:
+            self._offered[link, candidate.to] = None
+            end = partial(self._offered.pop, (link, candidate.to))
+            self._tasks.spawn(self._try_offer(link, candidate), end)
 
-    async def _try_offer(self, link: Link, way: PathCandidate) -> None:
-        """Try a way that somebody knows; that nobody listens there is for the search to judge."""
+    async def _try_offer(self, link: Link, candidate: PathCandidate) -> None:
+        """Try one candidate; that nobody listens there is for the search to judge."""
         try:
-            await self.move(link, way)
+            await self.move(link, candidate)
         except UnknownLink:
             link.on_no_peer("its path is gone, and its peer does not know the link any more")
         except (SwarmError, OSError) as error:
@@ -171,71 +173,71 @@ class Resumer:
             self.want(link)
 
     async def _search(self, link: Link) -> None:
-        """Try all ways, again and again, until the link has a path or ends."""
+        """Try all candidates, again and again, until the link has a path or ends."""
         loop = asyncio.get_running_loop()
         search = PathSearch(
             loop.time(), self._config.path_wait_s, peer_may_come=not link.session.dialled
         )
         doubted = link.path  # a silent one, if any
         while _needs_path(link, doubted):
-            ways = doubted_last(self._ways(link), doubted)
-            refused = await self._round(link, ways, doubted)
-            at_s = search.next_round_s(len(telling_candidates(ways)), refused, loop.time())
+            candidates = doubted_last(self._candidates(link), doubted)
+            refused = await self._round(link, candidates, doubted)
+            at_s = search.next_round_s(len(telling_candidates(candidates)), refused, loop.time())
             if at_s is None:
                 link.on_no_peer("its path is gone, and nobody is at the other end")
                 break
             if _needs_path(link, doubted):
                 await _until_another(link, link.path, at_s)
 
-    def _ways(self, link: Link) -> Sequence[PathCandidate]:
-        """The ways to try. A peer that dialled us and is owed nothing is not dialled back."""
+    def _candidates(self, link: Link) -> Sequence[PathCandidate]:
+        """The candidates to try. A peer that dialled us and is owed nothing is not dialled back."""
         if link.session.dialled or link.use is LinkUse.US:
             now_s = asyncio.get_running_loop().time()
             return link.paths.marks.in_order(self.paths.candidates(link.contact), now_s)
         return ()
 
     async def _round(
-        self, link: Link, ways: Sequence[PathCandidate], doubted: Path | None = None
+        self, link: Link, candidates: Sequence[PathCandidate], doubted: Path | None = None
     ) -> list[PathKind]:
-        """Try every way once; returns the kinds of the known ones that were refused.
+        """Try every candidate once; returns the kinds of the known ones that were refused.
 
         If all of them were, the round is over: claims that never answer would prolong it.
         `doubted`: the path in use, if it may be dead; it is kept if it brings anything after all.
         """
-        known = telling_candidates(ways)
+        known = telling_candidates(candidates)
         stagger = AttemptStagger(link.rtt_s)
         refused: list[PathCandidate] = []
 
-        async def ask(way: PathCandidate) -> _Answered:
+        async def ask(candidate: PathCandidate) -> _Answered:
             try:
-                return await self._ask(link, way, stagger)
+                return await self._ask(link, candidate, stagger)
             except SwarmError as error:
-                if way in known and was_refused(error):
-                    refused.append(way)
+                if candidate in known and was_refused(error):
+                    refused.append(candidate)
                     if len(refused) == len(known):
                         raise
                 raise _CandidateFailed(str(error)) from error
 
         try:
             async with asyncio.timeout(self._config.dial_s):
-                answered = await first_connected(ways, ask, stagger)
+                answered = await first_connected(candidates, ask, stagger)
                 if doubted is not None and await _brings_something(link, doubted):
                     answered.close()
                 else:
                     await self._take(link, answered)
         except (TimeoutError, OSError, SwarmError) as error:
             _log.debug("no path to %s: %s", link.peer.short, error)
-        return [way.kind for way in refused]
+        return [candidate.kind for candidate in refused]
 
     async def _ask(
-        self, link: Link, way: PathCandidate, stagger: AttemptStagger | None = None
+        self, link: Link, candidate: PathCandidate, stagger: AttemptStagger | None = None
     ) -> _Answered:
-        """Ask the peer by one way to go on there; `stagger`: of the other ways."""
+        """Ask the peer by one candidate to go on there; `stagger`: of the other candidates."""
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         number = link.paths.numbers.take()
         asked = Resume.make(link.session.exporter, number, self._entropy(NONCE_BYTES))
-        connection = await way.connect()
+        connection = await candidate.connect()
         if stagger is not None:
             stagger.on_connection(loop.time() - begun_s, loop.time())
         try:
@@ -245,7 +247,7 @@ class Resumer:
         except BaseException:
             connection.close()
             raise
-        return _Answered(connection, way, asked, answer)
+        return _Answered(connection, candidate, asked, answer)
 
     async def _take(self, link: Link, answered: _Answered) -> None:
         """Go on over a connection on which the peer has answered."""
@@ -253,7 +255,7 @@ class Resumer:
         exporter = link.session.exporter
         nonce, wanted = asked.read_answer(exporter, answered.answer)
         announced = link.records.expected
-        path = Path(answered.way.kind, connection.remote, answered.way)
+        path = Path(answered.candidate.kind, connection.remote, answered.candidate)
         try:
             await connection.send(asked.confirm(exporter, nonce, announced))
             takeover = Takeover(asked.request.number, announced, wanted)
@@ -263,20 +265,20 @@ class Resumer:
             raise
         if link.path is not path:
             raise LinkLost(f"another path to {link.peer.short} came up first")
-        if isinstance(answered.way, ClaimedCandidate):
-            answered.way.confirm()
+        if isinstance(answered.candidate, ClaimedCandidate):
+            answered.candidate.confirm()
         self.climb(link)
 
 
 def _needs_path(link: Link, doubted: Path | None) -> bool:
-    """Whether a link has no path, or still the doubted one, and nothing came on it."""
+    """Return whether a link has no path, or still the doubted one, and nothing came on it."""
     if link.over or link.path is None:
         return not link.over
     return link.path is doubted and link.doubted
 
 
 async def _brings_something(link: Link, doubted: Path) -> bool:
-    """Whether a doubted path brings something, now that the peer has answered elsewhere.
+    """Return whether a doubted path brings something, now that the peer has answered elsewhere.
 
     A peer that stood still answers everywhere at once: nothing is wrong with the path then.
     """

@@ -41,7 +41,7 @@ FORGETTABLE_POINTS = 1.0
 
 
 class Offence(Enum):
-    """What a peer did, in words that follow "it"."""
+    """A breach, in words that follow "it"."""
 
     FRAME = "sent frames that break the protocol"
     MESSAGE = "sent messages that are malformed or forged"
@@ -78,9 +78,9 @@ class _Score:
     origin: PeerOrigin
     points: float = 0.0
     at_s: float = 0.0
-    """When it had these points."""
+    """The time of these points."""
     level: int = 0
-    """How often it was banned in a row."""
+    """The number of its bans in a row."""
     ban: Ban | None = None
     """The newest, even if it is over."""
 
@@ -89,11 +89,11 @@ class _Score:
         return float(self.points * 0.5 ** (max(0.0, now_s - self.at_s) / HALF_LIFE_S))
 
     def banned(self, now_s: float) -> bool:
-        """Whether the newest ban is not over."""
+        """Return whether the newest ban is not over."""
         return self.ban is not None and now_s < self.ban.until_s
 
     def forgettable(self, now_s: float) -> bool:
-        """Whether nothing would be lost without it."""
+        """Return whether nothing would be lost without it."""
         if self.ban is not None and now_s < self.ban.until_s + FORGIVEN_S:
             return False
         return self.now(now_s) < FORGETTABLE_POINTS
@@ -143,7 +143,7 @@ class PeerScores:
         return sorted(there, key=lambda ban: (-ban.until_s, ban.peer))
 
     def _crowded(self, host: str, now_s: float) -> bool:
-        """Whether so many ids of a host are banned that it seems to make them."""
+        """Return whether so many ids of a host are banned that it seems to make them."""
         if not host:
             return False
         there = (score for score in self._scores.values() if score.origin.host == host)
@@ -200,14 +200,14 @@ OFFENCES: dict[type[PeerError], Offence] = {
 
 
 class PeerBans:
-    """Who is banned here, and why."""
+    """The peers that are banned here, and the reasons."""
 
     def __init__(self) -> None:
         self._scores = PeerScores()
         self._told: dict[bytes, float] = {}
         """The peers that say that they have banned us, and when that was last logged."""
         self.banned_by: dict[bytes, str] = {}
-        """What they say, in our words; only read it."""
+        """Their notices, in our words; only read it."""
 
     def on_breach(
         self, peer: PeerId, remote: Address, error: SwarmError | None, now_s: float
@@ -274,7 +274,7 @@ def in_words(ban: Ban, now_s: float) -> str:
 
 
 def told_ban(payload: bytes) -> str:
-    """What a peer says with its last frame, in our words: none of its own are shown.
+    """Return what a peer says with its last frame, in our words: none of its own are shown.
 
     Raises BadFrame for a payload that is none.
     """

@@ -24,7 +24,7 @@ class _QueueGroup(Generic[T]):
 
 
 class FairQueue(Generic[T]):
-    """Who waits, by group.
+    """The items that wait, by group.
 
     Groups of the widest kind take turns, then the groups within each, and so on; within the
     smallest group the oldest comes first. So an item waits for one turn of each other group beside
@@ -102,27 +102,27 @@ class HandshakeQueue:
     def __init__(self, share: float = SHARE) -> None:
         """`share`: of the loop's time, above 0 and at most 1."""
         self._share = share
-        self._greetings: FairQueue[int] = FairQueue()
+        self._first_messages: FairQueue[int] = FairQueue()
         self._proofs: FairQueue[int] = FairQueue()
         self._proof_is_next = True
         self._paid_until_s = 0.0
-        """When all that was computed so far will be paid for, at our share."""
+        """The time at which all that was computed so far is paid for, at our share."""
 
     def __len__(self) -> int:
-        """How many wait."""
-        return len(self._greetings) + len(self._proofs)
+        """Return how many wait."""
+        return len(self._first_messages) + len(self._proofs)
 
     def enter(self, ticket: int, host: str, *, answered: bool = False) -> None:
         """Let a handshake wait for its turn; it waits for one at a time.
 
         `answered`: whether it had our answer, and this is its proof.
         """
-        waiting = self._proofs if answered else self._greetings
+        waiting = self._proofs if answered else self._first_messages
         waiting.add(ticket, address_groups(host))
 
     def leave(self, ticket: int) -> None:
         """Forget a handshake that waits no more."""
-        self._greetings.remove(ticket)
+        self._first_messages.remove(ticket)
         self._proofs.remove(ticket)
 
     def next(self, now_s: float) -> int | None:
@@ -130,9 +130,9 @@ class HandshakeQueue:
         at_s = self.next_deadline_s()
         if at_s is None or now_s < at_s:
             return None
-        proof = bool(self._proofs) and (self._proof_is_next or not self._greetings)
+        proof = bool(self._proofs) and (self._proof_is_next or not self._first_messages)
         self._proof_is_next = not proof
-        return (self._proofs if proof else self._greetings).next()
+        return (self._proofs if proof else self._first_messages).next()
 
     def charge(self, cost_s: float, now_s: float) -> None:
         """Note that a computation has taken `cost_s`; may set the deadline."""
@@ -140,5 +140,5 @@ class HandshakeQueue:
         self._paid_until_s = owed_from_s + min(cost_s, COST_MAX_S) / self._share
 
     def next_deadline_s(self) -> float | None:
-        """When to call `next`; None while nobody waits."""
+        """Return when to call `next`; None while nobody waits."""
         return self._paid_until_s - BURST_S / self._share if len(self) else None

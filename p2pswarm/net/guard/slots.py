@@ -57,7 +57,7 @@ class GroupCounter(Generic[G]):
 
 
 class _Group(Generic[T]):
-    """The places of one group: its own, and those of the groups within."""
+    """The slots of one group: its own, and those of the groups within."""
 
     __slots__ = ("_by_size", "_largest", "inner", "items", "size")
 
@@ -93,7 +93,7 @@ class _Group(Generic[T]):
 
 
 class FairSlots(Generic[T]):
-    """Who holds a place, by group.
+    """The holders of slots, by group.
 
     Who holds few slots is safe from who holds many. If all are taken, the next to go is the oldest
     of the largest group: of the widest kind first, then of the largest one within it, and so on. So
@@ -113,7 +113,7 @@ class FairSlots(Generic[T]):
         return item in self._groups
 
     def add(self, item: T, groups: tuple[str, ...]) -> None:
-        """Give `item` a place; `groups`: those that it belongs to, the widest first."""
+        """Give `item` a slot; `groups`: those that it belongs to, the widest first."""
         self._groups[item] = groups
         group = self._all
         for name in groups:
@@ -121,7 +121,7 @@ class FairSlots(Generic[T]):
         group.items[item] = None
 
     def remove(self, item: T) -> None:
-        """Free the place of `item`, if it has one."""
+        """Free the slot of `item`, if it has one."""
         groups = self._groups.pop(item, ())
         group = self._all
         for name in groups:
@@ -136,7 +136,7 @@ class FairSlots(Generic[T]):
         return 0 if group is None else group.size
 
     def next_to_go(self) -> Iterator[T]:
-        """The places of the largest group, the oldest first."""
+        """The slots of the largest group, the oldest first."""
         group = self._all
         while group.inner:
             group = group.largest()
@@ -167,17 +167,17 @@ class HandshakeSlots:
         ticket = self._next
         self._next += 1
         self._groups[ticket] = address_groups(host)
-        return ticket, self._place(ticket, self._silent, self._silent_max)
+        return ticket, self._admit(ticket, self._silent, self._silent_max)
 
     def on_answer(self, ticket: int) -> int | None:
         """Note that a first message was complete; returns the ticket that it displaces, if any."""
         if ticket not in self._silent:
             return None
         self._silent.remove(ticket)
-        return self._place(ticket, self._answered, self._answered_max)
+        return self._admit(ticket, self._answered, self._answered_max)
 
     def has_answer(self, ticket: int) -> bool:
-        """Whether a connection was answered."""
+        """Return whether a connection was answered."""
         return ticket in self._answered
 
     def leave(self, ticket: int) -> None:
@@ -186,23 +186,23 @@ class HandshakeSlots:
         self._answered.remove(ticket)
         self._groups.pop(ticket, None)
 
-    def _place(self, ticket: int, places: FairSlots[int], most: int) -> int | None:
-        places.add(ticket, self._groups[ticket])
-        if len(places) <= most:
+    def _admit(self, ticket: int, slots: FairSlots[int], most: int) -> int | None:
+        slots.add(ticket, self._groups[ticket])
+        if len(slots) <= most:
             return None
-        displaced = next(places.next_to_go())
+        displaced = next(slots.next_to_go())
         self.leave(displaced)
         return displaced
 
 
-PEER_LINKS_MAX = 4  # of one peer: a pair that was dialled at once, and two roads that were lost
-BUSY_SHARE = 0.25  # of all places: a site behind one address has fewer machines in one run
+PEER_LINKS_MAX = 4  # of one peer: a pair that was dialled at once, and two paths that were lost
+BUSY_SHARE = 0.25  # of all slots: a site behind one address has fewer machines in one run
 
 L = TypeVar("L", bound=Hashable)
 
 
 class LinkUse(Enum):
-    """Who uses a link."""
+    """The user of a link."""
 
     NOBODY = auto()
     THEM = auto()
@@ -232,7 +232,7 @@ class LinkSlots(Generic[L]):
         """`use`: tells who uses a link now."""
         self._most = most
         self._use = use
-        self._places: FairSlots[L] = FairSlots()
+        self._slots: FairSlots[L] = FairSlots()
         self._peers: dict[PeerId, list[L]] = {}
 
     def make_room(self, peer: PeerId) -> list[L]:
@@ -240,9 +240,9 @@ class LinkSlots(Generic[L]):
         alike = self._peers.get(peer, [])
         if len(alike) >= PEER_LINKS_MAX:
             return alike[: len(alike) - PEER_LINKS_MAX + 1]
-        if len(self._places) < self._most:
+        if len(self._slots) < self._most:
             return []
-        crowd = list(self._places.next_to_go())
+        crowd = list(self._slots.next_to_go())
         uses = [LinkUse.NOBODY]
         if len(crowd) > self._most * BUSY_SHARE:
             uses.append(LinkUse.THEM)
@@ -252,14 +252,14 @@ class LinkSlots(Generic[L]):
 
     def add(self, link: L, peer: PeerId, host: str) -> None:
         """Count a link that came up; `host`: the peer's, as the network sees it."""
-        self._places.add(link, address_groups(host))
+        self._slots.add(link, address_groups(host))
         self._peers.setdefault(peer, []).append(link)
 
     def remove(self, link: L, peer: PeerId) -> None:
         """Forget a link that is over, if it is counted."""
-        if link not in self._places:
+        if link not in self._slots:
             return
-        self._places.remove(link)
+        self._slots.remove(link)
         self._peers[peer].remove(link)
         if not self._peers[peer]:
             del self._peers[peer]
@@ -277,14 +277,14 @@ class BulkSlots(Generic[L]):
         """`use`: tells who uses a link now."""
         self._most = most
         self._use = use
-        self._places: FairSlots[tuple[L, int]] = FairSlots()
+        self._slots: FairSlots[tuple[L, int]] = FairSlots()
         self._numbers: dict[L, dict[int, None]] = {}
 
     def make_room(self, link: L) -> list[L]:
         """The links to close before one more connection joins `link`."""
-        if len(self._places) < self._most:
+        if len(self._slots) < self._most:
             return []
-        crowd = [other for other, _ in self._places.next_to_go() if other is not link]
+        crowd = [other for other, _ in self._slots.next_to_go() if other is not link]
         least = least_used(crowd, self._use, (LinkUse.NOBODY, LinkUse.THEM))
         if least is not None:
             return [least]
@@ -293,19 +293,19 @@ class BulkSlots(Generic[L]):
     def add(self, link: L, number: int, host: str) -> None:
         """Count a connection that joins `link`, whose peer is at `host`, under `number`."""
         self._numbers.setdefault(link, {})[number] = None
-        self._places.add((link, number), address_groups(host))
+        self._slots.add((link, number), address_groups(host))
 
     def leave(self, link: L, number: int) -> None:
         """Forget a connection that has ended, if it is counted."""
         numbers = self._numbers.get(link, {})
         if number in numbers:
             del numbers[number]
-            self._places.remove((link, number))
+            self._slots.remove((link, number))
 
     def remove(self, link: L) -> None:
         """Forget the connections of a link that is over."""
         for number in self._numbers.pop(link, {}):
-            self._places.remove((link, number))
+            self._slots.remove((link, number))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +319,7 @@ class HandlerLimits:
 
 
 class ConcurrencyLimit:
-    """How many handlers run, for each peer, for each network and in all.
+    """The handlers that run, for each peer, for each network and in all.
 
     Ids are free, so a limit for each peer bounds nobody. One network may have as many handlers as
     are free: alone it gets half of all, which is enough for a run behind one address, and each

@@ -22,7 +22,7 @@ SIDE = 1 << 31  # set in the numbers of the side that accepted the link's first 
 
 
 def goes_elsewhere(path: Path, remote: Address, live: int) -> bool:
-    """Whether a connection of a punched path goes by a relay although others do not need to.
+    """Return whether a connection of a punched path goes by a relay although others do not need to.
 
     The first one may: else there would be none. `live`: how many have joined.
     """
@@ -56,11 +56,11 @@ class ChannelDemand:
         self._numbers: dict[int, None] = {}
         self._newest = -1
         self.live = 0
-        """How many are joined."""
+        """The number of those that are joined."""
         self.wanted = 0
-        """How many there should be; 0 before the first tensor."""
+        """The number that there should be; 0 before the first tensor."""
         self.by_s: float | None = None
-        """When the first one must have joined that the peer dials."""
+        """The time by which the first one must have joined that the peer dials."""
         self._joined_at_s = 0.0
         self._again_at_s: float | None = None
         self._most = config.bulk_connections_max
@@ -73,7 +73,7 @@ class ChannelDemand:
         self._most, self._best = min(most, self._config.bulk_connections_max), best
 
     def want(self, rtt_s: float, now_s: float) -> int:
-        """How many to dial for a first tensor."""
+        """Return how many to dial for a first tensor."""
         config = self._config
         self.wanted = config.bulk_connections
         if rtt_s >= config.far_s:
@@ -109,7 +109,7 @@ class ChannelDemand:
 
     @property
     def measure_at_s(self) -> float | None:
-        """When to call `measure`."""
+        """Return when to call `measure`."""
         return self._meter.at_s
 
     def ask(self, now_s: float) -> None:
@@ -119,7 +119,7 @@ class ChannelDemand:
 
     @property
     def patience_s(self) -> float:
-        """How long the peer has to dial the first one."""
+        """Return how long the peer has to dial the first one."""
         return self._config.dial_s + self._config.handshake_s
 
     def take_number(self) -> int:
@@ -139,15 +139,15 @@ class ChannelDemand:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether no connection is there, and none that we dial is coming."""
+        """Return whether no connection is there, and none that we dial is coming."""
         return not self.live and not self._pending
 
     def may_join(self, number: int) -> bool:
-        """Whether a connection may still join that was answered, or whose number was claimed."""
+        """Return whether a connection may still join: it was answered, or its number claimed."""
         return number in self._pending or number in self._numbers
 
     def claim(self, number: int) -> bool:
-        """Whether a connection that the peer dialled may join under this number: it counts now."""
+        """Let a connection that the peer dialled join under this number; returns whether it may."""
         ours = self._next >= SIDE
         if (number >= SIDE) is ours or number in self._numbers:
             return False
@@ -196,10 +196,10 @@ class ChannelDemand:
 
     @property
     def again_at_s(self) -> float | None:
-        """When `missing` is to be asked."""
+        """Return when `missing` is to be asked."""
         return self._again_at_s
 
     def missing(self) -> int:
-        """How many to dial in the place of those that ended."""
+        """Return how many to dial in the place of those that ended."""
         self._again_at_s = None
         return max(0, self.wanted - self.live - len(self._pending))

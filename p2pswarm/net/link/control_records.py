@@ -8,7 +8,7 @@ A record that is not authentic sets `broken`, and nothing more is opened of that
 no number: the next path begins with it.
 
 Units:   bytes, `now_s` seconds on the caller's monotonic clock.
-Errors:  BadHandshake from `path_up`.
+Errors:  BadHandshake from `on_path`.
 Source:  docs/paths.md.
 """
 
@@ -28,7 +28,7 @@ HELD_BYTES_MAX = LINK_BYTES_MAX + 1024 * 1024  # control frames alone, beyond wh
 
 
 class ResendBuffer:
-    """What one side of a link has sent and cannot forget yet.
+    """The records that one side of a link has sent and cannot forget yet.
 
     Records are kept as they were sealed: the objects that were written are referenced, nothing is
     copied, and what is sent again is the same bytes under the same nonce. A record leaves the
@@ -45,12 +45,12 @@ class ResendBuffer:
         """`memory`: this link's part of what all links may hold."""
         self._memory = memory
         self.records: deque[bytes] = deque()
-        """What is held. Add each record that is sent here, and its bytes to `sent_bytes`: a method
+        """The records that are held. Add each that is sent, and its bytes to `sent_bytes`: a method
         for it would cost a small call one part in a hundred."""
         self.sent_bytes = 0
         """The bytes of all records that were sent."""
         self.check_at = CHECK_BYTES
-        """When `sent_bytes` reaches this, call `wants_ack`."""
+        """The `sent_bytes` at which to call `wants_ack`."""
         self.first = 0
         """The number of the oldest record that is held."""
         self._forgotten = 0  # bytes of records with their cost, as `_kept`
@@ -78,7 +78,7 @@ class ResendBuffer:
         return self.sent_bytes >= self.check_at
 
     def wants_ack(self) -> bool:
-        """Whether to ask the peer now what it has, with a ping; BadFrame if it never answers."""
+        """Return whether to ask the peer now, by a ping; BadFrame if it never answers."""
         if self.held_bytes > HELD_BYTES_MAX:
             raise BadFrame(f"{self.held_bytes} bytes were sent that the peer does not acknowledge")
         if self._kept - self._asked >= ACK_BYTES or self.full:
@@ -94,7 +94,7 @@ class ResendBuffer:
 
     @property
     def full(self) -> bool:
-        """Whether nothing more may be sent but control frames."""
+        """Return whether nothing more may be sent but control frames."""
         return self.held_bytes > LINK_BYTES_FREE and self._memory.crowded(self.held_bytes)
 
     def on_ack(self, upto: int) -> None:
@@ -125,7 +125,7 @@ LABEL = b"ctrl"  # each direction has a key of its own
 
 
 class ControlRecords:
-    """What one side of a link seals and opens."""
+    """The records that one side of a link seals and opens."""
 
     __slots__ = ("_again", "_cutter", "_opener", "_skip", "broken", "seal", "unacked")
 
@@ -149,7 +149,7 @@ class ControlRecords:
 
     @property
     def has_resends(self) -> bool:
-        """Whether records wait that were sent by the path before."""
+        """Return whether records wait that were sent by the path before."""
         return bool(self._again)
 
     def on_data(self, data: bytes) -> list[bytes]:

@@ -117,7 +117,7 @@ class BulkOver:
     number: int
     """The number under which the connection joined."""
     chunks: int
-    """How many whole chunks came on it."""
+    """The number of whole chunks that came on it."""
 
 
 @dataclass(frozen=True, slots=True)

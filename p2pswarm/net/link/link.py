@@ -1,11 +1,11 @@
 """LinkMachine: the rules of one link to a proven peer, from its first ping to its last byte.
 
-`receive` takes bytes of the control connection, opens the records and passes their
-frames to the mux. `events` returns what happened, and `data_to_send` returns sealed
+`on_data` takes bytes of the control connection, opens the records and passes their
+frames to the mux. `events` and `drain` return what happened, and `data_to_send` returns sealed
 records for the wire. The caller sends messages with the methods of `mux`.
 
-The connection under a link may be exchanged: `path_lost` and `path_up`. The records that the peer
-does not have are sent again, as they are; those that it sends again are counted and dropped.
+The connection under a link may be exchanged: `on_path_loss` and `on_path`. The records that the
+peer does not have are sent again, as they are; those that it sends again are counted and dropped.
 A record that is not authentic costs the path that brought it (`path_state.py`).
 
 LinkEnded is the last event of a link and comes once. In the state CLOSING the records
@@ -13,7 +13,7 @@ that are left still go out; in ENDED nothing does.
 
 Units:   bytes, `now_s` seconds on the caller's monotonic clock.
 Errors:  a breach of the peer's ends the link and raises nothing; LinkLost from `check_up`;
-         BadHandshake from `path_up`.
+         BadHandshake from `on_path`.
 Source:  docs/wire.md, docs/paths.md.
 """
 
@@ -72,7 +72,7 @@ WHEN_PEER_LEAVES = {LinkState.UP: LinkState.LEFT, LinkState.LEAVING: LinkState.D
 
 
 class QuietWatch:
-    """How long a link that is being left has had nothing to do."""
+    """The time for which a link that is being left has had nothing to do."""
 
     __slots__ = ("_since_s",)
 
@@ -80,7 +80,7 @@ class QuietWatch:
         self._since_s: float | None = None
 
     def is_over(self, state: LinkState, now_s: float, patience_s: float, *, busy: bool) -> bool:
-        """Whether it may be closed: a peer that does not agree has as long as a silent one."""
+        """Return whether it may be closed; a peer that disagrees has as long as a silent one."""
         if busy or state not in (LinkState.LEAVING, LinkState.DRAINING):
             self._since_s = None
             return False
@@ -93,7 +93,7 @@ class QuietWatch:
 
 @dataclass(frozen=True, slots=True)
 class LinkStats:
-    """What one link has carried: bytes of control records and of bulk payload."""
+    """The bytes that one link has carried, of control records and of bulk payload."""
 
     control_sent_bytes: int
     control_received_bytes: int
@@ -101,7 +101,7 @@ class LinkStats:
     bulk_received_bytes: int
     bulk_connections: int
     paths_altered: int = 0
-    """How many of its paths brought a record that was not authentic."""
+    """The number of its paths that brought a record that was not authentic."""
 
 
 CLOSE_S = 1.0  # time for the last bytes to leave when we close a link
@@ -154,21 +154,21 @@ class LinkMachine:
         self.mux = Mux(dialled=session.dialled, replies=LinkReplyBudget(replies))
         """The streams; call `data_to_send` after each method of it."""
         self.records = ControlRecords(session.keys, now_s, LinkReplyBudget(unacknowledged))
-        """What is sealed and opened; only read it here."""
+        """The records that are sealed and opened; only read it elsewhere."""
         self._seal, self._unacked = self.records.seal, self.records.unacked
         self.state = LinkState.UP
         self.error: SwarmError | None = None
-        """What ended the link; None while it can be used."""
+        """The reason for its end; None while it can be used."""
         self.received_bytes = 0
         self.notices: list[LinkNotice] = []
         """The events that `drain` will return; only read it here."""
         self._ended: list[StreamEvent] = []
         self.life = Liveness(config)
-        """What it has heard, and the round trip of pings; only read it."""
+        """Its liveness, and the round trip of pings; only read it."""
         self.bulk = ChannelDemand(config, dialled=session.dialled)
-        """The bulk connections that are joined and wanted; `joined` may change the deadline."""
+        """The bulk connections that are joined and wanted; `on_join` may change the deadline."""
         self.path = PathState(dialled=session.dialled)
-        """What is known of the present path; only read it."""
+        """The present path; only read it."""
         self.peer_closed = ""
         """Why the peer has ended the link, if it says so: call `fail` when all is reported."""
         self.mute = 0  # not 0 while something holds records back; only read it elsewhere
@@ -246,12 +246,12 @@ class LinkMachine:
 
     @property
     def has_path(self) -> bool:
-        """Whether a connection carries the link now."""
+        """Return whether a connection carries the link now."""
         return not self.mute & NO_PATH
 
     @property
     def doubts_path(self) -> bool:
-        """Whether the path may be dead, and nothing has come since that was noticed."""
+        """Return whether the path may be dead, and nothing has come since that was noticed."""
         return self.life.doubts(self.records.expected)
 
     def use(self, *, bulk_busy: bool) -> LinkUse:
@@ -318,7 +318,7 @@ class LinkMachine:
     # time
 
     def next_deadline_s(self) -> float | None:
-        """When `on_deadline` is due, or None."""
+        """Return when `on_deadline` is due, or None."""
         if self.error is not None:
             return self._abort_at_s
         of_bulk = self.bulk.by_s, self.bulk.again_at_s, self.bulk.measure_at_s

@@ -27,7 +27,7 @@ LATE_S = 0.25  # a tick that comes so much later than it was due
 
 
 class PathVerdict(Enum):
-    """What a look at the path showed."""
+    """The result of a look at the path."""
 
     NOTHING = auto()
     ASK = auto()
@@ -37,7 +37,7 @@ class PathVerdict(Enum):
 
 
 def answer_s(srtt_s: float, rttvar_s: float) -> float:
-    """How long a ping may go unanswered although three transmissions of it were lost.
+    """Return how long a ping may go unanswered although three transmissions of it were lost.
 
     The deviation of pings has such repairs in it already, as TCP's own has not.
     """
@@ -63,7 +63,7 @@ class PathWatch:
 
     def __init__(self) -> None:
         self.at_s: float | None = None
-        """When `tick` is due; None while nothing is under way."""
+        """The time of `on_deadline`; None while nothing is under way."""
         self.doubted = False
         """Whether the path is doubted; ask `doubts`, which knows what came since."""
         self._heard = 0  # records that had come at the last tick
@@ -80,7 +80,7 @@ class PathWatch:
         self.at_s, self.doubted, self._asked_s = None, False, None
 
     def doubts(self, heard: int) -> bool:
-        """Whether the path is doubted and no record has come since; `heard`: records so far."""
+        """Return whether the path is doubted and brought nothing since; `heard`: records so far."""
         return self.doubted and heard == self._heard
 
     def on_deadline(self, heard: int, timer_s: float, now_s: float, *, in_use: bool) -> PathVerdict:
@@ -121,7 +121,7 @@ _PING = struct.Struct(">d")
 
 
 class LinkSilence(Enum):
-    """What the silence of a peer means."""
+    """The meaning of a peer's silence."""
 
     NONE = auto()
     ASK = auto()
@@ -135,7 +135,7 @@ class LinkSilence(Enum):
 
 
 class Liveness:
-    """When one side of a link pings, and what it has heard."""
+    """The pings of one side of a link, and what their answers show."""
 
     __slots__ = ("_config", "_pings", "_round_trip", "heard", "ping_at_s", "silent_s", "watch")
 
@@ -147,9 +147,9 @@ class Liveness:
         """Set it when anything came."""
         self.silent_s = 0.0
         self.ping_at_s: float | None = None
-        """When a period is over."""
+        """The end of a period."""
         self.watch = PathWatch()
-        """What looks closer at a link in use."""
+        """A closer look at a link in use."""
 
     @property
     def rtt_s(self) -> float:
@@ -158,7 +158,7 @@ class Liveness:
 
     @property
     def repair_s(self) -> float:
-        """How long TCP may need to repair three losses in a row on this path."""
+        """Return how long TCP may need to repair three losses in a row on this path."""
         return answer_s(self.rtt_s, self._round_trip.rttvar_s)
 
     def ping(self, upto: int, now_s: float) -> bytes:
@@ -181,7 +181,7 @@ class Liveness:
         return upto
 
     def doubts(self, records: int) -> bool:
-        """Whether the path may be dead, and nothing came since; `records`: how many came so far."""
+        """Return whether the path may be dead and brought nothing since; `records`: all so far."""
         silent = self.silent_s >= self._config.path_silent_s and not self.heard
         return silent or self.watch.doubts(records)
 

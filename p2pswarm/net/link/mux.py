@@ -51,7 +51,7 @@ class Mux:
     def __init__(self, *, dialled: bool, replies: LinkReplyBudget | None = None) -> None:
         self.replies = replies or LinkReplyBudget()
         self.held_bytes = 0
-        """What the peer's streams and their unread replies hold; only read it here."""
+        """The bytes of the peer's streams and their unread replies; only read it elsewhere."""
         self._ours = 1 if dialled else 0
         self._next = 1 if dialled else 2
         self._streams: dict[int, StreamState] = {}  # by handle, nearly always the number
@@ -68,7 +68,7 @@ class Mux:
         self.stream_events: list[StreamEvent] = []
         """The events that `events` will return; only read it here."""
         self.notices: list[LinkEvent] = []
-        """The events that `link_events` will return."""
+        """The events that `link_events` will return; only read it elsewhere."""
 
     # called by our user
 
@@ -79,16 +79,16 @@ class Mux:
 
     @property
     def crowded(self) -> bool:
-        """Whether the peer should get nothing more to read: it leaves too much unread."""
+        """Return whether the peer should get nothing more to read: it leaves too much unread."""
         return self.held_bytes > LINK_BYTES_FREE and self.replies.crowded(self.held_bytes)
 
     def takes(self, reply_bytes: int = 0) -> bool:
-        """Whether the peer may get so much more to read; it may not if it leaves much unread."""
+        """Return whether the peer may get so much more to read: not if it leaves much unread."""
         return self.replies.takes(self.held_bytes, reply_bytes)
 
     @property
     def live_ours(self) -> int:
-        """How many of them we have opened."""
+        """Return how many of them we have opened."""
         return self._count[1]
 
     def open(self, data: bytes, *, ended: bool, priority: int) -> int:
@@ -128,7 +128,7 @@ class Mux:
         self._enqueue(stream, data, frames.END if ended else 0)
 
     def writable(self, number: int) -> bool:
-        """Whether a message would go out soon; if not, CreditGained follows."""
+        """Return whether a message would go out soon; if not, CreditGained follows."""
         if (stream := self._streams.get(number)) is None or not stream.queued_bytes:
             return True
         if stream.queued_bytes < QUEUE_BYTES and not (stream.theirs and self.crowded):

@@ -1,12 +1,11 @@
-"""Paths: what carries a link at present, and the ways to another one.
+"""Paths: the connection that carries a link, and the candidates for another one.
 
-A *way* leads to a peer and can be taken any number of times: an address to dial, a relay to ask, a
-hole to punch. Taking it gives a raw connection that the peer's acceptor reads. A *path* is such a
-connection, once it carries a link. What knows of other ways than an address gives the endpoint its
-own `CandidateSource`.
+A *path candidate* leads to a peer and can be taken any number of times: an address to dial, a relay
+to ask, a hole to punch. Taking it gives a raw connection that the peer's acceptor reads. A *path*
+is such a connection, once it carries a link.
 
 Units:   none.
-Errors:  PathError, if a way leads nowhere now; NobodyThere, if nobody listens at its end.
+Errors:  PathError, if a candidate leads nowhere now; NobodyThere, if nobody listens at its end.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from p2pswarm.net.os.base import Connection, Net
 
 
 class PathKind(IntEnum):
-    """How a connection came about; the smaller, the better."""
+    """The kinds of a path; the smaller, the better."""
 
     DIRECT = 0
     PUNCHED = 1
@@ -28,7 +27,7 @@ class PathKind(IntEnum):
 
 
 class PathCandidate(Protocol):
-    """One way to a peer."""
+    """A means to reach a peer, which gives a connection each time."""
 
     @property
     def kind(self) -> PathKind:
@@ -41,10 +40,10 @@ class PathCandidate(Protocol):
 
 
 class CandidateSource(Protocol):
-    """What knows the ways to peers."""
+    """A source of path candidates; the endpoint asks several."""
 
     def candidates(self, to: Contact) -> Sequence[PathCandidate]:
-        """The ways to a peer that may work, the best one first."""
+        """Return the candidates that may lead to a peer, the best one first."""
         ...
 
 
@@ -53,11 +52,11 @@ class Path:
     """The connection that carries a link."""
 
     kind: PathKind | None
-    """None if the peer took a way that only it knows."""
+    """None if the peer took a candidate that only it knows."""
     remote: Address
     """The address of its other end, as the network shows it."""
     candidate: PathCandidate | None
-    """The way that we took; None if the peer did."""
+    """The candidate that we took; None if the peer did."""
 
 
 def kind_of(to: Address) -> PathKind:
@@ -88,7 +87,7 @@ class ClaimedCandidate:
 
     net: Net
     named: Contact
-    """Where the peer says that it is; for a circuit, at which relay."""
+    """The contact that the peer names; for a circuit, the relay."""
     claims: CardClaims
     now_s: Callable[[], float]
 
@@ -107,26 +106,28 @@ class ClaimedCandidate:
         self.claims.confirm(self.named, self.now_s())
 
 
-def place_of(way: PathCandidate) -> Address | None:
-    """The address that a way dials; None if it is of another sort, as a punched hole."""
-    match way:
+def address_of(candidate: PathCandidate) -> Address | None:
+    """The address that a candidate dials; None if it is of another sort, as a punched hole."""
+    match candidate:
         case DialledCandidate():
-            return way.to
+            return candidate.to
         case ClaimedCandidate():
-            return way.named.address
+            return candidate.named.address
         case _:
             return None
 
 
-def telling_candidates(ways: Sequence[PathCandidate]) -> Sequence[PathCandidate]:
+def telling_candidates(candidates: Sequence[PathCandidate]) -> Sequence[PathCandidate]:
     """Those that tell whether a peer is gone; all of them, if none does.
 
     A peer may claim addresses that never answer. But a relay knows at once whether the peer is
     there, and a firewall that breaks connections may refuse for the peer at all others.
     """
     return [
-        way for way in ways if not isinstance(way, ClaimedCandidate) or way.kind is PathKind.RELAYED
-    ] or ways
+        candidate
+        for candidate in candidates
+        if not isinstance(candidate, ClaimedCandidate) or candidate.kind is PathKind.RELAYED
+    ] or candidates
 
 
 class ContactCandidates:

@@ -13,14 +13,14 @@ from p2pswarm.net.link.path import PathCandidate
 
 PATHS_MAX = 8
 """At so many paths of one link within `WITHIN_S` it ends: it has tried two relays and the direct
-way twice each by then. Each try costs a forger a path, a round trip, and a proof of who is at the
-other end. At this pace a year has 2^22 of them; RFC 9001 allows 2^52 for AES-GCM and 2^36 for
-ChaCha20-Poly1305."""
+candidate twice each by then. Each try costs a forger a path, a round trip, and a proof of who is
+at the other end. At this pace a year has 2^22 of them; RFC 9001 allows 2^52 for AES-GCM and 2^36
+for ChaCha20-Poly1305."""
 WITHIN_S = 60.0
 LAST_S = 300.0
-"""So long an altering way is tried last: a relay that was started again is sound by then."""
-WAYS_MAX = 16
-"""So many altering ways are remembered for a link, and as many ways of its latest paths."""
+"""So long an altering candidate is tried last: a relay that was started again is sound by then."""
+CANDIDATES_MAX = 16
+"""So many altering candidates are remembered for a link, and as many of its latest paths."""
 
 
 class PathCorruption:
@@ -37,7 +37,7 @@ class PathCorruption:
     def __init__(self) -> None:
         self._at_s: deque[float] = deque(maxlen=PATHS_MAX)
         self.count = 0
-        """How many paths have done so, in all."""
+        """The number of paths that have done so, in all."""
 
     def on_path(self, now_s: float) -> bool:
         """Count a path; returns whether the link must end, because there were too many."""
@@ -47,7 +47,7 @@ class PathCorruption:
 
 
 class CorruptCandidates:
-    """The ways of one link that alter bytes, and the numbers of the paths that took a way."""
+    """The candidates of one link that alter bytes, and the numbers of the paths that took one."""
 
     __slots__ = ("_marked", "_taken")
 
@@ -55,27 +55,27 @@ class CorruptCandidates:
         self._marked: list[tuple[PathCandidate, float]] = []
         self._taken: list[tuple[int, PathCandidate]] = []
 
-    def on_path(self, number: int, way: PathCandidate | None) -> None:
+    def on_path(self, number: int, candidate: PathCandidate | None) -> None:
         """Note that path `number` came about by this way; None if the peer took one."""
-        if way is not None:
-            self._taken = [*self._taken[1 - WAYS_MAX :], (number, way)]
+        if candidate is not None:
+            self._taken = [*self._taken[1 - CANDIDATES_MAX :], (number, candidate)]
 
     def on_corruption(self, number: int, now_s: float) -> None:
         """Note that path `number` brought wrong bytes, to us or to the peer, which says so."""
-        for one, way in self._taken:
+        for one, candidate in self._taken:
             if one == number:
-                others = [(other, at_s) for other, at_s in self._marked if other != way]
-                self._marked = [*others[1 - WAYS_MAX :], (way, now_s)]
+                others = [(other, at_s) for other, at_s in self._marked if other != candidate]
+                self._marked = [*others[1 - CANDIDATES_MAX :], (candidate, now_s)]
 
-    def sound(self, ways: Iterable[PathCandidate], now_s: float) -> list[PathCandidate]:
-        """Those of the ways that have not altered bytes lately, in their order."""
-        marked = [way for way, at_s in self._marked if now_s < at_s + LAST_S]
-        return [way for way in ways if way not in marked]
+    def sound(self, candidates: Iterable[PathCandidate], now_s: float) -> list[PathCandidate]:
+        """Those of the candidates that have not altered bytes lately, in their order."""
+        marked = [candidate for candidate, at_s in self._marked if now_s < at_s + LAST_S]
+        return [candidate for candidate in candidates if candidate not in marked]
 
-    def in_order(self, ways: Sequence[PathCandidate], now_s: float) -> list[PathCandidate]:
-        """The ways in the order in which to try them: those that alter bytes last."""
-        sound = self.sound(ways, now_s)
-        return sound + [way for way in ways if way not in sound]
+    def in_order(self, candidates: Sequence[PathCandidate], now_s: float) -> list[PathCandidate]:
+        """The candidates in the order in which to try them: those that alter bytes last."""
+        sound = self.sound(candidates, now_s)
+        return sound + [candidate for candidate in candidates if candidate not in sound]
 
 
 class PathState:
@@ -86,17 +86,17 @@ class PathState:
     def __init__(self, *, dialled: bool) -> None:
         """`dialled`: whether we dialled the first path."""
         self.dials = dialled
-        """Whether we took the way of the present path: then we dial its bulk connections, too."""
+        """Whether we chose the present path: then we dial its bulk connections, too."""
         self.moved = False
         """Whether there was another path before."""
         self.by_s: float | None = None
-        """When the link is lost, because it has no path; None while it has one."""
+        """The time at which the link is lost for want of a path; None while it has one."""
         self._why_none: SwarmError | None = None
         self._altered = PathCorruption()
 
     @property
     def altered(self) -> int:
-        """How many paths brought a record that was not authentic."""
+        """Return how many paths brought a record that was not authentic."""
         return self._altered.count
 
     def on_loss(self, error: SwarmError, by_s: float) -> None:
@@ -108,7 +108,7 @@ class PathState:
         self.by_s, self.moved, self.dials = None, True, dialled
 
     def loss_error(self, name: str) -> LinkLost:
-        """What ends a link that found no other path in time."""
+        """Return what ends a link that found no other path in time."""
         return LinkLost(f"{name}: {self._why_none}, and no other path was found")
 
     def on_corruption(self, name: str, now_s: float) -> BadRecord | None:

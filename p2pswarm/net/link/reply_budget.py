@@ -21,7 +21,7 @@ SUM_BYTES_MAX = 16 * 1024 * 1024  # twice for copies in sockets, and 1,024 links
 
 
 class ReplyBudget:
-    """What all links of a node hold."""
+    """The sum of what all links of a node hold."""
 
     __slots__ = ("held_bytes",)
 
@@ -30,7 +30,7 @@ class ReplyBudget:
 
 
 class LinkReplyBudget:
-    """What one link holds, as its mux counts it: the count itself is on the hot path."""
+    """The part of one link, as its mux counts it: the count itself is on the hot path."""
 
     __slots__ = ("_all", "_told_bytes")
 
@@ -40,14 +40,14 @@ class LinkReplyBudget:
         self._told_bytes = 0  # our part of the sum
 
     def crowded(self, held_bytes: int) -> bool:
-        """Whether the link should take no more; call this before anything is added."""
+        """Return whether the link should take no more; call this before anything is added."""
         if held_bytes <= LINK_BYTES_FREE:
             return False
         self.update(held_bytes)
         return held_bytes > min(LINK_BYTES_MAX, SUM_BYTES_MAX - self._all.held_bytes)
 
     def takes(self, held_bytes: int, reply_bytes: int) -> bool:
-        """Whether a reply may be added to what the link holds; if so, it counts from now on.
+        """Return whether a reply may be added to what the link holds; if so, it counts from now on.
 
         It counts until the link says at its next reply or ping that it holds less again. Without a
         reply (0 bytes) this tells whether the link should take anything.
@@ -65,7 +65,7 @@ class LinkReplyBudget:
         return True
 
     def unbearable(self, held_bytes: int) -> bool:
-        """Whether the link must end, because handlers have added too much to what is unread."""
+        """Return whether the link must end: handlers have added too much to what is unread."""
         if held_bytes <= LINK_BYTES_FREE:
             return False
         self.update(held_bytes)

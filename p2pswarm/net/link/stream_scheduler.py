@@ -73,7 +73,7 @@ class StreamScheduler:
 
     def __init__(self) -> None:
         self.count = 0
-        """How many streams stand in line."""
+        """The number of streams in line."""
         self._lines: tuple[deque[StreamState], ...] = tuple(
             deque() for _ in range(frames.PRIORITIES)
         )
@@ -130,7 +130,7 @@ class StreamScheduler:
 
 
 def _is_call(stream: StreamState) -> bool:
-    """Whether the next message is the whole of a call, or finishes a stream as an answer does."""
+    """Return whether the next message is a whole call, or ends a stream as an answer does."""
     return bool(stream.queue[0][1]) and (not stream.announced or stream.remote_ended)
 
 
@@ -148,7 +148,7 @@ class AnswerBatch:
 
     def __init__(self) -> None:
         self.count = 0
-        """Not 0 while answers are gathered: then call `holds_back` before they are sent."""
+        """Not 0 while answers are gathered: then call `waits` before they are sent."""
 
     def begin(self) -> bool:
         """Note that one read gave several events; returns whether to call `end` later."""
@@ -162,6 +162,6 @@ class AnswerBatch:
         self.count = 0
 
     def waits(self) -> bool:
-        """Whether the answer that was just queued should wait for the others."""
+        """Return whether the answer that was just queued should wait for the others."""
         self.count += 1
         return self.count % GATHERED_MAX != 0

@@ -1,4 +1,4 @@
-"""What an address shows of its host: the groups it is counted in, and from where it can be dialled.
+"""Addresses: the groups in which their hosts are counted, and from where they can be dialled.
 
 Units:   prefixes in bits.
 Source:  RFC 6177: a site gets a /48 to /56; RFC 7422 and the practice of registries for /32;
@@ -56,7 +56,7 @@ class Scope(IntEnum):
 
 
 def believable(address: Address, least: Scope) -> bool:
-    """Whether to keep and dial an address that a peer has named; `least`: its smallest scope.
+    """Return whether to keep and dial an address that a peer names; `least`: its least scope.
 
     An address is what a peer says of itself or of another. Whoever is believed everything makes
     others dial their own machine, their neighbours' printers, or everybody at once. So addresses

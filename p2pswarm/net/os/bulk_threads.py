@@ -8,8 +8,8 @@ bytes go, and tell it when the bytes are there.
 The receiving thread starts with the first byte, the sending one with the first `wake`. So a pipe
 on which nothing happens costs no thread, however many a peer opens.
 
-Errors:  whatever ends the pipe reaches the machine once, as `lost`, before the socket is
-         shut down. `released` follows when both threads have ended and it is closed.
+Errors:  whatever ends the pipe reaches the machine once, as `on_loss`, before the socket is
+         shut down. `on_release` follows when both threads have ended and it is closed.
 Source:  bench/LOG.md, bandwidth_sweep.
 """
 
@@ -32,7 +32,7 @@ _BYTES = _ACKED_AT + _ACKED.size
 
 
 def acknowledged_bytes(sock: socket.socket) -> int | None:
-    """How many bytes the other end has acknowledged; None off Linux, or before Linux 4.1.
+    """Return how many bytes the other end has acknowledged; None off Linux, or before Linux 4.1.
 
     Source: Linux, include/uapi/linux/tcp.h, `struct tcp_info`; bytes_acked is RFC 4898's
     tcpEStatsAppHCThruOctetsAcked.
@@ -76,12 +76,12 @@ class SocketBulkPipe:
         self._wakeups.put(None)
 
     def acknowledged_bytes(self) -> int | None:
-        """How many bytes the kernel at the other end has; None if ours does not say."""
+        """Return how many bytes the kernel at the other end has; None if ours does not say."""
         with self._guard:  # so that the number of the socket is not another one's by now
             return None if self._running == 0 else acknowledged_bytes(self._sock)
 
     def close(self) -> None:
-        """End the pipe; `released` follows when both threads have ended."""
+        """End the pipe; `on_release` follows when both threads have ended."""
         self._end(LinkLost(f"{self._label}: closed"))
 
     def _readable(self) -> None:

@@ -32,7 +32,7 @@ class Eagerness:
 
     @property
     def looks(self) -> bool:
-        """Whether the next wait is likely to be short."""
+        """Return whether the next wait is likely to be short."""
         return self._short >= SHORT_WAITS
 
     def on_sleep(self, wait_s: float) -> None:

@@ -115,7 +115,7 @@ class SocketNet:
     def __init__(self) -> None:
         self._resolver = Resolver()
         self._hosts: dict[int, str] = {}
-        """Where each port of ours listens: a dial from it comes from the same address."""
+        """The host at which each port listens: a dial from it comes from the same address."""
 
     async def listen(self, at: Address) -> "SocketListener":
         """Bind and listen; raises Unusable if the address cannot be bound."""
@@ -157,7 +157,7 @@ class SocketNet:
             raise DialFailed(f"{to}: {reason_of(error)}") from error
 
     def _host_of(self, port: int) -> str:
-        """Where a port of ours listens."""
+        """Return where a port of ours listens."""
         if port not in self._hosts:
             raise ValueError(f"nothing listens at port {port}, so no dial can come from it")
         return self._hosts[port]
@@ -176,7 +176,7 @@ class SocketListener:
         self._pause_s = pause_s
         self._address = _address(sock.getsockname())
         self.in_a_row = 0
-        """How many connections were accepted since none was waiting."""
+        """The number of connections that were accepted since none was waiting."""
 
     @property
     def address(self) -> Address:

@@ -95,12 +95,12 @@ class Splice:
 
     @property
     def over(self) -> bool:
-        """Whether both connections are closed."""
+        """Return whether both connections are closed."""
         return self._over
 
     @property
     def carried_bytes(self) -> int:
-        """What both directions have carried."""
+        """Return what both directions have carried."""
         return sum(direction.carried_bytes for direction in self._directions)
 
     def close(self) -> None:

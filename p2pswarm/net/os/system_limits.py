@@ -15,7 +15,7 @@ TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", None)  # exists on Linux only
 
 
 def allows_congestion_control(name: str) -> bool:
-    """Whether a socket of this process may use a congestion control; loads it where that is due."""
+    """Return whether a socket may use a congestion control; the kernel loads it if need be."""
     if TCP_CONGESTION is None:
         return False
     with contextlib.suppress(OSError), socket.socket() as trial:

@@ -99,7 +99,7 @@ error. A handler that waits for something else is cancelled then, and at the dea
 
 
 class CardSource(Protocol):
-    """What peers say of themselves."""
+    """The cards of peers."""
 
     def of(self, peer: PeerId) -> Card | None:
         """The newest card that is known of a peer; each has one that a link is up to."""
@@ -124,11 +124,11 @@ class Rpc(Protocol):
 
     @property
     def cards(self) -> CardSource:
-        """What peers say of themselves."""
+        """Return what peers say of themselves."""
         ...
 
     def reach(self, to: Contact) -> Reach:
-        """What links that are up show of the address of a peer.
+        """Return what links that are up show of the address of a peer.
 
         A call to a contact without a peer id dials its address, unless we have dialled it before
         and that link is up; a link that comes from there does not count.
@@ -179,7 +179,7 @@ class ForwardingRpc:
 
     @property
     def cards(self) -> CardSource:
-        """What peers say of themselves."""
+        """Return what peers say of themselves."""
         return self._rpc.cards
 
     def reach(self, to: Contact) -> Reach:

@@ -116,7 +116,7 @@ class StreamListener(Protocol):
 
     @property
     def once(self) -> bool:
-        """Whether nothing is expected after the peer's last frame."""
+        """Return whether nothing is expected after the peer's last frame."""
         ...
 
     def on_frame(self, frame: bytes, *, ended: bool) -> None:
@@ -196,7 +196,7 @@ class Inbox:
 
     @property
     def ready(self) -> bool:
-        """Whether `take` may be called."""
+        """Return whether `take` may be called."""
         return bool(self._items) or self.over
 
     def take(self) -> Any:

@@ -243,7 +243,7 @@ def pack_call(timeout_s: float | None, body: bytes) -> tuple[bytes, ...]:
 
 
 def fits(body: bytes, head_bytes: int) -> bool:
-    """Whether an encoded message fits one frame; ValueError if it must and does not."""
+    """Return whether an encoded message fits one frame; ValueError if it must and does not."""
     size = head_bytes + len(body)
     if size <= FRAME_BYTES_MAX:
         return True
@@ -290,7 +290,7 @@ def pack_error(error: SwarmError) -> bytes:
 
 
 def is_good(frame: bytes) -> bool:
-    """Whether a frame carries a message and not an error."""
+    """Return whether a frame carries a message and not an error."""
     return frame[:1] == GOOD
 
 

@@ -67,7 +67,7 @@ PARTS_S = 10.0  # until the last part has come: 100 kbit/s
 
 @dataclass(frozen=True, slots=True)
 class LongRequestUser:
-    """What becomes of the request."""
+    """The callbacks of a request that comes in parts."""
 
     serve: Callable[[StreamOpened, Opening], None]
     """It is whole: its last frame, and what was asked."""
@@ -237,11 +237,11 @@ class LinkRpc(Closing):
 
     @property
     def cards(self) -> CardSource:
-        """What peers say of themselves."""
+        """Return what peers say of themselves."""
         return self._endpoint.cards
 
     def reach(self, to: Contact) -> Reach:
-        """What links show of the peer's address; see `Rpc`."""
+        """Return what links show of the peer's address; see `Rpc`."""
         return self._endpoint.reach(to)
 
     def serve_unary(self, request: type[M], handler: UnaryHandler[M]) -> None:
@@ -307,8 +307,8 @@ class LinkRpc(Closing):
 
     # cards
 
-    def _on_card(self, peer: PeerId, news: CardNews) -> Message:
-        return CardHeard(self._endpoint.learn_card(peer, news.card))
+    def _on_card(self, peer: PeerId, told: CardNews) -> Message:
+        return CardHeard(self._endpoint.learn_card(peer, told.card))
 
     def _tell_card(self, link: Link, card: Card) -> None:
         """Tell the peer of a link a card that it does not have; nobody waits for it."""

@@ -45,7 +45,7 @@ class StreamTransport(Protocol):
         ...
 
     def writable(self, stream: int) -> bool:
-        """Whether `send` would go out soon; if not, `RpcStream.credit` is called later."""
+        """Return whether `send` would go out soon; if not, `on_credit` is called later."""
         ...
 
     def reset(self, stream: int, code: int) -> None:

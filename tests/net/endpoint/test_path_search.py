@@ -27,7 +27,7 @@ from p2pswarm.net.link.path import (
     DialledCandidate,
     Path,
     PathKind,
-    place_of,
+    address_of,
     telling_candidates,
 )
 from p2pswarm.net.os.addresses import Scope, scope_of
@@ -88,7 +88,7 @@ def test_the_ways_to_a_peer_are_in_order_and_lead_to_nobody_else(direct, relays,
     kinds = [way.kind for way in ways]
     assert kinds == sorted(kinds)
     assert offered == (PathKind.PUNCHED in kinds)
-    places = [place for way in ways if (place := place_of(way)) is not None]
+    places = [place for way in ways if (place := address_of(way)) is not None]
     assert len(set(places)) == len(places)
     named = [place for place in places if place != hint]
     assert OURS not in named

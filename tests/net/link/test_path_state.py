@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from p2pswarm.base.ids import Address
 from p2pswarm.net.link.path import DialledCandidate
 from p2pswarm.net.link.path_state import (
+    CANDIDATES_MAX,
     LAST_S,
     PATHS_MAX,
-    WAYS_MAX,
     WITHIN_S,
     CorruptCandidates,
     PathCorruption,
@@ -85,5 +85,5 @@ def test_few_ways_are_remembered_whatever_a_peer_blames():
         marks.on_path(number, DialledCandidate(NET, Address("192.0.2.1", 1 + number)))
         marks.on_corruption(number, float(number))
 
-    assert len(marks._taken) <= WAYS_MAX
-    assert len(marks._marked) <= WAYS_MAX
+    assert len(marks._taken) <= CANDIDATES_MAX
+    assert len(marks._marked) <= CANDIDATES_MAX
