@@ -214,13 +214,13 @@ def test_in_the_end_every_peer_has_the_newest_card(happened):
     assert set(have.values()) <= {ours}
 
 
-US, NODE_CARDS_ALICE, EVE = (Identity.generate(name) for name in (b"us", b"alice", b"eve"))
+US, EVE = Identity.generate(b"us"), Identity.generate(b"eve")
 NODE_CARDS_HERE = Contact(US.peer_id, Address("8.8.1.1", 4000))
 NODE_CARDS_V4, NODE_CARDS_V6 = Address("8.8.8.8", 4000), Address("2600::1", 4000)
 LOOPBACK, LAN = Address("127.0.0.1", 22), Address("192.168.1.1", 80)
 NODE_CARDS_OLD, NODE_CARDS_NEW = (
-    Card.make(NODE_CARDS_ALICE, 1, [NODE_CARDS_V4]),
-    Card.make(NODE_CARDS_ALICE, 2, [NODE_CARDS_V6]),
+    Card.make(ALICE, 1, [NODE_CARDS_V4]),
+    Card.make(ALICE, 2, [NODE_CARDS_V6]),
 )
 
 
@@ -235,7 +235,7 @@ def linked(theirs: Card = NODE_CARDS_OLD) -> NodeCards[str]:
 
 def hear(cards: NodeCards[str], card: Card) -> HeardCard:
     return cards.on_card(
-        "link", Contact(NODE_CARDS_ALICE.peer_id, Address("1.1.1.1", 1)), card.encode(), 0.0
+        "link", Contact(ALICE.peer_id, Address("1.1.1.1", 1)), card.encode(), 0.0
     )
 
 
@@ -245,7 +245,7 @@ def test_a_newer_card_is_kept_and_an_older_one_is_answered():
     assert hear(cards, NODE_CARDS_NEW) == HeardCard(moved=True)
     assert hear(cards, NODE_CARDS_OLD) == HeardCard(NODE_CARDS_NEW.encode())
     assert hear(cards, NODE_CARDS_NEW) == HeardCard()
-    assert cards.book.of(NODE_CARDS_ALICE.peer_id).seq == 2
+    assert cards.book.of(ALICE.peer_id).seq == 2
 
 
 def test_a_card_of_an_earlier_process_of_ours_is_outdone():
@@ -264,7 +264,7 @@ def test_anothers_card_is_a_breach():
 
 def test_over_a_link_that_is_not_up_nothing_is_heard():
     cards = linked()
-    cards.on_link_end("link", NODE_CARDS_ALICE.peer_id)
+    cards.on_link_end("link", ALICE.peer_id)
 
     assert hear(cards, NODE_CARDS_NEW) == HeardCard()
 
@@ -306,9 +306,6 @@ def test_where_a_card_came_from_decides_what_of_it_is_dialled(remote, believed):
     assert [each.address for each in cards.book.direct(EVE.peer_id, ())] == believed
 
 
-CARD_NEWS_ALICE, CARD_NEWS_BOB, CARD_NEWS_EVE = (
-    Identity.generate(name) for name in (b"alice", b"bob", b"eve")
-)
 MOVED, AGAIN = Address("99.1.1.1", 4000), Address("99.1.1.2", 4000)
 
 
@@ -345,7 +342,7 @@ def known(by: Endpoint, of: Endpoint) -> tuple[Address, ...]:
 
 @in_virtual_time
 async def test_a_link_begins_with_both_cards(peers):
-    (alice, _), (bob, _) = await peers.add(CARD_NEWS_ALICE), await peers.add(CARD_NEWS_BOB)
+    (alice, _), (bob, _) = await peers.add(ALICE), await peers.add(BOB)
     alice.announce([MOVED], mapped=[AGAIN])
     bob.announce([bob.listening[0]])
 
@@ -359,7 +356,7 @@ async def test_a_link_begins_with_both_cards(peers):
 @in_virtual_time
 async def test_who_hears_where_it_is_says_so_before_anything_else(peers):
     """It listens on all addresses, and knows none of them until a peer has seen it."""
-    (alice, _), (bob, _) = await peers.add(CARD_NEWS_ALICE), await peers.add(CARD_NEWS_BOB)
+    (alice, _), (bob, _) = await peers.add(ALICE), await peers.add(BOB)
 
     await alice.link(Contact(None, bob.listening[0]))
     await asyncio.sleep(1)
@@ -370,7 +367,7 @@ async def test_who_hears_where_it_is_says_so_before_anything_else(peers):
 
 @in_virtual_time
 async def test_a_newer_card_goes_over_a_living_link(peers):
-    (alice, _), (bob, _) = await peers.add(CARD_NEWS_ALICE), await peers.add(CARD_NEWS_BOB)
+    (alice, _), (bob, _) = await peers.add(ALICE), await peers.add(BOB)
     await alice.link(Contact(None, bob.listening[0]))
     await asyncio.sleep(2)
 
@@ -385,7 +382,7 @@ async def test_a_newer_card_goes_over_a_living_link(peers):
 
 @in_virtual_time
 async def test_who_changes_its_mind_often_is_heard_seldom_and_the_last_word_counts(peers):
-    (alice, _), (bob, rpc) = await peers.add(CARD_NEWS_ALICE), await peers.add(CARD_NEWS_BOB)
+    (alice, _), (bob, rpc) = await peers.add(ALICE), await peers.add(BOB)
     await alice.link(Contact(None, bob.listening[0]))
     await asyncio.sleep(2)
     heard = []
@@ -407,14 +404,14 @@ def test_a_clock_that_was_set_back_is_told_and_outdone(who_dials):
     """A peer that is started again with an earlier clock would keep its old address for ever."""
 
     async def body(peers):
-        alice, rpc = await peers.add(CARD_NEWS_ALICE, wall_s=9000.0)
-        bob, _ = await peers.add(CARD_NEWS_BOB)
+        alice, rpc = await peers.add(ALICE, wall_s=9000.0)
+        bob, _ = await peers.add(BOB)
         alice.announce([MOVED])
         await alice.link(Contact(None, bob.listening[0]))
         await asyncio.sleep(1)
         await rpc.close()
         await alice.close()
-        again, _ = await peers.add(CARD_NEWS_ALICE, wall_s=1000.0)
+        again, _ = await peers.add(ALICE, wall_s=1000.0)
         again.announce([AGAIN])
 
         if who_dials == "the one that forgot":
@@ -431,32 +428,32 @@ def test_a_clock_that_was_set_back_is_told_and_outdone(who_dials):
 
 @in_virtual_time
 async def test_anothers_card_ends_the_link(peers):
-    (alice, rpc), (bob, _) = await peers.add(CARD_NEWS_ALICE), await peers.add(CARD_NEWS_BOB)
+    (alice, rpc), (bob, _) = await peers.add(ALICE), await peers.add(BOB)
     link = await alice.link(Contact(None, bob.listening[0]))
-    card = Card.make(CARD_NEWS_EVE, 7, [MOVED]).encode()
+    card = Card.make(EVE, 7, [MOVED]).encode()
 
     with pytest.raises(SwarmError):
         await rpc.call(link.contact, CardNews(card), 5.0)
     await asyncio.sleep(1)
 
     assert not bob.links()
-    assert bob.cards.of(CARD_NEWS_EVE.peer_id) is None
+    assert bob.cards.of(EVE.peer_id) is None
 
 
 @in_virtual_time
 async def test_garbage_is_a_bad_message_and_a_flood_is_not_looked_at(peers):
-    (alice, rpc), (bob, _) = await peers.add(CARD_NEWS_ALICE), await peers.add(CARD_NEWS_BOB)
+    (alice, rpc), (bob, _) = await peers.add(ALICE), await peers.add(BOB)
     link = await alice.link(Contact(None, bob.listening[0]))
     await asyncio.sleep(100)
     with pytest.raises(BadMessage):
-        bob.learn_card(CARD_NEWS_ALICE.peer_id, b"garbage")
-    assert bob.learn_card(CARD_NEWS_EVE.peer_id, b"garbage") == b""  # who has no link is not heard
+        bob.learn_card(ALICE.peer_id, b"garbage")
+    assert bob.learn_card(EVE.peer_id, b"garbage") == b""  # who has no link is not heard
 
     for number in range(HEAR_BURST + 10):
-        card = Card.make(CARD_NEWS_ALICE, 10**9 + number, [Address("99.1.1.1", 1 + number)])
+        card = Card.make(ALICE, 10**9 + number, [Address("99.1.1.1", 1 + number)])
         await rpc.call(link.contact, CardNews(card.encode()), 5.0)
 
-    heard = bob.cards.of(CARD_NEWS_ALICE.peer_id)
+    heard = bob.cards.of(ALICE.peer_id)
     assert heard is not None
     assert heard.seq < 10**9 + HEAR_BURST
     assert bob.links()
@@ -464,10 +461,10 @@ async def test_garbage_is_a_bad_message_and_a_flood_is_not_looked_at(peers):
 
 @in_virtual_time
 async def test_an_older_card_is_answered_with_the_newer_one(peers):
-    (alice, rpc), (bob, _) = await peers.add(CARD_NEWS_ALICE), await peers.add(CARD_NEWS_BOB)
+    (alice, rpc), (bob, _) = await peers.add(ALICE), await peers.add(BOB)
     alice.announce([MOVED])
     link = await alice.link(Contact(None, bob.listening[0]))
-    old = Card.make(CARD_NEWS_ALICE, 1, [AGAIN])
+    old = Card.make(ALICE, 1, [AGAIN])
 
     reply = await rpc.call(link.contact, CardNews(old.encode()), 5.0)
 

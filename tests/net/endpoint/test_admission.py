@@ -159,17 +159,17 @@ def test_we_are_where_the_user_says_or_we_listen_or_peers_see_us(
 
 
 TO = Contact(PeerId(b"p" * 32), Address("8.8.8.8", 4000))
-DIAL_OUTCOME_CONFIG = TransportConfig(dials_max=4)
+FEW_DIALS = TransportConfig(dials_max=4)
 REFUSED, WRONG, SILENT = NobodyThere("a: refused"), BadHandshake("b: wrong"), DialFailed("c: no")
 
 
 def test_each_dials_first_way_may_be_tried_and_further_ones_while_there_is_room():
     for attempts in range(10):
-        check_attempts(attempts, DIAL_OUTCOME_CONFIG, first=True)
-    check_attempts(3, DIAL_OUTCOME_CONFIG, first=False)
+        check_attempts(attempts, FEW_DIALS, first=True)
+    check_attempts(3, FEW_DIALS, first=False)
 
     with pytest.raises(Busy, match="4 ways are being tried"):
-        check_attempts(4, DIAL_OUTCOME_CONFIG, first=False)
+        check_attempts(4, FEW_DIALS, first=False)
 
 
 @pytest.mark.parametrize(

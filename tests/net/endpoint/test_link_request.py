@@ -77,22 +77,18 @@ def test_a_join_from_another_session_is_refused():
         BulkJoin.make(b"x" * 32, 3, NONCE_I).answer(EXPORTER, NONCE_R)
 
 
-RESUMPTION_EXPORTER = b"e" * 32
-RESUMPTION_NONCE_I, RESUMPTION_NONCE_R = b"i" * 16, b"r" * 16
-
-
 def test_both_ends_learn_what_the_other_wants_first():
-    ours = Resume.make(RESUMPTION_EXPORTER, 2, RESUMPTION_NONCE_I)
+    ours = Resume.make(EXPORTER, 2, NONCE_I)
     theirs = Resume.parse(ours.request.raw)
-    theirs.check(RESUMPTION_EXPORTER, PathNumbers(dialled=False))
-    answer = theirs.answer(RESUMPTION_EXPORTER, RESUMPTION_NONCE_R, 1 << 40)
+    theirs.check(EXPORTER, PathNumbers(dialled=False))
+    answer = theirs.answer(EXPORTER, NONCE_R, 1 << 40)
 
-    nonce, wanted = ours.read_answer(RESUMPTION_EXPORTER, answer)
-    confirm = ours.confirm(RESUMPTION_EXPORTER, nonce, 7)
+    nonce, wanted = ours.read_answer(EXPORTER, answer)
+    confirm = ours.confirm(EXPORTER, nonce, 7)
 
-    assert (nonce, wanted) == (RESUMPTION_NONCE_R, 1 << 40)
-    assert theirs.read_confirm(RESUMPTION_EXPORTER, RESUMPTION_NONCE_R, confirm) == 7
-    assert theirs.request.session == session_of(RESUMPTION_EXPORTER)
+    assert (nonce, wanted) == (NONCE_R, 1 << 40)
+    assert theirs.read_confirm(EXPORTER, NONCE_R, confirm) == 7
+    assert theirs.request.session == session_of(EXPORTER)
     assert [len(ours.request.raw), len(answer), len(confirm)] == [
         RESUME_BYTES,
         RESUME_ANSWER_BYTES,
@@ -102,58 +98,56 @@ def test_both_ends_learn_what_the_other_wants_first():
 
 @pytest.mark.parametrize("at", range(RESUME_BYTES))
 def test_a_resume_with_any_bit_changed_is_refused(at: int):
-    raw = bytearray(Resume.make(RESUMPTION_EXPORTER, 2, RESUMPTION_NONCE_I).request.raw)
+    raw = bytearray(Resume.make(EXPORTER, 2, NONCE_I).request.raw)
     raw[at] ^= 1
 
     with pytest.raises(BadHandshake):
-        Resume.parse(bytes(raw)).check(RESUMPTION_EXPORTER, PathNumbers(dialled=False))
+        Resume.parse(bytes(raw)).check(EXPORTER, PathNumbers(dialled=False))
 
 
 @given(at=st.integers(0, RESUME_ANSWER_BYTES - 1), bit=st.integers(0, 7))
-def test_an_answer_with_any_bit_changed_is_refused_of_resumption(at: int, bit: int):
-    ours = Resume.make(RESUMPTION_EXPORTER, 2, RESUMPTION_NONCE_I)
-    answer = bytearray(ours.answer(RESUMPTION_EXPORTER, RESUMPTION_NONCE_R, 5))
+def test_an_answer_with_any_bit_changed_is_refused_in_a_resumption(at: int, bit: int):
+    ours = Resume.make(EXPORTER, 2, NONCE_I)
+    answer = bytearray(ours.answer(EXPORTER, NONCE_R, 5))
     answer[at] ^= 1 << bit
 
     with pytest.raises(BadHandshake):
-        ours.read_answer(RESUMPTION_EXPORTER, bytes(answer))
+        ours.read_answer(EXPORTER, bytes(answer))
 
 
 @given(at=st.integers(0, RESUME_CONFIRM_BYTES - 1), bit=st.integers(0, 7))
 def test_a_confirm_with_any_bit_changed_is_refused(at: int, bit: int):
-    ours = Resume.make(RESUMPTION_EXPORTER, 2, RESUMPTION_NONCE_I)
-    confirm = bytearray(ours.confirm(RESUMPTION_EXPORTER, RESUMPTION_NONCE_R, 5))
+    ours = Resume.make(EXPORTER, 2, NONCE_I)
+    confirm = bytearray(ours.confirm(EXPORTER, NONCE_R, 5))
     confirm[at] ^= 1 << bit
 
     with pytest.raises(BadHandshake):
-        ours.read_confirm(RESUMPTION_EXPORTER, RESUMPTION_NONCE_R, bytes(confirm))
+        ours.read_confirm(EXPORTER, NONCE_R, bytes(confirm))
 
 
 def test_a_confirm_that_was_heard_before_confirms_nothing_again():
     """It depends on the acceptor's nonce, which is new each time."""
-    ours = Resume.make(RESUMPTION_EXPORTER, 2, RESUMPTION_NONCE_I)
-    confirm = ours.confirm(RESUMPTION_EXPORTER, RESUMPTION_NONCE_R, 5)
+    ours = Resume.make(EXPORTER, 2, NONCE_I)
+    confirm = ours.confirm(EXPORTER, NONCE_R, 5)
 
     with pytest.raises(BadHandshake):
-        ours.read_confirm(RESUMPTION_EXPORTER, b"s" * 16, confirm)
+        ours.read_confirm(EXPORTER, b"s" * 16, confirm)
 
 
 def test_a_resume_that_comes_again_or_back_to_its_sender_is_refused():
-    ours = Resume.make(RESUMPTION_EXPORTER, 2, RESUMPTION_NONCE_I)
+    ours = Resume.make(EXPORTER, 2, NONCE_I)
     dialler, acceptor = PathNumbers(dialled=True), PathNumbers(dialled=False)
     acceptor.newest = 2
 
     with pytest.raises(BadHandshake, match="comes after"):
-        ours.check(RESUMPTION_EXPORTER, acceptor)
+        ours.check(EXPORTER, acceptor)
     with pytest.raises(BadHandshake, match="a number of ours"):
-        ours.check(RESUMPTION_EXPORTER, dialler)
+        ours.check(EXPORTER, dialler)
 
 
 def test_a_peer_that_does_not_know_the_link_says_so():
     with pytest.raises(UnknownLink):
-        Resume.make(RESUMPTION_EXPORTER, 2, RESUMPTION_NONCE_I).read_answer(
-            RESUMPTION_EXPORTER, UNKNOWN_LINK
-        )
+        Resume.make(EXPORTER, 2, NONCE_I).read_answer(EXPORTER, UNKNOWN_LINK)
 
 
 @given(st.lists(st.booleans(), max_size=50), st.lists(st.integers(0, 99), max_size=50))

@@ -183,7 +183,7 @@ def test_a_time_is_told_as_people_do():
     ]
 
 
-BANS_EVE, BANS_ANN = PeerId(b"e" * 32), PeerId(b"a" * 32)
+EVE_ID, ANN_ID = PeerId(b"e" * 32), PeerId(b"a" * 32)
 HERE = Address("203.0.113.7", 4000)
 
 
@@ -195,13 +195,13 @@ def breach(bans, peer, error, times=3, remote=HERE):
 def test_what_a_peer_itself_has_sent_counts(error):
     bans = PeerBans()
 
-    assert breach(bans, BANS_EVE, error) is not None
+    assert breach(bans, EVE_ID, error) is not None
     with pytest.raises(BadHandshake, match="is banned for another 1 min: it sent"):
-        bans.check_peer(BANS_EVE, 0.0)
-    with pytest.raises(DialFailed, match=f"{BANS_EVE.short} is banned"):
-        bans.check_dial(BANS_EVE, 0.0)
-    bans.check_peer(BANS_EVE, 61.0)
-    bans.check_dial(BANS_EVE, 61.0)
+        bans.check_peer(EVE_ID, 0.0)
+    with pytest.raises(DialFailed, match=f"{EVE_ID.short} is banned"):
+        bans.check_dial(EVE_ID, 0.0)
+    bans.check_peer(EVE_ID, 61.0)
+    bans.check_dial(EVE_ID, 61.0)
     bans.check_dial(None, 0.0)
 
 
@@ -220,17 +220,17 @@ def test_what_a_peer_itself_has_sent_counts(error):
 def test_what_somebody_else_can_cause_does_not(error):
     bans = PeerBans()
 
-    assert breach(bans, BANS_EVE, error, times=1000) is None
+    assert breach(bans, EVE_ID, error, times=1000) is None
     assert bans.current(0.0) == []
 
 
 def test_the_host_of_a_relay_is_nobodys():
-    bans, relayed = PeerBans(), HERE.through(BANS_ANN)
+    bans, relayed = PeerBans(), HERE.through(ANN_ID)
     for number in range(HOST_IDS):
         breach(bans, PeerId(bytes([number]) * 32), BadFrame("x"), remote=relayed)
 
-    assert breach(bans, BANS_EVE, BadFrame("x"), times=1, remote=relayed) is None
-    assert breach(bans, BANS_ANN, BadFrame("x"), times=1, remote=HERE) is None
+    assert breach(bans, EVE_ID, BadFrame("x"), times=1, remote=relayed) is None
+    assert breach(bans, ANN_ID, BadFrame("x"), times=1, remote=HERE) is None
 
 
 @pytest.mark.parametrize("place", ["2001:db8:1:2300::{:x}", "2001:db8:1:23{:02x}::1"])
@@ -241,10 +241,8 @@ def test_a_home_has_one_host_in_ipv6(place):
         remote = Address(place.format(number), 4000)
         breach(bans, PeerId(bytes([number]) * 32), BadFrame("x"), remote=remote)
 
-    assert breach(bans, BANS_EVE, BadFrame("x"), times=1, remote=Address("2001:db8:1:23ff::9", 1))
-    assert not breach(
-        bans, BANS_ANN, BadFrame("x"), times=1, remote=Address("2001:db8:1:2400::9", 1)
-    )
+    assert breach(bans, EVE_ID, BadFrame("x"), times=1, remote=Address("2001:db8:1:23ff::9", 1))
+    assert not breach(bans, ANN_ID, BadFrame("x"), times=1, remote=Address("2001:db8:1:2400::9", 1))
 
 
 class Change(Enum):
@@ -289,7 +287,7 @@ def test_nobody_on_the_way_can_have_a_peer_banned(calls, change, place, value):
             pair.acceptor.on_deadline(now_s)
 
     bans = PeerBans()
-    assert breach(bans, BANS_EVE, pair.acceptor.error, times=10) is None
+    assert breach(bans, EVE_ID, pair.acceptor.error, times=10) is None
 
 
 # What a banned peer is told
@@ -297,17 +295,17 @@ def test_nobody_on_the_way_can_have_a_peer_banned(calls, change, place, value):
 
 def test_who_is_not_banned_is_told_nothing():
     bans = PeerBans()
-    breach(bans, BANS_EVE, BadFrame("x"))
+    breach(bans, EVE_ID, BadFrame("x"))
 
-    assert bans.notice(BANS_ANN, 0.0) == b""
-    assert bans.notice(BANS_EVE, 61.0) == b""
+    assert bans.notice(ANN_ID, 0.0) == b""
+    assert bans.notice(EVE_ID, 61.0) == b""
 
 
 def test_a_banned_peer_is_told_the_offence_and_whole_minutes():
     bans = PeerBans()
-    breach(bans, BANS_EVE, BadMessage("x"))
+    breach(bans, EVE_ID, BadMessage("x"))
 
-    ((kind, *_, payload),) = frames.decode(bans.notice(BANS_EVE, 12.3))
+    ((kind, *_, payload),) = frames.decode(bans.notice(EVE_ID, 12.3))
 
     assert kind == frames.CLOSE
     assert told_ban(payload).startswith("it has banned this node for another 1 min: it says that")
@@ -331,12 +329,12 @@ def test_who_says_again_and_again_that_it_has_banned_us_is_logged_once(caplog):
 
     for at_s in range(20):
         bans.on_link_end(
-            BANS_EVE, LinkLost(f"link to eve: {told_ban(frames.BAN.pack(0, 60))}"), float(at_s)
+            EVE_ID, LinkLost(f"link to eve: {told_ban(frames.BAN.pack(0, 60))}"), float(at_s)
         )
-        bans.on_link_end(BANS_ANN, LinkLost("link to ann: closed by the peer"), float(at_s))
+        bans.on_link_end(ANN_ID, LinkLost("link to ann: closed by the peer"), float(at_s))
 
     assert len([line for line in caplog.messages if "banned" in line]) == 1
-    assert list(bans.banned_by) == [BANS_EVE.raw]
+    assert list(bans.banned_by) == [EVE_ID.raw]
 
 
 def test_many_that_say_so_are_not_all_remembered():

@@ -107,7 +107,7 @@ def test_who_comes_alone_has_its_turn_at_once():
     assert turns.next_deadline_s() is None
 
 
-def test_who_has_left_has_no_turn_of_handshake_turns():
+def test_who_has_left_has_no_turn_in_the_queue():
     turns = HandshakeQueue()
     turns.enter(7, HONEST)
 

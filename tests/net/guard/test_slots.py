@@ -203,7 +203,7 @@ def hosts(count: int, prefix: str) -> list[str]:
     ],
     ids=["own host", "100 hosts", "500 hosts speak", "4000 first messages", "own host speaks"],
 )
-def test_a_dialler_far_away_keeps_its_place_for_its_round_trip(crowd, rate_per_s, speaks):
+def test_a_dialler_far_away_keeps_its_slot_for_its_round_trip(crowd, rate_per_s, speaks):
     """Every honest handshake among a crowd that stays as long as it may, second by second."""
     limiter = HandshakeSlots(CONFIG.silent_max, CONFIG.answered_max)
     waiting: deque[tuple[float, int]] = deque()
@@ -232,7 +232,7 @@ def peer(n: int) -> PeerId:
     return PeerId(n.to_bytes(32))
 
 
-def places(most: int, hosts: list[str], **uses: LinkUse) -> LinkSlots[int]:
+def link_slots(most: int, hosts: list[str], **uses: LinkUse) -> LinkSlots[int]:
     """`most` places, of which each of `hosts` holds one; `uses`: by number of link, _0, _1 ..."""
     all_of_it = LinkSlots(most, lambda link: uses.get(f"_{link}", LinkUse.NOBODY))
     for n, host in enumerate(hosts):
@@ -241,31 +241,31 @@ def places(most: int, hosts: list[str], **uses: LinkUse) -> LinkSlots[int]:
 
 
 def test_while_there_is_room_nobody_makes_way():
-    assert places(3, [CROWD] * 2).make_room(NEWCOMER) == []
+    assert link_slots(3, [CROWD] * 2).make_room(NEWCOMER) == []
 
 
 def test_the_oldest_idle_link_of_the_largest_crowd_makes_way():
-    held = places(4, [ELSEWHERE, CROWD, CROWD, CROWD], _1=LinkUse.THEM)
+    held = link_slots(4, [ELSEWHERE, CROWD, CROWD, CROWD], _1=LinkUse.THEM)
 
     assert held.make_room(NEWCOMER) == [2]
 
 
-def test_streams_that_never_end_hold_no_places_for_ever():
-    held = places(2, [CROWD] * 2, _0=LinkUse.THEM, _1=LinkUse.THEM)
+def test_streams_that_never_end_hold_no_slots_for_ever():
+    held = link_slots(2, [CROWD] * 2, _0=LinkUse.THEM, _1=LinkUse.THEM)
 
     assert held.make_room(NEWCOMER) == [0]
 
 
 def test_a_site_whose_links_are_used_keeps_them_while_it_holds_a_fair_share():
     hosts = [f"10.{n}.0.1" for n in range(4)]
-    held = places(4, hosts, **{f"_{n}": LinkUse.THEM for n in range(4)})
+    held = link_slots(4, hosts, **{f"_{n}": LinkUse.THEM for n in range(4)})
 
     with pytest.raises(DialFailed, match="4 links are up already"):
         held.make_room(NEWCOMER)
 
 
 def test_what_we_do_ourselves_never_makes_way():
-    held = places(2, [CROWD] * 2, _0=LinkUse.US, _1=LinkUse.US)
+    held = link_slots(2, [CROWD] * 2, _0=LinkUse.US, _1=LinkUse.US)
 
     with pytest.raises(DialFailed, match="2 links"):
         held.make_room(NEWCOMER)
@@ -280,8 +280,8 @@ def test_one_peer_has_a_few_links_and_the_oldest_makes_way():
     assert held.make_room(NEWCOMER) == [0]
 
 
-def test_a_link_that_is_over_leaves_its_place_once():
-    held = places(1, [CROWD])
+def test_a_link_that_is_over_leaves_its_slot_once():
+    held = link_slots(1, [CROWD])
 
     held.remove(0, peer(0))
     held.remove(0, peer(0))
@@ -289,10 +289,7 @@ def test_a_link_that_is_over_leaves_its_place_once():
     assert held.make_room(NEWCOMER) == []
 
 
-BULK_PLACES_CROWD, BULK_PLACES_ELSEWHERE = "192.0.2.1", "198.51.100.9"
-
-
-def places_of_bulk_places(*links: tuple[str, str], **uses: LinkUse) -> BulkSlots[str]:
+def bulk_slots(*links: tuple[str, str], **uses: LinkUse) -> BulkSlots[str]:
     """All places taken by the named links, each at a host; `uses`: by name."""
     all_of_it = BulkSlots(len(links), lambda link: uses.get(link, LinkUse.NOBODY))
     for number, (name, host) in enumerate(links):
@@ -300,18 +297,18 @@ def places_of_bulk_places(*links: tuple[str, str], **uses: LinkUse) -> BulkSlots
     return all_of_it
 
 
-def test_while_there_is_room_nobody_makes_way_of_bulk_places():
+def test_while_there_is_room_no_link_loses_its_bulk_connections():
     held: BulkSlots[str] = BulkSlots(1, lambda _: LinkUse.NOBODY)
 
     assert held.make_room("a") == []
 
 
-def test_the_oldest_idle_link_of_the_largest_crowd_makes_way_of_bulk_places():
-    held = places_of_bulk_places(
-        ("a", BULK_PLACES_ELSEWHERE),
-        ("b", BULK_PLACES_CROWD),
-        ("c", BULK_PLACES_CROWD),
-        ("d", BULK_PLACES_CROWD),
+def test_the_oldest_idle_link_of_the_largest_crowd_makes_way_for_a_bulk_connection():
+    held = bulk_slots(
+        ("a", ELSEWHERE),
+        ("b", CROWD),
+        ("c", CROWD),
+        ("d", CROWD),
         b=LinkUse.THEM,
     )
 
@@ -319,10 +316,10 @@ def test_the_oldest_idle_link_of_the_largest_crowd_makes_way_of_bulk_places():
 
 
 def test_a_link_that_only_its_peer_uses_makes_way_when_none_is_idle():
-    held = places_of_bulk_places(
-        ("a", BULK_PLACES_ELSEWHERE),
-        ("b", BULK_PLACES_CROWD),
-        ("c", BULK_PLACES_CROWD),
+    held = bulk_slots(
+        ("a", ELSEWHERE),
+        ("b", CROWD),
+        ("c", CROWD),
         b=LinkUse.US,
         c=LinkUse.THEM,
     )
@@ -331,16 +328,14 @@ def test_a_link_that_only_its_peer_uses_makes_way_when_none_is_idle():
 
 
 def test_a_link_that_we_use_never_makes_way_nor_the_one_that_is_joined():
-    held = places_of_bulk_places(("a", BULK_PLACES_CROWD), ("b", BULK_PLACES_CROWD), b=LinkUse.US)
+    held = bulk_slots(("a", CROWD), ("b", CROWD), b=LinkUse.US)
 
     with pytest.raises(BadHandshake, match="2 bulk connections"):
         held.make_room("a")
 
 
-def test_a_link_that_is_over_frees_all_its_places():
-    held = places_of_bulk_places(
-        ("a", BULK_PLACES_CROWD), ("a", BULK_PLACES_CROWD), ("b", BULK_PLACES_CROWD)
-    )
+def test_a_link_that_is_over_frees_all_its_slots():
+    held = bulk_slots(("a", CROWD), ("a", CROWD), ("b", CROWD))
 
     held.remove("a")
     held.remove("a")
@@ -348,8 +343,8 @@ def test_a_link_that_is_over_frees_all_its_places():
     assert held.make_room("b") == []
 
 
-def test_a_connection_that_has_ended_frees_its_place():
-    held = places_of_bulk_places(("a", BULK_PLACES_CROWD), ("a", BULK_PLACES_CROWD))
+def test_a_connection_that_has_ended_frees_its_slot():
+    held = bulk_slots(("a", CROWD), ("a", CROWD))
 
     held.leave("a", 1)
     held.leave("a", 1)
