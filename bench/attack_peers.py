@@ -22,10 +22,10 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.noise_xx import Role
 from p2pswarm.net.crypto.records import PREFIX_BYTES, REKEY_FLAG, Opener, Sealer
 from p2pswarm.net.crypto.suite import Suite
-from p2pswarm.net.endpoint.join import ANSWER_BYTES, BulkJoin
+from p2pswarm.net.endpoint.link_request import JOIN_ANSWER_BYTES, BulkJoin
 from p2pswarm.net.link.control_records import LABEL
-from p2pswarm.net.link.send_lines import MESSAGE_COST_BYTES
 from p2pswarm.net.link.session import Introduction
+from p2pswarm.net.link.stream_scheduler import MESSAGE_COST_BYTES
 from p2pswarm.net.wire import frames
 from p2pswarm.net.wire.message import encode
 
@@ -211,10 +211,10 @@ class HostileLink:
         loop = asyncio.get_running_loop()
         join = BulkJoin.make(self.exporter, number, os.urandom(16))
         try:
-            await loop.sock_sendall(sock, join.raw)
+            await loop.sock_sendall(sock, join.request.raw)
             answer = b""
-            while len(answer) < ANSWER_BYTES:
-                answer += await some(sock, ANSWER_BYTES - len(answer))
+            while len(answer) < JOIN_ANSWER_BYTES:
+                answer += await some(sock, JOIN_ANSWER_BYTES - len(answer))
         except BaseException:
             sock.close()
             raise

@@ -38,9 +38,12 @@ from p2pswarm.base.errors import PeerError  # noqa: E402
 from p2pswarm.base.ids import Address  # noqa: E402
 from p2pswarm.discovery.dht.messages import Get, Record, Store  # noqa: E402
 from p2pswarm.net.crypto.identity import Identity  # noqa: E402
-from p2pswarm.net.endpoint.join import MAGIC  # noqa: E402
-from p2pswarm.net.rpc.framing import Kind, pack_opening  # noqa: E402
-from p2pswarm.net.rpc.parts import GOOD  # noqa: E402
+from p2pswarm.net.endpoint.link_request import JOIN  # noqa: E402
+from p2pswarm.net.rpc.framing import (  # noqa: E402
+    GOOD,
+    Kind,
+    pack_opening,
+)
 from p2pswarm.net.wire.message import decode, encode  # noqa: E402
 from p2pswarm.tensors.codecs.meta import Dtype, TensorMeta  # noqa: E402
 
@@ -133,7 +136,7 @@ async def connections(
 
 def garbage() -> bytes:
     """What is no handshake, or begins like one."""
-    start = random.choice([b"", b"PSW2", b"PSW2\1", HELLO.raw, MAGIC, b"GET / HTTP/1.1\r\n"])
+    start = random.choice([b"", b"PSW2", b"PSW2\1", HELLO.raw, JOIN.magic, b"GET / HTTP/1.1\r\n"])
     return start + os.urandom(random.choice([1, 20, 60, 5000]))
 
 

@@ -58,7 +58,7 @@ class Sink:
         self.nbytes = 0
         self._memory = memoryview(bytearray(PIECE_BYTES))
 
-    def may_come(self) -> bool:
+    def expects_bytes(self) -> bool:
         """Whether bytes may come."""
         return True
 
@@ -66,7 +66,7 @@ class Sink:
         """The memory for them: always the same."""
         return self._memory
 
-    def filled(self) -> None:
+    def on_fill(self) -> None:
         """A piece has come."""
         self.nbytes += PIECE_BYTES
 
@@ -74,14 +74,14 @@ class Sink:
         """Nothing to send."""
         del now_s
 
-    def sent(self) -> None:
+    def on_write(self) -> None:
         """Nothing is sent here."""
 
-    def lost(self, error: SwarmError) -> None:
+    def on_loss(self, error: SwarmError) -> None:
         """The connection has ended, as it must at the end."""
         del error
 
-    def released(self) -> None:
+    def on_release(self) -> None:
         """Nothing is held."""
 
 

@@ -3,7 +3,15 @@
 `python -m pytest tests/test_paths.py -q -s` prints a line for each.
 """
 
+import asyncio
+
 from entered import files_entered
+from net.link.harness import End, listening
+from net.rpc.harness import Ask
+
+from p2pswarm.net.rpc.link_rpc import LinkRpc
+
+WARM_REQUEST_FILES_MAX = 17
 
 
 def show(capsys, name: str, entered: list[str]) -> None:
@@ -16,3 +24,37 @@ def test_a_function_of_another_file_is_seen():
     from p2pswarm.base.ids import PeerId  # noqa: PLC0415 - the subject of the test
 
     assert files_entered(lambda: PeerId(b"\1" * 32).__str__()) == ["base/ids.py"]
+
+
+def test_a_request_on_a_warm_link(capsys):
+    """A call whose handler is a task: both sides, from the caller to its reply.
+
+    The first call brings the link up, the second one meets the answer to the other side's ping. A
+    timer that comes due meanwhile is no part of a request, so the shortest of three counts.
+    """
+
+    async def echo(_peer, ask):
+        return ask
+
+    with asyncio.Runner() as runner:
+        caller, server = runner.run(ends())
+        rpc = LinkRpc(caller)
+        LinkRpc(server).serve_unary(Ask, echo)
+        to = server.contact
+        for number in range(2):
+            assert runner.run(rpc.call(to, Ask(number), 10.0)) == Ask(number)
+
+        entered = min(
+            (files_entered(lambda: runner.run(rpc.call(to, Ask(2), 10.0))) for _ in range(3)),
+            key=len,
+        )
+
+        for end in (caller, server):
+            runner.run(end.close())
+    show(capsys, "warm request", entered)
+    assert len(entered) <= WARM_REQUEST_FILES_MAX
+
+
+async def ends() -> tuple[End, End]:
+    """Two endpoints on loopback; the second one listens."""
+    return End(), await listening(End())

@@ -203,7 +203,7 @@ async def test_node_that_is_banned_where_it_joins_says_so(tmp_path):
         async with ps.Node(listen=LOOPBACK, identity=key) as node:
             banned, remote = node.contact.peer, ps.Address("127.0.0.1", 1)
         for _ in range(3):
-            seed.stack.endpoint.bans.breached(banned, remote, ps.errors.BadFrame("x"), now_s())
+            seed.stack.endpoint.bans.on_breach(banned, remote, ps.errors.BadFrame("x"), now_s())
 
         with pytest.raises(ps.errors.Unusable, match="it has banned this node for another 1 min"):
             await ps.Node(

@@ -22,7 +22,7 @@ class TransportConfig:
     bulk_connections_far: int = 2
     """At least so many for a far peer: two suffer less from a loss; docs/bulk.md tells the rest."""
     grow_rtt_s: float = 0.002
-    """More are tried if the round trip is at least this long: nearer, a window fills any road."""
+    """More are tried if the round trip is at least this long: nearer, a window fills any path."""
     far_s: float = 0.01
     """A peer is far if its round trip is at least this long: it is not in the same town."""
     bulk_connections_max: int = 16

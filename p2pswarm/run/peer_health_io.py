@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from p2pswarm.base.errors import DialFailed, Late, LinkLost, PathError, SwarmError
 from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.base.signal import Signal
-from p2pswarm.net.rpc.base import Rpc, Stream
-from p2pswarm.net.rpc.forwarding import ForwardingRpc
+from p2pswarm.net.rpc.base import ForwardingRpc, Rpc, Stream
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.messages.peer_health import StillThere
 from p2pswarm.run.peer_health import SILENT_S, Question, Roads

@@ -26,8 +26,8 @@ from p2pswarm.base.errors import (
     SwarmError,
 )
 from p2pswarm.base.ids import Contact
+from p2pswarm.net.guard.slots import HandlerLimits
 from p2pswarm.net.rpc.base import StreamHandler, UnaryHandler
-from p2pswarm.net.rpc.concurrency_limit import HandlerLimits
 from p2pswarm.net.rpc.framing import (
     OPENING_BYTES,
     Kind,

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 
 from p2pswarm.base.errors import DialFailed, NobodyThere, SwarmError, Unusable
 from p2pswarm.base.ids import Address, PeerId
-from p2pswarm.net.os.address_groups import address_groups
+from p2pswarm.net.os.addresses import address_groups
 from p2pswarm.net.os.base import BulkMachine, BulkPipe, ControlMachine
 from p2pswarm.sim.pipes import SimBulkPipe, SimControlPipe
 from p2pswarm.sim.tcp import Socket
@@ -196,9 +196,9 @@ class SimConnection:
         if self._error is not None:
             raise self._error
         pipe = SimControlPipe(self._release(), user)
-        user.opened(pipe)
+        user.on_open(pipe)
         if self._came:
-            user.received(bytes(self._came))
+            user.on_data(bytes(self._came))
 
     def become_bulk(self, machine: BulkMachine) -> BulkPipe:
         """From now on drive `machine`."""

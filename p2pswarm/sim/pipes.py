@@ -46,11 +46,11 @@ class SimControlPipe:
 
     def data(self, data: bytes) -> None:
         """From the socket: bytes came."""
-        self._user.received(data)
+        self._user.on_data(data)
 
     def over(self, error: SwarmError) -> None:
         """From the socket: it ended."""
-        self._user.lost(error)
+        self._user.on_loss(error)
 
     def _drained(self) -> None:
         if self._waiting_bytes() > CROWDED_BYTES and not self._socket.ended:
@@ -99,15 +99,15 @@ class SimBulkPipe:
                 self._buffer[:n] = rest[:n]
                 self._buffer, rest = self._buffer[n:], rest[n:]
                 if not self._buffer:
-                    self._tell(self._machine.filled())
+                    self._tell(self._machine.on_fill())
                     self._buffer = self._machine.next_in()
         except SwarmError as error:
             self._socket.close(error)
 
     def over(self, error: SwarmError) -> None:
         """From the socket: it ended."""
-        self._machine.lost(error)
-        self._socket.clock.call_soon(self._machine.released)
+        self._machine.on_loss(error)
+        self._socket.clock.call_soon(self._machine.on_release)
 
     def _send(self) -> None:
         """Send until nothing is left, or until the kernel would take no more."""
@@ -121,7 +121,7 @@ class SimBulkPipe:
             if out is None:
                 break
             socket.write(bytes(out))
-            self._tell(self._machine.sent())
+            self._tell(self._machine.on_write())
         self._awake = False
 
     def _tell(self, event: Callable[[], None] | None) -> None:

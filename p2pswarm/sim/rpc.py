@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 from p2pswarm.base.errors import BadHandshake, DialFailed, NotServing
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.net.rpc.concurrency_limit import HandlerLimits
+from p2pswarm.net.guard.slots import HandlerLimits
 from p2pswarm.net.rpc.framing import Kind, error_for_caller, pack_opening
 from p2pswarm.net.rpc.handler_pool import HandlerRequest
 from p2pswarm.net.rpc.stream import RpcStream, held, within

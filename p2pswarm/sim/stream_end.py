@@ -24,11 +24,11 @@ FRAME_COST_BYTES = 64  # what a frame costs besides its data: header, tag, Pytho
 class StreamUser(Protocol):
     """The stream that is told what happens at its end."""
 
-    def data(self, frame: bytes, *, ended: bool) -> None:
+    def on_frame(self, frame: bytes, *, ended: bool) -> None:
         """A frame came."""
         ...
 
-    def credit(self) -> None:
+    def on_credit(self) -> None:
         """There is credit again."""
         ...
 
@@ -100,9 +100,9 @@ class SimStreamEnd:
     def came(self, data: bytes, ended: bool) -> None:  # noqa: FBT001  an event's argument
         """A frame from the other end."""
         if self.stream is None or self.gone:
-            self.consumed(0, len(data))
+            self.consume(0, len(data))
         else:
-            self.stream.data(data, ended=ended)
+            self.stream.on_frame(data, ended=ended)
         if ended:
             self._end_half()
 
@@ -111,7 +111,7 @@ class SimStreamEnd:
         del stream
         return self._unread_bytes < WINDOW_BYTES
 
-    def consumed(self, stream: int, n: int) -> None:
+    def consume(self, stream: int, n: int) -> None:
         """A frame was taken: the other end may send as much again."""
         del stream
         self._owed_bytes += n + FRAME_COST_BYTES
@@ -123,7 +123,7 @@ class SimStreamEnd:
         """Credit from the other end."""
         self._unread_bytes -= size_bytes
         if self.stream is not None:
-            self.stream.credit()
+            self.stream.on_credit()
 
     def reset(self, stream: int, code: int) -> None:
         """Give the stream up."""

@@ -19,10 +19,10 @@ from p2pswarm.base.ids import Address, PeerId
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.guard.slots import HandlerLimits
 from p2pswarm.net.os.base import Net
 from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.net.rpc.base import Rpc, Stream
-from p2pswarm.net.rpc.concurrency_limit import HandlerLimits
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.net.wire.message import Message, Size, message
 from p2pswarm.sim.loop import run

@@ -30,7 +30,7 @@ from p2pswarm.base.errors import (
 )
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.endpoint.link_table import Reach
-from p2pswarm.net.rpc.concurrency_limit import HandlerLimits
+from p2pswarm.net.guard.slots import HandlerLimits
 
 
 @contract

@@ -22,16 +22,15 @@ from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake, Hello, StaticKey
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.noise_xx import NoiseXX, Role
-from p2pswarm.net.crypto.records import OVERHEAD_BYTES, PREFIX_BYTES, Opener, Sealer
+from p2pswarm.net.crypto.records import OVERHEAD_BYTES, PREFIX_BYTES, FrameBuffer, Opener, Sealer
 from p2pswarm.net.crypto.suite import TAG_BYTES, Suite
-from p2pswarm.net.endpoint.join import BulkJoin
+from p2pswarm.net.endpoint.link_request import BulkJoin
 from p2pswarm.net.endpoint.raw_handshake import AcceptedHandshake, DialledHandshake
 from p2pswarm.net.link.control_records import LABEL
 from p2pswarm.net.link.events import StreamData, StreamOpened
 from p2pswarm.net.link.link import LinkMachine
 from p2pswarm.net.link.mux import Mux
 from p2pswarm.net.link.session import introduced_card, read_introduction
-from p2pswarm.net.wire.frame_buffer import FrameBuffer
 from p2pswarm.net.wire.frames import RECORD_BYTES_MAX
 
 ENEMY = Identity.generate(b"enemy")
@@ -117,7 +116,7 @@ def bulk_join(data: bytes) -> None:
     """The first message of a bulk connection, and our answer as its dialler reads it."""
     with contextlib.suppress(PeerError):
         join = BulkJoin.parse(b"PSB1" + data[:52])
-        assert join.raw == b"PSB1" + data[:52]
+        assert join.request.raw == b"PSB1" + data[:52]
         join.check_answer(b"x" * 32, data[52:])
 
 
@@ -144,7 +143,7 @@ def mux(data: bytes) -> None:
     ours.open(b"ours", ended=False, priority=0)
     with contextlib.suppress(PeerError):
         for piece in parts(data):
-            ours.receive(piece[:RECORD_BYTES_MAX])
+            ours.on_record(piece[:RECORD_BYTES_MAX])
             ours.link_events()
             for event in ours.events():
                 _use(ours, event)
@@ -155,7 +154,7 @@ def mux(data: bytes) -> None:
 
 def _use(ours: Mux, event: object) -> None:
     if isinstance(event, StreamOpened | StreamData):
-        ours.consumed(event.stream, len(event.data))
+        ours.consume(event.stream, len(event.data))
         if event.data[:1] == b"r":
             ours.reset(event.stream, 20)
         elif isinstance(event, StreamOpened) and ours.writable(event.stream):
@@ -170,10 +169,10 @@ def link(data: bytes) -> None:
     ours.start(0.0)
     for now_s, piece in enumerate(parts(data)):
         raw = piece[:1] == b"\xff"
-        ours.receive(piece[1:] if raw else theirs.seal(piece), float(now_s))
+        ours.on_data(piece[1:] if raw else theirs.seal(piece), float(now_s))
         for event in ours.events():
             _use(ours.mux, event)
-        ours.link_events()
+        ours.drain()
         while ours.data_to_send(float(now_s)):
             pass
         deadline_s = ours.next_deadline_s()
@@ -204,5 +203,5 @@ def bulk_chunks(data: bytes) -> None:
                 if len(stream) < len(room):
                     return
                 stream = stream[len(room) :]
-                channel.filled()
+                channel.on_fill()
     assert len(channel.next_in()) <= OVERHEAD_BYTES + (1 << 20) + TAG_BYTES + 64

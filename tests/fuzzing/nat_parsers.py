@@ -24,11 +24,17 @@ from p2pswarm.discovery.gossip.messages import (
 )
 from p2pswarm.net.cards import card as cards
 from p2pswarm.net.cards.card import Card, CardBody, SignedCard
-from p2pswarm.net.cards.observation import SEAL_BYTES, answer, read_answer
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.os import circuit
-from p2pswarm.net.os.address_scope import Scope
-from p2pswarm.net.os.circuit import CircuitRequest, CircuitStatus
+from p2pswarm.net.endpoint.preface import (
+    SEAL_BYTES,
+    CircuitRequest,
+    CircuitStatus,
+    check_circuit_answer,
+    circuit_answer,
+    observation_answer,
+    read_observation,
+)
+from p2pswarm.net.os.addresses import Scope
 from p2pswarm.net.wire.message import MESSAGE_BYTES_MAX, decode, encode
 from p2pswarm.reach.nat import nat_pmp, pcp, upnp
 from p2pswarm.reach.nat.lease import CallRouter, Place
@@ -96,8 +102,8 @@ def lease_search(data: bytes) -> None:
 def observation(data: bytes) -> None:
     """Where a peer says that it sees a connection come from: read as it was written."""
     with contextlib.suppress(BadHandshake):
-        seen = read_answer(data)
-        assert seen == read_answer(answer(seen.address, seen.seal))
+        seen = read_observation(data)
+        assert seen == read_observation(observation_answer(seen.address, seen.seal))
 
 
 @parser
@@ -106,7 +112,7 @@ def circuit_request(data: bytes) -> None:
     with contextlib.suppress(BadHandshake):
         assert CircuitRequest.parse(data).raw == data
     with contextlib.suppress(BadHandshake, DialFailed):
-        circuit.check_answer(data, "relay")
+        check_circuit_answer(data, "relay")
 
 
 @parser
@@ -190,11 +196,11 @@ NAT_SEEDS = {
     "circuit_request": lambda: [
         CircuitRequest(peer=PEER.raw).raw,
         CircuitRequest(ticket=b"t" * 16).raw,
-        *(circuit.answer(status) for status in CircuitStatus),
+        *(circuit_answer(status) for status in CircuitStatus),
     ],
     "observation": lambda: [
-        answer(Address("203.0.113.7", 4001)),
-        answer(Address("2001:db8::7", 65535), b"s" * SEAL_BYTES),
+        observation_answer(Address("203.0.113.7", 4001)),
+        observation_answer(Address("2001:db8::7", 65535), b"s" * SEAL_BYTES),
     ],
     "directory": lambda: [
         joined(

@@ -52,7 +52,7 @@ from p2pswarm.net.crypto.handshake import Hello, StaticKey
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.suite import Suite
 from p2pswarm.net.rpc import framing
-from p2pswarm.net.rpc.parts import Assembly
+from p2pswarm.net.rpc.framing import Assembly
 from p2pswarm.net.wire.message import decode, encode
 from p2pswarm.run.chain.chain import Chain
 from p2pswarm.run.chain.chain_log import HEADER_BYTES, LogReader, read_header, restore

@@ -12,7 +12,7 @@ from p2pswarm.discovery.dht.node import Dht
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
-from p2pswarm.net.os.address_scope import Scope
+from p2pswarm.net.os.addresses import Scope
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.net.wire.message import encode
 from p2pswarm.node.run.discovery import RECORD_S

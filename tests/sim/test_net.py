@@ -14,7 +14,7 @@ from p2pswarm.base.ids import Address, Contact
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
-from p2pswarm.net.os.address_groups import address_groups
+from p2pswarm.net.os.addresses import address_groups
 from p2pswarm.net.rpc.base import Priority, Stream
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.net.wire.message import Message, message

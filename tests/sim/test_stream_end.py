@@ -73,10 +73,10 @@ class Heard:
         self.credits = 0
         self.errors: list[SwarmError] = []
 
-    def data(self, frame: bytes, *, ended: bool) -> None:
+    def on_frame(self, frame: bytes, *, ended: bool) -> None:
         self.frames.append((frame, ended))
 
-    def credit(self) -> None:
+    def on_credit(self) -> None:
         self.credits += 1
 
     def fail(self, error: SwarmError) -> None:
@@ -133,7 +133,7 @@ def test_credit_runs_out_and_comes_back_when_frames_are_read():
     pair.clock.run()
     assert pair.near.stream.credits == 0
 
-    pair.far.consumed(0, len(frame))
+    pair.far.consume(0, len(frame))
     pair.clock.run()
 
     assert pair.near.stream.credits == 1
@@ -143,7 +143,7 @@ def test_credit_runs_out_and_comes_back_when_frames_are_read():
 def test_small_frames_are_credited_together():
     pair = Pair()
     for _ in range(4):
-        pair.far.consumed(0, WINDOW_BYTES // 8 - FRAME_COST_BYTES)
+        pair.far.consume(0, WINDOW_BYTES // 8 - FRAME_COST_BYTES)
 
     pair.clock.run()
 
@@ -353,7 +353,7 @@ def test_an_end_that_was_left_is_told_nothing_more():
     heard = pair.near.stream
     pair.near.leave()
 
-    pair.far.consumed(0, WINDOW_BYTES)
+    pair.far.consume(0, WINDOW_BYTES)
     pair.kill_far(silent=False)
     pair.clock.run()
 

@@ -30,13 +30,13 @@ from p2pswarm.commands.status.status import statuses
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.os.event_loop import run as run_loop
-from p2pswarm.net.os.gateways import IPV4, IPV6, own_host
-from p2pswarm.net.os.kernel_settings import (
+from p2pswarm.net.os.local_network import IPV4, IPV6, own_host
+from p2pswarm.net.os.system_limits import (
     allows_congestion_control,
+    raise_file_limit,
     socket_memory_max_bytes,
     usual_congestion_control,
 )
-from p2pswarm.net.os.open_files import raise_file_limit
 from p2pswarm.node.stack.stack import NodeStack, open_stack
 from p2pswarm.progress.printable import log_to_stderr
 from p2pswarm.reach.nat.group_votes import group_of

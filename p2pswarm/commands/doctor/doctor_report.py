@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from ipaddress import ip_address
 
-from p2pswarm.base.peer_scores import time_left
+from p2pswarm.net.guard.bans import time_left
 from p2pswarm.progress.printable import printable
 from p2pswarm.reach.nat.news import ASSUMED
 from p2pswarm.reach.nat.standing import Belief, NatKind, State

@@ -16,10 +16,10 @@ Source:  RFC 9000, 8.1 and 21.5: who may be made to send where before an address
 
 from collections import Counter, deque
 
-from p2pswarm.base.allowance import Allowance
 from p2pswarm.base.ids import Address
+from p2pswarm.base.token_bucket import TokenBucket
 from p2pswarm.discovery.dht.routing_table import networks
-from p2pswarm.net.os.address_groups import address_groups
+from p2pswarm.net.os.addresses import address_groups
 
 REFUTED_S = 3600.0  # a host is dialled once in this time on the word of strangers
 TOGETHER = 16  # checks under way: few sockets, and 3 s each if nobody is there
@@ -38,7 +38,7 @@ class AddressChecks:
         self._begun: deque[tuple[float, str]] = deque()
         """When checks in public networks began, and the wide network of each."""
         self._per_net: Counter[str] = Counter()
-        self._allowance = Allowance(EVERY_S, BURST)
+        self._allowance = TokenBucket(EVERY_S, BURST)
 
     def __len__(self) -> int:
         """How many hosts are remembered."""

@@ -29,7 +29,7 @@ from p2pswarm.discovery.dht.routing_table import Table
 from p2pswarm.discovery.dht.timeouts import TimeoutEstimator
 from p2pswarm.net.cards.card import CardFlags
 from p2pswarm.net.endpoint.link_table import Reach
-from p2pswarm.net.os.address_scope import believable
+from p2pswarm.net.os.addresses import believable
 from p2pswarm.net.rpc.base import CardSource
 from p2pswarm.net.wire.message import Message
 

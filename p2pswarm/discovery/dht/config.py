@@ -8,7 +8,7 @@ Source:  Maymounkov and Mazieres, "Kademlia" (2002); go-libp2p-kad-dht for k, th
 
 from dataclasses import dataclass
 
-from p2pswarm.net.os.address_scope import Scope
+from p2pswarm.net.os.addresses import Scope
 
 MIB = 1 << 20
 CONTACTS_MAX = 20  # in one message

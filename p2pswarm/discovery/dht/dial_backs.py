@@ -19,8 +19,7 @@ Source:  RFC 9000, 8.1: an address is validated before it is used for others; li
 from collections import Counter
 
 from p2pswarm.base.ids import Contact
-from p2pswarm.net.os.address_groups import address_groups
-from p2pswarm.net.os.address_scope import Scope, scope_of
+from p2pswarm.net.os.addresses import Scope, address_groups, scope_of
 
 TOGETHER = 64  # dials under way: few sockets, and 3 s each if nobody answers
 PER_NETWORK = 16  # of these in one public /24 (IPv6: /48): the rest is for others

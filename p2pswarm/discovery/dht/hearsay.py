@@ -22,8 +22,7 @@ from enum import Enum, auto
 
 from p2pswarm.base.ids import Contact
 from p2pswarm.discovery.dht.messages import PeerList, peers_in
-from p2pswarm.net.os.address_groups import NAMES, address_groups
-from p2pswarm.net.os.address_scope import Scope, scope_of
+from p2pswarm.net.os.addresses import NAMES, Scope, address_groups, scope_of
 from p2pswarm.net.rpc.base import CardSource
 
 REFUTED_S = 3600.0  # a host is dialled once in this time on the word of one network

@@ -16,7 +16,7 @@ from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.discovery.dht.hearsay import Hearsay
 from p2pswarm.discovery.dht.messages import Identified
 from p2pswarm.discovery.dht.routing_table import Table
-from p2pswarm.net.os.address_scope import believable, expected_of
+from p2pswarm.net.os.addresses import believable, expected_of
 from p2pswarm.net.wire.message import Message
 
 

@@ -6,7 +6,7 @@ it has not asked yet. Two rules make it fast when many contacts are dead:
 * when a contact is slower than nine of ten, another one is asked in its place. A late
   answer still counts.
 
-A peer with a public address is not believed private ones: see `net/os/address_scope.py`. Whom
+A peer with a public address is not believed private ones: see `net/os/addresses.py`. Whom
 others name is dialled as far as they are believed: see `hearsay.py`. A liar could name a peer's id
 with a wrong address, to hide it; so a few addresses of one peer are tried, if different tellers
 name them.
@@ -28,7 +28,7 @@ from p2pswarm.base.ids import Contact
 from p2pswarm.discovery.dht.crowding import CROWDED, is_crowded, is_dense
 from p2pswarm.discovery.dht.hearsay import Hearsay, Word, teller_of
 from p2pswarm.discovery.dht.timeouts import TimeoutEstimator
-from p2pswarm.net.os.address_scope import Scope, believable, expected_of
+from p2pswarm.net.os.addresses import Scope, believable, expected_of
 
 CANDIDATES_MAX = 256  # remembered; the farthest unasked ones are forgotten first
 ASKS_MAX = 96  # requests of one lookup: four times what the largest honest one makes

@@ -24,8 +24,7 @@ from functools import lru_cache
 from p2pswarm.base.ids import PEER_ID_BYTES, Contact, PeerId
 from p2pswarm.discovery.dht.bucket import Bucket, Neighbour
 from p2pswarm.discovery.dht.config import DhtConfig
-from p2pswarm.net.os.address_groups import address_groups
-from p2pswarm.net.os.address_scope import believable
+from p2pswarm.net.os.addresses import address_groups, believable
 
 ID_BITS = 8 * PEER_ID_BYTES
 NEVER = float("-inf")

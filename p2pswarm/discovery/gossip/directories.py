@@ -23,7 +23,7 @@ from p2pswarm.discovery.gossip.record import RecordReader
 from p2pswarm.discovery.gossip.run_directory import RunDirectory
 from p2pswarm.net.cards.card import Card
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.os.address_scope import Scope
+from p2pswarm.net.os.addresses import Scope
 from p2pswarm.net.rpc.base import Rpc
 
 RUNS_MAX = 8  # a node serves one run and may watch others

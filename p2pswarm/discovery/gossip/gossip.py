@@ -13,9 +13,9 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from p2pswarm.base.allowance import Allowance
 from p2pswarm.base.errors import BadMessage, Busy, Refused
 from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.base.token_bucket import TokenBucket
 from p2pswarm.discovery.gossip.directory import Directory, Taken, everybody
 from p2pswarm.discovery.gossip.messages import (
     PREFIX_BYTES,
@@ -81,8 +81,8 @@ class Gossip:
         self._round_s = -float("inf")
         self._asking = 0
         self._news = False
-        self._callers: dict[PeerId, Allowance] = {}
-        self._all = Allowance(ALL_EVERY_S, ALL_BURST)
+        self._callers: dict[PeerId, TokenBucket] = {}
+        self._all = TokenBucket(ALL_EVERY_S, ALL_BURST)
 
     # What we say
 
@@ -176,7 +176,7 @@ class Gossip:
     def _let_in(self, peer: PeerId, now_s: float) -> None:
         if not self._membership.admitted(peer):
             raise Refused("only members of the run may ask this")
-        allowance = self._callers.pop(peer, None) or Allowance(EACH_EVERY_S, EACH_BURST)
+        allowance = self._callers.pop(peer, None) or TokenBucket(EACH_EVERY_S, EACH_BURST)
         self._callers[peer] = allowance
         if len(self._callers) > CALLERS_MAX:
             del self._callers[next(iter(self._callers))]

@@ -17,7 +17,7 @@ from enum import Enum, auto
 from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.discovery.gossip.directory import Directory
 from p2pswarm.discovery.gossip.record import PeerRecord, contact_of
-from p2pswarm.net.os.address_scope import Scope
+from p2pswarm.net.os.addresses import Scope
 
 PARTNERS_MAX = 8  # links that gossip keeps up
 ENTRIES_MAX = 64

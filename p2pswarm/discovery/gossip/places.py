@@ -11,8 +11,7 @@ Source:  docs/directory.md, "What a liar can do".
 from functools import lru_cache
 
 from p2pswarm.discovery.gossip.record import PeerRecord
-from p2pswarm.net.os.address_groups import NAMES, address_groups
-from p2pswarm.net.os.address_scope import Scope, scope_of
+from p2pswarm.net.os.addresses import NAMES, Scope, address_groups, scope_of
 
 PLACES_MAX = 4096  # as many members as a run has; about 4 MB
 PER_NEAR_NET = 64  # of one public /24 (IPv6: /48): a lab, or a rack of spot instances

@@ -29,7 +29,7 @@ from p2pswarm.discovery.gossip.messages import (
 from p2pswarm.net.cards.card import Card, CardBody
 from p2pswarm.net.cards.card import read as read_card
 from p2pswarm.net.crypto.identity import Identity, verify
-from p2pswarm.net.os.address_scope import Scope, believable
+from p2pswarm.net.os.addresses import Scope, believable
 from p2pswarm.net.wire.message import decode, encode
 
 TAG = b"p2pswarm-directory-1:"  # separates these signatures from every other use of the key

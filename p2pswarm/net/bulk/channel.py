@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from p2pswarm.base.errors import BadRecord, SwarmError
-from p2pswarm.net.bulk.chunk_sizer import ChunkSizer
 from p2pswarm.net.bulk.receive_buffers import CHUNK_BYTES_MAX, ReceiveBuffers
 from p2pswarm.net.bulk.send_queue import Chunk, SendQueue
 from p2pswarm.net.crypto.records import (
@@ -30,6 +29,42 @@ from p2pswarm.net.crypto.records import (
     ciphertext_bytes,
 )
 from p2pswarm.net.crypto.suite import TAG_BYTES, Suite
+
+CHUNK_S = 0.02  # a fifth of a round trip across an ocean
+CHUNK_BYTES_LEAST = 64 * 1024  # smaller records cost too much: AEAD does 2.3 GB/s in 16 KiB pieces
+MEMORY_S = 1.0  # of sending; the kernel's buffer takes the first megabytes at once
+
+
+class ChunkSizer:
+    """Measures the rate of one channel; call `note` after each chunk.
+
+    On a fast path large chunks cost less. On a slow path an urgent tensor would wait long for a
+    large chunk of another. So a chunk has as many bytes as leave in `CHUNK_S`.
+    """
+
+    __slots__ = ("_bytes", "_most", "_s")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._bytes = 0.0
+        self._s = 0.0
+
+    def on_chunk(self, length: int, took_s: float) -> None:
+        """A chunk of `length` bytes was sent in `took_s`."""
+        self._bytes += length
+        self._s += took_s
+        if self._s > MEMORY_S:
+            self._bytes /= 2
+            self._s /= 2
+
+    @property
+    def chunk_bytes(self) -> int:
+        """The largest chunk that should be sent now."""
+        if self._bytes * CHUNK_S >= self._s * self._most:  # also true before the first chunk
+            return self._most
+        whole = int(self._bytes / self._s * CHUNK_S)
+        return max(whole - whole % CHUNK_BYTES_LEAST, CHUNK_BYTES_LEAST)
+
 
 _HEADER = struct.Struct(">QQI")
 HEADER_BYTES = _HEADER.size + OVERHEAD_BYTES
@@ -52,11 +87,11 @@ class BulkKeys:
 class ChannelCallbacks:
     """The functions that a channel calls at its end, in the event loop."""
 
-    lost: Callable[[SwarmError], None]
+    on_loss: Callable[[SwarmError], None]
     """Called when the channel cannot be used any more."""
-    released: Callable[[], None]
+    on_release: Callable[[], None]
     """Called when its socket is closed."""
-    unwanted: Callable[[int], None]
+    on_stray_chunk: Callable[[int], None]
     """Called with the number of a transfer of which a chunk came that nobody wants."""
 
 
@@ -68,7 +103,7 @@ class _IncomingChunk:
     start: int
     length: int
     target: memoryview | None
-    """Where the payload goes; None if its memory was taken back."""
+    """The memory of the payload; None if it was taken back."""
     prefix: bytes
 
 
@@ -102,18 +137,18 @@ class BulkChannel:
         self._begun_s = 0.0
         self._unpaced_bytes = 0
         self._callbacks = callbacks
-        self.lost = callbacks.lost
+        self.on_loss = callbacks.on_loss
         self.retired = False
         """Set when it takes no new chunk, because it is about to be closed."""
         self.chunks_out = 0
-        """How many it has taken to send."""
+        """The number of chunks that it has taken to send."""
         self.chunks_in = 0
-        """How many whole chunks have come."""
+        """The number of whole chunks that have come."""
         self.received_bytes = 0
         self.sent_bytes = 0
 
-    def may_come(self) -> bool:
-        """Whether memory was ever granted to the peer."""
+    def expects_bytes(self) -> bool:
+        """Return whether memory was ever granted to the peer."""
         return self._buffers.granted
 
     def next_in(self) -> memoryview:
@@ -121,7 +156,7 @@ class BulkChannel:
         incoming = self._incoming
         return self._head if incoming is None else self._scratch_in[: incoming.length + TAG_BYTES]
 
-    def filled(self) -> Callable[[], None] | None:
+    def on_fill(self) -> Callable[[], None] | None:
         """Open the header or the payload that has come."""
         incoming = self._incoming
         if incoming is None:
@@ -134,17 +169,17 @@ class BulkChannel:
             )  # keeps the nonce counter right; the bytes are dropped
             self._incoming = None
             self.chunks_in += 1
-            return partial(self._callbacks.unwanted, incoming.transfer)
+            return partial(self._callbacks.on_stray_chunk, incoming.transfer)
         self._opener.open_into(ciphertext, incoming.prefix, incoming.target)
         self._incoming = None  # only now: of a chunk that is not authentic the claim is given back
         self.chunks_in += 1
         self.received_bytes += incoming.length
-        return self._buffers.landed(incoming.transfer, incoming.length)
+        return self._buffers.on_payload(incoming.transfer, incoming.length)
 
     def next_out(self, now_s: float) -> memoryview | None:
         """The next chunk, sealed."""
-        if self._unpaced_bytes:  # this call follows `sent` at once, so no idle time is counted
-            self._sizer.note(self._unpaced_bytes, now_s - self._begun_s)
+        if self._unpaced_bytes:  # this call follows `on_write` at once, so no idle time is counted
+            self._sizer.on_chunk(self._unpaced_bytes, now_s - self._begun_s)
             self._unpaced_bytes = 0
         at = (self._number, self.chunks_out)
         chunk = None
@@ -161,23 +196,23 @@ class BulkChannel:
         self._sealer.seal_into(chunk.data, out[HEADER_BYTES:], now_s)
         return out[: HEADER_BYTES + length + OVERHEAD_BYTES]
 
-    def sent(self) -> Callable[[], None] | None:
+    def on_write(self) -> Callable[[], None] | None:
         """The kernel has the chunk."""
         chunk, self._outgoing = self._outgoing, None
         assert chunk is not None
         self._unpaced_bytes = len(chunk.data)
         self.sent_bytes += len(chunk.data)
-        return self._send_queue.sent(chunk)
+        return self._send_queue.on_write(chunk)
 
-    def released(self) -> None:
+    def on_release(self) -> None:
         """Free the buffers now, without waiting for the garbage collector."""
         self._scratch_in = self._scratch_out = _NOTHING
         incoming, self._incoming = self._incoming, None
         if incoming is not None and incoming.target is not None:
             self._buffers.unclaim(incoming.transfer, incoming.start, incoming.length)
         if self._outgoing is not None:
-            self._send_queue.gone(self._outgoing)
-        self._callbacks.released()
+            self._send_queue.on_chunk_loss(self._outgoing)
+        self._callbacks.on_release()
 
     def _open_head(self) -> None:
         head = self._head

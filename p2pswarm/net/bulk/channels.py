@@ -37,13 +37,13 @@ ENDED_MAX = 256  # channels of which the peer does not say what came: it tells a
 class ChannelsUser:
     """The functions of the link that its channels call, in the event loop."""
 
-    lost: Callable[[SwarmError], None]
+    on_loss: Callable[[SwarmError], None]
     """A channel has ended."""
-    released: Callable[[int, int], None]
+    on_release: Callable[[int, int], None]
     """The socket of a channel is closed: the number of its join, and the chunks that came."""
-    done: Callable[[int], None]
+    on_done: Callable[[int], None]
     """We want no more of this transfer: tell the peer."""
-    came: Callable[[list[tuple[int, int]]], None]
+    on_chunk_counts: Callable[[list[tuple[int, int]]], None]
     """Tell the peer, who sends, how many chunks came: the number of each channel with its count."""
 
 
@@ -63,7 +63,7 @@ class BulkArrival:
         self._waiting = waiting
         self._settled = asyncio.Event()
         self._failure = ""
-        self.transfer = buffers.add(memory, self._land)
+        self.transfer = buffers.add(memory, self._on_land)
         """The number to tell the sender."""
         waiting[self.transfer] = self
         if not memory:
@@ -92,7 +92,7 @@ class BulkArrival:
         self._failure = reason
         self._settled.set()
 
-    def _land(self) -> None:
+    def _on_land(self) -> None:
         if self._waiting.pop(self.transfer, None) is not None:
             self._settled.set()
             self._done(self.transfer)
@@ -124,7 +124,7 @@ class BulkChannels:
 
     @property
     def busy(self) -> bool:
-        """Whether any transfer is under way."""
+        """Return whether any transfer is under way."""
         return bool(self._arrivals or self._sends)
 
     @property
@@ -145,7 +145,7 @@ class BulkChannels:
         """Grant `memory` to one transfer."""
         if memory.readonly:
             raise ValueError("the memory of a transfer must be writable")
-        arrival = BulkArrival(self._buffers, self._arrivals, memory.cast("B"), self._user.done)
+        arrival = BulkArrival(self._buffers, self._arrivals, memory.cast("B"), self._user.on_done)
         if self._reporting is None and self._arrivals:
             self._reporting = asyncio.get_running_loop().call_later(REPORT_S, self._report)
         return arrival
@@ -176,7 +176,7 @@ class BulkChannels:
         """Add a channel that has joined under `number`."""
         now_s = asyncio.get_running_loop().time()
         calls = ChannelCallbacks(
-            partial(self._lose, number), partial(self._release, number), self._user.done
+            partial(self._lose, number), partial(self._release, number), self._user.on_done
         )
         machine = BulkChannel(keys, self._buffers, self._send_queue, calls, now_s, number)
         pipe = connection.become_bulk(machine)
@@ -191,11 +191,11 @@ class BulkChannels:
             machine.retired = True
             loop.call_later(RETIRE_S, pipe.close)
 
-    def done(self, transfer: int) -> None:
+    def on_done(self, transfer: int) -> None:
         """The peer wants no more of a transfer."""
-        self._send_queue.done(transfer)
+        self._send_queue.on_done(transfer)
 
-    def over(self, number: int, chunks: int) -> bool:
+    def on_channel_end(self, number: int, chunks: int) -> bool:
         """The peer reads no more on a channel, of which it has read so many chunks.
 
         Returns whether there was such a channel.
@@ -210,7 +210,7 @@ class BulkChannels:
             return False
         return True
 
-    def came(self, number: int, chunks: int, patience_s: float) -> None:
+    def on_chunk_count(self, number: int, chunks: int, patience_s: float) -> None:
         """The peer tells how many chunks came on a channel so far: close it if it is silent.
 
         `patience_s`: how long TCP may need to repair three losses.
@@ -220,7 +220,7 @@ class BulkChannels:
         machine, pipe = self._channels[number]
         now_s = asyncio.get_running_loop().time()
         acknowledged = pipe.acknowledged_bytes()
-        if self._silence.reported(
+        if self._silence.on_report(
             number, chunks, machine.chunks_out, acknowledged, patience_s, now_s
         ):
             _log.info("a bulk connection brings nothing: its chunks go by another")
@@ -232,7 +232,7 @@ class BulkChannels:
         if self._arrivals:
             counts = [(number, each.chunks_in) for number, (each, _) in self._channels.items()]
             self._reporting = asyncio.get_running_loop().call_later(REPORT_S, self._report)
-            self._user.came(counts)
+            self._user.on_chunk_counts(counts)
 
     def close(self) -> None:
         """Close every channel, because their path was left; others will take their place."""
@@ -244,13 +244,13 @@ class BulkChannels:
         """A channel has ended; what a path still did that was left says nothing of the next."""
         if number in self._left and isinstance(error, BadRecord):
             error = LinkLost(str(error))
-        self._user.lost(error)
+        self._user.on_loss(error)
 
     def _release(self, number: int) -> None:
         """The socket of a channel is closed: nothing comes or goes on it any more."""
         self._left.pop(number, None)
         machine, _ = self._channels.pop(number)
-        self._silence.over(number)
+        self._silence.forget(number)
         self._sent_bytes += machine.sent_bytes
         self._received_bytes += machine.received_bytes
         if number in self._came:
@@ -258,11 +258,11 @@ class BulkChannels:
         else:
             self._ended[number] = None
             if len(self._ended) > ENDED_MAX:
-                self._user.lost(BadChunk("the peer does not say what came on bulk connections"))
-        self._user.released(number, machine.chunks_in)
+                self._user.on_loss(BadChunk("the peer does not say what came on bulk connections"))
+        self._user.on_release(number, machine.chunks_in)
 
     def _send_again(self, number: int, chunks: int) -> None:
-        if self._send_queue.channel_over(number, chunks):
+        if self._send_queue.on_channel_end(number, chunks):
             self._wake()
 
     def _wake(self) -> None:

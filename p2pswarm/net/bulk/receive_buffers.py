@@ -83,7 +83,7 @@ class ReceiveBuffers:
 
     @property
     def granted(self) -> bool:
-        """Whether memory was ever granted."""
+        """Return whether memory was ever granted."""
         return self._next > 1
 
     def add(self, memory: memoryview, filled: Callable[[], None]) -> int:
@@ -122,7 +122,7 @@ class ReceiveBuffers:
             if buffer is not None:
                 buffer.claimed.unclaim(start, length)
 
-    def landed(self, transfer: int, length: int) -> Callable[[], None] | None:
+    def on_payload(self, transfer: int, length: int) -> Callable[[], None] | None:
         """Note that a claimed chunk is in place.
 
         Returns the transfer's `filled` if its memory is full now.

@@ -23,7 +23,7 @@ from p2pswarm.net.bulk.upload_share import BACKGROUND, UploadShare, Wake
 _NOTHING = memoryview(b"")
 
 Done = Callable[[], None]
-Place = tuple[int, int]
+ChunkPosition = tuple[int, int]
 """(number of the bulk connection, number of the chunk on it)"""
 
 
@@ -55,7 +55,7 @@ class OutgoingTransfer:
         self.done = done
         self.next = 0
         self.again: list[tuple[int, int]] = []  # (start, end) of chunks that were lost
-        self.under_way: dict[Place, tuple[int, int]] = {}
+        self.under_way: dict[ChunkPosition, tuple[int, int]] = {}
         self.taken = 0  # chunks that a connection reads from `data` just now
         self.unsent_bytes = len(data)
         self.over = False
@@ -100,7 +100,7 @@ class SendQueue:
         chunk_bytes = min(self._chunk_bytes, max(even, CHUNK_BYTES_MIN))
         transfer_out = OutgoingTransfer(transfer, data, priority, chunk_bytes, done)
         if priority < BACKGROUND:
-            self._upload.began(transfer_out)
+            self._upload.begin(transfer_out)
         with self._lock:
             self._live[transfer] = transfer_out
             self._enqueue(transfer_out)
@@ -113,20 +113,20 @@ class SendQueue:
             self._forget(transfer_out)
         self._sent(transfer_out)
 
-    def done(self, transfer: int) -> None:
+    def on_done(self, transfer: int) -> None:
         """The peer has all of a transfer, or wants no more of it; ignored if it is not known."""
         with self._lock:
             transfer_out = self._live.get(transfer)
             if transfer_out is None:
                 return
             transfer_out.over = True
-            if transfer_out.taken:  # a connection still reads from its memory: `sent` ends it
+            if transfer_out.taken:  # a connection still reads from its memory: `on_write` ends it
                 return
             self._forget(transfer_out)
         self._sent(transfer_out)
         transfer_out.done()
 
-    def channel_over(self, number: int, chunks: int) -> bool:
+    def on_channel_end(self, number: int, chunks: int) -> bool:
         """Send again what a connection took after its first `chunks` chunks; returns whether any.
 
         Call it when that connection takes no more.
@@ -134,10 +134,14 @@ class SendQueue:
         lost = False
         with self._lock:
             for transfer_out in self._live.values():
-                places = [place for place in transfer_out.under_way if place[0] == number]
-                again = [transfer_out.under_way.pop(place) for place in places]
+                positions = [
+                    position for position in transfer_out.under_way if position[0] == number
+                ]
+                again = [transfer_out.under_way.pop(position) for position in positions]
                 missing = [
-                    span for place, span in zip(places, again, strict=True) if place[1] >= chunks
+                    span
+                    for position, span in zip(positions, again, strict=True)
+                    if position[1] >= chunks
                 ]
                 if missing and not transfer_out.over:
                     lost = True
@@ -146,20 +150,24 @@ class SendQueue:
                     self._enqueue(transfer_out)
         return lost
 
-    def take(self, most: int, now_s: float, place: Place = (0, 0)) -> Chunk | None:
-        """The next chunk to send, of at most `most` bytes, or None; call `sent` or `gone` after it.
+    def take(self, most: int, now_s: float, position: ChunkPosition = (0, 0)) -> Chunk | None:
+        """The next chunk to send, of at most `most` bytes, or None.
 
-        `place`: where it will be.
+        Then call `on_write` or `on_chunk_loss`.
+
+        `position`: where it will be.
         """
         woken: list[Wake] = []
         try:
             with self._lock:
-                return self._next(most, now_s, woken, place)
+                return self._next(most, now_s, woken, position)
         finally:
             for wake in woken:
                 wake()
 
-    def _next(self, most: int, now_s: float, woken: list[Wake], place: Place) -> Chunk | None:
+    def _next(
+        self, most: int, now_s: float, woken: list[Wake], position: ChunkPosition
+    ) -> Chunk | None:
         """As `take`; adds the links to wake to `woken`."""
         waiting = self._waiting
         while waiting:
@@ -168,7 +176,7 @@ class SendQueue:
             if start >= end:
                 heappop(waiting)
             elif priority < BACKGROUND:
-                woken += self._upload.sends_urgent(end - start, now_s)
+                woken += self._upload.on_urgent_chunk(end - start, now_s)
                 break
             elif self._upload.may_send(end - start, now_s, self._wake):
                 break
@@ -180,11 +188,11 @@ class SendQueue:
             transfer_out.again.pop()
         else:
             transfer_out.next = end
-        transfer_out.under_way[place] = (start, end)
+        transfer_out.under_way[position] = (start, end)
         transfer_out.taken += 1
         return Chunk(transfer_out, start, transfer_out.data[start:end])
 
-    def sent(self, chunk: Chunk) -> Done | None:
+    def on_write(self, chunk: Chunk) -> Done | None:
         """Note that the kernel has a chunk.
 
         Returns the transfer's `done` if the peer has said meanwhile that it wants no more.
@@ -205,9 +213,9 @@ class SendQueue:
         self._sent(transfer_out)
         return transfer_out.done if finished else None
 
-    def gone(self, chunk: Chunk) -> None:
+    def on_chunk_loss(self, chunk: Chunk) -> None:
         """Note that the connection of a chunk broke before the kernel had it."""
-        if (done := self.sent(chunk)) is not None:
+        if (done := self.on_write(chunk)) is not None:
             done()
 
     def _enqueue(self, transfer_out: OutgoingTransfer) -> None:
@@ -224,7 +232,7 @@ class SendQueue:
 
     def _sent(self, transfer_out: OutgoingTransfer) -> None:
         """It is urgent no more: the kernel has all of it, or it is over."""
-        for wake in self._upload.over(transfer_out):
+        for wake in self._upload.end(transfer_out):
             wake()
 
 

@@ -10,12 +10,12 @@ row, is silent: it is closed, and others carry its chunks.
 Silence is counted in reports. So nothing is concluded while the control connection is down, while
 the peer stands still, or from reports that were waiting because we stood still ourselves.
 
-A connection that was only slow costs its chunks once more. So that a slow road does not pay again
+A connection that was only slow costs its chunks once more. So that a slow path does not pay again
 and again, the patience doubles with each connection that is closed, to 20 s at most.
 
 Units:   seconds on the caller's monotonic clock; bytes; chunks are counted from 0.
 Errors:  none: a peer that reports nonsense harms its own transfers.
-Source:  docs/paths.md; `net/link/path_watch.py`, which does the same for the control connection.
+Source:  docs/paths.md; `net/link/liveness.py`, which does the same for the control connection.
 """
 
 REPORT_S = 0.5  # between two reports: two small records a second while a tensor is awaited
@@ -26,14 +26,14 @@ CALM_S = 60.0  # without a silent connection, after which one doubling is taken 
 
 
 class _Progress:
-    """What is known of one connection."""
+    """The progress of one connection."""
 
     __slots__ = ("heard_s", "mark", "silent_s")
 
     def __init__(self, mark: tuple[int, int | None], now_s: float) -> None:
         self.mark = mark
         self.heard_s = now_s
-        """When the last report came."""
+        """The time of the last report."""
         self.silent_s = 0.0
 
 
@@ -48,10 +48,10 @@ class ChannelSilence:
         self._found_s = 0.0
 
     def __len__(self) -> int:
-        """How many connections are watched."""
+        """Return how many connections are watched."""
         return len(self._progress)
 
-    def reported(
+    def on_report(
         self,
         number: int,
         came: int,
@@ -83,12 +83,12 @@ class ChannelSilence:
         del self._progress[number]
         return True
 
-    def over(self, number: int) -> None:
+    def forget(self, number: int) -> None:
         """A connection has ended."""
         self._progress.pop(number, None)
 
     def _calmed(self, now_s: float) -> int:
-        """How often the patience is doubled now."""
+        """Return how often the patience is doubled now."""
         calm = int((now_s - self._found_s) / CALM_S)
         if calm and self._doublings:
             self._doublings = max(0, self._doublings - calm)

@@ -46,25 +46,25 @@ class UploadShare:
         self._tokens = 0.0
         self._at_s = 0.0
 
-    def began(self, transfer: object) -> None:
+    def begin(self, transfer: object) -> None:
         """An urgent transfer waits to be sent, or is being sent."""
         with self._lock:
             self._urgent[transfer] = None
 
-    def over(self, transfer: object) -> list[Wake]:
+    def end(self, transfer: object) -> list[Wake]:
         """A transfer is sent, or given up; returns the links to wake. Any number of times."""
         with self._lock:
             self._urgent.pop(transfer, None)
             return [] if self._urgent else self._released()
 
-    def sends_urgent(self, nbytes: int, now_s: float) -> list[Wake]:
+    def on_urgent_chunk(self, nbytes: int, now_s: float) -> list[Wake]:
         """An urgent chunk goes out; returns the links to wake."""
         with self._lock:
             self._refill(now_s, nbytes)
             return self._released() if self._tokens > 0 else []
 
     def may_send(self, nbytes: int, now_s: float, wake: Wake) -> bool:
-        """Whether a background chunk may go out; if not, `wake` is returned when to ask again."""
+        """Return whether a background chunk may go out; if not, `wake` is returned later."""
         with self._lock:
             self._refill(now_s, 0)
             if not self._urgent or self._each_byte is None:

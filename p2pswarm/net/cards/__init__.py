@@ -1,5 +1,5 @@
 """Cards: the addresses that a peer signs, which of them are believed, and in which order they are
 dialled.
 
-Entrances: `node_cards.NodeCards`, `card_exchange.CardExchange`. See docs/addresses.md.
+Entrance: `node_cards.NodeCards`. See docs/addresses.md.
 """

@@ -25,7 +25,7 @@ from typing import Annotated
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import PEER_ID_BYTES, PORT_MAX, Address, Contact, PeerId
 from p2pswarm.net.crypto.identity import SIGNATURE_BYTES, Identity, verify
-from p2pswarm.net.os.address_scope import Scope, believable, expected_of, scope_of
+from p2pswarm.net.os.addresses import Scope, believable, expected_of, scope_of
 from p2pswarm.net.wire.message import Message, Range, Size, decode, encode, message
 
 TAG = b"p2pswarm-card-1:"  # separates these signatures from every other use of the key
@@ -41,7 +41,7 @@ FLAGS_MAX = 255
 
 
 class AddressKind(IntEnum):
-    """How a peer has an address."""
+    """The kinds of an address, by how a peer has it."""
 
     IPV4 = 1
     IPV6 = 2
@@ -52,7 +52,7 @@ class AddressKind(IntEnum):
 
 
 class CardFlags(IntFlag):
-    """What else a peer says of itself. Unknown bits are kept and mean nothing."""
+    """Further statements of a peer on itself. Unknown bits are kept and mean nothing."""
 
     NONE = 0
     CLIENT = 1
@@ -104,7 +104,7 @@ class RelayAddress(Message):
 @message(18)
 @dataclass(frozen=True, slots=True)
 class CardBody(Message):
-    """What a peer signs."""
+    """The part of a card that its peer signs."""
 
     public_key: Annotated[bytes, Size(32, 32)]
     seq: Annotated[int, Range(0, SEQ_MAX)]
@@ -136,7 +136,7 @@ class SignedCard(Message):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Card:
-    """What a peer said of itself. `read` and `make` are the only ways to have one that is."""
+    """A peer's statement on itself. Only `read` and `make` give one that is checked."""
 
     peer: PeerId
     seq: int
@@ -144,7 +144,7 @@ class Card:
     relays: tuple[RelayAddress, ...]
     flags: CardFlags
     signed: SignedCard
-    """What the peer signed."""
+    """The bytes that the peer signed."""
     addresses: tuple[Address, ...]
     """The direct addresses, as the peer ordered them."""
     data: bytes
@@ -189,7 +189,7 @@ class Card:
 
     @property
     def dialable(self) -> bool:
-        """Whether the peer says that others can dial it, or reach it through a relay."""
+        """Return whether the peer says that others can dial it, or reach it through a relay."""
         return bool(self.direct or self.relays)
 
     def encode(self) -> bytes:
@@ -226,7 +226,7 @@ def decode_card(data: bytes) -> Card:
 
 
 def can_be_said(address: Address) -> bool:
-    """Whether an address means the same to others, and leads to the peer itself."""
+    """Return whether an address means the same to others, and leads to the peer itself."""
     if address.circuit or address.web or not address.port or "%" in address.host:
         return False
     return scope_of(address.host) is not Scope.NOWHERE
@@ -306,7 +306,7 @@ def _relay(contact: Contact) -> RelayAddress:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is the reader's own machine, by number or name."""
+    """Return whether a host is the reader's own machine, by number or name."""
     try:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.cards.card import Card, believed, believed_relays, decode_card, newer
-from p2pswarm.net.guard.fair_places import FairPlaces
-from p2pswarm.net.os.address_groups import address_groups
-from p2pswarm.net.os.address_scope import Scope, expected_of
+from p2pswarm.net.guard.slots import FairSlots
+from p2pswarm.net.os.addresses import Scope, address_groups, expected_of
 
 CARDS_MAX = 4096  # about 8 MB: four times as many peers as a node has links
 
@@ -35,7 +34,7 @@ class _KeptCard:
 class CardBook:
     """The cards of other peers."""
 
-    on_news: Callable[[Card], None]
+    on_card: Callable[[Card], None]
     """Called with each card that says anything new."""
 
     def __init__(self, own: PeerId, most: int = CARDS_MAX) -> None:
@@ -44,10 +43,10 @@ class CardBook:
         self._most = most
         self._kept: dict[PeerId, _KeptCard] = {}
         self._links: dict[PeerId, int] = {}
-        """How many links each peer has."""
-        self._places: FairPlaces[PeerId] = FairPlaces()
+        """The number of links of each peer."""
+        self._slots: FairSlots[PeerId] = FairSlots()
         """The peers without a link whose cards are kept."""
-        self.on_news = _ignore
+        self.on_card = _ignore
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -63,18 +62,18 @@ class CardBook:
         if kept is None:
             self._kept[card.peer] = _KeptCard(card, heard_at)
             if card.peer not in self._links:
-                self._places.add(card.peer, address_groups(heard_at))
+                self._slots.add(card.peer, address_groups(heard_at))
                 self._make_room()
             if card.peer not in self._kept:
                 return False
-            self.on_news(card)
+            self.on_card(card)
             return True
         if newer(kept.card, card).signed == kept.card.signed:
             if card.signed == kept.card.signed and _trusts_more(heard_at, kept.heard_at):
                 kept.heard_at = heard_at
             return False
         kept.card, kept.heard_at = card, heard_at
-        self.on_news(card)
+        self.on_card(card)
         return True
 
     def of(self, peer: PeerId) -> Card | None:
@@ -87,12 +86,12 @@ class CardBook:
         """The card in bytes of unknown origin; BadMessage if it is none, or is not signed."""
         return decode_card(data)
 
-    def linked(self, peer: PeerId) -> None:
+    def on_link(self, peer: PeerId) -> None:
         """Note a link to a peer: its card stays while there is one."""
         self._links[peer] = self._links.get(peer, 0) + 1
-        self._places.remove(peer)
+        self._slots.remove(peer)
 
-    def unlinked(self, peer: PeerId) -> None:
+    def on_link_end(self, peer: PeerId) -> None:
         """Note the end of a link."""
         self._links[peer] -= 1
         if self._links[peer]:
@@ -100,13 +99,13 @@ class CardBook:
         del self._links[peer]
         kept = self._kept.get(peer)
         if kept is not None:
-            self._places.add(peer, address_groups(kept.heard_at))
+            self._slots.add(peer, address_groups(kept.heard_at))
             self._make_room()
 
     def direct(
         self, peer: PeerId, us: Sequence[Address], least: Scope = Scope.PRIVATE
     ) -> list[Contact]:
-        """Where a peer says that it can be dialled itself, IPv6 first; see `believed`."""
+        """Return where a peer says that it can be dialled itself, IPv6 first; see `believed`."""
         kept = self._kept.get(peer)
         if kept is None:
             return []
@@ -124,16 +123,16 @@ class CardBook:
         return [Contact(peer, relay.address.through(peer)) for relay in relays]
 
     def _make_room(self) -> None:
-        while len(self._places) > self._most:
-            oldest = next(self._places.next_to_go())
-            self._places.remove(oldest)
+        while len(self._slots) > self._most:
+            oldest = next(self._slots.next_to_go())
+            self._slots.remove(oldest)
             del self._kept[oldest]
 
 
 def _trusts_more(heard_at: str, than: str) -> bool:
-    """Whether more is believed of a card that came from this host: from nearer, more is."""
+    """Return whether more is believed of a card that came from this host: from nearer, more is."""
     return expected_of(heard_at) < expected_of(than)
 
 
 def _ignore(_card: Card) -> None:
-    """Until somebody sets `on_news`, nobody waits for cards."""
+    """Until somebody sets `on_card`, nobody waits for cards."""

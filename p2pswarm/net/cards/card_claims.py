@@ -18,12 +18,11 @@ Errors:  none.
 Source:  docs/addresses.md; RFC 9000, 8.1 and 21.5.
 """
 
-from collections import Counter
 from dataclasses import dataclass
 
 from p2pswarm.base.ids import Contact
-from p2pswarm.net.os.address_groups import NAMES, address_groups
-from p2pswarm.net.os.address_scope import Scope, scope_of
+from p2pswarm.net.guard.slots import GroupCounter
+from p2pswarm.net.os.addresses import NAMES, Scope, address_groups, scope_of
 
 REFUTED_S = 3600.0  # a host is dialled once in this time on the word of strangers
 PAUSE_S = 60.0  # when our own network may have failed
@@ -45,25 +44,25 @@ class _Try:
 
 
 class CardClaims:
-    """What came of the addresses that peers have claimed."""
+    """The outcomes of dials at addresses that peers have claimed."""
 
     def __init__(self) -> None:
         self._found: dict[Contact, None] = {}
         """The oldest first."""
         self._tried: dict[str, _Try] = {}
         """By host, the oldest first."""
-        self._per_net: Counter[str] = Counter()
+        self._per_net: GroupCounter[str] = GroupCounter()
 
     def __len__(self) -> int:
-        """How many contacts and hosts are remembered."""
+        """Return how many contacts and hosts are remembered."""
         return len(self._found) + len(self._tried)
 
     def confirmed(self, named: Contact) -> bool:
-        """Whether we have found the peer there before."""
+        """Return whether we have found the peer there before."""
         return named in self._found
 
     def may_dial(self, named: Contact, now_s: float) -> bool:
-        """Whether to dial a peer where it claims to be; if so, call `begin`."""
+        """Return whether to dial a peer where it claims to be; if so, call `begin`."""
         if named in self._found or not _bounded(named):
             return True
         self._forget(now_s)
@@ -80,11 +79,11 @@ class CardClaims:
         host, wide_net = _host_and_net(named)
         self._drop(host)
         self._tried[host] = _Try(now_s, wide_net)
-        self._per_net[wide_net] += 1
+        self._per_net.add(wide_net)
         if len(self._tried) > TRIED_MAX:
             self._drop(next(iter(self._tried)))
 
-    def found(self, at: Contact, now_s: float) -> None:
+    def confirm(self, at: Contact, now_s: float) -> None:
         """Note that we dialled a peer at an address and it was there."""
         self._found.pop(at, None)  # to the end of the dict: the newest
         self._found[at] = None
@@ -97,7 +96,7 @@ class CardClaims:
             tried.counts = True
 
     def _full(self, now_s: float) -> bool:
-        """Whether so many were tried of late that no more may be."""
+        """Return whether so many were tried of late that no more may be."""
         if len(self._tried) < PER_PAUSE:
             return False
         newest = reversed(self._tried.values())
@@ -115,13 +114,11 @@ class CardClaims:
     def _drop(self, host: str) -> None:
         tried = self._tried.pop(host, None)
         if tried is not None:
-            self._per_net[tried.wide_net] -= 1
-            if not self._per_net[tried.wide_net]:
-                del self._per_net[tried.wide_net]
+            self._per_net.remove(tried.wide_net)
 
 
 def _bounded(named: Contact) -> bool:
-    """Whether dials of an address have bounds: strangers could be there."""
+    """Return whether dials of an address have bounds: strangers could be there."""
     return scope_of(named.address.host) is Scope.PUBLIC
 
 

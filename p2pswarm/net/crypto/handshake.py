@@ -27,8 +27,8 @@ from p2pswarm.base.errors import BadHandshake
 from p2pswarm.base.ids import PeerId
 from p2pswarm.net.crypto.identity import SIGNATURE_BYTES, Identity, verify
 from p2pswarm.net.crypto.noise_xx import REFUSED, NoiseXX, Role
+from p2pswarm.net.crypto.records import FrameBuffer
 from p2pswarm.net.crypto.suite import KEY_BYTES, Suite
-from p2pswarm.net.wire.frame_buffer import FrameBuffer
 
 MAGIC = b"PSW2"  # the last byte is the version
 VERSION_AT = 3
@@ -135,7 +135,7 @@ class Handshake:
         self._suite = hello.suite
         self._static = static
         self.payload = payload
-        """What we send to the peer, encrypted."""
+        """Our payload, which the peer gets encrypted."""
         self._expect = expect
         self._xx = NoiseXX(role, hello.suite, static.private, ephemeral, hello.raw)
         self._received = FrameBuffer(2, MESSAGE_BYTES_MAX, error=BadHandshake)
@@ -150,7 +150,7 @@ class Handshake:
 
     @property
     def done(self) -> bool:
-        """Whether the keys are there; `data_to_send` may still hold a last message to send."""
+        """Return whether the keys are there; `data_to_send` may still hold a last message."""
         return self._session is not None
 
     @property

@@ -64,7 +64,7 @@ class Identity:
 
 
 def verify(public_key: bytes, tag: bytes, data: bytes, signature: bytes) -> bool:
-    """Whether the holder of `public_key` signed `data` for the purpose `tag`."""
+    """Return whether the holder of `public_key` signed `data` for the purpose `tag`."""
     signed = _tagged(tag, data)
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, signed)

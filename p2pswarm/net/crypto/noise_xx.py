@@ -28,7 +28,7 @@ REFUSED = "the peer's handshake is not authentic or not of this network"
 
 
 class Role(Enum):
-    """Which side sends the first message; the value is the parity of its messages."""
+    """The two sides of a handshake; the value is the parity of a side's messages."""
 
     INITIATOR = 0
     RESPONDER = 1
@@ -117,12 +117,12 @@ class NoiseXX:
 
     @property
     def done(self) -> bool:
-        """Whether all three messages were written or read."""
+        """Return whether all three messages were written or read."""
         return self._step == len(PATTERN)
 
     @property
     def my_turn(self) -> bool:
-        """Whether the next message is ours to write."""
+        """Return whether the next message is ours to write."""
         return not self.done and self._step % 2 == self._role.value
 
     @property

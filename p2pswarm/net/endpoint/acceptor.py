@@ -1,8 +1,8 @@
-"""Acceptor: greets every connection that arrives, and finds out what it is for.
+"""Acceptor: does the handshake of every connection that arrives, and finds out what it is for.
 
 A peer that stalls, sends garbage or belongs to another network costs one of a limited number of
-handshakes and a line in the log. Decisions: `handshake_limiter`, `handshake_turns`,
-`flood_thinning`.
+handshakes and a line in the log. Decisions: `guard/slots.py`, `guard/fair_queue.py`,
+`guard/flood_thinning.py`.
 
 Units:   seconds.
 Errors:  none: what goes wrong with a connection is logged, and ends it alone.
@@ -15,19 +15,22 @@ from dataclasses import dataclass
 from functools import partial
 
 from p2pswarm.base.errors import BadHandshake, PathError, SwarmError
-from p2pswarm.net.cards import observation
-from p2pswarm.net.cards.observation import ObservationSeals
+from p2pswarm.base.tasks import OwnedTasks
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake
 from p2pswarm.net.endpoint.handshaker import Handshaker
-from p2pswarm.net.endpoint.join import BulkJoin
-from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
-from p2pswarm.net.endpoint.resumption import Resume
+from p2pswarm.net.endpoint.link_request import BulkJoin, Resume
+from p2pswarm.net.endpoint.preface import (
+    CircuitRequest,
+    CircuitStatus,
+    ObservationSeals,
+    circuit_answer,
+    observation_answer,
+)
 from p2pswarm.net.guard.flood_thinning import FloodThinning, thinned_text
 from p2pswarm.net.guard.handshake_gate import HandshakeGate
-from p2pswarm.net.guard.handshake_limiter import HandshakeLimiter
+from p2pswarm.net.guard.slots import HandshakeSlots
 from p2pswarm.net.os.base import Connection, Listener
-from p2pswarm.net.os.circuit import CircuitRequest, CircuitStatus, answer
 
 _log = logging.getLogger(__name__)
 
@@ -37,15 +40,15 @@ AdmitBulk = Callable[[Connection, BulkJoin], Awaitable[None]]
 """Joins a connection to its link, or raises BadHandshake."""
 AdmitPath = Callable[[Connection, Resume], Awaitable[None]]
 """Lets a connection take over its link, or raises BadHandshake."""
-OnGreeting = Callable[[Connection, bytes], None]
-"""Takes over a connection that both sides dialled, whose peer has greeted with this token."""
+OnPunch = Callable[[Connection, bytes], None]
+"""Takes over a connection that both sides dialled, whose peer says this token."""
 AdmitCircuit = Callable[[Connection, CircuitRequest], None]
 """Takes over a connection that asks a relay for something."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionUses:
-    """What becomes of a connection, by what it is for."""
+    """The uses of a connection, by its first bytes."""
 
     link: AdmitLink
     bulk: AdmitBulk
@@ -59,7 +62,7 @@ class Acceptor:
     """Called with the token of each dial-back that arrives, whoever sent it."""
     admit_circuit: AdmitCircuit | None
     """The relay of this node, if it is one."""
-    on_greeting: OnGreeting | None
+    on_punch: OnPunch | None
     """Takes over each connection that was punched, if this node punches."""
 
     def __init__(
@@ -77,17 +80,17 @@ class Acceptor:
         self._seals = seals
         self.on_knock = _ignore
         self.admit_circuit = None
-        self.on_greeting = None
-        self._limiter = HandshakeLimiter(config.silent_max, config.answered_max)
+        self.on_punch = None
+        self._limiter = HandshakeSlots(config.silent_max, config.answered_max)
         self._gate = HandshakeGate()
         self._loop = asyncio.get_running_loop()
         self._looks: dict[Listener, asyncio.TimerHandle] = {}
-        """When to look at who floods each listener."""
-        self._greeting: dict[int, asyncio.Task[None]] = {}
+        """The times to look at who floods each listener."""
+        self._handshakes: dict[int, asyncio.Task[None]] = {}
         self._passed_on: set[int] = set()
 
     def serve(self, listener: Listener) -> None:
-        """Greet what arrives at `listener`, until the tasks are closed."""
+        """Accept what arrives at `listener`, until the tasks are closed."""
         self._tasks.spawn(self._accept(listener))
 
     def close(self) -> None:
@@ -96,29 +99,29 @@ class Acceptor:
         for look in self._looks.values():
             look.cancel()
 
-    def greet(self, connection: Connection, flood: FloodThinning | None = None) -> None:
-        """Greet a connection that has arrived, at a listener with its `flood` or by another way."""
+    def accept(self, connection: Connection, flood: FloodThinning | None = None) -> None:
+        """Accept a connection that has arrived, at a listener with its `flood` or otherwise."""
         ticket, displaced = self._limiter.enter(connection.remote.host)
         self._displace(displaced)
-        end = partial(self._end_greeting, connection, ticket)
-        used = _ignore if flood is None else flood.used
-        self._greeting[ticket] = self._tasks.spawn(self._greet(connection, ticket, used), end)
+        end = partial(self._end_handshake, connection, ticket)
+        used = _ignore if flood is None else flood.on_proof
+        self._handshakes[ticket] = self._tasks.spawn(self._handshake(connection, ticket, used), end)
 
     async def _accept(self, listener: Listener) -> None:
         flood = FloodThinning()
         while True:
             connection = await listener.accept()
             host, now_s = connection.remote.host, self._loop.time()
-            greeted = flood.arrived(host, listener.in_a_row, now_s)
+            is_welcome = flood.on_arrival(host, listener.in_a_row, now_s)
             self._plan_thinning(listener, flood)
-            if greeted:
-                self.greet(connection, flood)
+            if is_welcome:
+                self.accept(connection, flood)
             else:
                 connection.close()
 
     def _displace(self, ticket: int | None) -> None:
         if ticket is not None:
-            self._greeting[ticket].cancel()
+            self._handshakes[ticket].cancel()
 
     def _plan_thinning(self, listener: Listener, flood: FloodThinning) -> None:
         at_s = flood.next_deadline_s()
@@ -134,14 +137,14 @@ class Acceptor:
             listener.thin(flood.levels)
         self._plan_thinning(listener, flood)
 
-    async def _greet(
+    async def _handshake(
         self, connection: Connection, ticket: int, used: Callable[[str], None]
     ) -> None:
         try:
             async with asyncio.timeout(self._config.handshake_s):
                 accepted = await self._handshaker.accepted(
                     connection,
-                    lambda: self._displace(self._limiter.answered(ticket)),
+                    lambda: self._displace(self._limiter.on_answer(ticket)),
                     partial(self._compute, ticket, connection.remote.host),
                 )
                 used(connection.remote.host)
@@ -149,8 +152,8 @@ class Acceptor:
                     self.on_knock(accepted.knock)
                 elif accepted.circuit is not None:
                     await self._pass_on(connection, accepted.circuit, ticket)
-                elif accepted.greeted is not None:
-                    self._hand_over(connection, accepted.greeted, ticket)
+                elif accepted.punch_token is not None:
+                    self._hand_over(connection, accepted.punch_token, ticket)
                 elif accepted.observes:
                     await self._observe(connection)
                 elif accepted.join is not None:
@@ -167,32 +170,32 @@ class Acceptor:
             _log.info("%s refused: %s", connection.remote, error)
 
     def _hand_over(self, connection: Connection, token: bytes, ticket: int) -> None:
-        if self.on_greeting is None:
+        if self.on_punch is None:
             raise BadHandshake("it greets, and nobody here has dialled it")
         self._passed_on.add(ticket)
-        self.on_greeting(connection, token)
+        self.on_punch(connection, token)
 
     async def _observe(self, connection: Connection) -> None:
         seen, now_s = connection.remote, asyncio.get_running_loop().time()
-        await connection.send(observation.answer(seen, self._seals.seal(seen, now_s)))
+        await connection.send(observation_answer(seen, self._seals.seal(seen, now_s)))
 
     async def _compute(self, ticket: int, host: str, work: Callable[[], None]) -> None:
         await self._gate.run(ticket, host, work, answered=self._limiter.has_answer(ticket))
 
     async def _pass_on(self, connection: Connection, asked: CircuitRequest, ticket: int) -> None:
         if self.admit_circuit is None:
-            await connection.send(answer(CircuitStatus.NO_RELAY))
+            await connection.send(circuit_answer(CircuitStatus.NO_RELAY))
         else:
             self._passed_on.add(ticket)
             self.admit_circuit(connection, asked)
 
-    def _end_greeting(self, connection: Connection, ticket: int) -> None:
+    def _end_handshake(self, connection: Connection, ticket: int) -> None:
         if ticket in self._passed_on:
             self._passed_on.remove(ticket)
         else:
             connection.close()
         self._limiter.leave(ticket)
-        del self._greeting[ticket]
+        del self._handshakes[ticket]
 
 
 def _ignore(_said: bytes | str) -> None:

@@ -1,21 +1,27 @@
-"""The checks after a handshake, and the error that a failed dial raises.
+"""The checks before a dial and after a handshake, and the error that a failed dial raises.
 
-Units:   seconds.
-Errors:  DialFailed if the peer may still work; BadHandshake if it is not the right one.
+Units:   seconds; counts.
+Errors:  DialFailed if the peer may still work; BadHandshake if it is not the right one; Busy if
+         too much is under way.
 """
 
-from p2pswarm.base.errors import BadHandshake, Busy, DialFailed, LinkLost, SwarmError
+from collections.abc import Sequence
+
+from p2pswarm.base.errors import (
+    BadHandshake,
+    Busy,
+    DialFailed,
+    LinkLost,
+    NobodyThere,
+    PeerError,
+    SwarmError,
+)
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake
-from p2pswarm.net.endpoint.join import BulkJoin
+from p2pswarm.net.endpoint.link_request import BulkJoin
 from p2pswarm.net.link.path import Path, PathKind
-from p2pswarm.net.link.session import (
-    Introduction,
-    Session,
-    introduced_card,
-    read_introduction,
-)
+from p2pswarm.net.link.session import Introduction, Session, introduced_card, read_introduction
 
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  to bind, not to dial
 """All of a host's addresses, and the one to name until a peer has told us where it sees us."""
@@ -57,7 +63,7 @@ def introduced_port(us: Contact) -> int:
 
 
 def bulk_allowed(wanted: int, joined: int, path: Path | None) -> int:
-    """How many of the bulk connections that a link wants it may dial, beside those it has."""
+    """Return how many of the wanted bulk connections a link may dial, beside those it has."""
     relayed = path is not None and path.kind is PathKind.RELAYED
     return max(0, min(wanted, RELAYED_BULK_MAX - joined)) if relayed else wanted
 
@@ -71,10 +77,10 @@ def check_dials(dials: int, config: TransportConfig) -> None:
 def check_join(asked: BulkJoin, path: Path | None) -> None:
     """Raise BadHandshake unless a bulk connection may join a link; `path`: what carries the link.
 
-    Only the side that took the way of a path joins bulk connections to it.
+    Only the side that took the path candidate joins bulk connections to it.
     """
-    if path is None or path.way is not None:
-        raise BadHandshake(f"it joins session {asked.session.hex()}, which waits for none")
+    if path is None or path.candidate is not None:
+        raise BadHandshake(f"it joins session {asked.request.session.hex()}, which waits for none")
 
 
 def dial_error(
@@ -117,3 +123,33 @@ def own_contact(
         host = observed_host if heard else EVERYWHERE[listening.host]  # [::] hears IPv4 too
         return Contact(us, Address(host, listening.port))
     return Contact(us, listening)
+
+
+def check_attempts(attempts: int, config: TransportConfig, *, first: bool) -> None:
+    """Raise Busy if a path candidate may not be tried beside `attempts` others.
+
+    The first one of each dial may. So the sockets of all dials are as many as dials may be, however
+    many candidates each peer names.
+    """
+    if not first and attempts >= config.dials_max:
+        raise Busy(f"{attempts} ways are being tried", config.dial_s)
+
+
+def dial_failure(to: Contact, failures: Sequence[SwarmError]) -> SwarmError:
+    """The error of a dial all of whose candidates have failed, in this order."""
+    if len(failures) == 1:
+        return failures[0]
+    name = to.address if to.peer is None else to.peer.short
+    if not failures:
+        return DialFailed(
+            f"{name}: no address of it is known that may be dialled now: "
+            "it has to announce one, or to dial us"
+        )
+    why = f"{name}: none of its {len(failures)} addresses leads to it: " + "; ".join(
+        str(each) for each in failures
+    )
+    if all(isinstance(each, NobodyThere) for each in failures):
+        return NobodyThere(why)
+    if all(isinstance(each, PeerError) for each in failures):
+        return BadHandshake(why)
+    return DialFailed(why)

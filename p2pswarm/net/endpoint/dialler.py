@@ -2,11 +2,11 @@
 
 All who ask for the same contact wait for one dial. A dial also ends when the peer dials us first.
 
-A peer may have several ways. They are tried beside each other, a quarter of a second apart, or
-more where a way has shown that its peer is far (`net/os/attempt_stagger.py`). The first on which
-the peer has proven who it is wins, and only there do we prove who we are. So the peer sees one
-link, and connections that came to nothing. Somebody else at the end of a way, or nobody, costs
-that way alone.
+A peer may have several path candidates. They are tried beside each other, a quarter of a second
+apart, or more where one has shown that its peer is far (`net/os/attempt_stagger.py`). The first on
+which the peer has proven its identity wins, and only there do we prove ours. So the peer sees one
+link, and connections that came to nothing. Somebody else at the end of a candidate, or nobody,
+costs that candidate alone.
 
 Units:   seconds.
 Errors:  DialFailed, BadHandshake; Busy if too many dials are under way.
@@ -20,26 +20,25 @@ from functools import partial
 
 from p2pswarm.base.errors import DialFailed, SwarmError
 from p2pswarm.base.ids import Contact
-from p2pswarm.net.cards.dial_outcome import check_attempts, dial_failure
+from p2pswarm.base.tasks import OwnedTasks
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake
-from p2pswarm.net.endpoint.admission import check_dials, dial_error
+from p2pswarm.net.endpoint.admission import check_attempts, check_dials, dial_error, dial_failure
 from p2pswarm.net.endpoint.handshaker import Handshaker
 from p2pswarm.net.endpoint.link_io import Link
-from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
-from p2pswarm.net.link.path import Paths, Way, place_of
+from p2pswarm.net.link.path import CandidateSource, PathCandidate, address_of
 from p2pswarm.net.os.attempt_stagger import AttemptStagger, ConnectTimes
 from p2pswarm.net.os.base import Connection
 from p2pswarm.net.os.happy_eyeballs import first_connected
 
 _log = logging.getLogger(__name__)
 
-MakeLink = Callable[[Connection, Handshake, Way], Awaitable[Link]]
-"""Makes a link of a connection by a way that we took; returns the link to use."""
+MakeLink = Callable[[Connection, Handshake, PathCandidate], Awaitable[Link]]
+"""Makes a link of a connection by a candidate that we took; returns the link to use."""
 
 
 class _DialledAway(OSError):
-    """A way led nowhere: an OSError, because `first_connected` goes on after those."""
+    """A candidate led nowhere: an OSError, because `first_connected` goes on after those."""
 
 
 class Dialler:
@@ -47,7 +46,7 @@ class Dialler:
 
     def __init__(
         self,
-        paths: Paths,
+        paths: CandidateSource,
         config: TransportConfig,
         handshaker: Handshaker,
         tasks: OwnedTasks,
@@ -73,7 +72,7 @@ class Dialler:
             self._tasks.spawn(self._dial(to, dialling), partial(self._end, to, dialling))
         return await asyncio.shield(dialling)
 
-    def came_up(self, link: Link) -> None:
+    def on_link(self, link: Link) -> None:
         """Give a link to the dials that wait for its peer."""
         for to, dialling in list(self._dials.items()):
             if to.peer == link.peer and not dialling.done():
@@ -93,36 +92,36 @@ class Dialler:
                 dialling.set_exception(DialFailed(f"{to.address}: internal error: {error!r}"))
 
     async def _first_link(self, to: Contact) -> Link:
-        """The link by the first way on which the peer has proven who it is."""
+        """The link by the first candidate on which the peer has proven who it is."""
         failures: list[SwarmError] = []
         proven = asyncio.Lock()
 
-        async def attempt(way: Way) -> Link:
-            first = way is ways[0]
+        async def attempt(candidate: PathCandidate) -> Link:
+            first = candidate is candidates[0]
             try:
                 check_attempts(self._attempts, self._config, first=first)
                 self._attempts += 1
                 try:
-                    return await self._by(way, to, proven, stagger)
+                    return await self._by(candidate, to, proven, stagger)
                 finally:
                     self._attempts -= 1
             except SwarmError as error:
                 failures.append(error)
                 raise _DialledAway(str(error)) from error
 
-        ways = self._paths.ways(to)
-        first_place = place_of(ways[0]) if ways else None
-        stagger = AttemptStagger(self._times.of(str(first_place)) if first_place else 0.0)
+        candidates = self._paths.candidates(to)
+        first_address = address_of(candidates[0]) if candidates else None
+        stagger = AttemptStagger(self._times.of(str(first_address)) if first_address else 0.0)
         try:
-            return await first_connected(ways, attempt, stagger)
+            return await first_connected(candidates, attempt, stagger)
         except OSError:
             failed = dial_failure(to, failures)
             raise failed from failed.__cause__
 
     async def _by(
-        self, way: Way, to: Contact, proven: asyncio.Lock, stagger: AttemptStagger
+        self, candidate: PathCandidate, to: Contact, proven: asyncio.Lock, stagger: AttemptStagger
     ) -> Link:
-        """The link by one way. `proven` is held by whoever has shown the peer who we are."""
+        """The link by one candidate. `proven` is held by whoever has shown the peer who we are."""
         connection = None
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
@@ -134,18 +133,18 @@ class Dialler:
 
         try:
             async with asyncio.timeout(self._config.dial_s):
-                connection = await way.connect()
-            stagger.connected(loop.time() - begun_s, loop.time())
-            self._times.note(str(place_of(way)), loop.time() - begun_s)
+                connection = await candidate.connect()
+            stagger.on_connection(loop.time() - begun_s, loop.time())
+            self._times.note(str(address_of(candidate)), loop.time() - begun_s)
             async with asyncio.timeout(self._config.handshake_s):
                 handshake = await self._handshaker.dialled(connection, to.peer, before_proof)
-                return await self._make_link(connection, handshake, way)
+                return await self._make_link(connection, handshake, candidate)
         except BaseException as error:
             if ours:
-                proven.release()  # the other ways go on
+                proven.release()  # the other candidates go on
             if not isinstance(error, SwarmError | TimeoutError):
                 raise
-            at = place_of(way) or to.address
+            at = address_of(candidate) or to.address
             known = dial_error(error, at, self._config, connected=connection is not None)
             if known is error:
                 raise
@@ -161,7 +160,7 @@ class Dialler:
 
 
 def _past(dialling: asyncio.Future[Link]) -> bool:
-    """Whether a dial was answered with the peer's own link, which has ended since.
+    """Return whether a dial was answered with the peer's own link, which has ended since.
 
     Such a dial may hang for seconds more, where the peer cannot be dialled.
     """

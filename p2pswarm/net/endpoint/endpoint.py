@@ -1,7 +1,7 @@
 """Endpoint: keeps one link to each peer in use, whoever dialled it.
 
 `dialler.py` and `acceptor.py` do the handshakes, `bulk/joiner.py` joins bulk connections to links.
-Decisions: `admission`, `link_table`, `link_places`.
+Decisions: `admission`, `link_table`, `guard/slots`.
 
 Units:   bytes, seconds.
 Errors:  DialFailed, BadHandshake and LinkLost from `link`; Unusable from `listen`.
@@ -13,36 +13,44 @@ from collections.abc import Callable, Iterable
 
 from p2pswarm.base.errors import LinkLost
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.base.tasks import Closing
+from p2pswarm.base.tasks import Closing, OwnedTasks
 from p2pswarm.net.bulk.channels import BulkArrival
 from p2pswarm.net.bulk.upload_share import UploadShare
-from p2pswarm.net.cards import observation
 from p2pswarm.net.cards.card import Card, CardFlags
-from p2pswarm.net.cards.node_cards import NodeCards
-from p2pswarm.net.cards.observation import ObservationSeals
-from p2pswarm.net.cards.own_card import CardContents
+from p2pswarm.net.cards.node_cards import CardContents, NodeCards
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.endpoint.acceptor import Acceptor, AdmitCircuit, ConnectionUses, OnGreeting
+from p2pswarm.net.endpoint.acceptor import Acceptor, AdmitCircuit, ConnectionUses, OnPunch
 from p2pswarm.net.endpoint.admission import bulk_allowed, introduced_port, meet, own_contact
-from p2pswarm.net.endpoint.card_paths import CardPaths
-from p2pswarm.net.endpoint.control_path import ControlPath
 from p2pswarm.net.endpoint.dialler import Dialler
 from p2pswarm.net.endpoint.handshaker import Handshaker
 from p2pswarm.net.endpoint.joiner import BulkJoiner
-from p2pswarm.net.endpoint.link_io import Link
-from p2pswarm.net.endpoint.link_owner import NodeShares
+from p2pswarm.net.endpoint.link_io import Link, NodeShares
+from p2pswarm.net.endpoint.link_paths import ControlPath
 from p2pswarm.net.endpoint.link_request import session_of
 from p2pswarm.net.endpoint.link_table import LinkEntry, LinkTable, Reach
-from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
+from p2pswarm.net.endpoint.path_search import CardCandidates
+from p2pswarm.net.endpoint.preface import (
+    OBSERVATION_ANSWER_BYTES,
+    SEAL_KEY_BYTES,
+    ObservationSeals,
+    observation_request,
+    read_observation,
+)
 from p2pswarm.net.endpoint.resumer import Resumer
 from p2pswarm.net.guard.bans import PeerBans
-from p2pswarm.net.guard.link_places import LinkPlaces
+from p2pswarm.net.guard.slots import LinkSlots
 from p2pswarm.net.link.control_records import only_record
 from p2pswarm.net.link.events import BulkWanted, EndpointEvent, PathWanted, StreamEvent
-from p2pswarm.net.link.path import DialledWay, Path, Paths, Way, place_of
-from p2pswarm.net.link.reply_memory import ReplyMemory
+from p2pswarm.net.link.path import (
+    CandidateSource,
+    DialledCandidate,
+    Path,
+    PathCandidate,
+    address_of,
+)
+from p2pswarm.net.link.reply_budget import ReplyBudget
 from p2pswarm.net.os.base import Connection, Listener, Net
 
 __all__ = ["BulkArrival", "Endpoint", "Link"]
@@ -74,27 +82,31 @@ class Endpoint(Closing):
         self._net = net
         self._config = config
         upload = UploadShare(net.lock(), config.background_share)
-        memory = ReplyMemory()  # of both: what waits to be sent, and what is not acknowledged
+        memory = ReplyBudget()  # of both: what waits to be sent, and what is not acknowledged
         self._shared = NodeShares(upload, memory, memory)
         self._table: LinkTable[Link] = LinkTable()
-        self._places: LinkPlaces[Link] = LinkPlaces(config.links_max, lambda link: link.use)
+        self._slots: LinkSlots[Link] = LinkSlots(config.links_max, lambda link: link.use)
         self._tasks = OwnedTasks()
         self._handshaker = Handshaker(
             identity, config, entropy, lambda: introduced_port(self.contact), lambda: self.card
         )
         self._cards: NodeCards[Link] = NodeCards(identity)
         self.cards = self._cards.book
-        """What peers say of themselves."""
+        """The cards of peers."""
         self._announced: Address | None = None
         self._telling: asyncio.TimerHandle | None = None
         self._wall_s = wall_s
-        self._ways = CardPaths(net, self.cards, self._cards.claims, self._our_places, _now_s)
-        self._dialler = Dialler(self._ways, config, self._handshaker, self._tasks, self._link_by)
+        self._candidates = CardCandidates(
+            net, self.cards, self._cards.claims, self._our_addresses, _now_s
+        )
+        self._dialler = Dialler(
+            self._candidates, config, self._handshaker, self._tasks, self._link_by
+        )
         self._sessions: dict[bytes, Link] = {}
         self._joiner = BulkJoiner(self._sessions, config, entropy)
-        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, self._ways)
+        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, self._candidates)
         uses = ConnectionUses(self._link_of, self._joiner.admit, self._resumer.admit)
-        self.seals = ObservationSeals(entropy(observation.SEAL_KEY_BYTES))
+        self.seals = ObservationSeals(entropy(SEAL_KEY_BYTES))
         """Shows to ourselves where we have seen others."""
         self._acceptor = Acceptor(config, self._handshaker, self._tasks, uses, self.seals)
         self.bans = PeerBans()
@@ -131,7 +143,7 @@ class Endpoint(Closing):
 
     @property
     def listening(self) -> tuple[Address, ...]:
-        """Where we listen; the first place is the one that is announced."""
+        """Return where we listen; the first place is the one that is announced."""
         return tuple(listener.address for listener in self._listeners)
 
     @property
@@ -154,7 +166,7 @@ class Endpoint(Closing):
         self._cards.announce(said, int(1000 * self._wall_s()))
         self._tell_card()
 
-    def hear(self, peer: PeerId, data: bytes) -> bytes:
+    def learn_card(self, peer: PeerId, data: bytes) -> bytes:
         """Take a card that a peer has sent over its link; BadMessage if it is none of ours or its.
 
         Returns the peer's card that counts, if the peer does not know it; else empty bytes.
@@ -162,7 +174,7 @@ class Endpoint(Closing):
         link = self._table.best(peer)
         if link is None:
             return b""
-        heard = self._cards.hear(link, Contact(peer, link.remote), data, _now_s())
+        heard = self._cards.on_card(link, Contact(peer, link.remote), data, _now_s())
         if heard.moved:
             self._resumer.climb(link)
         if heard.outdone:
@@ -181,7 +193,7 @@ class Endpoint(Closing):
         if self._closing:
             connection.close()
         else:
-            self._acceptor.greet(connection)
+            self._acceptor.accept(connection)
 
     def relay_with(self, admit: AdmitCircuit | None) -> None:
         """Be a relay: `admit` takes over what asks for one. None: be none."""
@@ -195,15 +207,15 @@ class Endpoint(Closing):
         while (found := self._table.find(to)) is not None:
             if found.path is not None:
                 return found
-            offered = DialledWay(self._net, to.address) if to.address.port else None
-            await self._resumer.settled(found, offered)
+            offered = DialledCandidate(self._net, to.address) if to.address.port else None
+            await self._resumer.wait_until_settled(found, offered)
         if self._closing:
             raise LinkLost("this endpoint is closed")
         self.bans.check_dial(to.peer, _now_s())
         return await self._dialler.link(to)
 
     def reach(self, to: Contact) -> Reach:
-        """What links that are up show of the address of a peer."""
+        """Return what links that are up show of the address of a peer."""
         return self._table.reach(to)
 
     def seen_at(self, peer: PeerId) -> Address | None:
@@ -215,15 +227,15 @@ class Endpoint(Closing):
         return None if link is None or link.remote.circuit else link.remote
 
     async def outside(self, at: Address) -> Address:
-        """Where the peer at `at` sees a call from our listening port come from.
+        """Return where the peer at `at` sees a call from our listening port come from.
 
         Raises DialFailed, LinkLost, or BadHandshake for an answer that is none.
         """
         connection = await self._net.dial(at, self._listeners[0].address.port)
         try:
-            await connection.send(observation.request())
-            answer = await connection.receive(observation.ANSWER_BYTES)
-            return observation.read_answer(answer).address
+            await connection.send(observation_request())
+            answer = await connection.receive(OBSERVATION_ANSWER_BYTES)
+            return read_observation(answer).address
         finally:
             connection.close()
 
@@ -231,24 +243,24 @@ class Endpoint(Closing):
         """Have `on_knock` called with the token of each dial-back that arrives."""
         self._acceptor.on_knock = on_knock
 
-    def expect_greetings(self, on_greeting: OnGreeting | None) -> None:
-        """Have `on_greeting` take over each connection that was punched; None: refuse them."""
-        self._acceptor.on_greeting = on_greeting
+    def expect_punches(self, on_punch: OnPunch | None) -> None:
+        """Have `on_punch` take over each connection that was punched; None: refuse them."""
+        self._acceptor.on_punch = on_punch
 
-    def use_paths(self, paths: Paths) -> None:
-        """Ask `paths`, not contacts and cards, for the ways of links that have lost their path."""
+    def use_candidates(self, paths: CandidateSource) -> None:
+        """Ask `paths`, not contacts and cards, for candidates when links have lost their path."""
         self._resumer.paths = paths
 
-    def offer_paths(self, paths: Paths) -> None:
+    def offer_candidates(self, paths: CandidateSource) -> None:
         """Try what `paths` knows, too, after direct addresses and before relays."""
-        self._ways.offered = paths
+        self._candidates.offered = paths
 
-    async def move(self, link: Link, way: Way) -> None:
-        """Let a link go on by another way, without losing anything.
+    async def move(self, link: Link, candidate: PathCandidate) -> None:
+        """Let a link go on by another candidate, without losing anything.
 
         Raises PathError or BadHandshake if that fails: the link keeps the path that it has.
         """
-        await self._resumer.move(link, way)
+        await self._resumer.move(link, candidate)
 
     def links(self) -> tuple[Link, ...]:
         """Every link that is up and in use."""
@@ -272,7 +284,7 @@ class Endpoint(Closing):
 
     # called by links
 
-    def on_link(self, link: Link, event: EndpointEvent) -> None:
+    def on_link_event(self, link: Link, event: EndpointEvent) -> None:
         """Act on an event: the link is up, or needs bulk connections."""
         if isinstance(event, BulkWanted):
             joined = link.stats.bulk_connections
@@ -283,20 +295,20 @@ class Endpoint(Closing):
         else:
             self._came_up(link)
 
-    def ended(self, link: Link) -> None:
+    def on_link_end(self, link: Link) -> None:
         """Stop using a link that has ended."""
         self._table.remove(link.peer, link)
-        self._places.remove(link, link.peer)
+        self._slots.remove(link, link.peer)
         self._joiner.remove(link)
         self._sessions.pop(session_of(link.session.exporter), None)
         if link in self._open_links:
-            self._cards.left(link, link.peer)
+            self._cards.on_link_end(link, link.peer)
 
-    def bulk_left(self, link: Link, number: int) -> None:
+    def on_channel_end(self, link: Link, number: int) -> None:
         """Note that a bulk connection of a link is closed."""
         self._joiner.leave(link, number)
 
-    def released(self, link: Link) -> None:
+    def on_release(self, link: Link) -> None:
         """Note that the last socket of a link is closed."""
         del self._open_links[link]
         self._quiet.set()
@@ -307,7 +319,7 @@ class Endpoint(Closing):
         """Put a new link into the table, and give it to the dials that wait for its peer."""
         session = link.session
         self._open_links[link] = None
-        self._places.add(link, link.peer, link.remote.host)
+        self._slots.add(link, link.peer, link.remote.host)
         self._sessions[session_of(session.exporter)] = link
         dialler = self.peer_id if session.dialled else link.peer
         now_s = asyncio.get_running_loop().time()
@@ -319,20 +331,22 @@ class Endpoint(Closing):
         for other in verdict.drain:  # should the better one end first, we dial again
             self._table.remove(other.peer, other)
             other.leave()
-        self._dialler.came_up(self._table.best(link.peer) or link)
-        newer = self._cards.met(link, session.card, session.introduced, self.card)
+        self._dialler.on_link(self._table.best(link.peer) or link)
+        newer = self._cards.on_link(link, session.card, session.introduced, self.card)
         self.on_up(link)
         if newer is not None:  # of an earlier process, whose clock was ahead
             self.on_card(link, newer)
         self._tell_card()
 
-    async def _link_by(self, connection: Connection, handshake: Handshake, way: Way) -> Link:
-        """A link of a connection by a way that we took."""
-        path = Path(way.kind, connection.remote, way)
-        dialled = place_of(way) or Address(connection.remote.host, 0)
+    async def _link_by(
+        self, connection: Connection, handshake: Handshake, candidate: PathCandidate
+    ) -> Link:
+        """A link of a connection by a candidate that we took."""
+        path = Path(candidate.kind, connection.remote, candidate)
+        dialled = address_of(candidate) or Address(connection.remote.host, 0)
         link = await self._make_link(connection, handshake, path, dialled)
         if dialled.port:
-            self._cards.claims.found(Contact(link.peer, dialled), _now_s())
+            self._cards.claims.confirm(Contact(link.peer, dialled), _now_s())
         return link
 
     async def _link_of(self, connection: Connection, handshake: Handshake) -> Link:
@@ -349,7 +363,7 @@ class Endpoint(Closing):
             await connection.send(only_record(session.keys, notice, _now_s()))
         self.bans.check_peer(session.peer, _now_s())
         self._observed_host = introduction.observed_host or self._observed_host
-        for other in self._places.make_room(session.peer):
+        for other in self._slots.make_room(session.peer):
             other.close(f"made way for another, {len(self._open_links)} are up")
         link = Link(session, self._config, self, self._net.lock, self._shared)
         self._cards.learn(session.card, connection.remote)
@@ -371,8 +385,8 @@ class Endpoint(Closing):
         loop = asyncio.get_running_loop()
         self._telling = None if at_s is None else loop.call_at(at_s, self._tell_card)
 
-    def _our_places(self) -> tuple[Address, ...]:
-        """Where others find us: nobody's card makes us dial ourselves."""
+    def _our_addresses(self) -> tuple[Address, ...]:
+        """Return where others find us: nobody's card makes us dial ourselves."""
         return (*self.listening, self.contact.address)
 
 

@@ -9,15 +9,13 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from p2pswarm.base.errors import BadHandshake, DialFailed, PathError, SwarmError
-from p2pswarm.net.bulk.bulk_places import BulkPlaces
 from p2pswarm.net.bulk.channel import BulkKeys
 from p2pswarm.net.config import TransportConfig
-from p2pswarm.net.endpoint import join
 from p2pswarm.net.endpoint.admission import check_join, join_error
-from p2pswarm.net.endpoint.join import BulkJoin
 from p2pswarm.net.endpoint.link_io import Link
-from p2pswarm.net.endpoint.link_request import NONCE_BYTES
-from p2pswarm.net.link.bulk_wishes import goes_elsewhere
+from p2pswarm.net.endpoint.link_request import JOIN_ANSWER_BYTES, JOIN_TRIES, NONCE_BYTES, BulkJoin
+from p2pswarm.net.guard.slots import BulkSlots
+from p2pswarm.net.link.channel_demand import goes_elsewhere
 from p2pswarm.net.link.path import Path
 from p2pswarm.net.os.base import Connection
 
@@ -35,15 +33,15 @@ class BulkJoiner:
         self._sessions = sessions
         self._config = config
         self._entropy = entropy
-        self._places: BulkPlaces[Link] = BulkPlaces(config.bulk_joined_max, lambda link: link.use)
+        self._slots: BulkSlots[Link] = BulkSlots(config.bulk_joined_max, lambda link: link.use)
 
     def leave(self, link: Link, number: int) -> None:
         """Forget a connection that has ended."""
-        self._places.leave(link, number)
+        self._slots.leave(link, number)
 
     def remove(self, link: Link) -> None:
         """Forget the connections of a link that has ended."""
-        self._places.remove(link)
+        self._slots.remove(link)
 
     async def dial(self, link: Link) -> None:
         """Join one bulk connection to the link, in a few tries: a crowd may displace one."""
@@ -52,51 +50,51 @@ class BulkJoiner:
             return None
         try:
             async with asyncio.timeout(self._config.dial_s + self._config.handshake_s):
-                for _ in range(join.TRIES - 1):
+                for _ in range(JOIN_TRIES - 1):
                     with suppress(PathError):
                         return await self.dial_once(link, path)
                 await self.dial_once(link, path)
         except (SwarmError, TimeoutError) as error:
-            link.bulk_failed(path, join_error(error, link.peer))
+            link.on_join_failure(path, join_error(error, link.peer))
 
     async def dial_once(self, link: Link, path: Path) -> None:
         """Join one bulk connection by the link's path; PathError or BadHandshake if that fails."""
-        if path.way is None:
+        if path.candidate is None:
             raise BadHandshake("the peer dialled this path, and dials its bulk connections")
         exporter, number = link.session.exporter, link.bulk.take_number()
-        asked = join.BulkJoin.make(exporter, number, self._entropy(NONCE_BYTES))
+        asked = BulkJoin.make(exporter, number, self._entropy(NONCE_BYTES))
         try:
-            connection = await path.way.connect()
+            connection = await path.candidate.connect()
         except BaseException:
-            link.bulk.given_up(number)
+            link.bulk.withdraw(number)
             raise
         try:
             if goes_elsewhere(path, connection.remote, link.bulk.live):
                 raise DialFailed(f"no other connection to {link.peer.short} can be punched")
-            await connection.send(asked.raw)
-            answer = await connection.receive(join.ANSWER_BYTES)
+            await connection.send(asked.request.raw)
+            answer = await connection.receive(JOIN_ANSWER_BYTES)
             nonce = asked.check_answer(exporter, answer)
             keys = asked.keys(exporter, nonce)
             if link.path is path:  # else it is one of a path that was left
                 link.add_bulk(connection, BulkKeys(*keys, link.session.keys.suite), number)
         finally:
-            link.bulk.given_up(number)
+            link.bulk.withdraw(number)
             connection.close()
 
     async def admit(self, connection: Connection, asked: BulkJoin) -> None:
         """Join a connection that the peer dialled; BadHandshake if it may not."""
-        link = self._sessions.get(asked.session)
+        link = self._sessions.get(asked.request.session)
         check_join(asked, None if link is None else link.path)
         assert link is not None
         exporter = link.session.exporter
         nonce = self._entropy(NONCE_BYTES)
         answer = asked.answer(exporter, nonce)
-        crowd = self._places.make_room(link)
-        if not link.bulk.claim(asked.number):
+        crowd = self._slots.make_room(link)
+        if not link.bulk.claim(asked.request.number):
             raise BadHandshake(
-                f"bulk connection {asked.number} has joined before, or exceeds the limit"
+                f"bulk connection {asked.request.number} has joined before, or exceeds the limit"
             )
-        self._places.add(link, asked.number, link.remote.host)
+        self._slots.add(link, asked.request.number, link.remote.host)
         for other in crowd:
             other.close("made way for another, all bulk connections are in use")
         joined = False
@@ -104,9 +102,9 @@ class BulkJoiner:
             await connection.send(answer)
             key_in, key_out = asked.keys(exporter, nonce)
             keys = BulkKeys(key_out, key_in, link.session.keys.suite)
-            link.add_bulk(connection, keys, asked.number)
+            link.add_bulk(connection, keys, asked.request.number)
             joined = True
         finally:
             if not joined:
                 link.bulk.unclaim()
-                self._places.leave(link, asked.number)
+                self._slots.leave(link, asked.request.number)

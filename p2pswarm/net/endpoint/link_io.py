@@ -1,7 +1,7 @@
 """Link: the transport's interface to one link, and the pump of its machine.
 
 `link.LinkMachine` decides. This file has the present control connection, the timer and
-the bulk channels. `received` takes bytes and reports every event to the owner in
+the bulk channels. `on_data` takes bytes and reports every event to the owner in
 the same call of the event loop. Answers that the owner sends meanwhile leave in one
 write after the last event. Bulk channels run by themselves and report only complete
 transfers.
@@ -14,37 +14,77 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from p2pswarm.base.errors import LinkLost, PeerError, SwarmError
 from p2pswarm.net.bulk.channel import BulkKeys
 from p2pswarm.net.bulk.channels import BulkArrival, BulkChannels, ChannelsUser
+from p2pswarm.net.bulk.connection_count import CountMemory
+from p2pswarm.net.bulk.upload_share import UploadShare
 from p2pswarm.net.config import TransportConfig
-from p2pswarm.net.endpoint.answer_gathering import AnswerGathering
-from p2pswarm.net.endpoint.control_path import ControlPath, no_pipe
-from p2pswarm.net.endpoint.link_owner import LinkOwner, NodeShares
-from p2pswarm.net.endpoint.link_paths import LinkPaths
+from p2pswarm.net.endpoint.link_paths import ControlPath, LinkPaths, no_pipe
+from p2pswarm.net.guard.slots import LinkUse
 from p2pswarm.net.link.events import (
     BulkCame,
     BulkDone,
     BulkOver,
     BulkSpare,
+    EndpointEvent,
     LinkEnded,
-    LinkNews,
+    LinkNotice,
     PathAltered,
     PathBroken,
+    StreamEvent,
 )
-from p2pswarm.net.link.link import LinkMachine
-from p2pswarm.net.link.link_facts import LinkFacts
-from p2pswarm.net.link.link_state import LinkState
+from p2pswarm.net.link.link import LinkMachine, LinkState, LinkStats
 from p2pswarm.net.link.path import Path
+from p2pswarm.net.link.reply_budget import ReplyBudget
 from p2pswarm.net.link.session import Session
+from p2pswarm.net.link.stream_scheduler import AnswerBatch
 from p2pswarm.net.os.base import Connection
+
+L = TypeVar("L")
+
+
+class LinkOwner(Protocol[L]):
+    """The owner of links, which learns what happens on them: the endpoint."""
+
+    on_event: Callable[[L, StreamEvent], None]
+    """Called in the event loop with what happens on streams, and with the end of the link."""
+
+    def on_link_event(self, link: L, event: EndpointEvent) -> None:
+        """The link can be used, wants bulk connections, or another path."""
+        ...
+
+    def on_link_end(self, link: L) -> None:
+        """Stop using the link; `on_event` is called next."""
+        ...
+
+    def on_channel_end(self, link: L, number: int) -> None:
+        """One of its bulk connections is closed."""
+        ...
+
+    def on_release(self, link: L) -> None:
+        """Its last socket is closed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShares:
+    """The limits that all links of a node share."""
+
+    upload: UploadShare
+    replies: ReplyBudget
+    unacknowledged: ReplyBudget
+    counts: CountMemory = field(default_factory=CountMemory)
+
 
 UP, ENDED = LinkState.UP, LinkState.ENDED
 _log = logging.getLogger(__name__)
 
 
-class Link(LinkFacts):
+class Link:
     """A proven peer: streams for messages and buffers for bulk bytes."""
 
     def __init__(
@@ -56,6 +96,13 @@ class Link(LinkFacts):
         shared: NodeShares,
     ) -> None:
         self.session = session
+        """The result of the handshake."""
+        self.peer = session.peer
+        """The peer at the other end, proven."""
+        self.remote = session.remote
+        """The address of the other end of the control connection."""
+        self.contact = session.contact
+        """The peer and where to dial it, as far as the peer has told us."""
         self._loop = asyncio.get_running_loop()
         self._machine = LinkMachine(
             session, config, self._loop.time(), shared.replies, shared.unacknowledged
@@ -67,19 +114,52 @@ class Link(LinkFacts):
         self.paths = LinkPaths(self._machine, session, shared.counts)
         """The connections that carry the link, or want to."""
         self.path: Path | None = None
-        """What carries the link now; None while it looks for another path, and at its end."""
+        """The path in use; None while the link looks for another one, and at its end."""
         self._send: Callable[[bytes], None] = no_pipe
-        self._gathering = AnswerGathering()
+        self._batch = AnswerBatch()
         self._receiving = False
         self.records = self._machine.records
+        """The records that it has sealed and opened; only read it."""
         self.bulk = self._machine.bulk
         """The numbers under which bulk connections join."""
-        self.path_news = asyncio.Event()
+        self.path_change = asyncio.Event()
         """Set when a path comes up, and when the link ends."""
         self._timer: asyncio.TimerHandle | None = None
-        user = ChannelsUser(self._bulk_lost, self._bulk_released, self._bulk_done, self._bulk_came)
+        user = ChannelsUser(
+            self._on_channel_loss,
+            self._on_channel_release,
+            self._on_transfer_end,
+            self._on_chunk_counts,
+        )
         self._channels = BulkChannels(config, new_lock, user, shared.upload)
         self._open_sockets = 0
+
+    @property
+    def over(self) -> bool:
+        """Return whether the link has ended."""
+        return self._machine.error is not None
+
+    @property
+    def rtt_s(self) -> float:
+        """The round trip of its pings; 0 before the first has come back."""
+        return self._machine.life.rtt_s
+
+    @property
+    def doubted(self) -> bool:
+        """Return whether the path may be dead, and nothing has come since that was noticed."""
+        return self._machine.doubts_path
+
+    @property
+    def stats(self) -> LinkStats:
+        """The bytes that the link has carried so far."""
+        machine, bulk = self._machine, self._channels.carried
+        sent = machine.records.unacked.sent_bytes
+        return LinkStats(sent, machine.received_bytes, *bulk, machine.path.altered)
+
+    @property
+    def use(self) -> LinkUse:
+        """Return who uses the link now."""
+        return self._machine.use(bulk_busy=self._channels.busy)
 
     def open(self, data: bytes, *, ended: bool, priority: int = 0) -> int:
         """Open a stream with its first message (<= 60 KiB); returns its number.
@@ -103,20 +183,24 @@ class Link(LinkFacts):
         self._flush()
 
     def writable(self, stream: int) -> bool:
-        """Whether a message would go out soon; if not, CreditGained(stream) comes later."""
+        """Return whether a message would go out soon; if not, CreditGained(stream) comes later."""
         return self._mux.writable(stream)
+
+    def takes(self, reply_bytes: int = 0) -> bool:
+        """Return whether the peer may get so much more to read: not if it leaves much unread."""
+        return self._mux.takes(reply_bytes)
 
     def reset(self, stream: int, code: int) -> None:
         """Give a stream up, both ways; unknown or finished streams are ignored."""
         self._mux.reset(stream, code)
         self._flush()
 
-    def consumed(self, stream: int, n: int) -> None:
+    def consume(self, stream: int, n: int) -> None:
         """Note that our user has taken a message of `n` bytes: the sender gets its credit back.
 
         Call it once for each StreamOpened and StreamData, unless the stream has finished.
         """
-        self._mux.consumed(stream, n)
+        self._mux.consume(stream, n)
         self._flush()
 
     # bulk
@@ -142,17 +226,17 @@ class Link(LinkFacts):
         if self.over or not self.bulk.may_join(number):
             connection.close()
             return
-        self._machine.bulk.joined(number, self._loop.time())
+        self._machine.bulk.on_join(number, self._loop.time())
         self._set_timer()
         self._channels.add(connection, keys, number)
         self._open_sockets += 1
 
-    def bulk_failed(self, path: Path, error: SwarmError) -> None:
+    def on_join_failure(self, path: Path, error: SwarmError) -> None:
         """A bulk connection of `path` could not be made: the link ends if it has no other."""
-        if path is self.path and self.bulk.hopeless:
+        if path is self.path and self.bulk.is_hopeless:
             self.fail(error)
         elif path is self.path:  # else the next one asks for its own
-            self.bulk.failed(self._loop.time())
+            self.bulk.on_failure(self._loop.time())
             self._set_timer()
 
     def leave(self) -> None:
@@ -172,13 +256,13 @@ class Link(LinkFacts):
 
     # called by control connections
 
-    def path_opened(self, path: ControlPath) -> None:
+    def on_path(self, path: ControlPath) -> None:
         """A connection is up: the first one, or another to go on over."""
         self._open_sockets += 1
-        if not self.paths.opened(path, self._loop.time()):
+        if not self.paths.on_path(path, self._loop.time()):
             return
         self.path, self._send = path.path, path.pipe.send
-        self.path_news.set()
+        self.path_change.set()
         self._channels.close()  # those of the old path: their chunks are sent again
         self._begin_watch()
         self._deliver()
@@ -186,38 +270,38 @@ class Link(LinkFacts):
         if self._channels.busy:
             self._want_bulk()
 
-    def path_lost(self, path: ControlPath, error: SwarmError) -> None:
+    def on_path_loss(self, path: ControlPath, error: SwarmError) -> None:
         """A connection is gone."""
-        if self.paths.lost(path, error, self._loop.time()):
+        if self.paths.on_path_loss(path, error, self._loop.time()):
             self.path, self._send = None, no_pipe
             self._set_timer()
             self._deliver()
         self._open_sockets -= 1
         self._release_if_over()
 
-    def nobody_there(self, why: str) -> None:
+    def on_no_peer(self, why: str) -> None:
         """No way leads to the peer any more: the link ends, unless a path is up."""
         if self.paths.current is None:
             self.fail(LinkLost(f"link to {self.peer.short}: {why}"))
 
-    def received(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         """Bytes came: report every event, then send the answers."""
         machine = self._machine
         now_s = self._loop.time()
         self._receiving = True
         try:
-            machine.receive(data, now_s)
-            told = self._deliver()
+            machine.on_data(data, now_s)
+            events = self._deliver()
         finally:
             self._receiving = False
         if machine.peer_closed:
             self.fail(LinkLost(f"link to {self.peer.short}: {machine.peer_closed}"))
-        elif told > 1 and machine.error is None and self._gathering.begin():
+        elif events > 1 and machine.error is None and self._batch.begin():
             # The tasks that were woken run before this callback: their answers leave together.
-            self._loop.call_soon(self._end_gathering)
+            self._loop.call_soon(self._end_batch)
         else:
             self._flush()
-        if told and self._watch.at_s is None:
+        if events and self._watch.at_s is None:
             self._begin_watch()
 
     def resume_writing(self) -> None:
@@ -233,7 +317,7 @@ class Link(LinkFacts):
         if (
             self._receiving
             or machine.error is not None
-            or (self._gathering.count and self._gathering.holds_back())
+            or (self._batch.count and self._batch.waits())
         ):
             return
         now_s, mux = self._loop.time(), self._mux
@@ -241,7 +325,7 @@ class Link(LinkFacts):
             if not (record := machine.data_to_send(now_s)):
                 break
             self._send(record)
-        if mux.happened:  # later, because the caller of `send` is not ready for events
+        if mux.stream_events:  # later, because the caller of `send` is not ready for events
             self._loop.call_soon(self._deliver)
         if machine.state is not UP and (
             machine.close_if_quiet(now_s, bulk_busy=self._channels.busy) or self.over
@@ -251,9 +335,9 @@ class Link(LinkFacts):
     def _deliver(self) -> int:
         """Report to the owner what happened; returns the number of stream events."""
         machine = self._machine
-        while machine.news:
-            for news in machine.link_events():
-                self._tell(news)
+        while machine.notices:
+            for notice in machine.drain():
+                self._act(notice)
         events = self._mux.events() if machine.error is None else machine.events()
         for event in events:
             if isinstance(event, LinkEnded):
@@ -262,29 +346,29 @@ class Link(LinkFacts):
                 self._owner.on_event(self, event)
         return len(events)
 
-    def _tell(self, news: LinkNews) -> None:
-        match news:
+    def _act(self, notice: LinkNotice) -> None:
+        match notice:
             case BulkDone(transfer):
-                self._channels.done(transfer)
+                self._channels.on_done(transfer)
             case BulkOver(number, chunks):
-                if not self._channels.over(number, chunks) and self.bulk.given_up(number):
-                    self._mux.bulk_count(number, 0, over=True)
+                if not self._channels.on_channel_end(number, chunks) and self.bulk.withdraw(number):
+                    self._mux.say_bulk_count(number, 0, over=True)
             case BulkCame(number, chunks):
-                self._channels.came(number, chunks, self._machine.life.repair_s)
+                self._channels.on_chunk_count(number, chunks, self._machine.life.repair_s)
             case BulkSpare(count):
                 self._channels.retire(count)
             case PathBroken():
                 self._leave_path()
             case PathAltered(number):
-                self.paths.marks.altered(number, self._loop.time())
+                self.paths.marks.on_corruption(number, self._loop.time())
             case _:
-                self._owner.on_link(self, news)
+                self._owner.on_link_event(self, notice)
 
     def _end(self, event: LinkEnded) -> None:
         if isinstance(event.error, PeerError):
             _log.warning("link to %s closed: %s", self.peer.short, event.error)
         machine, control = self._machine, self.paths.current
-        self._gathering.end()
+        self._batch.end()
         if control is not None:
             while record := machine.data_to_send(self._loop.time()):
                 self._send(record)
@@ -292,17 +376,17 @@ class Link(LinkFacts):
                 self._send(last)
             end = control.pipe.abort if machine.state is ENDED else control.pipe.close
             end()
-        self.path_news.set()
+        self.path_change.set()
         self._set_timer()
         self._channels.fail(f"link to {self.peer.short} ended: {event.error}")
-        self._owner.ended(self)
+        self._owner.on_link_end(self)
         self._owner.on_event(self, event)
         self._release_if_over()
 
     def _leave_path(self) -> None:
         """The path brings wrong bytes: tell the peer, here and again by the next path, and go."""
         now_s = self._loop.time()
-        self._mux.altered(self.paths.numbers.newest)
+        self._mux.say_corruption(self.paths.numbers.newest)
         while record := self._machine.data_to_send(now_s):
             self._send(record)
         self.paths.leave(now_s)
@@ -333,13 +417,13 @@ class Link(LinkFacts):
         self._deliver()
         self._flush()
 
-    def _end_gathering(self) -> None:
-        self._gathering.end()
+    def _end_batch(self) -> None:
+        self._batch.end()
         self._flush()
 
     def _want_bulk(self) -> None:
         now_s = self._loop.time()
-        begun = self.bulk.begin_work(self._channels.payload_bytes, now_s)
+        begun = self.bulk.on_work(self._channels.payload_bytes, now_s)
         if self._machine.want_bulk(now_s) or begun:
             self._set_timer()
             self._loop.call_soon(self._deliver)
@@ -347,27 +431,27 @@ class Link(LinkFacts):
         if self._watch.at_s is None:
             self._begin_watch()
 
-    def _bulk_lost(self, error: SwarmError) -> None:
-        self._machine.bulk_lost(error, self._loop.time())
+    def _on_channel_loss(self, error: SwarmError) -> None:
+        self._machine.on_channel_loss(error, self._loop.time())
         self._set_timer()
         self._deliver()
 
-    def _bulk_released(self, number: int, chunks: int) -> None:
-        self._owner.bulk_left(self, number)
-        self._mux.bulk_count(number, chunks, over=True)
+    def _on_channel_release(self, number: int, chunks: int) -> None:
+        self._owner.on_channel_end(self, number)
+        self._mux.say_bulk_count(number, chunks, over=True)
         self._flush()
         self._open_sockets -= 1
         self._release_if_over()
 
-    def _bulk_came(self, counts: list[tuple[int, int]]) -> None:
+    def _on_chunk_counts(self, counts: list[tuple[int, int]]) -> None:
         if self.paths.current is None:  # what is old when it comes proves nothing
             return
         for number, chunks in counts:
-            self._mux.bulk_count(number, chunks, over=False)
+            self._mux.say_bulk_count(number, chunks, over=False)
         self._flush()
 
-    def _bulk_done(self, transfer: int) -> None:
-        self._mux.bulk_done(transfer)
+    def _on_transfer_end(self, transfer: int) -> None:
+        self._mux.say_bulk_done(transfer)
         try:
             self._mux.check_read()
         except PeerError as error:
@@ -377,4 +461,4 @@ class Link(LinkFacts):
     def _release_if_over(self) -> None:
         if self._open_sockets == 0 and self.over:
             self._open_sockets = -1  # this is said once
-            self._owner.released(self)
+            self._owner.on_release(self)

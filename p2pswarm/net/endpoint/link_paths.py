@@ -6,23 +6,108 @@ Source:  docs/paths.md.
 """
 
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
 from p2pswarm.base.errors import LinkLost, SwarmError
-from p2pswarm.net.bulk.count_memory import CountMemory
+from p2pswarm.net.bulk.connection_count import CountMemory
 from p2pswarm.net.endpoint.admission import bulk_allowed
-from p2pswarm.net.endpoint.control_path import ControlPath
-from p2pswarm.net.endpoint.resumption import PathNumbers
-from p2pswarm.net.link.altered_bytes import WayMarks
-from p2pswarm.net.link.bulk_wishes import BULK_MAX
+from p2pswarm.net.endpoint.link_request import PathNumbers
+from p2pswarm.net.link.channel_demand import BULK_MAX
 from p2pswarm.net.link.link import LinkMachine
 from p2pswarm.net.link.path import Path
+from p2pswarm.net.link.path_state import CorruptCandidates
 from p2pswarm.net.link.session import Session
+from p2pswarm.net.os.base import ControlPipe
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """The agreement by which a connection takes over a link."""
+
+    number: int
+    """The number of the path, larger than that of the one before."""
+    announced: int
+    """The record with which we told the peer to begin."""
+    wanted: int
+    """The record with which the peer told us to begin."""
+
+
+class PathUser(Protocol):
+    """The link, as its connections see it."""
+
+    def on_data(self, data: bytes) -> None:
+        """Bytes came on the present path."""
+        ...
+
+    def pause_writing(self) -> None:
+        """The present path takes no more."""
+        ...
+
+    def resume_writing(self) -> None:
+        """It takes more again."""
+        ...
+
+    def on_path(self, path: "ControlPath") -> None:
+        """A connection is up."""
+        ...
+
+    def on_path_loss(self, path: "ControlPath", error: SwarmError) -> None:
+        """A connection is gone."""
+        ...
+
+
+class ControlPath:
+    """A connection that carries a link, or did: implements `ControlMachine`."""
+
+    pipe: ControlPipe
+    on_data: Callable[[bytes], None]
+    """The link's own method, so that no call is added to the hottest path."""
+
+    def __init__(self, user: PathUser, path: Path, takeover: Takeover | None = None) -> None:
+        """`takeover`: None for a link's first path."""
+        self.path = path
+        self.takeover = takeover
+        self._user = user
+        self.on_data = user.on_data
+        self.pause_writing = user.pause_writing
+        self.resume_writing = user.resume_writing
+
+    def on_open(self, pipe: ControlPipe) -> None:
+        """The connection is up."""
+        self.pipe = pipe
+        self._user.on_path(self)
+
+    def on_loss(self, error: SwarmError) -> None:
+        """The connection ended."""
+        self._user.on_path_loss(self, error)
+
+    def retire(self) -> None:
+        """End it: whatever it still brings is sent again by the path that takes its place."""
+        self.on_data = _drop
+        self.pause_writing = self.resume_writing = _ignore
+        self.pipe.abort()
+
+
+def _drop(data: bytes) -> None:
+    """Bytes of a path that is not in use any more."""
+
+
+def _ignore() -> None:
+    """A path that is not in use has nothing to send."""
+
+
+def no_pipe(record: bytes) -> None:
+    """Return what sends while there is no path: the machine gives nothing then."""
+    raise AssertionError(f"{len(record)} bytes to send, and no path")
+
 
 _log = logging.getLogger(__name__)
 
 
 class LinkPaths:
-    """Which connection carries a link now, and what its paths were like."""
+    """The connection that carries a link now, and the record of its paths."""
 
     __slots__ = ("_counts", "_lost_s", "_machine", "_peer", "current", "marks", "numbers")
 
@@ -32,14 +117,14 @@ class LinkPaths:
         self._peer = session.peer
         self._counts = counts
         self.current: ControlPath | None = None
-        """What carries the link now; only read it."""
+        """The connection in use; only read it."""
         self.numbers = PathNumbers(dialled=session.dialled)
         """The numbers of the connections that carry the link, or want to."""
         self._lost_s = 0.0
-        self.marks = WayMarks()
-        """Which ways altered bytes."""
+        self.marks = CorruptCandidates()
+        """The candidates that altered bytes."""
 
-    def opened(self, path: ControlPath, now_s: float) -> bool:
+    def on_path(self, path: ControlPath, now_s: float) -> bool:
         """Let a connection carry the link, if it may; it is the first one, or another one."""
         takeover = path.takeover
         if takeover is None:
@@ -48,8 +133,8 @@ class LinkPaths:
             try:
                 self._machine.check_up()
                 self.numbers.check(takeover.number)
-                dials = path.path.way is not None
-                self._machine.path_up(takeover.announced, takeover.wanted, dialled=dials)
+                dials = path.path.candidate is not None
+                self._machine.on_path(takeover.announced, takeover.wanted, dialled=dials)
             except SwarmError as error:
                 _log.info("a new path to %s was not taken: %s", path.path.remote, error)
                 path.retire()
@@ -60,18 +145,18 @@ class LinkPaths:
             old.retire()
         if takeover is not None:
             self._tell(path.path, now_s if old is not None else self._lost_s, now_s)
-        self.marks.taken(self.numbers.newest, path.path.way)
+        self.marks.on_path(self.numbers.newest, path.path.candidate)
         best = self._counts.best(self._peer, path.path.kind)
-        self._machine.bulk.path_opened(bulk_allowed(BULK_MAX, 0, path.path), best)
+        self._machine.bulk.on_path(bulk_allowed(BULK_MAX, 0, path.path), best)
         return True
 
-    def lost(self, path: ControlPath, error: SwarmError, now_s: float) -> bool:
+    def on_path_loss(self, path: ControlPath, error: SwarmError, now_s: float) -> bool:
         """Note that a connection is gone; whether it was the one in use."""
         if path is not self.current:
             return False
         self.current = None
         self._lost_s = now_s
-        self._machine.path_lost(error, now_s)
+        self._machine.on_path_loss(error, now_s)
         return True
 
     def _tell(self, path: Path, lost_s: float, now_s: float) -> None:
@@ -86,6 +171,6 @@ class LinkPaths:
         path = self.current
         if path is not None:
             _log.warning("the path to %s altered bytes: it is not used any more", path.path.remote)
-            self.marks.altered(self.numbers.newest, now_s)
-            self.lost(path, LinkLost("its path altered bytes"), now_s)
+            self.marks.on_corruption(self.numbers.newest, now_s)
+            self.on_path_loss(path, LinkLost("its path altered bytes"), now_s)
             path.retire()

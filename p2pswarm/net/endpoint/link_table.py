@@ -22,7 +22,7 @@ L = TypeVar("L")
 
 
 class Reach(IntEnum):
-    """What the links that are up show of an address where a peer is said to be."""
+    """The evidence of the links that are up for an address where a peer is said to be."""
 
     CLAIMED = auto()
     """Nothing: no link leads there."""
@@ -48,7 +48,7 @@ class LinkEntry(Generic[L]):
 
     @property
     def peer(self) -> PeerId:
-        """Who is at the other end."""
+        """Return who is at the other end."""
         assert self.contact.peer is not None
         return self.contact.peer
 
@@ -88,7 +88,7 @@ class LinkTable(Generic[L]):
         return None
 
     def reach(self, to: Contact) -> Reach:
-        """What our links show of a contact, by peer and address."""
+        """Return what our links show of a contact, by peer and address."""
         entries = () if to.peer is None else self._entries.get(to.peer, ())
         if any(_dialled_at(entry, to.address) for entry in entries):
             return Reach.DIALLED

@@ -11,15 +11,28 @@ Source:  docs/wire.md, section 1.
 """
 
 from p2pswarm.base.errors import BadHandshake
-from p2pswarm.net.cards import observation
 from p2pswarm.net.crypto.handshake import HELLO_BYTES, Handshake, Hello, StaticKey
 from p2pswarm.net.crypto.handshake import MAGIC as LINK_MAGIC
 from p2pswarm.net.crypto.noise_xx import Role
-from p2pswarm.net.endpoint import greeting, join, knock, resumption
-from p2pswarm.net.endpoint.join import BulkJoin
-from p2pswarm.net.endpoint.resumption import Resume
-from p2pswarm.net.os import circuit
-from p2pswarm.net.os.circuit import CircuitRequest
+from p2pswarm.net.endpoint.link_request import (
+    JOIN,
+    JOIN_BYTES,
+    RESUME,
+    RESUME_BYTES,
+    BulkJoin,
+    Resume,
+)
+from p2pswarm.net.endpoint.preface import (
+    CIRCUIT_MAGIC,
+    CIRCUIT_REQUEST_BYTES,
+    KNOCK_MAGIC,
+    KNOCK_TOKEN_BYTES,
+    OBSERVATION_MAGIC,
+    OBSERVATION_REQUEST_BYTES,
+    PUNCH_MAGIC,
+    PUNCH_TOKEN_BYTES,
+    CircuitRequest,
+)
 
 LENGTH_BYTES = 2  # before each message of the handshake
 MAGIC_BYTES = len(LINK_MAGIC)
@@ -32,12 +45,12 @@ class MessageExchange:
         self.handshake = handshake
         """Finished when `wanted_bytes` is 0."""
         self.wanted_bytes = LENGTH_BYTES
-        """How many bytes `receive` takes next; 0 at the end."""
+        """The number of bytes that `receive` takes next; 0 at the end."""
         self._at_length = True
 
     @property
     def computes(self) -> bool:
-        """Whether the next `receive` takes a message: its cryptography costs 0.2 ms."""
+        """Return whether the next `receive` takes a message: its cryptography costs 0.2 ms."""
         return not self._at_length
 
     def receive(self, data: bytes) -> None:
@@ -50,7 +63,7 @@ class MessageExchange:
         self._at_length = not self._at_length
 
     def data_to_send(self) -> bytes:
-        """What to put on the wire; send it before more is received."""
+        """Return what to put on the wire; send it before more is received."""
         return b"".join(self.handshake.data_to_send())
 
 
@@ -66,12 +79,12 @@ class DialledHandshake:
 
     @property
     def wanted_bytes(self) -> int:
-        """How many bytes `receive` takes next; 0 at the end."""
+        """Return how many bytes `receive` takes next; 0 at the end."""
         return HELLO_BYTES - LENGTH_BYTES if self._refusal else self._messages.wanted_bytes
 
     @property
     def computes(self) -> bool:
-        """Whether the next `receive` costs much time."""
+        """Return whether the next `receive` costs much time."""
         return self._messages.computes
 
     def receive(self, data: bytes) -> None:
@@ -85,7 +98,7 @@ class DialledHandshake:
             self._messages.receive(data)
 
     def data_to_send(self) -> bytes:
-        """What to put on the wire; send it before more is received."""
+        """Return what to put on the wire; send it before more is received."""
         return self._messages.data_to_send()
 
 
@@ -95,7 +108,7 @@ class AcceptedHandshake:
     def __init__(self, us: Hello, static: StaticKey, ephemeral: bytes, payload: bytes) -> None:
         """`us`: our own hello. `Handshake` describes the other arguments."""
         self.wanted_bytes = MAGIC_BYTES
-        """How many bytes `receive` takes next; 0 at the end."""
+        """The number of bytes that `receive` takes next; 0 at the end."""
         self.refusal: BadHandshake | None = None
         """The reason to refuse the peer, after `data_to_send` was sent."""
         self.join: BulkJoin | None = None
@@ -104,10 +117,10 @@ class AcceptedHandshake:
         """The request to take over a link, if the connection opens none."""
         self.knock: bytes | None = None
         """The token of a dial-back, if the connection is for nothing else."""
-        self.greeted: bytes | None = None
-        """The token of the greeting, if both sides have dialled each other."""
+        self.punch_token: bytes | None = None
+        """The token of a punched connection, if both sides have dialled each other."""
         self.circuit: CircuitRequest | None = None
-        """What the connection asks of a relay, if it does."""
+        """The request to a relay, if it is one."""
         self.observes = False
         """Whether the connection only asks where we see it come from."""
         self._us = us
@@ -126,7 +139,7 @@ class AcceptedHandshake:
 
     @property
     def computes(self) -> bool:
-        """Whether the next `receive` costs much time."""
+        """Return whether the next `receive` costs much time."""
         return self._messages is not None and self._messages.computes
 
     def receive(self, data: bytes) -> None:
@@ -137,52 +150,52 @@ class AcceptedHandshake:
             self.wanted_bytes = self._messages.wanted_bytes
         elif not self._magic:
             self._begin(data)
-        elif self._magic == join.MAGIC:
+        elif self._magic == JOIN.magic:
             self.join = BulkJoin.parse(self._magic + data)
             self.wanted_bytes = 0
-        elif self._magic == resumption.MAGIC:
+        elif self._magic == RESUME.magic:
             self.resume = Resume.parse(self._magic + data)
             self.wanted_bytes = 0
-        elif self._magic == knock.MAGIC:
+        elif self._magic == KNOCK_MAGIC:
             self.knock = data
             self.wanted_bytes = 0
-        elif self._magic == greeting.MAGIC:
-            self.greeted = data
+        elif self._magic == PUNCH_MAGIC:
+            self.punch_token = data
             self.wanted_bytes = 0
-        elif self._magic == circuit.MAGIC:
+        elif self._magic == CIRCUIT_MAGIC:
             self.circuit = CircuitRequest.parse(self._magic + data)
             self.wanted_bytes = 0
-        elif self._magic == observation.MAGIC:
+        elif self._magic == OBSERVATION_MAGIC:
             self.observes = True
             self.wanted_bytes = 0
         else:
-            self._greet(self._magic + data)
+            self._on_hello(self._magic + data)
 
     def data_to_send(self) -> bytes:
-        """What to put on the wire; send it before more is received."""
+        """Return what to put on the wire; send it before more is received."""
         ready, self._to_send = self._to_send, b""
         return ready
 
     def _begin(self, magic: bytes) -> None:
-        if magic == join.MAGIC:
-            self.wanted_bytes = join.JOIN_BYTES - MAGIC_BYTES
-        elif magic == resumption.MAGIC:
-            self.wanted_bytes = resumption.RESUME_BYTES - MAGIC_BYTES
-        elif magic == knock.MAGIC:
-            self.wanted_bytes = knock.TOKEN_BYTES
-        elif magic == greeting.MAGIC:
-            self.wanted_bytes = greeting.TOKEN_BYTES
-        elif magic == circuit.MAGIC:
-            self.wanted_bytes = circuit.REQUEST_BYTES - MAGIC_BYTES
-        elif magic == observation.MAGIC:
-            self.wanted_bytes = observation.REQUEST_BYTES - MAGIC_BYTES
+        if magic == JOIN.magic:
+            self.wanted_bytes = JOIN_BYTES - MAGIC_BYTES
+        elif magic == RESUME.magic:
+            self.wanted_bytes = RESUME_BYTES - MAGIC_BYTES
+        elif magic == KNOCK_MAGIC:
+            self.wanted_bytes = KNOCK_TOKEN_BYTES
+        elif magic == PUNCH_MAGIC:
+            self.wanted_bytes = PUNCH_TOKEN_BYTES
+        elif magic == CIRCUIT_MAGIC:
+            self.wanted_bytes = CIRCUIT_REQUEST_BYTES - MAGIC_BYTES
+        elif magic == OBSERVATION_MAGIC:
+            self.wanted_bytes = OBSERVATION_REQUEST_BYTES - MAGIC_BYTES
         elif magic[:-1] == LINK_MAGIC[:-1]:  # any version: the peer learns which one we speak
             self.wanted_bytes = HELLO_BYTES - MAGIC_BYTES
         else:
             raise BadHandshake("its first bytes are not those of a peer")
         self._magic = magic
 
-    def _greet(self, raw: bytes) -> None:
+    def _on_hello(self, raw: bytes) -> None:
         try:
             hello = Hello.parse(raw, self._us.network)
         except BadHandshake as error:  # our hello tells why; it is as long as the peer's

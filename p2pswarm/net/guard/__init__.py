@@ -1,4 +1,4 @@
 """Limits on strangers: handshakes, links, bans, floods, open files.
 
-Entrance: `admission.Admission`. Links use them. See docs/bans.md.
+Entrances: `slots`, `fair_queue`, `bans.PeerBans`. The endpoint uses them. See docs/bans.md.
 """

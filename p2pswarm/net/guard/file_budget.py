@@ -1,4 +1,4 @@
-"""How many open files the limits of the transport take, and limits that fit into fewer.
+"""The open files that the limits of the transport take, and limits that fit into fewer.
 
 Each connection is an open file, and many systems allow a process 1,024 of them. A node that
 strangers drive to that limit can neither accept nor dial, nor open its own files.
@@ -16,7 +16,7 @@ DIAL_FILES = 2  # a name with several addresses is tried at two of them at once
 
 
 def files_wanted(config: TransportConfig) -> int:
-    """How many files a node with these limits may have open, its own included."""
+    """Return how many files a node with these limits may have open, its own included."""
     return _connections(config) + FILES_SPARE
 
 
@@ -45,7 +45,7 @@ def fitted(config: TransportConfig, files: int, beside: int = 0) -> TransportCon
 
 
 def shortage(files: int, config: TransportConfig, beside: int = 0) -> str:
-    """What to tell the user, in a line, where `files` are fewer than `config` wants."""
+    """Return what to tell the user, in a line, where `files` are fewer than `config` wants."""
     wanted = files_wanted(config) + beside
     return (
         f"this process may open {files} files, so it serves at most"

@@ -1,7 +1,7 @@
 """FloodThinning: which networks' new connections the kernel is to drop, and how many of them.
 
 Each connection costs the process that takes it half a millisecond, more than it costs its dialler.
-So when strangers come faster than a node can greet them, turns and places are shared fairly, and
+So when strangers come faster than a node can take them, turns and slots are shared fairly, and
 yet the kernel's queue of connections is full: it drops the first packets of everybody alike. Then
 it has to be told whose to drop.
 
@@ -24,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from p2pswarm.net.os.address_groups import NAMES, address_groups
+from p2pswarm.net.os.addresses import NAMES, address_groups
 from p2pswarm.net.os.arrival_filter import GROUPS_MAX, LEVEL_MAX
 
 FULL_S = 0.3  # a burst of some hundreds that join together is taken in less
@@ -52,7 +52,7 @@ class _Thinned:
 
     level: int
     since_s: float
-    """When the level was set."""
+    """The time at which the level was set."""
     hold_s: float
 
 
@@ -71,12 +71,12 @@ class _Arrivals:
 
     @property
     def floods(self) -> bool:
-        """Whether too much is wasted: of an honest crowd nearly all prove themselves."""
+        """Return whether too much is wasted: of an honest crowd nearly all prove themselves."""
         return self.wasted >= MANY and self.used < USED_LEAST * self.came
 
 
 class FloodThinning:
-    """Who floods us with connections. Tell it of all that arrive, and of those that are of use."""
+    """The networks that flood us, by the connections that arrive and those that are of use."""
 
     def __init__(self) -> None:
         self._scores: dict[_Path, _Arrivals] = {}
@@ -90,10 +90,10 @@ class FloodThinning:
         """The groups that are thinned, and how much."""
         return {name: each.level for name, each in self._thinned.items() if each.level}
 
-    def arrived(self, host: str, in_a_row: int, now_s: float) -> bool:
+    def on_arrival(self, host: str, in_a_row: int, now_s: float) -> bool:
         """Note a new connection, the `in_a_row`-th since the kernel's queue was empty.
 
-        Returns whether to greet it: those of a group that floods us are closed while the queue is
+        Returns whether to take it: those of a group that floods us are closed while the queue is
         full, so that the others in it have their turn soon.
         """
         if in_a_row <= 1:
@@ -115,7 +115,7 @@ class FloodThinning:
         floods = network is not None and network.floods
         return not floods and not any(name in self._thinned for name in path)
 
-    def used(self, host: str) -> None:
+    def on_proof(self, host: str) -> None:
         """Note that a connection from a host came to something: its peer has proven itself."""
         path = address_groups(host)
         for end in range(2, len(path) + 1):
@@ -127,7 +127,7 @@ class FloodThinning:
         return in_a_row >= FULL_COUNT and now_s - self._filled_s >= FULL_S
 
     def next_deadline_s(self) -> float | None:
-        """When to call `on_deadline`; None while there is nothing to do."""
+        """Return when to call `on_deadline`; None while there is nothing to do."""
         return self._look_s
 
     def on_deadline(self, in_a_row: int, now_s: float) -> bool:
@@ -190,7 +190,7 @@ class FloodThinning:
 
 
 def thinned_text(levels: Mapping[str, int]) -> str:
-    """What `FloodThinning.levels` means, in one line for people."""
+    """Return what `FloodThinning.levels` means, in one line for people."""
     if not levels:
         return "the flood of connections is over: nobody's are dropped any more"
     worst = sorted(levels, key=lambda name: (-levels[name], name))

@@ -1,6 +1,6 @@
 """HandshakeGate: runs the computations of strangers' handshakes when their turn comes.
 
-`handshake_turns.py` decides whose turn it is and how soon. One computation is run at a time, and
+`fair_queue.py` decides whose turn it is and how soon. One computation is run at a time, and
 the event loop has its turn between two.
 
 Units:   seconds, of `clock`.
@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from p2pswarm.base.errors import SwarmError
-from p2pswarm.net.guard.handshake_turns import HandshakeTurns
+from p2pswarm.net.guard.fair_queue import HandshakeQueue
 
 
 class HandshakeGate:
@@ -19,13 +19,13 @@ class HandshakeGate:
 
     def __init__(
         self,
-        turns: HandshakeTurns | None = None,
+        turns: HandshakeQueue | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         """`clock`: tells what a computation takes; by default the event loop's."""
         self._loop = asyncio.get_running_loop()
         self._clock = clock or self._loop.time
-        self._turns = HandshakeTurns() if turns is None else turns
+        self._turns = HandshakeQueue() if turns is None else turns
         self._waiting: dict[int, tuple[Callable[[], None], asyncio.Future[None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -74,4 +74,4 @@ class HandshakeGate:
         except SwarmError as error:
             done.set_exception(error)
         finally:
-            self._turns.computed(self._clock() - begun_s, now_s)
+            self._turns.charge(self._clock() - begun_s, now_s)

@@ -117,7 +117,7 @@ class BulkOver:
     number: int
     """The number under which the connection joined."""
     chunks: int
-    """How many whole chunks came on it."""
+    """The number of whole chunks that came on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +148,11 @@ class PathWanted:
     error: SwarmError
 
 
-BulkNews = BulkDone | BulkOver | BulkCame
-LinkEvent = Ponged | GoneAway | AskedForBulk | PeerClosed | BulkNews | PathAltered
+BulkNotice = BulkDone | BulkOver | BulkCame
+LinkEvent = Ponged | GoneAway | AskedForBulk | PeerClosed | BulkNotice | PathAltered
 StreamEvent = StreamOpened | StreamData | StreamReset | CreditGained | LinkEnded
 EndpointEvent = LinkUp | BulkWanted | PathWanted
-LinkNews = EndpointEvent | BulkSpare | BulkNews | PathBroken | PathAltered
+LinkNotice = EndpointEvent | BulkSpare | BulkNotice | PathBroken | PathAltered
 
 
 def link_event(kind: int, payload: bytes) -> LinkEvent:

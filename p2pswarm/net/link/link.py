@@ -1,25 +1,29 @@
 """LinkMachine: the rules of one link to a proven peer, from its first ping to its last byte.
 
-`receive` takes bytes of the control connection, opens the records and passes their
-frames to the mux. `events` returns what happened, and `data_to_send` returns sealed
+`on_data` takes bytes of the control connection, opens the records and passes their
+frames to the mux. `events` and `drain` return what happened, and `data_to_send` returns sealed
 records for the wire. The caller sends messages with the methods of `mux`.
 
-The connection under a link may be exchanged: `path_lost` and `path_up`. The records that the peer
-does not have are sent again, as they are; those that it sends again are counted and dropped.
-A record that is not authentic costs the path that brought it (`altered_bytes.py`).
+The connection under a link may be exchanged: `on_path_loss` and `on_path`. The records that the
+peer does not have are sent again, as they are; those that it sends again are counted and dropped.
+A record that is not authentic costs the path that brought it (`path_state.py`).
 
 LinkEnded is the last event of a link and comes once. In the state CLOSING the records
 that are left still go out; in ENDED nothing does.
 
 Units:   bytes, `now_s` seconds on the caller's monotonic clock.
 Errors:  a breach of the peer's ends the link and raises nothing; LinkLost from `check_up`;
-         BadHandshake from `path_up`.
+         BadHandshake from `on_path`.
 Source:  docs/wire.md, docs/paths.md.
 """
 
+from dataclasses import dataclass
+from enum import Enum, auto
+
 from p2pswarm.base.errors import BadFrame, BadRecord, LinkLost, PeerError, SwarmError
 from p2pswarm.net.config import TransportConfig
-from p2pswarm.net.link.bulk_wishes import BulkWishes
+from p2pswarm.net.guard.slots import LinkUse
+from p2pswarm.net.link.channel_demand import ChannelDemand
 from p2pswarm.net.link.control_records import ControlRecords
 from p2pswarm.net.link.events import (
     AskedForBulk,
@@ -30,7 +34,7 @@ from p2pswarm.net.link.events import (
     GoneAway,
     LinkEnded,
     LinkEvent,
-    LinkNews,
+    LinkNotice,
     LinkUp,
     PathAltered,
     PathBroken,
@@ -39,12 +43,66 @@ from p2pswarm.net.link.events import (
     Ponged,
     StreamEvent,
 )
-from p2pswarm.net.link.link_state import WHEN_PEER_LEAVES, WHEN_WE_LEAVE, LinkState, QuietWatch
 from p2pswarm.net.link.liveness import LinkSilence, Liveness
 from p2pswarm.net.link.mux import Mux
 from p2pswarm.net.link.path_state import PathState
-from p2pswarm.net.link.reply_memory import LinkReplies, ReplyMemory
+from p2pswarm.net.link.reply_budget import LinkReplyBudget, ReplyBudget
 from p2pswarm.net.link.session import Session
+
+
+class LinkState(Enum):
+    """The states of a link, in the order in which it ends."""
+
+    UP = auto()
+    """Both sides open streams."""
+    LEAVING = auto()
+    """We open no more streams, and have told the peer."""
+    LEFT = auto()
+    """The peer opens no more streams."""
+    DRAINING = auto()
+    """Neither side opens streams: the link closes when the open ones have finished."""
+    CLOSING = auto()
+    """The link is over, and the last records are on their way."""
+    ENDED = auto()
+    """The link is over, and its sockets are to be closed now."""
+
+
+WHEN_WE_LEAVE = {LinkState.UP: LinkState.LEAVING, LinkState.LEFT: LinkState.DRAINING}
+WHEN_PEER_LEAVES = {LinkState.UP: LinkState.LEFT, LinkState.LEAVING: LinkState.DRAINING}
+
+
+class QuietWatch:
+    """The time for which a link that is being left has had nothing to do."""
+
+    __slots__ = ("_since_s",)
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+
+    def is_over(self, state: LinkState, now_s: float, patience_s: float, *, busy: bool) -> bool:
+        """Return whether it may be closed; a peer that disagrees has as long as a silent one."""
+        if busy or state not in (LinkState.LEAVING, LinkState.DRAINING):
+            self._since_s = None
+            return False
+        if state is LinkState.DRAINING:
+            return True
+        if self._since_s is None:
+            self._since_s = now_s
+        return now_s - self._since_s >= patience_s
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStats:
+    """The bytes that one link has carried, of control records and of bulk payload."""
+
+    control_sent_bytes: int
+    control_received_bytes: int
+    bulk_sent_bytes: int
+    bulk_received_bytes: int
+    bulk_connections: int
+    paths_altered: int = 0
+    """The number of its paths that brought a record that was not authentic."""
+
 
 CLOSE_S = 1.0  # time for the last bytes to leave when we close a link
 
@@ -53,7 +111,10 @@ PAUSED, NO_PATH, FULL, AGAIN, OVER = 1, 2, 4, 8, 16
 
 
 class LinkMachine:
-    """One side of a link. The deadline changes only in methods whose docstring says so."""
+    """One side of a link: implements `Machine`.
+
+    The deadline changes only in methods whose docstring says so.
+    """
 
     __slots__ = (
         "_abort_at_s",
@@ -68,7 +129,7 @@ class LinkMachine:
         "life",
         "mute",
         "mux",
-        "news",
+        "notices",
         "path",
         "peer_closed",
         "received_bytes",
@@ -81,8 +142,8 @@ class LinkMachine:
         session: Session,
         config: TransportConfig,
         now_s: float,
-        replies: ReplyMemory | None = None,
-        unacknowledged: ReplyMemory | None = None,
+        replies: ReplyBudget | None = None,
+        unacknowledged: ReplyBudget | None = None,
     ) -> None:
         """`session`: the finished handshake. Call `start` when the control connection is up.
 
@@ -90,24 +151,24 @@ class LinkMachine:
         """
         self._name = f"link to {session.peer.short}"
         self._config = config
-        self.mux = Mux(dialled=session.dialled, replies=LinkReplies(replies))
+        self.mux = Mux(dialled=session.dialled, replies=LinkReplyBudget(replies))
         """The streams; call `data_to_send` after each method of it."""
-        self.records = ControlRecords(session.keys, now_s, LinkReplies(unacknowledged))
-        """What is sealed and opened; only read it here."""
+        self.records = ControlRecords(session.keys, now_s, LinkReplyBudget(unacknowledged))
+        """The records that are sealed and opened; only read it elsewhere."""
         self._seal, self._unacked = self.records.seal, self.records.unacked
         self.state = LinkState.UP
         self.error: SwarmError | None = None
-        """What ended the link; None while it can be used."""
+        """The reason for its end; None while it can be used."""
         self.received_bytes = 0
-        self.news: list[LinkNews] = []
-        """The events that `link_events` will return; only read it here."""
+        self.notices: list[LinkNotice] = []
+        """The events that `drain` will return; only read it here."""
         self._ended: list[StreamEvent] = []
         self.life = Liveness(config)
-        """What it has heard, and the round trip of pings; only read it."""
-        self.bulk = BulkWishes(config, dialled=session.dialled)
-        """The bulk connections that are joined and wanted; `joined` may change the deadline."""
+        """Its liveness, and the round trip of pings; only read it."""
+        self.bulk = ChannelDemand(config, dialled=session.dialled)
+        """The bulk connections that are joined and wanted; `on_join` may change the deadline."""
         self.path = PathState(dialled=session.dialled)
-        """What is known of the present path; only read it."""
+        """The present path; only read it."""
         self.peer_closed = ""
         """Why the peer has ended the link, if it says so: call `fail` when all is reported."""
         self.mute = 0  # not 0 while something holds records back; only read it elsewhere
@@ -116,7 +177,7 @@ class LinkMachine:
 
     def start(self, now_s: float) -> None:
         """Start with LinkUp and a ping; sets the deadline."""
-        self.news.append(LinkUp())
+        self.notices.append(LinkUp())
         self._ping(now_s)
 
     def check_up(self) -> None:
@@ -124,17 +185,17 @@ class LinkMachine:
         if self.error is not None:
             raise LinkLost(f"{self._name} has ended: {self.error}")
 
-    def receive(self, data: bytes, now_s: float) -> None:
+    def on_data(self, data: bytes, now_s: float) -> None:
         """Take bytes of the control connection, cut anywhere; may change the deadline."""
         if self.error is not None:
             return
         self.received_bytes += len(data)
         records = self.records
         try:
-            for plaintext in records.receive(data):
+            for plaintext in records.on_data(data):
                 self.life.heard = True  # bytes alone prove nothing: a length may be altered
-                self.mux.receive(plaintext)
-            if self.mux.link_happened:
+                self.mux.on_record(plaintext)
+            if self.mux.notices:
                 for event in self.mux.link_events():
                     self._on_link_event(event, now_s)
         except PeerError as error:
@@ -149,10 +210,10 @@ class LinkMachine:
             events, self._ended = self._ended, []
         return events
 
-    def link_events(self) -> list[LinkNews]:
+    def drain(self) -> list[LinkNotice]:
         """The events of the link as a whole since the last call."""
-        news, self.news = self.news, []
-        return news
+        notices, self.notices = self.notices, []
+        return notices
 
     def data_to_send(self, now_s: float) -> bytes:
         """The next record, or empty bytes; call until it is empty; may change the deadline."""
@@ -170,7 +231,7 @@ class LinkMachine:
 
     def goodbye(self, now_s: float) -> bytes:
         """The last record of a link that has ended: the peer need not look for another path."""
-        if not self.has_path or self.records.resends:
+        if not self.has_path or self.records.has_resends:
             return b""
         self.mux.close()
         return self._seal(self.mux.control_to_send(), now_s)
@@ -185,10 +246,21 @@ class LinkMachine:
 
     @property
     def has_path(self) -> bool:
-        """Whether a connection carries the link now."""
+        """Return whether a connection carries the link now."""
         return not self.mute & NO_PATH
 
-    def path_lost(self, error: SwarmError, now_s: float) -> None:
+    @property
+    def doubts_path(self) -> bool:
+        """Return whether the path may be dead, and nothing has come since that was noticed."""
+        return self.life.doubts(self.records.expected)
+
+    def use(self, *, bulk_busy: bool) -> LinkUse:
+        """Tell for whom the link works now; `bulk_busy`: tensors are under way."""
+        if self.mux.live_ours or bulk_busy:
+            return LinkUse.US
+        return LinkUse.THEM if self.mux.live else LinkUse.NOBODY
+
+    def on_path_loss(self, error: SwarmError, now_s: float) -> None:
         """The control connection is gone; changes the deadline.
 
         Nothing is lost yet: the link waits for another path, unless it was about to end.
@@ -196,27 +268,27 @@ class LinkMachine:
         if self.error is not None:
             self._stop()
             return
-        self.records.path_lost()
+        self.records.on_path_loss()
         self.life.watch.stop()
         self.mute = (self.mute | NO_PATH) & ~(PAUSED | AGAIN)
-        self.path.lost(error, now_s + self._config.path_wait_s)
-        self.news.append(PathWanted(error))
+        self.path.on_loss(error, now_s + self._config.path_wait_s)
+        self.notices.append(PathWanted(error))
 
-    def path_up(self, announced: int, wanted: int, *, dialled: bool) -> None:
+    def on_path(self, announced: int, wanted: int, *, dialled: bool) -> None:
         """Go on over a new path; may change the deadline.
 
         `announced`: the record with which we told the peer to begin. `wanted`: the record with
         which the peer told us to. Raises BadHandshake if we do not have that one any more.
         """
-        self.records.path_up(announced, wanted)
+        self.records.on_path(announced, wanted)
         self.mute &= ~(NO_PATH | PAUSED | AGAIN)
-        if self.records.resends:
+        if self.records.has_resends:
             self.mute |= AGAIN
         self._hold_up()
         self.life.heard = True
         self.life.watch.stop()
-        self.path.up(dialled=dialled)
-        self.bulk.path_changed()
+        self.path.on_path(dialled=dialled)
+        self.bulk.on_path_change()
 
     # bulk
 
@@ -229,15 +301,15 @@ class LinkMachine:
         if self.bulk.wanted or self.error is not None or not self.has_path:
             return False
         if self.path.dials:
-            self.news.append(BulkWanted(self.bulk.want(self.life.rtt_s, now_s)))
+            self.notices.append(BulkWanted(self.bulk.want(self.life.rtt_s, now_s)))
         else:
             self.bulk.ask(now_s)
             self.mux.ask_for_bulk()
         return True
 
-    def bulk_lost(self, error: SwarmError, now_s: float) -> None:
+    def on_channel_loss(self, error: SwarmError, now_s: float) -> None:
         """Note that a bulk connection ended: it costs its chunks' time; changes the deadline."""
-        self.bulk.lost(now_s)
+        self.bulk.on_loss(now_s)
         if isinstance(error, BadRecord):
             self._path_broken(now_s)
         elif isinstance(error, PeerError):
@@ -246,7 +318,7 @@ class LinkMachine:
     # time
 
     def next_deadline_s(self) -> float | None:
-        """When `on_deadline` is due, or None."""
+        """Return when `on_deadline` is due, or None."""
         if self.error is not None:
             return self._abort_at_s
         of_bulk = self.bulk.by_s, self.bulk.again_at_s, self.bulk.measure_at_s
@@ -254,21 +326,21 @@ class LinkMachine:
         return min((at_s for at_s in times if at_s is not None), default=None)
 
     def on_deadline(self, now_s: float, bulk_bytes: int = 0, *, bulk_busy: bool = False) -> None:
-        """Do what is due; changes the deadline. `bulk_bytes`, `bulk_busy`: see `BulkWishes`."""
+        """Do what is due; changes the deadline. `bulk_bytes`, `bulk_busy`: see `ChannelDemand`."""
         if self.error is not None:
             if _is_due(self._abort_at_s, now_s):
                 self._stop()
         elif _is_due(self.path.by_s, now_s):
-            self.fail(self.path.over(self._name))
+            self.fail(self.path.loss_error(self._name))
         elif _is_due(self.bulk.by_s, now_s):
             self.fail(LinkLost(f"{self._name}: no bulk connection in {self.bulk.patience_s:g} s"))
         elif _is_due(self.bulk.again_at_s, now_s):
             missing = self.bulk.missing()
             if missing and self.path.dials and self.has_path:
-                self.news.append(BulkWanted(missing))
+                self.notices.append(BulkWanted(missing))
         elif _is_due(self.bulk.measure_at_s, now_s):
-            if (news := self.bulk.measure(bulk_bytes, now_s, busy=bulk_busy)) is not None:
-                self.news.append(news)
+            if (notice := self.bulk.measure(bulk_bytes, now_s, busy=bulk_busy)) is not None:
+                self.notices.append(notice)
         else:
             self._look(now_s, in_use=bulk_busy or self.mux.live > 0)
 
@@ -286,7 +358,7 @@ class LinkMachine:
         Changes the deadline then. `bulk_busy`: tensors are under way.
         """
         busy = bulk_busy or self.mux.live > 0
-        if not self._quiet.over(self.state, now_s, self._config.dead_after_s, busy=busy):
+        if not self._quiet.is_over(self.state, now_s, self._config.dead_after_s, busy=busy):
             return False
         self.close(now_s, "replaced by another")
         return True
@@ -320,23 +392,23 @@ class LinkMachine:
         self.mux.replies.leave()
         self._unacked.close()
         self._hold_up()
-        self.news.clear()
+        self.notices.clear()
         self._ended.append(LinkEnded(error))
 
     def _ping(self, now_s: float) -> None:
         try:
-            self.mux.ping(self.life.ping(self._unacked.asked(), now_s))
+            self.mux.ping(self.life.ping(self._unacked.on_ping(), now_s))
         except PeerError as error:
             self.fail(error)
 
     def _look(self, now_s: float, *, in_use: bool) -> None:
         """Look whether the peer is silent, and act on what that means."""
-        silence = self.life.on_time(self.records.expected, now_s, in_use=in_use)
+        silence = self.life.on_deadline(self.records.expected, now_s, in_use=in_use)
         if silence is LinkSilence.LINK:
             self.fail(LinkLost(f"{self._name}: silent for {self.life.silent_s:g} s"))
         elif silence is not LinkSilence.NONE:
             if silence is not LinkSilence.ASK and self.has_path:
-                self.news.append(PathWanted(LinkLost("its path brings nothing")))
+                self.notices.append(PathWanted(LinkLost("its path brings nothing")))
             if silence is not LinkSilence.DOUBT:
                 self._ping(now_s)
 
@@ -344,18 +416,18 @@ class LinkMachine:
         """Give the present path up, or the link if that happens again and again."""
         if self.error is not None or not self.has_path:
             return
-        if error := self.path.brought_wrong_bytes(self._name, now_s):
+        if error := self.path.on_corruption(self._name, now_s):
             self.fail(error)
         else:
-            self.news.append(PathBroken())
+            self.notices.append(PathBroken())
 
     def _sparingly(self, now_s: float) -> bytes:
         """As `data_to_send`, when something holds it back."""
         if self.mute & (PAUSED | NO_PATH | OVER):
             return b""
         if self.mute & AGAIN:
-            record = self.records.again()
-            if not self.records.resends:
+            record = self.records.next_resend()
+            if not self.records.has_resends:
                 self.mute &= ~AGAIN
             return record
         if not (plaintext := self.mux.control_to_send()):
@@ -380,15 +452,15 @@ class LinkMachine:
     def _on_link_event(self, event: LinkEvent, now_s: float) -> None:
         match event:
             case Ponged(payload):
-                if upto := self.life.ponged(payload, now_s):
-                    self._unacked.acknowledged(upto)
+                if upto := self.life.on_pong(payload, now_s):
+                    self._unacked.on_ack(upto)
                     self._hold_up()
             case GoneAway():
                 self.state = WHEN_PEER_LEAVES.get(self.state, self.state)
             case PeerClosed(why):
                 self.peer_closed = why
             case BulkDone() | BulkOver() | BulkCame() | PathAltered():
-                self.news.append(event)
+                self.notices.append(event)
             case AskedForBulk():
                 if self.path.dials:
                     self.want_bulk(now_s)

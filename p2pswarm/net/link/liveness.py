@@ -4,7 +4,7 @@ Records come in order, so the answer to a ping proves that the peer has every re
 sealed before the ping. No other acknowledgement exists: calls cost nothing more than before.
 
 Silent periods are counted, not seconds: a stall of our own loop is not the peer's. A link in use
-is watched more closely (`path_watch.py`).
+is watched more closely (`liveness.py`).
 
 Units:   `now_s` seconds on the caller's monotonic clock.
 Errors:  BadFrame if a peer that speaks answers no ping.
@@ -18,14 +18,110 @@ from enum import Enum, auto
 from p2pswarm.base.errors import BadFrame
 from p2pswarm.base.estimates import RoundTrip
 from p2pswarm.net.config import TransportConfig
-from p2pswarm.net.link.path_watch import PathWatch, PathWatchNews, answer_s
+
+TICK_S = 0.5  # between two looks: two pings in a second are the most that a link in use costs
+REPAIRS = 1 + 2 + 4  # timers of TCP until a segment that was lost three times is sent once more
+TIMER_S_MIN = 0.2  # Linux's least retransmission timeout beyond the round trip
+ANSWER_S_MAX = 8.0  # a round trip is never believed to be so long that a dead path hides for more
+LATE_S = 0.25  # a tick that comes so much later than it was due
+
+
+class PathVerdict(Enum):
+    """The result of a look at the path."""
+
+    NOTHING = auto()
+    ASK = auto()
+    """The peer is to be pinged."""
+    DOUBT = auto()
+    """The path may be dead: other ways should be tried."""
+
+
+def answer_s(srtt_s: float, rttvar_s: float) -> float:
+    """Return how long a ping may go unanswered although three transmissions of it were lost.
+
+    The deviation of pings has such repairs in it already, as TCP's own has not.
+    """
+    repaired_s = REPAIRS * (srtt_s + TIMER_S_MIN)
+    return min(max(repaired_s, srtt_s + 4 * rttvar_s), ANSWER_S_MAX)
+
+
+class PathWatch:
+    """The watch of one link, over one path after another.
+
+    A firewall that begins to drop, a router that has forgotten a connection, a relay that swallows
+    bytes: none of them says so. While streams are open or tensors are under way, the watch looks
+    twice a second whether any record came. If none did, it has the peer asked (a PING); if nothing
+    comes within the time in which TCP repairs three losses in a row, the path is doubted, and other
+    ways are tried beside it. Any record lifts the doubt. On a link that is at rest nothing is
+    watched.
+
+    A tick that comes late proves nothing: our own process stood still, and what came meanwhile may
+    not have been read yet.
+    """
+
+    __slots__ = ("_asked_s", "_heard", "_patience_s", "_since", "at_s", "doubted")
+
+    def __init__(self) -> None:
+        self.at_s: float | None = None
+        """The time of `on_deadline`; None while nothing is under way."""
+        self.doubted = False
+        """Whether the path is doubted; ask `doubts`, which knows what came since."""
+        self._heard = 0  # records that had come at the last tick
+        self._asked_s: float | None = None  # since when the peer has owed an answer
+        self._patience_s = 0.0  # from the question to the next doubt
+
+    def begin(self, heard: int, now_s: float) -> None:
+        """Watch from now on, unless it is being done; changes `at_s`. `heard`: records so far."""
+        if self.at_s is None:
+            self._heard, self.at_s = heard, now_s + TICK_S
+
+    def stop(self) -> None:
+        """Forget what is known of the path: it is gone, or another carries the link."""
+        self.at_s, self.doubted, self._asked_s = None, False, None
+
+    def doubts(self, heard: int) -> bool:
+        """Return whether the path is doubted and brought nothing since; `heard`: records so far."""
+        return self.doubted and heard == self._heard
+
+    def on_deadline(self, heard: int, timer_s: float, now_s: float, *, in_use: bool) -> PathVerdict:
+        """Look at the path; changes `at_s`.
+
+        `heard`: records so far. `timer_s`: what `answer_s` says. `in_use`: streams are open, or
+        tensors are under way.
+        """
+        assert self.at_s is not None, "nothing is watched"
+        late = now_s - self.at_s > LATE_S
+        self.at_s = now_s + TICK_S
+        if heard != self._heard:
+            self._heard, self._asked_s, self.doubted = heard, None, False
+            if not in_use:
+                self.at_s = None
+            return PathVerdict.NOTHING
+        if self._asked_s is None:
+            if not in_use:
+                self.at_s = None
+                return PathVerdict.NOTHING
+            self._asked_s, self._patience_s = now_s, timer_s
+            self.at_s = now_s + min(TICK_S, timer_s)
+            return PathVerdict.ASK
+        if late:
+            self._asked_s += TICK_S  # the answer may be waiting to be read
+            return PathVerdict.NOTHING
+        left_s = self._asked_s + self._patience_s - now_s
+        if left_s > 0.0:
+            self.at_s = now_s + min(TICK_S, left_s)
+            return PathVerdict.NOTHING
+        self.doubted = True
+        self._patience_s = 2 * (now_s - self._asked_s)  # should the search for a way end, again
+        return PathVerdict.DOUBT
+
 
 PINGS_MAX = 1024  # unanswered: an hour and a half of idle ones, or 512 MiB without a word
 _PING = struct.Struct(">d")
 
 
 class LinkSilence(Enum):
-    """What the silence of a peer means."""
+    """The meaning of a peer's silence."""
 
     NONE = auto()
     ASK = auto()
@@ -39,7 +135,7 @@ class LinkSilence(Enum):
 
 
 class Liveness:
-    """When one side of a link pings, and what it has heard."""
+    """The pings of one side of a link, and what their answers show."""
 
     __slots__ = ("_config", "_pings", "_round_trip", "heard", "ping_at_s", "silent_s", "watch")
 
@@ -51,9 +147,9 @@ class Liveness:
         """Set it when anything came."""
         self.silent_s = 0.0
         self.ping_at_s: float | None = None
-        """When a period is over."""
+        """The end of a period."""
         self.watch = PathWatch()
-        """What looks closer at a link in use."""
+        """A closer look at a link in use."""
 
     @property
     def rtt_s(self) -> float:
@@ -62,7 +158,7 @@ class Liveness:
 
     @property
     def repair_s(self) -> float:
-        """How long TCP may need to repair three losses in a row on this path."""
+        """Return how long TCP may need to repair three losses in a row on this path."""
         return answer_s(self.rtt_s, self._round_trip.rttvar_s)
 
     def ping(self, upto: int, now_s: float) -> bytes:
@@ -74,7 +170,7 @@ class Liveness:
         self.ping_at_s = now_s + self._config.idle_ping_s
         return payload
 
-    def ponged(self, payload: bytes, now_s: float) -> int:
+    def on_pong(self, payload: bytes, now_s: float) -> int:
         """The number of the first record that this answer says nothing of; 0 if it is no answer."""
         if not self._pings or self._pings[0][0] != payload:
             return 0
@@ -85,20 +181,20 @@ class Liveness:
         return upto
 
     def doubts(self, records: int) -> bool:
-        """Whether the path may be dead, and nothing came since; `records`: how many came so far."""
+        """Return whether the path may be dead and brought nothing since; `records`: all so far."""
         silent = self.silent_s >= self._config.path_silent_s and not self.heard
         return silent or self.watch.doubts(records)
 
-    def on_time(self, records: int, now_s: float, *, in_use: bool) -> LinkSilence:
+    def on_deadline(self, records: int, now_s: float, *, in_use: bool) -> LinkSilence:
         """Do what is due now, if anything; `records`: how many came so far."""
         if self.ping_at_s is not None and now_s >= self.ping_at_s:
             return self._on_period()
         if self.watch.at_s is None or now_s < self.watch.at_s:
             return LinkSilence.NONE
-        match self.watch.tick(records, self.repair_s, now_s, in_use=in_use):
-            case PathWatchNews.ASK:
+        match self.watch.on_deadline(records, self.repair_s, now_s, in_use=in_use):
+            case PathVerdict.ASK:
                 return LinkSilence.ASK
-            case PathWatchNews.DOUBT:
+            case PathVerdict.DOUBT:
                 return LinkSilence.DOUBT
         return LinkSilence.NONE
 

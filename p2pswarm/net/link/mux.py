@@ -26,9 +26,14 @@ from p2pswarm.net.link.events import (
     StreamReset,
     link_event,
 )
-from p2pswarm.net.link.reply_memory import LINK_BYTES_FREE, STREAM_BYTES, LinkReplies
-from p2pswarm.net.link.send_lines import MESSAGE_COST_BYTES, SendLines
-from p2pswarm.net.link.stream_state import STREAM_NUMBERS, STREAM_WINDOW_BYTES, StreamState
+from p2pswarm.net.link.reply_budget import LINK_BYTES_FREE, STREAM_BYTES, LinkReplyBudget
+from p2pswarm.net.link.stream_scheduler import (
+    MESSAGE_COST_BYTES,
+    STREAM_NUMBERS,
+    STREAM_WINDOW_BYTES,
+    StreamScheduler,
+    StreamState,
+)
 from p2pswarm.net.wire import frames
 
 SESSION_WINDOW_BYTES = 4 * 1024 * 1024  # 300 Mbit/s at 100 ms; tensors use bulk connections
@@ -43,10 +48,10 @@ CREDIT_MAX = 1 << 30  # far above any window: more is an attack or a mistake
 class Mux:
     """One side's view of all streams of a link."""
 
-    def __init__(self, *, dialled: bool, replies: LinkReplies | None = None) -> None:
-        self.replies = replies or LinkReplies()
+    def __init__(self, *, dialled: bool, replies: LinkReplyBudget | None = None) -> None:
+        self.replies = replies or LinkReplyBudget()
         self.held_bytes = 0
-        """What the peer's streams and their unread replies hold; only read it here."""
+        """The bytes of the peer's streams and their unread replies; only read it elsewhere."""
         self._ours = 1 if dialled else 0
         self._next = 1 if dialled else 2
         self._streams: dict[int, StreamState] = {}  # by handle, nearly always the number
@@ -56,14 +61,14 @@ class Mux:
         self._count = [0, 0]  # live streams: the peer's, ours
         self.control: list[bytes] = []  # frames that wait; only read it and `lines` elsewhere
         self._control_bytes = 0
-        self.lines = SendLines()
+        self.lines = StreamScheduler()
         self._credit = SESSION_WINDOW_BYTES
         self._allowance = SESSION_WINDOW_BYTES
         self._owed = 0
-        self.happened: list[StreamEvent] = []
+        self.stream_events: list[StreamEvent] = []
         """The events that `events` will return; only read it here."""
-        self.link_happened: list[LinkEvent] = []
-        """The events that `link_events` will return."""
+        self.notices: list[LinkEvent] = []
+        """The events that `link_events` will return; only read it elsewhere."""
 
     # called by our user
 
@@ -74,12 +79,16 @@ class Mux:
 
     @property
     def crowded(self) -> bool:
-        """Whether the peer should get nothing more to read: it leaves too much unread."""
+        """Return whether the peer should get nothing more to read: it leaves too much unread."""
         return self.held_bytes > LINK_BYTES_FREE and self.replies.crowded(self.held_bytes)
+
+    def takes(self, reply_bytes: int = 0) -> bool:
+        """Return whether the peer may get so much more to read: not if it leaves much unread."""
+        return self.replies.takes(self.held_bytes, reply_bytes)
 
     @property
     def live_ours(self) -> int:
-        """How many of them we have opened."""
+        """Return how many of them we have opened."""
         return self._count[1]
 
     def open(self, data: bytes, *, ended: bool, priority: int) -> int:
@@ -119,7 +128,7 @@ class Mux:
         self._enqueue(stream, data, frames.END if ended else 0)
 
     def writable(self, number: int) -> bool:
-        """Whether a message would go out soon; if not, CreditGained follows."""
+        """Return whether a message would go out soon; if not, CreditGained follows."""
         if (stream := self._streams.get(number)) is None or not stream.queued_bytes:
             return True
         if stream.queued_bytes < QUEUE_BYTES and not (stream.theirs and self.crowded):
@@ -136,7 +145,7 @@ class Mux:
             self._say(frames.encode(frames.RESET, stream.number, frames.NUMBER.pack(code)))
         self._forget(stream)
 
-    def consumed(self, number: int, n: int) -> None:
+    def consume(self, number: int, n: int) -> None:
         """Note that our user has taken a message of `n` bytes; a stream that is gone is ignored."""
         stream = self._streams.get(number)
         if stream is None:
@@ -154,7 +163,7 @@ class Mux:
 
     def ping(self, payload: bytes) -> None:
         """Ask for a Ponged with the same 8 bytes."""
-        self.replies.tell(self.held_bytes)
+        self.replies.update(self.held_bytes)
         self._say(frames.encode(frames.PING, 0, payload))
 
     def go_away(self) -> None:
@@ -169,22 +178,22 @@ class Mux:
         """Tell the peer that the link is over."""
         self._say(frames.encode(frames.CLOSE, 0))
 
-    def bulk_done(self, transfer: int) -> None:
+    def say_bulk_done(self, transfer: int) -> None:
         """Tell the peer that we have every byte of its transfer, or want no more of it."""
         self._say(frames.encode(frames.BULK_DONE, 0, frames.TRANSFER.pack(transfer)))
 
-    def bulk_count(self, number: int, chunks: int, *, over: bool) -> None:
+    def say_bulk_count(self, number: int, chunks: int, *, over: bool) -> None:
         """Tell the peer how many chunks came on a bulk connection; `over`: it has ended."""
         kind = frames.BULK_OVER if over else frames.BULK_CAME
         self._say(frames.encode(kind, 0, frames.CHANNEL.pack(number, chunks)))
 
-    def altered(self, path: int) -> None:
+    def say_corruption(self, path: int) -> None:
         """Tell the peer that a path brought bytes that it did not send."""
         self._say(frames.encode(frames.ALTERED, 0, frames.NUMBER.pack(path)))
 
     # called for the wire
 
-    def receive(self, record: bytes) -> None:
+    def on_record(self, record: bytes) -> None:
         """Take the plaintext of one record."""
         for kind, flags, priority, number, payload in frames.decode(record):
             if kind == frames.DATA:
@@ -202,12 +211,12 @@ class Mux:
 
     def events(self) -> list[StreamEvent]:
         """The events of streams since the last call."""
-        events, self.happened = self.happened, []
+        events, self.stream_events = self.stream_events, []
         return events
 
     def link_events(self) -> list[LinkEvent]:
         """The events of the whole link since the last call."""
-        events, self.link_happened = self.link_happened, []
+        events, self.notices = self.notices, []
         return events
 
     def data_to_send(self) -> bytes:
@@ -271,7 +280,7 @@ class Mux:
             self.lines.add(stream)
         if stream.wanted and stream.queued_bytes < QUEUE_BYTES:
             stream.wanted = False
-            self.happened.append(CreditGained(stream.handle))
+            self.stream_events.append(CreditGained(stream.handle))
         return frames.encode(kind, stream.number, data, flags, stream.priority)
 
     def _on_open(self, number: int, flags: int, priority: int, data: bytes) -> None:
@@ -292,7 +301,7 @@ class Mux:
         self._streams[handle] = stream
         self._count[0] += 1
         self.held_bytes += STREAM_BYTES
-        self.happened.append(StreamOpened(handle, data, bool(flags)))
+        self.stream_events.append(StreamOpened(handle, data, bool(flags)))
 
     def _handle(self, number: int) -> int:
         """A handle that was never used before, for a stream that the peer opens.
@@ -327,7 +336,7 @@ class Mux:
         if stream.allowance < 0:
             raise BadFrame(f"stream {number} exceeds its credit")
         stream.unconsumed += cost
-        self.happened.append(StreamData(stream.handle, data, bool(flags)))
+        self.stream_events.append(StreamData(stream.handle, data, bool(flags)))
         if flags:
             stream.remote_ended = True
             if stream.local_ended:
@@ -340,15 +349,17 @@ class Mux:
             stream = self._live(number)
             if stream is not None:
                 self._forget(stream)
-                self.happened.append(StreamReset(stream.handle, frames.NUMBER.unpack(payload)[0]))
+                self.stream_events.append(
+                    StreamReset(stream.handle, frames.NUMBER.unpack(payload)[0])
+                )
         elif kind == frames.PING:
             self._say(frames.encode(frames.PONG, 0, payload))
         elif kind == frames.PONG:
-            self.link_happened.append(Ponged(payload))
+            self.notices.append(Ponged(payload))
             if self.replies.unbearable(self.held_bytes):  # here it costs calls nothing
                 raise BadFrame(f"{self.held_bytes} bytes wait: the peer does not read")
         else:
-            self.link_happened.append(link_event(kind, payload))
+            self.notices.append(link_event(kind, payload))
 
     def _on_credit(self, number: int, gained: int) -> None:
         if number == 0:

@@ -1,12 +1,11 @@
-"""Paths: what carries a link at present, and the ways to another one.
+"""Paths: the connection that carries a link, and the candidates for another one.
 
-A *way* leads to a peer and can be taken any number of times: an address to dial, a relay to ask, a
-hole to punch. Taking it gives a raw connection that the peer's acceptor reads. A *path* is such a
-connection, once it carries a link. What knows of other ways than an address gives the endpoint its
-own `Paths`.
+A *path candidate* leads to a peer and can be taken any number of times: an address to dial, a relay
+to ask, a hole to punch. Taking it gives a raw connection that the peer's acceptor reads. A *path*
+is such a connection, once it carries a link.
 
 Units:   none.
-Errors:  PathError, if a way leads nowhere now; NobodyThere, if nobody listens at its end.
+Errors:  PathError, if a candidate leads nowhere now; NobodyThere, if nobody listens at its end.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,15 +19,15 @@ from p2pswarm.net.os.base import Connection, Net
 
 
 class PathKind(IntEnum):
-    """How a connection came about; the smaller, the better."""
+    """The kinds of a path; the smaller, the better."""
 
     DIRECT = 0
     PUNCHED = 1
     RELAYED = 2
 
 
-class Way(Protocol):
-    """One way to a peer."""
+class PathCandidate(Protocol):
+    """A means to reach a peer, which gives a connection each time."""
 
     @property
     def kind(self) -> PathKind:
@@ -40,11 +39,11 @@ class Way(Protocol):
         ...
 
 
-class Paths(Protocol):
-    """What knows the ways to peers."""
+class CandidateSource(Protocol):
+    """A source of path candidates; the endpoint asks several."""
 
-    def ways(self, to: Contact) -> Sequence[Way]:
-        """The ways to a peer that may work, the best one first."""
+    def candidates(self, to: Contact) -> Sequence[PathCandidate]:
+        """Return the candidates that may lead to a peer, the best one first."""
         ...
 
 
@@ -53,11 +52,11 @@ class Path:
     """The connection that carries a link."""
 
     kind: PathKind | None
-    """None if the peer took a way that only it knows."""
+    """None if the peer took a candidate that only it knows."""
     remote: Address
     """The address of its other end, as the network shows it."""
-    way: Way | None
-    """The way that we took; None if the peer did."""
+    candidate: PathCandidate | None
+    """The candidate that we took; None if the peer did."""
 
 
 def kind_of(to: Address) -> PathKind:
@@ -66,8 +65,8 @@ def kind_of(to: Address) -> PathKind:
 
 
 @dataclass(frozen=True, slots=True)
-class DialledWay:
-    """An address to dial, which may be a place at a relay: implements `Way`."""
+class DialledCandidate:
+    """An address to dial, which may be a place at a relay: implements `PathCandidate`."""
 
     net: Net
     to: Address
@@ -83,12 +82,12 @@ class DialledWay:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimedWay:
-    """An address that only the peer's card names: implements `Way`."""
+class ClaimedCandidate:
+    """An address that only the peer's card names: implements `PathCandidate`."""
 
     net: Net
     named: Contact
-    """Where the peer says that it is; for a circuit, at which relay."""
+    """The contact that the peer names; for a circuit, the relay."""
     claims: CardClaims
     now_s: Callable[[], float]
 
@@ -102,39 +101,41 @@ class ClaimedWay:
         self.claims.begin(self.named, self.now_s())
         return await self.net.dial(self.named.address)
 
-    def found(self) -> None:
+    def confirm(self) -> None:
         """Note that the peer was there."""
-        self.claims.found(self.named, self.now_s())
+        self.claims.confirm(self.named, self.now_s())
 
 
-def place_of(way: Way) -> Address | None:
-    """The address that a way dials; None if it is of another sort, as a punched hole."""
-    match way:
-        case DialledWay():
-            return way.to
-        case ClaimedWay():
-            return way.named.address
+def address_of(candidate: PathCandidate) -> Address | None:
+    """The address that a candidate dials; None if it is of another sort, as a punched hole."""
+    match candidate:
+        case DialledCandidate():
+            return candidate.to
+        case ClaimedCandidate():
+            return candidate.named.address
         case _:
             return None
 
 
-def known_ways(ways: Sequence[Way]) -> Sequence[Way]:
+def telling_candidates(candidates: Sequence[PathCandidate]) -> Sequence[PathCandidate]:
     """Those that tell whether a peer is gone; all of them, if none does.
 
     A peer may claim addresses that never answer. But a relay knows at once whether the peer is
     there, and a firewall that breaks connections may refuse for the peer at all others.
     """
     return [
-        way for way in ways if not isinstance(way, ClaimedWay) or way.kind is PathKind.RELAYED
-    ] or ways
+        candidate
+        for candidate in candidates
+        if not isinstance(candidate, ClaimedCandidate) or candidate.kind is PathKind.RELAYED
+    ] or candidates
 
 
-class ContactPaths:
-    """The one address of each contact: implements `Paths`."""
+class ContactCandidates:
+    """The one address of each contact: implements `CandidateSource`."""
 
     def __init__(self, net: Net) -> None:
         self._net = net
 
-    def ways(self, to: Contact) -> Sequence[Way]:
+    def candidates(self, to: Contact) -> Sequence[PathCandidate]:
         """Its address, unless it cannot be dialled."""
-        return (DialledWay(self._net, to.address),) if to.address.port else ()
+        return (DialledCandidate(self._net, to.address),) if to.address.port else ()

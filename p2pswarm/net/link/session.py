@@ -77,10 +77,10 @@ class Session:
     card: Card
     """The peer's card, as it introduced itself."""
     introduced: bytes
-    """What we introduced ourselves with; our card is its end."""
+    """Our introduction; our card is its end."""
 
     @property
     def peer(self) -> PeerId:
-        """Who is at the other end."""
+        """Return who is at the other end."""
         assert self.contact.peer is not None
         return self.contact.peer

@@ -29,29 +29,29 @@ class AttemptStagger:
         self._first_s = min(max(delay_s, SLACK * expected_s), max(delay_s, DELAY_MAX_S))
         self._begun = False
         self.next_s = float("-inf")
-        """When the next address may be tried."""
+        """The time at which the next address may be tried."""
 
     def due(self, now_s: float) -> bool:
-        """Whether the next address may be tried."""
+        """Return whether the next address may be tried."""
         return now_s >= self.next_s - ROUNDING_S
 
-    def begun(self, now_s: float) -> None:
+    def on_attempt(self, now_s: float) -> None:
         """Note that an address is being tried."""
         self.next_s = now_s + (self._delay_s if self._begun else self._first_s)
         self._begun = True
 
-    def connected(self, took_s: float, now_s: float) -> None:
+    def on_connection(self, took_s: float, now_s: float) -> None:
         """Note that a connection is up, and how long that took; what follows takes a while."""
         pause_s = min(max(self._delay_s, HANDSHAKE_RTTS * took_s), DELAY_MAX_S)
         self.next_s = max(self.next_s, now_s + pause_s)
 
-    def failed(self) -> None:
+    def on_failure(self) -> None:
         """Note that an attempt came to nothing: the next address need not wait."""
         self.next_s = float("-inf")
 
 
 class ConnectTimes:
-    """How long it took to connect to hosts of late."""
+    """The time that it took to connect to hosts of late."""
 
     def __init__(self) -> None:
         self._took_s: dict[str, float] = {}
@@ -64,5 +64,5 @@ class ConnectTimes:
             del self._took_s[next(iter(self._took_s))]
 
     def of(self, host: str) -> float:
-        """How long the last one took; 0 if that is not known."""
+        """Return how long the last one took; 0 if that is not known."""
         return self._took_s.get(host, 0.0)

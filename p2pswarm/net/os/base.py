@@ -8,7 +8,7 @@ a real socket two threads do so (`net/os/bulk_threads.py`), in a simulation the 
 
 Units:   bytes; `now_s` seconds on a monotonic clock.
 Errors:  DialFailed from `dial`; Unusable from `listen`; LinkLost from a raw connection that
-         ended. Once it is a pipe, whatever ends it reaches its user once, as `lost`.
+         ended. Once it is a pipe, whatever ends it reaches its user once, as `on_loss`.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,22 +29,22 @@ class ControlPipe(Protocol):
         ...
 
     def close(self) -> None:
-        """Send the bytes that wait, then end; `lost` is called soon after."""
+        """Send the bytes that wait, then end; `on_loss` is called soon after."""
         ...
 
     def abort(self) -> None:
-        """End now; `lost` is called soon after."""
+        """End now; `on_loss` is called soon after."""
         ...
 
 
 class ControlMachine(Protocol):
     """A control connection: the side that receives. Its methods are called in the event loop."""
 
-    def opened(self, pipe: ControlPipe) -> None:
+    def on_open(self, pipe: ControlPipe) -> None:
         """The connection is up; called before anything else."""
         ...
 
-    def received(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         """Bytes came, in order; a message may be cut anywhere."""
         ...
 
@@ -56,7 +56,7 @@ class ControlMachine(Protocol):
         """Few bytes wait in memory again."""
         ...
 
-    def lost(self, error: SwarmError) -> None:
+    def on_loss(self, error: SwarmError) -> None:
         """The connection ended; called once, last."""
         ...
 
@@ -64,18 +64,18 @@ class ControlMachine(Protocol):
 class BulkMachine(Protocol):
     """The rules of one bulk pipe.
 
-    One thread calls `next_in` and `filled`, another calls `next_out` and `sent`.
+    One thread calls `next_in` and `on_fill`, another calls `next_out` and `on_write`.
     """
 
-    def may_come(self) -> bool:
-        """Whether the peer may send yet; else a byte is a breach. Called in the event loop."""
+    def expects_bytes(self) -> bool:
+        """Return whether the peer may send yet: else a byte is a breach. For the event loop."""
         ...
 
     def next_in(self) -> memoryview:
-        """The memory for the next bytes: fill all of it, then call `filled`."""
+        """The memory for the next bytes: fill all of it, then call `on_fill`."""
         ...
 
-    def filled(self) -> Callable[[], None] | None:
+    def on_fill(self) -> Callable[[], None] | None:
         """The memory is full. Returns a function to call in the event loop, or None.
 
         Raises PeerError if the peer broke the protocol; the pipe ends then.
@@ -83,21 +83,21 @@ class BulkMachine(Protocol):
         ...
 
     def next_out(self, now_s: float) -> memoryview | None:
-        """The bytes to send next, or None to wait for `wake`; called again right after `sent`.
+        """The bytes to send next, or None to wait for `wake`; called again right after `on_write`.
 
-        The bytes stay valid until `sent`.
+        The bytes stay valid until `on_write`.
         """
         ...
 
-    def sent(self) -> Callable[[], None] | None:
+    def on_write(self) -> Callable[[], None] | None:
         """The kernel has all bytes. Returns a function to call in the event loop, or None."""
         ...
 
-    def lost(self, error: SwarmError) -> None:
+    def on_loss(self, error: SwarmError) -> None:
         """The pipe has ended; called once, in the event loop."""
         ...
 
-    def released(self) -> None:
+    def on_release(self) -> None:
         """The socket is closed; called once in the event loop, as the last call of all."""
         ...
 
@@ -110,11 +110,11 @@ class BulkPipe(Protocol):
         ...
 
     def acknowledged_bytes(self) -> int | None:
-        """How many bytes the kernel at the other end has; None if ours does not say."""
+        """Return how many bytes the kernel at the other end has; None if ours does not say."""
         ...
 
     def close(self) -> None:
-        """End the pipe; `lost` and `released` follow. Bytes under way may be cut off."""
+        """End the pipe; `on_loss` and `on_release` follow. Bytes under way may be cut off."""
         ...
 
 
@@ -157,7 +157,7 @@ class Listener(Protocol):
 
     @property
     def in_a_row(self) -> int:
-        """How many connections were accepted since none was waiting."""
+        """Return how many connections were accepted since none was waiting."""
         ...
 
     async def accept(self) -> Connection:

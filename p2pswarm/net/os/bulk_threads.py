@@ -8,15 +8,16 @@ bytes go, and tell it when the bytes are there.
 The receiving thread starts with the first byte, the sending one with the first `wake`. So a pipe
 on which nothing happens costs no thread, however many a peer opens.
 
-Units:   bytes.
-Errors:  whatever ends the pipe reaches the machine once, as `lost`, before the socket is
-         shut down. `released` follows when both threads have ended and it is closed.
+Errors:  whatever ends the pipe reaches the machine once, as `on_loss`, before the socket is
+         shut down. `on_release` follows when both threads have ended and it is closed.
 Source:  bench/LOG.md, bandwidth_sweep.
 """
 
 import asyncio
 import contextlib
 import socket
+import struct
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,7 +25,25 @@ from queue import SimpleQueue
 
 from p2pswarm.base.errors import BadRecord, LinkLost, SwarmError
 from p2pswarm.net.os.base import BulkMachine
-from p2pswarm.net.os.tcp_info import acknowledged_bytes
+
+_ACKED = struct.Struct("=Q")
+_ACKED_AT = 120  # after 24 numbers of 32 bits, two of them packed, and the two pacing rates
+_BYTES = _ACKED_AT + _ACKED.size
+
+
+def acknowledged_bytes(sock: socket.socket) -> int | None:
+    """Return how many bytes the other end has acknowledged; None off Linux, or before Linux 4.1.
+
+    Source: Linux, include/uapi/linux/tcp.h, `struct tcp_info`; bytes_acked is RFC 4898's
+    tcpEStatsAppHCThruOctetsAcked.
+    """
+    if sys.platform != "linux":
+        return None
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES)
+    except OSError:  # no TCP connection, or over
+        return None
+    return None if len(info) < _BYTES else int(_ACKED.unpack_from(info, _ACKED_AT)[0])
 
 
 class SocketBulkPipe:
@@ -57,18 +76,18 @@ class SocketBulkPipe:
         self._wakeups.put(None)
 
     def acknowledged_bytes(self) -> int | None:
-        """How many bytes the kernel at the other end has; None if ours does not say."""
+        """Return how many bytes the kernel at the other end has; None if ours does not say."""
         with self._guard:  # so that the number of the socket is not another one's by now
             return None if self._running == 0 else acknowledged_bytes(self._sock)
 
     def close(self) -> None:
-        """End the pipe; `released` follows when both threads have ended."""
+        """End the pipe; `on_release` follows when both threads have ended."""
         self._end(LinkLost(f"{self._label}: closed"))
 
     def _readable(self) -> None:
         """The first byte has come, or the end."""
         self._loop.remove_reader(self._sock)
-        if self._ended is None and self._machine.may_come():
+        if self._ended is None and self._machine.expects_bytes():
             self._sock.setblocking(True)  # uvloop has changed it
             self._start(self._receive, "rx")
             return
@@ -110,7 +129,7 @@ class SocketBulkPipe:
                 if got == 0:
                     raise LinkLost(f"{self._label}: the peer closed it")
                 buffer = buffer[got:]
-            self._tell(machine.filled())
+            self._tell(machine.on_fill())
 
     def _send(self) -> None:
         machine, send_all = self._machine, self._sock.sendall
@@ -120,7 +139,7 @@ class SocketBulkPipe:
                 self._wakeups.get()
                 continue
             send_all(out)
-            self._tell(machine.sent())
+            self._tell(machine.on_write())
 
     def _tell(self, event: Callable[[], None] | None) -> None:
         if event is not None:
@@ -132,7 +151,7 @@ class SocketBulkPipe:
             if self._ended is not None:
                 return
             self._ended = error
-        self._in_loop(lambda: self._machine.lost(error))
+        self._in_loop(lambda: self._machine.on_loss(error))
         with contextlib.suppress(OSError):  # the peer has closed it: both threads see it
             self._sock.shutdown(socket.SHUT_RDWR)
         self._wakeups.put(None)
@@ -148,7 +167,7 @@ class SocketBulkPipe:
     def _release(self) -> None:
         for thread in self._threads:
             thread.join()  # each has left its loop: this takes no time
-        self._machine.released()
+        self._machine.on_release()
 
     def _in_loop(self, call: Callable[[], None]) -> None:
         try:

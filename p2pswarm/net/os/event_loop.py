@@ -32,14 +32,14 @@ class Eagerness:
 
     @property
     def looks(self) -> bool:
-        """Whether the next wait is likely to be short."""
+        """Return whether the next wait is likely to be short."""
         return self._short >= SHORT_WAITS
 
-    def slept(self, wait_s: float) -> None:
+    def on_sleep(self, wait_s: float) -> None:
         """The selector slept for `wait_s`."""
         self._short = self._short + 1 if wait_s <= self._short_s else 0
 
-    def looked_in_vain(self) -> None:
+    def on_empty_poll(self) -> None:
         """Nothing came while the selector polled."""
         self._short = 0
 
@@ -60,10 +60,10 @@ class EagerSelector(selectors.DefaultSelector):
             while time.perf_counter() - begin_s < LOOK_S:
                 if ready := super().select(0):
                     return ready
-            self._eagerness.looked_in_vain()
+            self._eagerness.on_empty_poll()
             return super().select(timeout)
         ready = super().select(timeout)
-        self._eagerness.slept(time.perf_counter() - begin_s)
+        self._eagerness.on_sleep(time.perf_counter() - begin_s)
         return ready
 
 

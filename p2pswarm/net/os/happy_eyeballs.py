@@ -1,18 +1,20 @@
-"""Connecting to the first of several addresses that answers ("happy eyeballs").
+"""Happy eyeballs: the addresses of a name, and a connection to the first of them that answers.
 
-An address that drops what is sent to it costs a quarter of a second and no more: then the next is
-tried beside it (`attempt_stagger.py`). One that refuses costs nothing. The first connection wins,
-the others are closed.
+The system's resolver blocks for as long as a name's owner likes, so it has threads of its own.
 
-Units:   seconds.
-Errors:  the last OSError if none answers.
-Source:  RFC 8305 section 5.
+Units:   seconds, counts.
+Errors:  OSError, as `socket.getaddrinfo` raises it; the last one if no address answers.
+Source:  RFC 8305 sections 4 and 5; RFC 6724 for the system's own order.
 """
 
 import asyncio
+import ipaddress
+import socket
+import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from p2pswarm.base.ids import Address
 from p2pswarm.net.os.attempt_stagger import AttemptStagger
 
 
@@ -35,6 +37,10 @@ async def first_connected(
 ) -> C:
     """The first connection that `connect` makes to any of `addresses`, tried in their order.
 
+    An address that drops what is sent to it costs a quarter of a second and no more: then the next
+    is tried beside it (`attempt_stagger.py`). One that refuses costs nothing. The first connection
+    wins, the others are closed.
+
     `stagger`: tells when the next one is tried; `connect` may tell it how far it has come.
     """
     if len(addresses) == 1:
@@ -49,7 +55,7 @@ async def first_connected(
         while waiting or attempts:
             if waiting and (not attempts or stagger.due(loop.time())):
                 attempts.append(asyncio.ensure_future(connect(waiting.pop(0))))
-                stagger.begun(loop.time())
+                stagger.on_attempt(loop.time())
             await asyncio.wait(
                 attempts,
                 timeout=max(0.0, stagger.next_s - loop.time()) if waiting else None,
@@ -63,7 +69,7 @@ async def first_connected(
                 if not isinstance(error, OSError):
                     raise error
                 attempts.remove(attempt)
-                stagger.failed()
+                stagger.on_failure()
                 failure = error
         raise failure
     finally:
@@ -72,3 +78,92 @@ async def first_connected(
         for done in await asyncio.gather(*attempts, return_exceptions=True):
             if done is not won and not isinstance(done, BaseException):
                 done.close()
+
+
+THREADS_MAX = 32  # look-ups at once: a thread each, of some 50 KiB
+ADDRESSES_MAX = 8  # of one name that are tried
+
+Resolved = tuple[int, tuple[str | int, ...]]
+"""A family of addresses, and the socket address to bind or connect to."""
+
+
+class Resolver:
+    """Looks names up, up to `threads_max` at once.
+
+    The system's resolver blocks, for as long as a name's owner likes. So it never runs in the pool
+    that files and others share: a few threads are for names, and callers of one name share a
+    look-up. A look-up that nobody waits for any more still holds its thread until the system gives
+    up.
+    """
+
+    def __init__(self, threads_max: int = THREADS_MAX) -> None:
+        self._places = asyncio.Semaphore(threads_max)
+        self._under_way: dict[Address, asyncio.Task[list[Resolved]]] = {}
+
+    async def resolve(self, address: Address) -> list[Resolved]:
+        """The socket addresses of a host, the best first; a numeric one needs no thread."""
+        try:
+            version = ipaddress.ip_address(address.host).version
+        except ValueError:
+            return await asyncio.shield(self._look_up(address))
+        if version == 4:  # noqa: PLR2004
+            return [(socket.AF_INET, (address.host, address.port))]
+        return [(socket.AF_INET6, (address.host, address.port))]
+
+    def _look_up(self, address: Address) -> asyncio.Task[list[Resolved]]:
+        task = self._under_way.get(address)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._in_a_thread(address))
+            self._under_way[address] = task
+            task.add_done_callback(lambda done: self._over(address, done))
+        return task
+
+    def _over(self, address: Address, task: asyncio.Task[list[Resolved]]) -> None:
+        del self._under_way[address]
+        if not task.cancelled():
+            task.exception()  # whoever still waits has it
+
+    async def _in_a_thread(self, address: Address) -> list[Resolved]:
+        async with self._places:
+            loop = asyncio.get_running_loop()
+            found: asyncio.Future[list[Any]] = loop.create_future()
+            # Not an executor's thread: the process could not end before the system gives up.
+            threading.Thread(
+                target=_get_addresses, args=(address, loop, found), name="resolver", daemon=True
+            ).start()
+            entries = await found
+        return in_turns(
+            [(family, (str(name[0]), *map(int, name[1:]))) for family, _, _, _, name in entries]
+        )[:ADDRESSES_MAX]
+
+
+def in_turns(found: list[Resolved]) -> list[Resolved]:
+    """The same addresses with the families in turns, so that a dead family costs one attempt."""
+    families = dict.fromkeys(family for family, _ in found)
+    rows = [[entry for entry in found if entry[0] == family] for family in families]
+    longest = max(map(len, rows), default=0)
+    return [row[at] for at in range(longest) for row in rows if at < len(row)]
+
+
+def _get_addresses(
+    address: Address, loop: asyncio.AbstractEventLoop, found: asyncio.Future[list[Any]]
+) -> None:
+    """Run in a thread: look up, and tell the loop, if it is still there."""
+    result: list[Any] | OSError
+    try:
+        result = list(socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM))
+    except OSError as error:
+        result = error
+
+    def tell() -> None:
+        if found.done():
+            return
+        if isinstance(result, OSError):
+            found.set_exception(result)
+        else:
+            found.set_result(result)
+
+    try:
+        loop.call_soon_threadsafe(tell)
+    except RuntimeError:  # the loop is closed: nobody is left to tell
+        return

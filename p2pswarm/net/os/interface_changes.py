@@ -1,4 +1,4 @@
-"""What this machine's addresses and routes are, and the moments when they change.
+"""The moments when this machine's addresses and routes change.
 
 On Linux the kernel tells of changes over netlink. Elsewhere nobody does, and callers look now and
 then.

@@ -20,16 +20,73 @@ from array import array
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import partial
+from typing import cast
 
 from p2pswarm.base.errors import DialFailed, LinkLost, NobodyThere, Unusable
 from p2pswarm.base.ids import Address
 from p2pswarm.net.os import arrival_filter
-from p2pswarm.net.os.base import BulkMachine, BulkPipe, ControlMachine
+from p2pswarm.net.os.base import CROWDED_BYTES, BulkMachine, BulkPipe, ControlMachine
 from p2pswarm.net.os.bulk_threads import SocketBulkPipe
-from p2pswarm.net.os.control_protocol import ControlProtocol
-from p2pswarm.net.os.happy_eyeballs import first_connected
-from p2pswarm.net.os.os_errors import GONE_IN_BACKLOG, OUT_OF_FILES, reason_of
-from p2pswarm.net.os.resolver import Resolved, Resolver
+from p2pswarm.net.os.happy_eyeballs import Resolved, Resolver, first_connected
+
+OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # until others close
+GONE_IN_BACKLOG = (errno.ECONNABORTED, errno.EPROTO, errno.ECONNRESET)  # it left too early
+
+
+def reason_of(error: Exception) -> str:
+    """The reason of a failure, in one line and without the address."""
+    if isinstance(error, ConnectionRefusedError):
+        return "Connection refused"  # asyncio's text has the address instead
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
+
+
+READ_BYTES = 16 * 1024  # our own buffer: asyncio's, new for each read, costs 20 us
+READ_BYTES_MAX = 64 * 1024  # one control record, for a connection that has filled the small buffer
+
+
+class ControlProtocol(asyncio.BufferedProtocol):
+    """Makes a ControlPipe of an asyncio transport, and passes what it receives to the user."""
+
+    def __init__(self, user: ControlMachine, label: str) -> None:
+        self._user = user
+        self._label = label
+        self._buffer = memoryview(bytearray(READ_BYTES))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is up: from now on this object is the pipe."""
+        connection = cast("asyncio.Transport", transport)  # uvloop's class does not derive from it
+        connection.set_write_buffer_limits(CROWDED_BYTES)
+        self.send = connection.write
+        self.close = connection.close
+        self.abort = connection.abort
+        self._user.on_open(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """The memory into which asyncio reads the next bytes."""
+        del sizehint
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """`nbytes` came; after one read that fills the buffer, a larger one replaces it."""
+        self._user.on_data(bytes(self._buffer[:nbytes]))
+        if nbytes == READ_BYTES == len(self._buffer):
+            self._buffer = memoryview(bytearray(READ_BYTES_MAX))
+
+    def pause_writing(self) -> None:
+        """More than CROWDED_BYTES wait in memory."""
+        self._user.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Few bytes wait in memory again."""
+        self._user.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection ended."""
+        reason = "closed" if exc is None else reason_of(exc)
+        self._user.on_loss(LinkLost(f"{self._label}: {reason}"))
+
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +115,7 @@ class SocketNet:
     def __init__(self) -> None:
         self._resolver = Resolver()
         self._hosts: dict[int, str] = {}
-        """Where each port of ours listens: a dial from it comes from the same address."""
+        """The host at which each port listens: a dial from it comes from the same address."""
 
     async def listen(self, at: Address) -> "SocketListener":
         """Bind and listen; raises Unusable if the address cannot be bound."""
@@ -100,7 +157,7 @@ class SocketNet:
             raise DialFailed(f"{to}: {reason_of(error)}") from error
 
     def _host_of(self, port: int) -> str:
-        """Where a port of ours listens."""
+        """Return where a port of ours listens."""
         if port not in self._hosts:
             raise ValueError(f"nothing listens at port {port}, so no dial can come from it")
         return self._hosts[port]
@@ -119,7 +176,7 @@ class SocketListener:
         self._pause_s = pause_s
         self._address = _address(sock.getsockname())
         self.in_a_row = 0
-        """How many connections were accepted since none was waiting."""
+        """The number of connections that were accepted since none was waiting."""
 
     @property
     def address(self) -> Address:

@@ -39,7 +39,7 @@ class PacedFlow(Protocol):
 class Pace(Protocol):
     """Decides when a direction may carry more."""
 
-    def carried(self, flow: PacedFlow, nbytes: int) -> bool:
+    def on_bytes(self, flow: PacedFlow, nbytes: int) -> bool:
         """`flow` has carried so much; False: it carries no more until `resume` is called."""
         ...
 
@@ -95,12 +95,12 @@ class Splice:
 
     @property
     def over(self) -> bool:
-        """Whether both connections are closed."""
+        """Return whether both connections are closed."""
         return self._over
 
     @property
     def carried_bytes(self) -> int:
-        """What both directions have carried."""
+        """Return what both directions have carried."""
         return sum(direction.carried_bytes for direction in self._directions)
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class Splice:
             sock.close()
         self._ended()
 
-    def half_closed(self) -> None:
+    def on_half_close(self) -> None:
         """A direction has ended; the other one has some time."""
         if all(direction.done for direction in self._directions):
             self.close()
@@ -181,7 +181,7 @@ class _SpliceDirection:
 
     def _passed_on(self, sent: int, *, all_of_it: bool) -> None:
         self.carried_bytes += sent
-        if self._pace is not None and not self._pace.carried(self, sent):
+        if self._pace is not None and not self._pace.on_bytes(self, sent):
             self._loop.remove_reader(self._source)
         elif not all_of_it:
             self._wait_for_sink()
@@ -203,4 +203,4 @@ class _SpliceDirection:
         except OSError:  # the sink is gone, too
             self._splice.close()
         else:
-            self._splice.half_closed()
+            self._splice.on_half_close()

@@ -27,8 +27,7 @@ from aiohttp import web
 from p2pswarm.base.errors import DialFailed, Unusable
 from p2pswarm.base.ids import Address
 from p2pswarm.net.os.base import Connection
-from p2pswarm.net.os.os_errors import reason_of
-from p2pswarm.net.os.sockets import SocketConnection
+from p2pswarm.net.os.sockets import SocketConnection, reason_of
 
 PATH = "/p2pswarm"
 MESSAGE_BYTES_MAX = 1024 * 1024  # of one message that we take; we send PIECE_BYTES at most

@@ -99,7 +99,7 @@ error. A handler that waits for something else is cancelled then, and at the dea
 
 
 class CardSource(Protocol):
-    """What peers say of themselves."""
+    """The cards of peers."""
 
     def of(self, peer: PeerId) -> Card | None:
         """The newest card that is known of a peer; each has one that a link is up to."""
@@ -124,11 +124,11 @@ class Rpc(Protocol):
 
     @property
     def cards(self) -> CardSource:
-        """What peers say of themselves."""
+        """Return what peers say of themselves."""
         ...
 
     def reach(self, to: Contact) -> Reach:
-        """What links that are up show of the address of a peer.
+        """Return what links that are up show of the address of a peer.
 
         A call to a contact without a peer id dials its address, unless we have dialled it before
         and that link is up; a link that comes from there does not count.
@@ -160,3 +160,46 @@ class Rpc(Protocol):
     def serve_stream(self, opening: type[M], handler: StreamHandler[M]) -> None:
         """Serve streams that open with one message type."""
         ...
+
+
+class ForwardingRpc:
+    """Implements `Rpc` by another; a subclass overrides what it does differently.
+
+    A guard and a watch each stand between a role and the links. What they leave as it is stands
+    here.
+    """
+
+    def __init__(self, rpc: Rpc) -> None:
+        self._rpc = rpc
+
+    @property
+    def contact(self) -> Contact:
+        """Our own contact."""
+        return self._rpc.contact
+
+    @property
+    def cards(self) -> CardSource:
+        """Return what peers say of themselves."""
+        return self._rpc.cards
+
+    def reach(self, to: Contact) -> Reach:
+        """As `Rpc.reach`."""
+        return self._rpc.reach(to)
+
+    def call(self, to: Contact, request: Message, timeout_s: float) -> Coroutine[Any, Any, Message]:
+        """As `Rpc.call`."""
+        return self._rpc.call(to, request, timeout_s)
+
+    def open_stream(
+        self, to: Contact, opening: Message, timeout_s: float | None
+    ) -> AbstractAsyncContextManager[Stream]:
+        """As `Rpc.open_stream`."""
+        return self._rpc.open_stream(to, opening, timeout_s)
+
+    def serve_unary(self, request: type[M], handler: UnaryHandler[M]) -> None:
+        """As `Rpc.serve_unary`."""
+        self._rpc.serve_unary(request, handler)
+
+    def serve_stream(self, opening: type[M], handler: StreamHandler[M]) -> None:
+        """As `Rpc.serve_stream`."""
+        self._rpc.serve_stream(opening, handler)

@@ -14,33 +14,38 @@ Errors:  the same as in `net/rpc/base.py`.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from p2pswarm.base.errors import BadMessage, Busy, Late, NotServing, PeerError, SwarmError
 from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.base.tasks import Closing
 from p2pswarm.net.cards.card import Card
+from p2pswarm.net.cards.node_cards import ANSWER_S, CardHeard, CardNews
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.endpoint.link_table import Reach
-from p2pswarm.net.link.events import (
-    RESET_REFUSED,
-    LinkEnded,
-    StreamData,
-    StreamEvent,
-    StreamOpened,
-)
-from p2pswarm.net.link.reply_memory import STREAM_BYTES
-from p2pswarm.net.os.address_groups import network_of
+from p2pswarm.net.guard.slots import ConcurrencyLimit, HandlerLimits
+from p2pswarm.net.link.events import RESET_REFUSED, LinkEnded, StreamData, StreamEvent, StreamOpened
+from p2pswarm.net.link.reply_budget import STREAM_BYTES
+from p2pswarm.net.os.addresses import network_of
 from p2pswarm.net.rpc.base import CardSource, StreamHandler, UnaryHandler
-from p2pswarm.net.rpc.card_news import ANSWER_S, CardHeard, CardNews
-from p2pswarm.net.rpc.concurrency_limit import ConcurrencyLimit, HandlerLimits
+from p2pswarm.net.rpc.dispatch import (
+    HandlerTable,
+    Listeners,
+    LongOpening,
+    Opening,
+    StreamListener,
+    read_long_opening,
+    read_opening,
+)
 from p2pswarm.net.rpc.framing import (
     LONG,
     RESET_GIVEN_UP,
     RESET_LATE,
+    Assembly,
     Kind,
     error_for_caller,
     is_good,
@@ -53,12 +58,75 @@ from p2pswarm.net.rpc.framing import (
     unpack_good,
 )
 from p2pswarm.net.rpc.handler_pool import HandlerPool, HandlerRequest
-from p2pswarm.net.rpc.handler_table import HandlerTable, Opening, read_long_opening, read_opening
-from p2pswarm.net.rpc.listeners import Listeners, StreamListener
-from p2pswarm.net.rpc.long_request import AT_ONCE, LongRequest, LongRequestUser
-from p2pswarm.net.rpc.parts import Assembly
-from p2pswarm.net.rpc.stream import RpcStream, held, within
+from p2pswarm.net.rpc.stream import RpcStream, StreamTransport, held, within
 from p2pswarm.net.wire.message import Message, decode, encode
+
+AT_ONCE = HandlerLimits(per_peer=4, total=128)
+"""128 of 126 KiB hold 16 MiB, as much as unread replies may; a trainer sends a voter one."""
+PARTS_S = 10.0  # until the last part has come: 100 kbit/s
+
+
+@dataclass(frozen=True, slots=True)
+class LongRequestUser:
+    """The callbacks of a request that comes in parts."""
+
+    serve: Callable[[StreamOpened, Opening], None]
+    """It is whole: its last frame, and what was asked."""
+    drop: Callable[[], None]
+    """It is late: nothing of its stream is wanted any more."""
+    leave: Callable[[], None]
+    """It is held no more; called once, in any case."""
+
+
+class LongRequest:
+    """The listener of a stream until its request is whole.
+
+    How many there may be at once is limited, because the credit of their parts is given back at
+    once: calls do not wait for each other.
+    """
+
+    __slots__ = ("_begun", "_link", "_stream", "_timer", "_user")
+    once = False
+
+    def __init__(
+        self, link: StreamTransport, stream: int, begun: LongOpening, user: LongRequestUser
+    ) -> None:
+        self._link = link
+        self._stream = stream
+        self._begun = begun
+        self._user = user
+        loop, timeout_s = asyncio.get_running_loop(), begun.timeout_s
+        wait_s = PARTS_S if timeout_s is None else min(timeout_s, PARTS_S)
+        self._timer = loop.call_later(wait_s, self._late)
+
+    def on_frame(self, frame: bytes, *, ended: bool) -> None:
+        """Take the next part."""
+        opening = self._begun.add(frame)
+        if ended != (opening is not None):
+            raise BadMessage("a call has one request")
+        if opening is None:
+            self._link.consume(self._stream, len(frame))
+            return
+        self._over()
+        self._user.serve(StreamOpened(self._stream, frame, ended=True), opening)
+
+    def on_credit(self) -> None:
+        """Do nothing: nothing is sent before the request is whole."""
+
+    def fail(self, error: SwarmError) -> None:
+        """The caller has given up, or the link has ended."""
+        del error
+        self._over()
+
+    def _over(self) -> None:
+        self._timer.cancel()
+        self._user.leave()
+
+    def _late(self) -> None:
+        self._over()
+        self._user.drop()
+        self._link.reset(self._stream, RESET_LATE)
+
 
 log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Message)
@@ -74,7 +142,7 @@ class _PendingCall:
         self.waiter = waiter
         self._parts: Assembly | None = None
 
-    def data(self, frame: bytes, *, ended: bool) -> None:
+    def on_frame(self, frame: bytes, *, ended: bool) -> None:
         if self._parts is not None or not ended:
             self._part(frame, ended=ended)
         elif not is_good(frame):
@@ -91,7 +159,7 @@ class _PendingCall:
         if whole is not None and not self.waiter.done():
             self.waiter.set_result(decode(whole.body))
 
-    def credit(self) -> None:
+    def on_credit(self) -> None:
         """Do nothing: a request is sent at once, so nothing waits for credit."""
 
     def fail(self, error: SwarmError) -> None:
@@ -111,10 +179,10 @@ class _RunningCall:
         self._request = request
         self.task: asyncio.Task[Any] | None = None
 
-    def data(self, frame: bytes, *, ended: bool) -> None:
+    def on_frame(self, frame: bytes, *, ended: bool) -> None:
         raise BadMessage(f"{len(frame)} bytes after a request (ended: {ended})")
 
-    def credit(self) -> None:
+    def on_credit(self) -> None:
         """Do nothing: a reply is sent at once, so nothing waits for credit."""
 
     def fail(self, error: SwarmError) -> None:
@@ -170,11 +238,11 @@ class LinkRpc(Closing):
 
     @property
     def cards(self) -> CardSource:
-        """What peers say of themselves."""
+        """Return what peers say of themselves."""
         return self._endpoint.cards
 
     def reach(self, to: Contact) -> Reach:
-        """What links show of the peer's address; see `Rpc`."""
+        """Return what links show of the peer's address; see `Rpc`."""
         return self._endpoint.reach(to)
 
     def serve_unary(self, request: type[M], handler: UnaryHandler[M]) -> None:
@@ -240,8 +308,8 @@ class LinkRpc(Closing):
 
     # cards
 
-    def _on_card(self, peer: PeerId, news: CardNews) -> Message:
-        return CardHeard(self._endpoint.hear(peer, news.card))
+    def _on_card(self, peer: PeerId, told: CardNews) -> Message:
+        return CardHeard(self._endpoint.learn_card(peer, told.card))
 
     def _tell_card(self, link: Link, card: Card) -> None:
         """Tell the peer of a link a card that it does not have; nobody waits for it."""
@@ -266,7 +334,7 @@ class LinkRpc(Closing):
                 return  # its link ended, or it serves no calls
             try:
                 if isinstance(heard := reply.result(), CardHeard) and heard.newer:
-                    self._endpoint.hear(link.peer, heard.newer)
+                    self._endpoint.learn_card(link.peer, heard.newer)
             except PeerError as error:
                 log.warning("%s broke the protocol: %s", link.peer.short, error)
                 link.close()
@@ -279,21 +347,21 @@ class LinkRpc(Closing):
             if isinstance(event, StreamOpened):
                 self._opened(link, event)
             elif isinstance(event, LinkEnded):
-                self._listeners.end(link, event.error)
+                self._listeners.on_link_end(link, event.error)
                 self._judge(link, event.error)
-            elif not self._listeners.tell(link, event) and isinstance(event, StreamData):
-                link.consumed(event.stream, len(event.data))
+            elif not self._listeners.on_event(link, event) and isinstance(event, StreamData):
+                link.consume(event.stream, len(event.data))
         except PeerError as error:
             log.warning("%s broke the protocol: %s", link.peer.short, error)
-            self._listeners.end(link, error)
+            self._listeners.on_link_end(link, error)
             link.close()
             self._judge(link, error)
 
     def _judge(self, link: Link, error: SwarmError) -> None:
         """A link ended with an error: if that is the peer's doing, it may be banned."""
         now_s = asyncio.get_running_loop().time()
-        self._endpoint.bans.ended(link.peer, error, now_s)
-        if self._endpoint.bans.breached(link.peer, link.remote, error, now_s):
+        self._endpoint.bans.on_link_end(link.peer, error, now_s)
+        if self._endpoint.bans.on_breach(link.peer, link.remote, error, now_s):
             for other in self._endpoint.links():
                 if other.peer == link.peer:
                     other.close("the peer is banned")
@@ -320,7 +388,7 @@ class LinkRpc(Closing):
         stream, listeners = event.stream, self._listeners.of(link)
         peer, network = link.peer, network_of(link.remote.host)
         self._long.enter(peer, network)
-        link.consumed(stream, len(event.data))
+        link.consume(stream, len(event.data))
 
         def serve(last: StreamOpened, opening: Opening) -> None:
             del listeners[stream]
@@ -377,4 +445,4 @@ class LinkRpc(Closing):
         order = HandlerRequest(link.peer, opening.request, opening.timeout_s, after, network)
         self._pools[opening.kind].start(server, order, work)
         listeners[stream] = server
-        link.consumed(stream, len(event.data))  # the pool limits what handlers hold
+        link.consume(stream, len(event.data))  # the pool limits what handlers hold

@@ -17,16 +17,18 @@ from typing import Any, Protocol
 from p2pswarm.base.errors import BadMessage, Late, Refused, SwarmError
 from p2pswarm.base.ids import PeerId
 from p2pswarm.net.rpc.base import Arrival, Priority
+from p2pswarm.net.rpc.dispatch import Inbox
 from p2pswarm.net.rpc.framing import (
+    MORE,
     RESET_GIVEN_UP,
+    Assembly,
+    LongMessage,
     is_good,
     pack_error,
     pack_good,
     unpack_error,
     unpack_good,
 )
-from p2pswarm.net.rpc.inbox import Inbox
-from p2pswarm.net.rpc.parts import MORE, Assembly, LongMessage
 from p2pswarm.net.wire.message import Message, decode
 
 
@@ -43,14 +45,14 @@ class StreamTransport(Protocol):
         ...
 
     def writable(self, stream: int) -> bool:
-        """Whether `send` would go out soon; if not, `RpcStream.credit` is called later."""
+        """Return whether `send` would go out soon; if not, `on_credit` is called later."""
         ...
 
     def reset(self, stream: int, code: int) -> None:
         """Give the stream up."""
         ...
 
-    def consumed(self, stream: int, n: int) -> None:
+    def consume(self, stream: int, n: int) -> None:
         """Give back the credit of a frame of `n` bytes."""
         ...
 
@@ -149,13 +151,13 @@ class RpcStream:
                 raise
             raise self._inbox.error from None
 
-    def data(self, frame: bytes, *, ended: bool) -> None:
+    def on_frame(self, frame: bytes, *, ended: bool) -> None:
         """Take a frame from the transport."""
         if self._parts is not None or frame[:1] == MORE:
             self._part(frame, ended=ended)
             return
         if ended and frame and not is_good(frame):
-            self._transport.consumed(self.stream, len(frame))
+            self._transport.consume(self.stream, len(frame))
             self.fail(unpack_error(frame))
             return
         if frame:
@@ -182,9 +184,9 @@ class RpcStream:
         """Give back the credit of a message that nobody holds any more."""
         lengths = (len(item),) if isinstance(item, bytes) else item.frames_bytes
         for nbytes in lengths:
-            self._transport.consumed(self.stream, nbytes)
+            self._transport.consume(self.stream, nbytes)
 
-    def credit(self) -> None:
+    def on_credit(self) -> None:
         """Wake the writers: the stream is writable again."""
         self._wake_writers()
 
@@ -205,7 +207,7 @@ class RpcStream:
         for item in self._inbox.clear():
             self._give_back(item)
         for nbytes in self._parts.frames_bytes if self._parts else ():
-            self._transport.consumed(self.stream, nbytes)
+            self._transport.consume(self.stream, nbytes)
         self._parts = None
         last = pack_error(outcome) if isinstance(outcome, SwarmError) else b""
         self._transport.send(self.stream, last, ended=True)

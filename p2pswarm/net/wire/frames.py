@@ -77,7 +77,7 @@ def check_message(data: bytes) -> None:
 
 
 def fitting(encoded: list[bytes]) -> tuple[int, int]:
-    """How many of these frames, from the first one, fit one record, and their bytes."""
+    """Return how many of these frames, from the first one, fit one record, and their bytes."""
     count = size = 0
     while count < len(encoded) and size + len(encoded[count]) <= RECORD_BYTES_MAX:
         size += len(encoded[count])

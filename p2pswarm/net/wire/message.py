@@ -91,7 +91,7 @@ class AnyFloat:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _FieldType:
-    """How a type is read from the wire and written to it, and how deep it nests."""
+    """The reader and the writer of a type on the wire, and its depth."""
 
     read: Check
     write: Check
@@ -153,7 +153,7 @@ def encode(m: Message) -> bytes:
 
 
 def longest(cls: type[Message]) -> int:
-    """How many bytes a message of a class may have; above MESSAGE_BYTES_MAX it may be long."""
+    """Return how many bytes a message may have; above MESSAGE_BYTES_MAX it may be long."""
     return _longest[cls]
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from p2pswarm.base.errors import NotServing
-from p2pswarm.base.peer_scores import Ban
+from p2pswarm.net.guard.bans import Ban
 from p2pswarm.progress.events import (
     Checkpointed,
     Ended,

@@ -19,7 +19,7 @@ from p2pswarm.discovery.gossip.messages import RunStanding
 from p2pswarm.discovery.gossip.record import RunRole
 from p2pswarm.discovery.gossip.run_directory import RunDirectory
 from p2pswarm.net.cards.card import Card
-from p2pswarm.net.os.address_scope import expected_of
+from p2pswarm.net.os.addresses import expected_of
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.node.stack.stack import NodeStack
 

@@ -26,7 +26,7 @@ class KnownCards:
         self._book = endpoint.cards
         self._watchers: dict[int, Callable[[bytes], None]] = {}
         self._numbered = 0
-        self._book.on_news = self._news
+        self._book.on_card = self._news
 
     def of(self, peer: bytes) -> bytes:
         """The card of a peer, or of this node; empty if none is known."""

@@ -10,7 +10,7 @@ Source:  docs/paths.md; docs/relays.md, "Which path a link has".
 
 from p2pswarm.net.cards.card import AddressKind, Card
 from p2pswarm.net.link.path import Path, PathKind
-from p2pswarm.net.os.address_scope import Scope, scope_of
+from p2pswarm.net.os.addresses import Scope, scope_of
 
 DIRECT, MAPPED, PUNCHED, RELAYED = "direct", "mapped", "punched", "relayed"
 

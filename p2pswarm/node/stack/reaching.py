@@ -25,11 +25,11 @@ from p2pswarm.net.cards.card import (
     CardFlags,
     can_be_said,
 )
-from p2pswarm.net.cards.own_card import CardContents
+from p2pswarm.net.cards.node_cards import CardContents
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.link_io import Link
-from p2pswarm.net.os.address_scope import Scope, believable
-from p2pswarm.net.os.gateways import family_of
+from p2pswarm.net.os.addresses import Scope, believable
+from p2pswarm.net.os.local_network import family_of
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.node.stack.addresses import given
 from p2pswarm.node.stack.known_cards import KnownCards

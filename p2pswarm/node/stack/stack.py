@@ -26,9 +26,9 @@ from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.guard.file_budget import files_wanted, fitted, shortage
-from p2pswarm.net.os.address_scope import least_scope
-from p2pswarm.net.os.open_files import raise_file_limit
+from p2pswarm.net.os.addresses import least_scope
 from p2pswarm.net.os.sockets import SocketNet
+from p2pswarm.net.os.system_limits import raise_file_limit
 from p2pswarm.net.os.web_net import WebNet
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.node.stack.addresses import announced, places_to_listen, seeds, why_nobody
@@ -94,7 +94,7 @@ async def open_stack(
             relaying(endpoint, rpc, CircuitNet(web), config, share) as keeper,
             Puncher(endpoint, rpc, net, os.urandom) as puncher,
         ):
-            endpoint.offer_paths(PunchedWays(puncher))
+            endpoint.offer_candidates(PunchedWays(puncher))
             scope = least_scope(endpoint.contact.address, tuple(seed.address for seed in through))
             limits = DhtConfig(
                 negative_s=LOOK_AGAIN_S, least_scope=scope, server=not config.network.relays

@@ -13,10 +13,10 @@ Source:  docs/reachability.md section 7; RFC 2439 for damping, which this is a m
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from p2pswarm.base.allowance import Allowance
 from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.base.token_bucket import TokenBucket
 from p2pswarm.net.cards.card import RELAYS_MAX
-from p2pswarm.net.os.address_scope import Scope, scope_of
+from p2pswarm.net.os.addresses import Scope, scope_of
 from p2pswarm.reach.nat.standing import Finding, State
 
 RELAYS_AFTER_S = 0.5  # a dial-back over 200 ms takes less; then 1.5 s are left of two
@@ -81,7 +81,7 @@ class Announcer:
         self._lost: dict[Address, _Lost] = {}
         """Addresses that are not believed any more, and are told anyway for a while."""
         self._said: Announcement | None = None
-        self._allowance = Allowance(EVERY_S, BURST)
+        self._allowance = TokenBucket(EVERY_S, BURST)
         self._met_s: float | None = None
         """Since when somebody could have reached us who did not."""
         self._reached_s: float | None = None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.ids import Address, PeerId
-from p2pswarm.net.endpoint.knock import knock
+from p2pswarm.net.endpoint.preface import knock
 from p2pswarm.net.os.base import Net
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.reach.nat.dial_back import DialBackLimits, may_dial

@@ -1,7 +1,7 @@
 """GroupVotes of groups of addresses: each group has one, its latest, for a while.
 
 Ids are free, and so are further addresses in a network that one owns. So peers have no vote here:
-their groups have (`net/os/address_groups.py`).
+their groups have (`net/os/addresses.py`).
 
 Units:   seconds on the caller's monotonic clock.
 Shapes:  at most `GROUPS_MAX` groups; the one that voted longest ago makes way.
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from p2pswarm.net.os.address_groups import address_groups
+from p2pswarm.net.os.addresses import address_groups
 
 GROUPS_MAX = 32  # a round asks three groups: those of ten rounds are remembered
 VOTE_S = 7200.0  # two of the longest pauses between rounds

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated
 
-from p2pswarm.net.endpoint.knock import NONCE_BYTES
+from p2pswarm.net.endpoint.preface import KNOCK_NONCE_BYTES
 from p2pswarm.net.wire.message import Message, Range, Size, message
 
 HOST_CHARS_MAX = 64  # an IPv6 number with a zone
@@ -31,7 +31,7 @@ class DialBack(Message):
     """Asks to be dialled at this port, at the host where the receiver sees the sender."""
 
     port: Annotated[int, Range(1, PORT_MAX)]
-    nonce: Annotated[bytes, Size(NONCE_BYTES, NONCE_BYTES)]
+    nonce: Annotated[bytes, Size(KNOCK_NONCE_BYTES, KNOCK_NONCE_BYTES)]
 
 
 @message(15)

@@ -13,7 +13,7 @@ import aiohttp
 from yarl import URL
 
 from p2pswarm.base.ids import Address
-from p2pswarm.net.os.multicast import group_socket
+from p2pswarm.net.os.local_network import group_socket
 from p2pswarm.reach.nat.lease import CallRouter, Lease, SendDatagram
 from p2pswarm.reach.nat.port_mapping import PortMapping
 from p2pswarm.reach.nat.router_epoch import ANNOUNCED_GROUP, ANNOUNCED_PORT

@@ -17,10 +17,10 @@ from ipaddress import ip_address
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.ids import Address
 from p2pswarm.net.endpoint.endpoint import Endpoint
-from p2pswarm.net.endpoint.knock import NONCE_BYTES, token_of
 from p2pswarm.net.endpoint.link_io import Link
-from p2pswarm.net.os.gateways import IPV6, families, family_of, gateway, own_host
+from p2pswarm.net.endpoint.preface import KNOCK_NONCE_BYTES, token_of
 from p2pswarm.net.os.interface_changes import watched
+from p2pswarm.net.os.local_network import IPV6, families, family_of, gateway, own_host
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.reach.nat.dial_back import Observer, choose
 from p2pswarm.reach.nat.lease import Lease
@@ -211,7 +211,7 @@ class Reachability:
     ) -> None:
         """Have one peer dial our ports, one after another: it does one dial for us at a time."""
         for port in ports:
-            nonce = self._entropy(NONCE_BYTES)
+            nonce = self._entropy(KNOCK_NONCE_BYTES)
             knock: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._knocks[token_of(nonce)] = knock
             try:

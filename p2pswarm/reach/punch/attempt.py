@@ -13,9 +13,8 @@ from types import TracebackType
 from typing import Self
 
 from p2pswarm.base.errors import BadHandshake, DialFailed, SwarmError
-from p2pswarm.base.tasks import Closing
-from p2pswarm.net.endpoint.greeting import GREETING_BYTES, greeting
-from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
+from p2pswarm.base.tasks import Closing, OwnedTasks
+from p2pswarm.net.endpoint.preface import PUNCH_PREFACE_BYTES, punch_preface
 from p2pswarm.net.os.base import Connection, Listener, Net
 from p2pswarm.reach.punch.dial_schedule import DialSchedule, PunchDial
 
@@ -75,8 +74,8 @@ class PunchAttempt(Closing):
         """`ours`, `theirs`: the tokens of both sides' greetings."""
         self._net = net
         self._schedule = schedule
-        self._ours = greeting(ours)
-        self._theirs = greeting(theirs)
+        self._ours = punch_preface(ours)
+        self._theirs = punch_preface(theirs)
         self._take = take
         self._tasks = OwnedTasks()
         self._news = asyncio.Event()
@@ -164,7 +163,7 @@ class PunchAttempt(Closing):
         try:
             if first:
                 await connection.send(first)
-            if not greeted and await connection.receive(GREETING_BYTES) != self._theirs:
+            if not greeted and await connection.receive(PUNCH_PREFACE_BYTES) != self._theirs:
                 raise BadHandshake("somebody else answers, who does not greet us")  # noqa: TRY301
             if not first:
                 await connection.send(self._ours)

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from p2pswarm.base.ids import Address
-from p2pswarm.net.cards.observation import Sighting
-from p2pswarm.net.os.address_scope import Scope, scope_of
+from p2pswarm.net.endpoint.preface import Sighting
+from p2pswarm.net.os.addresses import Scope, scope_of
 from p2pswarm.reach.punch.messages import CANDIDATES_MAX, PunchCandidate
 
 

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 
 from p2pswarm.base.ids import PeerId
-from p2pswarm.net.os.address_groups import network_of
+from p2pswarm.net.os.addresses import network_of
 
 WINDOW_S = 60.0
 PEER_MAX = 10  # a path that was punched before is tried again every 8 s

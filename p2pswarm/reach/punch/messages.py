@@ -8,8 +8,7 @@ Source:  docs/punching.md, "Bytes".
 from dataclasses import dataclass
 from typing import Annotated
 
-from p2pswarm.net.cards.observation import SEAL_BYTES
-from p2pswarm.net.endpoint.greeting import TOKEN_BYTES
+from p2pswarm.net.endpoint.preface import PUNCH_TOKEN_BYTES, SEAL_BYTES
 from p2pswarm.net.wire.message import Message, Range, Size, message
 
 CANDIDATES_MAX = 8  # a socket and a SYN each
@@ -47,7 +46,7 @@ class Offer(Message):
 class Punch(Message):
     """Opens the stream of one attempt."""
 
-    token: Annotated[bytes, Size(2 * TOKEN_BYTES, 2 * TOKEN_BYTES)]
+    token: Annotated[bytes, Size(2 * PUNCH_TOKEN_BYTES, 2 * PUNCH_TOKEN_BYTES)]
     """The initiator's connections greet with the first half, the responder's with the second."""
     offer: Offer
 

@@ -12,13 +12,12 @@ from typing import Self
 
 from p2pswarm.base.errors import SwarmError, Unusable
 from p2pswarm.base.ids import Address, Contact
-from p2pswarm.base.tasks import Closing
-from p2pswarm.net.cards.observation import Sighting
+from p2pswarm.base.tasks import Closing, OwnedTasks
 from p2pswarm.net.endpoint.endpoint import Endpoint
-from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
+from p2pswarm.net.endpoint.preface import Sighting
 from p2pswarm.net.link.path import Path
 from p2pswarm.net.os.base import Net
-from p2pswarm.net.os.gateways import IPV4, IPV6, own_host
+from p2pswarm.net.os.local_network import IPV4, IPV6, own_host
 from p2pswarm.reach.punch.candidates import DialTrust, named
 from p2pswarm.reach.punch.messages import HELD_MS_MAX, Offer
 from p2pswarm.reach.punch.sighting_book import AGAIN_S, SightingBook

@@ -28,8 +28,8 @@ from p2pswarm.base.errors import (
 from p2pswarm.base.ids import Address, PeerId
 from p2pswarm.base.tasks import Closing
 from p2pswarm.net.endpoint.endpoint import Endpoint
-from p2pswarm.net.endpoint.greeting import TOKEN_BYTES
 from p2pswarm.net.endpoint.link_io import Link
+from p2pswarm.net.endpoint.preface import PUNCH_TOKEN_BYTES
 from p2pswarm.net.link.path import Path, PathKind
 from p2pswarm.net.os.base import Connection, Listener, Net
 from p2pswarm.net.rpc.base import Rpc, Stream
@@ -81,13 +81,13 @@ class Puncher(Closing):
         rpc.serve_stream(Punch, self._on_punch)
 
     async def __aenter__(self) -> Self:
-        self._endpoint.expect_greetings(self._on_greeting)
+        self._endpoint.expect_punches(self._on_greeting)
         await self.view.__aenter__()
         return self
 
     async def close(self) -> None:
         """Expect no greetings any more."""
-        self._endpoint.expect_greetings(None)
+        self._endpoint.expect_punches(None)
         await self.view.close()
 
     def relayed_path(self, peer: PeerId) -> Path | None:
@@ -142,8 +142,8 @@ class Puncher(Closing):
 
     async def _initiate(self, link: Link, relay: Address, own_port: int) -> Connection:
         """One attempt, from `own_port`; 0: from one that is opened for it alone."""
-        token, first = self._entropy(2 * TOKEN_BYTES), FirstConnection()
-        ours, theirs = token[:TOKEN_BYTES], token[TOKEN_BYTES:]
+        token, first = self._entropy(2 * PUNCH_TOKEN_BYTES), FirstConnection()
+        ours, theirs = token[:PUNCH_TOKEN_BYTES], token[PUNCH_TOKEN_BYTES:]
         async with (
             first,
             self._listening(own_port) as (port, listener),
@@ -226,7 +226,7 @@ class Puncher(Closing):
 
     async def _on_punch(self, stream: Stream, punch: Punch) -> None:
         link, now_s = self._link_to(stream.peer), _now_s()
-        if link is None or not self.view.port or punch.token[:TOKEN_BYTES] in self._attempts:
+        if link is None or not self.view.port or punch.token[:PUNCH_TOKEN_BYTES] in self._attempts:
             raise Busy("no link is up, or nothing listens here", WINDOW_S)
         if not self._limits.begin(stream.peer, now_s, known=self.punched(stream.peer)):
             raise Busy("enough attempts for a while", WINDOW_S)
@@ -241,7 +241,7 @@ class Puncher(Closing):
 
     async def _respond(self, link: Link, stream: Stream, punch: Punch) -> None:
         begun_s, port, view = _now_s(), self.view.port, self.view
-        theirs, ours = punch.token[:TOKEN_BYTES], punch.token[TOKEN_BYTES:]
+        theirs, ours = punch.token[:PUNCH_TOKEN_BYTES], punch.token[PUNCH_TOKEN_BYTES:]
         path = link.path
         relay = path.remote.place if path is not None and path.remote.circuit else None
         async with self._attempting(ours, theirs, self._endpoint.accept) as attempt:

@@ -10,8 +10,8 @@ Source:  docs/punching.md; RFC 5382 section 5 for how long a router remembers (4
 """
 
 from p2pswarm.base.ids import Address, PeerId
-from p2pswarm.net.cards.observation import Sighting
-from p2pswarm.net.os.gateways import family_of
+from p2pswarm.net.endpoint.preface import Sighting
+from p2pswarm.net.os.local_network import family_of
 
 FRESH_S = 90.0
 AGAIN_S = 60.0

@@ -12,9 +12,13 @@ from functools import partial
 
 from p2pswarm.base.errors import DialFailed, LinkLost
 from p2pswarm.base.ids import Address
-from p2pswarm.net.cards import observation
-from p2pswarm.net.cards.observation import Sighting
-from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
+from p2pswarm.base.tasks import OwnedTasks
+from p2pswarm.net.endpoint.preface import (
+    OBSERVATION_ANSWER_BYTES,
+    Sighting,
+    observation_request,
+    read_observation,
+)
 from p2pswarm.net.os.base import Net
 from p2pswarm.reach.punch.sighting_book import SightingBook
 
@@ -58,9 +62,9 @@ class Sightings:
             async with asyncio.timeout(SEE_S):
                 connection = await self._net.dial(relay, port)
                 try:
-                    await connection.send(observation.request())
-                    answer = await connection.receive(observation.ANSWER_BYTES)
-                    sighting = observation.read_answer(answer)
+                    await connection.send(observation_request())
+                    answer = await connection.receive(OBSERVATION_ANSWER_BYTES)
+                    sighting = read_observation(answer)
                     self._book.note(relay, port, sighting, loop.time())
                     asking.set_result(sighting)
                     with suppress(LinkLost):  # who closes first may not use the ports for a minute

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.net.cards.observation import ObservationSeals
+from p2pswarm.net.endpoint.preface import ObservationSeals
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.reach.punch.messages import PunchCandidate, Vouch, Vouched
 

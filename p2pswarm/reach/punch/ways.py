@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from p2pswarm.base.errors import PathError
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.net.link.path import PathKind, Way
+from p2pswarm.net.link.path import PathCandidate, PathKind
 from p2pswarm.net.os.base import Connection
 from p2pswarm.reach.punch.puncher import Puncher
 
@@ -19,13 +19,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PunchedWay:
-    """Both sides dial each other at once: implements `Way`."""
+    """Both sides dial each other at once: implements `PathCandidate`."""
 
     puncher: Puncher
     peer: PeerId
     relay: Address
     """The relay through which the link went when this way was found."""
-    relayed: Way
+    relayed: PathCandidate
     """For a bulk connection that cannot be punched."""
 
     @property
@@ -45,14 +45,14 @@ class PunchedWay:
 
 
 class PunchedWays:
-    """Implements `Paths`: the ways of a `Puncher` alone, for `Endpoint.offer_paths`."""
+    """Implements `CandidateSource`: a `Puncher`'s, for `Endpoint.offer_candidates`."""
 
     def __init__(self, puncher: Puncher) -> None:
         self._puncher = puncher
 
-    def ways(self, to: Contact) -> Sequence[Way]:
+    def candidates(self, to: Contact) -> Sequence[PathCandidate]:
         """A punched way while the link goes through a relay: only then can both sides agree."""
         path = None if to.peer is None else self._puncher.relayed_path(to.peer)
-        if to.peer is None or path is None or path.way is None:
+        if to.peer is None or path is None or path.candidate is None:
             return ()
-        return (PunchedWay(self._puncher, to.peer, path.remote.place, path.way),)
+        return (PunchedWay(self._puncher, to.peer, path.remote.place, path.candidate),)

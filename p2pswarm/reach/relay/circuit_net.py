@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 
 from p2pswarm.base.errors import DialFailed, LinkLost, NobodyThere
 from p2pswarm.base.ids import Address, PeerId
+from p2pswarm.net.endpoint.preface import CIRCUIT_ANSWER_BYTES, CircuitRequest, check_circuit_answer
 from p2pswarm.net.os.base import BulkMachine, BulkPipe, Connection, ControlMachine, Listener, Net
-from p2pswarm.net.os.circuit import ANSWER_BYTES, CircuitRequest, check_answer
 
 
 class CircuitConnection:
@@ -81,7 +81,7 @@ class CircuitNet:
             raise DialFailed(f"relay {error}") from error
         try:
             await connection.send(request.raw)
-            check_answer(await connection.receive(ANSWER_BYTES), str(to.place))
+            check_circuit_answer(await connection.receive(CIRCUIT_ANSWER_BYTES), str(to.place))
         except LinkLost as error:
             connection.close()
             raise DialFailed(f"relay {to.place} closed the connection: {error}") from error

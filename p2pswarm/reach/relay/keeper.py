@@ -15,9 +15,8 @@ from typing import Self
 from p2pswarm.base.errors import BadMessage, Busy, SwarmError
 from p2pswarm.base.ids import Address, Contact
 from p2pswarm.base.signal import Signal
-from p2pswarm.base.tasks import Closing
+from p2pswarm.base.tasks import Closing, OwnedTasks
 from p2pswarm.net.endpoint.endpoint import Endpoint
-from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
 from p2pswarm.net.rpc.base import Rpc, Stream
 from p2pswarm.reach.relay.circuit_net import CircuitNet
 from p2pswarm.reach.relay.messages import Incoming, Reserve, Reserved

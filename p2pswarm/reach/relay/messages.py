@@ -8,7 +8,7 @@ Source:  docs/relays.md, "Bytes".
 from dataclasses import dataclass
 from typing import Annotated
 
-from p2pswarm.net.os.circuit import TICKET_BYTES
+from p2pswarm.net.endpoint.preface import TICKET_BYTES
 from p2pswarm.net.wire.message import Message, Range, Size, message
 
 LASTS_MS_MAX = 24 * 3600 * 1000  # nobody plans further

@@ -67,7 +67,7 @@ class PairPace:
         self._group = group
         rate.opened(pair, group)
 
-    def carried(self, flow: PacedFlow, nbytes: int) -> bool:
+    def on_bytes(self, flow: PacedFlow, nbytes: int) -> bool:
         """Whether `flow` may go on at once; else it is resumed later."""
         return self._pacing.carried(flow, self._pair, nbytes)
 

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from p2pswarm.base.errors import BadMessage, Busy, NotServing, SwarmError
 from p2pswarm.base.ids import PeerId
 from p2pswarm.base.signal import Signal
-from p2pswarm.base.tasks import Closing
+from p2pswarm.base.tasks import Closing, OwnedTasks
 from p2pswarm.net.endpoint.endpoint import Endpoint
-from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
+from p2pswarm.net.endpoint.preface import CircuitRequest, CircuitStatus, circuit_answer
 from p2pswarm.net.os.base import Connection
-from p2pswarm.net.os.circuit import CircuitRequest, CircuitStatus, answer
 from p2pswarm.net.os.splice import Splice, Splicer
 from p2pswarm.net.rpc.base import Rpc, Stream
 from p2pswarm.reach.relay.messages import Incoming, Reserve, Reserved
@@ -166,14 +165,14 @@ class Relay(Closing):
         other, splice = None, None
         try:
             if isinstance(asked, CircuitStatus):
-                await connection.send(answer(asked))
+                await connection.send(circuit_answer(asked))
                 return
             other = await self._taken(asked)
             if other is None:
-                await connection.send(answer(CircuitStatus.NOT_TAKEN))
+                await connection.send(circuit_answer(CircuitStatus.NOT_TAKEN))
                 return
-            await other.send(answer(CircuitStatus.JOINED))
-            await connection.send(answer(CircuitStatus.JOINED))
+            await other.send(circuit_answer(CircuitStatus.JOINED))
+            await connection.send(circuit_answer(CircuitStatus.JOINED))
             splice = self._join(asked, connection, other)
         except SwarmError as error:
             _log.debug("no circuit for %s: %s", connection.remote, error)
@@ -215,7 +214,7 @@ class Relay(Closing):
             return
         try:
             status = CircuitStatus.NO_TICKET if isinstance(got, Circuit) else got
-            await connection.send(answer(status))
+            await connection.send(circuit_answer(status))
         except SwarmError as error:
             _log.debug("%s hung up: %s", connection.remote, error)
         finally:

@@ -9,15 +9,14 @@ Errors:  Busy when there is no room for a reservation.
 Source:  docs/relays.md; libp2p's circuit relay v2 for reservations.
 """
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pswarm.base.errors import Busy
 from p2pswarm.base.ids import PeerId
-from p2pswarm.net.guard.fair_places import FairPlaces
-from p2pswarm.net.os.address_groups import address_groups, network_of
-from p2pswarm.net.os.circuit import TICKET_BYTES, CircuitStatus
+from p2pswarm.net.endpoint.preface import TICKET_BYTES, CircuitStatus
+from p2pswarm.net.guard.slots import FairSlots, GroupCounter
+from p2pswarm.net.os.addresses import address_groups, network_of
 
 BUSY_S = 60.0  # a relay without room is tried again after a minute
 
@@ -104,11 +103,10 @@ class RelayTable:
         self._last_number = 0
         self._reservations: dict[int, RelayReservation] = {}
         self._by_peer: dict[PeerId, int] = {}
-        self._places: FairPlaces[int] = FairPlaces()
-        self._groups: Counter[str] = Counter()
+        self._places: FairSlots[int] = FairSlots()
         self._waiting: dict[bytes, Circuit] = {}  # by ticket, in the order of their deadlines
         self._circuits: dict[int, Circuit] = {}
-        self._held: Counter[tuple[str, ...]] = Counter()
+        self._held: GroupCounter[tuple[str, ...]] = GroupCounter()
         self._events: list[RelayEvent] = []
 
     @property
@@ -157,9 +155,7 @@ class RelayTable:
         held = RelayReservation(self._last_number, peer, host, now_s + self._limits.lasts_s)
         self._reservations[held.number] = held
         self._by_peer[peer] = held.number
-        groups = address_groups(host)
-        self._places.add(held.number, groups)
-        self._groups.update(groups)
+        self._places.add(held.number, address_groups(host))
         return held
 
     def renew(self, number: int, now_s: float) -> bool:
@@ -197,7 +193,7 @@ class RelayTable:
         until_s = now_s + self._limits.ticket_s
         ticket = self._entropy(TICKET_BYTES)
         circuit = Circuit(self._last_number, ticket, held, dialler, until_s)
-        self._held.update(counted)
+        self._held.add(*counted)
         self._circuits[circuit.number] = self._waiting[ticket] = circuit
         return circuit
 
@@ -215,7 +211,7 @@ class RelayTable:
         if self._circuits.pop(circuit.number, None) is None:
             return
         self._wait_over(circuit)
-        self._lower(_counted(circuit.reservation, circuit.dialler))
+        self._held.remove(*_counted(circuit.reservation, circuit.dialler))
 
     # inside
 
@@ -224,8 +220,11 @@ class RelayTable:
             return
         oldest = self._reservations[next(self._places.next_to_go())]
         theirs, ours = address_groups(oldest.host), address_groups(host)
-        apart = next(((a, b) for a, b in zip(theirs, ours, strict=False) if a != b), None)
-        if apart is None or self._groups[apart[0]] <= self._groups[apart[1]] + 1:
+        ends = range(1, min(len(theirs), len(ours)) + 1)
+        apart = next((end for end in ends if theirs[:end] != ours[:end]), None)
+        if apart is None or (
+            self._places.count(theirs[:apart]) <= self._places.count(ours[:apart]) + 1
+        ):
             raise Busy(f"{len(self._reservations)} peers are reachable here already", BUSY_S)
         self._end(oldest)
 
@@ -233,8 +232,6 @@ class RelayTable:
         del self._reservations[held.number]
         del self._by_peer[held.peer]
         self._places.remove(held.number)
-        self._groups.subtract(address_groups(held.host))
-        self._groups += Counter()  # drops those that have become 0
         self._events.append(ReservationEnded(held.number))
         for circuit in list(self._waiting.values()):
             if circuit.reservation.number == held.number:
@@ -246,13 +243,7 @@ class RelayTable:
 
     def _wait_over(self, circuit: Circuit) -> None:
         if self._waiting.pop(circuit.ticket, None) is not None:
-            self._lower(_counted_waiting(circuit.reservation, circuit.dialler))
-
-    def _lower(self, counted: set[tuple[str, ...]]) -> None:
-        for name in counted:
-            self._held[name] -= 1
-            if not self._held[name]:
-                del self._held[name]
+            self._held.remove(*_counted_waiting(circuit.reservation, circuit.dialler))
 
     def _most(self) -> dict[str, int]:
         limits = self._limits

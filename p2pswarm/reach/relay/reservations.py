@@ -16,7 +16,7 @@ from enum import Enum, auto
 
 from p2pswarm.base.ids import Contact
 from p2pswarm.net.cards.card import RELAYS_MAX
-from p2pswarm.net.os.address_groups import network_of
+from p2pswarm.net.os.addresses import network_of
 
 KNOWN_MAX = 32  # relays to choose from: peers name them, so they are limited
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 60.0

@@ -24,10 +24,8 @@ from p2pswarm.base.errors import (
     SwarmError,
 )
 from p2pswarm.base.ids import Contact, PeerId
-from p2pswarm.base.tasks import Closing
-from p2pswarm.net.endpoint.owned_tasks import OwnedTasks
-from p2pswarm.net.rpc.base import M, Rpc, Stream, StreamHandler, UnaryHandler
-from p2pswarm.net.rpc.forwarding import ForwardingRpc
+from p2pswarm.base.tasks import Closing, OwnedTasks
+from p2pswarm.net.rpc.base import ForwardingRpc, M, Rpc, Stream, StreamHandler, UnaryHandler
 from p2pswarm.net.rpc.stream import within
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.access.access_list import Acquaintances

@@ -5,7 +5,7 @@ may take longer than that to arrive, behind a slow uplink and beside tensors. If
 second, it would never be whole; so the same one is not sent to a peer again while it is under way.
 """
 
-from p2pswarm.net.rpc.parts import FRAME_BYTES_MAX
+from p2pswarm.net.rpc.framing import FRAME_BYTES_MAX
 from p2pswarm.run.chain.actions import Ask
 from p2pswarm.run.chain.messages import Propose
 from p2pswarm.run.chain.record import about_bytes, digest

@@ -12,10 +12,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from p2pswarm.base.awake import AwakeClock
 from p2pswarm.base.errors import BadMessage, NoRoute, SwarmError, Unusable
 from p2pswarm.base.ids import Address, Contact
 from p2pswarm.base.signal import Signal
+from p2pswarm.base.suspend_aware_clock import SuspendAwareClock
 from p2pswarm.checkpoint.checkpoint_io import last_of
 from p2pswarm.net.rpc.base import Stream
 from p2pswarm.net.wire.message import Message
@@ -128,7 +128,7 @@ class CoordinatorIo:
         self._empty = asyncio.Event()
         self._empty.set()
         self._loop = asyncio.get_running_loop()
-        self._clock = AwakeClock(self._loop.time())
+        self._clock = SuspendAwareClock(self._loop.time())
         self._dispatcher = Dispatcher(context, self.coordinator, tasks, self.pump, self.now_s)
         self.keeper: CheckpointsIo | None = None
         """Has checkpoints written, if the run has a target."""

@@ -9,7 +9,7 @@ Units:   seconds on the caller's clock.
 from collections.abc import Callable, Container
 from dataclasses import replace
 
-from p2pswarm.base.allowance import Allowance
+from p2pswarm.base.token_bucket import TokenBucket
 from p2pswarm.run.chain.chain import BrokenRecord
 from p2pswarm.run.chain.leader import Leader
 from p2pswarm.run.chain.participant import Seat
@@ -47,7 +47,7 @@ class VoterChanges:
     def __init__(self) -> None:
         self._since_s: float | None = None
         """Since when a voter has been lost."""
-        self._purse = Allowance(AGAIN_S, AT_ONCE)
+        self._purse = TokenBucket(AGAIN_S, AT_ONCE)
 
     def due(
         self,

@@ -17,7 +17,7 @@ from p2pswarm.discovery.dht.records import SignatureCache
 from p2pswarm.discovery.dht.responder import Responder
 from p2pswarm.discovery.dht.routing_table import Table
 from p2pswarm.discovery.dht.timeouts import TimeoutEstimator
-from p2pswarm.net.os.address_scope import scope_of
+from p2pswarm.net.os.addresses import scope_of
 from p2pswarm.sim.cards import UnsignedCards
 
 PUBLIC, HOME_NET = "8.8.8.8:4000", "192.168.1.1:80"

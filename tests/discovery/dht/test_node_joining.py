@@ -20,7 +20,7 @@ from p2pswarm.base.ids import Address, Contact
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.messages import Find, Found, Identify, Ping, Pong
 from p2pswarm.discovery.dht.upkeep import REFRESH_PAUSE_S
-from p2pswarm.net.os.address_scope import Scope
+from p2pswarm.net.os.addresses import Scope
 from p2pswarm.sim.loop import run
 
 

@@ -12,7 +12,7 @@ from p2pswarm.discovery.gossip.partners import Partners
 from p2pswarm.discovery.gossip.record import Activity, PeerRecord, RecordReader, RunRole, make
 from p2pswarm.net.cards.card import Card
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.os.address_scope import Scope
+from p2pswarm.net.os.addresses import Scope
 
 RUN, OTHER_RUN = b"r" * 16, b"q" * 16
 SERVING = RunStanding(RunRole.SERVER, Activity.WORKING, 0)

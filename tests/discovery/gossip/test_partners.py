@@ -24,7 +24,7 @@ from p2pswarm.discovery.gossip.partners import (
     Outcome,
     Partners,
 )
-from p2pswarm.net.os.address_scope import Scope
+from p2pswarm.net.os.addresses import Scope
 
 ROUNDS = 8
 

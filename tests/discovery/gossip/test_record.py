@@ -20,7 +20,7 @@ from p2pswarm.discovery.gossip.messages import (
 )
 from p2pswarm.discovery.gossip.record import TAG, FigureKey, RecordReader, contact_of, figures, make
 from p2pswarm.net.cards.card import Card
-from p2pswarm.net.os.address_scope import Scope
+from p2pswarm.net.os.addresses import Scope
 from p2pswarm.net.wire.message import decode, encode
 
 

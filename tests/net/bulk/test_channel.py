@@ -1,4 +1,4 @@
-"""Bulk connections: tensors arrive whole over any number of them, or the connection ends."""
+"""Tests of `net/bulk/channel.py`."""
 
 import random
 from contextlib import nullcontext
@@ -8,12 +8,62 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pswarm.base.errors import BadChunk, BadRecord
-from p2pswarm.net.bulk.channel import _HEADER, LABEL, BulkChannel, BulkKeys, ChannelCallbacks
+from p2pswarm.net.bulk.channel import (
+    _HEADER,
+    CHUNK_BYTES_LEAST,
+    LABEL,
+    BulkChannel,
+    BulkKeys,
+    ChannelCallbacks,
+    ChunkSizer,
+)
 from p2pswarm.net.bulk.receive_buffers import CHUNK_BYTES_MIN, ReceiveBuffers
 from p2pswarm.net.bulk.send_queue import SendQueue
 from p2pswarm.net.bulk.upload_share import UploadShare
 from p2pswarm.net.crypto.records import Sealer
 from p2pswarm.net.crypto.suite import Suite
+
+MOST = 1024 * 1024
+
+
+def paced(rate_bytes_per_s: float, chunks: int = 100) -> int:
+    pace = ChunkSizer(MOST)
+    for _ in range(chunks):
+        length = pace.chunk_bytes
+        pace.on_chunk(length, length / rate_bytes_per_s)
+    return pace.chunk_bytes
+
+
+@pytest.mark.parametrize(
+    ("rate_bytes_per_s", "chunk_bytes"),
+    [(2e9, MOST), (25e6, 7 * CHUNK_BYTES_LEAST), (1e6, CHUNK_BYTES_LEAST)],
+)
+def test_a_chunk_is_what_leaves_in_twenty_milliseconds(rate_bytes_per_s, chunk_bytes):
+    assert paced(rate_bytes_per_s) == chunk_bytes
+
+
+def test_an_unknown_road_counts_as_fast():
+    assert ChunkSizer(MOST).chunk_bytes == MOST
+
+
+def test_what_the_kernels_buffer_swallowed_at_once_is_soon_outweighed():
+    pace = ChunkSizer(MOST)
+    pace.on_chunk(4 * MOST, 0.001)
+    for _ in range(500):
+        pace.on_chunk(MOST // 4, MOST / 4 / 25e6)
+
+    assert pace.chunk_bytes == 7 * CHUNK_BYTES_LEAST
+
+
+def test_a_road_that_became_fast_is_noticed():
+    pace = ChunkSizer(MOST)
+    for _ in range(20):
+        pace.on_chunk(MOST, 1.0)
+    for _ in range(2000):
+        pace.on_chunk(MOST, MOST / 2e9)
+
+    assert pace.chunk_bytes == MOST
+
 
 SUITE = Suite.AES_GCM
 CHUNK = 2 * CHUNK_BYTES_MIN
@@ -54,7 +104,7 @@ class Bundle:
     def landed(self):
         """Every byte is here: the sender learns it by the control connection."""
         self.done.append("in")
-        self.send_queue.done(self.transfer)
+        self.send_queue.on_done(self.transfer)
 
     def send(self, data: bytes):
         self.send_queue.add(self.transfer, memoryview(data), 1, 1, lambda: self.done.append("out"))
@@ -65,7 +115,7 @@ class Bundle:
         if out is None:
             return None
         raw = bytes(out)
-        call(self.senders[channel].sent())
+        call(self.senders[channel].on_write())
         return raw
 
     def receive(self, channel: int, raw: bytes):
@@ -77,7 +127,7 @@ class Bundle:
             room[: len(part)] = part
             self.rest[channel] = room[len(part) :]
             if not self.rest[channel]:
-                call(machine.filled())
+                call(machine.on_fill())
 
 
 def call(event):
@@ -139,9 +189,9 @@ def test_chunks_of_connections_that_die_are_sent_again_and_none_is_written_twice
             if not live or rng.random() < 0.5:
                 live.append(bundle.join())
                 wires.append(bytearray())
-            bundle.senders[channel].released()
-            bundle.receivers[channel].released()
-            bundle.send_queue.channel_over(channel, bundle.receivers[channel].chunks_in)
+            bundle.senders[channel].on_release()
+            bundle.receivers[channel].on_release()
+            bundle.send_queue.on_channel_end(channel, bundle.receivers[channel].chunks_in)
         elif rng.random() < 0.5 and (raw := bundle.next_out(channel)) is not None:
             wires[channel] += raw
         elif wires[channel]:
@@ -219,9 +269,9 @@ def test_the_claim_on_a_chunk_that_is_not_authentic_is_given_back():
         bundle.receive(0, bytes(raw))
     assert not any(bundle.memory)
 
-    bundle.receivers[0].released()
-    bundle.senders[0].released()
-    assert bundle.send_queue.channel_over(0, bundle.receivers[0].chunks_in)
+    bundle.receivers[0].on_release()
+    bundle.senders[0].on_release()
+    assert bundle.send_queue.on_channel_end(0, bundle.receivers[0].chunks_in)
     bundle.receive(1, bundle.next_out(1))
 
     assert bundle.memory == SAMPLE[:CHUNK]

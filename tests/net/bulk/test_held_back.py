@@ -27,9 +27,9 @@ class Line:
     def wake(self):
         now_s = asyncio.get_running_loop().time()
         while self.machine.next_out(now_s) is not None:
-            self.machine.sent()
+            self.machine.on_write()
         if self.machine.sent_bytes == SIZE:
-            self.channels.done(1)
+            self.channels.on_done(1)
 
     def close(self):
         """Nothing is open."""
@@ -42,7 +42,7 @@ def seconds(priority, stuck):
         channels = BulkChannels(TransportConfig(), nullcontext, user, upload)
         channels.add(Line(channels), BulkKeys(b"a" * 32, b"b" * 32, Suite.AES_GCM), 0)
         if stuck:
-            upload.began("a gradient for a peer that takes nothing")
+            upload.begin("a gradient for a peer that takes nothing")
         async with asyncio.timeout(600):
             await channels.send(1, memoryview(bytes(SIZE)), priority)
         return asyncio.get_running_loop().time()

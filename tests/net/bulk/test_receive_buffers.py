@@ -85,13 +85,13 @@ def test_the_last_chunk_to_land_completes_the_transfer():
     for start in (SMALL, 0):
         target = buffers.claim(transfer, start, SMALL)
         target[:] = b"x" * SMALL
-    assert buffers.landed(transfer, SMALL) is None
+    assert buffers.on_payload(transfer, SMALL) is None
 
-    completed = buffers.landed(transfer, SMALL)
+    completed = buffers.on_payload(transfer, SMALL)
     completed()
 
     assert done == ["full"]
-    assert buffers.landed(transfer, SMALL) is None
+    assert buffers.on_payload(transfer, SMALL) is None
 
 
 def test_late_chunks_of_a_room_given_back_are_let_pass():
@@ -100,7 +100,7 @@ def test_late_chunks_of_a_room_given_back_are_let_pass():
     buffers.cancel(transfer)
 
     assert buffers.claim(transfer, 0, SMALL) is None
-    assert buffers.landed(transfer, SMALL) is None
+    assert buffers.on_payload(transfer, SMALL) is None
     assert done == []
 
 

@@ -22,7 +22,7 @@ def drain(box: SendQueue) -> list[tuple[int, int, int]]:
     seen = []
     while (chunk := box.take(CHUNK, 0.0)) is not None:
         seen.append((chunk.transfer_out.transfer, chunk.start, len(chunk.data)))
-        done = box.sent(chunk)
+        done = box.on_write(chunk)
         if done:
             done()
     return seen
@@ -33,14 +33,14 @@ def test_a_transfer_leaves_in_chunks_and_is_done_after_the_last():
     box.add(5, data(2 * CHUNK + 1), 1, 1, lambda: done.append(5))
 
     first = box.take(CHUNK, 0.0)
-    assert box.sent(first) is None
+    assert box.on_write(first) is None
     rest = drain(box)
 
     assert (first.start, len(first.data)) == (0, CHUNK)
     assert rest == [(5, CHUNK, CHUNK), (5, 2 * CHUNK, 1)]
     assert done == []
-    box.done(5)
-    box.done(5)
+    box.on_done(5)
+    box.on_done(5)
     assert done == [5]
 
 
@@ -78,7 +78,7 @@ def test_a_cancelled_transfer_sends_no_more_and_is_never_done():
 
     box.cancel(transfer_out)
 
-    assert box.sent(chunk) is None
+    assert box.on_write(chunk) is None
     assert drain(box) == []
     assert done == []
 
@@ -128,9 +128,9 @@ def test_a_share_goes_out_beside_what_is_urgent():
 
     beside = 0
     for _ in range(30):
-        first.sent(first.take(CHUNK, 0.0))
+        first.on_write(first.take(CHUNK, 0.0))
         while (chunk := second.take(CHUNK, 0.0)) is not None:
-            second.sent(chunk)
+            second.on_write(chunk)
             beside += 1
 
     assert beside == 4  # a ninth of 30, in whole chunks
@@ -150,24 +150,24 @@ def test_what_a_broken_connection_took_and_did_not_bring_is_sent_again():
     box, done = send_queue(), []
     box.add(5, data(5 * CHUNK), 1, 1, lambda: done.append(5))
     for place in ((1, 0), (2, 0), (1, 1), (1, 2), (2, 1)):
-        box.sent(box.take(CHUNK, 0.0, place))
+        box.on_write(box.take(CHUNK, 0.0, place))
     assert box.take(CHUNK, 0.0, (2, 2)) is None
 
-    assert box.channel_over(1, 1)
+    assert box.on_channel_end(1, 1)
 
     assert sorted(drain(box)) == [(5, 2 * CHUNK, CHUNK), (5, 3 * CHUNK, CHUNK)]
-    box.done(5)
+    box.on_done(5)
     assert done == [5]
-    assert not box.channel_over(2, 0)
+    assert not box.on_channel_end(2, 0)
 
 
 def test_a_chunk_that_is_sent_again_is_cut_as_it_was():
     """A slow connection takes it whole: the receiver has no claim on parts of it."""
     box = send_queue()
     box.add(5, data(CHUNK), 1, 1, lambda: None)
-    box.sent(box.take(CHUNK, 0.0, (1, 0)))
+    box.on_write(box.take(CHUNK, 0.0, (1, 0)))
 
-    box.channel_over(1, 0)
+    box.on_channel_end(1, 0)
 
     assert len(box.take(CHUNK // 2, 0.0, (2, 0)).data) == CHUNK
 
@@ -178,9 +178,9 @@ def test_memory_that_a_connection_still_reads_is_not_given_back():
     box.add(5, data(CHUNK), 1, 1, lambda: done.append(5))
     chunk = box.take(CHUNK, 0.0, (1, 0))
 
-    box.done(5)
+    box.on_done(5)
     assert done == []
-    box.sent(chunk)()
+    box.on_write(chunk)()
 
     assert done == [5]
 
@@ -189,9 +189,9 @@ def test_a_connection_that_breaks_under_a_chunk_lets_go_of_it():
     box, done = send_queue(), []
     box.add(5, data(CHUNK), 1, 1, lambda: done.append(5))
     chunk = box.take(CHUNK, 0.0, (1, 0))
-    box.done(5)
+    box.on_done(5)
 
-    box.gone(chunk)
+    box.on_chunk_loss(chunk)
 
     assert done == [5]
 
@@ -201,9 +201,9 @@ def test_nothing_is_sent_again_of_what_was_given_up_or_is_done():
     given_up = box.add(5, data(CHUNK), 1, 1, lambda: None)
     box.add(6, data(CHUNK), 1, 1, lambda: None)
     for number in range(2):
-        box.sent(box.take(CHUNK, 0.0, (1, number)))
+        box.on_write(box.take(CHUNK, 0.0, (1, number)))
     box.cancel(given_up)
-    box.done(6)
+    box.on_done(6)
 
-    assert not box.channel_over(1, 0)
+    assert not box.on_channel_end(1, 0)
     assert drain(box) == []

@@ -18,7 +18,7 @@ PATIENCE_S = 1.4
 def found_s(silence, at_s, *, acknowledged=0, step_s=REPORT_S):
     """How long reports of a connection that brings nothing go on until it is silent."""
     now_s = at_s
-    while not silence.reported(0, 3, 5, acknowledged, PATIENCE_S, now_s):
+    while not silence.on_report(0, 3, 5, acknowledged, PATIENCE_S, now_s):
         assert now_s < at_s + 1000, "never found"
         now_s += step_s
     return now_s - at_s
@@ -48,20 +48,20 @@ def test_each_that_is_closed_doubles_the_patience_and_calm_halves_it_again():
 def test_a_peer_that_stood_still_is_no_silence():
     """Its reports stop, and those that waited come all at once."""
     silence = ChannelSilence()
-    assert not silence.reported(0, 3, 5, 0, PATIENCE_S, 0.0)
+    assert not silence.on_report(0, 3, 5, 0, PATIENCE_S, 0.0)
 
-    assert not silence.reported(0, 3, 5, 0, COUNTED_S_MAX + 0.1, 60.0)
-    assert not any(silence.reported(0, 3, 5, 0, COUNTED_S_MAX + 0.1, 60.0) for _ in range(100))
+    assert not silence.on_report(0, 3, 5, 0, COUNTED_S_MAX + 0.1, 60.0)
+    assert not any(silence.on_report(0, 3, 5, 0, COUNTED_S_MAX + 0.1, 60.0) for _ in range(100))
 
 
 def test_one_that_has_ended_is_forgotten():
     silence = ChannelSilence()
-    silence.reported(0, 3, 5, 0, PATIENCE_S, 0.0)
-    silence.over(0)
-    silence.over(0)
+    silence.on_report(0, 3, 5, 0, PATIENCE_S, 0.0)
+    silence.forget(0)
+    silence.forget(0)
 
     assert len(silence) == 0
-    assert not silence.reported(0, 3, 5, 0, PATIENCE_S, 60.0)
+    assert not silence.on_report(0, 3, 5, 0, PATIENCE_S, 60.0)
 
 
 reports = st.tuples(
@@ -84,7 +84,7 @@ def test_only_what_made_no_progress_for_the_patience_is_ever_silent(told, patien
         moved = min(more_came, taken - came)
         came, acknowledged = came + moved, acknowledged + more_acknowledged
         known = None if blind else acknowledged
-        silent = silence.reported(0, came, taken, known, patience_s, now_s)
+        silent = silence.on_report(0, came, taken, known, patience_s, now_s)
         if first or moved or (more_acknowledged and not blind) or came == taken:
             first, since_s = False, now_s
             assert not silent
@@ -97,6 +97,6 @@ def test_only_what_made_no_progress_for_the_patience_is_ever_silent(told, patien
 def test_whatever_a_peer_claims_nothing_is_raised(came, again, taken):
     silence = ChannelSilence()
     for step, claim in enumerate((came, again, came)):
-        silence.reported(7, claim, taken, 0, PATIENCE_S, float(step))
+        silence.on_report(7, claim, taken, 0, PATIENCE_S, float(step))
 
     assert len(silence) <= 1

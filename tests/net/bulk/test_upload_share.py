@@ -26,11 +26,11 @@ def upload(share=0.1):
 def beside(share, seconds, rate_bytes_per_s=RATE_BYTES_PER_S, chunk=CHUNK):
     """The share of background bytes on a way to the internet that something urgent fills."""
     rules, now_s, sent = upload(share), 0.0, {"urgent": 0, "background": 0}
-    rules.began("gradient")
+    rules.begin("gradient")
     while now_s < seconds:
         kind = "background" if rules.may_send(chunk, now_s, print) else "urgent"
         if kind == "urgent":
-            rules.sends_urgent(chunk, now_s)
+            rules.on_urgent_chunk(chunk, now_s)
         sent[kind] += chunk
         now_s += chunk / rate_bytes_per_s
     return sent["background"] / sum(sent.values())
@@ -64,11 +64,11 @@ def test_no_more_than_the_share_goes_out_beside_urgent_bytes_in_any_order(moves,
     for move in moves:
         if move == "e":
             urgent.append(begun := begun + 1)
-            rules.began(begun)
+            rules.begin(begun)
         elif move == "o" and urgent:
-            rules.over(urgent.pop())
+            rules.end(urgent.pop())
         elif move == "u" and urgent:
-            rules.sends_urgent(CHUNK, 0.0)
+            rules.on_urgent_chunk(CHUNK, 0.0)
             urgent_bytes += CHUNK
         elif move == "b" and rules.may_send(CHUNK, 0.0, print) and urgent:
             beside_bytes += CHUNK
@@ -86,11 +86,11 @@ def test_who_is_held_back_is_woken_at_the_end_of_the_last_urgent_transfer(moves)
     for move in moves:
         if move == "e":
             urgent.append(begun := begun + 1)
-            rules.began(begun)
+            rules.begin(begun)
         elif move == "o" and urgent:
-            held &= wake not in rules.over(urgent.pop())
+            held &= wake not in rules.end(urgent.pop())
         elif move == "u" and urgent:
-            held &= wake not in rules.sends_urgent(CHUNK, 0.0)
+            held &= wake not in rules.on_urgent_chunk(CHUNK, 0.0)
         elif move == "b":
             held = not rules.may_send(CHUNK, 0.0, wake)
         assert urgent or not held
@@ -98,8 +98,8 @@ def test_who_is_held_back_is_woken_at_the_end_of_the_last_urgent_transfer(moves)
 
 def test_what_was_not_used_is_no_right_to_a_burst():
     rules = upload()
-    rules.began("gradient")
-    rules.sends_urgent(1 << 40, 1e6)
+    rules.begin("gradient")
+    rules.on_urgent_chunk(1 << 40, 1e6)
 
     chunks = 0
     while rules.may_send(CHUNK, 1e6, print):
@@ -110,7 +110,7 @@ def test_what_was_not_used_is_no_right_to_a_burst():
 
 def test_a_clock_that_goes_back_takes_and_gives_nothing():
     rules = upload(0.0)
-    rules.began("gradient")
+    rules.begin("gradient")
     while rules.may_send(CHUNK, 1.0, print):
         pass
 
@@ -121,11 +121,11 @@ def test_a_clock_that_goes_back_takes_and_gives_nothing():
 
 def test_a_transfer_may_be_over_twice():
     rules = upload()
-    rules.began("gradient")
+    rules.begin("gradient")
     assert not rules.may_send(CHUNK, 0.0, print)
 
-    assert rules.over("gradient") == [print]
-    assert rules.over("gradient") == []
+    assert rules.end("gradient") == [print]
+    assert rules.end("gradient") == []
 
 
 def test_state_is_what_yields():

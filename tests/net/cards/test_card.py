@@ -27,7 +27,7 @@ from p2pswarm.net.cards.card import (
     read,
 )
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.os.address_scope import Scope
+from p2pswarm.net.os.addresses import Scope
 from p2pswarm.net.wire.message import encode
 
 ALICE, BOB, CAROL = (Identity.generate(name) for name in (b"alice", b"bob", b"carol"))

@@ -8,7 +8,7 @@ from p2pswarm.base.ids import Address, Contact
 from p2pswarm.net.cards.card import Card
 from p2pswarm.net.cards.card_book import CardBook
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.os.address_scope import Scope
+from p2pswarm.net.os.addresses import Scope
 
 US = Identity.generate(b"us")
 PEERS = [Identity.generate(bytes([number])) for number in range(12)]
@@ -104,16 +104,16 @@ def test_the_same_card_from_nearer_is_believed_more():
 
 def test_the_card_of_a_linked_peer_stays():
     kept = book(2)
-    kept.linked(ALICE.peer_id)
-    kept.linked(ALICE.peer_id)
+    kept.on_link(ALICE.peer_id)
+    kept.on_link(ALICE.peer_id)
     kept.learn(Card.make(ALICE, 1, [V4]), PUBLIC_HOST)
     for peer in PEERS[1:]:
         kept.learn(Card.make(peer, 1, [V4]), PUBLIC_HOST)
     assert kept.of(ALICE.peer_id)
 
-    kept.unlinked(ALICE.peer_id)
+    kept.on_link_end(ALICE.peer_id)
     assert kept.of(ALICE.peer_id)
-    kept.unlinked(ALICE.peer_id)
+    kept.on_link_end(ALICE.peer_id)
     for peer in PEERS[1:]:
         kept.learn(Card.make(peer, 2, [V4]), PUBLIC_HOST)
 
@@ -122,8 +122,8 @@ def test_the_card_of_a_linked_peer_stays():
 
 def test_a_link_without_a_card_leaves_nothing():
     kept = book(2)
-    kept.linked(ALICE.peer_id)
-    kept.unlinked(ALICE.peer_id)
+    kept.on_link(ALICE.peer_id)
+    kept.on_link_end(ALICE.peer_id)
 
     assert len(kept) == 0
     assert kept.learn(Card.make(ALICE, 1, [V4]), PUBLIC_HOST)
@@ -169,13 +169,13 @@ def test_whatever_happens_there_is_a_bound_and_the_newest_card_of_a_link_stays(h
             if peer in links:
                 newest[peer] = max(seq, newest.get(peer, 0))
         elif what == "link":
-            kept.linked(identity.peer_id)
+            kept.on_link(identity.peer_id)
             links[peer] = links.get(peer, 0) + 1
             card = kept.of(identity.peer_id)
             if card is not None:
                 newest[peer] = card.seq
         elif peer in links:
-            kept.unlinked(identity.peer_id)
+            kept.on_link_end(identity.peer_id)
             links[peer] -= 1
             if not links[peer]:
                 del links[peer]

@@ -28,7 +28,7 @@ def spread(number: int) -> str:
 
 
 def tried(claims: CardClaims, named: Contact, now_s: float) -> bool:
-    """Dial as `CardPaths` does; returns whether it was allowed."""
+    """Dial as `CardCandidates` does; returns whether it was allowed."""
     if not claims.may_dial(named, now_s):
         return False
     claims.begin(named, now_s)
@@ -39,7 +39,7 @@ def test_a_victim_is_dialled_once_in_an_hour_under_whatever_id_and_port():
     claims = CardClaims()
 
     assert tried(claims, at(VICTIM), 0.0)
-    claims.found(at("9.9.9.9", peer=HONEST), 1.0)  # our own network works
+    claims.confirm(at("9.9.9.9", peer=HONEST), 1.0)  # our own network works
 
     assert not tried(claims, at(VICTIM), PAUSE_S + 1)
     assert not tried(claims, at(VICTIM, 22, OTHER), REFUTED_S - 1)
@@ -51,7 +51,7 @@ def test_if_nobody_answers_our_own_network_fails():
 
     assert tried(claims, at(VICTIM), 0.0)
     assert not tried(claims, at(VICTIM), PAUSE_S - 1)
-    claims.found(at("9.9.9.9", peer=HONEST), UNDER_WAY_S + 1)  # too late to tell
+    claims.confirm(at("9.9.9.9", peer=HONEST), UNDER_WAY_S + 1)  # too late to tell
 
     assert tried(claims, at(VICTIM), PAUSE_S)
 
@@ -59,7 +59,7 @@ def test_if_nobody_answers_our_own_network_fails():
 def test_a_peer_that_was_found_may_be_dialled_for_ever():
     claims = CardClaims()
     assert tried(claims, at(VICTIM), 0.0)
-    claims.found(at(VICTIM), 0.1)
+    claims.confirm(at(VICTIM), 0.1)
 
     assert claims.confirmed(at(VICTIM))
     assert all(tried(claims, at(VICTIM), now) for now in range(100))
@@ -105,7 +105,7 @@ def test_what_is_found_takes_no_place():
     for number in range(3 * PER_PAUSE):
         named = at(spread(number), peer=HONEST)
         assert tried(claims, named, number / 100)
-        claims.found(named, number / 100)
+        claims.confirm(named, number / 100)
 
     assert len(claims) == 3 * PER_PAUSE
 
@@ -113,7 +113,7 @@ def test_what_is_found_takes_no_place():
 def test_memory_has_a_bound():
     claims = CardClaims()
     for number in range(FOUND_MAX + 10):
-        claims.found(at("9.9.9.9", 1 + number), float(number))
+        claims.confirm(at("9.9.9.9", 1 + number), float(number))
 
     assert len(claims) == FOUND_MAX
     assert not claims.confirmed(at("9.9.9.9", 1))
@@ -143,7 +143,7 @@ def test_a_host_where_nobody_was_ever_found_is_dialled_once_in_a_time(happened):
             if not claims.confirmed(named) and tried(claims, named, now_s):
                 assert now_s - last_s.get(host, -REFUTED_S) >= REFUTED_S
                 last_s[host] = now_s
-            claims.found(at("9.9.9.9", peer=HONEST), now_s)
+            claims.confirm(at("9.9.9.9", peer=HONEST), now_s)
         elif host in last_s:
-            claims.found(named, now_s)
+            claims.confirm(named, now_s)
             del last_s[host]

@@ -1,8 +1,8 @@
-"""Who may be at the other end of a link, where we are, and the name of each failed dial."""
+"""Tests of `net/endpoint/admission.py`."""
 
 import pytest
 
-from p2pswarm.base.errors import BadHandshake, DialFailed, LinkLost, SwarmError
+from p2pswarm.base.errors import BadHandshake, Busy, DialFailed, LinkLost, NobodyThere, SwarmError
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.cards.card import Card
 from p2pswarm.net.config import TransportConfig
@@ -11,15 +11,17 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.noise_xx import Role
 from p2pswarm.net.crypto.suite import Suite
 from p2pswarm.net.endpoint.admission import (
+    check_attempts,
     check_join,
     dial_error,
+    dial_failure,
     join_error,
     meet,
     own_contact,
 )
-from p2pswarm.net.endpoint.join import BulkJoin
+from p2pswarm.net.endpoint.link_request import BulkJoin
 from p2pswarm.net.endpoint.raw_handshake import AcceptedHandshake, DialledHandshake
-from p2pswarm.net.link.path import DialledWay, Path, PathKind
+from p2pswarm.net.link.path import DialledCandidate, Path, PathKind
 from p2pswarm.net.link.session import Introduction
 from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.net.wire.message import encode
@@ -102,7 +104,7 @@ def test_an_introduction_that_cannot_be_read_is_a_bad_handshake():
 
 def test_bulk_joins_only_a_path_that_its_side_has_dialled():
     asked = BulkJoin.make(b"e" * 32, 0, b"n" * 16)
-    ours = Path(PathKind.DIRECT, HERE, DialledWay(SocketNet(), HERE))
+    ours = Path(PathKind.DIRECT, HERE, DialledCandidate(SocketNet(), HERE))
 
     check_join(asked, Path(None, THERE, None))
     for path in (None, ours):
@@ -154,3 +156,43 @@ def test_we_are_where_the_user_says_or_we_listen_or_peers_see_us(
     announced, listening, observed: str, expected: Address
 ):
     assert own_contact(US, announced, listening, observed) == Contact(US, expected)
+
+
+TO = Contact(PeerId(b"p" * 32), Address("8.8.8.8", 4000))
+FEW_DIALS = TransportConfig(dials_max=4)
+REFUSED, WRONG, SILENT = NobodyThere("a: refused"), BadHandshake("b: wrong"), DialFailed("c: no")
+
+
+def test_each_dials_first_way_may_be_tried_and_further_ones_while_there_is_room():
+    for attempts in range(10):
+        check_attempts(attempts, FEW_DIALS, first=True)
+    check_attempts(3, FEW_DIALS, first=False)
+
+    with pytest.raises(Busy, match="4 ways are being tried"):
+        check_attempts(4, FEW_DIALS, first=False)
+
+
+@pytest.mark.parametrize(
+    ("failures", "kind"),
+    [
+        ([REFUSED, REFUSED], NobodyThere),
+        ([WRONG, WRONG], BadHandshake),
+        ([REFUSED, WRONG], DialFailed),
+        ([WRONG, SILENT], DialFailed),
+        ([Busy("full", 1.0), LinkLost("x")], DialFailed),
+    ],
+)
+def test_the_failure_is_as_bad_as_all_ways_agree(failures, kind):
+    error = dial_failure(TO, failures)
+
+    assert type(error) is kind
+    assert all(str(each) in str(error) for each in failures)
+    assert str(error).startswith(f"{TO.peer.short}: none of its {len(failures)} addresses")
+
+
+def test_one_failure_is_itself_and_none_tells_what_to_wait_for():
+    assert dial_failure(TO, [WRONG]) is WRONG
+    assert "it has to announce one" in str(dial_failure(TO, []))
+    assert str(dial_failure(Contact(None, TO.address), [REFUSED, SILENT])).startswith(
+        "8.8.8.8:4000: "
+    )

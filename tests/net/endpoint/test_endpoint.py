@@ -164,7 +164,7 @@ async def test_messages_far_over_a_window_arrive_in_order():
         messages = [bytes([n]) * 60_000 for n in range(22)]
         stream = link.open(messages[0], ended=False)
         opened = await acceptor.event(StreamOpened)
-        back.consumed(stream, len(opened.data))
+        back.consume(stream, len(opened.data))
 
         async def send():
             for number, message in enumerate(messages[1:], 2):
@@ -177,7 +177,7 @@ async def test_messages_far_over_a_window_arrive_in_order():
         while len(received) < len(messages):
             event = await acceptor.event(StreamData)
             received.append(event.data)
-            back.consumed(stream, len(event.data))
+            back.consume(stream, len(event.data))
         await sending
 
         assert received == messages

@@ -31,9 +31,9 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.noise_xx import NoiseXX, Role
 from p2pswarm.net.crypto.suite import Suite
 from p2pswarm.net.endpoint.endpoint import Endpoint
-from p2pswarm.net.endpoint.join import BulkJoin
 from p2pswarm.net.endpoint.link_io import Link
-from p2pswarm.net.guard.link_places import PEER_LINKS_MAX
+from p2pswarm.net.endpoint.link_request import BulkJoin
+from p2pswarm.net.guard.slots import PEER_LINKS_MAX
 from p2pswarm.net.link.events import StreamOpened
 from p2pswarm.net.link.session import Introduction
 from p2pswarm.net.os.sockets import SocketNet
@@ -238,7 +238,7 @@ async def test_a_replayed_join_is_refused():
         await transfer(link, back, b"x")
         reader, writer = await raw_connection(acceptor)
         exporter = link.session.exporter
-        writer.write(BulkJoin.make(exporter, 0, os.urandom(16)).raw)
+        writer.write(BulkJoin.make(exporter, 0, os.urandom(16)).request.raw)
 
         assert await reader.read() == b""
         writer.close()

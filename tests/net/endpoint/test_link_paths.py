@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from net.link.harness import LinkPair, machine
 
 from p2pswarm.base.errors import BadHandshake, LinkLost
-from p2pswarm.net.link.altered_bytes import PATHS_MAX, WITHIN_S
+from p2pswarm.net.link.control_records import ACK_BYTES, HELD_BYTES_MAX
 from p2pswarm.net.link.events import (
     LinkEnded,
     PathBroken,
@@ -17,9 +17,9 @@ from p2pswarm.net.link.events import (
     StreamOpened,
 )
 from p2pswarm.net.link.link import LinkMachine
-from p2pswarm.net.link.reply_memory import LINK_BYTES_FREE
-from p2pswarm.net.link.resend_buffer import ACK_BYTES, HELD_BYTES_MAX
-from p2pswarm.net.link.stream_state import STREAM_NUMBERS
+from p2pswarm.net.link.path_state import PATHS_MAX, WITHIN_S
+from p2pswarm.net.link.reply_budget import LINK_BYTES_FREE
+from p2pswarm.net.link.stream_scheduler import STREAM_NUMBERS
 
 CUT = LinkLost("cut")
 
@@ -47,7 +47,7 @@ class CutPair:
         """Bring some bytes to a side, cut anywhere."""
         data, self.wires[to][:nbytes] = bytes(self.wires[to][:nbytes]), b""
         if data:
-            self.sides[to].receive(data, self.now_s)
+            self.sides[to].on_data(data, self.now_s)
         self.note(to)
 
     def note(self, at: int):
@@ -57,8 +57,8 @@ class CutPair:
             if isinstance(event, StreamOpened | StreamData):
                 number = event.stream % STREAM_NUMBERS
                 self.heard[at, number].append(event.data)
-                side.mux.consumed(event.stream, len(event.data))
-        if PathBroken() in side.link_events():
+                side.mux.consume(event.stream, len(event.data))
+        if PathBroken() in side.drain():
             self.cut()
 
     def alter(self, to: int, at: int):
@@ -85,7 +85,7 @@ class CutPair:
         """Both sides lose the path, and with it what is under way."""
         for side in self.sides:
             if side.has_path:
-                side.path_lost(CUT, self.now_s)
+                side.on_path_loss(CUT, self.now_s)
         self.wires = [bytearray(), bytearray()]
 
     def go_on(self, late: int):
@@ -94,9 +94,9 @@ class CutPair:
         answered = other.records.expected
         self.carry(1, late)
         confirmed = one.records.expected
-        one.path_up(confirmed, answered, dialled=True)
+        one.on_path(confirmed, answered, dialled=True)
         self.carry(1, late)
-        other.path_up(answered, confirmed, dialled=False)
+        other.on_path(answered, confirmed, dialled=False)
         self.wires = [bytearray(), bytearray()]
 
     def settle(self):
@@ -176,9 +176,9 @@ def test_a_ping_goes_out_often_enough_that_a_fast_stream_is_never_held_up():
         pair.dialler.mux.open(b"x" * 60_000, ended=True, priority=0)
         while record := pair.dialler.data_to_send(0.0):
             fill_bytes += len(record)
-            pair.acceptor.receive(record, 0.0)
+            pair.acceptor.on_data(record, 0.0)
         for event in pair.acceptor.events():
-            pair.acceptor.mux.consumed(event.stream, len(event.data))
+            pair.acceptor.mux.consume(event.stream, len(event.data))
         pair.settle()
 
         assert pair.dialler.records.unacked.held_bytes < ACK_BYTES + 2 * 70_000
@@ -201,9 +201,9 @@ def test_two_sides_that_are_both_full_free_each_other():
 
 def test_a_link_without_a_path_is_kept_so_long_and_then_lost():
     pair = LinkPair(path_wait_s=10.0)
-    pair.dialler.path_lost(CUT, 3.0)
+    pair.dialler.on_path_loss(CUT, 3.0)
 
-    assert pair.dialler.link_events() == [PathWanted(CUT)]
+    assert pair.dialler.drain() == [PathWanted(CUT)]
     assert pair.dialler.data_to_send(3.0) == b""
     pair.dialler.check_up()
     while pair.dialler.error is None:
@@ -220,7 +220,7 @@ def test_a_silent_path_is_doubted_before_the_link_is_given_up():
     while lost_s is None:
         at_s = pair.dialler.next_deadline_s()
         pair.dialler.on_deadline(at_s)
-        if any(isinstance(news, PathWanted) for news in pair.dialler.link_events()):
+        if any(isinstance(news, PathWanted) for news in pair.dialler.drain()):
             doubted_s = doubted_s or at_s
             assert pair.dialler.has_path
         lost_s = at_s if pair.dialler.error is not None else None
@@ -236,16 +236,16 @@ def test_a_peer_that_asks_for_what_was_acknowledged_gets_no_path():
 
     for wanted in (first - 1, pair.dialler.records.unacked.next + 1):
         with pytest.raises(BadHandshake, match=f"wants record {wanted}"):
-            pair.dialler.path_up(0, wanted, dialled=True)
+            pair.dialler.on_path(0, wanted, dialled=True)
     with pytest.raises(BadHandshake, match="was asked for"):
-        pair.dialler.path_up(pair.dialler.records.expected + 1, first, dialled=True)
+        pair.dialler.on_path(pair.dialler.records.expected + 1, first, dialled=True)
 
     assert pair.dialler.has_path
 
 
 def test_a_link_that_is_closed_without_a_path_ends_at_once():
     pair = LinkPair()
-    pair.dialler.path_lost(CUT, 1.0)
+    pair.dialler.on_path_loss(CUT, 1.0)
 
     pair.dialler.close(2.0)
 
@@ -260,7 +260,7 @@ def test_a_peer_that_says_goodbye_is_believed_after_its_last_words():
     pair.acceptor.close(1.0)
     words = pair.acceptor.data_to_send(1.0)
 
-    pair.dialler.receive(words + pair.acceptor.goodbye(1.0), 1.0)
+    pair.dialler.on_data(words + pair.acceptor.goodbye(1.0), 1.0)
 
     assert pair.dialler.events() == [StreamOpened(2, b"last words", True)]
     assert pair.dialler.peer_closed
@@ -270,12 +270,12 @@ def test_a_peer_that_answers_no_ping_for_hours_loses_the_link():
     pair = LinkPair(idle_ping_s=5.0)
     while pair.dialler.error is None:
         at_s = pair.dialler.next_deadline_s()
-        pair.acceptor.mux.bulk_done(1)  # it speaks
+        pair.acceptor.mux.say_bulk_done(1)  # it speaks
         pair.dialler.on_deadline(at_s)
         while pair.dialler.data_to_send(at_s):
             pass
         pair.carry(pair.acceptor, pair.dialler, at_s)
-        pair.dialler.link_events()
+        pair.dialler.drain()
 
     assert "pings were not answered" in str(pair.dialler.error)
 
@@ -285,10 +285,10 @@ def test_a_question_for_bulk_that_meant_the_path_before_harms_nothing():
     pair = LinkPair()
     pair.acceptor.want_bulk(1.0)
     for side in (pair.dialler, pair.acceptor):
-        side.path_lost(CUT, 1.0)
+        side.on_path_loss(CUT, 1.0)
     wanted = pair.dialler.records.expected, pair.acceptor.records.expected
-    pair.dialler.path_up(wanted[0], wanted[1], dialled=False)
-    pair.acceptor.path_up(wanted[1], wanted[0], dialled=True)
+    pair.dialler.on_path(wanted[0], wanted[1], dialled=False)
+    pair.acceptor.on_path(wanted[1], wanted[0], dialled=True)
 
     pair.settle(2.0)
 

@@ -11,7 +11,7 @@ from net.link.harness import LOOPBACK, PATIENCE_S, EchoEnd, End, call, listening
 from p2pswarm.base.errors import DialFailed, LinkLost
 from p2pswarm.base.ids import Address, Contact
 from p2pswarm.net.link.events import CreditGained, LinkEnded, StreamData, StreamOpened
-from p2pswarm.net.link.path import DialledWay, PathKind
+from p2pswarm.net.link.path import DialledCandidate, PathKind
 from p2pswarm.net.os.sockets import SocketNet
 
 MIB = 1024 * 1024
@@ -78,12 +78,12 @@ class Relay:
 
 
 class SeveralWays:
-    """Ways to dial, in their order: implements `Paths`."""
+    """Ways to dial, in their order: implements `CandidateSource`."""
 
     def __init__(self, *addresses: Address):
-        self.ways_known = [DialledWay(SocketNet(), at) for at in addresses]
+        self.ways_known = [DialledCandidate(SocketNet(), at) for at in addresses]
 
-    def ways(self, to):
+    def candidates(self, to):
         del to
         return tuple(self.ways_known)
 
@@ -101,7 +101,7 @@ class Listener(EchoEnd):
             isinstance(event, StreamOpened) and event.ended
         ):
             self.heard[event.stream].append(event.data)
-            link.consumed(event.stream, len(event.data))
+            link.consume(event.stream, len(event.data))
 
     async def until(self, done):
         """Wait for events until `done` says so."""
@@ -122,7 +122,7 @@ async def relayed(*, other: bool = False, listens: bool = False, connections: in
         relays = [Relay(acceptor.contact.address) for _ in range(1 + other)]
         for relay in relays:
             await relay.start()
-        dialler.use_paths(SeveralWays(*(relay.at for relay in relays)))
+        dialler.use_candidates(SeveralWays(*(relay.at for relay in relays)))
         try:
             link = await dialler.link(Contact(acceptor.peer_id, relays[0].at))
             link.open(b"hello", ended=True)
@@ -137,8 +137,8 @@ async def path_of(link, old):
     """Wait until the link has another path than `old`."""
     async with asyncio.timeout(PATIENCE_S):
         while link.path is None or link.path is old:
-            link.path_news.clear()
-            await link.path_news.wait()
+            link.path_change.clear()
+            await link.path_change.wait()
     return link.path
 
 
@@ -208,7 +208,7 @@ async def test_when_a_relay_dies_the_link_goes_on_over_the_next_way():
         assert await call(dialler, acceptor, b"again") == b"again"
 
 
-class RelayWay(DialledWay):
+class RelayWay(DialledCandidate):
     """An address that stands for a relay."""
 
     kind = PathKind.RELAYED
@@ -218,7 +218,7 @@ async def test_a_link_falls_back_to_a_relay_and_climbs_when_the_direct_way_is_ba
     async with relayed(other=True) as (dialler, acceptor, link, (direct, relay)):
         ways = SeveralWays(direct.at)
         ways.ways_known.append(RelayWay(SocketNet(), relay.at))
-        dialler.use_paths(ways)
+        dialler.use_candidates(ways)
         stream = link.open(b"begin", ended=False)
         direct.stop()
         fallen = await path_of(link, ())
@@ -244,7 +244,7 @@ async def test_a_relay_that_swallows_bytes_without_a_word_is_left_and_nothing_is
     async with relayed(other=True) as (dialler, acceptor, link, (first, second)):
         ways = SeveralWays()
         ways.ways_known = [RelayWay(SocketNet(), relay.at) for relay in (first, second)]
-        dialler.use_paths(ways)
+        dialler.use_candidates(ways)
         stream = link.open(b"begin", ended=False)
         sent = [b"%d" % number for number in range(100)]
         data = random.Random(1).randbytes(4 * MIB)
@@ -272,7 +272,7 @@ async def test_a_link_moves_to_a_better_way_while_the_old_one_still_works():
         for number in range(50):
             link.send(stream, b"%d" % number, ended=False)
 
-        await dialler.move(link, DialledWay(SocketNet(), acceptor.contact.address))
+        await dialler.move(link, DialledCandidate(SocketNet(), acceptor.contact.address))
         link.send(stream, b"end", ended=False)
         await acceptor.until(lambda: acceptor.heard[stream][-1:] == [b"end"])
 
@@ -289,7 +289,7 @@ async def test_a_move_to_nowhere_costs_nothing():
         nowhere.stop()
 
         with pytest.raises(DialFailed):
-            await dialler.move(link, DialledWay(SocketNet(), nowhere.at))
+            await dialler.move(link, DialledCandidate(SocketNet(), nowhere.at))
 
         assert link.path is old
         assert await call(dialler, acceptor) == b"hello"
@@ -299,7 +299,7 @@ async def test_a_move_to_nowhere_costs_nothing():
 async def test_the_side_that_was_dialled_dials_back_when_it_can():
     """The relay that the dialler knows is gone for good."""
     async with relayed(listens=True) as (dialler, acceptor, link, (relay,)):
-        dialler.use_paths(SeveralWays())
+        dialler.use_candidates(SeveralWays())
         back = acceptor.links()[0]
         back.open(b"it is owed an answer", ended=False)
         old = back.path
@@ -310,7 +310,7 @@ async def test_the_side_that_was_dialled_dials_back_when_it_can():
 
         assert path.remote == dialler.contact.address
         assert await call(dialler, acceptor, b"again") == b"again"
-        assert link.path.way is None
+        assert link.path.candidate is None
 
 
 async def test_a_peer_that_dialled_and_is_owed_nothing_is_not_dialled_back():
@@ -343,7 +343,7 @@ async def test_a_peer_that_does_not_know_the_link_any_more_is_lost_at_once():
     """Something else answers at its address: another process of the same swarm."""
     async with relayed() as (dialler, _, link, (relay,)), EchoEnd() as stranger:
         await listening(stranger)
-        dialler.use_paths(SeveralWays(stranger.contact.address))
+        dialler.use_candidates(SeveralWays(stranger.contact.address))
 
         relay.cut()
 

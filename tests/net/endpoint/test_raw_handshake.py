@@ -11,7 +11,7 @@ from p2pswarm.net.crypto.handshake import HELLO_BYTES, MAGIC, Handshake, Hello, 
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.noise_xx import Role
 from p2pswarm.net.crypto.suite import Suite
-from p2pswarm.net.endpoint.join import BulkJoin
+from p2pswarm.net.endpoint.link_request import BulkJoin
 from p2pswarm.net.endpoint.raw_handshake import AcceptedHandshake, DialledHandshake
 
 NETWORK, OTHER = b"n" * 16, b"o" * 16
@@ -105,8 +105,8 @@ def test_a_connection_that_joins_bulk_is_told_from_a_link():
     join = BulkJoin.make(b"e" * 32, 3, b"n" * 16)
     acceptor = accepted()
 
-    acceptor.receive(join.raw[:4])
-    acceptor.receive(join.raw[4:][: acceptor.wanted_bytes])
+    acceptor.receive(join.request.raw[:4])
+    acceptor.receive(join.request.raw[4:][: acceptor.wanted_bytes])
 
     assert acceptor.join == join
     assert acceptor.wanted_bytes == 0

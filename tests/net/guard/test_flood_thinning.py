@@ -29,7 +29,7 @@ def flooded(sources: list[str], seconds: float, per_s: float = 300.0) -> FloodTh
     flood, now_s = FloodThinning(), 0.0
     for number in range(int(seconds * per_s)):
         now_s = number / per_s
-        flood.arrived(sources[number % len(sources)], number + 1, now_s)
+        flood.on_arrival(sources[number % len(sources)], number + 1, now_s)
         look(flood, number + 1, now_s)
     return flood
 
@@ -51,17 +51,19 @@ def test_a_hundred_networks_that_fill_the_queue_are_thinned_within_two_seconds()
 def test_a_flood_is_hung_up_on_while_the_queue_is_full_and_a_calm_network_is_greeted():
     flood = flooded(hosts(100), seconds=2.0)
 
-    assert not flood.arrived("60.7.200.200", 601, 2.0)
-    assert flood.arrived(CALM, 602, 2.0)
-    assert flood.arrived("60.7.200.200", 1, 2.1)  # nobody waits
+    assert not flood.on_arrival("60.7.200.200", 601, 2.0)
+    assert flood.on_arrival(CALM, 602, 2.0)
+    assert flood.on_arrival("60.7.200.200", 1, 2.1)  # nobody waits
 
 
 def test_one_host_that_floods_does_not_cost_its_neighbours_anything():
     flood = flooded(["60.1.2.3"], seconds=1.0)
 
     assert set(flood.levels) == {"60.1.2.3/32"}
-    assert flood.arrived("60.1.2.4", 301, 1.0) is False  # in the full queue it is not known apart
-    assert flood.arrived("60.1.2.4", 1, 2.0)
+    assert (
+        flood.on_arrival("60.1.2.4", 301, 1.0) is False
+    )  # in the full queue it is not known apart
+    assert flood.on_arrival("60.1.2.4", 1, 2.0)
 
 
 def test_a_home_with_ipv6_is_thinned_as_one_host():
@@ -74,17 +76,17 @@ def test_hosts_that_are_no_numbers_are_let_in():
     flood = flooded(["somewhere"], seconds=1.0)
 
     assert not flood.levels
-    assert flood.arrived("somewhere", 301, 1.0)
+    assert flood.on_arrival("somewhere", 301, 1.0)
 
 
 def test_a_crowd_that_proves_itself_is_not_thinned_however_long_the_queue_is_full():
     flood, rate, away_s = FloodThinning(), 400.0, 0.2
     for number in range(2000):
         now_s = number / rate
-        assert flood.arrived(f"192.168.{number % 7}.{number % 100 + 1}", number + 1, now_s)
+        assert flood.on_arrival(f"192.168.{number % 7}.{number % 100 + 1}", number + 1, now_s)
         proven = number - int(away_s * rate)
         if proven >= 0:
-            flood.used(f"192.168.{proven % 7}.{proven % 100 + 1}")
+            flood.on_proof(f"192.168.{proven % 7}.{proven % 100 + 1}")
         look(flood, number + 1, now_s)
 
     assert not flood.levels
@@ -111,10 +113,10 @@ def test_who_floods_again_at_once_is_thinned_for_longer():
             now_s = flood.next_deadline_s()
             flood.on_deadline(0, now_s)
         holds.append(now_s - thinned_s)
-        flood.arrived("60.1.2.3", 1, now_s)
+        flood.on_arrival("60.1.2.3", 1, now_s)
         for number in range(2, 200):
             now_s += 0.01
-            flood.arrived("60.1.2.3", number, now_s)
+            flood.on_arrival("60.1.2.3", number, now_s)
             look(flood, number, now_s)
             if max(flood.levels.values(), default=0) >= LEVEL_FIRST:
                 break
@@ -146,13 +148,13 @@ def test_whoever_proves_itself_is_never_thinned_and_nobody_is_without_a_full_que
             filled_s = now_s if in_a_row == 0 else filled_s
             in_a_row += 1 if in_a_row == 0 else FULL_COUNT // 4
             host = f"60.{who}.0.1" if kind == "flood" else f"70.{who}.0.1"
-            greeted = flood.arrived(host, in_a_row, now_s)
+            greeted = flood.on_arrival(host, in_a_row, now_s)
             assert greeted or (kind == "flood" and in_a_row >= FULL_COUNT)
             assert greeted or now_s - filled_s >= FULL_S
             if kind == "calm":
-                flood.used(host)
+                flood.on_proof(host)
         elif kind == "proof":
-            flood.used(f"60.{who}.0.1")
+            flood.on_proof(f"60.{who}.0.1")
         due_s = flood.next_deadline_s()
         if due_s is not None and due_s <= now_s:
             flood.on_deadline(in_a_row, now_s)
@@ -175,7 +177,7 @@ def test_nothing_is_due_when_all_is_forgotten():
     flood = FloodThinning()
     assert flood.next_deadline_s() is None
     assert not flood.on_deadline(0, 5.0)
-    flood.arrived(CALM, 1, 5.0)
+    flood.on_arrival(CALM, 1, 5.0)
 
     looks = 0
     while (due_s := flood.next_deadline_s()) is not None:

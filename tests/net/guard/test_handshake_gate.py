@@ -13,8 +13,8 @@ from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake, Hello, StaticKey
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.noise_xx import Role
+from p2pswarm.net.guard.fair_queue import BURST_S, COST_MAX_S, SHARE, HandshakeQueue
 from p2pswarm.net.guard.handshake_gate import HandshakeGate
-from p2pswarm.net.guard.handshake_turns import BURST_S, COST_MAX_S, SHARE, HandshakeTurns
 from p2pswarm.sim.loop import SimLoop
 
 COST_S = 0.00025
@@ -71,7 +71,7 @@ async def test_what_a_computation_raises_is_raised_to_who_asked():
 
 
 async def test_who_was_displaced_is_not_computed():
-    turns = HandshakeTurns(share=1e-6)
+    turns = HandshakeQueue(share=1e-6)
     gate = HandshakeGate(turns, clock=count().__next__)
     ran: list[int] = []
     for ticket in range(AT_ONCE):
@@ -101,7 +101,7 @@ async def test_first_messages_over_the_share_wait_or_are_dropped_and_are_never_c
         End(silent_max=WAITING, handshake_s=PATIENCE_S) as acceptor,
         AsyncExitStack() as ends,
     ):
-        acceptor._acceptor._gate = HandshakeGate(HandshakeTurns(share=1e-6), clock=count().__next__)
+        acceptor._acceptor._gate = HandshakeGate(HandshakeQueue(share=1e-6), clock=count().__next__)
         await acceptor.listen(LOOPBACK)
         crowd: deque[asyncio.StreamReader] = deque()
         answers = []

@@ -119,7 +119,7 @@ class LinkPair:
         self.acceptor = machine(dialled=False, now_s=now_s, **settings)
         for side in (self.dialler, self.acceptor):
             side.start(now_s)
-            side.link_events()
+            side.drain()
         self.settle(now_s)
 
     def settle(self, now_s: float = 0.0) -> None:
@@ -133,7 +133,7 @@ class LinkPair:
         """Move every record from one side to the other; returns how many."""
         count = 0
         while record := source.data_to_send(now_s):
-            target.receive(record, now_s)
+            target.on_data(record, now_s)
             count += 1
         return count
 
@@ -148,7 +148,7 @@ class MuxPair:
         """Move every record from `source`; returns how many."""
         count = 0
         while record := source.data_to_send():
-            target.receive(record)
+            target.on_record(record)
             count += 1
         return count
 

@@ -15,7 +15,7 @@ from p2pswarm.net.cards.card import Card
 from p2pswarm.net.crypto.handshake import Keys
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.suite import Suite
-from p2pswarm.net.endpoint.join import BulkJoin
+from p2pswarm.net.endpoint.link_request import BulkJoin
 from p2pswarm.net.link.session import Introduction
 from p2pswarm.net.wire.message import encode
 
@@ -35,7 +35,7 @@ def test_an_introduction():
 def test_a_join_its_answer_and_its_keys():
     join = BulkJoin.make(EXPORTER, 3, NONCE_I)
 
-    assert join.raw.hex() == GOLDEN["join"]
+    assert join.request.raw.hex() == GOLDEN["join"]
     assert join.answer(EXPORTER, NONCE_R).hex() == GOLDEN["answer"]
     assert [key.hex() for key in join.keys(EXPORTER, NONCE_R)] == GOLDEN["bulk_keys"]
 

@@ -6,8 +6,7 @@ import pytest
 from net.link.harness import LinkPair, machine
 
 from p2pswarm.base.errors import BadChunk, BadFrame, LinkLost
-from p2pswarm.net.endpoint.answer_gathering import GATHERED_MAX, AnswerGathering
-from p2pswarm.net.link.bulk_wishes import AGAIN_S
+from p2pswarm.net.link.channel_demand import AGAIN_S
 from p2pswarm.net.link.events import (
     BulkWanted,
     LinkEnded,
@@ -17,8 +16,8 @@ from p2pswarm.net.link.events import (
     StreamData,
     StreamOpened,
 )
-from p2pswarm.net.link.link import CLOSE_S, LinkMachine
-from p2pswarm.net.link.link_state import LinkState
+from p2pswarm.net.link.link import CLOSE_S, LinkMachine, LinkState
+from p2pswarm.net.link.stream_scheduler import GATHERED_MAX, AnswerBatch
 
 
 def ended_by(link: LinkMachine) -> str:
@@ -44,7 +43,7 @@ def test_a_link_begins_with_its_event_and_a_ping():
     link = machine(dialled=True, now_s=3.0, idle_ping_s=5.0)
     link.start(3.0)
 
-    assert link.link_events() == [LinkUp()]
+    assert link.drain() == [LinkUp()]
     assert link.data_to_send(3.0)
     assert link.next_deadline_s() == 8.0
 
@@ -122,9 +121,9 @@ def test_the_dialler_makes_bulk_connections_more_to_a_peer_that_is_far(rtt_s, co
     pair.carry(pair.acceptor, pair.dialler, 5.0 + 8 * rtt_s)
 
     assert pair.dialler.want_bulk(6.0)
-    assert pair.dialler.link_events() == [BulkWanted(connections)]
+    assert pair.dialler.drain() == [BulkWanted(connections)]
     assert not pair.dialler.want_bulk(6.0)
-    assert pair.dialler.link_events() == []
+    assert pair.dialler.drain() == []
 
 
 def test_the_acceptor_asks_the_dialler_and_waits_as_long_as_a_dial_may_take():
@@ -133,7 +132,7 @@ def test_the_acceptor_asks_the_dialler_and_waits_as_long_as_a_dial_may_take():
     assert pair.acceptor.want_bulk(0.5)
     pair.settle(0.5)
 
-    assert pair.dialler.link_events() == [BulkWanted(1)]
+    assert pair.dialler.drain() == [BulkWanted(1)]
     assert pair.acceptor.next_deadline_s() == 3.5
     pair.acceptor.on_deadline(3.5)
     assert "no bulk connection in 3 s" in ended_by(pair.acceptor)
@@ -143,7 +142,7 @@ def test_a_bulk_connection_in_time_ends_the_wait():
     pair = LinkPair(dial_s=1.0, handshake_s=2.0)
     pair.acceptor.want_bulk(0.5)
 
-    pair.acceptor.bulk.joined(0, 1.0)
+    pair.acceptor.bulk.on_join(0, 1.0)
 
     assert pair.acceptor.next_deadline_s() == 5.0
     assert not pair.acceptor.want_bulk(1.0)
@@ -161,27 +160,27 @@ def test_only_the_dialler_may_be_asked_for_bulk():
 def test_a_bulk_connection_that_ends_is_replaced_by_who_dialled_it_and_costs_no_link():
     pair = LinkPair()
     pair.dialler.want_bulk(0.0)
-    pair.dialler.link_events()
+    pair.dialler.drain()
     number = pair.dialler.bulk.take_number()
     assert pair.acceptor.bulk.claim(number)
     for side in (pair.dialler, pair.acceptor):
-        side.bulk.joined(number, 0.5)
+        side.bulk.on_join(number, 0.5)
 
-        side.bulk_lost(LinkLost("reset"), 3.0)
+        side.on_channel_loss(LinkLost("reset"), 3.0)
         tick(side, 3.0)
 
-    assert pair.dialler.link_events() == [BulkWanted(1)]
-    assert pair.acceptor.link_events() == []
+    assert pair.dialler.drain() == [BulkWanted(1)]
+    assert pair.acceptor.drain() == []
     assert pair.dialler.error is pair.acceptor.error is None
 
 
 def test_a_bulk_connection_that_ends_at_once_is_replaced_after_a_pause():
     pair = LinkPair()
     pair.dialler.want_bulk(0.0)
-    pair.dialler.link_events()
-    pair.dialler.bulk.joined(pair.dialler.bulk.take_number(), 3.0)
+    pair.dialler.drain()
+    pair.dialler.bulk.on_join(pair.dialler.bulk.take_number(), 3.0)
 
-    pair.dialler.bulk_lost(LinkLost("reset"), 3.1)
+    pair.dialler.on_channel_loss(LinkLost("reset"), 3.1)
 
     assert pair.dialler.next_deadline_s() == 3.0 + AGAIN_S
 
@@ -189,7 +188,7 @@ def test_a_bulk_connection_that_ends_at_once_is_replaced_after_a_pause():
 def test_a_bulk_connection_that_broke_the_protocol_ends_the_link_at_once():
     pair = LinkPair()
 
-    pair.dialler.bulk_lost(BadChunk("outside"), 1.0)
+    pair.dialler.on_channel_loss(BadChunk("outside"), 1.0)
 
     assert ended_by(pair.dialler) == "outside"
 
@@ -198,11 +197,11 @@ def test_a_bulk_connection_that_broke_the_protocol_ends_the_link_at_once():
 
 
 def test_answers_are_gathered_in_eights_until_all_have_run():
-    gathering = AnswerGathering()
+    gathering = AnswerBatch()
 
     assert gathering.begin()
     assert not gathering.begin()
-    held = [gathering.holds_back() for _ in range(2 * GATHERED_MAX)]
+    held = [gathering.waits() for _ in range(2 * GATHERED_MAX)]
 
     assert [at for at, wait in enumerate(held, 2) if not wait] == [GATHERED_MAX, 2 * GATHERED_MAX]
     gathering.end()
@@ -291,7 +290,7 @@ def test_a_closing_link_ends_when_its_time_is_up_or_its_connection_is_gone():
     late.dialler.on_deadline(2.5)
     assert late.dialler.state is LinkState.CLOSING
     late.dialler.on_deadline(2.0 + CLOSE_S)
-    gone.dialler.path_lost(LinkLost("closed"), 2.5)
+    gone.dialler.on_path_loss(LinkLost("closed"), 2.5)
 
     assert late.dialler.state is gone.dialler.state is LinkState.ENDED
     assert late.dialler.next_deadline_s() is gone.dialler.next_deadline_s() is None
@@ -311,7 +310,7 @@ def test_a_link_that_failed_sends_and_says_nothing_more():
     pair.settle()
 
     assert ended_by(pair.dialler) == "cut"
-    assert pair.dialler.events() == pair.dialler.link_events() == pair.acceptor.events() == []
+    assert pair.dialler.events() == pair.dialler.drain() == pair.acceptor.events() == []
     assert not pair.dialler.want_bulk(0.0)
     with pytest.raises(LinkLost, match="has ended: cut"):
         pair.dialler.check_up()
@@ -322,7 +321,7 @@ def test_what_came_with_the_frames_that_broke_the_link_is_not_told():
     pair.acceptor.mux.open(b"well", ended=True, priority=0)
     good = pair.acceptor.data_to_send(0.0)
 
-    pair.dialler.receive(good + pair.acceptor.records.seal(bytes(12), 0.0), 0.0)
+    pair.dialler.on_data(good + pair.acceptor.records.seal(bytes(12), 0.0), 0.0)
 
     assert "kind 0" in ended_by(pair.dialler)
 
@@ -334,23 +333,23 @@ def test_what_came_before_bytes_that_broke_the_path_is_told_and_the_link_goes_on
     pair.acceptor.mux.open(b"later", ended=True, priority=0)
     late = pair.acceptor.data_to_send(0.0)
 
-    pair.dialler.receive(good + late[:-1] + bytes([late[-1] ^ 1]), 0.0)
+    pair.dialler.on_data(good + late[:-1] + bytes([late[-1] ^ 1]), 0.0)
 
     assert [event.data for event in pair.dialler.events()] == [b"well"]
-    assert pair.dialler.link_events() == [PathBroken()]
+    assert pair.dialler.drain() == [PathBroken()]
     assert pair.dialler.error is None
 
 
 def test_bytes_that_prove_nothing_are_no_sign_of_life():
     """A length that was altered leaves us waiting for a record that never comes whole."""
     pair = LinkPair(idle_ping_s=5.0, path_silent_s=10.0, dead_after_s=15.0)
-    pair.dialler.receive((60_000).to_bytes(4), 0.0)
+    pair.dialler.on_data((60_000).to_bytes(4), 0.0)
     wanted_s = None
     while wanted_s is None:
         at_s = pair.dialler.next_deadline_s()
         pair.dialler.on_deadline(at_s)
-        pair.dialler.receive(bytes(48), at_s)
-        if any(isinstance(news, PathWanted) for news in pair.dialler.link_events()):
+        pair.dialler.on_data(bytes(48), at_s)
+        if any(isinstance(news, PathWanted) for news in pair.dialler.drain()):
             wanted_s = at_s
 
     assert wanted_s == 15.0

@@ -40,7 +40,7 @@ def surfaced(acceptor: LinkMachine, *pieces: bytes) -> tuple[list, SwarmError | 
     """The events of a stream that arrives in pieces, and what ended it."""
     seen = []
     for piece in pieces:
-        acceptor.receive(piece, 0.0)
+        acceptor.on_data(piece, 0.0)
         seen += acceptor.events()
     if seen and isinstance(seen[-1], LinkEnded):
         return seen[:-1], seen[-1].error
@@ -68,9 +68,9 @@ def test_a_flipped_bit_costs_the_path_and_nothing_from_there_on_surfaces(at: int
     assert seen == EVENTS[: len(seen)]
     assert len(seen) < len(EVENTS)
     assert error is None
-    assert link.link_events() in ([], [PathBroken()])
-    link.path_lost(LinkLost("left"), 0.0)
-    link.path_up(link.records.expected, 0, dialled=False)
+    assert link.drain() in ([], [PathBroken()])
+    link.on_path_loss(LinkLost("left"), 0.0)
+    link.on_path(link.records.expected, 0, dialled=False)
     assert surfaced(link, b"".join(RECORDS[link.records.expected :]))[0] == EVENTS[len(seen) :]
 
 
@@ -80,7 +80,7 @@ def test_a_record_longer_than_control_allows_is_refused_before_it_has_come():
     link = machine(dialled=False)
     assert surfaced(link, length.to_bytes(4)) == ([], None)
 
-    assert link.link_events() == [PathBroken()]
+    assert link.drain() == [PathBroken()]
 
 
 def test_an_authentic_record_of_garbage_is_a_bad_frame():
@@ -108,4 +108,4 @@ def test_bytes_that_are_no_record_cost_the_path_or_wait(raw: bytes):
     link = machine(dialled=False)
 
     assert surfaced(link, raw) == ([], None)
-    assert link.link_events() in ([], [PathBroken()])
+    assert link.drain() in ([], [PathBroken()])

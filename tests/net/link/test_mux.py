@@ -16,9 +16,12 @@ from p2pswarm.net.link.events import (
     StreamReset,
 )
 from p2pswarm.net.link.mux import STREAMS_MAX, Mux
-from p2pswarm.net.link.reply_memory import LINK_BYTES_MAX, STREAM_BYTES, SUM_BYTES_MAX
-from p2pswarm.net.link.send_lines import MESSAGE_COST_BYTES
-from p2pswarm.net.link.stream_state import STREAM_NUMBERS, STREAM_WINDOW_BYTES
+from p2pswarm.net.link.reply_budget import LINK_BYTES_MAX, STREAM_BYTES, SUM_BYTES_MAX
+from p2pswarm.net.link.stream_scheduler import (
+    MESSAGE_COST_BYTES,
+    STREAM_NUMBERS,
+    STREAM_WINDOW_BYTES,
+)
 from p2pswarm.net.wire import frames
 
 LARGE = bytes(frames.MESSAGE_BYTES_MAX)
@@ -84,7 +87,7 @@ def test_a_sender_stops_at_the_streams_window_and_goes_on_when_messages_are_take
     assert not pair.dialler.writable(stream)
 
     for _ in range(PER_WINDOW):
-        pair.acceptor.consumed(stream, len(LARGE))
+        pair.acceptor.consume(stream, len(LARGE))
     pair.settle()
 
     assert pair.acceptor.events() == [StreamData(stream, LARGE, False)]
@@ -98,7 +101,7 @@ def test_an_urgent_message_leaves_before_what_waited_longer():
     pair.dialler.send(slow, LARGE, ended=False)
     fast = pair.dialler.open(b"now", ended=True, priority=0)
 
-    pair.acceptor.receive(pair.dialler.data_to_send())
+    pair.acceptor.on_record(pair.dialler.data_to_send())
 
     seen = [event.stream % STREAM_NUMBERS for event in pair.acceptor.events()]
     assert seen == [fast, slow]
@@ -129,7 +132,7 @@ def test_urgent_traffic_cannot_take_session_credit_from_a_larger_message_before_
     assert small not in opened
 
     for stream in opened:
-        pair.acceptor.consumed(stream, len(LARGE))
+        pair.acceptor.consume(stream, len(LARGE))
     pair.settle()
 
     assert [event.stream for event in pair.acceptor.events()] == [waiting, small]
@@ -181,9 +184,9 @@ def test_what_concerns_a_stream_that_is_gone_is_ignored():
     pair.acceptor.events()
 
     pair.dialler.send(stream, b"late", ended=True)
-    pair.dialler.consumed(stream, 4)
+    pair.dialler.consume(stream, 4)
     pair.dialler.reset(stream, 16)
-    pair.acceptor.receive(frames.encode(frames.CREDIT, stream, frames.NUMBER.pack(5)))
+    pair.acceptor.on_record(frames.encode(frames.CREDIT, stream, frames.NUMBER.pack(5)))
 
     assert pair.dialler.writable(stream)
     assert pair.dialler.data_to_send() == b""
@@ -198,7 +201,7 @@ def test_more_streams_than_allowed_are_refused_to_the_caller_and_to_the_peer():
         pair.dialler.open(b"", ended=False, priority=0)
     pair.settle()
 
-    pair.acceptor.receive(frames.encode(frames.OPEN, 2 * STREAMS_MAX + 1))
+    pair.acceptor.on_record(frames.encode(frames.OPEN, 2 * STREAMS_MAX + 1))
 
     assert frames.decode(pair.acceptor.data_to_send()) == [
         (frames.RESET, 0, 0, 2 * STREAMS_MAX + 1, frames.NUMBER.pack(RESET_REFUSED))
@@ -214,19 +217,19 @@ def test_pings_come_back_and_the_links_own_frames_become_events():
     pair.settle()
 
     assert pair.dialler.link_events() == [Ponged(b"12345678")]
-    assert pair.acceptor.link_happened
+    assert pair.acceptor.notices
     assert pair.acceptor.link_events() == [GoneAway(), AskedForBulk()]
-    assert not pair.acceptor.link_happened
+    assert not pair.acceptor.notices
 
 
 def test_a_peer_that_provokes_answers_and_reads_none_is_cut_off():
     acceptor = Mux(dialled=False)
     record = frames.encode(frames.PING, 0, b"12345678") * 3000
     for _ in range(17):
-        acceptor.receive(record)
+        acceptor.on_record(record)
 
     with pytest.raises(BadFrame, match="does not read"):
-        acceptor.receive(record)
+        acceptor.on_record(record)
 
 
 @pytest.mark.parametrize("size", [100, 2900, 40_000, len(LARGE)])
@@ -245,10 +248,10 @@ def test_slow_streams_do_not_keep_back_the_credit_that_calls_have_used_up(size: 
         call = pair.dialler.open(bytes(size), ended=True, priority=0)
         pair.settle()
         assert [event.stream for event in pair.acceptor.events()] == [call], number
-        pair.acceptor.consumed(call, size)
+        pair.acceptor.consume(call, size)
         pair.acceptor.send(call, b"done", ended=True)
         pair.settle()
-        pair.dialler.consumed(call, 4)
+        pair.dialler.consume(call, 4)
         pair.dialler.events()
 
 
@@ -289,7 +292,7 @@ def test_a_peer_that_leaves_unread_far_more_than_all_may_is_cut_off():
     acceptor.held_bytes = 2 * SUM_BYTES_MAX + 1
 
     with pytest.raises(BadFrame, match="does not read"):
-        acceptor.receive(frames.encode(frames.PONG, 0, b"12345678"))
+        acceptor.on_record(frames.encode(frames.PONG, 0, b"12345678"))
 
 
 def test_answers_that_fill_more_than_a_record_leave_in_several():
@@ -330,7 +333,7 @@ OPENED = frames.encode(frames.OPEN, 1, b"x")
 )
 def test_a_peer_that_breaks_the_rules_is_found_out(record: bytes, why: str):
     with pytest.raises(BadFrame, match=why):
-        Mux(dialled=False).receive(record)
+        Mux(dialled=False).on_record(record)
 
 
 def test_misuse_is_our_callers_error():
@@ -347,7 +350,7 @@ def test_misuse_is_our_callers_error():
     with pytest.raises(ValueError, match="ended by us"):
         dialler.send(stream, b"x", ended=False)
     with pytest.raises(ValueError, match="were not received"):
-        dialler.consumed(stream, 1)
+        dialler.consume(stream, 1)
 
     other = dialler.open(LARGE, ended=False, priority=0)
     for _ in range(3):

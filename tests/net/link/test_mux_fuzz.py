@@ -43,7 +43,7 @@ class User:
         stream = self.rng.choice(sorted(self.sendable)) if self.sendable else None
         match self.rng.randrange(5):
             case 0 if self.untaken:
-                self.mux.consumed(*self.untaken.pop(self.rng.randrange(len(self.untaken))))
+                self.mux.consume(*self.untaken.pop(self.rng.randrange(len(self.untaken))))
             case 1 if stream is not None and self.mux.writable(stream):
                 ended = self.rng.random() < 0.5
                 self.mux.send(stream, b"x" * self.rng.randint(1, 50_000), ended=ended)
@@ -85,7 +85,7 @@ def test_whatever_a_peer_sends_our_own_user_makes_no_mistake(sent, seed: int, di
     user = User(Mux(dialled=dialled), rng)
     for frame in sent:
         try:
-            user.mux.receive(frame)
+            user.mux.on_record(frame)
         except BadFrame:
             return
         user.look()
@@ -108,7 +108,7 @@ def test_what_comes_for_a_stream_that_we_have_not_announced_is_ignored(frame: by
     mux = Mux(dialled=True)
     stream = mux.open(b"question", ended=True, priority=0)
 
-    mux.receive(frame)
+    mux.on_record(frame)
 
     assert mux.events() == []
     assert mux.data_to_send() == frames.encode(frames.OPEN, stream, b"question", frames.END)
@@ -117,16 +117,16 @@ def test_what_comes_for_a_stream_that_we_have_not_announced_is_ignored(frame: by
 def test_the_bytes_of_a_stream_are_given_back_once_although_its_number_is_used_again():
     """A handler that reads on after a reset takes the old stream's messages, not the new one's."""
     mux = Mux(dialled=False)
-    mux.receive(frames.encode(frames.OPEN, 1, bytes(5000)))
-    mux.receive(frames.encode(frames.RESET, 1, frames.NUMBER.pack(16)))
-    mux.receive(frames.encode(frames.OPEN, 1, b"new"))
+    mux.on_record(frames.encode(frames.OPEN, 1, bytes(5000)))
+    mux.on_record(frames.encode(frames.RESET, 1, frames.NUMBER.pack(16)))
+    mux.on_record(frames.encode(frames.OPEN, 1, b"new"))
     old, _, new = mux.events()
 
-    mux.consumed(old.stream, 5000)
+    mux.consume(old.stream, 5000)
     mux.send(old.stream, b"for the old one", ended=False)
     assert mux.data_to_send() == b""
 
-    mux.consumed(new.stream, 3)
+    mux.consume(new.stream, 3)
     mux.send(new.stream, b"for the new one", ended=True)
     assert mux.data_to_send() == frames.encode(frames.DATA, 1, b"for the new one", frames.END)
 
@@ -134,15 +134,15 @@ def test_the_bytes_of_a_stream_are_given_back_once_although_its_number_is_used_a
 def test_a_stream_whose_number_is_used_again_is_a_stream_like_any_other():
     mux = Mux(dialled=False)
     for _ in range(3):
-        mux.receive(frames.encode(frames.OPEN, 5, b"a") + frames.encode(frames.DATA, 5, b"b"))
+        mux.on_record(frames.encode(frames.OPEN, 5, b"a") + frames.encode(frames.DATA, 5, b"b"))
         opened, data = mux.events()
         assert data.stream == opened.stream
-        mux.receive(frames.encode(frames.DATA, 5, b"end", frames.END))
+        mux.on_record(frames.encode(frames.DATA, 5, b"end", frames.END))
         mux.send(opened.stream, b"", ended=True)
         assert mux.data_to_send() == frames.encode(frames.DATA, 5, b"", frames.END)
         mux.events()
     assert mux.live == 0
 
-    mux.receive(frames.encode(frames.OPEN, 5, b"a"))
+    mux.on_record(frames.encode(frames.OPEN, 5, b"a"))
     with pytest.raises(BadFrame, match="stream 5 was opened twice"):
-        mux.receive(frames.encode(frames.OPEN, 5, b"again"))
+        mux.on_record(frames.encode(frames.OPEN, 5, b"again"))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from net.link.harness import MuxPair
 
 from p2pswarm.net.link.events import StreamData, StreamOpened, StreamReset
-from p2pswarm.net.link.stream_state import STREAM_NUMBERS
+from p2pswarm.net.link.stream_scheduler import STREAM_NUMBERS
 from p2pswarm.net.wire import frames
 
 LARGE = bytes(frames.MESSAGE_BYTES_MAX)
@@ -82,7 +82,7 @@ class World:
     def take(self, here: int):
         if self.untaken[here]:
             stream, size = self.untaken[here].pop(self.rng.randrange(len(self.untaken[here])))
-            self.sides[here].consumed(self.handle(here, stream), size)
+            self.sides[here].consume(self.handle(here, stream), size)
 
     def reset(self, here: int):
         if self.can_send[here] and self.rng.random() < 0.2:
@@ -99,7 +99,7 @@ class World:
     def move(self, here: int):
         record = self.sides[here].data_to_send()
         if record:
-            self.sides[1 - here].receive(record)
+            self.sides[1 - here].on_record(record)
         self.look(1 - here)
         self.look(here)
 

@@ -9,8 +9,8 @@ from net.endpoint.test_paths import Relay, SeveralWays, relayed
 from net.link.harness import PATIENCE_S, call
 
 from p2pswarm.base.errors import BadRecord, LinkLost
-from p2pswarm.net.link.altered_bytes import PATHS_MAX
 from p2pswarm.net.link.events import CreditGained
+from p2pswarm.net.link.path_state import PATHS_MAX
 
 MIB = 1024 * 1024
 
@@ -56,7 +56,7 @@ async def meddled(*, other: bool = False, **flips):
         for relay in relays:
             await relay.start()
         ways = SeveralWays(*(relay.at for relay in relays))
-        dialler.use_paths(ways)
+        dialler.use_candidates(ways)
         await dialler.move(link, ways.ways_known[0])
         try:
             yield dialler, acceptor, link, relays
@@ -121,7 +121,7 @@ async def test_a_link_leaves_a_way_that_alters_bytes_for_one_that_does_not(flips
         assert link.path.remote == good.at
         assert 1 <= bad.flips <= 3
         marks, now_s = link.paths.marks, asyncio.get_running_loop().time()
-        in_order = marks.in_order(dialler._resumer.paths.ways(None), now_s)
+        in_order = marks.in_order(dialler._resumer.paths.candidates(None), now_s)
         assert [way.to for way in in_order] == [good.at, bad.at]
 
 

@@ -17,7 +17,7 @@ def test_an_address_that_shows_nothing_holds_up_the_next_for_a_quarter_of_a_seco
     stagger = AttemptStagger()
     assert stagger.due(0.0)
 
-    stagger.begun(1.0)
+    stagger.on_attempt(1.0)
 
     assert not stagger.due(1.0 + ATTEMPT_DELAY_S - 0.01)
     assert stagger.due(1.0 + ATTEMPT_DELAY_S)
@@ -25,9 +25,9 @@ def test_an_address_that_shows_nothing_holds_up_the_next_for_a_quarter_of_a_seco
 
 def test_one_at_which_somebody_is_holds_it_up_for_a_handshake():
     stagger = AttemptStagger()
-    stagger.begun(0.0)
+    stagger.on_attempt(0.0)
 
-    stagger.connected(0.2, 0.2)
+    stagger.on_connection(0.2, 0.2)
 
     assert stagger.next_s == 0.2 + HANDSHAKE_RTTS * 0.2
 
@@ -35,18 +35,18 @@ def test_one_at_which_somebody_is_holds_it_up_for_a_handshake():
 def test_a_known_far_host_has_the_time_that_it_took_before_but_no_second_one():
     stagger = AttemptStagger(0.4)
 
-    stagger.begun(0.0)
+    stagger.on_attempt(0.0)
     assert stagger.next_s > 0.5
-    stagger.begun(1.0)
+    stagger.on_attempt(1.0)
 
     assert stagger.next_s == 1.0 + ATTEMPT_DELAY_S
 
 
 def test_a_failure_lets_the_next_address_be_tried_at_once():
     stagger = AttemptStagger(0.4)
-    stagger.begun(0.0)
+    stagger.on_attempt(0.0)
 
-    stagger.failed()
+    stagger.on_failure()
 
     assert stagger.due(0.0)
 
@@ -55,12 +55,12 @@ def test_a_failure_lets_the_next_address_be_tried_at_once():
 def test_no_address_holds_the_next_up_for_more_than_a_second_after_it_was_heard_of(first_s, steps):
     """Whoever accepts connections and says nothing is no worse than that."""
     stagger, now_s = AttemptStagger(first_s), 0.0
-    stagger.begun(now_s)
+    stagger.on_attempt(now_s)
     assert ATTEMPT_DELAY_S <= stagger.next_s <= DELAY_MAX_S
     for pause_s, took_s in steps:
         now_s += pause_s
         before_s = stagger.next_s
-        stagger.connected(took_s, now_s)
+        stagger.on_connection(took_s, now_s)
         assert before_s <= stagger.next_s <= max(before_s, now_s + DELAY_MAX_S)
 
 

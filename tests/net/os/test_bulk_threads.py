@@ -1,7 +1,9 @@
-"""Bulk pipes over real sockets: both threads carry, end well, and are never left behind."""
+"""Tests of `net/os/bulk_threads.py`."""
 
 import asyncio
 import random
+import socket
+import sys
 import threading
 from contextlib import asynccontextmanager
 
@@ -9,7 +11,32 @@ import pytest
 from net.os.harness import PATIENCE_S, connected
 
 from p2pswarm.base.errors import BadChunk, BadRecord, LinkLost, SwarmError
+from p2pswarm.net.os.bulk_threads import acknowledged_bytes
 from p2pswarm.net.os.sockets import BULK_TIMEOUT_MS, IPPROTO_TCP, TCP_USER_TIMEOUT, USER_TIMEOUT_MS
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells it")
+def test_the_kernel_counts_what_the_other_end_has():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as sock,
+    ):
+        far, _ = server.accept()
+        with far:
+            before = acknowledged_bytes(sock)
+            sock.sendall(bytes(1000))
+            far.recv(1000, socket.MSG_WAITALL)
+            far.sendall(b"x")
+            sock.recv(1)
+
+            assert acknowledged_bytes(sock) - before == 1000
+
+
+def test_of_what_is_no_connection_it_says_nothing():
+    left, right = socket.socketpair()
+    with left, right:
+        assert acknowledged_bytes(left) is None
+    assert acknowledged_bytes(left) is None
 
 
 class Machine:
@@ -26,13 +53,13 @@ class Machine:
         self.threads: set[str] = set()
         self._news = asyncio.Event()
 
-    def may_come(self) -> bool:
+    def expects_bytes(self) -> bool:
         return self.granted
 
     def next_in(self) -> memoryview:
         return memoryview(self.buffer)
 
-    def filled(self):
+    def on_fill(self):
         self.threads.add(threading.current_thread().name)
         if self.refuse:
             raise BadChunk("refused")
@@ -44,15 +71,15 @@ class Machine:
         self.threads.add(threading.current_thread().name)
         return memoryview(self.to_send[0]) if self.to_send else None
 
-    def sent(self):
+    def on_write(self):
         del self.to_send[0]
         return None if self.to_send else lambda: self.tell("sent")
 
-    def lost(self, error: SwarmError):
+    def on_loss(self, error: SwarmError):
         self.error = error
         self.tell("lost")
 
-    def released(self):
+    def on_release(self):
         self.tell("released")
 
     def tell(self, what: str):
@@ -192,7 +219,7 @@ async def test_a_fault_of_the_machine_itself_ends_its_pipe_and_is_shown(monkeypa
     shown = []
     monkeypatch.setattr(threading, "excepthook", lambda args: shown.append(args.exc_value))
     async with piped() as ((source, target), (pipe, _)):
-        target.filled = lambda: 1 / 0
+        target.on_fill = lambda: 1 / 0
         source.to_send = [b"abcd"]
         pipe.wake()
 

@@ -13,7 +13,7 @@ from p2pswarm.net.os.event_loop import LOOK_S, SHORT_S, SHORT_WAITS, Eagerness, 
 def eager() -> Eagerness:
     eagerness = Eagerness()
     for _ in range(SHORT_WAITS):
-        eagerness.slept(SHORT_S)
+        eagerness.on_sleep(SHORT_S)
     return eagerness
 
 
@@ -22,21 +22,21 @@ def test_it_looks_after_enough_short_waits_in_a_row():
     looks = []
     for _ in range(SHORT_WAITS + 1):
         looks.append(eagerness.looks)
-        eagerness.slept(SHORT_S)
+        eagerness.on_sleep(SHORT_S)
 
     assert looks == [False] * SHORT_WAITS + [True]
 
 
 def test_one_long_wait_ends_it():
     eagerness = eager()
-    eagerness.slept(2 * SHORT_S)
+    eagerness.on_sleep(2 * SHORT_S)
 
     assert not eagerness.looks
 
 
 def test_looking_in_vain_ends_it():
     eagerness = eager()
-    eagerness.looked_in_vain()
+    eagerness.on_empty_poll()
 
     assert not eagerness.looks
 

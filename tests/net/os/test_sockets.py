@@ -1,4 +1,4 @@
-"""Real sockets through the seam: exact reads, and every error translated."""
+"""Tests of `net/os/sockets.py`."""
 
 import asyncio
 import errno
@@ -11,7 +11,56 @@ from net.os.harness import HERE, PATIENCE_S, connected
 from p2pswarm.base.errors import DialFailed, LinkLost, SwarmError, Unusable
 from p2pswarm.base.ids import Address
 from p2pswarm.net.os.base import CROWDED_BYTES, ControlPipe
-from p2pswarm.net.os.sockets import ACCEPTED_IN_A_ROW, SocketConnection, SocketListener, SocketNet
+from p2pswarm.net.os.sockets import (
+    ACCEPTED_IN_A_ROW,
+    READ_BYTES,
+    READ_BYTES_MAX,
+    ControlProtocol,
+    SocketConnection,
+    SocketListener,
+    SocketNet,
+    reason_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('::1', 1)"), "refused"),
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), "Network is unreachable"),
+        (OSError("no number"), "no number"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_an_error_has_one_line_without_the_address(error: OSError, reason: str):
+    assert reason in reason_of(error)
+    assert "::1" not in reason_of(error)
+
+
+class Reader:
+    """A user that keeps what comes."""
+
+    def __init__(self):
+        self.came = []
+
+    def on_data(self, data: bytes):
+        self.came.append(data)
+
+
+def test_a_read_that_fills_the_buffer_makes_it_grow_for_good():
+    reader = Reader()
+    protocol = ControlProtocol(reader, "here")
+    sizes = []
+
+    for nbytes in (100, READ_BYTES, READ_BYTES_MAX, 100):
+        buffer = protocol.get_buffer(-1)
+        sizes.append(len(buffer))
+        buffer[:nbytes] = bytes([len(sizes)]) * nbytes
+        protocol.buffer_updated(nbytes)
+
+    assert sizes == [READ_BYTES, READ_BYTES, READ_BYTES_MAX, READ_BYTES_MAX]
+    assert reader.came[2] == b"\3" * READ_BYTES_MAX
+    assert reader.came[3] == b"\4" * 100
 
 
 async def test_a_raw_stream_gives_exactly_what_is_asked_for():
@@ -185,10 +234,10 @@ class User:
         self.error: SwarmError | None = None
         self._news = asyncio.Event()
 
-    def opened(self, wire: ControlPipe):
+    def on_open(self, wire: ControlPipe):
         self.wire = wire
 
-    def received(self, data: bytes):
+    def on_data(self, data: bytes):
         self.data += data
         self._news.set()
 
@@ -199,7 +248,7 @@ class User:
         self.states.append("drained")
         self._news.set()
 
-    def lost(self, error: SwarmError):
+    def on_loss(self, error: SwarmError):
         self.error = error
         self._news.set()
 

@@ -21,7 +21,7 @@ class Slow:
         self.flows = []
         self.nbytes = 0
 
-    def carried(self, flow, nbytes):
+    def on_bytes(self, flow, nbytes):
         self.flows.append(flow)
         self.nbytes += nbytes
         return False

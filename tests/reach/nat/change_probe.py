@@ -5,8 +5,8 @@ import json
 import socket
 import subprocess
 
-from p2pswarm.net.os.gateways import own_host
 from p2pswarm.net.os.interface_changes import watched
+from p2pswarm.net.os.local_network import own_host
 
 
 async def main() -> None:

@@ -13,7 +13,7 @@ import time
 
 from reach.nat.router import ENV, OUTSIDE
 
-from p2pswarm.net.os.gateways import gateway, own_host
+from p2pswarm.net.os.local_network import gateway, own_host
 from p2pswarm.reach.nat.lease import Lease
 from p2pswarm.reach.nat.port_mapper import PortMapper
 

@@ -10,7 +10,7 @@ import time
 from reach.nat.mapping_probe import dialled
 from reach.nat.router import FORGOTTEN
 
-from p2pswarm.net.os.gateways import gateway, own_host
+from p2pswarm.net.os.local_network import gateway, own_host
 from p2pswarm.reach.nat.port_mapper import PortMapper
 
 UP_S = 5.0  # a clock of whole seconds has to have gone on before a new beginning shows in it

@@ -13,7 +13,7 @@ from p2pswarm.base.ids import Address, PeerId
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
-from p2pswarm.net.endpoint.knock import MAGIC, knock, token_of
+from p2pswarm.net.endpoint.preface import KNOCK_MAGIC, knock, token_of
 from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.reach.nat import standing
@@ -195,7 +195,7 @@ async def test_a_flood_of_requests_is_declined():
         assert len(near.net.dialled) == 4
 
 
-@pytest.mark.parametrize("sent", [knock(b"n" * 16), MAGIC + b"short", MAGIC])
+@pytest.mark.parametrize("sent", [knock(b"n" * 16), KNOCK_MAGIC + b"short", KNOCK_MAGIC])
 async def test_knocks_that_nobody_waits_for_do_no_harm(sent):
     async with peer_at(NODE) as node, peer_at(NEAR) as near, reachability(node):
         connection = await near.net.dial(node.endpoint.contact.address)
@@ -208,7 +208,7 @@ async def test_knocks_that_nobody_waits_for_do_no_harm(sent):
 
 
 def test_what_is_sent_is_not_what_was_asked_for():
-    assert knock(b"n" * 16) == MAGIC + token_of(b"n" * 16)
+    assert knock(b"n" * 16) == KNOCK_MAGIC + token_of(b"n" * 16)
     assert b"n" * 16 not in knock(b"n" * 16)
 
 

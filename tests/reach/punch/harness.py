@@ -43,8 +43,8 @@ class PunchingHost:
         link = self.link(peer)
         async with asyncio.timeout(PATIENCE_S):
             while link.path is None or link.path.kind is not kind:
-                link.path_news.clear()
-                await link.path_news.wait()
+                link.path_change.clear()
+                await link.path_change.wait()
         return link
 
 
@@ -71,7 +71,7 @@ async def punching(relay_node: Host, *, punches: bool = True, **settings):
             endpoint.announced = keeper.addresses[0]
             if punches:
                 puncher.view.keep_seen_at(lambda: keeper.relays)
-                endpoint.offer_paths(PunchedWays(puncher))
+                endpoint.offer_candidates(PunchedWays(puncher))
             yield PunchingHost(node, puncher)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.base.ids import Address, PeerId
-from p2pswarm.net.cards.observation import Sighting
+from p2pswarm.net.endpoint.preface import Sighting
 from p2pswarm.reach.punch.back_off import (
     LASTED_S,
     PAUSES_S,

@@ -6,8 +6,7 @@ import os
 import pytest
 
 from p2pswarm.base.errors import Busy, DialFailed, LinkLost
-from p2pswarm.net.cards.observation import NO_SEAL, Sighting
-from p2pswarm.net.endpoint.greeting import TOKEN_BYTES, greeting
+from p2pswarm.net.endpoint.preface import NO_SEAL, PUNCH_TOKEN_BYTES, Sighting, punch_preface
 from p2pswarm.net.link.path import PathKind
 from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.reach.punch.limits import PEER_MAX
@@ -92,7 +91,7 @@ async def offer_of(
     dialler, target, *candidates: PunchCandidate, go: tuple[PunchCandidate, ...] = ()
 ) -> Offer:
     """Be a hostile initiator: name these candidates, say go, and hear what the target answers."""
-    punch = Punch(os.urandom(2 * TOKEN_BYTES), Offer(candidates=candidates, open=True))
+    punch = Punch(os.urandom(2 * PUNCH_TOKEN_BYTES), Offer(candidates=candidates, open=True))
     contact = target.node.contact
     async with dialler.node.rpc.open_stream(contact, punch, PATIENCE_S) as stream:
         offer = await stream.receive()
@@ -173,7 +172,7 @@ async def test_a_greeting_that_nobody_waits_for_ends_its_connection():
     async with meeting(punches=False) as (dialler, _, middle), asyncio.timeout(PATIENCE_S):
         for node in (dialler.node, middle):
             connection = await SocketNet().dial(node.endpoint.listening[0])
-            await connection.send(greeting(b"t" * TOKEN_BYTES))
+            await connection.send(punch_preface(b"t" * PUNCH_TOKEN_BYTES))
 
             with pytest.raises(LinkLost):
                 await connection.receive(1)

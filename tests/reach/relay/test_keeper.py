@@ -5,7 +5,7 @@ import os
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from p2pswarm.base.ids import Contact
-from p2pswarm.net.link.path import DialledWay
+from p2pswarm.net.link.path import DialledCandidate
 from p2pswarm.reach.relay.messages import Incoming, Reserve, Reserved
 from p2pswarm.reach.relay.relay_table import RelayLimits
 from tests.reach.relay.harness import PATIENCE_S, Ask, Host, behind_nat, host, relay
@@ -46,7 +46,7 @@ async def test_two_relays_are_kept_and_one_that_dies_is_replaced():
         await mortal.aclose()
         await until(changes, [second, third], node)
 
-        await dialler.endpoint.move(link, DialledWay(dialler.net, node.contact.address))
+        await dialler.endpoint.move(link, DialledCandidate(dialler.net, node.contact.address))
         assert await dialler.ask(node.contact) == f"hello {dialler.peer.short}"
         assert dialler.endpoint.links() == (link,)  # it has outlived its relay
 

@@ -9,7 +9,12 @@ import pytest
 
 from p2pswarm.base.errors import BadHandshake, BadRecord, Busy, DialFailed, LinkLost, NotServing
 from p2pswarm.base.ids import Address, Contact
-from p2pswarm.net.os.circuit import ANSWER_BYTES, CircuitRequest, CircuitStatus, answer
+from p2pswarm.net.endpoint.preface import (
+    CIRCUIT_ANSWER_BYTES,
+    CircuitRequest,
+    CircuitStatus,
+    circuit_answer,
+)
 from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.reach.relay.messages import Reserve
 from p2pswarm.reach.relay.relay import Relay, RelayRates
@@ -32,7 +37,7 @@ async def raw_answer(to: Address, raw: bytes) -> bytes:
     try:
         await connection.send(raw)
         async with asyncio.timeout(PATIENCE_S):
-            return await connection.receive(ANSWER_BYTES)
+            return await connection.receive(CIRCUIT_ANSWER_BYTES)
     except LinkLost:
         return b""
     finally:
@@ -91,7 +96,7 @@ async def test_a_relay_that_joins_with_somebody_else_is_noticed():
 
         async def lie(reader, writer):
             await reader.readexactly(64)
-            writer.write(answer(CircuitStatus.JOINED))
+            writer.write(circuit_answer(CircuitStatus.JOINED))
             there, back = await asyncio.open_connection("127.0.0.1", port)
             await asyncio.gather(pour(reader, back), pour(there, writer))
 
@@ -110,7 +115,7 @@ async def meddler(at: int):
     front of the relay flips one bit of what the target sends on each connection."""
     async with meeting() as (dialler, target, middle):
         to = middle.endpoint.contact.address
-        async with carrying(to, flip=ANSWER_BYTES + at) as road:
+        async with carrying(to, flip=CIRCUIT_ANSWER_BYTES + at) as road:
             yield dialler, target, Contact(target.peer, road.at.through(target.peer))
 
 
@@ -223,7 +228,7 @@ async def test_requests_that_break_the_rules_get_no_answer_and_tickets_are_not_g
         assert await raw_answer(at, b"PSC1" + bytes(60)) == b""
         assert await raw_answer(at, b"PSC1\1" + b"\1" * 59) == b""
         guess = CircuitRequest(ticket=bytes(16)).raw
-        assert await raw_answer(at, guess) == answer(CircuitStatus.NO_TICKET)
+        assert await raw_answer(at, guess) == circuit_answer(CircuitStatus.NO_TICKET)
 
 
 async def test_a_peer_that_does_not_come_costs_a_place_for_a_while_only():
@@ -236,8 +241,8 @@ async def test_a_peer_that_does_not_come_costs_a_place_for_a_while_only():
             first = asyncio.create_task(raw_answer(at.address, ask))
             await stream.receive()
 
-            assert await raw_answer(at.address, ask) == answer(CircuitStatus.FULL)
-            assert await first == answer(CircuitStatus.NOT_TAKEN)
+            assert await raw_answer(at.address, ask) == circuit_answer(CircuitStatus.FULL)
+            assert await first == circuit_answer(CircuitStatus.NOT_TAKEN)
             assert middle.relay.circuits == 0
 
 
@@ -381,8 +386,8 @@ async def test_a_link_whose_address_refuses_goes_on_through_the_relay_on_the_pee
         refuse()
         async with asyncio.timeout(PATIENCE_S):
             while link.path is None or not link.path.remote.circuit:
-                link.path_news.clear()
-                await link.path_news.wait()
+                link.path_change.clear()
+                await link.path_change.wait()
 
         assert await dialler.ask(to) == f"hello {dialler.peer.short}"
         assert link in dialler.endpoint.links()

@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from p2pswarm.base.errors import Busy
 from p2pswarm.base.ids import PeerId
-from p2pswarm.net.os.address_groups import network_of
-from p2pswarm.net.os.circuit import CircuitStatus
+from p2pswarm.net.endpoint.preface import CircuitStatus
+from p2pswarm.net.os.addresses import network_of
 from p2pswarm.reach.relay.relay_table import (
     Circuit,
     CircuitEnded,

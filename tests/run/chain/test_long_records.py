@@ -17,8 +17,8 @@ from p2pswarm.base.errors import BadCheckpoint, Unusable
 from p2pswarm.base.ids import Address
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.rpc.framing import FRAME_BYTES_MAX
 from p2pswarm.net.rpc.link_rpc import LinkRpc
-from p2pswarm.net.rpc.parts import FRAME_BYTES_MAX
 from p2pswarm.net.wire.message import encode
 from p2pswarm.node.run.resume import check_records
 from p2pswarm.run.chain.actions import Leading, RecordDecided

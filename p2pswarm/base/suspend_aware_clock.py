@@ -1,0 +1,48 @@
+"""A clock that stands still while its own process is stopped, so that no deadline passes meanwhile.
+
+A process that was stopped (SIGSTOP, a closed lid, a starved virtual machine) finds every deadline
+overdue when it goes on, and the answers that came meanwhile still unread in its sockets. It must
+not take others for silent that it did not listen to. So it reads this clock instead of the loop's.
+The clock is read every `TICK_S`, by a timer if by nothing else. A longer gap between two readings
+was a stop. It does not count, and the clock stands still a moment longer, until what waits was
+read.
+
+Units:   seconds; `loop_s` on the event loop's clock, what `read` returns on this one.
+"""
+
+TICK_S = 0.5  # the longest pause between two readings while the process runs
+LATE_S = 1.0  # a timer that is later than this was stopped; a busy loop is late by less
+ROUNDING_S = 1e-6  # sums of times round, and a loop's timer may be early by its resolution
+DRAIN_S = 1.0  # to read what came during the stop; a loop reads thousands of messages in it
+
+
+class SuspendAwareClock:
+    """The time for which this process has run."""
+
+    def __init__(
+        self,
+        loop_s: float,
+        *,
+        tick_s: float = TICK_S,
+        late_s: float = LATE_S,
+        drain_s: float = DRAIN_S,
+    ) -> None:
+        self._seen_s = loop_s
+        self._now_s = loop_s
+        self._stopped_s = 0.0
+        self._tick_s = tick_s
+        self._late_s = late_s
+        self._drain_s = drain_s
+
+    def read(self, loop_s: float) -> float:
+        """The time now; it never goes back."""
+        gap_s = loop_s - self._seen_s
+        if gap_s > self._tick_s + self._late_s:
+            self._stopped_s += gap_s - self._tick_s + self._drain_s
+        self._seen_s = max(self._seen_s, loop_s)
+        self._now_s = max(self._now_s, loop_s - self._stopped_s)
+        return self._now_s
+
+    def timer_s(self, due_s: float) -> float:
+        """When the loop's next timer is to fire: at `due_s` of this clock, or for the next tick."""
+        return min(self._seen_s + self._tick_s, due_s + self._stopped_s) + ROUNDING_S

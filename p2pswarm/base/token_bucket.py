@@ -1,0 +1,35 @@
+"""TokenBucket: how often something may be done, on average, and how much of it at once.
+
+Each use pays for a time that has to pass. Uses may be paid ahead of the clock by a burst, and no
+more, so in any time T there are at most `burst + T / every_s`.
+
+Units:   seconds on the caller's monotonic clock.
+Source:  the generic cell rate algorithm, ITU-T I.371 (2004), annex A: a token bucket in one number.
+"""
+
+
+class TokenBucket:
+    """The uses that are left of one thing."""
+
+    __slots__ = ("_burst", "_every_s", "_paid_until_s")
+
+    def __init__(self, every_s: float, burst: int) -> None:
+        """One use each `every_s` on average, and up to `burst` at once."""
+        self._every_s = every_s
+        self._burst = burst
+        self._paid_until_s = float("-inf")
+
+    def left(self, now_s: float) -> bool:
+        """Whether there is a use left now."""
+        return now_s >= self.next_s()
+
+    def take(self, now_s: float) -> bool:
+        """Use it once, if that may be; whether it may."""
+        if not self.left(now_s):
+            return False
+        self._paid_until_s = max(self._paid_until_s, now_s) + self._every_s
+        return True
+
+    def next_s(self) -> float:
+        """From when on there is a use left; it may be past."""
+        return self._paid_until_s - (self._burst - 1) * self._every_s

@@ -1,0 +1,61 @@
+"""The operating system's limits on sockets and open files.
+
+Where the system does not tell, the answer is None or nothing; a limit that cannot be raised stays.
+
+Units:   bytes; open files.
+Source:  tcp(7), socket(7); setrlimit(2), RLIMIT_NOFILE.
+"""
+
+import contextlib
+import socket
+from pathlib import Path
+
+SYSCTLS = Path("/proc/sys/net/ipv4")
+TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", None)  # exists on Linux only
+
+
+def allows_congestion_control(name: str) -> bool:
+    """Return whether a socket may use a congestion control; the kernel loads it if need be."""
+    if TCP_CONGESTION is None:
+        return False
+    with contextlib.suppress(OSError), socket.socket() as trial:
+        trial.setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, name.encode())
+        return True
+    return False
+
+
+def usual_congestion_control() -> str:
+    """The congestion control of sockets that ask for none; empty if the system does not tell."""
+    with contextlib.suppress(OSError):
+        return (SYSCTLS / "tcp_congestion_control").read_text().strip()
+    return ""
+
+
+def socket_memory_max_bytes(name: str) -> int | None:
+    """The most memory to which the kernel lets a socket grow; `name`: tcp_wmem or tcp_rmem."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int((SYSCTLS / name).read_text().split()[2])
+    return None
+
+
+try:
+    import resource
+except ImportError:  # Windows: no such limit on sockets
+    resource = None  # type: ignore[assignment]
+
+
+def raise_file_limit(wanted: int) -> int:
+    """Let this process have `wanted` files open, if allowed; returns how many it may have.
+
+    Many systems start a process with 1,024, for programs that use `select`, and let it ask for
+    more.
+    """
+    if not resource:
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    goal = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < goal:
+        with contextlib.suppress(OSError, ValueError):  # macOS has one more limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (goal, hard))
+            soft = goal
+    return wanted if soft == resource.RLIM_INFINITY else soft
