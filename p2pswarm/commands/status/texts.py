@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.base.peer_scores import time_left
+from p2pswarm.net.guard.bans import time_left
 from p2pswarm.progress.events import gain_text, seconds_text, worth_text
 from p2pswarm.progress.printable import printable
 from p2pswarm.run.manifest import RunOffer
