@@ -38,7 +38,7 @@ EIGHT = [0, 1, 2, 3, 4, 7, 8, 9]  # the regions of the worldwide case, among the
 UNEVEN = (14, 4, 9, 6, 3, 8, 5, 7, 3, 5)
 NAMES = ("jitter1", "jitter2", "uneven", "uneven-cap", "plane", "tree", "noise", "thousand")
 
-BEST_KNOWN_S = {  # the cheapest plans of all runs, and which run it was: see bench/LOG.md
+BEST_KNOWN_S = {  # the cheapest plans of all runs, and which run it was: see docs/figures.md
     "jitter1": 45.417,  # 12 temperatures, 1.5 billion judged moves, seed 1, two threads
     "jitter2": 44.701,  # 16 temperatures, 1.57 billion moves, seed 3
     "uneven": 62.28,  # 8 temperatures, 8 s, one of two seeds; all others end at 62.767

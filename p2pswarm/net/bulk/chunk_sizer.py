@@ -5,7 +5,7 @@ for a large chunk of another. So a chunk has as many bytes as leave in `CHUNK_S`
 
 Units:   bytes, seconds spent sending.
 Errors:  none.
-Source:  bench/LOG.md, bandwidth_sweep.
+Source:  docs/figures.md, "Network on one machine".
 """
 
 CHUNK_S = 0.02  # a fifth of a round trip across an ocean

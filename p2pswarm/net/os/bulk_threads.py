@@ -11,7 +11,7 @@ on which nothing happens costs no thread, however many a peer opens.
 Units:   bytes.
 Errors:  whatever ends the pipe reaches the machine once, as `lost`, before the socket is
          shut down. `released` follows when both threads have ended and it is closed.
-Source:  bench/LOG.md, bandwidth_sweep.
+Source:  docs/figures.md, "Network on one machine".
 """
 
 import asyncio
