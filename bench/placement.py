@@ -29,7 +29,7 @@ from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, cost_of
 from p2pswarm.plan.network import DeviceNetwork
 from p2pswarm.plan.search import Effort, search
 
-NETWORKS = Path(__file__).with_name("dtfm_networks.json")
+NETWORKS = Path(__file__).parent / "papers" / "dtfm_networks.json"
 ACTIVATION_GBIT = 0.47124922275543213 * 8
 TASK = DtfmTask(stages=8, pipelines=8, gradient_gbit=5.2, activation_gbit=ACTIVATION_GBIT)
 THOUSAND = DtfmTask(stages=16, pipelines=64, gradient_gbit=5.2, activation_gbit=ACTIVATION_GBIT)
