@@ -21,10 +21,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from peers import NoPeer, Worker, crew, hivemind_python, show
+from peers import NoPeer, crew, hivemind_python, show
+from proc import family_cpu_s
+from workers import Worker
 
 MEMBERS_MAX = 64  # the most that one group holds
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 Samples = dict[str, dict[str, list[float]]]
 
@@ -54,36 +55,18 @@ class Side:
         """Average once; returns the seconds that it took, and of processor time."""
         self.do("prepare", number=number)
         roots = [worker.pid for worker in self._workers]
-        before_s = cpu_s(roots)
+        before_s = family_cpu_s(roots)
         answers = self.do("average", number=number)
-        used_s = cpu_s(roots) - before_s
+        used_s = family_cpu_s(roots) - before_s
         if len({answer["result"] for answer in answers}) != 1:
             raise SystemExit("the members hold different results")
         begun, ended = (min(a["begun"] for a in answers), max(a["ended"] for a in answers))
         return ended - begun, used_s
 
 
-def cpu_s(roots: list[int]) -> float:
-    """The processor time of processes and all of their descendants that live, in seconds."""
-    stats = {}
-    for each in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = each.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):  # it has just ended
-            continue
-        stats[int(each.parent.name)] = (int(fields[1]), int(fields[11]) + int(fields[12]))
-    ticks, family = 0, set(roots)
-    for pid in sorted(stats):
-        if pid in family or stats[pid][0] in family:
-            family.add(pid)
-            ticks += stats[pid][1]
-    return ticks / TICKS_PER_S
-
-
 def ours(hire: Any, members: int, mb: int) -> Side:
-    workers = [
-        hire(Path(sys.executable), "averaging_ours.py", str(n), str(mb)) for n in range(members)
-    ]
+    python, script = Path(sys.executable), "peers_ours.py"
+    workers = [hire(python, script, "averaging", str(n), str(mb)) for n in range(members)]
     side = Side(workers)
     side.do("meet", members=side.do("address"))
     return side
@@ -93,9 +76,8 @@ def theirs(hire: Any, python: Path, members: int, mb: int) -> Side:
     workers: list[Worker] = []
     seed: list[str] = []
     for number in range(members):
-        workers.append(
-            hire(python, "averaging_hivemind.py", str(number), str(members), str(mb), *seed)
-        )
+        about = "averaging", str(number), str(members), str(mb)
+        workers.append(hire(python, "peers_hivemind.py", *about, *seed))
         seed = seed or workers[0].do("address")
     return Side(workers)
 

@@ -35,22 +35,19 @@ from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from p2pswarm.base.errors import NotSaved, NotServing  # noqa: E402
-from p2pswarm.checkpoint.names import CheckpointId  # noqa: E402 - found by the line above
-from p2pswarm.checkpoint.saving import save_stage  # noqa: E402
-from p2pswarm.checkpoint.stage_writing import StageToSave  # noqa: E402
-from p2pswarm.checkpoint.targets import open_store  # noqa: E402
-from p2pswarm.models.compute.base import Update  # noqa: E402
-from p2pswarm.models.compute.parameter_names import layout_of  # noqa: E402
-from p2pswarm.models.compute.torch_weights import torch_engine  # noqa: E402
-from p2pswarm.models.partition import stage_blocks  # noqa: E402
-from p2pswarm.node.stage import StageThreads  # noqa: E402
-from p2pswarm.run.state.version_reader import HeldVersion, VersionReader  # noqa: E402
-from p2pswarm.settings.config import ModelConfig, RunConfig  # noqa: E402
-from p2pswarm.tensors.state_tree import root_of  # noqa: E402
+from p2pswarm.base.errors import NotSaved, NotServing
+from p2pswarm.checkpoint.names import CheckpointId
+from p2pswarm.checkpoint.saving import save_stage
+from p2pswarm.checkpoint.stage_writing import StageToSave
+from p2pswarm.checkpoint.targets import open_store
+from p2pswarm.models.compute.base import Update
+from p2pswarm.models.compute.parameter_names import layout_of
+from p2pswarm.models.compute.torch_weights import torch_engine
+from p2pswarm.models.partition import stage_blocks
+from p2pswarm.node.stage import StageThreads
+from p2pswarm.run.state.version_reader import HeldVersion, VersionReader
+from p2pswarm.settings.config import ModelConfig, RunConfig
+from p2pswarm.tensors.state_tree import root_of
 
 MB = 1_000_000
 WRITER = "bbbbbbbb"

@@ -12,13 +12,9 @@ than a row is cut, in both; what has no room is left out by length, and cut when
 import argparse
 import math
 import statistics
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 from typing import NamedTuple
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from p2pswarm.data.packing import packed
 

@@ -6,7 +6,6 @@ They take turns, a step each: so all see the same machine. Used by `precision.py
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,14 +13,11 @@ from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from p2pswarm.data.corpus import Corpus  # noqa: E402
-from p2pswarm.data.text_files import load_corpus  # noqa: E402
-from p2pswarm.models.compute.reference import ReferenceTrainer  # noqa: E402 - found by the line above
-from p2pswarm.run.schedule import learning_rate  # noqa: E402
-from p2pswarm.settings.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig  # noqa: E402
+from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.text_files import load_corpus
+from p2pswarm.models.compute.reference import ReferenceTrainer
+from p2pswarm.run.schedule import learning_rate
+from p2pswarm.settings.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
 
 EVALUATED = 16  # held-out microbatches
 TOLD_EVERY = 20  # steps

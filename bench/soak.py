@@ -28,16 +28,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from p2pswarm.base.errors import SwarmError  # noqa: E402
-from p2pswarm.base.ids import Contact, PeerId  # noqa: E402
-from p2pswarm.net.crypto.identity import Identity  # noqa: E402
-from p2pswarm.net.rpc.base import Priority, Stream  # noqa: E402
-from p2pswarm.net.wire.message import Message, message  # noqa: E402
-from p2pswarm.node.stack.stack import NodeStack, open_stack  # noqa: E402
-from p2pswarm.settings.config import NodeConfig  # noqa: E402 - found by the line above
+from p2pswarm.base.errors import SwarmError
+from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.rpc.base import Priority, Stream
+from p2pswarm.net.wire.message import Message, message
+from p2pswarm.node.stack.stack import NodeStack, open_stack
+from p2pswarm.settings.config import NodeConfig
 
 MIB = 1 << 20
 PUSHED_BYTES = 1 * MIB

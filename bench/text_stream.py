@@ -28,12 +28,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import ipc, parquet
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from p2pswarm.node.run.run_text import read_corpus  # noqa: E402
-from p2pswarm.settings.config import BatchConfig, ModelConfig, NodeConfig, RunConfig  # noqa: E402
-from p2pswarm.settings.train_config import TrainConfig  # noqa: E402
+from p2pswarm.node.run.run_text import read_corpus
+from p2pswarm.settings.config import BatchConfig, ModelConfig, NodeConfig, RunConfig
+from p2pswarm.settings.train_config import TrainConfig
 
 FILE_BYTES = 512_000_000
 WORDS = 4096
