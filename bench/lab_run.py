@@ -7,7 +7,6 @@ Every node is a process on a host of its own: a network namespace with the kerne
 import argparse
 import dataclasses
 import json
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from exactness import WANTED, compare, tensors, train_plainly, written
-from swarm_processes import ROOT, STANDARD_LIBRARY, Nodes, Run, RunFailed, Site
-
-sys.path.insert(0, str(ROOT))
-
-from tests.wanlab.lab import Lab, LabUnavailable
-from tests.wanlab.link import Link
+from swarm_processes import STANDARD_LIBRARY, Nodes, Run, RunFailed, Site
+from wan_lab import Lab, LabUnavailable, Link
 
 
 @dataclass(frozen=True, slots=True)

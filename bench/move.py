@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from node_listener import Gone, NodeListener
-from swarm_processes import NODE, ROOT, Run, RunFailed, Site, swarm
+from swarm_processes import NODE, Gone, NodeListener, Run, RunFailed, Site, swarm
 
 from p2pswarm.progress.events import Ended, Note, Peers, Relocated
 
@@ -126,7 +125,6 @@ def main() -> None:
 
 def as_node(arguments: list[str]) -> int:
     """Be a node that does not know its free memory."""
-    sys.path.insert(0, str(ROOT))
     from p2pswarm import cli  # noqa: PLC0415 - only a node needs it
     from p2pswarm.node import stage  # noqa: PLC0415 - as above
 

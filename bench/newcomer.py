@@ -48,16 +48,13 @@ from pathlib import Path
 
 from swarm_processes import FIRST_SERVER, NODE, ROOT, Nodes, Run, RunFailed, Site, events, swarm
 from waiting_node import FAMILY
-
-sys.path.insert(0, str(ROOT))
+from wan_lab import Lab, LabUnavailable, add_link_options, link_of
 
 from p2pswarm.node.run.weights_file import state_sizes
 from p2pswarm.progress.events import Event, Stepped
 from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.settings.config import ModelConfig, RunConfig
 from p2pswarm.tensors.state_tree import PIECE_VALUES
-from tests.wanlab.lab import Lab, LabUnavailable
-from tests.wanlab.link import Link
 
 SERVE = '[serve]\nthreads = 1\ndevice = "cpu"\n'
 WAITING = (sys.executable, str(ROOT / "bench" / "waiting_node.py"))
@@ -273,8 +270,7 @@ def measure(options: argparse.Namespace) -> Measured:
     low = {"precision": options.weights, "weight_storage": options.weights}
     (size,) = state_sizes(RunConfig(stages=1, model=model, **low))
     newcomer = FIRST_SERVER + options.donors
-    link = Link(rate_bits_per_s=options.rate_mbit * 1e6, delay_s=options.rtt_ms / 2e3)
-    with Lab(newcomer + 1, link) as lab:
+    with Lab(newcomer + 1, link_of(options)) as lab:
         print(lab.describe(), flush=True)
 
         def came() -> int:
@@ -378,8 +374,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--donors", type=int, default=3)
-    parser.add_argument("--rate-mbit", type=float, default=200.0, help="of each link")
-    parser.add_argument("--rtt-ms", type=float, default=40.0)
+    add_link_options(parser, rtt_ms=40.0)
     parser.add_argument("--d-model", type=int, default=512, help="1024 with 7 layers: 1 GB")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument(

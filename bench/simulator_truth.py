@@ -31,9 +31,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from emulated_weights import RehearsalReference, configured
-from swarm_processes import ROOT, Run, RunFailed, Site, events, swarm
-
-sys.path.insert(0, str(ROOT))
+from swarm_processes import Run, RunFailed, Site, events, swarm
+from wan_lab import FRAME_OVERHEAD_BYTES, HOSTS_MAX, Lab, LabUnavailable, Link
 
 from p2pswarm.models.compute.parameter_names import layout_of
 from p2pswarm.models.partition import stage_blocks
@@ -48,8 +47,6 @@ from p2pswarm.sim.swarm_run import SwarmConfig
 from p2pswarm.sim.world import WorldConfig
 from p2pswarm.trainer.coordinator.outputs import Report
 from p2pswarm.trainer.reports import actions as act
-from tests.wanlab.lab import HOSTS_MAX, Lab, LabUnavailable
-from tests.wanlab.link import FRAME_OVERHEAD_BYTES, Link
 
 REGIONS = ("Oregon", "Virginia", "Tokyo", "Ireland")
 STAGES = 4

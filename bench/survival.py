@@ -25,12 +25,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from exactness import SERVE, WANTED, compare, tensors, train_plainly, written
-from node_listener import NodeListener
 from rich.console import Console
 from rich.table import Table
 from survival_picture import draw
-from swarm_processes import STANDARD_LIBRARY, Nodes, Run, RunFailed, Site
-from trainer_processes import checked
+from swarm_processes import (
+    STANDARD_LIBRARY,
+    NodeListener,
+    Nodes,
+    Run,
+    RunFailed,
+    Site,
+    checked,
+)
 
 from p2pswarm.progress.events import Ended, Note, PeerLine, Peers, Started, Stepped
 
