@@ -1,7 +1,6 @@
 """Trains several runs on the same microbatches from the same first weights, in one process.
 
-They take turns, a step each: so all see the same machine. Used by `precision.py` and
-`optimizers.py`.
+They take turns, a step each: so all see the same machine.
 """
 
 import argparse
