@@ -17,15 +17,14 @@ import contextlib
 import fcntl
 import json
 import os
-import resource
 import socket
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Self
+
+from workers import Worker, obey
 
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.ids import Address, Contact, PeerId
@@ -94,16 +93,11 @@ class Source(Sink):
         return self._memory
 
 
-def processor_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
 # the processes
 
 
 async def relay_process(rate_mb_s: float) -> None:
-    """A relay; answers each line on stdin with the processor time that it has used."""
+    """A relay."""
     rates = None
     if rate_mb_s:
         rates = RelayRates(total_bytes_per_s=rate_mb_s * MB, pair_bytes_per_s=rate_mb_s * MB)
@@ -114,9 +108,14 @@ async def relay_process(rate_mb_s: float) -> None:
         WebListener(LOOPBACK, endpoint.accept) as listener,
     ):
         at = await endpoint.listen(LOOPBACK)
-        print(at, listener.address, flush=True)
-        while await asyncio.to_thread(sys.stdin.readline):
-            print(processor_s(), flush=True)
+
+        async def addresses() -> dict[str, str]:
+            return {"tcp": str(at), "web": str(listener.address)}
+
+        async def used_s() -> float:
+            return time.process_time()
+
+        await obey({"addresses": addresses, "used_s": used_s})
 
 
 @contextlib.asynccontextmanager
@@ -140,7 +139,7 @@ async def reachable(
 
 
 async def target_process(relay: Address) -> None:
-    """Takes what circuits bring; answers each line on stdin with the bytes so far."""
+    """Takes what circuits bring."""
     sinks: list[Sink] = []
     pipes: list[BulkPipe] = []
 
@@ -149,9 +148,14 @@ async def target_process(relay: Address) -> None:
         pipes.append(connection.become_bulk(sinks[-1]))
 
     async with reachable(relay, accept) as (_, us):
-        print(us, flush=True)
-        while await asyncio.to_thread(sys.stdin.readline):
-            print(sum(sink.nbytes for sink in sinks), flush=True)
+
+        async def peer() -> str:
+            return str(us)
+
+        async def taken() -> int:
+            return sum(sink.nbytes for sink in sinks)
+
+        await obey({"peer": peer, "taken": taken})
 
 
 async def dialler_process(relay: Address, target: PeerId, circuits: int) -> None:
@@ -163,8 +167,7 @@ async def dialler_process(relay: Address, target: PeerId, circuits: int) -> None
             connection = await net.dial(relay.through(target))
             pipes.append(connection.become_bulk(Source()))
             pipes[-1].wake()
-        print("sending", flush=True)
-        await asyncio.to_thread(sys.stdin.read)
+        await obey({})
         for pipe in pipes:
             pipe.close()
 
@@ -172,54 +175,22 @@ async def dialler_process(relay: Address, target: PeerId, circuits: int) -> None
 # the measurements
 
 
-class Process:
-    """One of our processes, and its lines."""
-
-    def __init__(self, *arguments: object) -> None:
-        command = [sys.executable, __file__, *(str(each) for each in arguments)]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
-
-    def line(self) -> str:
-        """The next line that it says."""
-        assert self._process.stdout is not None
-        told = self._process.stdout.readline().strip()
-        if not told:
-            raise SystemExit("a process of the bench has ended")
-        return told
-
-    def ask(self) -> float:
-        """Its answer, a number, to an empty line."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        return float(self.line())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+def process(role: str, *arguments: object) -> Worker:
+    """One of the processes."""
+    return Worker([sys.executable, __file__, "--be", role, *map(str, arguments)])
 
 
 def measured(way: str, options: argparse.Namespace) -> dict[str, object]:
     """The rate over TCP (`tcp`) or WebSocket (`web`), and by the relay's processor time."""
-    with Process("--be", "relay", "--rate", options.rate) as relay:
-        at = dict(zip(("tcp", "web"), relay.line().split(), strict=True))[way]
-        with Process("--be", "target", "--at", at) as target:
-            circuits = ["--target", target.line(), "--circuits", options.circuits]
-            with Process("--be", "dialler", "--at", at, *circuits) as dialler:
-                dialler.line()
+    with process("relay", "--rate", options.rate) as relay:
+        at = relay.do("addresses")[way]
+        with process("target", "--at", at) as target:
+            circuits = ["--target", target.do("peer"), "--circuits", options.circuits]
+            with process("dialler", "--at", at, *circuits):
                 time.sleep(WARM_UP_S)
-                began, bytes_0, used_0 = time.perf_counter(), target.ask(), relay.ask()
+                began, bytes_0, used_0 = time.perf_counter(), target.do("taken"), relay.do("used_s")
                 time.sleep(options.seconds)
-                nbytes, used_s = target.ask() - bytes_0, relay.ask() - used_0
+                nbytes, used_s = target.do("taken") - bytes_0, relay.do("used_s") - used_0
                 took_s = time.perf_counter() - began
     return row(way, options.circuits, nbytes, took_s, used_s)
 
