@@ -6,20 +6,14 @@ A relay runs in a process of its own, without a limit of rate; two more processe
 circuits through it, and send plain bytes over them, so that encryption costs nothing here. All
 three share the processor. So beside the rate there is what the relay alone would carry if it had a
 core to itself: the bytes, by the processor time that it took.
-
-`plain` sends the same without a relay. `os.splice` and `threads` are other ways to join two
-sockets, to compare with; all of their threads are in one process.
 """
 
 import argparse
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
-import socket
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -43,11 +37,8 @@ from p2pswarm.reach.relay.relay import Relay, RelayRates
 
 LOOPBACK = Address("127.0.0.1", 0)
 PIECE_BYTES = 1024 * 1024
-PIPE_BYTES = 256 * 1024
-F_SETPIPE_SZ = 1031
 MB = 1e6
 WARM_UP_S = 0.5
-COMPARED = ("plain", "threads", "os.splice")
 
 
 class Sink:
@@ -204,71 +195,6 @@ def row(way: str, circuits: int, nbytes: float, took_s: float, used_s: float) ->
     }
 
 
-def connected() -> tuple[socket.socket, socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        one = socket.create_connection(server.getsockname())
-        return one, server.accept()[0]
-
-
-def compared(way: str, seconds: float) -> dict[str, object]:
-    """The rate of threads in this process: a source, a sink, and between them `way`."""
-    if way == "plain":
-        source, sink = connected()
-    else:
-        source, one = connected()
-        other, sink = connected()
-    taken, used = [0.0], [0.0]
-
-    def send() -> None:
-        piece, end_s = bytes(PIECE_BYTES), time.perf_counter() + seconds
-        while time.perf_counter() < end_s:
-            source.sendall(piece)
-        source.close()
-
-    def take() -> None:
-        memory = bytearray(PIECE_BYTES)
-        while got := sink.recv_into(memory):
-            taken[0] += got
-
-    def join() -> None:
-        began_s = time.thread_time()
-        JOINED[way](one, other)
-        used[0] = time.thread_time() - began_s
-
-    duties = (send, take) if way == "plain" else (send, take, join)
-    threads = [threading.Thread(target=duty) for duty in duties]
-    began_s = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    sink.close()
-    return row(way, 1, taken[0], time.perf_counter() - began_s, used[0])
-
-
-def by_thread(one: socket.socket, other: socket.socket) -> None:
-    memory = memoryview(bytearray(PIPE_BYTES))
-    while got := one.recv_into(memory):
-        other.sendall(memory[:got])
-    other.close()
-    one.close()
-
-
-def by_splice(one: socket.socket, other: socket.socket) -> None:
-    leaves, enters = os.pipe()
-    fcntl.fcntl(enters, F_SETPIPE_SZ, PIPE_BYTES)
-    while left := os.splice(one.fileno(), enters, PIPE_BYTES):
-        while left:
-            left -= os.splice(leaves, other.fileno(), left)
-    for file in (leaves, enters):
-        os.close(file)
-    other.close()
-    one.close()
-
-
-JOINED = {"threads": by_thread, "os.splice": by_splice}
-
-
 def be(options: argparse.Namespace) -> None:
     """Be one of the processes."""
     work = {
@@ -295,7 +221,6 @@ def main() -> None:
         be(options)
         return
     rows = [measured(way, options) for way in ("tcp", "web")]
-    rows += [compared(way, options.seconds) for way in COMPARED]
     for each in rows:
         print(f"{each['way']:>10}  {each['mb_s']:>8} MB/s", end="")
         print(f"  {each['mb_s_by_one_core']} MB/s by one core" if each["mb_s_by_one_core"] else "")

@@ -7,7 +7,7 @@ room that is left; if there is room still, documents of the step come again from
 So every row is full, every token counts, and nothing is padded.
 
 Units:   tokens.
-Source:  FlashCP balances documents by their squares; measured in bench/packing.py.
+Source:  FlashCP balances documents by their squares.
 """
 
 import bisect
