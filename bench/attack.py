@@ -33,6 +33,7 @@ from typing import Any, Self
 import attacks
 import proc
 from attacks import Announce, raise_limits
+from results import command_line, write_json
 
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.ids import Address, Contact
@@ -467,19 +468,17 @@ def main(options: argparse.Namespace) -> int:
             print(done[-1].line(), flush=True)
             for line in done[-1].complaints[:5]:
                 print(f"    {line}")
-    if options.json:
-        Path(options.json).write_text(json.dumps([asdict(row) for row in done], indent=1))
+    write_json(options.json, [asdict(row) for row in done])
     return 1 if any(row.broken for row in done) else 0
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser = command_line(__doc__)
     parser.add_argument("--only", help=f"of {', '.join(EVERYTHING)}")
     parser.add_argument("--seconds", type=float, default=12.0, help="that an attack lasts")
     parser.add_argument("--dials", type=int, default=100)
     parser.add_argument("--rtt", type=float, default=0.15, help="of the honest peer's dials")
     parser.add_argument("--listen", default="0.0.0.0,[::]", help="where the node listens")
-    parser.add_argument("--json", help="a file for the rows")
     parser.add_argument("--logs", help="a folder for what the node and the attack say")
     return parser.parse_args()
 

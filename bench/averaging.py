@@ -13,7 +13,6 @@ hivemind lives in .venv-peers, made by the first run (pip, a few minutes). Media
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -23,6 +22,7 @@ from typing import Any
 
 from peers import NoPeer, crew, hivemind_python, show
 from proc import family_cpu_s
+from results import command_line, write_json
 from workers import Worker
 
 MEMBERS_MAX = 64  # the most that one group holds
@@ -96,12 +96,11 @@ def measured(sides: dict[str, Side], rounds: int) -> Samples:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--members", type=int, default=4)
     parser.add_argument("--mb", type=int, default=256, help="million bytes of gradients each")
     parser.add_argument("--rounds", type=int, default=5, help="turns a side")
     parser.add_argument("--ours-only", action="store_true", help="without hivemind, to profile")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     if args.rounds < 1 or args.mb < 1:
         parser.error("--rounds and --mb: 1 or more")
@@ -143,8 +142,7 @@ def report(samples: Samples, args: argparse.Namespace, load_before: float) -> No
         print("of the processor time")
     print(f"medians of {args.rounds} turns, {args.members} members; {os.cpu_count()}", end=" ")
     print(f"processors, load {load_before:.1f} before, {os.getloadavg()[0]:.1f} after")
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    write_json(args.json, result)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from results import command_line, write_json
 from rich.console import Console
 from rich.table import Table
 from workers import Worker
@@ -174,7 +175,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 def options() -> argparse.Namespace:
     """The command line, with what --quick and --wan make of it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer cells, under a minute")
     parser.add_argument("--bytes", type=int, nargs="+", help="sizes of tensors")
     parser.add_argument("--codecs", nargs="+")
@@ -186,7 +187,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rate-mbit", type=float, default=200.0)
     parser.add_argument("--rtt-ms", type=float, default=100.0)
     parser.add_argument("--loss", type=float, default=0.0, help="share of packets, each way")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE")
     args = parser.parse_args()
     small = args.quick or args.wan
@@ -211,11 +211,8 @@ def main() -> int:
     show(rows, wan=args.wan)
     if args.plot:
         plot(rows, args.plot)
-    if args.json:
-        keys = ("bytes", "codec", "connections", "mb_per_s", "cpu_s_per_gb")
-        args.json.write_text(
-            json.dumps([{key: row[key] for key in keys} for row in rows], indent=1)
-        )
+    keys = ("bytes", "codec", "connections", "mb_per_s", "cpu_s_per_gb")
+    write_json(args.json, [{key: row[key] for key in keys} for row in rows])
     return 0
 
 

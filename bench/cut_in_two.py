@@ -34,6 +34,7 @@ from pathlib import Path
 from check_chain import Rec, entries, newest_chain
 from exactness import SERVE, introduced
 from lab_run import LabRun, add_options, play_and_compare
+from results import command_line
 from swarm_processes import (
     FIRST_SERVER,
     TRAINER,
@@ -319,7 +320,7 @@ def cut_and_heal(place: LabRun, options: argparse.Namespace) -> dict[str, object
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     cuts = ("halves", "kept", "alone", "stage", "stopped")
     parser.add_argument("--cut", choices=cuts, default="halves")
     parser.add_argument("--one-way", action="store_true")

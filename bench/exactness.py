@@ -33,8 +33,7 @@ from pathlib import Path
 
 import torch
 from emulated_weights import RehearsalReference, configured
-from rich.console import Console
-from rich.table import Table
+from results import command_line, show, write_json
 from swarm_processes import (
     STANDARD_LIBRARY,
     Gone,
@@ -320,33 +319,31 @@ def main() -> int:
         except RunFailed as error:
             print(f"error: {error}")
             return 1
-    table = Table("steps", "killed in step", "microbatches", "sent again", box=None)
     killed, trainers = killer.killed, killer.trainers
     shown = ", ".join(map(str, killed))
-    table.add_row(str(run.steps), shown, str(counts.counted), str(counts.replayed))
-    Console().print(table)
+    titles = "steps", "killed in step", "microbatches", "sent again"
+    show(titles, [(run.steps, shown, counts.counted, counts.replayed)])
     if trainers is not None and trainers.kills:
         print(f"coordinators killed: {trainers.kills}, taken over: {trainers.takeovers}")
     print(f"relative difference of all parameters {relative:.3g}")
     print(f"largest of a single number {largest:.3g}, in {name}")
-    if options.json:
-        figures = {
-            "relative": relative,
-            "relative_difference": relative,
-            "largest": largest,
-            "steps": run.steps,
-            "kills": len(killed) + (trainers.kills if trainers else 0),
-            "trainer_kills": trainers.kills if trainers else 0,
-            "takeovers": trainers.takeovers if trainers else 0,
-            "killed_in_steps": killed,
-            "microbatches": {"counted": counts.counted, "replayed": counts.replayed},
-        }
-        options.json.write_text(json.dumps(figures) + "\n")
+    figures = {
+        "relative": relative,
+        "relative_difference": relative,
+        "largest": largest,
+        "steps": run.steps,
+        "kills": len(killed) + (trainers.kills if trainers else 0),
+        "trainer_kills": trainers.kills if trainers else 0,
+        "takeovers": trainers.takeovers if trainers else 0,
+        "killed_in_steps": killed,
+        "microbatches": {"counted": counts.counted, "replayed": counts.replayed},
+    }
+    write_json(options.json, figures)
     return 0 if relative <= (0.0 if options.emulated else WANTED) else 1
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--kill-every", type=int, default=0, help="steps; 0: one kill, halfway")
     parser.add_argument("--trainers", type=int, default=1)
@@ -366,7 +363,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--codec", default="raw", help="of what passes between the stages")
     parser.add_argument("--seed", type=int, default=1, help="of who is killed and when in a step")
     parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")
-    parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
 

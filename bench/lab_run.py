@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from exactness import WANTED, compare, tensors, train_plainly, written
+from results import write_json
 from swarm_processes import STANDARD_LIBRARY, Nodes, Run, RunFailed, Site
 from wan_lab import Lab, LabUnavailable, Link
 
@@ -61,8 +62,7 @@ def play_and_compare(
             return 1
     figures = {"relative_difference": relative, **figures}
     print(json.dumps(figures))
-    if options.json:
-        options.json.write_text(json.dumps(figures) + "\n")
+    write_json(options.json, figures)
     return 0 if relative <= WANTED else 1
 
 
@@ -70,4 +70,3 @@ def add_options(parser: argparse.ArgumentParser, patience_s: float) -> None:
     """What `play_and_compare` reads."""
     parser.add_argument("--data", type=Path, default=STANDARD_LIBRARY, help="text to train on")
     parser.add_argument("--patience-s", type=float, default=patience_s)
-    parser.add_argument("--json", type=Path)

@@ -40,9 +40,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from proc import memory_bytes
+from results import command_line, write_json
 from swarm_processes import FIRST_SERVER, NODE, ROOT, Nodes, Run, RunFailed, Site, events, swarm
 from waiting_node import FAMILY
 from wan_lab import Lab, LabUnavailable, add_link_options, link_of
@@ -292,13 +292,12 @@ def main() -> int:
             f"{found.again_bytes / MB:.0f} MB came, "
             f"{found.again_bytes / found.missing_bytes:.2f} of them"
         )
-    if options.json:
-        options.json.write_text(json.dumps(asdict(found)) + "\n")
+    write_json(options.json, asdict(found))
     return 0
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--donors", type=int, default=3)
     add_link_options(parser, rtt_ms=40.0)
     parser.add_argument("--d-model", type=int, default=512, help="1024 with 7 layers: 1 GB")
@@ -317,7 +316,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=3, help="before the server joins")
     parser.add_argument("--kill-newcomer", action="store_true", help="half-way, and start it again")
     parser.add_argument("--patience-s", type=float, default=300.0)
-    parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from exactness import SERVE
 from lab_run import LabRun, add_options, play_and_compare
+from results import command_line
 from swarm_processes import FIRST_SERVER, TRAINER, Gone, NodeListener, Nodes, Run, RunFailed
 from wan_lab import Lab, Link
 
@@ -175,7 +176,7 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--how", choices=tuple(RULES), default="reset")
     parser.add_argument("--apart-s", type=float, default=20.0)
     parser.add_argument("--steps", type=int, default=150)

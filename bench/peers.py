@@ -13,8 +13,6 @@ hivemind lives in .venv-peers, made by the first run (pip, a few minutes). Media
 turns; a ratio above 1 means that we are better.
 """
 
-import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -25,6 +23,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from results import command_line, write_json
 from workers import Worker
 
 BENCH = Path(__file__).resolve().parent
@@ -170,9 +169,8 @@ def compared(times: Times) -> dict[str, dict[str, Any]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=6, help="turns a side")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     if args.rounds < 1:
         parser.error("--rounds: 1 or more")
@@ -194,8 +192,7 @@ def main() -> int:
         print(f"{row['ratio']:8.1f}x   {counts}")
     print(f"medians of {args.rounds} turns; {os.cpu_count()} processors,", end=" ")
     print(f"load average {load_before:.1f} before, {os.getloadavg()[0]:.1f} after")
-    if args.json:
-        args.json.write_text(json.dumps(table, indent=1) + "\n")
+    write_json(args.json, table)
     return 0
 
 

@@ -7,13 +7,11 @@ Two peers on two hosts of the lab, 64 MiB of float32 at a time, the way of hivem
 of experts, as in `bench/peers_hivemind.py`.
 """
 
-import argparse
-import json
 import statistics
 import sys
-from pathlib import Path
 
 from peers import BENCH, ENVIRONMENT, STREAM_BYTES
+from results import command_line, write_json
 from wan_lab import Lab, LabUnavailable, add_link_options, link_of
 from workers import Worker
 
@@ -22,10 +20,9 @@ PYTHON = ENVIRONMENT / "bin" / "python"
 
 def main() -> int:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     add_link_options(parser)
     parser.add_argument("--times", type=int, default=4)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if not PYTHON.exists():
         print("hivemind's environment is missing: run python bench/peers.py --rounds 1 first")
@@ -40,8 +37,7 @@ def main() -> int:
     median = statistics.median(rates)
     each = ", ".join(f"{rate:.0f}" for rate in rates)
     print(f"hivemind: {median:.1f} Mbit/s of payload (each: {each})")
-    if options.json:
-        options.json.write_text(json.dumps({"mbit_per_s": median, "each": rates}) + "\n")
+    write_json(options.json, {"mbit_per_s": median, "each": rates})
     return 0
 
 

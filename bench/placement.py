@@ -16,13 +16,13 @@ little but the figures' noise; with more it is the clock's. Compiling comes firs
 written down here with how it was found; less than 0 is a better one.
 """
 
-import argparse
 import json
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
+from results import command_line, write_json
 
 from p2pswarm.plan.compiled import compiled
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, cost_of
@@ -178,15 +178,12 @@ def row_of(name: str, seed: int, seconds: float | None, threads: int) -> dict[st
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--networks", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--seconds", type=float, help="default: 15, thousand: 60")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--chance", type=int, help="random plans to compare with; see above")
-    parser.add_argument("--json", type=Path)
     flags = parser.parse_args()
     rows = []
     for name in flags.networks:
@@ -207,8 +204,7 @@ def main() -> int:
             )
             worst_s = max(float(str(row["cost_s"])) for row in found)
             print(f"; the worst seed is {1 - worst_s / least_s:.1%} below it", flush=True)
-    if flags.json:
-        flags.json.write_text(json.dumps(rows) + "\n")
+    write_json(flags.json, rows)
     return 0
 
 

@@ -15,7 +15,6 @@ model `--wide-d-model` wide: its memory, the processor time of a commit, and of 
 # ruff: noqa: N806  shapes are written at the end of names
 
 import dataclasses
-import json
 import statistics
 import time
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from multiprocessing import get_context
 import side_by_side
 import torch
 from proc import memory_bytes
+from results import write_json
 from side_by_side import base_run, parser_of, train_side_by_side
 
 from p2pswarm.models.blocks import block_count
@@ -160,12 +160,11 @@ def main() -> None:
         told = ", ".join(f"{part} {nbytes:.2f}" for part, nbytes in parts.items())
         print(f"bytes a parameter: {name}: {told}")
     processes = weigh(ways, options.wide_d_model)
-    if options.json:
-        held_out = {name: each.held_out for name, each in found.items()}
-        step_s = {name: each.step_s for name, each in found.items()}
-        weights = {name: dataclasses.asdict(each) for name, each in processes.items()}
-        figures = {"held_out": held_out, "step_s": step_s, "memory": memory, "processes": weights}
-        options.json.write_text(json.dumps(figures))
+    held_out = {name: each.held_out for name, each in found.items()}
+    step_s = {name: each.step_s for name, each in found.items()}
+    weights = {name: dataclasses.asdict(each) for name, each in processes.items()}
+    figures = {"held_out": held_out, "step_s": step_s, "memory": memory, "processes": weights}
+    write_json(options.json, figures)
 
 
 if __name__ == "__main__":

@@ -18,15 +18,12 @@ is the whole model, with it and without, in turns.
 
 import argparse
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.table import Table
+from results import command_line, show, write_json
 from torch import Tensor
 
 from p2pswarm.models.compute.base import BackwardSpec
@@ -173,42 +170,31 @@ def compiled(options: argparse.Namespace, device: torch.device) -> dict[str, obj
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = command_line(__doc__)
     numbers = {"d-model": 256, "layers": 0, "rows": 4, "tokens": 256, "rounds": 5}
     for name, usual in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=usual)
     parser.add_argument("--precision", default="full", choices=["full", "bf16"])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--compiled", action="store_true", help="measure serve.compiled instead")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     options.layers = options.layers or (4 if options.compiled else 8)
     torch.set_num_threads(1)
     found = (compiled if options.compiled else recomputed)(options, torch.device(options.device))
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=2))
+    write_json(options.json, found)
 
 
 def _show(rows: dict[str, dict[str, float]], *, same: bool, weights_mb: float) -> None:
-    table = Table(title=f"the gradients of the weights take {weights_mb:.1f} MB in each backward")
-    for title in (
-        "way",
-        "held, MB",
-        "peak of the backward, MB",
-        "a microbatch, ms",
-        "of the first",
-    ):
-        table.add_column(title, justify="left" if title == "way" else "right")
+    print(f"the gradients of the weights take {weights_mb:.1f} MB in each backward")
     first = next(iter(rows.values()))
-    for name, row in rows.items():
-        table.add_row(
-            name,
-            f"{row['held_mb']:.1f}",
-            f"{row['peak_mb']:.1f}",
-            f"{row['ms']:.1f}",
-            f"{row['ms'] / first['ms']:.2f}",
-        )
-    Console().print(table)
+    titles = "way", "held, MB", "peak of the backward, MB", "a microbatch, ms", "of the first"
+    show(
+        titles,
+        (
+            (name, *(f"{each:.1f}" for each in row.values()), f"{row['ms'] / first['ms']:.2f}")
+            for name, row in rows.items()
+        ),
+    )
     print("the same bits" if same else "OTHER BITS")
 
 

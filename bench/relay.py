@@ -11,13 +11,12 @@ core to itself: the bytes, by the processor time that it took.
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
+from results import command_line, write_json
 from workers import Worker, obey
 
 from p2pswarm.base.errors import SwarmError
@@ -208,11 +207,10 @@ def be(options: argparse.Namespace) -> None:
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--circuits", type=int, default=1)
     parser.add_argument("--rate", type=float, default=0.0, help="limit of the relay, MB/s; 0: none")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--be", choices=["relay", "target", "dialler"], help=argparse.SUPPRESS)
     parser.add_argument("--at", type=Address.parse, help=argparse.SUPPRESS)
     parser.add_argument("--target", type=PeerId.parse, help=argparse.SUPPRESS)
@@ -224,8 +222,7 @@ def main() -> None:
     for each in rows:
         print(f"{each['way']:>10}  {each['mb_s']:>8} MB/s", end="")
         print(f"  {each['mb_s_by_one_core']} MB/s by one core" if each["mb_s_by_one_core"] else "")
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    write_json(options.json, rows)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ processor.
 
 import argparse
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -19,9 +18,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from subprocess import PIPE
 from typing import Annotated, Any
+
+from results import command_line, write_json
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.config import TransportConfig
@@ -149,12 +149,11 @@ def server_process(args: argparse.Namespace) -> Iterator[Contact]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--calls", type=int, default=5000)
     parser.add_argument("--bytes", type=int, default=64)
     parser.add_argument("--in-flight", type=int, default=64)
     parser.add_argument("--uvloop", action="store_true", help="run both processes on uvloop")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     factory: Callable[[], asyncio.AbstractEventLoop] = new_loop
@@ -175,9 +174,8 @@ def main() -> int:
         print(
             f"{each['server']:12}{each['least_us']:10.0f}{each['p50_us']:10.0f}{each['p99_us']:10.0f}{rate:>16}"
         )
-    if args.json:
-        summary = {"bytes": args.bytes, "in_flight": args.in_flight, "rows": result["rows"]}
-        args.json.write_text(json.dumps(summary, indent=1))
+    summary = {"bytes": args.bytes, "in_flight": args.in_flight, "rows": result["rows"]}
+    write_json(args.json, summary)
     return 0
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from results import command_line
 
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.text_files import load_corpus
@@ -96,7 +97,7 @@ def _held_out(loop: ReferenceTrainer, corpus: Corpus) -> float:
 
 def parser_of(description: str) -> argparse.ArgumentParser:
     """The options that describe text, model, batch and machine."""
-    parser = argparse.ArgumentParser(description=description)
+    parser = command_line(description)
     parser.add_argument("--text", type=Path, required=True, help="as train.data")
     parser.add_argument("--suffixes", nargs="*", default=[])
     parser.add_argument("--steps", type=int, default=300)
@@ -109,5 +110,4 @@ def parser_of(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", type=Path)
     return parser

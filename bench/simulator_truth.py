@@ -21,16 +21,15 @@ is busy, so the real steps may only be longer. `--simulate` leaves the processes
 """
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 from emulated_weights import RehearsalReference, configured
+from results import command_line, write_json
 from swarm_processes import Run, RunFailed, Site, events, swarm
 from wan_lab import FRAME_OVERHEAD_BYTES, HOSTS_MAX, Lab, LabUnavailable, Link
 
@@ -253,8 +252,7 @@ def main() -> int:
                 print(f"error: {error}", file=sys.stderr)
                 return 1
             print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    write_json(options.json, rows)
     if options.simulate:
         return 0
     right = all(row["counted_once"] and abs(float(str(row["error"]))) <= ERROR_MAX for row in rows)
@@ -262,7 +260,7 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     names = [setting.name for setting in SETTINGS]
     parser.add_argument("--settings", nargs="+", choices=names, default=names)
     parser.add_argument("--servers", type=int, default=24, help="a multiple of 4; default: 24")
@@ -272,7 +270,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--sequence-length", type=int, default=1024)
     parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")
     parser.add_argument("--simulate", action="store_true", help="foretell, and start no process")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.servers % STAGES or not STAGES <= options.servers <= SERVERS_MAX:
         parser.error(f"--servers is a multiple of {STAGES}, at most {SERVERS_MAX}")

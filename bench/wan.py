@@ -18,13 +18,12 @@ rows x runs x (settle + seconds): half an hour for everything. `--quick` shows t
 """
 
 import argparse
-import json
 import statistics
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from bandwidth_sweep import end, steady_rate
+from results import command_line, write_json
 from wan_lab import Lab, LabUnavailable, Link, Tcp
 from workers import Worker
 
@@ -115,13 +114,12 @@ def measure(row: Row, seed: int, args: argparse.Namespace) -> Run:
 
 def main() -> int:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--runs", type=int, default=5, help="of each row; the median counts")
     parser.add_argument("--seconds", type=float, default=20.0, help="measured in each run")
     parser.add_argument("--settle", type=float, default=40.0, help="seconds before that")
     parser.add_argument("--rows", nargs="+", choices=sorted({row.name for row in ROWS}))
     parser.add_argument("--quick", action="store_true", help="one run of a few seconds")
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if args.quick:
         args.runs, args.seconds, args.settle = 1, 4.0, 4.0
@@ -141,8 +139,7 @@ def main() -> int:
         print(f"{line} {counts:12} {each}{'' if kept else '   MISSED'}", flush=True)
         more = {"what": row.what, "unit": unit, "at_least": not row.calls, "median": median}
         table.append({**asdict(row), **more, "kept": kept, "runs": list(map(asdict, runs))})
-    if args.json:
-        args.json.write_text(json.dumps(table, indent=1) + "\n")
+    write_json(args.json, table)
     return 0 if all(line["kept"] for line in table) else 1
 
 

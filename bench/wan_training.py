@@ -15,15 +15,12 @@ Also: what the trainer's links carry for each microbatch, over the bytes of its 
 """
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+from results import command_line, show, write_json
 from swarm_processes import TRAINER, Run, RunFailed, Site, events, steady, swarm
 from wan_lab import Lab, LabUnavailable, add_link_options, link_of
 
@@ -116,31 +113,30 @@ def report(runs: dict[str, list[Measured]], run: Run, options: argparse.Namespac
     tokens = run.rows * run.sequence_length
     activation_bytes = tokens * run.d_model * BYTES_PER_NUMBER[run.codec]
 
-    table = Table("swarm on", "tokens/s", "s a step", "processor us a token", box=None)
-    for pair in zip(*runs.values(), strict=True):
-        for m in pair:
-            step, cpu = f"{m.step_s:.2f}", f"{m.cpu_us_per_token:.0f}"
-            table.add_row(m.site, f"{m.tokens_per_s:.0f}", step, cpu)
-    Console(width=120).print(table)
+    rows = [
+        (m.site, f"{m.tokens_per_s:.0f}", f"{m.step_s:.2f}", f"{m.cpu_us_per_token:.0f}")
+        for pair in zip(*runs.values(), strict=True)
+        for m in pair
+    ]
+    show(("swarm on", "tokens/s", "s a step", "processor us a token"), rows)
     print(f"ratio {ratio:.3f}")
     print(
         f"the trainer's links: {carried_bytes:.0f} bytes a microbatch, "
         f"{carried_bytes / activation_bytes:.2%} of {activation_bytes} bytes of activations"
     )
-    if options.json:
-        summary = {
-            "ratio": ratio,
-            "swarm_tokens_per_s": rate["wan"],
-            "plain_tokens_per_s": rate["localhost"],
-            "d_model": run.d_model,
-            "trainer_bytes_per_microbatch": carried_bytes,
-            "activation_bytes": activation_bytes,
-        }
-        options.json.write_text(json.dumps(summary) + "\n")
+    summary = {
+        "ratio": ratio,
+        "swarm_tokens_per_s": rate["wan"],
+        "plain_tokens_per_s": rate["localhost"],
+        "d_model": run.d_model,
+        "trainer_bytes_per_microbatch": carried_bytes,
+        "activation_bytes": activation_bytes,
+    }
+    write_json(options.json, summary)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     add_link_options(parser)
     parser.add_argument("--d-model", type=int, default=512)
     parser.add_argument("--layers", type=int, default=4)
@@ -153,7 +149,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--warmup-steps", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3, help="of both; medians count")
     parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")
-    parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
 
