@@ -17,34 +17,35 @@ the times under attack have its own cost in them. The exit status is 1 if a limi
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import attacks
+import proc
+from attacks import Announce, raise_limits
+from results import command_line, write_json
 
-from attack_honest import (  # noqa: E402
-    HONEST_HOST,
-    HONEST_HOSTS,
-    Honest,
-    ProcessFigures,
-    distant,
-    process_memory,
-    processor_s,
-    storing,
-)
-from attack_peers import raise_limits  # noqa: E402
+from p2pswarm.base.errors import SwarmError
+from p2pswarm.base.ids import Address, Contact
+from p2pswarm.discovery.dht.messages import Get, Got, Ping, Pong, Store, Stored
+from p2pswarm.discovery.dht.records import sign
+from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.os.sockets import SocketNet
+from p2pswarm.net.rpc.link_rpc import LinkRpc
 
-from p2pswarm.base.ids import Address  # noqa: E402
-
+RECEIVE = "--receive"
 MIB = 1 << 20
 CALM_S = 4.0
 WATCH_EVERY_S = 0.2
@@ -60,6 +61,190 @@ LINKS = ("idle-one", "idle-1024", "unread", "bulk")
 TENSORS = ("tensors", "bombs")
 STORES = ("store-links", "store-empty", "store-large", "store-66", "hot-key")
 EVERYTHING = (*HANDSHAKES, *LINKS, *TENSORS, *STORES)
+HONEST_HOST = "127.90.9.9"
+HONEST_HOSTS = [f"127.{network}.9.9" for network in range(1, 91)]
+"""Newcomers each come from a network of their own, where the attack is not from theirs."""
+CALL_EVERY_S = 0.01
+TIMEOUT_S = 10.0
+RECORDS = 200
+PUBLISHERS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFigures:
+    """What a process holds."""
+
+    resident_bytes: int = 0
+    threads: int = 0
+    files: int = 0
+
+    @classmethod
+    def of(cls, pid: int) -> Self:
+        """The figures of a process that lives."""
+        files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        return cls(proc.memory_bytes(pid), proc.status(pid, "Threads"), files)
+
+    def most(self, other: Self) -> Self:
+        """The larger of each."""
+        return type(self)(*map(max, astuple(self), astuple(other)))
+
+
+@contextlib.asynccontextmanager
+async def distant(at: Address, rtt_s: float, sources: Sequence[str]) -> AsyncIterator[Address]:
+    """An address on this host from which `at` is `rtt_s` away; dials come from `sources` in turn.
+
+    The connection to `at` is made when a dialler's acknowledgement and first bytes would arrive:
+    one and a half round trips after its dial.
+    """
+    carrying: set[asyncio.Task[None]] = set()
+    turns = itertools.cycle(sources)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        carrying.add(task)
+        try:
+            await asyncio.sleep(1.5 * rtt_s)
+            source = (next(turns), 0)
+            there, back = await asyncio.open_connection(at.host, at.port, local_addr=source)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(_carry(reader, back, rtt_s / 2, 0.0))
+                tasks.create_task(_carry(there, writer, rtt_s / 2, rtt_s / 2))
+        except* (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            carrying.discard(task)
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield Address(*server.sockets[0].getsockname()[:2])
+    finally:
+        server.close()
+        for task in list(carrying):
+            task.cancel()
+
+
+async def _carry(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float, first_s: float
+) -> None:
+    """Carry bytes, each `delay_s` after it came, but the first after `first_s`."""
+    loop = asyncio.get_running_loop()
+    late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+    async def read() -> None:
+        after_s = first_s
+        while data := await reader.read(65_536):
+            late.put_nowait((loop.time() + after_s, data))
+            after_s = delay_s
+        late.put_nowait((loop.time() + delay_s, b""))
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(read())
+        while True:
+            at_s, data = await late.get()
+            await asyncio.sleep(max(0.0, at_s - loop.time()))
+            if not data:
+                writer.close()
+                return
+            writer.write(data)
+            await writer.drain()
+
+
+@contextlib.asynccontextmanager
+async def honest_rpc(identity: Identity | None = None) -> AsyncIterator[LinkRpc]:
+    """A peer that cannot be dialled."""
+    endpoint = Endpoint(identity or Identity.generate(), SocketNet(), TransportConfig(), os.urandom)
+    async with endpoint, LinkRpc(endpoint) as rpc:
+        yield rpc
+
+
+class Honest:
+    """Dials, a link that stays, and calls on it all the time."""
+
+    def __init__(self, far: Address, near: Address) -> None:
+        """`far`: where dials go, over the delaying proxy; `near`: where calls go."""
+        self._far, self._near = far, near
+        self._longest_s = 0.0
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        rpc = await self._stack.enter_async_context(honest_rpc())
+        calling = asyncio.create_task(self._call_all_the_time(rpc))
+        self._stack.callback(calling.cancel)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def dials(self, count: int, within_s: float) -> list[float | None]:
+        """Dial so many times, each a new peer, evenly spread; the times, None for a failure."""
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        self._longest_s = 0.0
+        async with asyncio.TaskGroup() as tasks:
+            dialling = []
+            for number in range(count):
+                await asyncio.sleep(max(0.0, begun_s + number * within_s / count - loop.time()))
+                dialling.append(tasks.create_task(self._dial()))
+        return [each.result() for each in dialling]
+
+    async def _dial(self) -> float | None:
+        begun_s = time.monotonic()
+        async with honest_rpc() as rpc:
+            try:
+                await rpc.call(Contact(None, self._far), Ping(), timeout_s=TIMEOUT_S)
+            except SwarmError as error:
+                print(f"    honest dial: {error!r}", file=sys.stderr)
+                return None
+        return time.monotonic() - begun_s
+
+    def longest_pause(self) -> float:
+        """The longest time that a call took since `dials` began."""
+        return self._longest_s
+
+    async def _call_all_the_time(self, rpc: LinkRpc) -> None:
+        while True:
+            begun_s = time.monotonic()
+            try:
+                await rpc.call(Contact(None, self._near), Ping(), timeout_s=TIMEOUT_S)
+            except SwarmError as error:
+                print(f"    honest call: {error!r}", file=sys.stderr)
+            self._longest_s = max(self._longest_s, time.monotonic() - begun_s)
+            await asyncio.sleep(CALL_EVERY_S)
+
+
+@dataclass(frozen=True, slots=True)
+class HonestRecords:
+    """Records that were stored before an attack."""
+
+    keys: tuple[bytes, ...]
+
+    async def survivors(self, at: Address) -> float:
+        """The share of them that the node still has."""
+        found = 0
+        async with honest_rpc() as rpc:
+            for key in self.keys:
+                asked = Get(key, b"", False, 0)
+                got = await rpc.call(Contact(None, at), asked, timeout_s=TIMEOUT_S)
+                found += isinstance(got, Got) and len(got.records) == 1
+        return found / len(self.keys)
+
+
+async def storing(at: Address) -> HonestRecords:
+    """Store records of several honest publishers."""
+    keys = []
+    expires_ms = int(1000 * time.time()) + 3_000_000
+    for _ in range(PUBLISHERS):
+        identity = Identity.generate()
+        own = [os.urandom(32) for _ in range(RECORDS // PUBLISHERS)]
+        records = tuple(sign(identity, key, b"", os.urandom(200), 1, expires_ms) for key in own)
+        async with honest_rpc(identity) as rpc:
+            told = await rpc.call(Contact(None, at), Store(records), timeout_s=TIMEOUT_S)
+        assert isinstance(told, Stored)
+        assert not any(told.verdicts), told.verdicts
+        keys += own
+    return HonestRecords(tuple(keys))
 
 
 @dataclass(slots=True)
@@ -158,7 +343,7 @@ class Victim:
 def victim(attack: str, listen: str, log: Path) -> Victim:
     """A fresh node for one attack."""
     if attack in TENSORS:
-        return Victim([sys.executable, str(ROOT / "bench" / "attack_honest.py")], log)
+        return Victim([sys.executable, __file__, RECEIVE], log)
     flags = ["--role", "bootstrap", "--listen", f"{listen}:0", "--log-level", "warning"]
     return Victim([sys.executable, "-m", "p2pswarm.node", *flags], log)
 
@@ -168,7 +353,7 @@ async def under_attack(
     attack: str, at: Address, seconds: float, log: Path
 ) -> AsyncIterator[asyncio.Task[str]]:
     """Another process that attacks; gives the task that waits for its last line."""
-    command = [str(ROOT / "bench" / "attacks.py"), attack, str(at), str(seconds), HONEST_HOST]
+    command = [attacks.__file__, attack, str(at), str(seconds), HONEST_HOST]
     with log.open("w") as errors:
         process = await asyncio.create_subprocess_exec(
             sys.executable, *command, stdout=subprocess.PIPE, stderr=errors
@@ -193,11 +378,11 @@ async def under_attack(
 async def watch(pid: int, most: ProcessFigures) -> ProcessFigures:
     """The most that a process holds until this is cancelled."""
     while True:
-        most = most.most(process_memory(pid))
+        most = most.most(ProcessFigures.of(pid))
         try:
             await asyncio.sleep(WATCH_EVERY_S)
         except asyncio.CancelledError:
-            return most.most(process_memory(pid))
+            return most.most(ProcessFigures.of(pid))
 
 
 async def _last_word(lines: asyncio.StreamReader) -> str:
@@ -218,12 +403,12 @@ async def measure(attack: str, listen: str, options: argparse.Namespace, logs: P
             if None in calm:
                 sys.exit("error: not even in peace does every dial get through: see above")
             calm_pause_s = honest.longest_pause()
-            before = process_memory(node.process.pid)
+            before = ProcessFigures.of(node.process.pid)
             async with under_attack(attack, at, options.seconds, logs / f"{name}.attack") as last:
                 watching = asyncio.create_task(watch(node.process.pid, before))
-                used_s, begun_s = processor_s(node.process.pid), time.monotonic()
+                used_s, begun_s = proc.cpu_s(node.process.pid), time.monotonic()
                 dials = await honest.dials(options.dials, options.seconds)
-                used_s = processor_s(node.process.pid) - used_s
+                used_s = proc.cpu_s(node.process.pid) - used_s
                 row.processor_share = used_s / (time.monotonic() - begun_s)
                 row.longest_pause_s = honest.longest_pause()
                 row.did = await figures(last)
@@ -283,22 +468,47 @@ def main(options: argparse.Namespace) -> int:
             print(done[-1].line(), flush=True)
             for line in done[-1].complaints[:5]:
                 print(f"    {line}")
-    if options.json:
-        Path(options.json).write_text(json.dumps([asdict(row) for row in done], indent=1))
+    write_json(options.json, [asdict(row) for row in done])
     return 1 if any(row.broken for row in done) else 0
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser = command_line(__doc__)
     parser.add_argument("--only", help=f"of {', '.join(EVERYTHING)}")
     parser.add_argument("--seconds", type=float, default=12.0, help="that an attack lasts")
     parser.add_argument("--dials", type=int, default=100)
     parser.add_argument("--rtt", type=float, default=0.15, help="of the honest peer's dials")
     parser.add_argument("--listen", default="0.0.0.0,[::]", help="where the node listens")
-    parser.add_argument("--json", help="a file for the rows")
     parser.add_argument("--logs", help="a folder for what the node and the attack say")
     return parser.parse_args()
 
 
+async def receive_tensors() -> None:
+    """Be the node of the attacks with tensors."""
+    import torch  # noqa: PLC0415 - only the receiver needs it
+
+    from p2pswarm.net.rpc.base import Stream  # noqa: PLC0415
+    from p2pswarm.tensors.budget import Budget  # noqa: PLC0415
+    from p2pswarm.tensors.transfer import TensorTransfer  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    tensors = TensorTransfer(Budget())
+
+    async def take(stream: Stream, opening: Announce) -> None:
+        async with tensors.accept(stream, opening.metas) as coming:
+            await stream.send(coming.grant)
+            await coming.tensors()
+
+    endpoint = Endpoint(Identity.generate(), SocketNet(), TransportConfig(), os.urandom)
+    async with endpoint, LinkRpc(endpoint) as rpc:
+        rpc.serve_stream(Announce, take)
+        rpc.serve_unary(Ping, lambda _peer, _request: Pong())
+        bound = await endpoint.listen(Address("127.0.0.1", 0))
+        print(bound, flush=True)
+        await asyncio.Event().wait()
+
+
 if __name__ == "__main__":
+    if RECEIVE in sys.argv:
+        asyncio.run(receive_tensors())
     sys.exit(main(parsed()))

@@ -13,7 +13,6 @@ hivemind lives in .venv-peers, made by the first run (pip, a few minutes). Media
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -21,10 +20,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from peers import NoPeer, Worker, crew, hivemind_python, show
+from peers import NoPeer, crew, hivemind_python, show
+from proc import family_cpu_s
+from results import command_line, write_json
+from workers import Worker
 
 MEMBERS_MAX = 64  # the most that one group holds
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 Samples = dict[str, dict[str, list[float]]]
 
@@ -54,36 +55,18 @@ class Side:
         """Average once; returns the seconds that it took, and of processor time."""
         self.do("prepare", number=number)
         roots = [worker.pid for worker in self._workers]
-        before_s = cpu_s(roots)
+        before_s = family_cpu_s(roots)
         answers = self.do("average", number=number)
-        used_s = cpu_s(roots) - before_s
+        used_s = family_cpu_s(roots) - before_s
         if len({answer["result"] for answer in answers}) != 1:
             raise SystemExit("the members hold different results")
         begun, ended = (min(a["begun"] for a in answers), max(a["ended"] for a in answers))
         return ended - begun, used_s
 
 
-def cpu_s(roots: list[int]) -> float:
-    """The processor time of processes and all of their descendants that live, in seconds."""
-    stats = {}
-    for each in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = each.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):  # it has just ended
-            continue
-        stats[int(each.parent.name)] = (int(fields[1]), int(fields[11]) + int(fields[12]))
-    ticks, family = 0, set(roots)
-    for pid in sorted(stats):
-        if pid in family or stats[pid][0] in family:
-            family.add(pid)
-            ticks += stats[pid][1]
-    return ticks / TICKS_PER_S
-
-
 def ours(hire: Any, members: int, mb: int) -> Side:
-    workers = [
-        hire(Path(sys.executable), "averaging_ours.py", str(n), str(mb)) for n in range(members)
-    ]
+    python, script = Path(sys.executable), "peers_ours.py"
+    workers = [hire(python, script, "averaging", str(n), str(mb)) for n in range(members)]
     side = Side(workers)
     side.do("meet", members=side.do("address"))
     return side
@@ -93,9 +76,8 @@ def theirs(hire: Any, python: Path, members: int, mb: int) -> Side:
     workers: list[Worker] = []
     seed: list[str] = []
     for number in range(members):
-        workers.append(
-            hire(python, "averaging_hivemind.py", str(number), str(members), str(mb), *seed)
-        )
+        about = "averaging", str(number), str(members), str(mb)
+        workers.append(hire(python, "peers_hivemind.py", *about, *seed))
         seed = seed or workers[0].do("address")
     return Side(workers)
 
@@ -114,12 +96,11 @@ def measured(sides: dict[str, Side], rounds: int) -> Samples:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--members", type=int, default=4)
     parser.add_argument("--mb", type=int, default=256, help="million bytes of gradients each")
     parser.add_argument("--rounds", type=int, default=5, help="turns a side")
     parser.add_argument("--ours-only", action="store_true", help="without hivemind, to profile")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     if args.rounds < 1 or args.mb < 1:
         parser.error("--rounds and --mb: 1 or more")
@@ -161,8 +142,7 @@ def report(samples: Samples, args: argparse.Namespace, load_before: float) -> No
         print("of the processor time")
     print(f"medians of {args.rounds} turns, {args.members} members; {os.cpu_count()}", end=" ")
     print(f"processors, load {load_before:.1f} before, {os.getloadavg()[0]:.1f} after")
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    write_json(args.json, result)
 
 
 if __name__ == "__main__":

@@ -14,22 +14,20 @@ call takes meanwhile.
 import argparse
 import itertools
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
+from results import command_line, write_json
 from rich.console import Console
 from rich.table import Table
+from workers import Worker
 
-ROOT = Path(__file__).resolve().parent.parent
 WORKER = Path(__file__).with_name("bandwidth_worker.py")
 MIB = 1 << 20
-LEAVE_S = 10.0
 SIZES = (64 * 1024, MIB, 8 * MIB, 64 * MIB)
 FAR_COLUMNS = ("payload_mbit_per_s", "call_p50_ms", "call_p99_ms")
 CODECS = ("raw", "bf16", "int8", "planes-zstd")
@@ -55,47 +53,6 @@ class Plan:
     chunk_bytes: int
 
 
-class Worker:
-    """One of the two processes."""
-
-    def __init__(
-        self, enter: Sequence[str], settings: Sequence[int | str], program: Path = WORKER
-    ) -> None:
-        """`enter`: what starts it in its host. `settings`: the arguments of the program's main."""
-        self._process = subprocess.Popen(
-            [*enter, sys.executable, program, json.dumps(settings)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-
-    def __enter__(self) -> Self:
-        self._answer()  # ready
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(LEAVE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-
-    def do(self, verb: str, **arguments: Any) -> Any:
-        """What the process answers to a command."""
-        assert self._process.stdin is not None
-        print(json.dumps({"do": verb, **arguments}), file=self._process.stdin, flush=True)
-        return self._answer()
-
-    def _answer(self) -> Any:
-        assert self._process.stdout is not None
-        answer = json.loads(self._process.stdout.readline() or '{"error": "the process ended"}')
-        if "error" in answer:
-            raise SystemExit(f"bandwidth_sweep: {answer['error']}")
-        return answer["ok"]
-
-
 @contextmanager
 def loopback() -> Iterator[list[tuple[Sequence[str], str]]]:
     """Sender and receiver: what starts them there, and their address."""
@@ -105,13 +62,10 @@ def loopback() -> Iterator[list[tuple[Sequence[str], str]]]:
 @contextmanager
 def wide_area(args: argparse.Namespace) -> Iterator[list[tuple[Sequence[str], str]]]:
     """The same in two hosts far apart."""
-    sys.path.insert(0, str(ROOT))
-    from tests.wanlab.lab import Lab, LabUnavailable  # noqa: PLC0415
-    from tests.wanlab.link import Link  # noqa: PLC0415
+    from wan_lab import Lab, LabUnavailable, link_of  # noqa: PLC0415  Linux alone has it
 
-    road = Link(rate_bits_per_s=args.rate_mbit * 1e6, delay_s=args.rtt_ms / 2e3, loss=args.loss)
     try:
-        with Lab(2, road) as lab:
+        with Lab(2, link_of(args)) as lab:
             print(lab.describe(), file=sys.stderr)
             yield [(lab.enter(host), lab.address(host)) for host in (0, 1)]
     except LabUnavailable as why:
@@ -153,6 +107,11 @@ def steady_rate(there_s: list[float], in_flight: int) -> float:
     return (last - first) / (there_s[last] - there_s[first])
 
 
+def end(enter: Sequence[str], *settings: int | str) -> list[str | Path]:
+    """The command of a worker; `enter`: what starts it in its host."""
+    return [*enter, sys.executable, WORKER, json.dumps(settings)]
+
+
 def sweep(args: argparse.Namespace, plan: Plan) -> list[dict[str, Any]]:
     """Every cell; the processes are new for each number of connections."""
     rows = []
@@ -160,7 +119,7 @@ def sweep(args: argparse.Namespace, plan: Plan) -> list[dict[str, Any]]:
         for connections in args.connections:
             with ExitStack() as stack:
                 sender, receiver = (
-                    stack.enter_context(Worker(enter, (connections, plan.chunk_bytes, address)))
+                    stack.enter_context(Worker(end(enter, connections, plan.chunk_bytes, address)))
                     for enter, address in hosts
                 )
                 for size, codec in itertools.product(args.bytes, args.codecs):
@@ -216,7 +175,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 def options() -> argparse.Namespace:
     """The command line, with what --quick and --wan make of it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer cells, under a minute")
     parser.add_argument("--bytes", type=int, nargs="+", help="sizes of tensors")
     parser.add_argument("--codecs", nargs="+")
@@ -228,7 +187,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rate-mbit", type=float, default=200.0)
     parser.add_argument("--rtt-ms", type=float, default=100.0)
     parser.add_argument("--loss", type=float, default=0.0, help="share of packets, each way")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE")
     args = parser.parse_args()
     small = args.quick or args.wan
@@ -253,11 +211,8 @@ def main() -> int:
     show(rows, wan=args.wan)
     if args.plot:
         plot(rows, args.plot)
-    if args.json:
-        keys = ("bytes", "codec", "connections", "mb_per_s", "cpu_s_per_gb")
-        args.json.write_text(
-            json.dumps([{key: row[key] for key in keys} for row in rows], indent=1)
-        )
+    keys = ("bytes", "codec", "connections", "mb_per_s", "cpu_s_per_gb")
+    write_json(args.json, [{key: row[key] for key in keys} for row in rows])
     return 0
 
 

@@ -1,20 +1,21 @@
-"""One end of the link that bench/bandwidth_sweep.py measures, in a process of its own."""
+"""One end of the link that bandwidth_sweep.py and wan.py measure, in a process of its own."""
 
 import asyncio
 import json
 import os
 import sys
 import time
+from dataclasses import replace
 
 import torch
-from peers_worker import obey
+from workers import obey
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
+from p2pswarm.net.os import sockets
 from p2pswarm.net.os.event_loop import run
-from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.net.rpc.base import Priority, Stream
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.tensors.budget import Budget
@@ -47,6 +48,10 @@ class Worker:
     async def carried(self) -> int:
         """Bytes sent in bulk so far."""
         return sum(link.stats.bulk_sent_bytes for link in self._endpoint.links())
+
+    async def connections(self) -> int:
+        """How many bulk connections there are."""
+        return sum(link.stats.bulk_connections for link in self._endpoint.links())
 
     async def send(
         self, to: list[str], bytes_: int, codec: str, in_flight: int, seconds: float
@@ -94,17 +99,22 @@ class Worker:
             await stream.send(HERE_IT_IS)
 
 
-async def main(connections: int, chunk_bytes: int, host: str) -> None:
-    """Listen at `host` and obey the lines on stdin."""
+async def main(connections: int, chunk_bytes: int, host: str, congestion: str = "") -> None:
+    """Listen at `host` and obey the lines on stdin.
+
+    `connections`: 0 for as many as the link chooses; `congestion`: empty for the node's own.
+    """
     torch.set_num_threads(1)
-    config = TransportConfig(
-        bulk_connections=connections, bulk_connections_far=connections, chunk_bytes=chunk_bytes
-    )
-    endpoint = Endpoint(Identity.generate(), SocketNet(), config, os.urandom)
+    if congestion:
+        sockets.BULK_CONGESTION = congestion.encode()
+    config = TransportConfig(chunk_bytes=chunk_bytes)
+    if connections:
+        config = replace(config, bulk_connections=connections, bulk_connections_far=connections)
+    endpoint = Endpoint(Identity.generate(), sockets.SocketNet(), config, os.urandom)
     async with endpoint, LinkRpc(endpoint) as rpc:
         await endpoint.listen(Address(host, 0))
         worker = Worker(endpoint, rpc)
-        verbs = (worker.address, worker.cpu_s, worker.carried, worker.send)
+        verbs = (worker.address, worker.cpu_s, worker.carried, worker.connections, worker.send)
         await obey({verb.__name__: verb for verb in verbs})
 
 

@@ -25,13 +25,13 @@ import argparse
 import asyncio
 import bisect
 import itertools
-import json
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+
+from results import command_line, write_json
 
 from p2pswarm.base.ids import PeerId
 from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
@@ -158,7 +158,7 @@ def ideal_share(options: argparse.Namespace) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser = command_line(__doc__)
     parser.add_argument("--stages", type=int, default=4)
     parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--microbatches", type=int, default=256)
@@ -171,7 +171,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--window", type=int, default=0, help="0: as the trainer chooses")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     began_s = time.process_time()
     result, timeline, shares = run(play(config_of(options)), options.seed)
@@ -193,8 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"busy {result.busy_share:.3f} of {row['ideal']:.3f}, {result.steps} steps, ", end="")
     print(f"{result.seconds:.1f} s; most over mean {uneven:.2f}; idle: ", end="")
     print(", ".join(f"{cause} {share:.3f}" for cause, share in idle.items()))
-    if options.json:
-        options.json.write_text(json.dumps(row, indent=1))
+    write_json(options.json, row)
     return 0
 
 

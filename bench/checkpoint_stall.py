@@ -25,7 +25,6 @@ optimizer stays real, and on the processor.
 
 import argparse
 import asyncio
-import json
 import shutil
 import sys
 import time
@@ -34,23 +33,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from results import command_line, write_json
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from p2pswarm.base.errors import NotSaved, NotServing  # noqa: E402
-from p2pswarm.checkpoint.checkpoint_io import save_stage  # noqa: E402
-from p2pswarm.checkpoint.names import CheckpointId  # noqa: E402 - found by the line above
-from p2pswarm.checkpoint.targets import open_store  # noqa: E402
-from p2pswarm.checkpoint.writer import StageToSave  # noqa: E402
-from p2pswarm.models.blocks import stage_blocks  # noqa: E402
-from p2pswarm.models.compute.base import Update  # noqa: E402
-from p2pswarm.models.compute.flat_parameters import layout_of  # noqa: E402
-from p2pswarm.models.compute.torch_weights import torch_engine  # noqa: E402
-from p2pswarm.node.serve import StageThreads  # noqa: E402
-from p2pswarm.run.state.version_reader import HeldVersion, VersionReader  # noqa: E402
-from p2pswarm.settings.config import ModelConfig, RunConfig  # noqa: E402
-from p2pswarm.tensors.state_tree import root_of  # noqa: E402
+from p2pswarm.base.errors import NotSaved, NotServing
+from p2pswarm.checkpoint.checkpoint_io import save_stage
+from p2pswarm.checkpoint.names import CheckpointId
+from p2pswarm.checkpoint.targets import open_store
+from p2pswarm.checkpoint.writer import StageToSave
+from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.compute.base import Update
+from p2pswarm.models.compute.flat_parameters import layout_of
+from p2pswarm.models.compute.torch_weights import torch_engine
+from p2pswarm.node.serve import StageThreads
+from p2pswarm.run.state.version_reader import HeldVersion, VersionReader
+from p2pswarm.settings.config import ModelConfig, RunConfig
+from p2pswarm.tensors.state_tree import root_of
 
 MB = 1_000_000
 WRITER = "bbbbbbbb"
@@ -75,7 +72,7 @@ class Stage:
         self.engine.weights.reset(draw=True)
         self.threads = StageThreads()
         state = self.engine.state
-        window = (window_mib << 20) // state.part_bytes(0)
+        window = (window_mib << 20) // self.engine.part_bytes_max
         self.reader = VersionReader(state, lambda: self.version, self.threads.aside, window)
         self.sums = self.engine.weights.reduction()
         self.hashing: asyncio.Future[tuple[bytes, ...]] | None = None
@@ -210,7 +207,7 @@ async def measure(options: argparse.Namespace) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = command_line(__doc__)
     parser.add_argument("--mb", type=int, default=1000)
     parser.add_argument("--step-s", type=float, default=2.0, help="computing between two commits")
     parser.add_argument("--gpu", action="store_true", help="computing is a wait, see above")
@@ -218,7 +215,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--window-mib", type=int, default=96, help="serve.checkpoint_mib")
     parser.add_argument("--folder", type=Path, default=Path("checkpoint-stall"))
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.folder.exists():
         sys.exit(f"error: {options.folder} is there already: name a folder that is not")
@@ -228,8 +224,7 @@ def main() -> None:
         shutil.rmtree(options.folder, ignore_errors=True)
     for name, value in figures.items():
         print(f"{name:26} {value:.4g}")
-    if options.json:
-        options.json.write_text(json.dumps(figures) + "\n")
+    write_json(options.json, figures)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,12 @@ Memory is used again, as between peers that stream tensors all the time. With `-
 is a second table: how long one tensor takes while the GPU computes, behind it and beside it.
 """
 
-import argparse
-import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
+from results import command_line, write_json
 
 from p2pswarm.tensors.codecs.base import TORCH
 from p2pswarm.tensors.codecs.codec import Codec
@@ -121,10 +119,9 @@ def shown(rate_mb_per_s: float) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--mib", type=int, default=64, help="size of each tensor")
     parser.add_argument("--device", default="cpu", help="where the tensors live: cpu or cuda")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     device = torch.device(args.device)
     if device.type == "cuda" and not torch.cuda.is_available():
@@ -149,8 +146,7 @@ def main() -> int:
             print(f"{row['error_max']:10.1e} {row['error_rms']:10.1e}", flush=True)
     if device.type == "cuda":
         rows += print_beside(device, args.mib)
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1))
+    write_json(args.json, rows)
     return 0
 
 

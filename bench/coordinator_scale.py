@@ -12,7 +12,6 @@ and its record. A server has a card with an address and two relays, of some 300 
 as many microbatches as its record has room for beside so many members.
 """
 
-import argparse
 import cProfile
 import json
 import pstats
@@ -22,7 +21,8 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+
+from results import command_line, write_json
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.cards.card import Card
@@ -191,14 +191,13 @@ class SyntheticSwarm:
 
 def main() -> None:
     """Measure, and print one line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--servers", type=int, default=1000)
     parser.add_argument("--stages", type=int, default=10)
     parser.add_argument("--no-cards", action="store_true", help="servers have none")
     parser.add_argument("--notes", type=int, default=20_000, help="of each round")
     parser.add_argument("--rounds", type=int, default=3, help="the least of them is given")
     parser.add_argument("--profile", action="store_true", help="where the time goes, on stderr")
-    parser.add_argument("--json", type=Path, help="write the result there too")
     arguments = parser.parse_args()
 
     swarm = SyntheticSwarm(arguments.servers, arguments.stages, cards=not arguments.no_cards)
@@ -222,8 +221,7 @@ def main() -> None:
         "view_bytes": swarm.view_bytes,
     }
     print(json.dumps(result))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result) + "\n", encoding="utf-8")
+    write_json(arguments.json, result)
 
 
 if __name__ == "__main__":

@@ -34,14 +34,21 @@ from pathlib import Path
 from check_chain import Rec, entries, newest_chain
 from exactness import SERVE, introduced
 from lab_run import LabRun, add_options, play_and_compare
-from node_listener import Gone, NodeListener
-from swarm_processes import FIRST_SERVER, TRAINER, Nodes, Run, RunFailed
-from trainer_processes import checked
+from results import command_line
+from swarm_processes import (
+    FIRST_SERVER,
+    TRAINER,
+    Gone,
+    NodeListener,
+    Nodes,
+    Run,
+    RunFailed,
+    checked,
+)
+from wan_lab import Lab, Link
 
 from p2pswarm.base.ids import PeerId
 from p2pswarm.progress.events import Ended, Note, Peers, Stepped
-from tests.wanlab.lab import Lab
-from tests.wanlab.link import Link
 
 STAGES, REPLICAS, VOTERS = 2, 2, 3
 SERVERS = STAGES * REPLICAS
@@ -313,7 +320,7 @@ def cut_and_heal(place: LabRun, options: argparse.Namespace) -> dict[str, object
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     cuts = ("halves", "kept", "alone", "stage", "stopped")
     parser.add_argument("--cut", choices=cuts, default="halves")
     parser.add_argument("--one-way", action="store_true")

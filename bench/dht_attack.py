@@ -8,14 +8,13 @@ one honest node, and got by `--readers` others. With `--radius` the ground ids d
 than all honest ones, but scattered over the place of so many honest nodes, which is harder to see.
 """
 
-import argparse
 import asyncio
-import json
 import random
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
+
+from results import command_line, quantile, write_json
 
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.discovery.dht.crowding import keys_elsewhere
@@ -38,11 +37,6 @@ class Outcome:
     put_s: list[float]
     put_calls: float
     get_calls: float
-
-
-def quantile(sample: list[float], share: float) -> float:
-    ordered = sorted(sample)
-    return ordered[round(share * (len(ordered) - 1))]
 
 
 async def get(node: Dht, key: bytes, subkey: bytes) -> tuple[float, bytes | None]:
@@ -128,9 +122,7 @@ def report(config: AttackConfig, outcome: Outcome, taken_s: float) -> dict[str, 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--nodes", type=int, default=2000)
     parser.add_argument("--hostile", type=float, default=0.2, help="share of the nodes")
     parser.add_argument("--one-net", type=float, default=0.3, help="share of these in one /16")
@@ -143,7 +135,6 @@ def main() -> int:
     parser.add_argument("--values", type=int, default=20)
     parser.add_argument("--readers", type=int, default=20, help="gets of each value")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     config = AttackConfig(
         nodes=args.nodes,
@@ -157,8 +148,7 @@ def main() -> int:
     begin_s = time.perf_counter()
     outcome = run(measure(config, args.values, args.readers, elsewhere=args.elsewhere), args.seed)
     result = report(config, outcome, time.perf_counter() - begin_s)
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    write_json(args.json, result)
     return 0
 
 

@@ -12,14 +12,13 @@ datagrams. With 2 (TCP and Noise XX: a round trip each) a request to a peer with
 link waits so long first; links to table entries are up, as between nodes that have run for a while.
 """
 
-import argparse
 import asyncio
 import hashlib
-import json
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
+
+from results import command_line, quantile, write_json
 
 from p2pswarm.discovery.dht.node import Dht
 from p2pswarm.sim.dht import DhtWorld, DhtWorldConfig
@@ -40,11 +39,6 @@ class Outcome:
     found: int
     calls: int
     """Requests of the gets."""
-
-
-def quantile(sample: list[float], share: float) -> float:
-    ordered = sorted(sample)
-    return ordered[round(share * (len(ordered) - 1))]
 
 
 async def timed_put(node: Dht, key: bytes) -> float:
@@ -122,9 +116,7 @@ def report(config: DhtWorldConfig, outcome: Outcome, taken_s: float) -> dict[str
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--stale", type=float, default=0.3, help="dead share of table entries")
     parser.add_argument("--seed", type=int, default=1)
@@ -132,7 +124,6 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=100, help="nodes that get, and that put")
     parser.add_argument("--dial-rtts", type=float, default=0.0, help="before a first request")
     parser.add_argument("--cold", action="store_true", help="no link is up before the first call")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     config = DhtWorldConfig(
         nodes=args.nodes,
@@ -143,8 +134,7 @@ def main() -> int:
     begin_s = time.perf_counter()
     outcome = run(measure(config, args.values, args.clients, linked=not args.cold), args.seed)
     result = report(config, outcome, time.perf_counter() - begin_s)
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    write_json(args.json, result)
     return 0
 
 

@@ -33,29 +33,124 @@ from pathlib import Path
 
 import torch
 from emulated_weights import RehearsalReference, configured
-from rich.console import Console
-from rich.table import Table
+from results import command_line, show, write_json
 from swarm_processes import (
     STANDARD_LIBRARY,
+    Gone,
+    NodeListener,
     Nodes,
     Run,
     RunFailed,
     Site,
+    checked,
     events,
     first_match,
     plain,
     swarm,
 )
 from torch import Tensor
-from trainer_processes import Trainers
 
-from p2pswarm.progress.events import Ended, Event, MicrobatchCounts, PeerLine, Peers, Stepped
+from p2pswarm.progress.events import (
+    Ended,
+    Event,
+    MicrobatchCounts,
+    PeerLine,
+    Peers,
+    Started,
+    Stepped,
+)
 
 STAGES, REPLICAS = 2, 2
 WANTED = 1e-9
 SERVE = '[serve]\nthreads = 1\ndevice = "cpu"\n'
 REHEARSE = '[serve]\nthreads = 1\ndevice = "emulated"\nemulated_forward_s = 0.02\n'
 KINDS = {"F32": torch.float32, "F64": torch.float64}
+
+
+class Trainers:
+    """The trainers of one run, killed and started again with their folders.
+
+    The first founds the run; the others stand by. Each keeps its chain file in a folder of its own,
+    so one that is started again goes on where it was.
+    """
+
+    def __init__(self, nodes: Nodes, run: Run, count: int, folder: Path) -> None:
+        self.kills = 0
+        """How often the coordinator was killed."""
+        self.takeovers = 0
+        """How often a trainer went on with the run from a record."""
+        self.leader = ""
+        """Who coordinates, as far as its events tell."""
+        self._nodes = nodes
+        self._run = run
+        self._folder = folder
+        self._lives: dict[int, int] = {}
+        self._names: dict[str, int] = {}
+        self._listener = NodeListener(nodes)
+        for number in range(count):
+            self._start(number)
+
+    def events(self) -> Iterator[Event]:
+        """What the coordinator tells, whoever that is, until one that has ended the run has left.
+
+        A trainer that comes back only then finds nobody who could tell it that the run is over.
+        """
+        gone: set[str] = set()
+        over = ""
+        while set(self._names) - gone and not (over in gone and over == self.leader):
+            name, said = self._listener.next()
+            match said:
+                case str():
+                    continue
+                case Gone(failed) if failed and not self._killed(name):
+                    raise failed
+                case Gone():
+                    gone.add(name)
+                    continue
+                case Ended() if said.failed:
+                    raise RunFailed(said.reason)
+                case Ended() if name != self.leader:  # a standby tells of the end, too
+                    continue
+                case Ended():
+                    over = name
+                case Started():
+                    self.takeovers += self.leader != ""
+                    self.leader = name
+                case Stepped():
+                    self.leader = name
+            yield said
+
+    def kill_leader(self) -> None:
+        """SIGKILL to the coordinator, unless it is done; it is started again with its folder."""
+        if self._listener.ended:
+            return
+        number = self._names[self.leader]
+        self._nodes.kill(self.leader)
+        self.kills += 1
+        self._start(number)
+
+    def check_chains(self) -> None:
+        """Prove by the independent script that one chain has all steps; RunFailed if not."""
+        longest = 0
+        for number in self._lives:
+            for file in self._state(number).glob("*.chain"):
+                longest = max(longest, checked(file)["steps"])
+        if longest != self._run.steps:
+            raise RunFailed(f"the chain has {longest} of {self._run.steps} steps")
+
+    def _start(self, number: int) -> None:
+        life = self._lives[number] = self._lives.get(number, -1) + 1
+        name = f"trainer {number} life {life}"
+        self._names = {n: k for n, k in self._names.items() if k != number} | {name: number}
+        self._nodes.start_trainer(name, self._run, self._state(number), standby=number > 0)
+        self._listener.listen_to(name)
+
+    def _killed(self, name: str) -> bool:
+        """Whether another life of this trainer has begun."""
+        return name not in self._names
+
+    def _state(self, number: int) -> Path:
+        return self._folder / f"trainer-{number}"
 
 
 @dataclass(slots=True)
@@ -224,33 +319,31 @@ def main() -> int:
         except RunFailed as error:
             print(f"error: {error}")
             return 1
-    table = Table("steps", "killed in step", "microbatches", "sent again", box=None)
     killed, trainers = killer.killed, killer.trainers
     shown = ", ".join(map(str, killed))
-    table.add_row(str(run.steps), shown, str(counts.counted), str(counts.replayed))
-    Console().print(table)
+    titles = "steps", "killed in step", "microbatches", "sent again"
+    show(titles, [(run.steps, shown, counts.counted, counts.replayed)])
     if trainers is not None and trainers.kills:
         print(f"coordinators killed: {trainers.kills}, taken over: {trainers.takeovers}")
     print(f"relative difference of all parameters {relative:.3g}")
     print(f"largest of a single number {largest:.3g}, in {name}")
-    if options.json:
-        figures = {
-            "relative": relative,
-            "relative_difference": relative,
-            "largest": largest,
-            "steps": run.steps,
-            "kills": len(killed) + (trainers.kills if trainers else 0),
-            "trainer_kills": trainers.kills if trainers else 0,
-            "takeovers": trainers.takeovers if trainers else 0,
-            "killed_in_steps": killed,
-            "microbatches": {"counted": counts.counted, "replayed": counts.replayed},
-        }
-        options.json.write_text(json.dumps(figures) + "\n")
+    figures = {
+        "relative": relative,
+        "relative_difference": relative,
+        "largest": largest,
+        "steps": run.steps,
+        "kills": len(killed) + (trainers.kills if trainers else 0),
+        "trainer_kills": trainers.kills if trainers else 0,
+        "takeovers": trainers.takeovers if trainers else 0,
+        "killed_in_steps": killed,
+        "microbatches": {"counted": counts.counted, "replayed": counts.replayed},
+    }
+    write_json(options.json, figures)
     return 0 if relative <= (0.0 if options.emulated else WANTED) else 1
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--kill-every", type=int, default=0, help="steps; 0: one kill, halfway")
     parser.add_argument("--trainers", type=int, default=1)
@@ -270,7 +363,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--codec", default="raw", help="of what passes between the stages")
     parser.add_argument("--seed", type=int, default=1, help="of who is killed and when in a step")
     parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")
-    parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
 

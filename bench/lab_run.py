@@ -7,7 +7,6 @@ Every node is a process on a host of its own: a network namespace with the kerne
 import argparse
 import dataclasses
 import json
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from exactness import WANTED, compare, tensors, train_plainly, written
-from swarm_processes import ROOT, STANDARD_LIBRARY, Nodes, Run, RunFailed, Site
-
-sys.path.insert(0, str(ROOT))
-
-from tests.wanlab.lab import Lab, LabUnavailable
-from tests.wanlab.link import Link
+from results import write_json
+from swarm_processes import STANDARD_LIBRARY, Nodes, Run, RunFailed, Site
+from wan_lab import Lab, LabUnavailable, Link
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +62,7 @@ def play_and_compare(
             return 1
     figures = {"relative_difference": relative, **figures}
     print(json.dumps(figures))
-    if options.json:
-        options.json.write_text(json.dumps(figures) + "\n")
+    write_json(options.json, figures)
     return 0 if relative <= WANTED else 1
 
 
@@ -75,4 +70,3 @@ def add_options(parser: argparse.ArgumentParser, patience_s: float) -> None:
     """What `play_and_compare` reads."""
     parser.add_argument("--data", type=Path, default=STANDARD_LIBRARY, help="text to train on")
     parser.add_argument("--patience-s", type=float, default=patience_s)
-    parser.add_argument("--json", type=Path)

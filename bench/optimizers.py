@@ -8,10 +8,10 @@ take less time trains again, with as many steps as the other's time has, and a s
 length. Time is the processor's (on a GPU, the clock's), the median of a step.
 """
 
-import json
 from argparse import Namespace
 from dataclasses import asdict, replace
 
+from results import write_json
 from side_by_side import Outcome, base_run, parser_of, train_side_by_side
 
 OPTIMIZERS = ("adamw", "muon")
@@ -33,12 +33,11 @@ def main() -> None:
     longer = _train(Namespace(**{**vars(options), "steps": steps}), {fast: rates[fast]})
     _compare("equal steps", {name: _best(found[name]) for name in OPTIMIZERS})
     _compare("equal time", {slow: _best(found[slow]), fast: _best(longer[fast])})
-    if options.json:
-        told = {
-            name: {f"{rate:g}": asdict(each) for rate, each in outcomes.items()}
-            for name, outcomes in (*found.items(), (f"{fast}, {steps} steps", longer[fast]))
-        }
-        options.json.write_text(json.dumps({"steps": options.steps, "ways": told}))
+    told = {
+        name: {f"{rate:g}": asdict(each) for rate, each in outcomes.items()}
+        for name, outcomes in (*found.items(), (f"{fast}, {steps} steps", longer[fast]))
+    }
+    write_json(options.json, {"steps": options.steps, "ways": told})
 
 
 def _train(options: Namespace, rates: dict[str, list[float]]) -> dict[str, dict[float, Outcome]]:

@@ -23,8 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+from results import command_line, show, write_json
 from swarm_processes import Nodes, Run, RunFailed, Site, events, plain, steady, swarm
 
 STAGES = 2
@@ -127,30 +126,26 @@ def report(runs: dict[str, list[Measured]], run: Run, options: argparse.Namespac
     rate = {k: statistics.median(m.tokens_per_s for m in several) for k, several in runs.items()}
     cpu_us = {k: statistics.median(m.cpu_us for m in several) for k, several in runs.items()}
     ratio = rate["swarm"] / rate["plain"]
-    table = Table("", "tokens/s", "processor us a token", "of which", box=None)
+    rows = []
     for pair in zip(*runs.values(), strict=True):
         for one in pair:
             parts = ", ".join(f"{name} {us:.1f}" for name, us in one.cpu_us_per_token.items())
-            table.add_row(one.kind, f"{one.tokens_per_s:.0f}", f"{one.cpu_us:.1f}", parts)
-    console = Console(width=120)
-    console.print(table)
-    console.print(
-        f"ratio {ratio:.3f} in time, {cpu_us['plain'] / cpu_us['swarm']:.3f} in processor time"
-    )
-    if options.json:
-        figures = {
-            "ratio": ratio,
-            "swarm_tokens_per_s": rate["swarm"],
-            "plain_tokens_per_s": rate["plain"],
-            "d_model": run.d_model,
-            "processor_ratio": cpu_us["plain"] / cpu_us["swarm"],
-            "device": options.device,
-        }
-        options.json.write_text(json.dumps(figures) + "\n")
+            rows.append((one.kind, f"{one.tokens_per_s:.0f}", f"{one.cpu_us:.1f}", parts))
+    show(("", "tokens/s", "processor us a token", "of which"), rows)
+    print(f"ratio {ratio:.3f} in time, {cpu_us['plain'] / cpu_us['swarm']:.3f} in processor time")
+    figures = {
+        "ratio": ratio,
+        "swarm_tokens_per_s": rate["swarm"],
+        "plain_tokens_per_s": rate["plain"],
+        "d_model": run.d_model,
+        "processor_ratio": cpu_us["plain"] / cpu_us["swarm"],
+        "device": options.device,
+    }
+    write_json(options.json, figures)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--d-model", type=int, default=512)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--sequence-length", type=int, default=256)
@@ -172,7 +167,6 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="shorter steps, once: a minute")
     parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.quick:
         options.microbatches, options.steps, options.repeats = 8, 2, 1

@@ -14,13 +14,12 @@ is measured how long it takes until there is
 an hour of processor time.
 """
 
-import argparse
 import asyncio
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+
+from results import command_line, write_json
 
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.discovery.dht.node import Dht
@@ -108,12 +107,11 @@ async def cut_directory(nodes: int, apart_s: float, seed: int) -> dict[str, obje
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play, print and write; 1 if something was not one again within 30 s."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser = command_line(__doc__)
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--apart-s", type=float, nargs="+", default=[60.0, 600.0])
     parser.add_argument("--only", choices=["dht", "directory"])
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     worlds = {"dht": cut_table, "directory": cut_directory}
     rows = []
@@ -130,8 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"{options.nodes} nodes, 50/50 for {apart_s:g} s: one {row['what']} again", end=""
             )
             print(f" after {row['seconds']} s")
-            if options.json:
-                options.json.write_text(json.dumps(rows, indent=1))
+            write_json(options.json, rows)
     return int(any(row["seconds"] is None or row["seconds"] > 30 for row in rows))
 
 

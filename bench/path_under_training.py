@@ -26,12 +26,11 @@ from pathlib import Path
 
 from exactness import SERVE
 from lab_run import LabRun, add_options, play_and_compare
-from node_listener import Gone, NodeListener
-from swarm_processes import FIRST_SERVER, TRAINER, Nodes, Run, RunFailed
+from results import command_line
+from swarm_processes import FIRST_SERVER, TRAINER, Gone, NodeListener, Nodes, Run, RunFailed
+from wan_lab import Lab, Link
 
 from p2pswarm.progress.events import Ended, Stepped
-from tests.wanlab.lab import Lab
-from tests.wanlab.link import Link
 
 STAGES = 2
 HOSTS = FIRST_SERVER + STAGES
@@ -39,7 +38,7 @@ ROAD = Link(rate_bits_per_s=None, delay_s=0.02)
 PAIR = (FIRST_SERVER, FIRST_SERVER + 1)
 SETTLE_S = 12.0  # after the first step: a spare relay is sought after 5 s
 BACK_S = 15.0  # what is better is tried every 5 s
-LOGGED = re.compile(r"^(\S+ \S+) I p2pswarm\.transport\.link_paths: (link to .*)$", re.MULTILINE)
+LOGGED = re.compile(r"^(\S+ \S+) I p2pswarm\S*\.link_paths: (link to .*)$", re.MULTILINE)
 WITHOUT = re.compile(r"after (\S+) s without any")
 RULES = {
     "reset": "meta l4proto tcp ip daddr {other} reject with tcp reset",
@@ -177,7 +176,7 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--how", choices=tuple(RULES), default="reset")
     parser.add_argument("--apart-s", type=float, default=20.0)
     parser.add_argument("--steps", type=int, default=150)

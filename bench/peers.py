@@ -13,20 +13,21 @@ hivemind lives in .venv-peers, made by the first run (pip, a few minutes). Media
 turns; a ratio above 1 means that we are better.
 """
 
-import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import venv
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from results import command_line, write_json
+from workers import Worker
+
+BENCH = Path(__file__).resolve().parent
+ROOT = BENCH.parent
 ENVIRONMENT = ROOT / ".venv-peers"
 WANTED = ("hivemind==1.1.12", "uvloop<0.22")  # 1.1.12 sets a loop policy that uvloop 0.22 refuses
 PROBE = (
@@ -35,7 +36,6 @@ PROBE = (
     "sys.exit(hivemind.__version__ != '1.1.12' or not os.access(p, os.X_OK))"
 )
 INSTALL_S = 1800.0
-QUIET_S = 20.0  # for a process to leave
 PEERS = 16
 STREAM_BYTES = 64 << 20
 SMALL_BYTES = 64
@@ -79,66 +79,13 @@ def hivemind_python() -> Path:
     return python
 
 
-class Worker:
-    """A process that does what it is told; see peers_worker.py."""
-
-    def __init__(self, python: Path, script: str, *args: str) -> None:
-        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `leave` closes it
-        self._process = subprocess.Popen(
-            [python, ROOT / "bench" / script, *args],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._said,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "HIVEMIND_LOGLEVEL": "ERROR"},
-        )
-        self.pid = self._process.pid
-        self._name = f"{script} {args[0]}"
-
-    def ready(self) -> None:
-        """Wait until it listens."""
-        self._answer()
-
-    def do(self, verb: str, **arguments: Any) -> Any:
-        """Have it do something and wait for the result."""
-        assert self._process.stdin
-        self._process.stdin.write(json.dumps({"do": verb, **arguments}) + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def leave(self) -> None:
-        """Have it clean up and end."""
-        try:
-            self._process.communicate(timeout=QUIET_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._said.close()
-
-    def _answer(self) -> Any:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        if not line:
-            code = self._process.wait()
-            self._said.seek(0)
-            last = self._said.read().strip().rpartition("\n")[2]
-            raise SystemExit(f"{self._name} ended with code {code}: {last}")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise SystemExit(f"{self._name}: {answer['error']}")
-        return answer["ok"]
-
-
 @contextmanager
 def crew() -> Iterator[Any]:
     """Starts workers; all of them are asked to leave at the end, whatever happened."""
     with ExitStack() as stack:
 
         def hire(python: Path, script: str, *args: str) -> Worker:
-            worker = Worker(python, script, *args)
-            stack.callback(worker.leave)
-            worker.ready()
-            return worker
+            return stack.enter_context(Worker([python, BENCH / script, *args]))
 
         yield hire
 
@@ -222,9 +169,8 @@ def compared(times: Times) -> dict[str, dict[str, Any]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=6, help="turns a side")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     if args.rounds < 1:
         parser.error("--rounds: 1 or more")
@@ -246,8 +192,7 @@ def main() -> int:
         print(f"{row['ratio']:8.1f}x   {counts}")
     print(f"medians of {args.rounds} turns; {os.cpu_count()} processors,", end=" ")
     print(f"load average {load_before:.1f} before, {os.getloadavg()[0]:.1f} after")
-    if args.json:
-        args.json.write_text(json.dumps(table, indent=1) + "\n")
+    write_json(args.json, table)
     return 0
 
 

@@ -1,18 +1,19 @@
-"""The hivemind side of bench/peers.py, as its users write it; runs in .venv-peers.
+"""The hivemind side of peers.py and averaging.py, as its users write it; runs in .venv-peers.
 
 Streams go the way of its mixture of experts (moe/client/expert.py and
 moe/server/connection_handler.py): serialized, split into its largest messages,
-deserialized at the other end. Everything runs on uvloop, as its own servers do.
+deserialized at the other end. That runs on uvloop, as its own servers do.
 """
 
 import asyncio
 import sys
 import time
 from functools import partial
-from typing import AsyncIterator  # noqa: UP035 - hivemind knows a stream by typing's name alone
+from typing import Any, AsyncIterator  # noqa: UP035 - hivemind knows a stream by typing's name alone
 
 import torch
-from hivemind import DHT
+from hivemind import DHT, DecentralizedAverager
+from hivemind.averaging.control import AveragingStage, StepControl
 from hivemind.compression import deserialize_tensor_stream, serialize_torch_tensor
 from hivemind.dht import DHTNode
 from hivemind.dht.routing import DHTID
@@ -22,9 +23,11 @@ from hivemind.proto import runtime_pb2
 from hivemind.utils import get_dht_time, switch_to_uvloop
 from hivemind.utils.asyncio import amap_in_executor, iter_as_aiter
 from hivemind.utils.streaming import split_for_streaming
-from peers_worker import obey
+from workers import obey
 
 EXPIRES_AFTER_S = 600.0
+START_S = 60.0  # for its daemon, in the lab
+GROUP_S = 120.0  # for all members of an average to find each other
 
 
 class Sink(ServicerBase):
@@ -44,9 +47,13 @@ class Sink(ServicerBase):
         return request
 
 
-async def link(server: list[str] | None) -> None:
-    """One end of the stream and the small calls; `server` is the other's id and addresses."""
-    p2p = await P2P.create(initial_peers=server[1:] if server else None)
+async def link(server: list[str] | None, host: str = "") -> None:
+    """One end of the stream and the small calls; `server` is the other's id and addresses.
+
+    `host`: where it listens, on a host of the WAN lab.
+    """
+    where = {"host_maddrs": [f"/ip4/{host}/tcp/0"], "startup_timeout": START_S} if host else {}
+    p2p = await P2P.create(initial_peers=server[1:] if server else None, **where)
     sink = Sink()
     await sink.add_p2p_handlers(p2p)
     stub = Sink.get_stub(p2p, PeerID.from_base58(server[0])) if server else None
@@ -132,12 +139,58 @@ def dht(peers: int) -> None:
         node.shutdown()
 
 
+def averaging(number: int, members: int, mb: int, seed: list[str]) -> None:
+    """A member of averaging.py, with hivemind's defaults: no compression, parts of 512 KiB.
+
+    `require_trigger` lets all members begin at once, after they have found each other.
+    """
+    dht = DHT(initial_peers=seed or None, start=True)
+    tensor = torch.randn(mb * 10**6 // 4, generator=torch.Generator().manual_seed(number))
+    averager = DecentralizedAverager(
+        [tensor],
+        dht,
+        start=True,
+        prefix="bench",
+        target_group_size=members,
+        min_group_size=members,
+    )
+    steps: list[StepControl] = []
+
+    async def address() -> list[str]:
+        return [str(each) for each in dht.get_visible_maddrs()]
+
+    async def prepare(number: int) -> None:
+        """Find the group."""
+        step = averager.step(gather=number, wait=False, require_trigger=True, timeout=GROUP_S)
+        while step.stage is not AveragingStage.AWAITING_TRIGGER:
+            assert not step.done(), step.exception()
+            await asyncio.sleep(0.02)
+        steps[:] = [step]
+
+    async def average(number: int) -> dict[str, Any]:
+        begun = time.monotonic()
+        steps[0].allow_allreduce()
+        gathered = await asyncio.to_thread(steps[0].result)
+        ended = time.monotonic()
+        assert len(gathered) == members
+        assert set(gathered.values()) == {number}
+        with averager.get_tensors() as (averaged,):
+            return {"begun": begun, "ended": ended, "result": round(averaged[0].item(), 4)}
+
+    asyncio.run(obey({"address": address, "prepare": prepare, "average": average}))
+    averager.shutdown()
+    dht.shutdown()
+
+
 def main(role: str, *rest: str) -> None:
     torch.set_num_threads(1)
     if role == "dht":
         dht(int(rest[0]))
+    elif role == "averaging":
+        averaging(*map(int, rest[:3]), list(rest[3:]))
     else:
-        switch_to_uvloop().run_until_complete(link(list(rest) or None))
+        host, server = (rest[0], rest[1:]) if role == "wan" else ("", rest)
+        switch_to_uvloop().run_until_complete(link(list(server) or None, host))
 
 
 if __name__ == "__main__":

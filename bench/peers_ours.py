@@ -1,4 +1,4 @@
-"""The p2pswarm side of bench/peers.py: the same three roles as bench/peers_hivemind.py."""
+"""The p2pswarm side of peers.py and averaging.py: the roles that peers_hivemind.py has too."""
 
 import asyncio
 import hashlib
@@ -7,10 +7,12 @@ import random
 import sys
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from peers_worker import obey
+from workers import Verb, obey
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.discovery.dht.config import DhtConfig
@@ -26,6 +28,7 @@ from p2pswarm.net.wire.message import Message, message
 
 CALL_S = 30.0
 EXPIRES_AFTER_S = 600.0
+RUN = b"r" * 16
 HERE = Address("127.0.0.1", 0)
 
 
@@ -83,9 +86,6 @@ async def link(server: list[str] | None) -> None:
         rpc.serve_unary(Echo, on_echo)
         rpc.serve_stream(TensorMeta, on_push)
 
-        async def address() -> list[str]:
-            return [str(rpc.contact.peer), str(rpc.contact.address)]
-
         async def stream(bytes_: int, times: int) -> list[float]:
             """Seconds for each of the tensors, until the other side has it as a tensor."""
             x = torch.randn(bytes_ // 4)
@@ -111,7 +111,7 @@ async def link(server: list[str] | None) -> None:
                 taken_s.append(time.perf_counter() - begin_s)
             return taken_s
 
-        await obey({"address": address, "stream": stream, "echo": echo})
+        await obey({"address": address_of(rpc), "stream": stream, "echo": echo})
 
 
 @asynccontextmanager
@@ -130,9 +130,7 @@ async def dht(seed: list[str] | None) -> None:
     """One peer of the DHT."""
     async with joined(seed) as (rpc, node):
         upkeep = asyncio.create_task(node.maintain())
-
-        async def address() -> list[str]:
-            return [str(rpc.contact.peer), str(rpc.contact.address)]
+        address = address_of(rpc)
 
         async def store(keys: list[str], value: str) -> list[float]:
             taken_s = []
@@ -162,12 +160,67 @@ async def dht(seed: list[str] | None) -> None:
         upkeep.cancel()
 
 
+async def averaging(number: int, mb: int) -> None:
+    """A member of averaging.py: a real link to every other, and its averaging."""
+    import torch  # noqa: PLC0415 - the DHT's peers do without
+
+    from p2pswarm.models.compute.torch_sums import GradientMemory, TorchSums  # noqa: PLC0415
+    from p2pswarm.run.averaging.averaging_io import Averaging, AveragingSettings  # noqa: PLC0415
+    from p2pswarm.run.messages.averaging import Shard  # noqa: PLC0415
+    from p2pswarm.run.messages.step import Reduce  # noqa: PLC0415
+    from p2pswarm.tensors.budget import Budget  # noqa: PLC0415
+    from p2pswarm.tensors.transfer import TensorTransfer  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    gradient = torch.randn(mb * 10**6 // 4, generator=torch.Generator().manual_seed(number))
+    memory = GradientMemory(gradient)
+    group: dict[bytes, Contact] = {}
+    executor = ThreadPoolExecutor(1, "compute")
+
+    async def compute(work: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(executor, work)
+
+    async with listening(Identity.generate()) as rpc, asyncio.TaskGroup() as tasks:
+        settings = AveragingSettings(secret=os.urandom(32))
+        averaging = Averaging(rpc, TensorTransfer(Budget()), compute, group.get, tasks, settings)
+        rpc.serve_stream(Shard, averaging.shard)
+
+        async def meet(members: list[list[str]]) -> None:
+            for each in map(contact, members):
+                group[each.peer.raw] = each
+
+        async def prepare(number: int) -> None:
+            """Do nothing: what every averaging needs is made when it is ordered."""
+
+        async def average(number: int) -> dict[str, Any]:
+            begun = time.monotonic()
+            order = Reduce(RUN, number, 1, 1, b"", tuple(group), ())
+            outcome = await averaging.average(order, TorchSums(gradient, "raw", memory))
+            return {"begun": begun, "ended": time.monotonic(), "result": outcome.digest.hex()}
+
+        await obey(
+            {"address": address_of(rpc), "meet": meet, "prepare": prepare, "average": average}
+        )
+
+
+def address_of(rpc: LinkRpc) -> Verb:
+    """The verb that tells where this peer is."""
+
+    async def address() -> list[str]:
+        return [str(rpc.contact.peer), str(rpc.contact.address)]
+
+    return address
+
+
 def digest(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
 
 
 def main(role: str, *rest: str) -> None:
-    run({"link": link, "dht": dht}[role](list(rest) or None))
+    if role == "averaging":
+        run(averaging(*map(int, rest)))
+    else:
+        run({"link": link, "dht": dht}[role](list(rest) or None))
 
 
 if __name__ == "__main__":

@@ -16,20 +16,20 @@ little but the figures' noise; with more it is the clock's. Compiling comes firs
 written down here with how it was found; less than 0 is a better one.
 """
 
-import argparse
 import json
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
+from results import command_line, write_json
 
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, cost_of
 from p2pswarm.plan.dtfm_search import Effort, search
 from p2pswarm.plan.jit import compiled
 from p2pswarm.plan.network import DeviceNetwork
 
-NETWORKS = Path(__file__).with_name("dtfm_networks.json")
+NETWORKS = Path(__file__).parent / "papers" / "dtfm_networks.json"
 ACTIVATION_GBIT = 0.47124922275543213 * 8
 TASK = DtfmTask(stages=8, pipelines=8, gradient_gbit=5.2, activation_gbit=ACTIVATION_GBIT)
 THOUSAND = DtfmTask(stages=16, pipelines=64, gradient_gbit=5.2, activation_gbit=ACTIVATION_GBIT)
@@ -38,7 +38,7 @@ EIGHT = [0, 1, 2, 3, 4, 7, 8, 9]  # the regions of the worldwide case, among the
 UNEVEN = (14, 4, 9, 6, 3, 8, 5, 7, 3, 5)
 NAMES = ("jitter1", "jitter2", "uneven", "uneven-cap", "plane", "tree", "noise", "thousand")
 
-BEST_KNOWN_S = {  # the cheapest plans of all runs, and which run it was: see bench/LOG.md
+BEST_KNOWN_S = {  # the cheapest plans of all runs, and which run it was: see docs/figures.md
     "jitter1": 45.417,  # 12 temperatures, 1.5 billion judged moves, seed 1, two threads
     "jitter2": 44.701,  # 16 temperatures, 1.57 billion moves, seed 3
     "uneven": 62.28,  # 8 temperatures, 8 s, one of two seeds; all others end at 62.767
@@ -178,15 +178,12 @@ def row_of(name: str, seed: int, seconds: float | None, threads: int) -> dict[st
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--networks", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--seconds", type=float, help="default: 15, thousand: 60")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--chance", type=int, help="random plans to compare with; see above")
-    parser.add_argument("--json", type=Path)
     flags = parser.parse_args()
     rows = []
     for name in flags.networks:
@@ -207,8 +204,7 @@ def main() -> int:
             )
             worst_s = max(float(str(row["cost_s"])) for row in found)
             print(f"; the worst seed is {1 - worst_s / least_s:.1%} below it", flush=True)
-    if flags.json:
-        flags.json.write_text(json.dumps(rows) + "\n")
+    write_json(flags.json, rows)
     return 0
 
 

@@ -7,23 +7,19 @@ read by the same lines. Evaluation is left out.
 """
 
 import argparse
-import sys
 import time
 from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from p2pswarm.data.text_files import load_corpus  # noqa: E402
-from p2pswarm.models.compute.flat_parameters import named_parameters  # noqa: E402 - found by the line above
-from p2pswarm.models.compute.reference import ReferenceTrainer  # noqa: E402
-from p2pswarm.models.model_source import resolved  # noqa: E402
-from p2pswarm.node.run.weights_file import write_weights  # noqa: E402
-from p2pswarm.progress.events import MicrobatchCounts, Stepped, to_line  # noqa: E402 - found by the line above
-from p2pswarm.run.schedule import learning_rate  # noqa: E402
-from p2pswarm.settings.parser import load  # noqa: E402
+from p2pswarm.data.text_files import load_corpus
+from p2pswarm.models.compute.flat_parameters import named_parameters
+from p2pswarm.models.compute.reference import ReferenceTrainer
+from p2pswarm.models.model_source import resolved
+from p2pswarm.node.run.weights_file import write_weights
+from p2pswarm.progress.events import MicrobatchCounts, Stepped, to_line
+from p2pswarm.run.schedule import learning_rate
+from p2pswarm.settings.parser import load
 
 
 def main() -> None:

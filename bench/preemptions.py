@@ -24,16 +24,15 @@ but for `processor_s`, which the simulation took.
 
 import argparse
 import asyncio
-import json
 import logging
 import statistics
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 from random import Random
 
 from check_chain import Wrong, check
+from results import command_line, write_json
 
 from p2pswarm.run.chain.chain_log import log_entry, log_header
 from p2pswarm.settings.config import BatchConfig, ModelConfig
@@ -199,13 +198,12 @@ def main() -> int:
     found = run(Day(options).play(), options.seed)
     found["processor_s"] = round(time.process_time() - begun_s, 1)
     print("\n".join(f"{name}: {value}" for name, value in found.items()))
-    if options.json is not None:
-        options.json.write_text(json.dumps(vars(options) | found, indent=2, default=str) + "\n")
+    write_json(options.json, {**vars(options), "json": "", **found})
     return int(found["useful"] < 0.95 or found["runs_ended"] or found["chain"] != "whole")
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = command_line(__doc__)
     parser.add_argument("--trace", choices=shipped_traces(), default="aws_p3")
     parser.add_argument("--hours", type=float, default=24.0)
     parser.add_argument("--servers", type=int, default=100)
@@ -216,7 +214,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--microbatches", type=int, default=200)
     parser.add_argument("--forward-s", type=float, default=1.0)
     parser.add_argument("--pressed", type=float, default=5.0, help="how much shorter than the day")
-    parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
 

@@ -7,18 +7,14 @@ command line: alone, joining through one address, and through three of which one
     python bench/ready.py --json ready.json
 """
 
-import argparse
-import json
 import re
 import socket
 import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+from results import command_line, show, write_json
 
 NODE = (sys.executable, "-m", "p2pswarm.node", "--role", "bootstrap", "--listen", "127.0.0.1:0")
 
@@ -52,9 +48,8 @@ def dead_address() -> str:
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--nodes", type=int, default=10, help="of each kind")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     seeds = [Started()]
     seeds.append(Started(seeds[0].address))
@@ -64,8 +59,7 @@ def main() -> None:
         "one address": (addresses[0],),
         "three, one dead": (dead_address(), *addresses),
     }
-    table = Table("node", "after import p50", "max", "process p50", box=None)
-    figures = {}
+    figures, rows = {}, []
     for kind, bootstrap in kinds.items():
         nodes = []
         for _ in range(options.nodes):
@@ -79,13 +73,11 @@ def main() -> None:
             "max_s": max(ready_s),
             "process_s": process_s,
         }
-        row = (statistics.median(ready_s), max(ready_s), process_s)
-        table.add_row(kind, *(f"{value:.3f} s" for value in row))
+        rows.append((kind, *(f"{value:.3f} s" for value in figures[kind].values())))
     for seed in seeds:
         seed.end()
-    Console().print(table)
-    if options.json:
-        options.json.write_text(json.dumps(figures) + "\n")
+    show(("node", "after import p50", "max", "process p50"), rows)
+    write_json(options.json, figures)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,12 @@ next step. `--drift` lets each server's speed change by up to 20 % every ten min
 that moving may pay.
 """
 
-import argparse
 import asyncio
 import itertools
-import json
 import random
 from dataclasses import dataclass
-from pathlib import Path
+
+from results import command_line, write_json
 
 from p2pswarm.plan.capacity import CapacityMeter
 from p2pswarm.run.messages.balance import Capacity
@@ -169,7 +168,7 @@ def quiet_moves(hours: float, seed: int, free_bytes: int | None, *, drift: bool)
 
 def main() -> None:
     """Play all, and print a line for each."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = command_line(__doc__)
     parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES))
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--hours", type=float, default=24.0, metavar="H", help="0: not played")
@@ -177,7 +176,6 @@ def main() -> None:
     parser.add_argument(
         "--leave-first", action="store_true", help="no server has memory for two stages"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     if options.hours < 0:
         parser.error("no negative hours")
@@ -203,8 +201,7 @@ def main() -> None:
         moves = quiet_moves(options.hours, options.seed, room, drift=options.drift)
         results["quiet"] = {"hours": options.hours, "moves": moves, "drift": options.drift}
         print(f"{options.hours:g} h in which nobody needs to move: {moves} moves")
-    if options.json:
-        options.json.write_text(json.dumps(results))
+    write_json(options.json, results)
 
 
 if __name__ == "__main__":

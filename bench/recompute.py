@@ -2,6 +2,7 @@
 
     python bench/recompute.py [--d-model 256] [--layers 8] [--rows 4] [--tokens 256] [--rounds 5]
                               [--precision full|bf16] [--device cpu] [--json FILE]
+    python bench/recompute.py --compiled [--layers 4] ...
 
 A stage in the middle of a model, of so many layers. For each way: the bytes that are held between
 forward and backward, the most that torch had taken during the backward with what was held before
@@ -9,18 +10,20 @@ it, without weights and sum, and the time of forward and backward, on one thread
 the setting `block` and room for no boundaries. All take turns, and their gradients are compared.
 On a CPU bytes are counted by torch's profiler and time is the processor's; on a GPU bytes are the
 allocator's and time is the clock's.
-"""
 
+`--compiled` measures `serve.compiled` instead: the time of forward and backward of one stage that
+is the whole model, with it and without, in turns.
+"""
+# ruff: noqa: N806  shapes are written at the end of names
+
+import argparse
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Callable
 
 import torch
-from one_stage import options_of, run_of
-from rich.console import Console
-from rich.table import Table
+from results import command_line, show, write_json
 from torch import Tensor
 
 from p2pswarm.models.blocks import stage_blocks
@@ -28,9 +31,11 @@ from p2pswarm.models.compute.base import BackwardSpec
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.graphs import GraphLimits
 from p2pswarm.models.compute.torch_stage import TorchStage
-from p2pswarm.settings.config import RunConfig
+from p2pswarm.models.compute.torch_weights import torch_engine
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 
 PLENTY = 1 << 40
+TOGETHER = 4  # microbatches of a round, compiled or not
 MB = 1e6
 WAYS = {
     "whole graph, kept": GraphLimits(PLENTY, recompute="stage"),
@@ -78,29 +83,6 @@ class Way:
         self.times_s.append(clock() - begun_s)
 
 
-def plain_loop(run: RunConfig, way: Way) -> Callable[[], None]:
-    """Block by block without torch's checkpoint: a forward without graphs, then each block whole.
-
-    It is not exact where a weight or a tensor that passes has several uses in a block.
-    """
-    flat = way.flat
-    shape = run.batch.rows, run.model.sequence_length, run.model.d_model
-    x = torch.randn(shape, device=flat.params_N.device)
-
-    def microbatch() -> None:
-        given = [x]
-        with torch.no_grad():
-            for block in flat.blocks:
-                given.append(block(given[-1]))
-        gradient = x
-        for block, value in zip(reversed(flat.blocks), reversed(given[:-1]), strict=True):
-            leaf = value.detach().requires_grad_()
-            wanted = [*block.parameters(), leaf]
-            gradient = torch.autograd.grad([block(leaf)], wanted, [gradient])[-1]
-
-    return microbatch
-
-
 def taken_cpu(work: Callable[[], object]) -> list[int]:
     """What torch has taken and not given back, after each time that it takes some; at the end."""
     activities = [torch.profiler.ProfilerActivity.CPU]
@@ -120,25 +102,31 @@ def taken_cuda(work: Callable[[], object]) -> list[int]:
     return [most - before, now - before]
 
 
-def main() -> None:
-    """Measure all ways, compare what they give, and print."""
-    options = options_of(__doc__, layers=8)
-    torch.set_num_threads(1)
+def run_of(options: argparse.Namespace, *, cut: tuple[int, ...] = ()) -> RunConfig:
+    """The run of the options: of one stage, or of the stages of `cut`."""
+    model = ModelConfig(
+        d_model=options.d_model, layers=options.layers, sequence_length=options.tokens
+    )
+    return RunConfig(
+        stages=len(cut) or 1,
+        cut=cut,
+        model=model,
+        precision=options.precision,
+        batch=BatchConfig(microbatches=1, rows=options.rows),
+    )
+
+
+def recomputed(options: argparse.Namespace, device: torch.device) -> dict[str, object]:
+    """Measure all ways, and compare what they give."""
     run = run_of(options, cut=(1, options.layers, 1))
-    device = torch.device(options.device)
     cpu = device.type == "cpu"
     ways = {name: Way(run, graphs, device) for name, graphs in WAYS.items()}
     for way in ways.values():
         way.weigh(taken_cpu if cpu else taken_cuda)
     clock = time.process_time if cpu else time.perf_counter
-    loop, loop_s = plain_loop(run, ways["block by block"]), []
     for _ in range(options.rounds):
         for way in ways.values():
             way.round(clock)
-        begun_s = clock()
-        if cpu and options.precision == "full":
-            loop()
-            loop_s.append(clock() - begun_s)
     sums = [way.flat.sum_N for way in ways.values()]
     same = all(torch.equal(sums[0], other) for other in sums[1:])
     rows = {
@@ -149,37 +137,64 @@ def main() -> None:
         }
         for name, way in ways.items()
     }
-    loop_ms = 1e3 * statistics.median(loop_s) if loop_s else 0.0
-    _show(rows, same=same, weights_mb=sums[0].nbytes / MB, loop_ms=loop_ms)
-    if options.json:
-        found = {"options": vars(options) | {"json": ""}, "same_bits": same, "ways": rows}
-        options.json.write_text(json.dumps(found, indent=2))
+    _show(rows, same=same, weights_mb=sums[0].nbytes / MB)
+    return {"options": vars(options) | {"json": ""}, "same_bits": same, "ways": rows}
 
 
-def _show(
-    rows: dict[str, dict[str, float]], *, same: bool, weights_mb: float, loop_ms: float
-) -> None:
-    table = Table(title=f"the gradients of the weights take {weights_mb:.1f} MB in each backward")
-    for title in (
-        "way",
-        "held, MB",
-        "peak of the backward, MB",
-        "a microbatch, ms",
-        "of the first",
-    ):
-        table.add_column(title, justify="left" if title == "way" else "right")
+def compiled(options: argparse.Namespace, device: torch.device) -> dict[str, object]:
+    """Measure compiled blocks beside plain ones."""
+    run = run_of(options)
+    tokens_BS = torch.randint(0, 256, (options.rows, options.tokens + 1))
+    counting = BackwardSpec(counting=True, returning=False)
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    engines = []
+    for compiles in (False, True):
+        begun_s = time.monotonic()
+        engine = torch_engine(run, 0, device, PLENTY, compiles=compiles)
+        engine.weights.reset(draw=True)
+        engine.stage.finish(tokens_BS, {}, counting)
+        engines.append(engine)
+        print(f"compiled {compiles}: ready after {time.monotonic() - begun_s:.1f} s", flush=True)
+    times_s: list[list[float]] = [[], []]
+    for _ in range(options.rounds):
+        for engine, taken_s in zip(engines, times_s, strict=True):
+            begun_s = clock()
+            for _ in range(TOGETHER):
+                engine.stage.finish(tokens_BS, {}, counting)
+            taken_s.append((clock() - begun_s) / TOGETHER)
+    plain_s, compiled_s = (statistics.median(each) for each in times_s)
+    print(f"a microbatch: {1000 * plain_s:.1f} ms, compiled {1000 * compiled_s:.1f} ms")
+    print(f"compiled is {plain_s / compiled_s:.2f} times as fast")
+    return {"plain_s": plain_s, "compiled_s": compiled_s, "ratio": plain_s / compiled_s}
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = command_line(__doc__)
+    numbers = {"d-model": 256, "layers": 0, "rows": 4, "tokens": 256, "rounds": 5}
+    for name, usual in numbers.items():
+        parser.add_argument(f"--{name}", type=int, default=usual)
+    parser.add_argument("--precision", default="full", choices=["full", "bf16"])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--compiled", action="store_true", help="measure serve.compiled instead")
+    options = parser.parse_args()
+    options.layers = options.layers or (4 if options.compiled else 8)
+    torch.set_num_threads(1)
+    found = (compiled if options.compiled else recomputed)(options, torch.device(options.device))
+    write_json(options.json, found)
+
+
+def _show(rows: dict[str, dict[str, float]], *, same: bool, weights_mb: float) -> None:
+    print(f"the gradients of the weights take {weights_mb:.1f} MB in each backward")
     first = next(iter(rows.values()))
-    for name, row in rows.items():
-        table.add_row(
-            name,
-            f"{row['held_mb']:.1f}",
-            f"{row['peak_mb']:.1f}",
-            f"{row['ms']:.1f}",
-            f"{row['ms'] / first['ms']:.2f}",
-        )
-    Console().print(table)
-    if loop_ms:
-        print(f"a plain loop over the blocks, which adds nothing up: {loop_ms:.1f} ms")
+    titles = "way", "held, MB", "peak of the backward, MB", "a microbatch, ms", "of the first"
+    show(
+        titles,
+        (
+            (name, *(f"{each:.1f}" for each in row.values()), f"{row['ms'] / first['ms']:.2f}")
+            for name, row in rows.items()
+        ),
+    )
     print("the same bits" if same else "OTHER BITS")
 
 

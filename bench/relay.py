@@ -6,26 +6,18 @@ A relay runs in a process of its own, without a limit of rate; two more processe
 circuits through it, and send plain bytes over them, so that encryption costs nothing here. All
 three share the processor. So beside the rate there is what the relay alone would carry if it had a
 core to itself: the bytes, by the processor time that it took.
-
-`plain` sends the same without a relay. `os.splice` and `threads` are other ways to join two
-sockets, to compare with; all of their threads are in one process.
 """
 
 import argparse
 import asyncio
 import contextlib
-import fcntl
-import json
 import os
-import resource
-import socket
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
-from typing import Self
+
+from results import command_line, write_json
+from workers import Worker, obey
 
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.ids import Address, Contact, PeerId
@@ -44,11 +36,8 @@ from p2pswarm.reach.relay.relay import Relay, RelayRates
 
 LOOPBACK = Address("127.0.0.1", 0)
 PIECE_BYTES = 1024 * 1024
-PIPE_BYTES = 256 * 1024
-F_SETPIPE_SZ = 1031
 MB = 1e6
 WARM_UP_S = 0.5
-COMPARED = ("plain", "threads", "os.splice")
 
 
 class Sink:
@@ -94,16 +83,11 @@ class Source(Sink):
         return self._memory
 
 
-def processor_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
 # the processes
 
 
 async def relay_process(rate_mb_s: float) -> None:
-    """A relay; answers each line on stdin with the processor time that it has used."""
+    """A relay."""
     rates = None
     if rate_mb_s:
         rates = RelayRates(total_bytes_per_s=rate_mb_s * MB, pair_bytes_per_s=rate_mb_s * MB)
@@ -114,9 +98,14 @@ async def relay_process(rate_mb_s: float) -> None:
         WebListener(LOOPBACK, endpoint.accept) as listener,
     ):
         at = await endpoint.listen(LOOPBACK)
-        print(at, listener.address, flush=True)
-        while await asyncio.to_thread(sys.stdin.readline):
-            print(processor_s(), flush=True)
+
+        async def addresses() -> dict[str, str]:
+            return {"tcp": str(at), "web": str(listener.address)}
+
+        async def used_s() -> float:
+            return time.process_time()
+
+        await obey({"addresses": addresses, "used_s": used_s})
 
 
 @contextlib.asynccontextmanager
@@ -140,7 +129,7 @@ async def reachable(
 
 
 async def target_process(relay: Address) -> None:
-    """Takes what circuits bring; answers each line on stdin with the bytes so far."""
+    """Takes what circuits bring."""
     sinks: list[Sink] = []
     pipes: list[BulkPipe] = []
 
@@ -149,9 +138,14 @@ async def target_process(relay: Address) -> None:
         pipes.append(connection.become_bulk(sinks[-1]))
 
     async with reachable(relay, accept) as (_, us):
-        print(us, flush=True)
-        while await asyncio.to_thread(sys.stdin.readline):
-            print(sum(sink.nbytes for sink in sinks), flush=True)
+
+        async def peer() -> str:
+            return str(us)
+
+        async def taken() -> int:
+            return sum(sink.nbytes for sink in sinks)
+
+        await obey({"peer": peer, "taken": taken})
 
 
 async def dialler_process(relay: Address, target: PeerId, circuits: int) -> None:
@@ -163,8 +157,7 @@ async def dialler_process(relay: Address, target: PeerId, circuits: int) -> None
             connection = await net.dial(relay.through(target))
             pipes.append(connection.become_bulk(Source()))
             pipes[-1].wake()
-        print("sending", flush=True)
-        await asyncio.to_thread(sys.stdin.read)
+        await obey({})
         for pipe in pipes:
             pipe.close()
 
@@ -172,54 +165,22 @@ async def dialler_process(relay: Address, target: PeerId, circuits: int) -> None
 # the measurements
 
 
-class Process:
-    """One of our processes, and its lines."""
-
-    def __init__(self, *arguments: object) -> None:
-        command = [sys.executable, __file__, *(str(each) for each in arguments)]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
-
-    def line(self) -> str:
-        """The next line that it says."""
-        assert self._process.stdout is not None
-        told = self._process.stdout.readline().strip()
-        if not told:
-            raise SystemExit("a process of the bench has ended")
-        return told
-
-    def ask(self) -> float:
-        """Its answer, a number, to an empty line."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        return float(self.line())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+def process(role: str, *arguments: object) -> Worker:
+    """One of the processes."""
+    return Worker([sys.executable, __file__, "--be", role, *map(str, arguments)])
 
 
 def measured(way: str, options: argparse.Namespace) -> dict[str, object]:
     """The rate over TCP (`tcp`) or WebSocket (`web`), and by the relay's processor time."""
-    with Process("--be", "relay", "--rate", options.rate) as relay:
-        at = dict(zip(("tcp", "web"), relay.line().split(), strict=True))[way]
-        with Process("--be", "target", "--at", at) as target:
-            circuits = ["--target", target.line(), "--circuits", options.circuits]
-            with Process("--be", "dialler", "--at", at, *circuits) as dialler:
-                dialler.line()
+    with process("relay", "--rate", options.rate) as relay:
+        at = relay.do("addresses")[way]
+        with process("target", "--at", at) as target:
+            circuits = ["--target", target.do("peer"), "--circuits", options.circuits]
+            with process("dialler", "--at", at, *circuits):
                 time.sleep(WARM_UP_S)
-                began, bytes_0, used_0 = time.perf_counter(), target.ask(), relay.ask()
+                began, bytes_0, used_0 = time.perf_counter(), target.do("taken"), relay.do("used_s")
                 time.sleep(options.seconds)
-                nbytes, used_s = target.ask() - bytes_0, relay.ask() - used_0
+                nbytes, used_s = target.do("taken") - bytes_0, relay.do("used_s") - used_0
                 took_s = time.perf_counter() - began
     return row(way, options.circuits, nbytes, took_s, used_s)
 
@@ -231,71 +192,6 @@ def row(way: str, circuits: int, nbytes: float, took_s: float, used_s: float) ->
         "mb_s": round(nbytes / took_s / MB, 1),
         "mb_s_by_one_core": round(nbytes / used_s / MB, 1) if used_s else None,
     }
-
-
-def connected() -> tuple[socket.socket, socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        one = socket.create_connection(server.getsockname())
-        return one, server.accept()[0]
-
-
-def compared(way: str, seconds: float) -> dict[str, object]:
-    """The rate of threads in this process: a source, a sink, and between them `way`."""
-    if way == "plain":
-        source, sink = connected()
-    else:
-        source, one = connected()
-        other, sink = connected()
-    taken, used = [0.0], [0.0]
-
-    def send() -> None:
-        piece, end_s = bytes(PIECE_BYTES), time.perf_counter() + seconds
-        while time.perf_counter() < end_s:
-            source.sendall(piece)
-        source.close()
-
-    def take() -> None:
-        memory = bytearray(PIECE_BYTES)
-        while got := sink.recv_into(memory):
-            taken[0] += got
-
-    def join() -> None:
-        began_s = time.thread_time()
-        JOINED[way](one, other)
-        used[0] = time.thread_time() - began_s
-
-    duties = (send, take) if way == "plain" else (send, take, join)
-    threads = [threading.Thread(target=duty) for duty in duties]
-    began_s = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    sink.close()
-    return row(way, 1, taken[0], time.perf_counter() - began_s, used[0])
-
-
-def by_thread(one: socket.socket, other: socket.socket) -> None:
-    memory = memoryview(bytearray(PIPE_BYTES))
-    while got := one.recv_into(memory):
-        other.sendall(memory[:got])
-    other.close()
-    one.close()
-
-
-def by_splice(one: socket.socket, other: socket.socket) -> None:
-    leaves, enters = os.pipe()
-    fcntl.fcntl(enters, F_SETPIPE_SZ, PIPE_BYTES)
-    while left := os.splice(one.fileno(), enters, PIPE_BYTES):
-        while left:
-            left -= os.splice(leaves, other.fileno(), left)
-    for file in (leaves, enters):
-        os.close(file)
-    other.close()
-    one.close()
-
-
-JOINED = {"threads": by_thread, "os.splice": by_splice}
 
 
 def be(options: argparse.Namespace) -> None:
@@ -311,11 +207,10 @@ def be(options: argparse.Namespace) -> None:
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--circuits", type=int, default=1)
     parser.add_argument("--rate", type=float, default=0.0, help="limit of the relay, MB/s; 0: none")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--be", choices=["relay", "target", "dialler"], help=argparse.SUPPRESS)
     parser.add_argument("--at", type=Address.parse, help=argparse.SUPPRESS)
     parser.add_argument("--target", type=PeerId.parse, help=argparse.SUPPRESS)
@@ -324,12 +219,10 @@ def main() -> None:
         be(options)
         return
     rows = [measured(way, options) for way in ("tcp", "web")]
-    rows += [compared(way, options.seconds) for way in COMPARED]
     for each in rows:
         print(f"{each['way']:>10}  {each['mb_s']:>8} MB/s", end="")
         print(f"  {each['mb_s_by_one_core']} MB/s by one core" if each["mb_s_by_one_core"] else "")
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    write_json(options.json, rows)
 
 
 if __name__ == "__main__":

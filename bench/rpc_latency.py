@@ -1,7 +1,7 @@
 """What a small call costs between two processes over loopback: latency and throughput.
 
     python bench/rpc_latency.py [--calls 5000] [--bytes 64] [--in-flight 64] [--uvloop]
-                                [--json FILE] [--plot FILE]
+                                [--json FILE]
 
 The whole stack runs in both processes: typed messages, rpc, mux, encrypted
 records, TCP. Three servers are measured: a plain function, a coroutine, and an
@@ -11,7 +11,6 @@ processor.
 
 import argparse
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -19,9 +18,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from subprocess import PIPE
 from typing import Annotated, Any
+
+from results import command_line, write_json
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.config import TransportConfig
@@ -109,21 +109,18 @@ async def measure(rpc: Rpc, server: Contact, args: argparse.Namespace) -> dict[s
         await rpc.call(server, request, TIMEOUT_S)
 
     rows = []
-    curves: dict[str, list[float]] = {}
     for name, request in (("function", Echo(data)), ("coroutine", EchoLater(data))):
         taken_s = await latencies_s(lambda m=request: by_call(m), args.calls)
         rate = await calls_per_s(lambda m=request: by_call(m), args.calls, args.in_flight)
         rows.append(row(name, taken_s, rate))
-        curves[name] = taken_s
     async with rpc.open_stream(server, Echo(b""), None) as stream:
 
         async def by_stream() -> None:
             await stream.send(Echo(data))
             await stream.receive()
 
-        curves["stream"] = await latencies_s(by_stream, args.calls)
-    rows.append(row("stream", curves["stream"], None))
-    return {"rows": rows, "curves": curves}
+        rows.append(row("stream", await latencies_s(by_stream, args.calls), None))
+    return {"rows": rows}
 
 
 def row(name: str, taken_s: list[float], rate: float | None) -> dict[str, Any]:
@@ -151,28 +148,12 @@ def server_process(args: argparse.Namespace) -> Iterator[Contact]:
         server.communicate()
 
 
-def plot(result: dict[str, Any], path: Path) -> None:
-    from matplotlib import pyplot as plt  # noqa: PLC0415  only where a picture is asked for
-
-    figure, axes = plt.subplots(figsize=(7, 4))
-    for name, taken_s in result["curves"].items():
-        shares = [(i + 1) / len(taken_s) for i in range(len(taken_s))]
-        axes.plot([s * 1e6 for s in taken_s], shares, label=name)
-    axes.set(xscale="log", xlabel="round trip, µs", ylabel="share of calls", ylim=(0, 1))
-    axes.grid(alpha=0.3)
-    axes.legend(title="served by")
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--calls", type=int, default=5000)
     parser.add_argument("--bytes", type=int, default=64)
     parser.add_argument("--in-flight", type=int, default=64)
     parser.add_argument("--uvloop", action="store_true", help="run both processes on uvloop")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--plot", type=Path, metavar="FILE")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     factory: Callable[[], asyncio.AbstractEventLoop] = new_loop
@@ -193,11 +174,8 @@ def main() -> int:
         print(
             f"{each['server']:12}{each['least_us']:10.0f}{each['p50_us']:10.0f}{each['p99_us']:10.0f}{rate:>16}"
         )
-    if args.plot:
-        plot(result, args.plot)
-    if args.json:
-        summary = {"bytes": args.bytes, "in_flight": args.in_flight, "rows": result["rows"]}
-        args.json.write_text(json.dumps(summary, indent=1))
+    summary = {"bytes": args.bytes, "in_flight": args.in_flight, "rows": result["rows"]}
+    write_json(args.json, summary)
     return 0
 
 

@@ -1,27 +1,23 @@
 """Trains several runs on the same microbatches from the same first weights, in one process.
 
-They take turns, a step each: so all see the same machine. Used by `precision.py` and
-`optimizers.py`.
+They take turns, a step each: so all see the same machine.
 """
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from results import command_line
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from p2pswarm.data.corpus import Corpus  # noqa: E402
-from p2pswarm.data.text_files import load_corpus  # noqa: E402
-from p2pswarm.models.compute.reference import ReferenceTrainer  # noqa: E402 - found by the line above
-from p2pswarm.run.schedule import learning_rate  # noqa: E402
-from p2pswarm.settings.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig  # noqa: E402
+from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.text_files import load_corpus
+from p2pswarm.models.compute.reference import ReferenceTrainer
+from p2pswarm.run.schedule import learning_rate
+from p2pswarm.settings.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
 
 EVALUATED = 16  # held-out microbatches
 TOLD_EVERY = 20  # steps
@@ -101,7 +97,7 @@ def _held_out(loop: ReferenceTrainer, corpus: Corpus) -> float:
 
 def parser_of(description: str) -> argparse.ArgumentParser:
     """The options that describe text, model, batch and machine."""
-    parser = argparse.ArgumentParser(description=description)
+    parser = command_line(description)
     parser.add_argument("--text", type=Path, required=True, help="as train.data")
     parser.add_argument("--suffixes", nargs="*", default=[])
     parser.add_argument("--steps", type=int, default=300)
@@ -114,5 +110,4 @@ def parser_of(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", type=Path)
     return parser

@@ -9,13 +9,12 @@ the other one of its stage. Then hours of a network that loses a message in fift
 minute a machine stands still for a second: nobody may be taken for dead. All is virtual time.
 """
 
-import argparse
 import asyncio
 import itertools
-import json
 import random
 import statistics
-from pathlib import Path
+
+from results import command_line, write_json
 
 from p2pswarm.settings.config import BatchConfig
 from p2pswarm.sim.compute import Cost
@@ -92,10 +91,9 @@ def false_alarms(seed: int, hours: float) -> dict[str, float]:
 
 def main() -> None:
     """Play all, and print a line for each."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = command_line(__doc__)
     parser.add_argument("--seeds", type=int, default=20, metavar="N")
     parser.add_argument("--hours", type=float, default=24.0, metavar="H")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     if options.seeds < 1 or options.hours < 0:
         parser.error("at least one seed, and no negative hours")
@@ -119,8 +117,7 @@ def main() -> None:
         print(
             f"{alarms['hours']} hours, {alarms['pauses']} pauses: {alarms['lost']} taken for dead"
         )
-    if options.json is not None:
-        options.json.write_text(json.dumps(results, indent=2) + "\n")
+    write_json(options.json, results)
 
 
 if __name__ == "__main__":

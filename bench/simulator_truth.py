@@ -21,19 +21,17 @@ is busy, so the real steps may only be longer. `--simulate` leaves the processes
 """
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 from emulated_weights import RehearsalReference, configured
-from swarm_processes import ROOT, Run, RunFailed, Site, events, swarm
-
-sys.path.insert(0, str(ROOT))
+from results import command_line, write_json
+from swarm_processes import Run, RunFailed, Site, events, swarm
+from wan_lab import FRAME_OVERHEAD_BYTES, HOSTS_MAX, Lab, LabUnavailable, Link
 
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.flat_parameters import layout_of
@@ -48,8 +46,6 @@ from p2pswarm.sim.swarm_run import SwarmConfig
 from p2pswarm.sim.world import WorldConfig
 from p2pswarm.trainer.coordinator.outputs import Report
 from p2pswarm.trainer.reports import actions as act
-from tests.wanlab.lab import HOSTS_MAX, Lab, LabUnavailable
-from tests.wanlab.link import FRAME_OVERHEAD_BYTES, Link
 
 REGIONS = ("Oregon", "Virginia", "Tokyo", "Ireland")
 STAGES = 4
@@ -256,8 +252,7 @@ def main() -> int:
                 print(f"error: {error}", file=sys.stderr)
                 return 1
             print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    write_json(options.json, rows)
     if options.simulate:
         return 0
     right = all(row["counted_once"] and abs(float(str(row["error"]))) <= ERROR_MAX for row in rows)
@@ -265,7 +260,7 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     names = [setting.name for setting in SETTINGS]
     parser.add_argument("--settings", nargs="+", choices=names, default=names)
     parser.add_argument("--servers", type=int, default=24, help="a multiple of 4; default: 24")
@@ -275,7 +270,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--sequence-length", type=int, default=1024)
     parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")
     parser.add_argument("--simulate", action="store_true", help="foretell, and start no process")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.servers % STAGES or not STAGES <= options.servers <= SERVERS_MAX:
         parser.error(f"--servers is a multiple of {STAGES}, at most {SERVERS_MAX}")

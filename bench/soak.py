@@ -14,7 +14,6 @@ whichever is first. The exit status is 1 if anything is left.
 import argparse
 import asyncio
 import gc
-import json
 import multiprocessing
 import os
 import random
@@ -28,16 +27,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from results import command_line, write_json
 
-from p2pswarm.base.errors import SwarmError  # noqa: E402
-from p2pswarm.base.ids import Contact, PeerId  # noqa: E402
-from p2pswarm.net.crypto.identity import Identity  # noqa: E402
-from p2pswarm.net.rpc.base import Priority, Stream  # noqa: E402
-from p2pswarm.net.wire.message import Message, message  # noqa: E402
-from p2pswarm.node.stack.stack import NodeStack, open_stack  # noqa: E402
-from p2pswarm.settings.config import NodeConfig  # noqa: E402 - found by the line above
+from p2pswarm.base.errors import SwarmError
+from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.rpc.base import Priority, Stream
+from p2pswarm.net.wire.message import Message, message
+from p2pswarm.node.stack.stack import NodeStack, open_stack
+from p2pswarm.settings.config import NodeConfig
 
 MIB = 1 << 20
 PUSHED_BYTES = 1 * MIB
@@ -370,17 +368,15 @@ async def soak(options: argparse.Namespace) -> Report:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser = command_line(__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--cycles", type=int, default=1000)
     parser.add_argument("--peers", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", help="a file for the report")
     options = parser.parse_args()
     report = asyncio.run(soak(options))
     print(report.lines())
-    if options.json:
-        Path(options.json).write_text(json.dumps(asdict(report), indent=1))
+    write_json(options.json, asdict(report))
     grows = report.slope_bytes_per_cycle > SLOPE_MAX_BYTES
     return 1 if report.left_over or report.complaints or grows else 0
 

@@ -25,12 +25,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from exactness import SERVE, WANTED, compare, tensors, train_plainly, written
-from node_listener import NodeListener
-from rich.console import Console
-from rich.table import Table
+from results import command_line, show, write_json
 from survival_picture import draw
-from swarm_processes import STANDARD_LIBRARY, Nodes, Run, RunFailed, Site
-from trainer_processes import checked
+from swarm_processes import (
+    STANDARD_LIBRARY,
+    NodeListener,
+    Nodes,
+    Run,
+    RunFailed,
+    Site,
+    checked,
+)
 
 from p2pswarm.progress.events import Ended, Note, PeerLine, Peers, Started, Stepped
 
@@ -301,13 +306,12 @@ def main() -> int:
             return 1
     ok = relative <= WANTED and chain["ok"] and chain["steps"] == run.steps
     _show(swarm.record, chain, f"{relative:.3g}; of one number {largest:.3g}, in {name}")
-    if options.json:
-        figures = {
-            "relative_difference": relative,
-            "chain": chain,
-            "record": asdict(swarm.record),
-        }
-        options.json.write_text(json.dumps(figures) + "\n")
+    figures = {
+        "relative_difference": relative,
+        "chain": chain,
+        "record": asdict(swarm.record),
+    }
+    write_json(options.json, figures)
     if options.picture:
         draw(asdict(swarm.record), options.picture)
     return 0 if ok else 1
@@ -316,11 +320,10 @@ def main() -> int:
 def _show(record: Record, chain: dict, difference: str) -> None:
     stalls_s = record.stalls_s
     kinds = ("kill", "stop", "trainer killed", "trainer stopped", "takeover")
-    table = Table(*kinds, "steps", "median s", "longest s", box=None)
     longest_s, median_s = stalls_s[-1], stalls_s[len(stalls_s) // 2]
     counts = [str(record.count(kind)) for kind in kinds]
-    table.add_row(*counts, str(len(record.steps)), f"{median_s:.2f}", f"{longest_s:.1f}")
-    Console().print(table)
+    row = (*counts, len(record.steps), f"{median_s:.2f}", f"{longest_s:.1f}")
+    show((*kinds, "steps", "median s", "longest s"), [row])
     for what in TRAINER_FAULTS:
         for until, did in (("leads", "led"), ("takeover", "did a step")):
             if times_s := record.takeovers_s(what, until):
@@ -332,7 +335,7 @@ def _show(record: Record, chain: dict, difference: str) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--stages", type=int, default=3)
     parser.add_argument("--replicas", type=int, default=3)
@@ -350,7 +353,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of who is hurt, and how")
     parser.add_argument("--patience-s", type=float, default=3600.0)
     parser.add_argument("--keep", type=Path, help="a folder for all that the processes write")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--picture", type=Path)
     return parser.parse_args()
 

@@ -8,21 +8,24 @@ trainer's own clock, and from the operating system: processor seconds as the ker
 import contextlib
 import json
 import os
+import queue
 import re
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
+
+from proc import cpu_s
+
+from p2pswarm.progress.events import Ended, Event, Stepped, from_line
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from p2pswarm.progress.events import Ended, Event, Stepped, from_line  # noqa: E402 - found above
 
 TRAINER, BOOTSTRAP, FIRST_SERVER = 0, 1, 2
 """Which host of a site a node lives on."""
@@ -30,10 +33,12 @@ NODE = (sys.executable, "-m", "p2pswarm.node")
 PLAIN = (sys.executable, str(ROOT / "bench" / "plain_training.py"))
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 """Text that is wherever Python is."""
+CHECK = ROOT / "bench" / "check_chain.py"
 LEAVE_S = 6.0  # a node promises 5
+PATHS = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+SETTINGS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": PATHS}
 GROUP_FRAME = " |+-"  # what frames the lines of an exception group
 T = TypeVar("T")
-TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")  # what /proc counts processor time in
 
 
 class RunFailed(RuntimeError):
@@ -196,7 +201,7 @@ class Nodes:
             self._all[name] = subprocess.Popen(
                 [*self._site.enter(host), *command],
                 cwd=ROOT,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+                env={**os.environ, **SETTINGS},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -241,7 +246,7 @@ class Nodes:
 
     def cpu_s(self) -> dict[str, float]:
         """Processor seconds that each living node has taken so far, user and system."""
-        return {name: _cpu_s(node.pid) for name, node in self._all.items() if node.poll() is None}
+        return {name: cpu_s(node.pid) for name, node in self._all.items() if node.poll() is None}
 
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"
@@ -323,10 +328,68 @@ def first_match(lines: Iterator[str], pattern: str) -> str:
     raise RunFailed(f"no line matches {pattern}")
 
 
-def _cpu_s(pid: int) -> float:
-    """Of a process and all of its threads; 0 once it is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) * TICK_S  # utime, stime: proc(5) 14 and 15
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A node has ended."""
+
+    failed: RunFailed | None
+    """Its last word, if it did not end well; a node that was killed did not."""
+
+
+Said = Event | str | Gone
+"""A line that is no event is for people, and a text here."""
+
+
+class NodeListener:
+    """The words of several nodes in one queue: a thread reads each of them."""
+
+    def __init__(self, nodes: Nodes, keep: Path | None = None) -> None:
+        """`keep`: a folder for all that a node says, with the seconds since now."""
+        self.ended: set[str] = set()
+        """Who has told the end of its run, even if nobody has taken that from the queue yet."""
+        self._nodes = nodes
+        self._keep = keep
+        self._begun_s = time.monotonic()
+        self._said: queue.SimpleQueue[tuple[str, Said]] = queue.SimpleQueue()
+
+    def listen_to(self, name: str) -> None:
+        """Read a node to its end."""
+        reader = threading.Thread(target=self._read, args=(name,), daemon=True)
+        self._nodes.readers.append(reader)
+        reader.start()
+
+    def next(self, timeout_s: float | None = None) -> tuple[str, Said] | None:
+        """Who said what; None if nobody says anything in time."""
+        try:
+            return self._said.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+    def _read(self, name: str) -> None:
+        failed = None
+        try:
+            for line in self._nodes.lines(name):
+                self._write_down(name, line)
+                said = parsed(line)
+                if isinstance(said, Ended):
+                    self.ended.add(name)
+                self._said.put((name, said))
+        except RunFailed as error:
+            failed = error
+        self._said.put((name, Gone(failed)))
+
+    def _write_down(self, name: str, line: str) -> None:
+        if self._keep is not None:
+            with (self._keep / f"{name}.said").open("a") as file:
+                file.write(f"{time.monotonic() - self._begun_s:.2f} {line}")
+
+
+def checked(file: Path) -> dict[str, Any]:
+    """What the independent script says of a chain file; RunFailed unless all of it is right."""
+    made = subprocess.run(
+        [sys.executable, CHECK, file], capture_output=True, text=True, check=False
+    )
+    if made.returncode:
+        raise RunFailed(f"{file.name}: {made.stderr.strip()}")
+    said: dict[str, Any] = json.loads(made.stdout)
+    return said

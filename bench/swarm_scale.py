@@ -11,12 +11,12 @@ grows with what else the machine does; what `--profile` counts, the function cal
 
 import argparse
 import cProfile
-import json
 import pstats
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
+
+from results import command_line, write_json
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.node.run.run_match import check_records
@@ -73,14 +73,13 @@ async def play(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser = command_line(__doc__)
     parser.add_argument("--servers", type=int, default=1000)
     parser.add_argument("--stages", type=int, default=10)
     parser.add_argument("--microbatches", type=int, default=4000)
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--profile", action="store_true", help="what the steps' time goes to")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     config = config_of(options)
     try:
@@ -106,8 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(", ".join(f"{name} {value:.4g}" for name, value in row.items()))
     if profile is not None:
         pstats.Stats(profile).sort_stats("tottime").print_stats(45)
-    if options.json:
-        options.json.write_text(json.dumps(row, indent=1))
+    write_json(options.json, row)
     return 0
 
 

@@ -8,12 +8,11 @@ step: with the election, the servers' joining, and that step, done anew.
     python bench/takeover.py [--seeds N] [--json FILE]
 """
 
-import argparse
 import asyncio
-import json
 import random
 import statistics
-from pathlib import Path
+
+from results import command_line, write_json
 
 from p2pswarm.settings.config import BatchConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
@@ -101,9 +100,8 @@ def measured(seeds: int, kind: FaultKind, *, silent: bool) -> dict[str, float]:
 
 def main() -> None:
     """Play all seeds of every kind, and print a line for each kind."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = command_line(__doc__)
     parser.add_argument("--seeds", type=int, default=50, metavar="N")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     if options.seeds < 1:
         parser.error(f"--seeds {options.seeds}: at least 1 is needed")
@@ -115,8 +113,7 @@ def main() -> None:
             f"{one['max_s']} s at most (an undisturbed step: {one['step_s']} s)",
             flush=True,
         )
-    if options.json is not None:
-        options.json.write_text(json.dumps({"seeds": options.seeds, **results}, indent=2) + "\n")
+    write_json(options.json, {"seeds": options.seeds, **results})
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ microbatch, its memory at most, and what a microbatch takes from then on, in the
 The files may be in the memory of the kernel: what a disk takes is not in these numbers.
 """
 
-import argparse
 import json
 import random
 import resource
@@ -27,13 +26,11 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import ipc, parquet
+from results import command_line, write_json
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from p2pswarm.node.run.run_text import read_corpus  # noqa: E402
-from p2pswarm.settings.config import BatchConfig, ModelConfig, NodeConfig, RunConfig  # noqa: E402
-from p2pswarm.settings.train_config import TrainConfig  # noqa: E402
+from p2pswarm.node.run.run_text import read_corpus
+from p2pswarm.settings.config import BatchConfig, ModelConfig, NodeConfig, RunConfig
+from p2pswarm.settings.train_config import TrainConfig
 
 FILE_BYTES = 512_000_000
 WORDS = 4096
@@ -128,13 +125,12 @@ def read(folder: Path, samples: str, kind: str) -> dict[str, float]:
 
 def main() -> None:
     """Write, read in a process of its own, and tell."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = command_line(__doc__)
     parser.add_argument("--gb", type=float, default=10.0)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "text_stream")
     parser.add_argument("--kind", choices=tuple(ENDINGS), default="jsonl")
     parser.add_argument("--group-mb", type=float, default=128.0)
     parser.add_argument("--samples", choices=("streamed", "drawn"), default="streamed")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--read", action="store_true", help="be the process that reads")
     parser.add_argument("--write", action="store_true", help="be the process that writes")
     options = parser.parse_args()
@@ -156,8 +152,7 @@ def main() -> None:
         f" then on {found['microbatch_s'] * 1e3:.2f} ms of it, {found['slowest_s'] * 1e3:.0f} ms at"
         f" most, memory at most {found['peak_mb']:.0f} MB"
     )
-    if options.json:
-        options.json.write_text(done.stdout)
+    write_json(options.json, found)
 
 
 if __name__ == "__main__":

@@ -10,20 +10,16 @@ free meanwhile. Their gradient is zero, but it is added up, averaged and applied
 
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from p2pswarm.cli import main  # noqa: E402 - found by the line above
-from p2pswarm.models.base import DTYPES  # noqa: E402
-from p2pswarm.models.gpt import Embedding, Head, Layer  # noqa: E402
-from p2pswarm.models.registry import register  # noqa: E402
-from p2pswarm.settings.config import ModelConfig  # noqa: E402
+from p2pswarm.cli import main
+from p2pswarm.models.base import DTYPES
+from p2pswarm.models.gpt import Embedding, Head, Layer
+from p2pswarm.models.registry import register
+from p2pswarm.settings.config import ModelConfig
 
 FAMILY = "waiting"
 FORWARD = 1 / 3  # of a microbatch's time: a backward takes twice as long

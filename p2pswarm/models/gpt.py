@@ -1,7 +1,7 @@
 """The transformer: an embedding, pre-norm layers with rotary positions, and a head.
 
 Matrices start at variance 1/D. At D = 128 this learns as much in 40 s as GPT-2's fixed deviation of
-0.02 does in 60 s (bench/LOG.md).
+0.02 does in 60 s (docs/figures.md).
 
 Shapes:  B rows, T tokens a row, D features, H heads, K features a head, V vocabulary.
 Source:  rotary positions: arXiv 2104.09864; RMSNorm: arXiv 1910.07467; squared ReLU: arXiv

@@ -28,7 +28,7 @@ class TransportConfig:
     bulk_connections_max: int = 16
     """The most bulk connections on one link: each costs two threads."""
     chunk_bytes: int = 1024 * 1024
-    """The largest payload of a bulk record; slow links use smaller ones (bench/LOG.md)."""
+    """The largest payload of a bulk record; slow links use smaller ones (docs/figures.md)."""
     background_share: float = STATE_SHARE
     """Of what the node sends while anything urgent waits on any link: the rest is for that."""
     handshake_s: float = 5.0

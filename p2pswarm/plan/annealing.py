@@ -218,7 +218,7 @@ Clock = Callable[[], float]
 
 POOL = 3  # plans that are polished
 POLISH_SHARE = 0.1  # of the time
-PAIR_SHARE, OWN_SHARE = 0.25, 0.2  # of the turns; see bench/LOG.md, as for all that follow
+PAIR_SHARE, OWN_SHARE = 0.25, 0.2  # of the turns; see docs/figures.md, as for all that follow
 REPLICAS = 12
 LADDER = 3e-3, 1.2e-2  # the temperatures, as shares of the cost of a plan by chance
 TEMPERED_TURNS = 1_000  # for each pair of devices, both ways: with fewer, plans are cooled

@@ -43,7 +43,7 @@ CODECS = (
     WireCodec("bf16", 2.0, 1.3e9),
     WireCodec("int8", 4.0 / 3.94, 7.6e8),
 )
-"""Of those in bench/LOG.md ("Codecs"), in the order of what they lose."""
+"""Of those in docs/figures.md ("Codecs"), in the order of what they lose."""
 
 
 def codec_of(name: str) -> WireCodec:

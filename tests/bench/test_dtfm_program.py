@@ -1,4 +1,4 @@
-"""`bench/dtfm_program.py`: what DT-FM's program does in an iteration, and its log."""
+"""`bench/papers/dtfm_program.py`: what DT-FM's program does in an iteration, and its log."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ def program():
     """The module, beside those that it imports."""
     sys.path.insert(0, str(BENCH))
     try:
-        import dtfm_program  # noqa: PLC0415
+        from papers import dtfm_program  # noqa: PLC0415
 
         yield dtfm_program
     finally:
@@ -47,9 +47,9 @@ def test_a_turn_is_what_was_measured_and_below_that_what_transfers_take(program)
 def test_the_logged_runs_are_met_within_what_was_asked(program):
     pytest.importorskip("ortools")
     pytest.importorskip("numba")
-    import paper_dtfm  # noqa: PLC0415
+    from papers import dtfm  # noqa: PLC0415
 
-    errors = [abs(row["error"]) for row in paper_dtfm.logged()]
+    errors = [abs(row["error"]) for row in dtfm.logged()]
 
     assert len(errors) == 27
     assert np.mean(errors) < 0.03

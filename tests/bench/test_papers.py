@@ -1,4 +1,4 @@
-"""`bench/papers.py` for scripts: rows as objects, and traces of one's own."""
+"""`python bench/papers` for scripts: rows as objects, and traces of one's own."""
 
 import json
 import math
@@ -14,12 +14,12 @@ COUNTS = {"counts": [[0, 6], [600, 4], [1200, 7]], "seconds": 1800}
 
 @pytest.fixture(scope="module")
 def papers():
-    """The bench as a module, beside those that it imports."""
+    """The tables, beside the modules that they import."""
     sys.path.insert(0, str(BENCH))
     try:
-        import papers  # noqa: PLC0415
+        from papers import tables  # noqa: PLC0415
 
-        yield papers
+        yield tables
     finally:
         sys.path.remove(str(BENCH))
 

@@ -6,7 +6,7 @@ becomes it), so `subprocess` behaves as usual: signals, exit codes, pipes.
 Units:   seconds, bytes.
 Errors:  LabUnavailable where the machine does not allow a lab; ValueError for
          a host that is not there.
-Source:  tcp(7) for the TCP settings; bench/LOG.md, "WAN lab", for what they do.
+Source:  tcp(7) for the TCP settings; docs/figures.md, "WAN lab", for what they do.
 """
 
 import ipaddress

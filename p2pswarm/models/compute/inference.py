@@ -220,7 +220,7 @@ def load_model(path: str | Path, packages: Iterable[str] = ()) -> TrainedModel:
 
     Raises:
         p2pswarm.base.errors.Unusable: The file holds no weights of a run, or they do not fit its
-        model.
+            model.
     """
     trust(packages)
     path = file_of(Path(path))

@@ -2,8 +2,8 @@
 
 The squared norm of each piece is taken while the piece is still in the processor's cache. The
 digest is GHASH, the universal hash of AES-GCM: 8 GB/s, where SHA-256 does 0.4 on a processor
-without instructions for it (bench/LOG.md). It is worth something only under a key that nobody knew
-before the bytes were here (run/averaging/round.py).
+without instructions for it (docs/figures.md). It is worth something only under a key that nobody
+knew before the bytes were here (run/averaging/round.py).
 
 Shapes:  N elements in a stage.
 Errors:  BadMessage for a shard that does not fit.

@@ -10,7 +10,7 @@ processor's cache.
 Units:   bytes, `now_s` seconds.
 Errors:  BadRecord for bytes that are not authentic: it costs the path. BadChunk for a breach of the
          peer's: it ends the link.
-Source:  docs/wire.md; bench/LOG.md for the chunk's size.
+Source:  docs/wire.md; docs/figures.md for the chunk's size.
 """
 
 import struct

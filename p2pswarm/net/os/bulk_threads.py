@@ -10,7 +10,7 @@ on which nothing happens costs no thread, however many a peer opens.
 
 Errors:  whatever ends the pipe reaches the machine once, as `on_loss`, before the socket is
          shut down. `on_release` follows when both threads have ended and it is closed.
-Source:  bench/LOG.md, bandwidth_sweep.
+Source:  docs/figures.md, bandwidth_sweep.
 """
 
 import asyncio

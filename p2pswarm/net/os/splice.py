@@ -6,7 +6,7 @@ memory here, all directions of all circuits use one buffer, and TCP's own window
 
 Units:   bytes, seconds.
 Errors:  none: whatever ends a connection ends the splice.
-Source:  docs/relays.md; bench/relay.py: os.splice and threads of the kernel's cost the same.
+Source:  docs/relays.md; docs/figures.md: os.splice and threads of the kernel's cost the same.
 """
 
 import asyncio

@@ -13,7 +13,6 @@ the slowest.
 What is not done is put down to a cause: `losses`.
 
 Units:   seconds, bytes, microbatches per second of a server of speed 1.
-Errors:  none.
 """
 
 import math

@@ -9,7 +9,6 @@ The competition's ranges are not published. These are ours: `RANGES`; `UNDER_WAY
 under way for each worker.
 
 Units:   seconds, bytes.
-Errors:  none.
 Source:  macrocosm-os/apex @9e8f330b, shared/competition/src/competition/iota_simulator/README.md.
 """
 

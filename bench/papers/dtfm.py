@@ -1,6 +1,6 @@
 """DT-FM's own five networks, their genetic algorithm beside ours, and their 27 logged runs.
 
-Used by `papers.py --table dtfm`; see its page for what "their search" is.
+`--table dtfm`; see its page for what "their search" is.
 
 The log: seconds an iteration of GPT3-XL with 24, 32 and 40 layers and 1,024, 2,048 and 4,096
 sequences, their system with its placement, means of three seeds (Decentralized_FM_alpha,
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from dtfm_program import LoggedRun, Parts, as_run, iteration_s, layer_s, shuffled
+from papers.dtfm_program import LoggedRun, Parts, as_run, iteration_s, layer_s, shuffled
 
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, cost_of
 from p2pswarm.plan.dtfm_search import Effort, search

@@ -1,6 +1,6 @@
 """Oobleck's grid with our row: samples of a fleet that is preempted, over what it could do.
 
-Used by `papers.py --table oobleck`. Theirs: what the simulators of their artifact make of Oobleck
+`--table oobleck`. Theirs: what the simulators of their artifact make of Oobleck
 and of Varuna on their traces, each over that system's own fault-free speed with the nodes that were
 there (`oobleck.json`). The artifact was run, not their machines; the division is not the paper's.
 
@@ -29,7 +29,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from fluid_swarm import FluidConfig, FluidSwarm
+from papers.fluid_swarm import FluidConfig, FluidSwarm
 
 from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE, HELD_BYTES_PER_STATE_BYTE
 from p2pswarm.settings.config import BalanceConfig

@@ -1,7 +1,7 @@
 """What DT-FM's own program did in an iteration, read from its code, for its logged runs.
 
 Everything here comes from the program and its settings, or from other measurements of its authors;
-no number comes from the 27 rows that it is held against (`paper_dtfm.py`):
+no number comes from the 27 rows that it is held against (`dtfm.py`):
 
 * **Rounds.** `scripts/aws_run_batch_gpt3.sh` makes 1,024, 2,048 and 4,096 sequences of 2, 4 and 8
   rounds of 64 for each of 8 pipelines, or of 62 with 40 layers, for want of memory. A round is
@@ -27,7 +27,6 @@ no number comes from the 27 rows that it is held against (`paper_dtfm.py`):
 Left out: the optimizer (on the processor), TCP's slow start, what headers take.
 
 Units:   seconds, Gbit, Gbit/s.
-Errors:  none.
 Source:  DS3Lab/DT-FM 69f05e50, DS3Lab/Decentralized_FM_alpha (a4841b21, 01aedd5f), gloo 1d9e62af.
 """
 

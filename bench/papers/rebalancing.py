@@ -1,6 +1,6 @@
 """Rebalancing under preemption, after the table of SWARM Parallelism: shares of the optimum.
 
-Used by `papers.py --table rebalancing`; the model is that of `fluid_swarm.py`: rates and moves,
+`--table rebalancing`; the model is that of `fluid_swarm.py`: rates and moves,
 no single microbatches, the shipped rules.
 
 The optimum is what the servers that are there could do if each stood where it helps most and moving
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 
-from fluid_swarm import Fleet, FluidConfig, FluidSwarm, Totals, ceiling
+from papers.fluid_swarm import Fleet, FluidConfig, FluidSwarm, Totals, ceiling
 
 from p2pswarm.settings.config import BalanceConfig
 from p2pswarm.sim.traces import HOUR_S, Trace, stays, trace_of

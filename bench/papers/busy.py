@@ -1,6 +1,6 @@
 """How much of their time servers compute, over round trip, bandwidth and depth.
 
-Used by `papers.py --table busy`: three runs of `busy_share.py` as they are asked for, then the same
+`--table busy`: three runs of `busy_share.py` as they are asked for, then the same
 servers over round trips and link rates. `relative` is a run's microbatches a second over those of
 the first run of the grid, which has the shortest round trip and the fastest links.
 

@@ -1,6 +1,6 @@
 """The workload of IOTA's simulator competition: routing and rebalancing, and what each brings.
 
-Used by `papers.py --table iota`; the workload and its ranges are those of `iota_workload.py`, and
+`--table iota`; the workload and its ranges are those of `iota_workload.py`, and
 stand in every row. A row is a way to route and a way to rebalance between epochs, which is free in
 this workload:
 
@@ -21,8 +21,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from iota_workload import EPOCHS, RANGES, UNDER_WAY, WORKERS, Answer, Epoch, Routing, Worker, drift
-from iota_workload import workers_of as workload_of
+from papers.iota_workload import (
+    EPOCHS,
+    RANGES,
+    UNDER_WAY,
+    WORKERS,
+    Answer,
+    Epoch,
+    Routing,
+    Worker,
+    drift,
+)
+from papers.iota_workload import workers_of as workload_of
 
 from p2pswarm.base.estimates import Ema
 from p2pswarm.plan.arrangement import Arrangement, StagedServer

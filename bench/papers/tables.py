@@ -1,16 +1,16 @@
 """The tables of papers, with our numbers beside the published ones.
 
-    python bench/papers.py --table rebalancing|oobleck|iota|dtfm|busy
-                           [--json FILE] [--trace FILE.json] [--seeds N]
+    python bench/papers --table rebalancing|oobleck|iota|dtfm|busy
+                        [--json FILE] [--trace FILE.json] [--seeds N]
 
 Each published number stands beside ours with its source, and whether it was read there.
 
-`rebalancing` (`paper_rebalancing.py`): shares of the optimum under preemption, after SWARM.
-`oobleck` (`paper_oobleck.py`): samples of a fleet that is preempted, on Oobleck's own tables.
-`iota` (`paper_iota.py`): the workload of IOTA's simulator competition: routing and rebalancing.
-`busy` (`paper_busy.py`): how much of their time servers compute, and what they do a second, over
+`rebalancing` (`rebalancing.py`): shares of the optimum under preemption, after SWARM.
+`oobleck` (`oobleck.py`): samples of a fleet that is preempted, on Oobleck's own tables.
+`iota` (`iota.py`): the workload of IOTA's simulator competition: routing and rebalancing.
+`busy` (`busy.py`): how much of their time servers compute, and what they do a second, over
 round trip, bandwidth and depth.
-`dtfm` (`paper_dtfm.py`): the five networks of Decentralized Training of Foundation Models in
+`dtfm` (`dtfm.py`): the five networks of Decentralized Training of Foundation Models in
 Heterogeneous Environments (Yuan et al., NeurIPS 2022): 64 devices, 8 stages, the cost of an
 iteration by the paper's own formula. "their search" is what the authors' log records for their
 genetic algorithm with its published budget of 5,000 candidates (Decentralized_FM_alpha, branch
@@ -24,7 +24,6 @@ algorithm here as well, some minutes a case. Then their 27 logged runs beside a 
 import argparse
 import importlib
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,7 +39,7 @@ def rows_of(
     options: argparse.Namespace, traces: dict[str, Trace] | None
 ) -> list[dict[str, object]]:
     """Make one table; it is printed row by row."""
-    module = importlib.import_module(f"paper_{options.table}")  # dtfm loads numba: seconds
+    module = importlib.import_module(f"papers.{options.table}")  # dtfm loads numba: seconds
     match options.table:
         case "dtfm":
             found = module.table(options.seconds, genetic=options.genetic)
@@ -57,7 +56,7 @@ def rows_of(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the table, and write it."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="papers", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--table", choices=TABLES, required=True)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here")
@@ -82,7 +81,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         options.json.write_text(json.dumps(rows) + "\n")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
