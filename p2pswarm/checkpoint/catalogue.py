@@ -1,4 +1,11 @@
-"""Merged."""
+"""Finds checkpoints in a target, and opens one.
+
+A checkpoint counts as there only when its manifest verifies and every stage that is wanted has a
+file of the right size. All functions block.
+
+Errors:  Unusable for a target without a checkpoint, or that cannot be read; BadCheckpoint;
+  OtherCheckpoint.
+"""
 
 import contextlib
 import hashlib
@@ -13,14 +20,6 @@ from p2pswarm.checkpoint.manifest import MANIFEST_BYTES_MAX, CheckpointManifest,
 from p2pswarm.checkpoint.names import CHAIN_NAME, MANIFEST_NAME, FolderName, parse_folder
 from p2pswarm.checkpoint.stage_file import PieceReader, check_stage
 from p2pswarm.checkpoint.store import CheckpointStore
-
-# Finds checkpoints in a target, and opens one.
-#
-# A checkpoint counts as there only when its manifest verifies and every stage that is wanted has a
-# file of the right size. All functions block.
-#
-# Errors:  Unusable for a target without a checkpoint, or that cannot be read; BadCheckpoint;
-#   OtherCheckpoint.
 
 ANYTHING = Wanted()
 

@@ -1,4 +1,11 @@
-"""Merged."""
+"""A stage's state from a checkpoint, whatever cut the checkpoint was made with.
+
+Each tensor is found by its name. The state comes in order, piece by piece, gaps included, as a
+replica keeps it in memory.
+
+Errors:  BadCheckpoint when a byte that is needed is not there; OtherCheckpoint when the
+  checkpoint has no such tensor, or one of another shape.
+"""
 
 from collections.abc import Iterator
 
@@ -7,14 +14,6 @@ from p2pswarm.checkpoint.catalogue import Checkpoint
 from p2pswarm.checkpoint.manifest import CheckpointManifest, SavedStage
 from p2pswarm.checkpoint.stage_file import KINDS, PieceReader, TensorInFile, block_of, kinds
 from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout, FlatTensor
-
-# A stage's state from a checkpoint, whatever cut the checkpoint was made with.
-#
-# Each tensor is found by its name. The state comes in order, piece by piece, gaps included, as a
-# replica keeps it in memory.
-#
-# Errors:  BadCheckpoint when a byte that is needed is not there; OtherCheckpoint when the
-#   checkpoint has no such tensor, or one of another shape.
 
 GATHER_BYTES = 256 << 10  # a hundred small parameters, and the gaps beside them
 

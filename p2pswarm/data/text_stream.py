@@ -1,4 +1,17 @@
-"""Merged."""
+"""Rows of text read as they are needed, out of files of any size: a run begins at once.
+
+A row begins at a place of the text that follows from the seed and the row's number: in the
+document that the place is in, as far into it. Documents follow until the row is full. So nothing
+is prepared, no table is kept, and what a row holds depends on the files alone.
+
+Whether a row of a file is held out is decided by the hash of its text, as ever, when it is read;
+of plain text, by the file's name.
+
+Units:   bytes; places as `line_files.py`, `columnar_files.py`, `columnar_files.py`,
+  `text_files.py`.
+Errors:  Unusable for files without text, and where no document is on one side. Later rows
+  without text are passed over, and told in the log.
+"""
 
 import threading
 from collections import OrderedDict
@@ -18,20 +31,6 @@ from p2pswarm.data.text_files import files_of_text, plain_sides
 from p2pswarm.data.token_file import is_held_out_document
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.settings.train_config import TrainConfig
-
-# Rows of text read as they are needed, out of files of any size: a run begins at once.
-#
-# A row begins at a place of the text that follows from the seed and the row's number: in the
-# document that the place is in, as far into it. Documents follow until the row is full. So nothing
-# is prepared, no table is kept, and what a row holds depends on the files alone.
-#
-# Whether a row of a file is held out is decided by the hash of its text, as ever, when it is read;
-# of plain text, by the file's name.
-#
-# Units:   bytes; places as `line_files.py`, `columnar_files.py`, `columnar_files.py`,
-#   `text_files.py`.
-# Errors:  Unusable for files without text, and where no document is on one side. Later rows
-#   without text are passed over, and told in the log.
 
 MEASURED_TOKENS = 1 << 16
 Visit = tuple[int, int]

@@ -1,4 +1,13 @@
-"""Merged."""
+"""Text as the tokens of a tokenizer: made once, kept on disk, read in pieces like prepared text.
+
+A microbatch draws windows anywhere in the tokens. So how many there are must be known before the
+first one is drawn, and token number N must be found at once: that is why a text is tokenised as
+a whole, and not as it is needed. A long document is tokenised in parts, cut at the end of a
+line: the library needs some hundred bytes of memory for each byte of a text that it is given.
+
+Units:   bytes, unless tokens are named.
+Errors:  as `documents.py` and `prepared_text.py`; Unusable for too little text.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,16 +29,6 @@ from p2pswarm.data.token_file import (
 )
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.settings.train_config import TrainConfig
-
-# Text as the tokens of a tokenizer: made once, kept on disk, read in pieces like prepared text.
-#
-# A microbatch draws windows anywhere in the tokens. So how many there are must be known before the
-# first one is drawn, and token number N must be found at once: that is why a text is tokenised as
-# a whole, and not as it is needed. A long document is tokenised in parts, cut at the end of a
-# line: the library needs some hundred bytes of memory for each byte of a text that it is given.
-#
-# Units:   bytes, unless tokens are named.
-# Errors:  as `documents.py` and `prepared_text.py`; Unusable for too little text.
 
 BATCH_BYTES = 4 << 20  # of documents, tokenised at once: the library uses all processors
 LEARNT_BYTES = 256 << 20  # of text, about, that a tokenizer is learnt from: more changes little

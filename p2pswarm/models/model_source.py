@@ -1,4 +1,10 @@
-"""Merged."""
+"""The model of a run as its manifest names it, from what the trainer's settings say.
+
+A folder's config.json becomes text in the manifest, and code is named with its package and
+version. So every member makes the same model without the trainer's files.
+
+Errors:  Unusable, one line with the remedy.
+"""
 
 import dataclasses
 import json
@@ -15,13 +21,6 @@ from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.hf_library import config_text, library_config, requirement
 from p2pswarm.models.pretrained import PRETRAINED, check_names, offer, offer_hub, offer_named
 from p2pswarm.settings.config import HF, ModelConfig, RunConfig
-
-# The model of a run as its manifest names it, from what the trainer's settings say.
-#
-# A folder's config.json becomes text in the manifest, and code is named with its package and
-# version. So every member makes the same model without the trainer's files.
-#
-# Errors:  Unusable, one line with the remedy.
 
 CONFIG_FILE = "config.json"
 CONFIG_BYTES_MAX = 1 << 20  # most have 1 kB; some name a thousand labels

@@ -1,4 +1,11 @@
-"""Merged."""
+"""A small copy of a run's model, of the same structure, to compare stages with the whole on.
+
+Widths shrink and few layers stay, one of each kind at least. A config whose widths depend on
+each other in a way that is not known here is left as wide as it is. A model of one's own shrinks
+if it is large and its sizes are settings of `run.model`.
+
+Errors:  Unusable for a model that cannot be made.
+"""
 
 import dataclasses
 import json
@@ -14,14 +21,6 @@ from p2pswarm.models.hf_library import LAYERS as LAYER_COUNTS
 from p2pswarm.models.hf_library import library_config, read_config
 from p2pswarm.models.hf_model import BY_LAYER
 from p2pswarm.settings.config import HF, ModelConfig, RunConfig
-
-# A small copy of a run's model, of the same structure, to compare stages with the whole on.
-#
-# Widths shrink and few layers stay, one of each kind at least. A config whose widths depend on
-# each other in a way that is not known here is left as wide as it is. A model of one's own shrinks
-# if it is large and its sizes are settings of `run.model`.
-#
-# Errors:  Unusable for a model that cannot be made.
 
 LAYERS, ROWS, TOKENS, VOCABULARY = 4, 2, 12, 64
 LARGE = 1_000_000  # parameters: a model of fewer is checked in a second as it is

@@ -1,4 +1,11 @@
-"""Merged."""
+"""A node as a process: it joins a swarm, runs its role, and leaves when it is asked to.
+
+The module of the role is imported by name, so a node that others join through never loads torch.
+What a role's settings name is read and checked before the node is in a swarm, if it can be
+wrong.
+
+Errors:  those of the stack and of the role.
+"""
 
 import asyncio
 import gc
@@ -20,14 +27,6 @@ from p2pswarm.node.roles import role_module
 from p2pswarm.node.stack.stack import open_stack
 from p2pswarm.progress.printable import log_to_stderr
 from p2pswarm.settings.config import EMULATED, NodeConfig
-
-# A node as a process: it joins a swarm, runs its role, and leaves when it is asked to.
-#
-# The module of the role is imported by name, so a node that others join through never loads torch.
-# What a role's settings name is read and checked before the node is in a swarm, if it can be
-# wrong.
-#
-# Errors:  those of the stack and of the role.
 
 SWITCH_S = 0.0005  # with 5 ms, bulk beside a busy Python thread ran at 0.41 GB/s instead of 1
 LEAVE_S = 4.5  # to leave in order; the whole process then ends within 5 s

@@ -1,4 +1,4 @@
-"""Merged."""
+"""A server: finds a run, serves the stage that needs it, and looks for the next run."""
 
 import asyncio
 import ctypes
@@ -69,8 +69,8 @@ from p2pswarm.tensors.transfer import TensorTransfer
 # memory, a server of a small model (128 wide) spends 5 % less processor time on a microbatch, and
 # its memory stays at its peak.
 #
-# Errors:  none; another C library is left as it is.
 # Source:  mallopt(3); glibc's malloc/malloc.c for the largest threshold that it accepts.
+
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 TRIM_BYTES = 2**31 - 1  # the largest value that the call takes: in effect, never trim

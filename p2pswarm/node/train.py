@@ -1,4 +1,7 @@
-"""Merged."""
+"""A trainer: starts a run on the user's text, shows its progress, and writes the weights.
+
+Errors:  Unusable for text or files that cannot be used; RunEnded when the run fails.
+"""
 
 import asyncio
 import contextlib
@@ -51,10 +54,6 @@ from p2pswarm.trainer.coordinator.outputs import Report
 from p2pswarm.trainer.coordinator_io.context import TrainerContext, raised
 from p2pswarm.trainer.leadership.participant import Trainer
 from p2pswarm.trainer.reports import actions as act
-
-# A trainer: starts a run on the user's text, shows its progress, and writes the weights.
-#
-# Errors:  Unusable for text or files that cannot be used; RunEnded when the run fails.
 
 LEFT_EARLY = 130  # exit code: the run is not over; scripts should know
 SAVE_S = 2.0  # Ctrl-C ends the process within 5 s: enough to fetch a small model's weights

@@ -1,14 +1,13 @@
-"""Merged."""
+"""compiled: a function on arrays and numbers, compiled by numba at its first call.
+
+Compiled code is kept beside the source or in the user's cache, so it costs seconds once. Other
+threads run while it does.
+"""
 
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar, cast
 
 import numba
-
-# compiled: a function on arrays and numbers, compiled by numba at its first call.
-#
-# Compiled code is kept beside the source or in the user's cache, so it costs seconds once. Other
-# threads run while it does.
 
 P = ParamSpec("P")
 R = TypeVar("R")

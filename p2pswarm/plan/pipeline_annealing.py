@@ -1,4 +1,12 @@
-"""Merged."""
+"""Simulated annealing of a pipelined plan: devices move between stages, and blocks do.
+
+Every stage's rate and averaging time and every boundary's rate are kept; a move makes those anew
+that it touches. A plan that cannot be, because a stage has no device or one that is too small
+for it, costs a penalty, so that a way may lead through it.
+
+Units:   seconds, bytes, flops; microbatches per second for rates.
+Shapes:  stage (s), boundary (b), device (n), block (k).
+"""
 
 from typing import NamedTuple
 
@@ -7,15 +15,6 @@ import numpy as np
 from p2pswarm.plan.annealing import RandomState, below, share
 from p2pswarm.plan.jit import compiled
 from p2pswarm.plan.network import Floats, Ints
-
-# Simulated annealing of a pipelined plan: devices move between stages, and blocks do.
-#
-# Every stage's rate and averaging time and every boundary's rate are kept; a move makes those anew
-# that it touches. A plan that cannot be, because a stage has no device or one that is too small
-# for it, costs a penalty, so that a way may lead through it.
-#
-# Units:   seconds, bytes, flops; microbatches per second for rates.
-# Shapes:  stage (s), boundary (b), device (n), block (k).
 
 PENALTY_S = 1e7  # of a stage without a device, and of each device that is too small for its stage
 RATE_LEAST = 1e-12

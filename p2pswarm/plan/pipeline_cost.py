@@ -1,4 +1,12 @@
-"""Merged."""
+"""What a training step takes when transfers, computing and all microbatches overlap.
+
+A stage is as fast as its devices together, because each microbatch goes to whoever is free; a
+boundary carries what the lines and links of both sides let through. The slowest of them sets the
+pace; the first microbatch fills the pipeline and the last drains it; then every stage averages.
+
+Units:   seconds, bytes; microbatches per second for rates.
+Source:  docs/placement.md; the flow: Goldberg and Tarjan's push-relabel, as OR-Tools has it.
+"""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -9,15 +17,6 @@ from ortools.graph.python import max_flow  # type: ignore[import-untyped]
 from p2pswarm.plan.fleet import BYTES_PER_GBIT, DeviceFleet, WorkLoad
 from p2pswarm.plan.network import Floats
 from p2pswarm.plan.pipeline_annealing import Draft, Needs, device_rate, parts_of
-
-# What a training step takes when transfers, computing and all microbatches overlap.
-#
-# A stage is as fast as its devices together, because each microbatch goes to whoever is free; a
-# boundary carries what the lines and links of both sides let through. The slowest of them sets the
-# pace; the first microbatch fills the pipeline and the last drains it; then every stage averages.
-#
-# Units:   seconds, bytes; microbatches per second for rates.
-# Source:  docs/placement.md; the flow: Goldberg and Tarjan's push-relabel, as OR-Tools has it.
 
 FLOW_UNITS = 1e9  # of the pace, in whole numbers
 USED_LEAST = 1e-3  # of a link's share of the pace: less needs no connection

@@ -1,4 +1,4 @@
-"""Merged."""
+"""The fastest pipelined plan that can be found in a given time, and a bound below it."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +24,7 @@ from p2pswarm.plan.pipeline_cost import StepCost, needs_of, step_cost
 # Every pipelined plan of a few devices: where there are not many, trying all takes no time.
 #
 # The best of all is proven to be the best, which annealing never is.
+
 
 PLANS_MAX = 30_000  # to be tried: a second and a half; four devices, eight blocks
 

@@ -1,41 +1,40 @@
-"""Merged."""
+"""The roads to other servers that are in use now: which of them carry nothing any more.
+
+A link ends after 15 s of silence. A push or an averaging that waits for a server behind a cut
+wants to know sooner, because all others wait for it. So a server asks each peer for which a
+stream of it has waited a second whether it is still there, and again each second. The other's
+event loop answers at once, whatever it computes. A road without an answer for `SILENT_S` is
+broken: its streams end, and new ones are refused, until there is an answer. When the link has
+ended it asks on: a question dials. Else every 15 s of a long cut would cost the time anew in
+which it is found. A question on a broken road is given up soon and asked anew: what was sent
+into a cut may be lost, and the road would count as broken for long after it is whole. A peer
+that cannot be dialled is behind a broken road at once.
+
+A peer whose answer came late, but came, is given twice that time from then on.
+
+The others of its stage a server asks from time to time though no stream waits for them: it has
+to average with all of them when all else of the step is done, and a cut that is found only then
+costs the most. In a large stage one of two asks the other, and that is enough while all is well:
+who was asked waits for the next question, and asks itself when that does not come. Questions
+that come faster than the beat do not count: their sender has no answer of ours.
+
+An averaging fills links both ways, and an answer waits behind its bytes: for as long as an
+averaging takes, and not longer. So where each of the last ones with a peer took a moment, a
+silence of seconds is not their bytes. One that has not averaged with us yet may have a slow
+link.
+
+    WAITING -> ASKED -> WAITING       a stream is in use for a while; an answer came
+    ASKED -> BROKEN -> WAITING        no answer came; one came later, or none for a minute
+    WAITING, ASKED -> BROKEN          the peer could not be dialled
+
+Units:   seconds on the caller's clock.
+"""
 
 import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
-
-# The roads to other servers that are in use now: which of them carry nothing any more.
-#
-# A link ends after 15 s of silence. A push or an averaging that waits for a server behind a cut
-# wants to know sooner, because all others wait for it. So a server asks each peer for which a
-# stream of it has waited a second whether it is still there, and again each second. The other's
-# event loop answers at once, whatever it computes. A road without an answer for `SILENT_S` is
-# broken: its streams end, and new ones are refused, until there is an answer. When the link has
-# ended it asks on: a question dials. Else every 15 s of a long cut would cost the time anew in
-# which it is found. A question on a broken road is given up soon and asked anew: what was sent
-# into a cut may be lost, and the road would count as broken for long after it is whole. A peer
-# that cannot be dialled is behind a broken road at once.
-#
-# A peer whose answer came late, but came, is given twice that time from then on.
-#
-# The others of its stage a server asks from time to time though no stream waits for them: it has
-# to average with all of them when all else of the step is done, and a cut that is found only then
-# costs the most. In a large stage one of two asks the other, and that is enough while all is well:
-# who was asked waits for the next question, and asks itself when that does not come. Questions
-# that come faster than the beat do not count: their sender has no answer of ours.
-#
-# An averaging fills links both ways, and an answer waits behind its bytes: for as long as an
-# averaging takes, and not longer. So where each of the last ones with a peer took a moment, a
-# silence of seconds is not their bytes. One that has not averaged with us yet may have a slow
-# link.
-#
-#     WAITING -> ASKED -> WAITING       a stream is in use for a while; an answer came
-#     ASKED -> BROKEN -> WAITING        no answer came; one came later, or none for a minute
-#     WAITING, ASKED -> BROKEN          the peer could not be dialled
-#
-# Units:   seconds on the caller's clock.
 
 ASK_AFTER_S = 1.0  # most streams are over by then, and cost no question
 SILENT_S = 3.0  # TCP has sent a lost packet again by then, three times

@@ -1,4 +1,11 @@
-"""Merged."""
+"""Calls and streams to servers, whose streams end soon when nothing comes from the other side.
+
+An averaging has nobody else to go to. So a stream of its own waits on a broken road for a
+moment, because the road may just have been mended, and the answer that says so be on its way.
+
+Errors:  as `net/rpc/base.py`; LinkLost when a peer does not say that it is still there, and
+  DialFailed for a new stream to such a peer, so that the work can go to another one.
+"""
 
 import asyncio
 from collections import defaultdict
@@ -12,14 +19,6 @@ from p2pswarm.net.rpc.base import ForwardingRpc, Rpc, Stream
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.messages.peer_health import StillThere
 from p2pswarm.run.peer_health import SILENT_S, Question, Roads
-
-# Calls and streams to servers, whose streams end soon when nothing comes from the other side.
-#
-# An averaging has nobody else to go to. So a stream of its own waits on a broken road for a
-# moment, because the road may just have been mended, and the answer that says so be on its way.
-#
-# Errors:  as `net/rpc/base.py`; LinkLost when a peer does not say that it is still there, and
-#   DialFailed for a new stream to such a peer, so that the work can go to another one.
 
 
 class WatchedRpc(ForwardingRpc):

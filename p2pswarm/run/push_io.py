@@ -1,4 +1,10 @@
-"""Merged."""
+"""Pushes a microbatch: one stream with each server that a `PushProgress` chooses.
+
+The trainer pushes tokens to stage 0. A server pushes activations to the next stage, and
+gradients back to the server that their microbatch came from.
+
+Errors:  `push_to_any` raises none; it returns the reason.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,13 +20,6 @@ from p2pswarm.run.view import contact
 from p2pswarm.tensors.codecs.meta import Grant
 from p2pswarm.tensors.codecs.registry import EncodedTensor
 from p2pswarm.tensors.transfer import TensorTransfer
-
-# Pushes a microbatch: one stream with each server that a `PushProgress` chooses.
-#
-# The trainer pushes tokens to stage 0. A server pushes activations to the next stage, and
-# gradients back to the server that their microbatch came from.
-#
-# Errors:  `push_to_any` raises none; it returns the reason.
 
 PUSH_S = 7200.0  # grant, bytes, queue and compute: as long as an attempt may ever take
 

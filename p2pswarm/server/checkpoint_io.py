@@ -1,4 +1,12 @@
-"""Merged."""
+"""Saves the state of our stage when the trainer asks, and loads the one that the run begins with.
+
+Training goes on meanwhile (`run/state/version_reader.py`). What goes wrong costs the checkpoint
+and nothing else: the trainer and the user are told in one line, and the weights stay as they
+are.
+
+Units:   bytes, seconds on the loop's clock.
+Errors:  none; those of a target become notes.
+"""
 
 import asyncio
 import functools
@@ -29,15 +37,6 @@ from p2pswarm.server.checkpoint_rules import (
 )
 from p2pswarm.server.replica import Replica
 from p2pswarm.server.session import ServerContext
-
-# Saves the state of our stage when the trainer asks, and loads the one that the run begins with.
-#
-# Training goes on meanwhile (`run/state/version_reader.py`). What goes wrong costs the checkpoint
-# and nothing else: the trainer and the user are told in one line, and the weights stay as they
-# are.
-#
-# Units:   bytes, seconds on the loop's clock.
-# Errors:  none; those of a target become notes.
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,9 @@
-"""Merged."""
+"""What a server answers to `SaveState` and `LoadState`: the rules of its checkpoints.
+
+Units:   bytes, seconds on the caller's clock.
+Errors:  NotSaved for an order that is not carried out; BadCheckpoint for a checkpoint that is
+  not the one that the run began from.
+"""
 
 import dataclasses
 from collections.abc import Awaitable, Callable
@@ -20,12 +25,6 @@ from p2pswarm.run.state.version_reader import CHANGE_WAIT_S, HeldVersion
 from p2pswarm.server.session import ServerContext
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.flat_layout import FlatLayout
-
-# What a server answers to `SaveState` and `LoadState`: the rules of its checkpoints.
-#
-# Units:   bytes, seconds on the caller's clock.
-# Errors:  NotSaved for an order that is not carried out; BadCheckpoint for a checkpoint that is
-#   not the one that the run began from.
 
 PROGRESS_EVERY_S = 1.0  # people watch it
 CHAIN_MARK = "::"

@@ -1,4 +1,7 @@
-"""Merged."""
+"""What serves during one session, and how it ends: with all that is being carried out in it.
+
+Errors:  NotServing for an order that is cut short by the end of its session.
+"""
 
 import asyncio
 import contextlib
@@ -42,10 +45,6 @@ from p2pswarm.server.scheduler import Scheduler, bitmap_of, expected_tensors
 from p2pswarm.server.session import MemberSession, ServerContext
 from p2pswarm.server.weights_download import PieceKeeping
 from p2pswarm.server.worker import Worker
-
-# What serves during one session, and how it ends: with all that is being carried out in it.
-#
-# Errors:  NotServing for an order that is cut short by the end of its session.
 
 
 @dataclass(slots=True)

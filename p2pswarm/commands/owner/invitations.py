@@ -1,4 +1,8 @@
-"""Merged."""
+"""The commands of the owner of a closed run: invite, list, renew, revoke.
+
+Units:   seconds; times since 1970, UTC.
+Errors:  Unusable, one line with the remedy.
+"""
 
 import asyncio
 import json
@@ -28,11 +32,6 @@ from p2pswarm.run.access.messages import (
     TellAccess,
 )
 from p2pswarm.settings.config import NodeConfig
-
-# The commands of the owner of a closed run: invite, list, renew, revoke.
-#
-# Units:   seconds; times since 1970, UTC.
-# Errors:  Unusable, one line with the remedy.
 
 TELL_S = 5.0  # for a trainer to take a list
 ANY_PORT = ":0"

@@ -1,4 +1,7 @@
-"""Merged."""
+"""Asking a run's trainers what its servers have measured, for `p2pswarm plan --from`.
+
+Errors:  Unusable when nobody answers, there is no such run or several, or nothing was measured.
+"""
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.commands.status.ask import answer_of, offers_of
@@ -12,10 +15,6 @@ from p2pswarm.run.messages.balance import (
     ServerCapacity,
 )
 from p2pswarm.run.messages.types import MEMBERS_MAX
-
-# Asking a run's trainers what its servers have measured, for `p2pswarm plan --from`.
-#
-# Errors:  Unusable when nobody answers, there is no such run or several, or nothing was measured.
 
 ANSWERS_MAX = MEMBERS_MAX // CAPACITIES_TOLD_MAX  # who tells less at a time holds us up
 

@@ -1,4 +1,8 @@
-"""Merged."""
+"""The command `p2pswarm plan`: reads what a user measured, searches, and says what was found.
+
+Units:   seconds, Gbit and Gbit/s.
+Errors:  Unusable, one line, for a file that is no network or no task.
+"""
 
 import json
 import os
@@ -12,11 +16,6 @@ from p2pswarm.base.files import check_target, read_small, write_text
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts
 from p2pswarm.plan.dtfm_search import Effort, Plan, search
 from p2pswarm.plan.network import DeviceNetwork
-
-# The command `p2pswarm plan`: reads what a user measured, searches, and says what was found.
-#
-# Units:   seconds, Gbit and Gbit/s.
-# Errors:  Unusable, one line, for a file that is no network or no task.
 
 DEVICES_MAX = 4096  # a matrix of them is 128 MiB
 FILE_BYTES_MAX = 2 * DEVICES_MAX**2 * 24  # two matrices, each number with all of its digits

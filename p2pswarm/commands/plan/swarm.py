@@ -1,4 +1,7 @@
-"""Merged."""
+"""`p2pswarm plan --from HOST:PORT`: where the servers of a living swarm would serve best.
+
+Errors:  as `capacities_io.py`; Unusable for a run that no plan can be made of.
+"""
 
 import functools
 import math
@@ -22,10 +25,6 @@ from p2pswarm.plan.pipeline_annealing import Draft
 from p2pswarm.plan.pipeline_cost import StepCost, step_cost
 from p2pswarm.run.messages.balance import ServerCapacity
 from p2pswarm.settings.config import NodeConfig, RunConfig
-
-# `p2pswarm plan --from HOST:PORT`: where the servers of a living swarm would serve best.
-#
-# Errors:  as `capacities_io.py`; Unusable for a run that no plan can be made of.
 
 NAMES_MAX = 16  # of a stage, in the lines for people; --json has all
 OWN_CODEC = "bf16"  # counts for a codec that the planner has no numbers of

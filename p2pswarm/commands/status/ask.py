@@ -1,4 +1,7 @@
-"""Merged."""
+"""Asking the trainers of a swarm: `p2pswarm status` and `p2pswarm explain` print their answers.
+
+Errors:  Unusable when nobody in the swarm answers, there is no such run, or clocks differ.
+"""
 
 import logging
 import sys
@@ -18,10 +21,6 @@ from p2pswarm.node.stack.stack import NodeStack, open_stack
 from p2pswarm.progress.printable import log_to_stderr
 from p2pswarm.run.manifest import RunOffer
 from p2pswarm.settings.config import NodeConfig, ServeConfig
-
-# Asking the trainers of a swarm: `p2pswarm status` and `p2pswarm explain` print their answers.
-#
-# Errors:  Unusable when nobody in the swarm answers, there is no such run, or clocks differ.
 
 NOBODY_SURE = "no run was found, and not all peers of this swarm answered: try again"
 ANSWER_S = 5.0  # for a trainer to answer; several are asked at once

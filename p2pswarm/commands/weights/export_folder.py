@@ -1,4 +1,11 @@
-"""Merged."""
+"""What `p2pswarm export` does: a run's weights as a folder that other programs load.
+
+A model of `transformers` becomes what `from_pretrained` takes, written by the library itself.
+Any other model becomes one file that `p2pswarm.load` takes. The tokenizer stands beside it, and
+a README that shows how to load it. The folder appears under its name when it is whole.
+
+Errors:  Unusable for a file that holds no weights of a run, or a folder that cannot be written.
+"""
 
 import json
 import tempfile
@@ -20,14 +27,6 @@ from p2pswarm.models.registry import is_place, package_of
 from p2pswarm.models.weight_files import ONE_FILE
 from p2pswarm.settings.config import HF
 from p2pswarm.settings.parser import run_to_json
-
-# What `p2pswarm export` does: a run's weights as a folder that other programs load.
-#
-# A model of `transformers` becomes what `from_pretrained` takes, written by the library itself.
-# Any other model becomes one file that `p2pswarm.load` takes. The tokenizer stands beside it, and
-# a README that shows how to load it. The folder appears under its name when it is whole.
-#
-# Errors:  Unusable for a file that holds no weights of a run, or a folder that cannot be written.
 
 README = "README.md"
 ALONG = (CONFIG_FILE, "chat_template.jinja", "special_tokens_map.json", "generation_config.json")

@@ -1,4 +1,8 @@
-"""Merged."""
+"""`p2pswarm check-model`: whether a run's model computes in stages what it computes as a whole.
+
+Errors:  Unusable, one line, for a model that cannot be cut; RunEnded for one that computes
+  wrong.
+"""
 
 import itertools
 import sys
@@ -16,11 +20,6 @@ from p2pswarm.models.compute.model_check import check_stages
 from p2pswarm.models.model_source import resolved
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.parser import load
-
-# `p2pswarm check-model`: whether a run's model computes in stages what it computes as a whole.
-#
-# Errors:  Unusable, one line, for a model that cannot be cut; RunEnded for one that computes
-#   wrong.
 
 WORTH = 1.05  # a cut that makes the slowest stage faster by less is not worth to be said
 

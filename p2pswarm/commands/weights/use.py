@@ -1,4 +1,7 @@
-"""Merged."""
+"""What `p2pswarm generate` and `p2pswarm evaluate` do.
+
+Errors:  Unusable for weights or text that cannot be used.
+"""
 
 import dataclasses
 import json
@@ -14,10 +17,6 @@ from p2pswarm.models.compute.inference import Quality, load_model
 from p2pswarm.models.registry import is_place, package_of
 from p2pswarm.node.run.run_text import read_corpus, tokenizer_of
 from p2pswarm.settings.parser import load
-
-# What `p2pswarm generate` and `p2pswarm evaluate` do.
-#
-# Errors:  Unusable for weights or text that cannot be used.
 
 LAYOUT = frozenset("\n\t")
 

@@ -1,4 +1,16 @@
-"""Merged."""
+"""Blocks by `torch.compile`: some operations become one, so that less memory is read and written.
+
+What is compiled is tried out before the stage is served, on numbers of chance: it takes up to a
+minute or two, and what comes of it is compared with what the blocks compute by themselves.
+Blocks that draw are not compiled: compiled dropout would draw otherwise when a graph is made
+again.
+
+Compiled blocks add in another order, so their last bits differ from those of other servers. That
+harms nothing: each microbatch is computed by one server of a stage, and counted once.
+
+Errors:  Unusable, with the remedy, where nothing can be compiled, or something wrong comes of
+  it.
+"""
 
 import math
 import warnings
@@ -16,19 +28,6 @@ from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.precision import Precision, precision_of
 from p2pswarm.models.compute.torch_device import first_line, place_for
 from p2pswarm.settings.config import RunConfig
-
-# Blocks by `torch.compile`: some operations become one, so that less memory is read and written.
-#
-# What is compiled is tried out before the stage is served, on numbers of chance: it takes up to a
-# minute or two, and what comes of it is compared with what the blocks compute by themselves.
-# Blocks that draw are not compiled: compiled dropout would draw otherwise when a graph is made
-# again.
-#
-# Compiled blocks add in another order, so their last bits differ from those of other servers. That
-# harms nothing: each microbatch is computed by one server of a stage, and counted once.
-#
-# Errors:  Unusable, with the remedy, where nothing can be compiled, or something wrong comes of
-#   it.
 
 # ruff: noqa: N803  shapes are written at the end of names
 

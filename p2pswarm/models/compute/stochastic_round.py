@@ -1,4 +1,24 @@
-"""Merged."""
+"""Rounds float32 to bfloat16 by chance: the same bits on every replica and every processor.
+
+A step of the optimizer changes a weight by less than a bfloat16 can tell, and rounding to the
+nearest would lose most of it. Here a value becomes one of its two neighbours, each as often as
+the other is far: so in the mean of many steps nothing is lost. What has 16 fraction bits of zero
+stays.
+
+The chance is a hash of the run's seed, the step, the parameter's full name and the element's
+place in the parameter. It knows nothing of stages, pieces, chunks or devices. It is made by
+integer arithmetic alone: SHA-256 of seed, step and name seeds SplitMix64, and element e takes 16
+bits of its word e // 4. A float32 has 16 bits more than a bfloat16: these are added to them, and
+the carry rounds up.
+
+The largest bfloat16 below infinity is 0x7F7F, 3.39e38. What lies above it stays there, whatever
+the chance: a carry would make it infinite, and no later step would bring it back. Infinities
+stay; NaN becomes the one of 0x7FC0, because processors make others.
+
+Shapes:  C elements from a place of a flat buffer of N.
+Source:  Gupta et al., "Deep Learning with Limited Numerical Precision" (2015); SplitMix64:
+  Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators" (OOPSLA 2014).
+"""
 
 import hashlib
 from bisect import bisect_right
@@ -8,27 +28,6 @@ import torch
 from torch import Tensor
 
 from p2pswarm.tensors.flat_layout import FlatTensor
-
-# Rounds float32 to bfloat16 by chance: the same bits on every replica and every processor.
-#
-# A step of the optimizer changes a weight by less than a bfloat16 can tell, and rounding to the
-# nearest would lose most of it. Here a value becomes one of its two neighbours, each as often as
-# the other is far: so in the mean of many steps nothing is lost. What has 16 fraction bits of zero
-# stays.
-#
-# The chance is a hash of the run's seed, the step, the parameter's full name and the element's
-# place in the parameter. It knows nothing of stages, pieces, chunks or devices. It is made by
-# integer arithmetic alone: SHA-256 of seed, step and name seeds SplitMix64, and element e takes 16
-# bits of its word e // 4. A float32 has 16 bits more than a bfloat16: these are added to them, and
-# the carry rounds up.
-#
-# The largest bfloat16 below infinity is 0x7F7F, 3.39e38. What lies above it stays there, whatever
-# the chance: a carry would make it infinite, and no later step would bring it back. Infinities
-# stay; NaN becomes the one of 0x7FC0, because processors make others.
-#
-# Shapes:  C elements from a place of a flat buffer of N.
-# Source:  Gupta et al., "Deep Learning with Limited Numerical Precision" (2015); SplitMix64:
-#   Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators" (OOPSLA 2014).
 
 # ruff: noqa: N803, N806  shapes are written at the end of names
 

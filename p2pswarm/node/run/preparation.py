@@ -1,4 +1,10 @@
-"""Merged."""
+"""All that a trainer's settings name, read and checked before its node is in a swarm.
+
+So whatever is wrong with them is one line, and nothing has been started. What is left for later
+depends on peers, or on this node's own key and chain.
+
+Errors:  Unusable, one line with the remedy.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,13 +24,6 @@ from p2pswarm.node.run.run_text import keep_with_checkpoints, read_corpus, token
 from p2pswarm.node.run.weights_file import model_size, weights_name
 from p2pswarm.settings.config import NodeConfig
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
-
-# All that a trainer's settings name, read and checked before its node is in a swarm.
-#
-# So whatever is wrong with them is one line, and nothing has been started. What is left for later
-# depends on peers, or on this node's own key and chain.
-#
-# Errors:  Unusable, one line with the remedy.
 
 Say = Callable[[str], None]
 

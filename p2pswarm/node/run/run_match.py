@@ -1,4 +1,7 @@
-"""Merged."""
+"""Which run fits a trainer's settings and text, and what must be true before it takes part.
+
+Errors:  Unusable, one line with the remedy.
+"""
 
 import dataclasses
 import hashlib
@@ -14,10 +17,6 @@ from p2pswarm.run.messages.run import Manifest
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.parser import run_to_json
 from p2pswarm.trainer.coordinator_io.chain_start import genesis_of as founded_genesis
-
-# Which run fits a trainer's settings and text, and what must be true before it takes part.
-#
-# Errors:  Unusable, one line with the remedy.
 
 VALUE_CHARS = 60  # of a setting in a line for people: the other one may be a stranger's
 END_TAG = b"p2pswarm-run-over-1:"

@@ -1,4 +1,4 @@
-"""Merged."""
+"""Averaging within a stage: a butterfly, in which each member reduces one shard for all."""
 
 import asyncio
 import logging
@@ -27,6 +27,7 @@ from p2pswarm.tensors.transfer import TensorTransfer
 # A round under way: its memory, and who waits for its pieces.
 #
 # Errors:  NotServing for who waits in a round that has failed; else the round's own failure.
+
 
 REDUCED_AHEAD = 4  # reduced pieces on their way to a peer: 16 MiB, 0.1 s at 1 Gbit/s
 

@@ -1,4 +1,12 @@
-"""Merged."""
+"""One node's vote and its chain, joined: how a server takes part in deciding, and never leads.
+
+It answers what trainers ask of a voter, and learns from the same calls what is decided. It has
+the verbs of a trainer's `Seat`, so `ChainNode` serves both.
+
+Units:   seconds on the caller's clock.
+Errors:  Fork and BrokenRecord for what a peer sent: what the voter has said stands in `actions`,
+  and the chain has not changed.
+"""
 
 from typing import Self
 
@@ -9,15 +17,6 @@ from p2pswarm.run.chain.follower import Follower
 from p2pswarm.run.chain.messages import Denied, HandOver, Heartbeat, Propose
 from p2pswarm.run.chain.record import CommitRecord, VoterId
 from p2pswarm.run.chain.voter import Voter
-
-# One node's vote and its chain, joined: how a server takes part in deciding, and never leads.
-#
-# It answers what trainers ask of a voter, and learns from the same calls what is decided. It has
-# the verbs of a trainer's `Seat`, so `ChainNode` serves both.
-#
-# Units:   seconds on the caller's clock.
-# Errors:  Fork and BrokenRecord for what a peer sent: what the voter has said stands in `actions`,
-#   and the chain has not changed.
 
 
 class VoterSeat:

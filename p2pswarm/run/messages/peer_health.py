@@ -1,14 +1,13 @@
-"""Merged."""
+"""The question whether a server is still there, and what a member tells of its mates by that.
+
+Errors:  BadMessage on arrival when a field breaks its limit.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated
 
 from p2pswarm.net.wire.message import Message, Size, message
 from p2pswarm.run.messages.types import GROUP_MAX, Peer
-
-# The question whether a server is still there, and what a member tells of its mates by that.
-#
-# Errors:  BadMessage on arrival when a field breaks its limit.
 
 
 @message(95)

@@ -1,4 +1,4 @@
-"""Merged."""
+"""Averaging attempts: which members have reduced, whether they agree, and what is decided."""
 
 import math
 from collections import Counter, deque
@@ -19,9 +19,7 @@ from p2pswarm.trainer.reports import actions as act
 #
 # One `Reduction` is one generation of one step's reduction. It is dropped when a member is lost.
 # The next generation starts afresh, because no sum changes before the commit.
-#
-# Units:   seconds on the caller's clock.
-# Errors:  none; answers of incarnations that take no part are ignored.
+
 
 Said = tuple[bytes, tuple[bytes, bytes] | None]
 """The digest of a reduced gradient; and of the tied tensor in it, and of that in the state."""

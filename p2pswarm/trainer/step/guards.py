@@ -1,4 +1,4 @@
-"""Merged."""
+"""Guards of a step: microbatches without a finite gradient, and spot checks of servers."""
 
 import hashlib
 import math
@@ -22,8 +22,8 @@ from p2pswarm.trainer.step.ledger import StepLedger
 # them, or some in each step, mean that the training has failed, and then the run ends while the
 # weights are whole.
 #
-# Units:   microbatches by their global number.
 # Source:  docs/training.md, "A gradient that is not finite".
+
 
 SHARE_MAX = 1 / 8  # of a step: what is left is still an unbiased gradient of most of the batch
 STEPS_MAX = 5  # in a row, each with a microbatch set aside: it is the weights by now, not the text

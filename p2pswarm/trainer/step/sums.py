@@ -1,4 +1,4 @@
-"""Merged."""
+"""Sums of a step: those in suspension, those of former incarnations and coordinators."""
 
 import math
 from collections import Counter
@@ -14,9 +14,8 @@ from p2pswarm.trainer.step.ledger import StepLedger
 
 # Which sums of former incarnations can be parts of a step.
 #
-# Units:   microbatches by their global number.
-# Errors:  none; what a server says of its sum is judged.
 # Source:  docs/training.md, "A sum that outlives its link", "A sum that outlives its coordinator".
+
 
 LOSS_MAX = 1e9  # nats per token; 65,536 microbatches of it still sum to a float
 
