@@ -12,10 +12,9 @@ import random
 from dataclasses import dataclass, field
 
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.discovery.dht.bucket import Neighbour
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.node import Dht
-from p2pswarm.discovery.dht.routing_table import neighbour
+from p2pswarm.discovery.dht.routing_table import Neighbour, neighbour
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.sim.full_tables import fill_tables
 from p2pswarm.sim.rpc import SimRpc, SimWorld

@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.discovery.dht.bucket import Neighbour
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.messages import (
     Find,
@@ -40,7 +39,7 @@ from p2pswarm.discovery.dht.messages import (
 )
 from p2pswarm.discovery.dht.node import Dht
 from p2pswarm.discovery.dht.record_store import Verdict
-from p2pswarm.discovery.dht.routing_table import ID_BITS, neighbour
+from p2pswarm.discovery.dht.routing_table import ID_BITS, Neighbour, neighbour
 from p2pswarm.sim.cards import unsigned_list
 from p2pswarm.sim.dht import DhtWorld, DhtWorldConfig
 from p2pswarm.sim.full_tables import fill_tables

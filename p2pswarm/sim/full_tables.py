@@ -14,8 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pswarm.discovery.dht.bucket import Neighbour
-from p2pswarm.discovery.dht.routing_table import Table
+from p2pswarm.discovery.dht.routing_table import Neighbour, Table
 
 PREFIX_BITS = 64  # bits of an id that we compare: a machine word; 10,000 ids differ within 27
 DRAWS_SPARE = 12  # more draws than a bucket's k members, since some are doubles

@@ -10,10 +10,9 @@ from sim.seed import SEED
 
 from p2pswarm.base.errors import NoRoute
 from p2pswarm.base.ids import Address, Contact
-from p2pswarm.discovery.dht.bucket import Neighbour
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.node import Dht
-from p2pswarm.discovery.dht.routing_table import neighbour
+from p2pswarm.discovery.dht.routing_table import Neighbour, neighbour
 from p2pswarm.sim.dht import DhtWorld, DhtWorldConfig
 from p2pswarm.sim.full_tables import fill_tables
 from p2pswarm.sim.loop import run

@@ -178,7 +178,7 @@ class CrowdedKeys:
         seen_s = self._seen_s.get(key)
         return seen_s is not None and now_s - seen_s < CROWDED_S
 
-    def learned(self, key: bytes, region: list[Contact], now_s: float) -> None:
+    def on_region(self, key: bytes, region: list[Contact], now_s: float) -> None:
         """Note the peers of a crowded key's region."""
         if key in self._seen_s:
             self._regions[key] = now_s, region

@@ -1,19 +1,10 @@
 """RecordStore: the records that a node keeps for others.
 
-The store refuses records that have expired, expire too late, are forged or too large. A
-record that comes from its own publisher over an authenticated link is genuine. So it is
-kept and sent to readers before its signature is checked; a reader checks the signature
-anyway. `prove` checks it soon after the first read, so that a record with a wrong
-signature does not stay. We also check it before we use the record ourselves.
-
-Each publisher has a quota. When memory is full, the publisher that uses most gives up its
-oldest records (`store_shares.py`). Refusing a record costs little, however much is kept.
-
 Units:   `_ms` milliseconds since 1970 on the wall clock; bytes.
-Errors:  none: every offered record gets a `Verdict`.
 Source:  BEP 44; go-libp2p-kad-dht's validator (Validate, Select).
 """
 
+import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,10 +12,160 @@ from enum import IntEnum
 
 from p2pswarm.base.ids import PeerId
 from p2pswarm.discovery.dht.config import DhtConfig
-from p2pswarm.discovery.dht.expiries import Expiries
 from p2pswarm.discovery.dht.messages import SUBKEY_BYTES_MAX, VALUE_BYTES_MAX, Record
 from p2pswarm.discovery.dht.records import SignatureCache, may_write, newer, written_by
-from p2pswarm.discovery.dht.store_shares import StoredRecord, StoreShares
+
+LEVEL_BITS = 2  # four levels for each doubling: shares that differ by a quarter count as equal
+
+
+@dataclass(slots=True, eq=False)
+class StoredRecord:
+    """A kept record."""
+
+    record: Record
+    size_bytes: int
+    """What it uses of the store."""
+    proven: bool
+    """Whether its signature was checked."""
+
+
+@dataclass(slots=True)
+class _Share:
+    """What one publisher uses."""
+
+    records: dict[StoredRecord, None] = field(default_factory=dict)
+    """The oldest first."""
+    size_bytes: int = 0
+    level: int = 0
+
+
+class StoreShares:
+    """The publishers of a store's records: the share of each, and whose record makes room.
+
+    The publisher that uses most gives up its oldest record. So a flood drives out itself: who
+    keeps little here loses nothing, whatever keys the flood chooses. Keys far from us do not go
+    first, because whoever floods a store chooses keys close to it.
+
+    Publishers are kept in levels of size. Those of one level count as equal, and the one that came
+    to it first gives first. So a change costs the same however many publishers there are.
+
+    Source: Suter et al., "Buffer management schemes for supporting TCP in gigabit routers" (1999):
+    drop from the longest queue.
+    """
+
+    def __init__(self) -> None:
+        self._shares: dict[bytes, _Share] = {}
+        self._levels: dict[int, dict[bytes, None]] = {}
+        self._highest = 0
+        """No level above it has a publisher."""
+
+    def used(self, publisher: bytes) -> tuple[int, int]:
+        """How many records a publisher has here, and their bytes."""
+        share = self._shares.get(publisher)
+        return (len(share.records), share.size_bytes) if share else (0, 0)
+
+    def add(self, stored: StoredRecord) -> None:
+        """Charge a record to its publisher."""
+        publisher = stored.record.public_key
+        share = self._shares.get(publisher)
+        if share is None:
+            share = self._shares[publisher] = _Share()
+        share.records[stored] = None
+        self._resize(publisher, share, stored.size_bytes)
+
+    def remove(self, stored: StoredRecord) -> None:
+        """Charge a record no longer."""
+        publisher = stored.record.public_key
+        share = self._shares[publisher]
+        del share.records[stored]
+        self._resize(publisher, share, -stored.size_bytes)
+        if not share.records:
+            del self._shares[publisher]
+
+    def _resize(self, publisher: bytes, share: _Share, change_bytes: int) -> None:
+        share.size_bytes += change_bytes
+        level = level_of(share.size_bytes)
+        if level == share.level:
+            return
+        if share.level:
+            del self._levels[share.level][publisher]
+        if level:
+            self._levels.setdefault(level, {})[publisher] = None
+            self._highest = max(self._highest, level)
+        share.level = level
+
+    def largest_exceeds(self, size_bytes: int) -> bool:
+        """Whether some publisher uses more than `size_bytes`."""
+        return self._largest() > level_of(size_bytes)
+
+    def first_to_go(self) -> StoredRecord:
+        """The oldest record of the publisher that uses most; there must be one."""
+        largest = next(iter(self._levels[self._largest()]))
+        return next(iter(self._shares[largest].records))
+
+    def _largest(self) -> int:
+        """The level of the publisher that uses most; 0 if there is none."""
+        while self._highest and not self._levels.get(self._highest):
+            self._highest -= 1
+        return self._highest
+
+
+def level_of(size_bytes: int) -> int:
+    """The level of a share: 0 if it is empty; it grows with the logarithm of its size."""
+    bits = size_bytes.bit_length()
+    first_bits = size_bytes << LEVEL_BITS + 1 >> bits
+    return (bits << LEVEL_BITS) + (first_bits & (1 << LEVEL_BITS) - 1)
+
+
+TICK_MS = 1000
+
+
+class Expiries:
+    """The kept records by the second in which each expires.
+
+    Records of one second are kept together, so that keeping, replacing and forgetting one cost the
+    same however many there are, and `due` can be asked for a portion. A record leaves up to a
+    second late; who reads checks the time itself.
+
+    Source: Varghese and Lauck, "Hashed and hierarchical timing wheels" (1987), scheme 4.
+    """
+
+    def __init__(self) -> None:
+        self._by_tick: dict[int, dict[StoredRecord, None]] = {}
+        self._ticks: list[int] = []
+        """A heap of the keys of `_by_tick`, each once: 3,606 if no record lasts over an hour."""
+
+    def add(self, stored: StoredRecord) -> None:
+        """Note when a record expires."""
+        tick = _tick_of(stored)
+        records = self._by_tick.get(tick)
+        if records is None:
+            records = self._by_tick[tick] = {}
+            heapq.heappush(self._ticks, tick)
+        records[stored] = None
+
+    def remove(self, stored: StoredRecord) -> None:
+        """Note that a record is no longer kept."""
+        del self._by_tick[_tick_of(stored)][stored]
+
+    def next_ms(self) -> int | None:
+        """The time at which the first record may expire; None if nothing is noted."""
+        return self._ticks[0] * TICK_MS if self._ticks else None
+
+    def due(self, now_ms: int, most: int) -> list[StoredRecord]:
+        """Some records that have expired, at most so many, of one second; `remove` each."""
+        while self._ticks and self._ticks[0] * TICK_MS <= now_ms:
+            records = self._by_tick[self._ticks[0]]
+            if records:
+                return [*records][-most:]
+            del self._by_tick[heapq.heappop(self._ticks)]
+        return []
+
+
+def _tick_of(stored: StoredRecord) -> int:
+    """The first tick at which a record has expired."""
+    return -(-stored.record.expires_ms // TICK_MS)
+
 
 PROVED_AT_ONCE = 64  # signatures: 5 ms
 EXPIRED_AT_ONCE = 512  # records: 5 ms
@@ -62,7 +203,19 @@ class _KeyRecords:
 
 
 class RecordStore:
-    """Records by key and subkey."""
+    """The records that a node keeps for others, by key and subkey.
+
+    The store refuses records that have expired, expire too late, are forged or too large. A record
+    that comes from its own publisher over an authenticated link is genuine. So it is kept and sent
+    to readers before its signature is checked; a reader checks the signature anyway. `prove`
+    checks it soon after the first read, so that a record with a wrong signature does not stay. We
+    also check it before we use the record ourselves.
+
+    Each publisher has a quota. When memory is full, the publisher that uses most gives up its
+    oldest records (`StoreShares`). Refusing a record costs little, however much is kept.
+
+    Source: BEP 44; go-libp2p-kad-dht's validator (Validate, Select).
+    """
 
     def __init__(self, config: DhtConfig, signatures: SignatureCache) -> None:
         self._config = config

@@ -6,7 +6,7 @@ from discovery.dht.harness import contact, contacts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.discovery.dht.reunion import (
+from p2pswarm.discovery.dht.partition_healing import (
     FOUND_AGAIN_S,
     FRESH_S,
     MERGING_S,
@@ -16,15 +16,15 @@ from p2pswarm.discovery.dht.reunion import (
     REMEMBERED_MAX,
     REMEMBERED_S,
     SETTLED_S,
-    Reunion,
+    PartitionHealing,
 )
 
 
-def reunion() -> Reunion:
-    return Reunion(random.Random(1))
+def healing() -> PartitionHealing:
+    return PartitionHealing(random.Random(1))
 
 
-def probes(made: Reunion, until_s: float) -> list[float]:
+def probes(made: PartitionHealing, until_s: float) -> list[float]:
     """When somebody is asked, if nobody ever answers."""
     times = []
     while (due_s := made.next_deadline_s()) is not None and due_s < until_s:
@@ -34,13 +34,13 @@ def probes(made: Reunion, until_s: float) -> list[float]:
 
 
 def test_where_nobody_is_missing_nothing_is_due():
-    assert reunion().next_deadline_s() is None
-    assert reunion().probe(1e9) is None
+    assert healing().next_deadline_s() is None
+    assert healing().probe(1e9) is None
 
 
 def test_who_is_gone_is_asked_every_five_seconds_then_every_twenty_for_an_hour():
-    made = reunion()
-    made.lost(contact(1), 0.0)
+    made = healing()
+    made.on_loss(contact(1), 0.0)
 
     times = probes(made, 2 * REMEMBERED_S)
 
@@ -53,54 +53,54 @@ def test_who_is_gone_is_asked_every_five_seconds_then_every_twenty_for_an_hour()
 
 
 def test_many_who_are_gone_cost_no_more_calls_than_one():
-    one, many = reunion(), reunion()
-    one.lost(contact(1), 0.0)
+    one, many = healing(), healing()
+    one.on_loss(contact(1), 0.0)
     for each in contacts(*range(1, 100)):
-        many.lost(each, 0.0)
+        many.on_loss(each, 0.0)
 
     assert abs(len(probes(one, 600.0)) - len(probes(many, 600.0))) < 15
 
 
 def test_whoever_comes_back_is_asked_for_no_longer_and_the_others_at_once():
-    made = reunion()
+    made = healing()
     for each in contacts(1, 2):
-        made.lost(each, 0.0)
+        made.on_loss(each, 0.0)
 
-    made.came(contact(1), 100.0)
+    made.on_entry(contact(1), 100.0)
 
     assert made.next_deadline_s() == 100.0 + FOUND_AGAIN_S
     assert made.probe(101.0) == contact(2)
-    made.came(contact(2), 102.0)
+    made.on_entry(contact(2), 102.0)
     assert made.next_deadline_s() is None
 
 
 def test_a_stranger_is_greeted_soon_and_no_other_for_a_while():
-    made = reunion()
+    made = healing()
     for each in contacts(1, 2, 3):
-        made.stranger(each, 0.0)
+        made.on_stranger(each, 0.0)
     due_s = made.next_deadline_s()
     assert SETTLED_S[0] <= due_s <= SETTLED_S[1]
     assert made.newcomer(due_s - 0.1) is None
     assert made.newcomer(due_s) == contact(3)
     assert made.newcomer(due_s) is None
 
-    made.stranger(contact(4), due_s)
+    made.on_stranger(contact(4), due_s)
 
     assert made.next_deadline_s() == due_s + NEWCOMER_S
 
 
 def test_another_part_is_looked_at_once_in_a_while_and_never_by_a_node_that_is_new_itself():
-    made, named = reunion(), contacts(1, 2)
-    assert not made.merges(named, 0.0)
-    made.stranger(contact(1), 0.0)
-    assert not made.merges(named, MERGING_S - 1)
+    made, named = healing(), contacts(1, 2)
+    assert not made.on_partition(named, 0.0)
+    made.on_stranger(contact(1), 0.0)
+    assert not made.on_partition(named, MERGING_S - 1)
 
-    assert made.merges(named, MERGING_S)
+    assert made.on_partition(named, MERGING_S)
 
-    assert not made.merges(contacts(3), MERGING_S + 1)
+    assert not made.on_partition(contacts(3), MERGING_S + 1)
     assert made.others(MERGING_S + 1) == named
     assert made.others(2 * MERGING_S) == ()
-    assert made.merges(contacts(3), 2 * MERGING_S)
+    assert made.on_partition(contacts(3), 2 * MERGING_S)
 
 
 @given(
@@ -115,16 +115,16 @@ def test_another_part_is_looked_at_once_in_a_while_and_never_by_a_node_that_is_n
     )
 )
 def test_memory_and_calls_are_bounded_whatever_happens(steps):
-    made, now_s, asked, greeted = reunion(), 0.0, 0, 0
+    made, now_s, asked, greeted = healing(), 0.0, 0, 0
     for step, number, later_s, near in steps:
         now_s += later_s
         match step:
             case "lost":
-                made.lost(contact(number), now_s)
+                made.on_loss(contact(number), now_s)
             case "came":
-                made.came(contact(number), now_s)
+                made.on_entry(contact(number), now_s)
                 if near:
-                    made.stranger(contact(number), now_s)
+                    made.on_stranger(contact(number), now_s)
             case "probe":
                 asked += made.probe(now_s) is not None
             case _:

@@ -1,18 +1,6 @@
-"""Reunion: how a DHT that was cut apart, or that began in parts, becomes one again.
-
-Two rules do it. A peer that left our table because it did not answer is remembered, and greeted
-again now and then: the first that answers after a cut has healed tells of its part. And a stranger
-that asks us something is greeted, too: if it names peers next to us that we do not know, it has
-been in another part. Then we look up our own id again, and an id at every distance, through the
-peers that it named; so its part hears of us everywhere, and does the same. Whoever joins a whole
-DHT names nobody new next to us, and costs us one call.
-
-There is no way to tell a cut from peers that have ended, so both are asked. What that costs has a
-bound: one call in `PROBE_S`, and one in `NEWCOMER_S`, whoever and however many come and go.
+"""PartitionHealing: how a DHT that was cut apart, or that began in parts, becomes one again.
 
 Units:   seconds on the caller's monotonic clock.
-Shapes:  at most `REMEMBERED_MAX` peers.
-Errors:  none.
 Source:  hivemind issue #624, a swarm that stayed in two halves; docs/dht.md, "Halves that meet
          again".
 """
@@ -21,6 +9,23 @@ import random
 from collections.abc import Sequence
 
 from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.discovery.dht.routing_table import Table
+
+
+def unknown_neighbours(met: Sequence[Contact], table: Table) -> list[Contact]:
+    """Those of the peers that one of them names that we do not know, and that are next to us."""
+    k, own = table.config.k, int.from_bytes(table.own.raw)
+    nearest = table.nearest(table.own.raw, k)
+    radius = nearest[-1].number ^ own if len(nearest) == k else 1 << 256
+    return [
+        each
+        for each in met[1:]
+        if each.peer is not None
+        and each.peer != table.own
+        and int.from_bytes(each.peer.raw) ^ own < radius
+        and table.get(each.peer.raw) is None
+    ]
+
 
 PROBE_S = 5.0  # between two calls to peers that are gone
 PROBE_LATE_S = 20.0  # the same, when nobody was lost or found again for `FRESH_S`
@@ -35,8 +40,22 @@ JITTER = 0.2
 NEVER_S = float("inf")
 
 
-class Reunion:
-    """Whom one node greets, so that no part of the DHT stays apart."""
+class PartitionHealing:
+    """The peers that one node greets, so that no part of the DHT stays apart.
+
+    Two rules do it. A peer that left our table because it did not answer is remembered, and
+    greeted again now and then: the first that answers after a cut has healed tells of its part.
+    And a stranger that asks us something is greeted, too: if it names peers next to us that we do
+    not know, it has been in another part. Then we look up our own id again, and an id at every
+    distance, through the peers that it named; so its part hears of us everywhere, and does the
+    same. Whoever joins a whole DHT names nobody new next to us, and costs us one call.
+
+    There is no way to tell a cut from peers that have ended, so both are asked. What that costs
+    has a bound: one call in `PROBE_S`, and one in `NEWCOMER_S`, whoever and however many come and
+    go.
+
+    At most `REMEMBERED_MAX` peers are remembered.
+    """
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -57,7 +76,7 @@ class Reunion:
         """How many peers are remembered."""
         return len(self._lost)
 
-    def lost(self, contact: Contact, now_s: float) -> None:
+    def on_loss(self, contact: Contact, now_s: float) -> None:
         """Note that a peer has left the table because it did not answer."""
         assert contact.peer is not None, "a table has no contacts without an id"
         self._lost.pop(contact.peer, None)
@@ -67,14 +86,14 @@ class Reunion:
         self._fresh_s = now_s
         self._probe_s = min(self._probe_s, now_s + self._pause_s(now_s))
 
-    def came(self, contact: Contact, now_s: float) -> None:
+    def on_entry(self, contact: Contact, now_s: float) -> None:
         """Note that a peer has entered the table."""
         assert contact.peer is not None, "a table has no contacts without an id"
         if self._lost.pop(contact.peer, None) is not None:
             self._fresh_s = now_s
             self._probe_s = now_s + FOUND_AGAIN_S if self._lost else NEVER_S
 
-    def stranger(self, contact: Contact, now_s: float) -> None:
+    def on_stranger(self, contact: Contact, now_s: float) -> None:
         """Note that a peer that was found where it says, and was not in the table, has come."""
         if self._merged_s is None:
             self._merged_s = now_s  # who is new itself hears of neighbours from everybody
@@ -83,7 +102,7 @@ class Reunion:
             self._greet_s = max(settled_s, self._greeted_s + NEWCOMER_S)
         self._newcomer = contact
 
-    def merges(self, named: Sequence[Contact], now_s: float) -> bool:
+    def on_partition(self, named: Sequence[Contact], now_s: float) -> bool:
         """A stranger has named these, next to us; whether to look at every distance now."""
         if self._merged_s is None or now_s < self._merged_s + MERGING_S:
             return False

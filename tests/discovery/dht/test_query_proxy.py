@@ -4,13 +4,13 @@ import pytest
 from discovery.dht.harness import CARDS, CONFIG, EPOCH_S, HOME, KEY, OWN, contact, listed, raw, told
 
 from p2pswarm.base.ids import PeerId
-from p2pswarm.discovery.dht.carrier import Carrier, to_be_carried
+from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.get_value import GetValue
-from p2pswarm.discovery.dht.hearsay import Hearsay
 from p2pswarm.discovery.dht.messages import PAGE_BYTES, RECORDS_MAX, Get, Got, Record
 from p2pswarm.discovery.dht.records import SignatureCache, sign
-from p2pswarm.discovery.dht.timeouts import TimeoutEstimator
+from p2pswarm.discovery.dht.responder import QueryProxy, to_be_carried
+from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts
 from p2pswarm.net.crypto.identity import Identity
 
 ALICE = Identity.generate(b"alice")
@@ -23,12 +23,14 @@ def a_record(subkey: bytes = b"a", value: bytes = b"v") -> Record:
     return sign(ALICE, KEY, subkey, value, 1, int(1000 * (EPOCH_S + 60)))
 
 
-def a_carrier(config: DhtConfig = CONFIG) -> Carrier:
-    return Carrier(PeerId(OWN), config, TimeoutEstimator(config), SignatureCache(), Hearsay(CARDS))
+def a_carrier(config: DhtConfig = CONFIG) -> QueryProxy:
+    return QueryProxy(
+        PeerId(OWN), config, TimeoutEstimator(config), SignatureCache(), UnverifiedContacts(CARDS)
+    )
 
 
-def carried(carrier: Carrier) -> GetValue:
-    return carrier.query(ASKED, listed(PLAIN.peer_list), 0.0, EPOCH_S)
+def carried(proxy: QueryProxy) -> GetValue:
+    return proxy.query(ASKED, listed(PLAIN.peer_list), 0.0, EPOCH_S)
 
 
 def test_a_get_that_found_nothing_here_is_carried_on():
@@ -38,30 +40,30 @@ def test_a_get_that_found_nothing_here_is_carried_on():
 
 
 def test_only_so_many_are_carried_at_once():
-    carrier = a_carrier(DhtConfig(carrying=2))
+    proxy = a_carrier(DhtConfig(carrying=2))
 
-    assert [carrier.begin() for _ in range(3)] == [True, True, False]
-    carrier.ended()
+    assert [proxy.begin() for _ in range(3)] == [True, True, False]
+    proxy.on_end()
 
-    assert [carrier.begin() for _ in range(2)] == [True, False]
+    assert [proxy.begin() for _ in range(2)] == [True, False]
 
 
 def test_a_few_of_the_closest_are_asked_in_our_name_with_one_hop_less():
     get_value = carried(a_carrier())
 
-    asks = get_value.poll(0.0)
+    asks = get_value.drain(0.0)
 
     assert [ask.contact for ask in asks] == [contact(1), contact(2), contact(3)]
     assert [ask.request for ask in asks] == [Get(KEY, b"", False, 1)] * 3
     for each in (1, 2, 3):
         get_value.on_failure(contact(each))
-    assert get_value.poll(0.1) == []
+    assert get_value.drain(0.1) == []
     assert get_value.finished
 
 
 def test_it_takes_no_longer_than_the_asker_waits():
     get_value = carried(a_carrier())
-    get_value.poll(0.0)
+    get_value.drain(0.0)
 
     get_value.on_deadline(CONFIG.carry_s)
 
@@ -69,31 +71,31 @@ def test_it_takes_no_longer_than_the_asker_waits():
 
 
 def test_what_was_found_is_the_answer_in_the_order_of_subkeys():
-    carrier = a_carrier()
-    get_value = carried(carrier)
-    get_value.poll(0.0)
+    proxy = a_carrier()
+    get_value = carried(proxy)
+    get_value.drain(0.0)
     found = a_record(b"b"), a_record(b"a")
 
     get_value.on_response(contact(1), Got(found, False, told([])), 0.1)
 
-    answer = carrier.answer(get_value, PLAIN)
+    answer = proxy.answer(get_value, PLAIN)
     assert answer == Got((a_record(b"a"), a_record(b"b")), False, told([]))
 
 
 def test_what_was_not_found_leaves_the_plain_answer():
-    carrier = a_carrier()
+    proxy = a_carrier()
 
-    assert carrier.answer(carried(carrier), PLAIN) == PLAIN
+    assert proxy.answer(carried(proxy), PLAIN) == PLAIN
 
 
 def test_a_holder_with_more_than_one_page_leaves_the_plain_answer():
-    carrier = a_carrier()
-    get_value = carried(carrier)
-    get_value.poll(0.0)
+    proxy = a_carrier()
+    get_value = carried(proxy)
+    get_value.drain(0.0)
 
     get_value.on_response(contact(1), Got((a_record(),), True, told([])), 0.1)
 
-    assert carrier.answer(get_value, PLAIN) == PLAIN
+    assert proxy.answer(get_value, PLAIN) == PLAIN
 
 
 @pytest.mark.parametrize(
@@ -103,13 +105,13 @@ def test_a_holder_with_more_than_one_page_leaves_the_plain_answer():
 )
 def test_more_than_fits_a_message_leaves_the_plain_answer(count, size_bytes):
     """Two holders that answer in the same moment may together have more than one page."""
-    carrier = a_carrier()
-    get_value = carried(carrier)
-    get_value.poll(0.0)
+    proxy = a_carrier()
+    get_value = carried(proxy)
+    get_value.drain(0.0)
     records = [a_record(b"%03d" % i, b"v" * size_bytes) for i in range(count)]
 
     for number, half in ((1, records[::2]), (2, records[1::2])):
         get_value.on_response(contact(number), Got(tuple(half), False, told([])), 0.1)
 
     assert len(get_value.records) == count
-    assert carrier.answer(get_value, PLAIN) == PLAIN
+    assert proxy.answer(get_value, PLAIN) == PLAIN
