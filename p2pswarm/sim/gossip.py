@@ -12,10 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from p2pswarm.base.ids import Address, Contact
-from p2pswarm.discovery.gossip.directories import Directories, Surroundings
-from p2pswarm.discovery.gossip.messages import RUN_ID_BYTES, RunStanding
-from p2pswarm.discovery.gossip.record import Activity, FigureKey, RecordReader, RunRole, figures
-from p2pswarm.discovery.gossip.run_directory import RunDirectory
+from p2pswarm.discovery.gossip.directory_io import Directories, DirectoryContext, RunDirectory
+from p2pswarm.discovery.gossip.messages import RUN_ID_BYTES, RunRole
+from p2pswarm.discovery.gossip.record import Activity, FigureKey, RecordReader, RoleKind, figures
 from p2pswarm.net.cards.card import Card
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.sim.dht import EPOCH_S
@@ -119,7 +118,7 @@ class GossipWorld:
 
     async def _live(self, member: SimMember, through: Sequence[Contact]) -> None:
         card = Card.make(member.identity, 1, [member.rpc.contact.address])
-        around = Surroundings(
+        around = DirectoryContext(
             member.rpc,
             member.identity,
             lambda: card,
@@ -132,5 +131,5 @@ class GossipWorld:
         async with Directories(around) as directories, directories.open(RUN) as directory:
             member.directory = directory
             directory.enter_through(through)
-            directory.stand(RunStanding(RunRole.SERVER, Activity.WORKING, stage, figures(load)))
+            directory.set_role(RunRole(RoleKind.SERVER, Activity.WORKING, stage, figures(load)))
             await asyncio.get_running_loop().create_future()

@@ -21,7 +21,7 @@ from p2pswarm.base.errors import Late, LinkLost, NoRoute, SwarmError, Unusable
 from p2pswarm.base.ids import Address, Contact
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.node import Dht
-from p2pswarm.discovery.gossip.run_directory import RunDirectory
+from p2pswarm.discovery.gossip.directory_io import RunDirectory
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint

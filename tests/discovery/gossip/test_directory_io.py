@@ -6,22 +6,22 @@ import pytest
 from sim.seed import SEED
 
 from p2pswarm.base.errors import NotServing
-from p2pswarm.discovery.gossip.directories import RUNS_MAX, Directories, Surroundings
-from p2pswarm.discovery.gossip.messages import Compare, RunStanding
-from p2pswarm.discovery.gossip.record import Activity, RunRole
+from p2pswarm.discovery.gossip.directory_io import RUNS_MAX, Directories, DirectoryContext
+from p2pswarm.discovery.gossip.messages import Compare, RunRole
+from p2pswarm.discovery.gossip.record import Activity, RoleKind
 from p2pswarm.net.cards.card import Card
 from p2pswarm.sim.dht import EPOCH_S
 from p2pswarm.sim.gossip import RUN, GossipWorld, GossipWorldConfig
 from p2pswarm.sim.loop import run
 
 QUESTION = Compare(RUN, bytes(8), b"\xff" * 8, b"")
-STANDS_BY = RunStanding(RunRole.TRAINER, Activity.STANDING_BY)
+STANDS_BY = RunRole(RoleKind.TRAINER, Activity.STANDING_BY)
 
 
-def surroundings(world: GossipWorld) -> Surroundings:
+def surroundings(world: GossipWorld) -> DirectoryContext:
     member = world.place()
     card = Card.make(member.identity, 1, [member.rpc.contact.address])
-    return Surroundings(member.rpc, member.identity, lambda: card, world._rng, lambda: EPOCH_S)
+    return DirectoryContext(member.rpc, member.identity, lambda: card, world._rng, lambda: EPOCH_S)
 
 
 def play(main) -> None:
@@ -46,17 +46,17 @@ def test_two_roles_of_a_node_have_one_directory_which_lasts_until_both_are_done(
         async with Directories(around) as directories:
             async with directories.open(RUN) as first:
                 first.enter_through([entry])
-                first.stand(RunStanding(RunRole.SERVER, Activity.WORKING, 1))
+                first.set_role(RunRole(RoleKind.SERVER, Activity.WORKING, 1))
                 async with directories.open(RUN) as second:
                     assert second is first
-                    second.stand(STANDS_BY)
+                    second.set_role(STANDS_BY)
                     await asyncio.sleep(20)
                     assert len(first.present()) == 4
-                    second.withdraw(RunRole.TRAINER)
+                    second.withdraw(RoleKind.TRAINER)
                 await asyncio.sleep(20)
                 seen = world.members[1].directory.get(me)
-                assert [each.role for each in seen.standings] == [RunRole.SERVER]
-                first.withdraw(RunRole.SERVER)
+                assert [each.role for each in seen.roles] == [RoleKind.SERVER]
+                first.withdraw(RoleKind.SERVER)
             await asyncio.sleep(20)
             assert world.members[1].directory.get(me) is None
             with pytest.raises(NotServing):
@@ -71,13 +71,13 @@ def test_a_trainer_is_found_by_its_role_without_the_dht():
         world.members.pop()
         async with Directories(around) as directories, directories.open(RUN) as mine:
             mine.enter_through([world.members[2].rpc.contact])
-            mine.stand(STANDS_BY)
+            mine.set_role(STANDS_BY)
             there = world.members[0].directory
-            while not there.contacts(RunRole.TRAINER):
+            while not there.contacts(RoleKind.TRAINER):
                 await there.changed.wait()
-            assert there.contacts(RunRole.TRAINER) == [around.rpc.contact]
-            assert mine.contacts(RunRole.TRAINER) == []
-            assert len(mine.contacts(RunRole.SERVER)) >= 1
+            assert there.contacts(RoleKind.TRAINER) == [around.rpc.contact]
+            assert mine.contacts(RoleKind.TRAINER) == []
+            assert len(mine.contacts(RoleKind.SERVER)) >= 1
 
     play(main)
 
@@ -111,10 +111,10 @@ def test_who_ends_the_node_leaves_all_runs():
         async with Directories(around) as directories:
             async with directories.open(RUN) as mine:
                 mine.enter_through([world.members[0].rpc.contact])
-                mine.stand(STANDS_BY)
+                mine.set_role(STANDS_BY)
                 await asyncio.sleep(20)
                 assert world.members[2].directory.get(me) is not None
-                mine.withdraw(RunRole.TRAINER)
+                mine.withdraw(RoleKind.TRAINER)
             await asyncio.sleep(10)
             assert world.members[2].directory.get(me) is None
 
