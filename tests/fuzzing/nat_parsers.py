@@ -31,8 +31,7 @@ from p2pswarm.net.os.address_scope import Scope
 from p2pswarm.net.os.circuit import CircuitRequest, CircuitStatus
 from p2pswarm.net.wire.message import MESSAGE_BYTES_MAX, decode, encode
 from p2pswarm.reach.nat import nat_pmp, pcp, upnp
-from p2pswarm.reach.nat.lease import CallRouter, Place
-from p2pswarm.reach.nat.lease_search import LeaseSearch
+from p2pswarm.reach.nat.lease import CallRouter, LeaseSearch, Place
 
 GATEWAY, OWN = "192.168.77.1", "192.168.77.5"
 ENEMY = Identity.generate(b"enemy")

@@ -1,23 +1,18 @@
-"""What a node tells others of how it is reached, from all that it has found out.
-
-What is found out flaps, and each announcement goes to every linked peer. So an address that is
-no longer believed stays for a while, relays stay for a while after they are needed no more, and
-announcements have an allowance.
+"""Announcements: what a node tells its peers and its user of how it is reached.
 
 Units:   seconds on the caller's monotonic clock.
-Shapes:  at most as many addresses as two families, a lease and the user give, and those that stay.
-Errors:  none.
 Source:  docs/reachability.md section 7; RFC 2439 for damping, which this is a mild form of.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from p2pswarm.base.allowance import Allowance
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.cards.card import RELAYS_MAX
 from p2pswarm.net.os.address_scope import Scope, scope_of
-from p2pswarm.reach.nat.standing import Finding, State
+from p2pswarm.reach.nat.belief import Belief, Finding, NatKind, State
 
 RELAYS_AFTER_S = 0.5  # a dial-back over 200 ms takes less; then 1.5 s are left of two
 RELAYS_LINGER_S = 60.0  # who has just learnt a relayed address still dials it
@@ -61,7 +56,12 @@ AnnouncerEvent = Announcement | SeekRelays
 
 
 class Announcer:
-    """What one node announces."""
+    """Decides what one node announces.
+
+    What is found out flaps, and each announcement goes to every linked peer. So an address that is
+    no longer believed stays for a while, relays stay for a while after they are needed no more, and
+    announcements have an allowance.
+    """
 
     def __init__(
         self, *, fixed: Address | None, through_relays: bool, serves: bool, spare: int = 0
@@ -92,13 +92,13 @@ class Announcer:
 
     # what it is told
 
-    def met(self, now_s: float) -> None:
+    def on_link(self, now_s: float) -> None:
         """A link to a peer is up, which could dial us."""
         if self._met_s is None:
             self._met_s = now_s
         self.on_deadline(now_s)
 
-    def found(self, found: Iterable[Finding], now_s: float) -> None:
+    def on_findings(self, found: Iterable[Finding], now_s: float) -> None:
         """What is known of each address family, all of them."""
         own, direct, mapped = self._own(), *self._believed()
         self._found = tuple(found)
@@ -115,7 +115,7 @@ class Announcer:
         self._reached_s = (self._reached_s or now_s) if reached else None
         self.on_deadline(now_s)
 
-    def reserved(self, relays: Iterable[Contact], now_s: float) -> None:
+    def on_relays(self, relays: Iterable[Contact], now_s: float) -> None:
         """These relays hold a reservation of ours."""
         self._relays = tuple(relays)
         self.on_deadline(now_s)
@@ -135,11 +135,11 @@ class Announcer:
     # what it asks for
 
     @property
-    def said(self) -> Announcement:
+    def current(self) -> Announcement:
         """What is announced now."""
         return self._said or Announcement()
 
-    def events(self) -> list[AnnouncerEvent]:
+    def drain(self) -> list[AnnouncerEvent]:
         """What to do; drained by reading."""
         events, self._events = self._events, []
         return events
@@ -231,3 +231,51 @@ def _dialled(found: Finding) -> bool:
     if found.belief.state is State.PROBING:
         return found.own is not None and scope_of(found.own.host) is Scope.PUBLIC
     return _trusted(found)
+
+
+ASSUMED = ", as one network of peers says"
+DOCTOR = "p2pswarm doctor tells what to change"
+
+
+class ReachabilityEvents:
+    """The lines of one node for its user, each when it is known and when it changes."""
+
+    def __init__(self, port: int) -> None:
+        """`port`: where the node listens."""
+        self._port = port
+        self._said = ""
+
+    def line(self, belief: Belief, *, settled: bool, relayed: Address | None = None) -> str:
+        """The line to print now; empty if nothing is known or new.
+
+        `settled`: whether the router has been asked for a port; until then nobody despairs.
+        `relayed`: where a relay passes us on.
+        """
+        if belief.reachable == "no" and relayed is not None:
+            line, settled = f"reachable: relayed at {relayed}", True
+        else:
+            line = reachable_line(belief, self._port)
+        if not line or line == self._said or (belief.reachable == "no" and not settled):
+            return ""
+        self._said = line
+        return line
+
+
+def reachable_line(belief: Belief, port: int) -> str:
+    """A belief in a line; empty while nobody has tried."""
+    assumed = "" if belief.sure else ASSUMED
+    if belief.reachable != "no":
+        return f"reachable: {belief.reachable} at {belief.address}{assumed}"
+    if belief.state is not State.NATTED:
+        return ""
+    if belief.kind is NatKind.FIREWALL:
+        return f"reachable: no, a firewall keeps out who dials port {port}{assumed}; {DOCTOR}"
+    return f"reachable: no, the router before this machine forwards no port{assumed}; {DOCTOR}"
+
+
+def on_this_machine_alone(bound: Address) -> bool:
+    """Whether a node listens where nobody but this machine can dial it."""
+    try:
+        return ip_address(bound.host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False

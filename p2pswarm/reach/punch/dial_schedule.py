@@ -64,7 +64,7 @@ class DialSchedule:
         self._due_s.clear()
 
     def due(self, now_s: float) -> list[PunchDial]:
-        """The dials to begin now; tell `failed` of each that fails."""
+        """The dials to begin now; report each that fails to `on_failure`."""
         if now_s >= self.over_s:
             self._due_s.clear()
         due = [dial for dial, at_s in self._due_s.items() if at_s <= now_s]
@@ -73,7 +73,7 @@ class DialSchedule:
             self._tries[dial] = self._tries.get(dial, 0) + 1
         return due
 
-    def failed(self, dial: PunchDial, now_s: float) -> None:
+    def on_failure(self, dial: PunchDial, now_s: float) -> None:
         """Note that a dial was refused, or that somebody else has answered: try again."""
         at_s = now_s + self._rng.uniform(0, RETRY_S_MAX)
         if at_s < self.over_s and not self._stopped and self._tries[dial] < TRIES_MAX:

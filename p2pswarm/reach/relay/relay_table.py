@@ -121,7 +121,7 @@ class RelayTable:
         """How many circuits wait or are joined."""
         return len(self._circuits)
 
-    def events(self) -> list[RelayEvent]:
+    def drain(self) -> list[RelayEvent]:
         """What has ended by itself since the last call."""
         told, self._events = self._events, []
         return told

@@ -11,9 +11,9 @@ from p2pswarm.base.errors import BadHandshake, BadRecord, Busy, DialFailed, Link
 from p2pswarm.base.ids import Address, Contact
 from p2pswarm.net.os.circuit import ANSWER_BYTES, CircuitRequest, CircuitStatus, answer
 from p2pswarm.net.os.sockets import SocketNet
-from p2pswarm.reach.relay.messages import Reserve
 from p2pswarm.reach.relay.relay import Relay, RelayRates
 from p2pswarm.reach.relay.relay_table import RelayLimits
+from p2pswarm.reach.relay.reservations import Reserve
 from tests.reach.relay.harness import (
     LOOPBACK,
     PATIENCE_S,

@@ -1,25 +1,62 @@
-"""Standing: what a node believes of its own reachability in one address family.
-
-It is told what peers have seen and tried, which address this machine has, and which port the
-router forwards. It answers with a belief, and says when peers should be asked again. Peers vote by
-groups of addresses: one liar, or any number in one group, never make it believe that the node is
-public, or at an address that is another's.
+"""ReachabilityBelief: what a node believes of its own reachability in one address family.
 
 Units:   seconds on the caller's monotonic clock.
-Shapes:  two ports and `group_votes.GROUPS_MAX` groups at most are remembered.
-Errors:  none.
 Source:  docs/reachability.md; RFC 4787 section 4.1 for easy and hard; AutoNAT of libp2p for asking
          at all.
 """
 
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import ip_address
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from p2pswarm.base.ids import Address
-from p2pswarm.reach.nat.group_votes import GroupVotes, group_of
+from p2pswarm.net.os.address_groups import address_groups
+
+GROUPS_MAX = 32  # a round asks three groups: those of ten rounds are remembered
+VOTE_S = 7200.0  # two of the longest pauses between rounds
+
+Answer = TypeVar("Answer", bound=Hashable)
+
+
+def group_of(host: str) -> str:
+    """The group whose vote a peer at `host` casts: a /16 of IPv4, a /32 of IPv6, or a name."""
+    return address_groups(host)[1]
+
+
+class GroupVotes(Generic[Answer]):
+    """The answers of groups of addresses to one question: each has its latest, for a while.
+
+    Ids are free, and so are further addresses in a network that one owns. So peers have no vote
+    here: their groups have (`net/os/address_groups.py`). At most `GROUPS_MAX` groups are
+    remembered; the one that voted longest ago makes way.
+    """
+
+    def __init__(self) -> None:
+        self._cast: dict[str, tuple[Answer, float]] = {}
+        """The answer of each group and when it came; the oldest first."""
+
+    def cast(self, group: str, answer: Answer, now_s: float) -> None:
+        """Note a group's answer, instead of its last one."""
+        self._cast.pop(group, None)
+        self._cast[group] = answer, now_s
+        if len(self._cast) > GROUPS_MAX:
+            del self._cast[next(iter(self._cast))]
+
+    def at_s(self, group: str) -> float | None:
+        """When a group has voted last; None if it has not."""
+        return self._cast[group][1] if group in self._cast else None
+
+    def count(self, now_s: float) -> Counter[Answer]:
+        """How many groups have given each answer; votes older than `VOTE_S` do not count."""
+        return Counter(answer for answer, at_s in self._cast.values() if now_s - at_s < VOTE_S)
+
+    def forget(self) -> None:
+        """Forget every vote."""
+        self._cast.clear()
+
 
 CONFIRM_GROUPS = 2  # one may lie
 AGAIN_UNANSWERED_S = 10.0  # also the shortest pause between two rounds: a peer serves 4 a minute
@@ -110,8 +147,16 @@ class BeliefChanged:
 Event = AskPeers | BeliefChanged
 
 
-class Standing:
-    """The reachability of one node in one address family."""
+class ReachabilityBelief:
+    """The belief of a node about its own reachability in one address family.
+
+    It is told what peers have seen and tried, which address this machine has, and which port the
+    router forwards. It answers with a belief, and says when peers should be asked again. Peers
+    vote by groups of addresses: one liar, or any number in one group, never make it believe that
+    the node is public, or at an address that is another's.
+
+    Two ports and `GROUPS_MAX` groups at most are remembered.
+    """
 
     def __init__(self, listen_port: int) -> None:
         """`listen_port`: where we listen; others reach it from outside under the same number."""
@@ -145,7 +190,7 @@ class Standing:
 
     # what it is told
 
-    def interface(self, own_host: str | None, now_s: float) -> None:
+    def on_interface(self, own_host: str | None, now_s: float) -> None:
         """This machine's address of the family, None without one; another one changes all."""
         if own_host == self._own_host:
             return
@@ -158,7 +203,7 @@ class Standing:
         self._due_s = None if own_host is None else now_s
         self._think(now_s)
 
-    def leased(self, external: Address | None, now_s: float) -> None:
+    def on_lease(self, external: Address | None, now_s: float) -> None:
         """The router forwards this address to us; None: it does no longer."""
         if external == self._lease:
             return
@@ -169,23 +214,23 @@ class Standing:
         self._ask_soon(now_s, AGAIN_LEASED_S)
         self._think(now_s)
 
-    def observed(self, observer_host: str, seen_host: str, now_s: float) -> None:
+    def on_observation(self, observer_host: str, seen_host: str, now_s: float) -> None:
         """A peer sees our link come from, or dials it at, a host."""
         self._hosts.cast(group_of(observer_host), seen_host, now_s)
         self._think(now_s)
 
-    def seen_outside(self, observer_host: str, seen: Address, now_s: float) -> None:
+    def on_outside_port(self, observer_host: str, seen: Address, now_s: float) -> None:
         """A peer saw a call from our listening port come from an outside address."""
         self._outside.cast(group_of(observer_host), seen, now_s)
         self._think(now_s)
 
-    def dialled_back(self, observer_host: str, at: Address, now_s: float, *, arrived: bool) -> None:
+    def on_dial_back(self, observer_host: str, at: Address, now_s: float, *, arrived: bool) -> None:
         """A peer has dialled us at an address; `arrived`: its nonce came to our listener."""
         if at.port in self._tried:
             self._tried[at.port].cast(group_of(observer_host), (at, arrived), now_s)
         self._think(now_s)
 
-    def met(self, peer_host: str, now_s: float) -> None:
+    def on_link(self, peer_host: str, now_s: float) -> None:
         """A link to a peer is up, which could be asked."""
         if self._belief.sure and self._belief.state is not State.PROBING:
             return
@@ -193,7 +238,7 @@ class Standing:
             self._more_to_ask = True
             self._ask_soon(now_s, AGAIN_UNANSWERED_S)
 
-    def round_over(self, asked: int, answered: int, now_s: float) -> None:
+    def on_round_end(self, asked: int, answered: int, now_s: float) -> None:
         """The round of `AskPeers` is over: so many peers were asked, so many have tried."""
         self._asking = False
         self._think(now_s)
@@ -236,7 +281,7 @@ class Standing:
         soon_s = AGAIN_UNANSWERED_S if self._more_to_ask else AGAIN_LEASED_S
         return self._asking or (due_s is not None and due_s <= now_s + soon_s)
 
-    def events(self) -> list[Event]:
+    def drain(self) -> list[Event]:
         """What happened since the last call."""
         events, self._events = self._events, []
         return events

@@ -1,7 +1,8 @@
 """PortMapper: the sockets of `PortMapping`: packets and calls to the router, and its answers.
 
+Without a router, or where it says no, there is no lease.
+
 Units:   seconds, bytes.
-Errors:  none: without a router, or where it says no, there is no lease.
 """
 
 import asyncio
@@ -15,9 +16,8 @@ from yarl import URL
 from p2pswarm.base.ids import Address
 from p2pswarm.net.os.multicast import group_socket
 from p2pswarm.reach.nat.lease import CallRouter, Lease, SendDatagram
-from p2pswarm.reach.nat.port_mapping import PortMapping
-from p2pswarm.reach.nat.router_epoch import ANNOUNCED_GROUP, ANNOUNCED_PORT
-from p2pswarm.reach.nat.strict_xml import XML_BYTES_MAX
+from p2pswarm.reach.nat.port_mapping import ANNOUNCED_GROUP, ANNOUNCED_PORT, PortMapping
+from p2pswarm.reach.nat.upnp import XML_BYTES_MAX
 
 CALL_S = 2.0  # a router is a millisecond away; cheap ones think for a second
 LEAVE_S = 0.5  # to return the port at exit
@@ -50,14 +50,14 @@ class PortMapper:
         """The router that is asked; None if there is none."""
         return self._route[0]
 
-    def gateway(self, gateway: str | None, own_host: str | None) -> None:
+    def on_gateway(self, gateway: str | None, own_host: str | None) -> None:
         """Set our IPv4 router and our address towards it; None: there is none."""
         self._route = gateway, own_host
         self._changed.set()
 
-    def doubted(self) -> None:
+    def on_doubt(self) -> None:
         """Note that peers no longer arrive at the leased port."""
-        self.machine.doubted(_now_s())
+        self.machine.on_doubt(_now_s())
         self._changed.set()
 
     async def run(self) -> None:
@@ -81,7 +81,7 @@ class PortMapper:
             if own_host is not None:
                 self._transport = await _bound(own_host, self._received)
                 self._news = await _hears_starts(own_host, self._received)
-        self.machine.gateway(gateway, own_host if self._transport else None, _now_s())
+        self.machine.on_gateway(gateway, own_host if self._transport else None, _now_s())
 
     async def _pause(self) -> None:
         try:
@@ -108,7 +108,7 @@ class PortMapper:
         self._transport = self._news = None
 
     def _drain(self, http: aiohttp.ClientSession) -> None:
-        for output in self.machine.outputs():
+        for output in self.machine.drain():
             match output:
                 case SendDatagram(data=data, to=to):
                     if self._transport is not None:
@@ -117,7 +117,7 @@ class PortMapper:
                     task = asyncio.get_running_loop().create_task(self._call(http, output))
                     self._calls[task] = None
                     task.add_done_callback(self._calls.pop)
-        changes, settled = self.machine.events(), not self.machine.searching
+        changes, settled = self.machine.changes(), not self.machine.searching
         for event in changes:
             log.info("the router forwards %s", event.lease and event.lease.external)
         if changes or settled != self.settled:
@@ -125,7 +125,7 @@ class PortMapper:
             self._on_lease(self.machine.lease)
 
     def _received(self, data: bytes, sender: Address) -> None:
-        self.machine.datagram(data, sender, _now_s())
+        self.machine.on_datagram(data, sender, _now_s())
         self._changed.set()
 
     async def _call(self, http: aiohttp.ClientSession, call: CallRouter) -> None:
@@ -134,7 +134,7 @@ class PortMapper:
             status, data = await _fetched(http, call)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             log.info("the router did not answer a call: %r", error)
-        self.machine.called(call.number, status, data, _now_s())
+        self.machine.on_reply(call.number, status, data, _now_s())
         self._changed.set()
 
 

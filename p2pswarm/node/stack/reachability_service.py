@@ -1,19 +1,20 @@
-"""Reaching: how others reach this node is found out, arranged and announced.
-
-`reach/nat/reachability.py` finds out, `reach/relay/keeper.py` keeps reservations at relays while
-they are needed, `reach/nat/announcement.py` decides what is told. Here they meet.
+"""ReachabilityService: how others reach this node is found out, arranged and announced.
 
 Units:   seconds.
-Errors:  none.
+Errors:  Unusable, in one line with the remedy, for a port that cannot be used, and for relays of
+         which none answers.
 Source:  docs/reachability.md, sections 6 and 7.
 """
 
 import asyncio
+import contextlib
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Protocol
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.base.signal import Signal
 from p2pswarm.discovery.dht.node import Dht
@@ -30,27 +31,133 @@ from p2pswarm.net.endpoint.endpoint import Endpoint, Link
 from p2pswarm.net.os.address_scope import Scope, believable
 from p2pswarm.net.os.gateways import family_of
 from p2pswarm.net.rpc.base import Rpc
-from p2pswarm.node.stack.addresses import given
+from p2pswarm.net.rpc.link_rpc import LinkRpc
+from p2pswarm.node.stack.addresses import given, relays
 from p2pswarm.node.stack.known_cards import KnownCards
-from p2pswarm.node.stack.relaying import is_relay
-from p2pswarm.reach.nat.announcement import Announcement, Announcer
-from p2pswarm.reach.nat.news import ReachabilityNews, on_this_machine_alone
-from p2pswarm.reach.nat.standing import Belief, Standing, State
+from p2pswarm.reach.nat.announcement import (
+    Announcement,
+    Announcer,
+    ReachabilityEvents,
+    on_this_machine_alone,
+)
+from p2pswarm.reach.nat.belief import Belief, ReachabilityBelief, State
 from p2pswarm.reach.punch.outside import OutsideView
+from p2pswarm.reach.relay.circuit_net import CircuitNet
 from p2pswarm.reach.relay.keeper import RelayKeeper
-from p2pswarm.reach.relay.relay_choice import RelayCandidate, chosen
+from p2pswarm.reach.relay.relay import Relay, RelayRates
+from p2pswarm.reach.relay.relay_table import RelayLimits
+from p2pswarm.reach.relay.reservations import RelayCandidate, chosen
 from p2pswarm.settings.config import NodeConfig
+
+REACHABLE_S = 10.0  # a dial and a handshake, each with its own limit
+SOCKETS = 2  # of a circuit
+BYTES_PER_MB = 1e6
+
+
+def is_relay(config: NodeConfig) -> bool:
+    """Whether this node passes on bytes; one that is behind relays itself does not."""
+    return config.network.relay and not config.network.relays
+
+
+def circuit_files(config: NodeConfig) -> int:
+    """How many open files circuits may take."""
+    return SOCKETS * RelayLimits().circuits_max if is_relay(config) else 0
+
+
+@contextlib.asynccontextmanager
+async def relaying(
+    endpoint: Endpoint,
+    rpc: LinkRpc,
+    net: CircuitNet,
+    config: NodeConfig,
+    share: float = 1.0,
+    reachable_s: float = REACHABLE_S,
+) -> AsyncIterator[RelayKeeper]:
+    """Be a relay, or reachable through those that the user has named, while this block lasts.
+
+    The value keeps reservations; without relays of the user it has none until it is offered some.
+
+    `share`: of the usual circuits, where this process may open few files. `reachable_s`: so long
+    relays have to take us.
+    """
+    through = relays(config)
+    async with contextlib.AsyncExitStack() as blocks:
+        keeper = await blocks.enter_async_context(RelayKeeper(endpoint, rpc, net))
+        if through:
+            await _reach(keeper, endpoint, through, reachable_s)
+        elif is_relay(config):
+            rates = RelayRates(total_bytes_per_s=config.network.relay_mb_s * BYTES_PER_MB)
+            relay = Relay(endpoint, rpc, os.urandom, fitted_limits(share), rates)
+            await blocks.enter_async_context(relay)
+        await _listen_elsewhere(endpoint, config, blocks)
+        yield keeper
+
+
+def fitted_limits(share: float) -> RelayLimits:
+    """The usual limits, with a share of the circuits."""
+    usual = RelayLimits()
+    return replace(
+        usual,
+        circuits_max=max(1, int(usual.circuits_max * share)),
+        network_circuits_max=max(1, int(usual.network_circuits_max * share)),
+    )
+
+
+async def _reach(
+    keeper: RelayKeeper, endpoint: Endpoint, through: tuple[Contact, ...], reachable_s: float
+) -> None:
+    """Be reachable through some of these relays, and announce the first one's address."""
+    keeper.offer(through)
+    try:
+        async with asyncio.timeout(reachable_s):
+            await keeper.reachable()
+    except TimeoutError:
+        raise Unusable(
+            f"network.relays: none of {', '.join(str(each.address) for each in through)} takes us"
+            f" within {reachable_s:g} s: {keeper.trouble}"
+        ) from None
+    endpoint.announced = keeper.addresses[0]
+
+
+async def _listen_elsewhere(
+    endpoint: Endpoint, config: NodeConfig, blocks: contextlib.AsyncExitStack
+) -> None:
+    """Listen on the second port and for WebSocket, if the user wants that."""
+    network, host = config.network, endpoint.listening[0].host
+    if network.relay_port:
+        try:
+            await endpoint.listen(Address(host, network.relay_port))
+        except Unusable as error:
+            raise Unusable(f"network.relay_port: {error}{_remedy(network.relay_port)}") from error
+    if network.relay_web:
+        web_socket = await asyncio.to_thread(importlib.import_module, "p2pswarm.net.os.web_socket")
+        at = Address(host, network.relay_web)
+        listener = web_socket.WebListener(at, endpoint.accept, network.relay_certificate)
+        try:
+            await blocks.enter_async_context(listener)
+        except Unusable as error:
+            raise Unusable(f"network.relay_web: {error}{_remedy(network.relay_web)}") from error
+
+
+def _remedy(port: int) -> str:
+    privileged = 1024
+    return (
+        "; ports below 1024 are root's: choose another, or let this Python have them with setcap"
+        if port < privileged
+        else ""
+    )
+
 
 MEMBERS = ("stage", "trainer")
 SPARE_RELAYS = 1  # if the road between two members fails, a third one joins them
 
 
-class FindsOut(Protocol):
+class ReachabilitySource(Protocol):
     """`Reachability`, whose module is loaded when it is needed."""
 
     on_change: Callable[[Belief], None]
     on_link: Callable[[Link], None]
-    standings: dict[int, Standing]
+    beliefs: dict[int, ReachabilityBelief]
 
     @property
     def settled(self) -> bool:
@@ -102,12 +209,19 @@ def _candidate(at: Contact, card: Card, rtt_s: float = 0.0) -> list[RelayCandida
     return [RelayCandidate(at, at.address in mapped, rtt_s)] if relay else []
 
 
-class Reaching:
-    """How others reach one node; `run` keeps finding out."""
+class ReachabilityService:
+    """The ways by which others reach one node; `run` keeps finding out.
+
+    `reach/nat/reachability.py` finds out, `reach/relay/keeper.py` keeps reservations at relays
+    while they are needed, `reach/nat/announcement.py` decides what is told. Here they meet.
+    """
 
     def __init__(
         self,
-        ends: tuple[Endpoint, Rpc, Dht, RelayKeeper],
+        endpoint: Endpoint,
+        rpc: Rpc,
+        dht: Dht,
+        keeper: RelayKeeper,
         cards: KnownCards,
         config: NodeConfig,
         least: Scope,
@@ -117,7 +231,6 @@ class Reaching:
 
         `view`: what is told to who punches holes.
         """
-        endpoint, rpc, dht, keeper = ends
         self._endpoint = endpoint
         self._dht = dht
         self._cards = cards
@@ -131,7 +244,7 @@ class Reaching:
         self._alone = on_this_machine_alone(self._bound)
         self._relays_wanted = 0
         self._belief, self._settled = Belief(State.ABSENT), False
-        self._news = ReachabilityNews(self._bound.port)
+        self._news = ReachabilityEvents(self._bound.port)
         self._said: CardContents | None = None
         self._say: Callable[[str], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -173,13 +286,13 @@ class Reaching:
         )
         await self.follow(reach)
 
-    async def follow(self, reach: FindsOut) -> None:
+    async def follow(self, reach: ReachabilitySource) -> None:
         """Announce what `reach` finds out while it runs, until cancelled."""
 
         def changed(belief: Belief) -> None:
             self._belief, self._settled = belief, reach.settled
-            found = [each.finding for each in reach.standings.values()]
-            self._announcer.found(found, self._loop.time())
+            found = [each.finding for each in reach.beliefs.values()]
+            self._announcer.on_findings(found, self._loop.time())
             self._drain()
 
         reach.on_change, reach.on_link = changed, self._met
@@ -195,13 +308,13 @@ class Reaching:
 
     def _reserved(self) -> None:
         self._view.look_again()
-        self._announcer.reserved(self._keeper.relays, self._loop.time())
+        self._announcer.on_relays(self._keeper.relays, self._loop.time())
         self._drain()
         self._offer_relays()
 
     def _carded(self, peer: bytes) -> None:
         """A peer has another card."""
-        said = self._announcer.said
+        said = self._announcer.current
         ours = any(relay.peer and relay.peer.raw == peer for relay in said.relays)
         if ours and contents_of(said, self._endpoint.cards.of) != self._said:
             self._announce(said)
@@ -209,7 +322,7 @@ class Reaching:
 
     def _met(self, link: Link) -> None:
         if not (link.remote.circuit or link.remote.web):
-            self._announcer.met(self._loop.time())
+            self._announcer.on_link(self._loop.time())
         self._drain()
         self._offer_relays()
 
@@ -217,7 +330,7 @@ class Reaching:
 
     def _drain(self) -> None:
         """Do what the announcer asks for, and set the timer."""
-        for event in self._announcer.events():
+        for event in self._announcer.drain():
             if isinstance(event, Announcement):
                 self._announce(event)
                 continue

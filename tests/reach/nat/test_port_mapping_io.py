@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from p2pswarm.reach.nat.lease import CallRouter, Lease
-from p2pswarm.reach.nat.port_mapper import PortMapper
-from p2pswarm.reach.nat.strict_xml import XML_BYTES_MAX
+from p2pswarm.reach.nat.port_mapping_io import PortMapper
+from p2pswarm.reach.nat.upnp import XML_BYTES_MAX
 
 PATIENCE_S = 20.0
 HERE = "127.0.0.1"
@@ -60,11 +60,11 @@ async def called(at: Router) -> tuple[int, bytes | None]:
             self._inner = inner
             self._calls = [CallRouter(1, f"http://{HERE}:{at.port}/a%2Fb?c")]
 
-        def outputs(self):
+        def drain(self):
             calls, self._calls = self._calls, []
             return calls
 
-        def called(self, _number: int, status: int, data: bytes | None, _now_s: float):
+        def on_reply(self, _number: int, status: int, data: bytes | None, _now_s: float):
             told.set_result((status, data))
 
         def __getattr__(self, name: str):
@@ -144,7 +144,7 @@ async def test_without_a_router_there_is_none_and_that_is_known():
     assert mapper.settled
     came.clear()
 
-    mapper.gateway("127.0.0.9", HERE)  # nobody is there
+    mapper.on_gateway("127.0.0.9", HERE)  # nobody is there
     async with asyncio.timeout(PATIENCE_S):
         while not mapper.settled or not came.is_set():
             came.clear()
@@ -158,7 +158,7 @@ async def test_without_a_router_there_is_none_and_that_is_known():
 async def test_an_address_that_is_not_ours_gives_no_socket_and_no_search():
     came = asyncio.Event()
     mapper = PortMapper(4000, bytes, lambda _lease: came.set())
-    mapper.gateway("192.0.2.1", "192.0.2.77")
+    mapper.on_gateway("192.0.2.1", "192.0.2.77")
     task = asyncio.create_task(mapper.run())
 
     async with asyncio.timeout(PATIENCE_S):

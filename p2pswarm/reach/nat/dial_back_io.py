@@ -1,8 +1,4 @@
-"""DialBackServer: dials peers back that ask for it.
-
-Units:   seconds.
-Errors:  none: a dial that fails is the answer.
-"""
+"""DialBackServer: dials peers back that ask for it. A dial that fails is the answer."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,14 +8,22 @@ from p2pswarm.base.ids import Address, PeerId
 from p2pswarm.net.endpoint.knock import knock
 from p2pswarm.net.os.base import Net
 from p2pswarm.net.rpc.base import Rpc
-from p2pswarm.reach.nat.dial_back import DialBackLimits, may_dial
-from p2pswarm.reach.nat.messages import DialBack, DialledBack, DialOutcome
+from p2pswarm.reach.nat.dial_back import (
+    DialBack,
+    DialBackLimits,
+    DialledBack,
+    DialOutcome,
+    may_dial,
+)
 
 DIAL_S = 3.0  # three tries of the kernel's: at 0, 1 and 3 s
 
 
 class DialBackServer:
-    """Answers `DialBack`."""
+    """Dials peers back that ask for it.
+
+    Answers `DialBack`.
+    """
 
     def __init__(
         self,
@@ -47,7 +51,7 @@ class DialBackServer:
         try:
             outcome = await self._dial(Address(seen.host, request.port), request.nonce)
         finally:
-            self._limits.ended(peer)
+            self._limits.on_end(peer)
         return self._answer(outcome, seen)
 
     async def _dial(self, at: Address, nonce: bytes) -> DialOutcome:

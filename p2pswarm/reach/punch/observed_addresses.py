@@ -1,11 +1,6 @@
-"""SightingBook: where relays have seen our ports lately, and what that tells of our NAT.
-
-It also knows with whom our port was used lately: kernels keep a pair of ports from being used again
-for a minute, and routers for longer.
+"""ObservedAddresses: where relays have seen our ports lately, and what that tells of our NAT.
 
 Units:   seconds on the caller's monotonic clock.
-Shapes:  SIGHTINGS_MAX sightings, USED_MAX peers; the oldest make way.
-Errors:  none.
 Source:  docs/punching.md; RFC 5382 section 5 for how long a router remembers (4 minutes at least).
 """
 
@@ -20,14 +15,20 @@ SIGHTINGS_MAX = 64
 USED_MAX = 4096
 
 
-class SightingBook:
-    """What relays have seen of one node."""
+class ObservedAddresses:
+    """The addresses at which relays have seen the ports of one node.
+
+    It also knows with whom our port was used lately: kernels keep a pair of ports from being used
+    again for a minute, and routers for longer.
+
+    It holds SIGHTINGS_MAX sightings and USED_MAX peers; the oldest make way.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[tuple[Address, int], tuple[Sighting, float]] = {}
         self._used: dict[PeerId, float] = {}
 
-    def note(self, relay: Address, port: int, sighting: Sighting, now_s: float) -> None:
+    def on_observation(self, relay: Address, port: int, sighting: Sighting, now_s: float) -> None:
         """A relay saw our port now."""
         self._seen.pop((relay, port), None)
         self._seen[relay, port] = sighting, now_s

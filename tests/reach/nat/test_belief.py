@@ -5,16 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.base.ids import Address
-from p2pswarm.reach.nat.group_votes import GROUPS_MAX, VOTE_S, GroupVotes
-from p2pswarm.reach.nat.standing import (
+from p2pswarm.reach.nat.belief import (
     AGAIN_S,
     AGAIN_STABLE_S,
     AGAIN_UNANSWERED_S,
+    GROUPS_MAX,
+    VOTE_S,
     AskPeers,
     Belief,
     BeliefChanged,
+    GroupVotes,
     NatKind,
-    Standing,
+    ReachabilityBelief,
     State,
 )
 
@@ -24,129 +26,129 @@ ONE, TWO, THREE = "1.1.0.1", "2.2.0.1", "3.3.0.1"  # observers in groups of thei
 HERE, FORWARDED = Address(OUTSIDE, PORT), Address(OUTSIDE, LEASED)
 
 
-def standing(own: str | None = OWN) -> Standing:
-    node = Standing(PORT)
-    node.interface(own, 0.0)
-    node.events()
+def machine(own: str | None = OWN) -> ReachabilityBelief:
+    node = ReachabilityBelief(PORT)
+    node.on_interface(own, 0.0)
+    node.drain()
     return node
 
 
-def behind_a_router() -> Standing:
+def behind_a_router() -> ReachabilityBelief:
     """Two groups see the same host, and have dialled in vain."""
-    node = standing()
+    node = machine()
     for observer in (ONE, TWO):
-        node.observed(observer, OUTSIDE, 1.0)
-        node.dialled_back(observer, HERE, 1.0, arrived=False)
+        node.on_observation(observer, OUTSIDE, 1.0)
+        node.on_dial_back(observer, HERE, 1.0, arrived=False)
     return node
 
 
 def test_it_is_probing_until_a_peer_has_tried():
-    node = standing()
+    node = machine()
 
-    node.observed(ONE, OUTSIDE, 1.0)
+    node.on_observation(ONE, OUTSIDE, 1.0)
 
     assert node.belief == Belief(State.PROBING)
     assert node.belief.reachable == "no"
 
 
 def test_without_an_address_of_the_family_there_is_nothing_to_ask():
-    node = standing(own=None)
+    node = machine(own=None)
 
     assert node.belief.state is State.ABSENT
     assert node.next_deadline_s() is None
 
 
 def test_two_groups_that_arrive_at_our_own_address_make_us_public():
-    node = standing(own=OUTSIDE)
+    node = machine(own=OUTSIDE)
 
-    node.dialled_back(ONE, HERE, 1.0, arrived=True)
-    node.dialled_back(TWO, HERE, 1.0, arrived=True)
+    node.on_dial_back(ONE, HERE, 1.0, arrived=True)
+    node.on_dial_back(TWO, HERE, 1.0, arrived=True)
 
     assert node.belief == Belief(State.PUBLIC, NatKind.NONE, HERE, sure=True)
     assert node.belief.reachable == "direct"
 
 
 def test_one_observer_is_told_as_an_assumption():
-    node = standing(own=OUTSIDE)
+    node = machine(own=OUTSIDE)
 
-    node.dialled_back(ONE, HERE, 1.0, arrived=True)
+    node.on_dial_back(ONE, HERE, 1.0, arrived=True)
 
     assert node.belief == Belief(State.PUBLIC, NatKind.NONE, HERE, sure=False)
 
 
 def test_single_groups_that_name_two_addresses_are_believed_only_about_one_that_we_know():
-    node = standing()
-    node.dialled_back(ONE, HERE, 1.0, arrived=True)
+    node = machine()
+    node.on_dial_back(ONE, HERE, 1.0, arrived=True)
 
-    node.dialled_back(TWO, Address(VICTIM, PORT), 1.0, arrived=True)
+    node.on_dial_back(TWO, Address(VICTIM, PORT), 1.0, arrived=True)
     assert node.belief.reachable == "no"
-    node.dialled_back(TWO, Address(OWN, PORT), 1.0, arrived=True)
+    node.on_dial_back(TWO, Address(OWN, PORT), 1.0, arrived=True)
     assert node.belief == Belief(State.PUBLIC, NatKind.NONE, Address(OWN, PORT), sure=False)
 
 
 def test_two_of_three_groups_are_enough():
-    node = standing()
+    node = machine()
 
     for observer, arrived in ((ONE, True), (TWO, False), (THREE, True)):
-        node.dialled_back(observer, HERE, 1.0, arrived=arrived)
+        node.on_dial_back(observer, HERE, 1.0, arrived=arrived)
 
     assert (node.belief.state, node.belief.address, node.belief.sure) == (State.PUBLIC, HERE, True)
 
 
 def test_as_many_failures_as_arrivals_are_no_reachability():
-    node = standing()
+    node = machine()
 
     for observer, arrived in ((ONE, True), (TWO, False), (THREE, True), ("4.4.0.1", False)):
-        node.dialled_back(observer, HERE, 1.0, arrived=arrived)
+        node.on_dial_back(observer, HERE, 1.0, arrived=arrived)
 
     assert node.belief.state is State.NATTED
 
 
 def test_a_leased_port_at_which_peers_arrive_is_mapped():
-    node = standing()
-    node.leased(FORWARDED, 1.0)
+    node = machine()
+    node.on_lease(FORWARDED, 1.0)
 
     for observer in (ONE, TWO):
-        node.dialled_back(observer, HERE, 2.0, arrived=False)
-        node.dialled_back(observer, FORWARDED, 2.0, arrived=True)
+        node.on_dial_back(observer, HERE, 2.0, arrived=False)
+        node.on_dial_back(observer, FORWARDED, 2.0, arrived=True)
 
     assert (node.belief.state, node.belief.address) == (State.MAPPED, FORWARDED)
     assert node.belief.reachable == "mapped"
 
 
 def test_a_lost_lease_takes_its_dial_backs_along():
-    node = standing()
-    node.leased(FORWARDED, 1.0)
-    node.dialled_back(ONE, FORWARDED, 2.0, arrived=True)
+    node = machine()
+    node.on_lease(FORWARDED, 1.0)
+    node.on_dial_back(ONE, FORWARDED, 2.0, arrived=True)
 
-    node.leased(None, 3.0)
+    node.on_lease(None, 3.0)
 
     assert node.belief.state is State.PROBING
-    node.dialled_back(TWO, FORWARDED, 4.0, arrived=True)
+    node.on_dial_back(TWO, FORWARDED, 4.0, arrived=True)
     assert node.belief.state is State.PROBING
 
 
 def test_a_new_lease_forgets_what_failed_at_its_port_and_is_tried_after_the_round_under_way():
-    node = standing()
+    node = machine()
     node.on_deadline(0.0)
-    node.events()
-    node.dialled_back(ONE, HERE, 0.5, arrived=False)
+    node.drain()
+    node.on_dial_back(ONE, HERE, 0.5, arrived=False)
 
-    node.leased(HERE, 0.5)
+    node.on_lease(HERE, 0.5)
 
     assert node.next_deadline_s() is None
-    node.round_over(asked=1, answered=1, now_s=0.6)
+    node.on_round_end(asked=1, answered=1, now_s=0.6)
     assert node.next_deadline_s() == 1.0
     assert node.belief.state is State.PROBING
-    node.dialled_back(ONE, HERE, 1.1, arrived=True)
+    node.on_dial_back(ONE, HERE, 1.1, arrived=True)
     assert node.belief == Belief(State.MAPPED, NatKind.UNKNOWN, HERE, sure=False)
 
 
 def test_nobody_arriving_at_our_own_address_is_a_firewall():
-    node = standing(own=OUTSIDE)
+    node = machine(own=OUTSIDE)
     for observer in (ONE, TWO):
-        node.observed(observer, OUTSIDE, 1.0)
-        node.dialled_back(observer, HERE, 1.0, arrived=False)
+        node.on_observation(observer, OUTSIDE, 1.0)
+        node.on_dial_back(observer, HERE, 1.0, arrived=False)
 
     assert node.belief == Belief(State.NATTED, NatKind.FIREWALL, None, sure=True)
 
@@ -166,7 +168,7 @@ def test_the_kind_is_told_by_the_outside_ports_of_the_listening_port(ports, kind
     node = behind_a_router()
 
     for group, port in enumerate(ports):
-        node.seen_outside(f"{group + 1}.9.0.1", Address(OUTSIDE, port), 1.0)
+        node.on_outside_port(f"{group + 1}.9.0.1", Address(OUTSIDE, port), 1.0)
 
     assert node.belief.kind is kind
     assert node.belief.address == (Address(OUTSIDE, 7000) if kind is NatKind.EASY else None)
@@ -174,34 +176,34 @@ def test_the_kind_is_told_by_the_outside_ports_of_the_listening_port(ports, kind
 
 def test_another_own_address_is_another_beginning():
     node = behind_a_router()
-    node.events()
+    node.drain()
 
-    node.interface("10.0.0.9", 5.0)
+    node.on_interface("10.0.0.9", 5.0)
 
-    assert node.events() == [BeliefChanged(Belief(State.PROBING))]
+    assert node.drain() == [BeliefChanged(Belief(State.PROBING))]
     assert node.next_deadline_s() == 5.0
 
 
 def test_a_round_is_asked_for_once_and_the_next_one_after_it():
-    node = standing()
+    node = machine()
 
     node.on_deadline(0.0)
     node.on_deadline(1.0)
 
-    assert node.events() == [AskPeers((PORT,))]
+    assert node.drain() == [AskPeers((PORT,))]
     assert node.next_deadline_s() is None
-    node.round_over(asked=2, answered=0, now_s=5.0)
+    node.on_round_end(asked=2, answered=0, now_s=5.0)
     assert node.next_deadline_s() == 5.0 + AGAIN_UNANSWERED_S
 
 
 def test_who_has_nobody_to_ask_waits_for_a_peer():
-    node = standing()
+    node = machine()
     node.on_deadline(0.0)
 
-    node.round_over(asked=0, answered=0, now_s=0.0)
+    node.on_round_end(asked=0, answered=0, now_s=0.0)
 
     assert node.next_deadline_s() is None
-    node.met(ONE, 2.0)
+    node.on_link(ONE, 2.0)
     assert node.next_deadline_s() == 2.0  # nobody was bothered by that round
 
 
@@ -212,43 +214,43 @@ def test_rounds_grow_rare_while_nothing_changes():
         now_s = node.next_deadline_s() or 0.0
         node.on_deadline(now_s)
         for observer in (ONE, TWO):
-            node.dialled_back(observer, HERE, now_s, arrived=False)
-        node.round_over(asked=2, answered=2, now_s=now_s)
+            node.on_dial_back(observer, HERE, now_s, arrived=False)
+        node.on_round_end(asked=2, answered=2, now_s=now_s)
         pauses.append((node.next_deadline_s() or 0.0) - now_s)
 
     assert pauses == [AGAIN_S, AGAIN_S, AGAIN_STABLE_S, AGAIN_STABLE_S]
 
 
 def test_a_peer_of_another_group_is_asked_soon_while_we_are_not_sure():
-    node = standing()
+    node = machine()
     node.on_deadline(0.0)
-    node.dialled_back(ONE, HERE, 1.0, arrived=True)
-    node.round_over(asked=1, answered=1, now_s=1.0)
+    node.on_dial_back(ONE, HERE, 1.0, arrived=True)
+    node.on_round_end(asked=1, answered=1, now_s=1.0)
 
-    node.met("1.1.2.2", 2.0)  # of the group that was asked
+    node.on_link("1.1.2.2", 2.0)  # of the group that was asked
     assert node.next_deadline_s() == 1.0 + AGAIN_S
-    node.met(TWO, 2.0)
+    node.on_link(TWO, 2.0)
     assert node.next_deadline_s() == AGAIN_UNANSWERED_S
     node.on_deadline(12.0)
-    node.dialled_back(TWO, HERE, 12.0, arrived=True)
-    node.round_over(asked=1, answered=1, now_s=12.0)
-    node.met(THREE, 13.0)
+    node.on_dial_back(TWO, HERE, 12.0, arrived=True)
+    node.on_round_end(asked=1, answered=1, now_s=12.0)
+    node.on_link(THREE, 13.0)
     assert node.next_deadline_s() == 12.0 + AGAIN_S
 
 
 def test_more_will_be_known_while_a_peer_of_another_group_waits_to_be_asked():
-    node = standing()
+    node = machine()
     node.on_deadline(0.0)
     assert node.busy(0.0)
-    node.dialled_back(ONE, HERE, 1.0, arrived=False)
-    node.round_over(asked=1, answered=1, now_s=1.0)
+    node.on_dial_back(ONE, HERE, 1.0, arrived=False)
+    node.on_round_end(asked=1, answered=1, now_s=1.0)
     assert not node.busy(1.0)
 
-    node.met(TWO, 2.0)
+    node.on_link(TWO, 2.0)
 
     assert node.busy(2.0)
     node.on_deadline(10.0)
-    node.round_over(asked=2, answered=1, now_s=11.0)
+    node.on_round_end(asked=2, answered=1, now_s=11.0)
     assert not node.busy(11.0), "the next round would ask the same"
 
 
@@ -273,19 +275,19 @@ LIES = st.lists(
 )
 
 
-def tell(node: Standing, lies: list[tuple[str, str, Address]], now_s: float) -> None:
+def tell(node: ReachabilityBelief, lies: list[tuple[str, str, Address]], now_s: float) -> None:
     for what, host, address in lies:
         if what == "observed":
-            node.observed(host, address.host, now_s)
+            node.on_observation(host, address.host, now_s)
         elif what == "outside":
-            node.seen_outside(host, address, now_s)
+            node.on_outside_port(host, address, now_s)
         else:
-            node.dialled_back(host, address, now_s, arrived=what == "arrived")
+            node.on_dial_back(host, address, now_s, arrived=what == "arrived")
 
 
 @given(lies=LIES)
 def test_liars_of_one_group_alone_make_nothing_sure(lies):
-    node = standing()
+    node = machine()
 
     tell(node, lies, 1.0)
 
@@ -296,12 +298,12 @@ def test_liars_of_one_group_alone_make_nothing_sure(lies):
 @given(before=LIES, after=LIES)
 def test_liars_of_one_group_change_no_sure_belief_of_three_honest_ones(before, after):
     """Honest peers found it natted; whatever a group says, it is not public, nor elsewhere."""
-    node = standing()
+    node = machine()
     tell(node, before, 1.0)
     for observer in (ONE, TWO, THREE):
-        node.observed(observer, OUTSIDE, 2.0)
-        node.seen_outside(observer, HERE, 2.0)
-        node.dialled_back(observer, HERE, 2.0, arrived=False)
+        node.on_observation(observer, OUTSIDE, 2.0)
+        node.on_outside_port(observer, HERE, 2.0)
+        node.on_dial_back(observer, HERE, 2.0, arrived=False)
 
     tell(node, after, 3.0)
 
@@ -313,10 +315,10 @@ def test_liars_of_one_group_change_no_sure_belief_of_three_honest_ones(before, a
 
 @given(before=LIES, after=LIES)
 def test_liars_of_one_group_take_no_public_node_from_its_address(before, after):
-    node = standing(own=OUTSIDE)
+    node = machine(own=OUTSIDE)
     tell(node, before, 1.0)
     for observer in (ONE, TWO, THREE):
-        node.dialled_back(observer, HERE, 2.0, arrived=True)
+        node.on_dial_back(observer, HERE, 2.0, arrived=True)
 
     tell(node, after, 3.0)
 
