@@ -21,8 +21,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+from worlds.dht import DhtWorld, DhtWorldConfig
+
 from p2pswarm.discovery.dht.node import Dht
-from p2pswarm.sim.dht import DhtWorld, DhtWorldConfig
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.world import WorldConfig
 

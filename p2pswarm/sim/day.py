@@ -17,9 +17,8 @@ from random import Random
 
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.compute import BACKWARD_SHARE, Cost
-from p2pswarm.sim.day_record import DayRecord, StepSample
+from p2pswarm.sim.day_record import DayRecord, StepSample, best_rate
 from p2pswarm.sim.devices import SimDevice
-from p2pswarm.sim.oracle import best_rate
 from p2pswarm.sim.swarm import Machine, SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig
 from p2pswarm.sim.traces import Stay

@@ -30,18 +30,19 @@ from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings.parser import run_id, run_to_json
 from p2pswarm.sim.compute import BACKWARD_SHARE, Processor, sim_engine
 from p2pswarm.sim.devices import DriftingProcessor, SimDevice, SpeedDrift
-from p2pswarm.sim.fault_injection import FaultInjection
+from p2pswarm.sim.faults import FaultInjection
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.swarm_run import (
+    ChainDisk,
     MachineRecord,
     RunRecord,
     SwarmConfig,
     SwarmResult,
     may_die,
+    may_lose_disk,
     may_lose_memory,
 )
 from p2pswarm.sim.swarm_trainers import SwarmTrainers, TrainerMachine
-from p2pswarm.sim.votes import ChainDisk, may_lose_disk
 from p2pswarm.sim.world import Place
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer

@@ -1,13 +1,15 @@
 """The configuration and the result of a simulated run, as values that a test can compare.
 
 Units:   virtual seconds, bytes.
-Errors:  none.
 """
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from p2pswarm.run.chain.chain import Genesis
+from p2pswarm.run.chain.memory_file import MemoryChain
+from p2pswarm.run.chain.record import VoterId
 from p2pswarm.server.kept_boundaries import KEPT_BYTES
 from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
 from p2pswarm.sim.compute import Cost
@@ -16,6 +18,43 @@ from p2pswarm.sim.faults import FaultPlan
 from p2pswarm.sim.world import Place, WorldConfig
 from p2pswarm.trainer.coordinator.outputs import Report
 from p2pswarm.trainer.reports import actions as act
+
+
+@dataclass(frozen=True, slots=True)
+class ChainDisk:
+    """One machine's chain, as it is now or will be when the machine is back."""
+
+    peer: bytes
+    chain: MemoryChain
+
+    @property
+    def voter(self) -> VoterId:
+        """The voter that it is."""
+        return VoterId(self.peer, self.chain.memory)
+
+
+def may_lose_disk(disks: Sequence[ChainDisk], victim: ChainDisk, genesis: Genesis) -> bool:
+    """Whether the others can elect a leader and decide without the disk of one machine.
+
+    They need a majority of all voters that the newest records name, decided or only accepted, and
+    a trainer that may lead.
+    """
+    left = [disk for disk in disks if disk.peer != victim.peer]
+    read = [disk.chain.restored(genesis) for disk in disks]
+    head = max((one.follower.chain.head for one in read), key=lambda head: head.height)
+    accepted = [one.register.accepted for one in read]
+    beyond = [record for record in accepted if record and record.height >= head.height - 1]
+    electorates = [head.voters, *(record.voters for record in beyond)]
+    trainers = [head.trainers, *(record.trainers for record in beyond)]
+    peers = {disk.peer for disk in left}
+    voters = {disk.voter for disk in left}
+    led = all(peers & set(named) for named in trainers)
+    return led and all(_majority(named, voters) for named in electorates)
+
+
+def _majority(named: Iterable[VoterId], there: set[VoterId]) -> bool:
+    named = tuple(named)
+    return 2 * sum(voter in there for voter in named) > len(named)
 
 
 def small_run(**changes: object) -> RunConfig:

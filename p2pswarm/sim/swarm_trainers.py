@@ -17,7 +17,7 @@ from p2pswarm.run.chain.record import MEMORY_BYTES, VoterId
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.compute import numbered_corpus
 from p2pswarm.sim.rpc import SimRpc, SimWorld
-from p2pswarm.sim.votes import ChainDisk
+from p2pswarm.sim.swarm_run import ChainDisk
 from p2pswarm.sim.world import Place
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer

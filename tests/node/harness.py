@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
+from worlds.net import SimInternet
+
 from p2pswarm.base.ids import Address, Contact
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.node import Dht
@@ -26,7 +28,6 @@ from p2pswarm.run.manifest import RUNS_KEY, RunIdentity, sign_manifest
 from p2pswarm.run.messages.run import Manifest
 from p2pswarm.settings.config import BatchConfig, ModelConfig, NodeConfig, RunConfig
 from p2pswarm.sim.loop import run as run_simulated
-from p2pswarm.sim.net import SimInternet
 
 RUN = RunConfig(
     name="ours",

@@ -5,6 +5,7 @@ import random
 
 import pytest
 from sim.seed import SEED
+from worlds.gossip import RUN, GossipWorld, GossipWorldConfig
 
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.ids import Address
@@ -12,7 +13,6 @@ from p2pswarm.discovery.gossip.directory_io import RunRole
 from p2pswarm.discovery.gossip.messages import AgedRecord, Compare, Compared, Deliver, Delivered
 from p2pswarm.discovery.gossip.record import Activity, RecordReader, RoleKind, make
 from p2pswarm.net.cards.card import Card
-from p2pswarm.sim.gossip import RUN, GossipWorld, GossipWorldConfig
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.world import WorldConfig
 

@@ -5,6 +5,8 @@ import hashlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
+from worlds.dht import DhtWorld, DhtWorldConfig
+
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator
 from p2pswarm.discovery.dht.config import DhtConfig
@@ -18,7 +20,6 @@ from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.link_table import Reach
 from p2pswarm.sim.cards import UnsignedCards, read_unsigned, unsigned
-from p2pswarm.sim.dht import DhtWorld, DhtWorldConfig
 from p2pswarm.sim.rpc import SimRpc
 from p2pswarm.sim.world import WorldConfig
 

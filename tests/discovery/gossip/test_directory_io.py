@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 from sim.seed import SEED
+from worlds.dht import EPOCH_S
+from worlds.gossip import RUN, GossipWorld, GossipWorldConfig
 
 from p2pswarm.base.errors import NotServing
 from p2pswarm.discovery.gossip.directory_io import RUNS_MAX, Directories, DirectoryContext
 from p2pswarm.discovery.gossip.messages import Compare, RunRole
 from p2pswarm.discovery.gossip.record import Activity, RoleKind
 from p2pswarm.net.cards.card import Card
-from p2pswarm.sim.dht import EPOCH_S
-from p2pswarm.sim.gossip import RUN, GossipWorld, GossipWorldConfig
 from p2pswarm.sim.loop import run
 
 QUESTION = Compare(RUN, bytes(8), b"\xff" * 8, b"")

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 from sim.virtual import virtual_time
+from worlds.net import SimInternet
 
 from p2pswarm.base.errors import BadMessage, SwarmError
 from p2pswarm.base.ids import Address, Contact
@@ -16,7 +17,6 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.rpc.card_news import CardHeard, CardNews
 from p2pswarm.net.rpc.link_rpc import LinkRpc
-from p2pswarm.sim.net import SimInternet
 
 ALICE, BOB, EVE = (Identity.generate(name) for name in (b"alice", b"bob", b"eve"))
 MOVED, AGAIN = Address("99.1.1.1", 4000), Address("99.1.1.2", 4000)

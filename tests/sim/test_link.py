@@ -4,8 +4,8 @@ import asyncio
 
 from sim.seed import SEED
 
+from p2pswarm.sim.link import Suspension
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.suspension import Suspension
 
 
 def of(process: Suspension, tasks: asyncio.TaskGroup, work) -> asyncio.Task:

@@ -11,13 +11,14 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from worlds.dht import EPOCH_S
+
 from p2pswarm.base.ids import Address, Contact
 from p2pswarm.discovery.gossip.directory_io import Directories, DirectoryContext, RunDirectory
 from p2pswarm.discovery.gossip.messages import RUN_ID_BYTES, RunRole
 from p2pswarm.discovery.gossip.record import Activity, FigureKey, RecordReader, RoleKind, figures
 from p2pswarm.net.cards.card import Card
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.sim.dht import EPOCH_S
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.world import WorldConfig
 

@@ -21,6 +21,8 @@ from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from worlds.dht import DhtWorld, DhtWorldConfig, fill_tables
+
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.messages import (
@@ -41,8 +43,6 @@ from p2pswarm.discovery.dht.node import Dht
 from p2pswarm.discovery.dht.record_store import Verdict
 from p2pswarm.discovery.dht.routing_table import ID_BITS, Neighbour, neighbour
 from p2pswarm.sim.cards import unsigned_list
-from p2pswarm.sim.dht import DhtWorld, DhtWorldConfig
-from p2pswarm.sim.full_tables import fill_tables
 from p2pswarm.sim.rpc import SimRpc
 from p2pswarm.sim.world import PORT, WorldConfig
 

@@ -2,10 +2,11 @@
 
 import random
 
+from worlds.dht import fill_tables
+
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.routing_table import Neighbour, Table, neighbour
-from p2pswarm.sim.full_tables import fill_tables
 
 CONFIG = DhtConfig(k=4, beta=1, replicas=3, replicas_success=1)
 WHERE = Address("10.0.0.1", 1)
