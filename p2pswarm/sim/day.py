@@ -19,7 +19,7 @@ from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.compute import BACKWARD_SHARE, Cost
 from p2pswarm.sim.day_record import DayRecord, StepSample, best_rate
 from p2pswarm.sim.devices import SimDevice
-from p2pswarm.sim.swarm import Machine, SimSwarm
+from p2pswarm.sim.swarm import SwarmMachine, SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig
 from p2pswarm.sim.traces import Stay
 from p2pswarm.sim.world import Place, WorldConfig
@@ -80,7 +80,7 @@ class DayConfig:
 class _Fleet:
     """The machines that are there now."""
 
-    there: dict[int, Machine | None] = field(default_factory=dict)
+    there: dict[int, SwarmMachine | None] = field(default_factory=dict)
     """By their number in the fleet; None while no run has begun on it."""
 
 

@@ -57,7 +57,7 @@ REGION_RADIUS = 0.03  # of the unit square: machines of a region are close to ea
 
 
 @dataclass(slots=True)
-class Machine:
+class SwarmMachine:
     """A server and what it runs on."""
 
     rpc: SimRpc
@@ -102,7 +102,7 @@ class SimSwarm:
         self.config = config
         self.world = SimWorld(config.seed, config.world)
         self.reports: list[Report] = []
-        self.machines: list[Machine] = []
+        self.machines: list[SwarmMachine] = []
         """All servers that ever came, in the order in which they came."""
         self.faults = FaultInjection(config.faults, self, self.world)
         self.trainers: SwarmTrainers
@@ -191,7 +191,7 @@ class SimSwarm:
         self._seats[seat - self.config.trainers] = len(self.machines)
         self.join(before if same else None)
 
-    def kill(self, machine: Machine, *, silent: bool, same: bool = False) -> None:
+    def kill(self, machine: SwarmMachine, *, silent: bool, same: bool = False) -> None:
         """End a machine's process; `silent` as a power cut does."""
         machine.task.cancel()
         machine.died_s = asyncio.get_running_loop().time()
@@ -199,7 +199,7 @@ class SimSwarm:
         machine.disk = machine.disk.copy()  # what the old process still writes, nobody reads
         self.world.kill(machine.rpc.host.peer, silent=silent)
 
-    async def dismiss(self, machine: Machine, notice_s: float, grace_s: float) -> None:
+    async def dismiss(self, machine: SwarmMachine, notice_s: float, grace_s: float) -> None:
         """Tell a machine, as SIGTERM does, that it will end: it leaves, or is ended in the end.
 
         `notice_s`: when its cloud ends it. `grace_s`: the most that its server takes to leave.
@@ -244,10 +244,12 @@ class SimSwarm:
             await asyncio.sleep(self.config.rebirth_s)
             self.join()
 
-    def _machine_at(self, seat: int) -> Machine:
+    def _machine_at(self, seat: int) -> SwarmMachine:
         return self.machines[self._seats[seat - self.config.trainers]]
 
-    def join(self, before: Machine | None = None, device: SimDevice | None = None) -> Machine:
+    def join(
+        self, before: SwarmMachine | None = None, device: SimDevice | None = None
+    ) -> SwarmMachine:
         """Start a server, as a new peer or as one that was here; on `device`, or the next one."""
         config, number = self.config, len(self.machines)
         if device is None:
@@ -286,7 +288,7 @@ class SimSwarm:
         now_s = asyncio.get_running_loop().time()
         server = StageServer(context)
         task = _task_of(self._tasks, rpc, self._serve(server, rpc))
-        machine = Machine(rpc, processor, disk, now_s, server, task)
+        machine = SwarmMachine(rpc, processor, disk, now_s, server, task)
         self.machines.append(machine)
         return machine
 

@@ -40,8 +40,7 @@ from p2pswarm.discovery.dht.messages import (
     Store,
     peers_in,
 )
-from p2pswarm.discovery.dht.record_store import RecordStore
-from p2pswarm.discovery.dht.records import SignatureCache
+from p2pswarm.discovery.dht.records import RecordStore, SignatureCache
 from p2pswarm.discovery.dht.responder import Responder
 from p2pswarm.models.safetensors_header import header_bytes, joined, stored_tensors
 from p2pswarm.net.cards.card import decode_card

@@ -40,9 +40,9 @@ from p2pswarm.discovery.dht.messages import (
     Stored,
 )
 from p2pswarm.discovery.dht.node import Dht
-from p2pswarm.discovery.dht.record_store import Verdict
+from p2pswarm.discovery.dht.records import Verdict
 from p2pswarm.discovery.dht.routing_table import ID_BITS, Neighbour, neighbour
-from p2pswarm.sim.cards import unsigned_list
+from p2pswarm.sim.process import unsigned_list
 from p2pswarm.sim.rpc import SimRpc
 from p2pswarm.sim.world import PORT, WorldConfig
 

@@ -17,8 +17,7 @@ from p2pswarm.discovery.dht.crowding import REGION_QUORUM, size_of
 from p2pswarm.discovery.dht.lookup import Lookup, LookupOptions
 from p2pswarm.discovery.dht.messages import HOPS_MAX, RECORDS_MAX, Get, Got, Record
 from p2pswarm.discovery.dht.query import QueryRequest
-from p2pswarm.discovery.dht.record_store import RecordStore
-from p2pswarm.discovery.dht.records import SignatureCache, merge
+from p2pswarm.discovery.dht.records import RecordStore, SignatureCache, merge
 from p2pswarm.discovery.dht.routing_table import Table
 from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts
 from p2pswarm.net.wire.message import Message

@@ -30,8 +30,7 @@ from p2pswarm.discovery.dht.put_value import (
 )
 from p2pswarm.discovery.dht.query import Alarm, FindNode
 from p2pswarm.discovery.dht.query_runner import HolderSearch, QueryRunner, RunningQuery, learn
-from p2pswarm.discovery.dht.record_store import RecordStore
-from p2pswarm.discovery.dht.records import SignatureCache, merge
+from p2pswarm.discovery.dht.records import RecordStore, SignatureCache, merge
 from p2pswarm.discovery.dht.responder import QueryProxy, Request, Responder, to_be_carried
 from p2pswarm.discovery.dht.routing_table import Table
 from p2pswarm.discovery.dht.upkeep import (

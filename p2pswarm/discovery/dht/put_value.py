@@ -24,8 +24,7 @@ from p2pswarm.discovery.dht.crowding import (
 )
 from p2pswarm.discovery.dht.messages import PAGE_BYTES, RECORDS_MAX, Record, Store, Stored
 from p2pswarm.discovery.dht.query import QueryRequest
-from p2pswarm.discovery.dht.record_store import Verdict
-from p2pswarm.discovery.dht.records import sign
+from p2pswarm.discovery.dht.records import Verdict, sign
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.wire.message import Message
 

@@ -28,8 +28,7 @@ from p2pswarm.discovery.dht.messages import (
     Stored,
     peer_list,
 )
-from p2pswarm.discovery.dht.record_store import RecordStore
-from p2pswarm.discovery.dht.records import SignatureCache
+from p2pswarm.discovery.dht.records import RecordStore, SignatureCache
 from p2pswarm.discovery.dht.routing_table import Neighbour, Table
 from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts
 from p2pswarm.net.cards.card import Card

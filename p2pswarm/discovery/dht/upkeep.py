@@ -18,7 +18,7 @@ from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.messages import Identified
 from p2pswarm.discovery.dht.partition_healing import PartitionHealing
 from p2pswarm.discovery.dht.put_value import Publication, Publications
-from p2pswarm.discovery.dht.record_store import RecordStore
+from p2pswarm.discovery.dht.records import RecordStore
 from p2pswarm.discovery.dht.routing_table import Table
 from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts
 from p2pswarm.net.os.address_scope import believable, expected_of

@@ -13,13 +13,12 @@ from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.lookup import Lookup, LookupOptions
 from p2pswarm.discovery.dht.messages import PeerList, Record, peers_in
 from p2pswarm.discovery.dht.node import Dht
-from p2pswarm.discovery.dht.record_store import RecordStore, Verdict
-from p2pswarm.discovery.dht.records import SignatureCache, sign
+from p2pswarm.discovery.dht.records import RecordStore, SignatureCache, Verdict, sign
 from p2pswarm.discovery.dht.routing_table import Table
 from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.link_table import Reach
-from p2pswarm.sim.cards import UnsignedCards, read_unsigned, unsigned
+from p2pswarm.sim.process import UnsignedCards, read_unsigned, unsigned
 from p2pswarm.sim.rpc import SimRpc
 from p2pswarm.sim.world import WorldConfig
 

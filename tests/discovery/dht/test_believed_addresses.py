@@ -10,14 +10,13 @@ from p2pswarm.discovery.dht.get_value import NegativeCache
 from p2pswarm.discovery.dht.lookup import Lookup, LookupOptions
 from p2pswarm.discovery.dht.messages import Find, Found, Identified
 from p2pswarm.discovery.dht.query import FindNode
-from p2pswarm.discovery.dht.record_store import RecordStore
-from p2pswarm.discovery.dht.records import SignatureCache
+from p2pswarm.discovery.dht.records import RecordStore, SignatureCache
 from p2pswarm.discovery.dht.responder import Responder
 from p2pswarm.discovery.dht.routing_table import Table
 from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts
 from p2pswarm.discovery.dht.upkeep import contacts_through
 from p2pswarm.net.os.address_scope import scope_of
-from p2pswarm.sim.cards import UnsignedCards
+from p2pswarm.sim.process import UnsignedCards
 
 PUBLIC, HOME_NET = "8.8.8.8:4000", "192.168.1.1:80"
 SAME_HOST = "127.0.0.1:22"

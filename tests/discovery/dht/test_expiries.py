@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.discovery.dht.messages import Record
-from p2pswarm.discovery.dht.record_store import TICK_MS, Expiries, StoredRecord
+from p2pswarm.discovery.dht.records import TICK_MS, Expiries, StoredRecord
 
 
 def stored(ttl_ms: int) -> StoredRecord:

@@ -33,8 +33,7 @@ from p2pswarm.discovery.dht.get_value import (
 )
 from p2pswarm.discovery.dht.messages import HOPS_MAX, Get, Got, Pong, Record
 from p2pswarm.discovery.dht.query import QueryRequest
-from p2pswarm.discovery.dht.record_store import RecordStore
-from p2pswarm.discovery.dht.records import SignatureCache, sign
+from p2pswarm.discovery.dht.records import RecordStore, SignatureCache, sign
 from p2pswarm.discovery.dht.routing_table import Table
 from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts
 from p2pswarm.net.crypto.identity import Identity

@@ -43,7 +43,7 @@ from p2pswarm.discovery.dht.upkeep import SEEDS_MAX, Seeds
 from p2pswarm.net.cards.card import CARD_BYTES_MAX, decode_card
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.wire.message import decode, encode
-from p2pswarm.sim.cards import read_unsigned
+from p2pswarm.sim.process import read_unsigned
 
 ALICE = Identity.generate(b"alice")
 US = contact(int.from_bytes(OWN))

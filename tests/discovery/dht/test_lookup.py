@@ -9,7 +9,7 @@ from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.lookup import ASKS_MAX, CANDIDATES_MAX, Lookup, LookupOptions
 from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts
-from p2pswarm.sim.cards import UnsignedCards
+from p2pswarm.sim.process import UnsignedCards
 
 CONFIG = DhtConfig(alpha=3, alpha_lossy=3)
 OWN = (1 << 200).to_bytes(32)

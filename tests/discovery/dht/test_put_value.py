@@ -26,8 +26,7 @@ from p2pswarm.discovery.dht.put_value import (
     store_of,
     stored_in,
 )
-from p2pswarm.discovery.dht.record_store import Verdict
-from p2pswarm.discovery.dht.records import SignatureCache, sign
+from p2pswarm.discovery.dht.records import SignatureCache, Verdict, sign
 from p2pswarm.net.crypto.identity import Identity
 
 RECORD = sign(Identity.generate(b"alice"), KEY, b"", b"value", 1, 1_700_000_000_000)

@@ -12,8 +12,7 @@ from p2pswarm.base.ids import Address, Contact
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.partition_healing import PROBE_S, PartitionHealing
 from p2pswarm.discovery.dht.put_value import Publication, Publications
-from p2pswarm.discovery.dht.record_store import EXPIRED_AT_ONCE, RecordStore
-from p2pswarm.discovery.dht.records import SignatureCache, sign
+from p2pswarm.discovery.dht.records import EXPIRED_AT_ONCE, RecordStore, SignatureCache, sign
 from p2pswarm.discovery.dht.routing_table import Table
 from p2pswarm.discovery.dht.upkeep import (
     EXPIRE_EVERY_S,
