@@ -1,4 +1,4 @@
-"""What came of a simulated day, and how fast the fleet could have been at best.
+"""The record of a simulated day, and how fast the fleet could have been at best.
 
 Units:   virtual seconds since the day began; speeds relative to any machine; rates in the same
          unit, for a stage of share 1.
@@ -176,7 +176,10 @@ class DayRecord:
         )
 
     def share(self, begin_s: float = 0.0, end_s: float | None = None) -> float:
-        """What was done of what was possible; what was lost with weights does not count."""
+        """Return the share of the possible that was done.
+
+        What was lost with weights does not count.
+        """
         end_s = self.ended_s if end_s is None else end_s
         possible = self.possible(begin_s, end_s)
         whole = begin_s == 0.0 and end_s == self.ended_s
@@ -185,7 +188,7 @@ class DayRecord:
 
     @property
     def machines_mean(self) -> float:
-        """How many machines were there on average."""
+        """Return the number of machines that were there on average."""
         ends = [sample.at_s for sample in self.fleets[1:]] + [self.ended_s]
         spans = zip(self.fleets, ends, strict=True)
         return sum(one.machines * (end_s - one.at_s) for one, end_s in spans) / self.ended_s

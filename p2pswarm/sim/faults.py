@@ -17,7 +17,7 @@ from p2pswarm.sim.world import Host
 
 
 class FaultKind(Enum):
-    """What goes wrong."""
+    """The kind of a fault."""
 
     KILL = "kill"
     """A process ends, and another machine comes for it: another peer, with an empty disk."""
@@ -75,7 +75,7 @@ class Fault:
     at_s: float
     """From the start of the first step; of an aimed fault, from the end of its step's work."""
     seconds: float
-    """How long it lasts; then the machine is back, or the path is whole."""
+    """The time that it lasts; then the machine is back, or the path is whole."""
     seats: tuple[int, ...]
     silent: bool = False
     """Of a death: a power cut, so that no kernel tells the peers."""
@@ -85,13 +85,13 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultOptions:
-    """Which faults are drawn."""
+    """The kinds and the number of faults to draw."""
 
     kinds: tuple[FaultKind, ...] = tuple(FaultKind)
     servers: int = 7
     trainers: int = 1
     mortal_trainers: bool = False
-    """Whether a trainer may be killed, or started again."""
+    """True if a trainer may be killed, or started again."""
     faults: tuple[int, int] = (3, 10)
     """The least and the most faults of a run."""
     every_s: float = 4.0
@@ -166,7 +166,7 @@ class SeatedMachines(Protocol):
 
     @property
     def seats(self) -> int:
-        """How many there are."""
+        """Return the number of machines."""
         ...
 
     def process_at(self, seat: int) -> SimPeer:
@@ -174,7 +174,7 @@ class SeatedMachines(Protocol):
         ...
 
     def may_end(self, seat: int, *, same: bool) -> bool:
-        """Whether the run can go on when the machine of a seat ends; `same`: it comes back."""
+        """Return whether the run can go on when a seat's machine ends; `same`: it comes back."""
         ...
 
     def end(self, seat: int, *, silent: bool, same: bool) -> None:
@@ -202,7 +202,7 @@ class FaultInjection:
         self._machines = machines
         self._population = population
         self._slowed: Counter[Host] = Counter()
-        """How many faults of this kind each host suffers now."""
+        """The number of faults of this kind that each host suffers now."""
         self._clock: SimClock | None = None
 
     def start(self, clock: SimClock) -> None:

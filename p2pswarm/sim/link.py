@@ -54,7 +54,7 @@ class Resumable(Protocol):
 
 
 class Suspension:
-    """Whether one process is stopped, and what waits until it goes on.
+    """The state of one process: whether it is stopped, and what waits until it goes on.
 
     Its kernel still takes what the network brings. When the process goes on, everything that came
     is read first; then the timers fire that are overdue, and the tasks go on that were to run.
@@ -69,7 +69,7 @@ class Suspension:
         """A context of the process: what starts in it belongs to the process."""
         self.context.run(PROCESS.set, self)
         self.stopped = False
-        """Whether the process runs nothing now."""
+        """True if the process runs nothing now."""
         self._stops = 0
         self._arrivals: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._waiting: list[Resumable] = []
@@ -154,7 +154,7 @@ class SimLink:
         self._over = over
         self._users: dict[object, tuple[LinkEnd, Callable[[], None]]] = {}
         self._held: tuple[deque[Callable[[], object]], ...] = deque(), deque()
-        """What each end has sent into a path that is cut."""
+        """The messages that each end has sent into a path that is cut."""
         self._bulk = BulkTurns(), BulkTurns()
         self._silence: _Cancellable | None = None
 
@@ -167,13 +167,13 @@ class SimLink:
         self._users.pop(user, None)
 
     def passes(self, source: LinkEnd) -> bool:
-        """Whether what `source` sends now goes out, after all that it sent before."""
+        """Return whether what `source` sends now goes out, after all that it sent before."""
         here = self.ends.index(source)
         host, other = source.host, self.ends[1 - here].host
         return not self._held[here] and self._world.connected(host, other)
 
     def bulk_turns(self, source: LinkEnd) -> BulkTurns:
-        """Who goes first of the transfers of one end."""
+        """Return the order of the transfers of one end."""
         return self._bulk[self.ends.index(source)]
 
     def hold(self, source: LinkEnd, send: Callable[[], object]) -> None:
@@ -229,7 +229,7 @@ class SimLink:
             end.take(lose)
 
     def _sound(self) -> bool:
-        """Whether both ends hear each other."""
+        """Return whether both ends hear each other."""
         near, far = self.ends
         living = all(end.running and not end.suspension.stopped for end in self.ends)
         world = self._world

@@ -94,7 +94,7 @@ class _Timer(_Soon, asyncio.TimerHandle):
         _Soon.__init__(self, callback, args, loop, context)
         self._when = when
         self.in_heap = True
-        """Whether it is still to become ready."""
+        """True if it is still to become ready."""
 
     def cancel(self) -> None:
         """Call nobody back."""

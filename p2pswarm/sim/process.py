@@ -86,7 +86,7 @@ def unsigned_list(named: Iterable[Contact]) -> PeerList:
 
 
 class UnsignedCards:
-    """What the peers of a world say of themselves: implements `CardSource`, for all of them."""
+    """The cards of the peers of a world: implements `CardSource`, for all of them."""
 
     def __init__(self) -> None:
         self._said: dict[PeerId, tuple[Contact, ...]] = {}
@@ -98,7 +98,7 @@ class UnsignedCards:
         self._cards.pop(peer, None)
 
     def of(self, peer: PeerId) -> Card | None:
-        """What a peer says of itself."""
+        """Return what a peer says of itself."""
         card = self._cards.get(peer)
         if card is None and peer in self._said:
             card = self._cards[peer] = read_unsigned(unsigned(peer, *self._said[peer]))
@@ -116,7 +116,7 @@ class UnsignedCards:
 
 
 class SimProcess:
-    """What runs on one host.
+    """The process that runs on one host.
 
     A process may end in two ways. After a power cut no peer is told: callers wait for their
     deadline, and the other end of a link gives it up after `DEAD_AFTER_S`. When only the process
@@ -132,7 +132,7 @@ class SimProcess:
         """Its peer id and address in the simulated world."""
         self.running = True
         self.suspension = Suspension()
-        """Whether it is stopped; its tasks run in the context of this."""
+        """True if it is stopped; its tasks run in the context of this."""
         self.lost: dict[object, Callable[[float], None]] = {}
         """The callbacks for this process's death; they get the seconds until others notice."""
         self._links: dict[int, tuple[SimProcess | None, float]] = {}
@@ -142,7 +142,7 @@ class SimProcess:
 
     @property
     def cards(self) -> UnsignedCards:
-        """What peers say of themselves."""
+        """The cards of peers."""
         return self.population.cards
 
     @cached_property
@@ -151,7 +151,10 @@ class SimProcess:
         return self.population.clock()
 
     def reach(self, to: Contact) -> Reach:
-        """What links would show of a peer's address: it comes from its host, and listens there."""
+        """Return what links would show of a peer's address.
+
+        It comes from its host, and listens there.
+        """
         host = self.world.hosts.get(to.peer.raw) if to.peer is not None else None
         if host is None or host.address != to.address:
             return Reach.CLAIMED
@@ -236,7 +239,7 @@ class Population(Generic[P]):
         self.world = World(seed, config or WorldConfig(), self.watch)
         self.clock = clock
         self.cards = UnsignedCards()
-        """What every peer says of itself: where its host is."""
+        """The card of every peer: where its host is."""
         self._running: dict[int, P] = {}
         self._links: dict[tuple[int, int], SimLink] = {}
         """The links that streams use, by the indices of their hosts."""
@@ -348,10 +351,10 @@ MESSAGE_BYTES = 200  # size of a message that is not encoded: a DHT call with it
 
 
 class ReplyWaiter(Protocol):
-    """What waits for the outcome of a call; a future is one."""
+    """The waiter for the outcome of a call; a future is one."""
 
     def done(self) -> bool:
-        """Whether it has stopped waiting."""
+        """Return whether it has stopped waiting."""
         ...
 
     def set_result(self, result: Message, /) -> None:

@@ -125,7 +125,10 @@ class SimRpc(SimPeer):
         return process
 
     def _reaches(self, host: Host, process: "SimRpc | None") -> bool:
-        """Whether a handshake with a host can end: both paths are whole, and nobody is stopped."""
+        """Return whether a handshake with a host can end.
+
+        It can if both paths are whole, and nobody is stopped.
+        """
         world = self.world
         both = world.connected(self.host, host) and world.connected(host, self.host)
         return both and not (process is not None and process.suspension.stopped)

@@ -63,7 +63,7 @@ class SimReceiveBuffer:
         self._filled = filled
 
     def fits(self, offset: int, chunk: bytes) -> bool:
-        """Whether bytes lie within the buffer."""
+        """Return whether bytes lie within the buffer."""
         return offset + len(chunk) <= len(self._place)
 
     def add(self, offset: int, chunk: bytes) -> bool:
@@ -113,7 +113,7 @@ class SimStreamEnd:
         self._halves = 2  # directions that have not ended
         self._link: SimLink = here.population.link_between(here, there)
         self.gone = False
-        """Whether the stream has ended here."""
+        """True if the stream has ended here."""
 
     @property
     def peer(self) -> PeerId:
@@ -166,7 +166,7 @@ class SimStreamEnd:
             self._end_half()
 
     def writable(self, stream: int) -> bool:
-        """Whether the stream has credit."""
+        """Return whether the stream has credit."""
         del stream
         return self._unread_bytes < WINDOW_BYTES
 

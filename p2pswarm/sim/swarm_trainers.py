@@ -40,13 +40,13 @@ class TrainerMachine:
     trainer: Trainer
     task: asyncio.Task[None] | None = None
     began: bool = False
-    """Whether it takes part by now."""
+    """True if it takes part by now."""
     gone: bool = False
-    """Whether its disk is lost, too."""
+    """True if its disk is lost, too."""
 
     @property
     def leads(self) -> bool:
-        """Whether it lives and leads, as far as it knows."""
+        """True if it lives and leads, as far as it knows."""
         return self.rpc.running and self.trainer.leads
 
     @property
@@ -72,7 +72,7 @@ class SwarmTrainers:
         self.first_done: asyncio.Future[act.RunFinished] = (
             asyncio.get_running_loop().create_future()
         )
-        """How the run ended, as the first trainer says whose task is over."""
+        """The end of the run, as the first trainer says whose task is over."""
         self._run_id, self._run = run
         self._world = world
         self._rng = random.Random(f"trainers {seed}")

@@ -92,7 +92,7 @@ class TimeoutEstimator:
 
     @property
     def alpha(self) -> int:
-        """How many requests that are not late a lookup may have under way."""
+        """The number of prompt requests that a lookup may have under way."""
         lossy = self.failure_share > self._config.lossy_share
         return self._config.alpha_lossy if lossy else self._config.alpha
 
@@ -102,14 +102,14 @@ class TimeoutEstimator:
         return self._first_hedge_s if trip is None or trip.srtt_s is None else trip.srtt_s
 
     def deadline_s(self, raw: bytes) -> float:
-        """How long to wait for an answer."""
+        """Return the time to wait for an answer."""
         trip = self._trips.get(raw)
         if trip is None:
             return self._config.deadline_dial_s
         return min(self._config.deadline_most_s, trip.deadline_s)
 
     def hedge_s(self, raw: bytes) -> float:
-        """How long to wait before another peer is asked as well."""
+        """Return the time to wait before another peer is asked as well."""
         trip = self._trips.get(raw)
         if trip is None or trip.srtt_s is None:
             return max(HEDGE_LEAST_S, self._first_hedge_s)
@@ -117,7 +117,7 @@ class TimeoutEstimator:
 
 
 class CallOutcome(Enum):
-    """How a call ended."""
+    """The outcome of a call."""
 
     ANSWERED = auto()
     BUSY = auto()
@@ -181,7 +181,7 @@ class CallRecorder:
         """The peers that are being looked for where they claim to be."""
 
     def deadline_s(self, contact: Contact, request: Message) -> float:
-        """How long a call may take, in seconds; longer if the peer may carry it on."""
+        """Return the time that a call may take; longer if the peer may carry it on."""
         deadline_s = self.timeouts.deadline_s(raw_id(contact))
         return deadline_s + self._table.config.carry_s if _carried(request) else deadline_s
 
@@ -217,7 +217,7 @@ class CallRecorder:
             self.healing.on_loss(known.contact, now_s)
 
     def _at_home(self, contact: Contact) -> bool:
-        """Whether a peer is in the table at this address."""
+        """Return whether a peer is in the table at this address."""
         known = self._table.get(raw_id(contact))
         return known is not None and known.contact.address == contact.address
 
@@ -264,7 +264,7 @@ class CallRecorder:
         return True
 
     def _begin(self, contact: Contact, reach: Reach, now_s: float) -> bool:
-        """Whether to dial a claimed address now."""
+        """Return whether to dial a claimed address now."""
         if reach is Reach.HOST:
             return self._dial_backs.begin(contact, now_s)
         return self._addresses.begin(contact.address, now_s)

@@ -28,7 +28,7 @@ REPAIRS_MAX = 2  # by one get; the next reader repairs the others
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetOptions:
-    """What to get, and from how many holders."""
+    """The records to get, and the number of holders to ask."""
 
     request: Get
     """The request to each peer."""
@@ -37,7 +37,7 @@ class GetOptions:
     wall_less_loop_s: float
     """The wall clock minus the loop's clock."""
     carried: int = 0
-    """How many of the first requests may be carried on by the peers that receive them."""
+    """The number of first requests that the peers that receive them may carry on."""
     pages: int = PAGES_MAX
     """The most pages to read from one holder."""
 
@@ -68,24 +68,24 @@ class GetValue:
         self._paging: dict[Contact, int] = {}
         self._carried = options.carried
         self.more = False
-        """Whether a holder had more pages than `pages`."""
+        """True if a holder had more pages than `pages`."""
         self.clocks_differ = False
-        """Whether a holder gave a record that by our clock is long over, or too far ahead."""
+        """True if a holder gave a record that by our clock is long over, or too far ahead."""
         self._all_answered = True
 
     @property
     def ready(self) -> bool:
-        """Whether the records may be used."""
+        """True if the records may be used."""
         return self.finished
 
     @property
     def finished(self) -> bool:
-        """Whether a quorum has answered, or no peer is left to ask."""
+        """True if a quorum has answered, or no peer is left to ask."""
         return self.lookup.finished
 
     @property
     def unsure(self) -> bool:
-        """Whether there may be records though none was found: not all who were asked answered."""
+        """True if there may be records though none was found: not all who were asked answered."""
         return not self.records and not (self._heard and self._all_answered)
 
     def drain(self, now_s: float) -> list[QueryRequest]:
@@ -127,7 +127,7 @@ class GetValue:
             self.lookup.stop()
 
     def _sound(self, record: Record, now_ms: int) -> bool:
-        """Whether a record is valid; BadMessage if its sender broke the protocol.
+        """Return whether a record is valid; BadMessage if its sender broke the protocol.
 
         A wrong signature may also be the publisher's fault, and a wrong time may be our clock's, so
         the sender is not blamed for them.
@@ -197,7 +197,7 @@ class NegativeCache:
         self._until_s.pop(key, None)
 
     def holds(self, key: bytes, now_s: float) -> bool:
-        """Whether a key was recently not found."""
+        """Return whether a key was recently not found."""
         return self._until_s.get(key, now_s) > now_s
 
 
@@ -231,9 +231,9 @@ class ValueReader:
         self._config = table.config
         self.misses = NegativeCache(table.config.misses, table.config.negative_s)
         self.clocks_differ = False
-        """Whether the last get found only what is over, or too far ahead, by our clock."""
+        """True if the last get found only what is over, or too far ahead, by our clock."""
         self.unsure = False
-        """Whether the last get found nothing, and not all who were asked have answered."""
+        """True if the last get found nothing, and not all who were asked have answered."""
 
     def held(
         self, key: bytes, now_ms: int, pages_max: int = HELD_PAGES_MAX, *, anyway: bool = False

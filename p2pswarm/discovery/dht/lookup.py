@@ -64,7 +64,7 @@ class LookupOptions:
     patience_s: float
     """The lookup is over after this long in any case."""
     first: int = CANDIDATES_MAX
-    """How many contacts to ask before one has answered, failed or is late."""
+    """The number of contacts to ask before one has answered, failed or is late."""
     asks: int = ASKS_MAX
     """The most requests in all."""
     least_scope: Scope = Scope.PRIVATE
@@ -74,7 +74,7 @@ class LookupOptions:
     size: float = 0.0
     """About how many servers there are, to see a crowd around the target; 0 looks for none."""
     closed: bool = False
-    """Whether only the contacts that it begins with are asked, not those that these name."""
+    """True if only the contacts that it begins with are asked, not those that these name."""
     shunned: tuple[bytes, int] | None = None
     """A key and a distance: peers closer to that key are not asked, since a crowd stands there."""
 
@@ -143,7 +143,7 @@ class Lookup:
         self.target = target
         self.finished = False
         self.crowded = False
-        """Whether it ended because the peers that answered stand too close to the target."""
+        """True if it ended because the peers that answered stand too close to the target."""
         self.asked = 0
         """The number of requests so far."""
         self._number = int.from_bytes(target)
@@ -158,7 +158,7 @@ class Lookup:
         self._slow = 0
         self._answered = 0
         self._credit: defaultdict[str, int] = defaultdict(lambda: CREDIT)
-        """How many more may be asked on the word of each network."""
+        """The number that may still be asked on the word of each network."""
         self._proven: set[str] = set()
         """The networks that have named somebody who answered."""
         self._end_s = now_s + options.patience_s
@@ -191,7 +191,7 @@ class Lookup:
             self._forget_farthest()
 
     def shuns(self, contact: Contact) -> bool:
-        """Whether a contact stands where the crowd stands that this lookup goes round."""
+        """Return whether a contact stands where the crowd stands that this lookup goes round."""
         if self._options.shunned is None or contact.peer is None:
             return False
         key, within = self._options.shunned
@@ -228,7 +228,7 @@ class Lookup:
 
     @property
     def resolved(self) -> int:
-        """How many of the asked peers have answered, failed, or are late."""
+        """The number of asked peers that have answered, failed, or are late."""
         return self.asked - len(self._prompt)
 
     def _may_ask(self, alpha: int) -> bool:
@@ -238,7 +238,7 @@ class Lookup:
         )
 
     def _believed(self, candidate: _Candidate, now_s: float) -> bool:
-        """Whether a candidate is to be asked now; what else is said of it may be."""
+        """Return whether a candidate is to be asked now; what else is said of it may be."""
         while candidate.state is CandidateState.NEW:
             word = self.unverified.word(candidate.contact, candidate.teller, now_s)
             if word is Word.DIAL:
@@ -338,7 +338,7 @@ class Lookup:
                 return
 
     def _awaited(self, candidate: _Candidate) -> bool:
-        """Whether a candidate may still answer, so that farther ones do not decide.
+        """Return whether a candidate may still answer, so that farther ones do not decide.
 
         Whom a network names of whose names nobody has answered yet is asked, and not waited for.
         """

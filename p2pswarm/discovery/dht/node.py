@@ -81,7 +81,10 @@ class PartitionProbe:
         return met if self.on_contacts(met) else []
 
     def on_contacts(self, met: list[Contact]) -> bool:
-        """Whether the first of these names neighbours that we do not know: look everywhere then."""
+        """Return whether the first of these names neighbours that we do not know.
+
+        In that case every distance is looked at.
+        """
         unknown = unknown_neighbours(met, self._table)
         if unknown and self._healing.on_partition([met[0], *unknown], self._now_s()):
             self._upkeep.merge()
@@ -89,7 +92,7 @@ class PartitionProbe:
 
     @property
     def others(self) -> list[Contact]:
-        """Who has named another part a short time ago, and those whom it named."""
+        """The peer that has named another part a short time ago, and those that it named."""
         return list(self._healing.others(self._now_s()))
 
     def _now_s(self) -> float:
@@ -176,7 +179,7 @@ class ValueGetter:
         return dict(get_value.records)
 
     async def _held(self, key: bytes, *, anyway: bool = False) -> Records:
-        """What we hold ourselves; between two pages others have their turn."""
+        """Return what we hold ourselves; between two pages others have their turn."""
         records: Records = {}
         now_ms = int(1000 * self._wall_s())
         for number, page in enumerate(self._reader.held(key, now_ms, anyway=anyway)):
@@ -493,12 +496,12 @@ class Dht(Closing):
 
     @property
     def clocks_differ(self) -> bool:
-        """Whether the last get found only what is over, or too far ahead, by our clock."""
+        """True if the last get found only what is over, or too far ahead, by our clock."""
         return self._reader.clocks_differ
 
     @property
     def unsure(self) -> bool:
-        """Whether the last get found nothing, and not all who were asked have answered."""
+        """True if the last get found nothing, and not all who were asked have answered."""
         return self._reader.unsure
 
     # Answering

@@ -73,7 +73,7 @@ class PartitionHealing:
         """When we looked at every distance last; at first, when the first stranger came."""
 
     def __len__(self) -> int:
-        """How many peers are remembered."""
+        """Return the number of peers that are remembered."""
         return len(self._lost)
 
     def on_loss(self, contact: Contact, now_s: float) -> None:

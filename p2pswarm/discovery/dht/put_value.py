@@ -31,14 +31,14 @@ from p2pswarm.net.wire.message import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutOptions:
-    """How many peers are to hold a record, and how soon."""
+    """The number of peers that are to hold a record, and how soon."""
 
     replicas: int
-    """How many peers are to hold the record."""
+    """The number of peers that are to hold the record."""
     success: int
-    """How many peers must hold it before `ready`; 0 if no task waits."""
+    """The number of peers that must hold it before `ready`; 0 if no task waits."""
     first: int
-    """How many peers are asked at once; the rest are asked later."""
+    """The number of peers that are asked at once; the rest are asked later."""
     patience_s: float
     """The query ends after this long in any case."""
 
@@ -83,17 +83,17 @@ class PutValue:
 
     @property
     def holders(self) -> int:
-        """How many peers hold the record so far."""
+        """The number of peers that hold the record so far."""
         return len(self.held_by)
 
     @property
     def ready(self) -> bool:
-        """Whether enough peers hold the record, or no peer is left to ask."""
+        """True if enough peers hold the record, or no peer is left to ask."""
         return self.holders >= self._success or self.finished
 
     @property
     def finished(self) -> bool:
-        """Whether all replicas are placed, or no more can be."""
+        """True if all replicas are placed, or no more can be."""
         if self.holders >= self._replicas:
             return True
         return not (self._left or self._waits or self._slow)
@@ -132,7 +132,7 @@ class PutValue:
 
     @property
     def _ours_alone(self) -> bool:
-        """Whether no other peer may write the record's subkey."""
+        """True if no other peer may write the record's subkey."""
         return len(self.record.subkey) == PEER_ID_BYTES
 
     def on_failure(self, contact: Contact) -> None:
@@ -204,7 +204,7 @@ class Publications:
         return due
 
     def keeps(self, publication: Publication) -> bool:
-        """Whether a publication was neither withdrawn nor replaced."""
+        """Return whether a publication was neither withdrawn nor replaced."""
         return self._ours.get((publication.key, publication.subkey)) is publication
 
     def next_deadline_s(self) -> float | None:
@@ -284,7 +284,8 @@ class Publisher:
 
 
 def holders_of(put_value: PutValue, own: PeerId) -> int:
-    """How many peers hold the record; raises an error with the reason if none does.
+    """Return the number of peers that hold the record; raises an error with the reason if none
+    does.
 
     By our own clock we would keep it ourselves: that says nothing where all others refuse it for
     their clocks, since they would not believe it.

@@ -23,7 +23,7 @@ class QueryRequest:
     contact: Contact
     request: Message
     at_leisure: bool = False
-    """Whether it may wait and be sent with others; only for a `Store`."""
+    """True if it may wait and be sent with others; only for a `Store`."""
 
 
 class Query(Protocol):
@@ -34,12 +34,12 @@ class Query(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether the tasks that wait for the outcome may go on."""
+        """True if the tasks that wait for the outcome may go on."""
         ...
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing more to ask; late answers may still be reported."""
+        """True if there is nothing more to ask; late answers may still be reported."""
         ...
 
     def drain(self, now_s: float) -> list[QueryRequest]:
@@ -120,7 +120,7 @@ class Alarm:
 
 
 class Route(Enum):
-    """How a request is sent."""
+    """The route of a request."""
 
     CALL = auto()
     BATCH = auto()
@@ -152,7 +152,7 @@ class QueryProgress:
         self._own = own
 
     def route(self, ask: QueryRequest) -> Route:
-        """How to send a request of the query."""
+        """Return the route of a request of the query."""
         if not isinstance(ask.request, Store):
             return Route.CALL
         if ask.at_leisure:
@@ -198,14 +198,14 @@ class FindNode:
 
     @property
     def ready(self) -> bool:
-        """Whether the lookup or its first round is over."""
+        """True if the lookup or its first round is over."""
         if self._first_round is not None and self.lookup.resolved >= self._first_round:
             return True
         return self.lookup.finished
 
     @property
     def finished(self) -> bool:
-        """Whether the closest peers are known."""
+        """True if the closest peers are known."""
         return self.lookup.finished
 
     def drain(self, now_s: float) -> list[QueryRequest]:

@@ -356,11 +356,11 @@ class HolderSearch:
         return [each.contact for each in self._table.nearest(key, self._config.k)]
 
     def knows_all(self, key: bytes) -> bool:
-        """Whether the swarm is so small that all of it holds every record."""
+        """Return whether the swarm is so small that all of it holds every record."""
         return len(self.known(key)) < self._config.k
 
     def crowded(self, key: bytes) -> bool:
-        """Whether a crowd was seen around a key a short time ago."""
+        """Return whether a crowd was seen around a key a short time ago."""
         return self._crowded.holds(key, self._now_s())
 
     def saw_crowd(self, key: bytes) -> None:

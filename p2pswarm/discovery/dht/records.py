@@ -77,7 +77,7 @@ def merge(into: dict[bytes, Record], records: Iterable[Record]) -> None:
 
 
 def written_by(record: Record, peer: PeerId) -> bool:
-    """Whether `peer`, which its link has authenticated, published the record."""
+    """Return whether `peer`, which its link has authenticated, published the record."""
     return PeerId.of_key(record.public_key) == peer
 
 
@@ -88,7 +88,7 @@ class SignatureCache:
         self._true: dict[bytes, None] = {}
 
     def holds(self, record: Record) -> bool:
-        """Whether the publisher has signed the record and may write its subkey."""
+        """Return whether the publisher has signed the record and may write its subkey."""
         body = _body(record)
         digest = hashlib.sha256(record.public_key + record.signature + body).digest()
         if digest in self._true:
@@ -102,7 +102,7 @@ class SignatureCache:
 
 
 def may_write(record: Record) -> bool:
-    """Whether the subkey belongs to the record's publisher, or to no peer."""
+    """Return whether the subkey belongs to the record's publisher, or to no peer."""
     if len(record.subkey) != PEER_ID_BYTES:
         return True
     return PeerId.of_key(record.public_key).raw == record.subkey
@@ -117,14 +117,14 @@ class StoredRecord:
 
     record: Record
     size_bytes: int
-    """What it uses of the store."""
+    """Its share of the store."""
     proven: bool
-    """Whether its signature was checked."""
+    """True if its signature was checked."""
 
 
 @dataclass(slots=True)
 class _Share:
-    """What one publisher uses."""
+    """The share of one publisher."""
 
     records: dict[StoredRecord, None] = field(default_factory=dict)
     """The oldest first."""
@@ -153,7 +153,7 @@ class StoreShares:
         """No level above it has a publisher."""
 
     def used(self, publisher: bytes) -> tuple[int, int]:
-        """How many records a publisher has here, and their bytes."""
+        """Return the number of records that a publisher has here, and their bytes."""
         share = self._shares.get(publisher)
         return (len(share.records), share.size_bytes) if share else (0, 0)
 
@@ -188,7 +188,7 @@ class StoreShares:
         share.level = level
 
     def largest_exceeds(self, size_bytes: int) -> bool:
-        """Whether some publisher uses more than `size_bytes`."""
+        """Return whether some publisher uses more than `size_bytes`."""
         return self._largest() > level_of(size_bytes)
 
     def first_to_go(self) -> StoredRecord:
@@ -268,7 +268,7 @@ exchanged three times: 1,120 of objects, and memory of those that went which nob
 
 
 class Verdict(IntEnum):
-    """What became of an offered record."""
+    """The fate of an offered record."""
 
     KEPT = 0
     SAME = 1
@@ -429,7 +429,7 @@ class RecordStore:
 
     @property
     def unproven(self) -> bool:
-        """Whether records were read whose signatures are still to be checked."""
+        """True if records were read whose signatures are still to be checked."""
         return bool(self._unproven)
 
     def prove(self) -> None:
@@ -460,5 +460,5 @@ class RecordStore:
 
 
 def used_bytes(record: Record) -> int:
-    """What a record uses of a store, in memory: at most, since keys and publishers are shared."""
+    """Return the memory of a record in a store: at most, since keys and publishers are shared."""
     return HELD_BYTES + len(record.subkey) + len(record.value)

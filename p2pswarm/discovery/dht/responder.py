@@ -122,7 +122,7 @@ class Responder:
 
 
 def to_be_carried(request: Get, got: Got) -> bool:
-    """Whether to carry on a request that we would answer with `got`."""
+    """Return whether to carry on a request that we would answer with `got`."""
     return not got.records and request.hops > 0
 
 
@@ -148,7 +148,7 @@ class QueryProxy:
         self._carrying = 0
 
     def begin(self) -> bool:
-        """Whether one more request may be carried on now; if so, call `on_outcome` at its end."""
+        """Return whether one more request may be carried on now; call `on_end` at its end."""
         if self._carrying >= self._config.carrying:
             return False
         self._carrying += 1

@@ -67,7 +67,7 @@ class Bucket:
 
     @property
     def full(self) -> bool:
-        """Whether a newcomer would have to wait."""
+        """True if a newcomer would have to wait."""
         return len(self._live) >= self._capacity
 
     @property
@@ -124,7 +124,7 @@ class Bucket:
         return newcomer
 
     def _crowded(self, newcomer: Neighbour) -> bool:
-        """Whether the bucket has enough contacts of its network, live and waiting together."""
+        """Return whether enough contacts of its network are here, live and waiting together."""
         if not newcomer.near_net:
             return False
         here = (*self._live.values(), *self._waiting.values())
@@ -300,7 +300,7 @@ class Table:
             yield list(buckets[i].live)
 
     def sure(self, key: bytes, found: Sequence[Neighbour], count: int, now_s: float) -> bool:
-        """Whether we know all of the `count` servers closest to `key`.
+        """Return whether we know all of the `count` servers closest to `key`.
 
         `found` is the result of `nearest(key, count)`.
         """
@@ -314,7 +314,7 @@ class Table:
         return self._complete(ID_BITS, now_s) and all(self._complete(i, now_s) for i in ring)
 
     def _complete(self, index: int, now_s: float) -> bool:
-        """Whether we know every peer in the range of a bucket."""
+        """Return whether we know every peer in the range of a bucket."""
         bucket = self._buckets.get(index)
         if bucket is not None and bucket.full:
             return False

@@ -31,7 +31,7 @@ FOUND_LEAST = 0.25  # of the names of an honest teller half are found when half 
 
 
 class Word(Enum):
-    """What a teller's word is worth."""
+    """The worth of a teller's word."""
 
     DIAL = auto()
     WAIT = auto()
@@ -41,7 +41,7 @@ class Word(Enum):
 
 @dataclass(slots=True)
 class _Teller:
-    """What came of the names that one network has told."""
+    """The outcome of the names that one network has told."""
 
     since_s: float
     found: int = 0
@@ -49,7 +49,7 @@ class _Teller:
 
     @property
     def liar(self) -> bool:
-        """Whether too few of its names were found."""
+        """True if too few of its names were found."""
         told = self.found + self.missed
         return told >= NAMES_LEAST and self.found < FOUND_LEAST * told
 
@@ -97,7 +97,7 @@ class UnverifiedContacts:
         self._answered_s = float("-inf")
 
     def __len__(self) -> int:
-        """How many hosts and networks are remembered."""
+        """Return the number of hosts and networks that are remembered."""
         return len(self._refuted_s) + len(self._tellers)
 
     def named(self, packed: PeerList, teller: Contact) -> list[Contact]:
@@ -114,7 +114,7 @@ class UnverifiedContacts:
         return named
 
     def word(self, named: Contact, teller: str, now_s: float) -> Word:
-        """What to do with a peer that the network `teller` has named; see `teller_of`."""
+        """Return what to do with a peer that the network `teller` has named; see `teller_of`."""
         if not teller or self._known(named):
             return Word.DIAL
         told = self._tellers.get(teller)
@@ -222,11 +222,13 @@ class AddressChecks:
         self._allowance = Allowance(CLAIM_CHECK_EVERY_S, CLAIM_CHECK_BURST)
 
     def __len__(self) -> int:
-        """How many hosts are remembered."""
+        """Return the number of hosts that are remembered."""
         return len(self._refuted_s)
 
     def begin(self, claimed: Address, now_s: float) -> bool:
-        """Whether to dial a claimed address now; if so, report the outcome with `on_outcome`."""
+        """Return whether to dial a claimed address now; if so, report the outcome with
+        `on_outcome`.
+        """
         self._forget(now_s)
         host = _key_of(claimed)
         wide_net = networks(claimed.host)[1]
@@ -307,16 +309,16 @@ class DialBacks:
         self._refuted_per_host: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        """How many outcomes are remembered."""
+        """Return the number of outcomes that are remembered."""
         return len(self._found_s) + len(self._refuted_s)
 
     def found(self, contact: Contact, now_s: float) -> bool:
-        """Whether a peer was found at its address a short time ago."""
+        """Return whether a peer was found at its address a short time ago."""
         found_s = self._found_s.get(contact)
         return found_s is not None and now_s - found_s < DIAL_FOUND_S
 
     def begin(self, contact: Contact, now_s: float) -> bool:
-        """Whether to dial a peer back now; if so, report the outcome with `on_outcome`."""
+        """Return whether to dial a peer back now; if so, report the outcome with `on_outcome`."""
         self._forget(now_s)
         host = contact.address.host
         network = _network_of(host)

@@ -111,7 +111,7 @@ class LookRound:
 
     target: bytes
     across: bool = False
-    """Whether to begin in the other part of the DHT that was met, and there alone."""
+    """True if it begins in the other part of the DHT that was met, and there alone."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,7 +154,7 @@ class Upkeep:
         self._healing = healing
         self.seeds = Seeds(own, table.config, rng)
         self.joining = False
-        """Whether we look up our own id to join; refreshing waits for it."""
+        """True if we look up our own id to join; refreshing waits for it."""
         self._to_publish: deque[Publication] = deque()
         self._publishing = 0
         self._rounds: deque[LookRound] = deque()
@@ -258,7 +258,7 @@ class Upkeep:
 
 
 class BootstrapReply(Enum):
-    """How a seed answered."""
+    """The answer of a seed."""
 
     ANSWERED = auto()
     SILENT = auto()
@@ -289,7 +289,7 @@ class JoinRound:
 
     @property
     def over(self) -> bool:
-        """Whether one seed has answered, or none will."""
+        """True if one seed has answered, or none will."""
         return self._joined or self._left <= 0
 
     @property
@@ -315,6 +315,6 @@ def contacts_through(
 
 
 def worth_a_lookup(met: Sequence[Contact], table: Table, *, joined_before: bool) -> bool:
-    """Whether to look up our own id: the first time, or if there are new contacts."""
+    """Return whether to look up our own id: the first time, or if there are new contacts."""
     strangers = [each for each in met if each.peer and table.get(each.peer.raw) is None]
     return bool(strangers) or not joined_before

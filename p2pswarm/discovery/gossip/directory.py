@@ -89,7 +89,7 @@ class Slots:
             self._drop_unmet(prefix, self._networks[prefix][1])
 
     def reached(self, prefix: bytes) -> bool:
-        """Whether we have reached a peer ourselves."""
+        """Return whether we have reached a peer ourselves."""
         here = self._networks.get(prefix)
         return here is not None and prefix not in self._unmet.get(here[1], {})
 
@@ -102,7 +102,10 @@ class Slots:
         self._lost.pop(prefix, None)
 
     def _victim(self, newcomers: str) -> bytes | None:
-        """Who makes way for a newcomer of a network; None if it has to stay outside."""
+        """Return the peer that makes way for a newcomer of a network.
+
+        None if it has to stay outside.
+        """
         largest = max(self._unmet, key=lambda wide: (self._wide[wide], wide), default=None)
         if largest is not None and self._wide[largest] > self._wide.get(newcomers, 0):
             return next(iter(self._unmet[largest]))
@@ -156,7 +159,7 @@ _VERSION = slice(PREFIX_BYTES, ENTRY_BYTES - HASH_BYTES)
 
 
 class Acceptance(Enum):
-    """What came of a record that was told to a directory."""
+    """The fate of a record that was told to a directory."""
 
     NEWS = auto()
     """It counts from now on, or again."""
@@ -181,12 +184,12 @@ class _KeptRecord:
     """It has died, and is remembered: an older one must not count again."""
 
     def age_s(self, now_s: float) -> float:
-        """How old the record is, as far as we know."""
+        """Return the age of the record, as far as we know."""
         return min(max(self.record.lives_s - (self.until_s - now_s), 0.0), self.record.lives_s)
 
 
 def everybody(_: PeerId) -> bool:
-    """Whether a peer may be in a run that is open."""
+    """Return whether a peer may be in a run that is open."""
     return True
 
 
@@ -218,7 +221,7 @@ class Directory:
         """No record dies before this time."""
 
     def __len__(self) -> int:
-        """How many records count now."""
+        """Return the number of records that count now."""
         return len(self._living)
 
     def get(self, peer: PeerId) -> PeerRecord | None:
@@ -250,7 +253,7 @@ class Directory:
         self._slots.on_contact(peer.raw[:PREFIX_BYTES])
 
     def reached(self, peer: PeerId) -> bool:
-        """Whether we have reached a peer ourselves since its record came."""
+        """Return whether we have reached a peer ourselves since its record came."""
         return self._slots.reached(peer.raw[:PREFIX_BYTES])
 
     def take(self, record: PeerRecord, age_s: float, now_s: float) -> Acceptance:
@@ -339,7 +342,9 @@ class Directory:
     # Differences
 
     def question(self, run: bytes) -> Compare:
-        """What we have, or a part of it that begins at a random id, to be compared by another."""
+        """Return the digest of our records, or of a part that begins at a random id, for another to
+        compare.
+        """
         if len(self._living) <= DIGEST_ENTRIES_MAX:
             return Compare(run, LOWEST, HIGHEST, b"".join(self._living))
         ordered = sorted(self._living)
@@ -351,7 +356,7 @@ class Directory:
         return Compare(run, chosen[0][:PREFIX_BYTES], last, b"".join(chosen))
 
     def answer(self, question: Compare, now_s: float) -> Compared:
-        """What the other lacks of its range, and what we lack."""
+        """Return what the other lacks of its range, and what we lack."""
         digest, ours = question.digest, self._living
         theirs = dict.fromkeys(
             digest[at : at + ENTRY_BYTES] for at in range(0, len(digest), ENTRY_BYTES)
@@ -385,7 +390,7 @@ class Directory:
         return tuple(found)
 
     def _lacks(self, prefix: bytes, theirs: bytes) -> int:
-        """How much newer another's record is, -1 if it is not."""
+        """Return by how much another's record is newer, -1 if it is not."""
         entry = self._entries.get(prefix)
         return _gap(theirs, entry.record.entry if entry and not entry.over else None)
 

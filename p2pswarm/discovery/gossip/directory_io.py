@@ -164,7 +164,7 @@ RUNS_MAX = 8  # a node serves one run and may watch others
 
 @dataclass(frozen=True, slots=True)
 class DirectoryContext:
-    """What the directories of a node are given once, by the code that composes it."""
+    """The surroundings of a node's directories, given once by the code that composes it."""
 
     rpc: Rpc
     identity: Identity

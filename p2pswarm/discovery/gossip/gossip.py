@@ -40,7 +40,7 @@ AVOIDED_MAX = 4096  # hosts and members; about 1 MB
 
 
 class Outcome(Enum):
-    """How an exchange ended."""
+    """The outcome of an exchange."""
 
     ANSWERED = auto()
     REFUSED = auto()
@@ -50,7 +50,7 @@ class Outcome(Enum):
 
 
 class _RoundKind(Enum):
-    """Whom a round is for."""
+    """The kind of member that a round asks."""
 
     MISSING = auto()
     ANYBODY = auto()
@@ -87,9 +87,9 @@ class Partners:
         self._rng = rng
         self._round = 0
         self._latest = False
-        """Whether the one that was lost last is asked next, or a random one."""
+        """True if the one that was lost last is asked next, else a random one."""
         self._partners: dict[Contact, None] = {}
-        """Who has answered us; the latest last."""
+        """The members that have answered us; the latest last."""
         self._entries: dict[PeerId, Contact] = {}
         self._avoided_s: dict[PeerId | str, float] = {}
         """Until when a member or a host is left alone."""
@@ -106,11 +106,11 @@ class Partners:
 
     @property
     def present(self) -> list[Contact]:
-        """Who has answered us lately; the latest last."""
+        """The members that have answered us lately; the latest last."""
         return list(self._partners)
 
     def next(self, directory: Directory, now_s: float) -> Contact | None:
-        """Whom to ask now; None if nobody is known."""
+        """Return the member to ask now; None if nobody is known."""
         kind = _ROUNDS[self._round % len(_ROUNDS)]
         self._round += 1
         if kind is _RoundKind.PARTNER and self._partners:
@@ -214,12 +214,12 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class GossipMember:
-    """What makes one member's part this one."""
+    """The run, the contact and the rule of admission of one member."""
 
     run: bytes
     own: Contact
     admitted: Callable[[PeerId], bool] = everybody
-    """Whether a peer may be in the run."""
+    """Returns whether a peer may be in the run."""
 
 
 class Gossip:
@@ -325,7 +325,7 @@ class Gossip:
         return Delivered()
 
     def take_change(self) -> bool:
-        """Whether the directory has changed since the last call."""
+        """Return whether the directory has changed since the last call."""
         news, self._news = self._news, False
         return news
 

@@ -41,7 +41,7 @@ class Figure(Message):
 
 @dataclass(frozen=True, slots=True)
 class RunRole(Message):
-    """What a peer is in a run, in one role."""
+    """The state of a peer in one role of a run."""
 
     role: Code
     state: Code
@@ -56,7 +56,7 @@ class RunRole(Message):
 @message(120)
 @dataclass(frozen=True, slots=True)
 class RecordBody(Message):
-    """What a peer signs about itself."""
+    """The facts that a peer signs about itself."""
 
     run: RunName
     version: Annotated[int, Range(0, VERSION_MAX)]
@@ -109,7 +109,7 @@ class Compare(Message):
 @message(122)
 @dataclass(frozen=True, slots=True)
 class Compared(Message):
-    """What the caller lacks, and what it has and the sender lacks."""
+    """The records that the caller lacks, and the ids of those that the sender lacks."""
 
     records: Annotated[tuple[AgedRecord, ...], Size(RECORDS_MAX)]
     wanted: Annotated[bytes, Size(RECORDS_MAX * PREFIX_BYTES)]

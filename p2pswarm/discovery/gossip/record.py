@@ -41,7 +41,7 @@ HASH_BYTES = 2  # tells two records of one version apart
 
 
 class RoleKind(IntEnum):
-    """What a peer does in a run. Unknown codes are kept and mean nothing."""
+    """The role of a peer in a run. Unknown codes are kept and mean nothing."""
 
     SERVER = 1
     TRAINER = 2
@@ -49,7 +49,7 @@ class RoleKind(IntEnum):
 
 
 class Activity(IntEnum):
-    """How far a peer is with it."""
+    """The progress of a peer in its role."""
 
     SEEKING = 1
     """It looks for a trainer."""
@@ -78,14 +78,14 @@ class FigureKey(IntEnum):
     FREE_BYTES = 6
     """Memory of the device that is free."""
     UPLOAD_BYTES_PER_S = 7
-    """What its uplink has carried at best, lately."""
+    """The most that its uplink has carried lately."""
     TERM = 8
     """A trainer's: the highest term that it has heard of a leader of."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PeerRecord:
-    """What a peer said of itself. `RecordReader.read` and `make` are the only ways to have one."""
+    """A peer's own record. `RecordReader.read` and `make` are the only ways to have one."""
 
     peer: PeerId
     run: bytes
@@ -96,7 +96,7 @@ class PeerRecord:
     signed: SignedRecord
     """The bytes to pass on."""
     entry: bytes
-    """What stands for it in a digest: the start of its peer's id, its version, a hash."""
+    """Its entry in a digest: the start of its peer's id, its version, a hash."""
 
     @property
     def prefix(self) -> bytes:
@@ -105,15 +105,15 @@ class PeerRecord:
 
     @property
     def left(self) -> bool:
-        """Whether the peer says that it has left the run."""
+        """True if the peer says that it has left the run."""
         return not self.roles
 
     def role(self, role: int) -> RunRole | None:
-        """What the peer is in one role."""
+        """Return the state of the peer in one role."""
         return next((each for each in self.roles if each.role == role), None)
 
     def beats(self, other: "PeerRecord") -> bool:
-        """Whether it counts, and not another record of the same peer."""
+        """Return whether it counts, and not another record of the same peer."""
         return (self.version, self.signed.body) > (other.version, other.signed.body)
 
 
@@ -223,7 +223,7 @@ class OwnRecord:
         self._rng = rng
         self._roles: dict[int, RunRole] = {}
         self._said: tuple[object, ...] = ()
-        """What others were told that concerns them."""
+        """The facts that others were told because they concern them."""
         self._version = 0
         self._lives_s = 1
         self._signed_s = -NEVER_S
@@ -281,7 +281,7 @@ class OwnRecord:
         return make(self._identity, self._run, self._version, lives_s, card, roles)
 
     def _concerns(self, card_seq: object) -> bool:
-        """Whether others were told something else, figures aside."""
+        """Return whether others were told something else, figures aside."""
         return (card_seq, self._outlines()) != self._said
 
     def _outlines(self) -> tuple[RunRole, ...]:

@@ -72,7 +72,7 @@ class KnownCards:
         self._book.learn(told, self._heard_at(teller))
 
     def links(self, peers: Iterable[bytes]) -> PathCounts:
-        """How links that are up lead to these peers."""
+        """Count the links that are up to these peers by the kind of their path."""
         wanted, ours = set(peers), self._endpoint.card
         count = Counter(
             kind_of_link(link.path, ours, self._book.of(link.peer))

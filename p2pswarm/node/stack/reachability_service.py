@@ -55,12 +55,12 @@ BYTES_PER_MB = 1e6
 
 
 def is_relay(config: NodeConfig) -> bool:
-    """Whether this node passes on bytes; one that is behind relays itself does not."""
+    """Return whether this node passes on bytes; one that is behind relays itself does not."""
     return config.network.relay and not config.network.relays
 
 
 def circuit_files(config: NodeConfig) -> int:
-    """How many open files circuits may take."""
+    """Return the number of open files that circuits may take."""
     return SOCKETS * RelayLimits().circuits_max if is_relay(config) else 0
 
 
@@ -161,7 +161,7 @@ class ReachabilitySource(Protocol):
 
     @property
     def settled(self) -> bool:
-        """Whether a router has been asked for a port, if that is wanted."""
+        """True if a router has been asked for a port, if that is wanted."""
         ...
 
     async def run(self) -> None:
@@ -172,7 +172,7 @@ class ReachabilitySource(Protocol):
 def contents_of(
     announcement: Announcement, card_of: Callable[[PeerId], Card | None]
 ) -> CardContents:
-    """What a card can say of it: no WebSocket, and no more than others take.
+    """Return what a card can say of it: no WebSocket, and no more than others take.
 
     `card_of`: the cards of the relays, for their addresses of the other family.
     """

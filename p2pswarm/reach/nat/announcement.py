@@ -23,7 +23,7 @@ EVERY_S, BURST = 10.0, 8  # announcements: a start takes four
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What is told."""
+    """The addresses and relays that a node tells."""
 
     direct: tuple[Address, ...] = ()
     mapped: tuple[Address, ...] = ()
@@ -31,11 +31,11 @@ class Announcement:
     relays: tuple[Contact, ...] = ()
     """Through which we are reached, with their ids."""
     relay: bool = False
-    """Whether we pass on bytes for others."""
+    """True if we pass on bytes for others."""
 
     @property
     def client(self) -> bool:
-        """Whether nobody can dial us."""
+        """True if nobody can dial us."""
         return not (self.direct or self.mapped)
 
     def best(self, us: PeerId) -> Address | None:
@@ -87,7 +87,7 @@ class Announcer:
         self._reached_s: float | None = None
         """Since when we are reached without relays."""
         self._seeks = 0
-        """How many reservations we have asked for."""
+        """The number of reservations that we have asked for."""
         self._events: list[AnnouncerEvent] = []
 
     # what it is told
@@ -99,7 +99,7 @@ class Announcer:
         self.on_deadline(now_s)
 
     def on_findings(self, found: Iterable[Finding], now_s: float) -> None:
-        """What is known of each address family, all of them."""
+        """Take what is known of each address family, all of them."""
         own, direct, mapped = self._own(), *self._believed()
         self._found = tuple(found)
         if own != self._own():
@@ -136,11 +136,11 @@ class Announcer:
 
     @property
     def current(self) -> Announcement:
-        """What is announced now."""
+        """The announcement that holds now."""
         return self._said or Announcement()
 
     def drain(self) -> list[AnnouncerEvent]:
-        """What to do; drained by reading."""
+        """Return what to do; each is returned once."""
         events, self._events = self._events, []
         return events
 
@@ -170,7 +170,7 @@ class Announcer:
         return max(lingering, self._spare if settled else 0)
 
     def _knows(self) -> bool:
-        """Whether there is anything to tell: not before the first look at our own addresses."""
+        """Return whether we know anything to tell: not before a look at our own addresses."""
         return self._fixed is not None or self._through_relays or bool(self._found)
 
     def _own(self) -> list[Address | None]:
@@ -207,14 +207,14 @@ class _Lost:
 
 
 def _trusted(found: Finding) -> bool:
-    """Whether others reach us, at an address that not only one of them has named."""
+    """Return whether others reach us, at an address that not only one of them has named."""
     belief, ours = found.belief, [each.host for each in (found.own, found.lease) if each]
     at = belief.address
     return belief.reachable != "no" and at is not None and (belief.sure or at.host in ours)
 
 
 def _own_is_told(found: Finding) -> bool:
-    """Whether our own address is worth a dial.
+    """Return whether our own address is worth a dial.
 
     A private one is, whatever strangers say of it: our neighbours reach us there, and strangers
     do not believe it. A public one is, unless it is sure that nobody gets through.
@@ -227,7 +227,10 @@ def _own_is_told(found: Finding) -> bool:
 
 
 def _dialled(found: Finding) -> bool:
-    """Whether strangers reach us: they do, or nobody has tried an address that they can dial."""
+    """Return whether strangers reach us.
+
+    It is so, too, if nobody has tried an address that they can dial.
+    """
     if found.belief.state is State.PROBING:
         return found.own is not None and scope_of(found.own.host) is Scope.PUBLIC
     return _trusted(found)
@@ -274,7 +277,7 @@ def reachable_line(belief: Belief, port: int) -> str:
 
 
 def on_this_machine_alone(bound: Address) -> bool:
-    """Whether a node listens where nobody but this machine can dial it."""
+    """Return whether a node listens where nobody but this machine can dial it."""
     try:
         return ip_address(bound.host.partition("%")[0]).is_loopback
     except ValueError:

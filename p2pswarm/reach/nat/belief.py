@@ -50,7 +50,7 @@ class GroupVotes(Generic[Answer]):
         return self._cast[group][1] if group in self._cast else None
 
     def count(self, now_s: float) -> Counter[Answer]:
-        """How many groups have given each answer; votes older than `VOTE_S` do not count."""
+        """Count the groups by their answers; votes older than `VOTE_S` do not count."""
         return Counter(answer for answer, at_s in self._cast.values() if now_s - at_s < VOTE_S)
 
     def forget(self) -> None:
@@ -69,7 +69,7 @@ A = TypeVar("A")
 
 
 class State(Enum):
-    """Whether others can dial this node."""
+    """The reachability of this node, as far as it is known."""
 
     ABSENT = "absent"
     """The machine has no address of this family."""
@@ -86,7 +86,7 @@ class State(Enum):
 
 
 class NatKind(Enum):
-    """What stands before the node, as far as it matters to punching."""
+    """The kind of NAT before the node, as far as it matters to punching."""
 
     NONE = "none"
     FIREWALL = "firewall"
@@ -99,23 +99,23 @@ class NatKind(Enum):
 
 
 REACHABLE = {State.PUBLIC: "direct", State.MAPPED: "mapped"}
-"""How peers get here; "punched" and "relayed" come with those who do it."""
+"""The way by which peers get here; "punched" and "relayed" come with those who do it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """What a node takes for true."""
+    """The state that a node takes for true."""
 
     state: State
     kind: NatKind = NatKind.UNKNOWN
     address: Address | None = None
     """Where others dial the node; of a natted one its outside address, if the port is known."""
     sure: bool = False
-    """Whether two groups of peers agree; else one says so, or none was asked."""
+    """True if two groups of peers agree; else one says so, or none was asked."""
 
     @property
     def reachable(self) -> str:
-        """How others reach the node: "direct", "mapped" or "no"."""
+        """The way by which others reach the node: "direct", "mapped" or "no"."""
         return REACHABLE.get(self.state, "no")
 
 
@@ -127,7 +127,7 @@ class Finding:
     own: Address | None
     """Of this machine; None without one."""
     lease: Address | None
-    """What the router forwards."""
+    """The port that the router forwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,17 +174,17 @@ class ReachabilityBelief:
         self._round_s = float("-inf")
         self._asking = False
         self._more_to_ask = False
-        """Whether the next round asks somebody who was not asked before."""
+        """True if the next round asks somebody who was not asked before."""
         self._stable_rounds = 0
 
     @property
     def belief(self) -> Belief:
-        """What we take for true now."""
+        """The belief that we hold now."""
         return self._belief
 
     @property
     def finding(self) -> Finding:
-        """What we know."""
+        """The belief, with the addresses that we know."""
         own = None if self._own_host is None else Address(self._own_host, self._listen_port)
         return Finding(self._belief, own, self._lease)
 
@@ -268,7 +268,7 @@ class ReachabilityBelief:
 
     @property
     def asks_outside_port(self) -> bool:
-        """Whether to call peers from the listening port: a router hides us, that is sure.
+        """True if peers are to be called from the listening port: a router hides us, that is sure.
 
         Such a call opens the router to that peer for a while, and its dial-backs would arrive.
         """
@@ -276,13 +276,13 @@ class ReachabilityBelief:
         return hidden and self._belief.kind is not NatKind.FIREWALL
 
     def busy(self, now_s: float) -> bool:
-        """Whether peers are being asked, or will be soon, so that more will be known."""
+        """Return whether peers are being asked, or will be soon, so that more will be known."""
         due_s = self.next_deadline_s()
         soon_s = AGAIN_UNANSWERED_S if self._more_to_ask else AGAIN_LEASED_S
         return self._asking or (due_s is not None and due_s <= now_s + soon_s)
 
     def drain(self) -> list[Event]:
-        """What happened since the last call."""
+        """Return the events since the last call."""
         events, self._events = self._events, []
         return events
 
@@ -378,12 +378,12 @@ def _reached(
 
 
 def _most_named(named: Counter[A]) -> A | None:
-    """What more than half of the groups name, if anything."""
+    """Return the answer that more than half of the groups give, if any."""
     return next((each for each, votes in named.items() if 2 * votes > named.total()), None)
 
 
 def _everywhere(host: str) -> bool:
-    """Whether a host is the same one for everybody."""
+    """Return whether a host is the same one for everybody."""
     try:
         return ip_address(host.partition("%")[0]).is_global
     except ValueError:

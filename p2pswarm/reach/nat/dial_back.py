@@ -25,7 +25,7 @@ PORT_MAX = 65535
 
 
 class DialOutcome(IntEnum):
-    """What became of a dial-back, as the peer that dialled says."""
+    """The outcome of a dial-back, as the peer that dialled says."""
 
     CONNECTED = 0
     FAILED = 1
@@ -70,7 +70,7 @@ class DialBackLimits:
         self._under_way: dict[PeerId, None] = {}
 
     def begin(self, peer: PeerId, host: str, now_s: float) -> bool:
-        """Whether to dial for a peer now; if so, call `on_end` afterwards."""
+        """Return whether to dial for a peer now; if so, call `on_end` afterwards."""
         while self._begun and now_s - self._begun[0][0] >= WINDOW_S:
             self._begun.popleft()
         if peer in self._under_way or len(self._under_way) >= TOGETHER_MAX:
@@ -90,7 +90,7 @@ class DialBackLimits:
 
 
 def may_dial(host: str, own_host: str) -> bool:
-    """Whether a host where we see a peer is one to dial.
+    """Return whether a host where we see a peer is one to dial.
 
     Our own machine only if we are reached there ourselves: else the peer came through a tunnel or a
     proxy on it, and would have us call what listens here for nobody outside.
@@ -112,11 +112,11 @@ class Observer:
     host: str
     """Where we see it."""
     dialled: bool
-    """Whether we dialled it: then we chose it, not it us."""
+    """True if we dialled it: then we chose it, not it us."""
 
 
 def choose(observers: Iterable[Observer], asked_s: Callable[[str], float | None]) -> list[Observer]:
-    """Whom to ask: of different groups, those first that were asked longest ago or never."""
+    """Choose whom to ask: of different groups, those first that were asked longest ago or never."""
 
     def rank(observer: Observer) -> tuple[float, bool]:
         last_s = asked_s(observer.host)

@@ -21,7 +21,7 @@ NO_HOST, NO_HOST6 = "0.0.0.0", "::"  # noqa: S104  no suggestion
 
 
 class MappingProtocol(Enum):
-    """How a router is asked for a port."""
+    """The protocol by which a router is asked for a port."""
 
     PCP = "PCP"
     NAT_PMP = "NAT-PMP"
@@ -52,7 +52,7 @@ Output = SendDatagram | CallRouter
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What is to be reached, and the router before it."""
+    """The address that is to be reached, and the router before it."""
 
     gateway: str
     own_host: str
@@ -62,7 +62,7 @@ class Place:
 
     @property
     def ipv6(self) -> bool:
-        """Whether it is a firewall of IPv6 that is to let others in: nothing is translated."""
+        """True if it is a firewall of IPv6 that is to let others in: nothing is translated."""
         return ":" in self.own_host
 
     def datagram(self, data: bytes) -> SendDatagram:
@@ -84,7 +84,7 @@ class Lease:
     permanent: bool = False
     """The router knows no other leases: this one ends when it is returned."""
     pinhole: int | None = None
-    """What the router calls this opening of its firewall; None for anything else."""
+    """The router's name for this opening of its firewall; None for anything else."""
 
     def renewal(self, number: int) -> Output:
         """Ask for the same again; a call gets this number."""
@@ -128,12 +128,12 @@ class Lease:
                 return soap_call(number, self.control, "DeletePortMapping", arguments)
 
     def answered_by(self, sender: Address) -> bool:
-        """Whether a packet from there may answer a renewal."""
+        """Return whether a packet from there may answer a renewal."""
         by_datagram = self.protocol is not MappingProtocol.UPNP
         return by_datagram and sender == Address(self.place.gateway, pcp.PORT)
 
     def moved(self, data: bytes) -> bool:
-        """Whether a packet of NAT-PMP says that the router has another outside address now."""
+        """Return whether a packet of NAT-PMP names another outside address of the router."""
         if self.protocol is not MappingProtocol.NAT_PMP:
             return False
         try:
@@ -256,9 +256,9 @@ class LeaseSearch:
     ) -> None:
         """`entropy`: returns that many random bytes; `numbers`: for calls, each used once."""
         self.lease: Lease | None = None
-        """What was found."""
+        """The lease that was found."""
         self.over = False
-        """Whether the search has ended, with a lease or without."""
+        """True if the search has ended, with a lease or without."""
         self.refusals: dict[str, str] = {}
         """Why each protocol gave nothing, as far as the router has said."""
         self._place = place
@@ -271,10 +271,10 @@ class LeaseSearch:
         self._pmp_asked_s: float | None = None
         self._pmp_refused = place.ipv6  # NAT-PMP is of IPv4 alone
         self._datagrams_over = False
-        """Whether PCP and NAT-PMP have had their chance."""
+        """True if PCP and NAT-PMP have had their chance."""
         self._locations: list[str] = []
         self._tried = 0
-        """How many of the locations have been fetched."""
+        """The number of locations that have been fetched."""
         self._control: upnp.Control | None = None
         self._external_host = place.own_host if place.ipv6 else None
         """The router's; of IPv6 nothing is translated."""
@@ -284,7 +284,7 @@ class LeaseSearch:
         self._calls = 0
         self._number = 0
         self._calling = ""
-        """What the call under way is for; empty if there is none."""
+        """The purpose of the call under way; empty if there is none."""
         self._outputs: list[Output] = []
         self._ask()
         targets = (*upnp.FIREWALLS, upnp.TARGETS[1]) if place.ipv6 else upnp.TARGETS
@@ -334,7 +334,7 @@ class LeaseSearch:
     # what it asks for
 
     def drain(self) -> list[Output]:
-        """What to send and to call."""
+        """Return the packets to send and the calls to make."""
         outputs, self._outputs = self._outputs, []
         return outputs
 

@@ -101,12 +101,12 @@ class PortMapping:
 
     @property
     def lease(self) -> Lease | None:
-        """What the router forwards now."""
+        """The port that the router forwards now."""
         return self._lease
 
     @property
     def searching(self) -> bool:
-        """Whether a search is under way."""
+        """True if a search is under way."""
         return self._search is not None
 
     # what it is told
@@ -184,12 +184,12 @@ class PortMapping:
     # what it asks for
 
     def changes(self) -> list[LeaseChanged]:
-        """What happened since the last call."""
+        """Return the events since the last call."""
         events, self._events = self._events, []
         return events
 
     def drain(self) -> list[Output]:
-        """What to send and to call."""
+        """Return the packets to send and the calls to make."""
         outputs, self._outputs = self._outputs, []
         return outputs
 

@@ -35,7 +35,7 @@ class PortMapper:
         """`on_lease`: called with what the router forwards, when that changes or a search ends."""
         self.machine = PortMapping(port, entropy)
         self.settled = False
-        """Whether the router has been asked, or there is none."""
+        """True if the router has been asked, or there is none."""
         self._on_lease = on_lease
         self._changed = asyncio.Event()
         self._route: tuple[str | None, str | None] = (None, None)

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Reachability:
-    """What one node knows of its reachability; `run` keeps it true."""
+    """The reachability of one node as it knows it; `run` keeps it true."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Reachability:
         """By address family, those whose routers are asked to let others in."""
         self._knocks: dict[bytes, asyncio.Future[None]] = {}
         self._kernel_tells = True
-        """Whether the kernel tells of changes of our addresses; else we look when we ask peers."""
+        """True if the kernel tells of changes of our addresses; else we look when we ask peers."""
         self._news = asyncio.Event()
         self._known = asyncio.Event()
         """Set while the router and all peers have been asked that can be asked now."""
@@ -102,7 +102,7 @@ class Reachability:
 
     @property
     def settled(self) -> bool:
-        """Whether a router has been asked for a port, if that is wanted."""
+        """True if a router has been asked for a port, if that is wanted."""
         return all(mapper.settled for mapper in self.mappers.values())
 
     async def known(self) -> None:
@@ -257,13 +257,16 @@ class Reachability:
 
 
 def _may_be_shut_out(own: str) -> bool:
-    """Whether a router may be asked: to translate an IPv4 address, or to open an IPv6 firewall."""
+    """Return whether a router may be asked.
+
+    It translates an IPv4 address, or opens an IPv6 firewall.
+    """
     is_global = ip_address(own.partition("%")[0]).is_global
     return is_global if family_of(own) == IPV6 else not is_global
 
 
 def _dialled_as_is(remote: Address) -> bool:
-    """Whether a host is the peer's own, and not that of a relay or of a proxy for the web."""
+    """Return whether a host is the peer's own, and not that of a relay or a proxy for the web."""
     return not (remote.circuit or remote.web)
 
 

@@ -193,7 +193,7 @@ def checked_url(url: str, gateway: str, own_host: str = "") -> str:
 
 
 def _beside(host: str, own_host: str) -> bool:
-    """Whether a host is another one of our own network of IPv6."""
+    """Return whether a host is another one of our own network of IPv6."""
     try:
         one, own = ipaddress.IPv6Address(host), ipaddress.IPv6Address(own_host)
     except ValueError:

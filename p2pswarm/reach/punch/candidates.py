@@ -19,7 +19,7 @@ from p2pswarm.reach.punch.messages import CANDIDATES_MAX, Offer, PunchCandidate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialTrust:
-    """What one side of an attempt knows, by which it judges the other's candidates."""
+    """The knowledge of one side of an attempt, by which it judges the other's candidates."""
 
     outside: frozenset[Address] = field(default_factory=frozenset)
     """Where we are seen from outside."""
@@ -54,7 +54,8 @@ def usable(candidate: PunchCandidate, trust: DialTrust) -> Address | None:
 
 
 def neighbours(candidates: Iterable[PunchCandidate], trust: DialTrust) -> bool:
-    """Whether the peer says that it is seen at an address of ours: one router stands before both.
+    """Return whether the peer says that it is seen at an address of ours: one router stands before
+    both.
 
     Whether the relay vouches for that is asked before anything is dialled.
     """
@@ -117,7 +118,7 @@ class Judgement:
         self._judged: dict[PunchCandidate, bool] = {}
 
     def unjudged(self, offer: Offer) -> tuple[PunchCandidate, ...]:
-        """What is new in an offer."""
+        """Return the candidates that are new in an offer."""
         return tuple(each for each in offer.candidates if each not in self._judged)
 
     def judge(

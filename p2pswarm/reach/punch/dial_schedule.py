@@ -32,7 +32,7 @@ class PunchDial:
 
 
 def wait_s(round_trip_s: float, held_ms: int) -> float:
-    """How long the initiator waits after its word to go, until that has arrived."""
+    """Return the time that the initiator waits after its word to go, until that has arrived."""
     return min(max(0.0, (round_trip_s - held_ms / 1000) / 2), WAIT_S_MAX)
 
 
@@ -43,7 +43,7 @@ class DialSchedule:
         self._rng = rng
         self._due_s: dict[PunchDial, float] = {}
         self._tries: dict[PunchDial, int] = {}
-        """How often each was dialled that was due once."""
+        """The number of dials of each that was due once."""
         self._stopped = False
         self.over_s = float("inf")
         """When the attempt is over, once that is known."""

@@ -36,7 +36,7 @@ class PunchLimits:
         self._together = 0
 
     def begin(self, peer: PeerId, now_s: float, *, known: bool) -> bool:
-        """Whether to take part in an attempt; if so, call `on_end` afterwards.
+        """Return whether to take part in an attempt; if so, call `on_end` afterwards.
 
         `known`: the link with the peer shows where it is, and it is dialled there.
         """
@@ -85,7 +85,7 @@ class _Tried:
     not_before_s: float = 0.0
     succeeded_s: float | None = None
     worked: bool = False
-    """Whether a path has lasted since the last failures that went on for long."""
+    """True if a path has lasted since the last failures that went on for long."""
 
 
 class PunchBackOff(Generic[K]):
@@ -102,7 +102,7 @@ class PunchBackOff(Generic[K]):
         self._tried: dict[K, _Tried] = {}
 
     def pause_s(self, peer: K, now_s: float) -> float:
-        """How long to wait until the next attempt; 0: none."""
+        """Return the time to wait until the next attempt; 0: none."""
         tried = self._tried.get(peer)
         return 0.0 if tried is None else max(0.0, tried.not_before_s - now_s)
 

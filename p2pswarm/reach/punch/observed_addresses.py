@@ -40,12 +40,15 @@ class ObservedAddresses:
         self._seen = {key: value for key, value in self._seen.items() if key[1] != port}
 
     def fresh(self, relay: Address, port: int, now_s: float) -> Sighting | None:
-        """What a relay saw of a port a moment ago."""
+        """Return what a relay saw of a port a moment ago."""
         sighting, at_s = self._seen.get((relay, port), (None, 0.0))
         return sighting if sighting is not None and now_s - at_s < FRESH_S else None
 
     def seen(self, port: int, now_s: float, relay: Address | None = None) -> list[Sighting]:
-        """What was seen of a port a moment ago; first what `relay` saw, whose seals it knows."""
+        """Return what was seen of a port a moment ago.
+
+        What `relay` saw stands first, because it knows its own seals.
+        """
         found = [
             (at_relay == relay, at_s, sighting)
             for (at_relay, at), (sighting, at_s) in self._seen.items()
@@ -54,7 +57,10 @@ class ObservedAddresses:
         return [each[2] for each in sorted(found, key=lambda each: each[:2], reverse=True)]
 
     def hard(self, port: int, now_s: float) -> bool:
-        """Whether two hosts saw one port at different addresses: each destination gets another."""
+        """Return whether two hosts saw one port at different addresses.
+
+        Each destination gets another.
+        """
         by_family: dict[int, dict[str, Address]] = {}
         for (relay, at), (sighting, at_s) in self._seen.items():
             if at == port and now_s - at_s < FRESH_S:

@@ -155,7 +155,7 @@ class OutsideView(Closing):
         """`hosts`: tells this machine's own addresses."""
         self.book = ObservedAddresses()
         self.reachable: Callable[[], bool] = lambda: False
-        """Whether others can dial us as we are."""
+        """Returns whether others can dial us as we are."""
         self.port = 0
         """From which we punch; 0: nothing listens there yet."""
         self._endpoint = endpoint
@@ -203,7 +203,7 @@ class OutsideView(Closing):
     def offer(
         self, port: int, relay: Address | None, *, near: bool = False, held_s: float = 0.0
     ) -> Offer:
-        """What we tell a peer of ourselves, with the seals of `relay`.
+        """Return what we tell a peer of ourselves, with the seals of `relay`.
 
         `near`: one router stands before both of us. `held_s`: how long the peer waited for this.
         """
@@ -218,7 +218,7 @@ class OutsideView(Closing):
         )
 
     def trust(self, path: Path | None, port: int, *, chosen: bool) -> DialTrust:
-        """What we judge a peer's candidates by; `path`: of the link to the peer."""
+        """Return what we judge a peer's candidates by; `path`: of the link to the peer."""
         outside = frozenset(each.address for each in self._seen(port))
         own = frozenset(self._own(port))
         direct = path is not None and not (path.remote.circuit or path.remote.web)

@@ -260,7 +260,7 @@ class Puncher(Closing):
         return path if relayed else None
 
     def punched(self, peer: PeerId) -> bool:
-        """Whether the link to a peer has left its relay."""
+        """Return whether the link to a peer has left its relay."""
         link = self._link_to(peer)
         return link is not None and link.path is not None and not link.path.remote.circuit
 
@@ -472,7 +472,7 @@ def _offer_in(message: object) -> Offer:
 
 
 def _is_hopeless(error: Exception) -> bool:
-    """Whether the next attempt will fail like this one."""
+    """Return whether the next attempt will fail like this one."""
     return isinstance(error, NotServing | Refused) and not isinstance(error, Busy)
 
 

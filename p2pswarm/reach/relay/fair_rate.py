@@ -50,7 +50,7 @@ class _PairGroup:
 
 @dataclass(slots=True)
 class _Pair(Generic[F]):
-    """What the flows of one pair wait for."""
+    """The queue of the flows of one pair."""
 
     rate: _Rate
     group: _PairGroup
@@ -59,7 +59,7 @@ class _Pair(Generic[F]):
 
 
 class FairRate(Generic[F]):
-    """Who may go on, of all flows of a relay."""
+    """The order in which the flows of a relay go on."""
 
     def __init__(self, total_bytes_per_s: float, pair_bytes_per_s: float) -> None:
         if not (total_bytes_per_s > 0 and pair_bytes_per_s > 0):
@@ -76,7 +76,7 @@ class FairRate(Generic[F]):
 
     @property
     def known(self) -> int:
-        """How many pairs and groups have flows."""
+        """The number of pairs and groups that have flows."""
         return len(self._pairs) + len(self._groups)
 
     def on_open(self, pair: Hashable, group: Hashable) -> None:

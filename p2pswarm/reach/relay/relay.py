@@ -50,7 +50,7 @@ class Pacing:
             self._timer.cancel()
 
     def carried(self, flow: PacedFlow, pair: Hashable, nbytes: int) -> bool:
-        """Whether `flow` may go on at once."""
+        """Return whether `flow` may go on at once."""
         now_s = self._loop.time()
         self._rate.on_bytes(flow, pair, nbytes, now_s)
         return self._go_on(now_s, flow)
@@ -87,7 +87,7 @@ class PairPace:
         rate.on_open(pair, group)
 
     def carried(self, flow: PacedFlow, nbytes: int) -> bool:
-        """Whether `flow` may go on at once; else it is resumed later."""
+        """Return whether `flow` may go on at once; else it is resumed later."""
         return self._pacing.carried(flow, self._pair, nbytes)
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayRates:
-    """How fast a relay passes bytes on."""
+    """The rates at which a relay passes bytes on."""
 
     total_bytes_per_s: float = 64 * MIB
     pair_bytes_per_s: float = PAIR_BYTES_PER_S
@@ -153,12 +153,12 @@ class Relay(Closing):
 
     @property
     def circuits(self) -> int:
-        """How many circuits wait or are joined."""
+        """The number of circuits that wait or are joined."""
         return self._table.circuits
 
     @property
     def reservations(self) -> int:
-        """How many peers are reachable through us."""
+        """The number of peers that are reachable through us."""
         return self._table.reservations
 
     async def close(self) -> None:

@@ -93,7 +93,10 @@ def chosen(
 
 
 def distance_class(rtt_s: float) -> int:
-    """How far a round trip leads, in doublings: two that differ by less count as equally far."""
+    """Return the distance of a round trip in doublings.
+
+    Two that differ by less count as equally far.
+    """
     return max(0, ceil(log2((rtt_s or UNKNOWN_S) / NEAR_S)))
 
 
@@ -107,7 +110,7 @@ ANSWER_S = 5.0  # the longest time for a relay to confirm
 
 
 class RelayState(Enum):
-    """What a node has at a relay."""
+    """The state of a node's reservation at a relay."""
 
     IDLE = auto()
     ASKED = auto()
@@ -128,7 +131,7 @@ class _KnownRelay:
     """Idle: when it may be asked again. Held: when to renew. Else: when its answer is late."""
     failures: int = 0
     rank: int = 0
-    """How many were named before it, the last time that it was named."""
+    """The number that were named before it, the last time that it was named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +220,7 @@ class Reservations:
             self._idle(known, now_s, retry_after_s)
 
     def drain(self, now_s: float) -> list[ReservationAction]:
-        """What to do now; each is told once."""
+        """Return what to do now; each is returned once."""
         told: list[ReservationAction] = [LeaveRelay(relay) for relay in self._leave]
         self._leave = []
         for known in self._relays.values():
