@@ -19,7 +19,7 @@ from p2pswarm.net.cards.card import CardBody, SignedCard
 from p2pswarm.net.wire.message import Message, decode
 from p2pswarm.run.messages.membership import StandsBy, View
 from p2pswarm.run.messages.path_counts import NO_PATHS, PathCounts
-from p2pswarm.run.messages.trainers import Trainers, Whereabouts, WhomReach
+from p2pswarm.run.messages.trainers import AskReachable, Trainers, Whereabouts
 
 PEERS_BYTES_MAX = 56 * 1024  # of those that one message names, with their cards: it has 60 KiB
 PEER_COST_BYTES = 44  # an id, and what msgpack adds to it, an address and a card
@@ -98,7 +98,7 @@ def learn_all(cards: MemberCards, message: Message | None, teller: PeerId | None
         case Trainers(trainers=trainers, voters=voters):
             for where in (*trainers, *voters):
                 cards.learn(where.peer, where.card, teller)
-        case WhomReach(peers=peers):
+        case AskReachable(peers=peers):
             for where in peers:
                 cards.learn(where.peer, where.card, teller)
         case StandsBy(peer=peer, card=card) if peer:
