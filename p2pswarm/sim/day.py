@@ -136,7 +136,7 @@ class SimDay:
             self._swarm = None
             self._fleet.there = dict.fromkeys(self._fleet.there)
             every = config.checkpoint_steps
-            self._record.run_lost(self._now_s(), every)
+            self._record.on_run_loss(self._now_s(), every)
             if every is None:
                 await asyncio.get_running_loop().create_future()  # nobody trains any more
             await asyncio.sleep(config.restore_s / config.pressed)

@@ -143,7 +143,7 @@ class DayRecord:
         self.steps.append(sample)
         self._since_checkpoint += 1
 
-    def run_lost(self, at_s: float, checkpoint_steps: int | None) -> None:
+    def on_run_loss(self, at_s: float, checkpoint_steps: int | None) -> None:
         """A stage has lost its weights for good; the steps since the last checkpoint go with it."""
         self.runs_lost_s.append(at_s)
         lost = self._since_checkpoint

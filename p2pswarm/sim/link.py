@@ -104,7 +104,7 @@ class Suspension:
         """Keep something that was to run while the process is stopped."""
         self._waiting.append(one)
 
-    def arrived(self, event: Callable[..., object], *args: Any) -> None:
+    def on_arrival(self, event: Callable[..., object], *args: Any) -> None:
         """Let the network tell the process something, now or when it goes on."""
         if self.stopped:
             self._arrivals.append((event, args))
@@ -199,7 +199,7 @@ class SimLink:
                 for send in held:
                     send()
 
-    def died(self, end: LinkEnd, *, silent: bool) -> None:
+    def on_death(self, end: LinkEnd, *, silent: bool) -> None:
         """The process at one end has ended: its own streams end, the other end is told or not."""
         for user, (where, lose) in list(self._users.items()):
             if where is end:

@@ -170,7 +170,7 @@ class SimProcess:
     def take(self, event: Callable[..., object], *args: Any) -> None:
         """Let the network tell this process something: now, or when it goes on."""
         if self.running:
-            self.suspension.arrived(event, *args)
+            self.suspension.on_arrival(event, *args)
 
     def later(self, wait_s: float, event: Callable[..., object], *args: Any) -> None:
         """Let the network tell this process something after `wait_s`."""
@@ -190,7 +190,7 @@ class SimProcess:
         came_s = self.world.arrival_s(self.host, target, size_bytes, clock.time())
         if came_s is None:
             return False
-        clock.call_at(came_s, self.population.arrived, target, event, *args, context=WORLD)
+        clock.call_at(came_s, self.population.on_arrival, target, event, *args, context=WORLD)
         return True
 
     def dial_s(self, target: Host) -> float:
@@ -268,7 +268,7 @@ class Population(Generic[P]):
         if process is not None:
             process.stop(silent=silent)
             for link in self.links_of(host):
-                link.died(process, silent=silent)
+                link.on_death(process, silent=silent)
 
     def freeze(self, process: P) -> None:
         """Stop a process as SIGSTOP does: its kernel goes on."""
@@ -311,7 +311,7 @@ class Population(Generic[P]):
             self._links[pair] = made
         return link
 
-    def arrived(self, target: Host, event: Callable[..., object], *args: Any) -> None:
+    def on_arrival(self, target: Host, event: Callable[..., object], *args: Any) -> None:
         """Bytes have come to a host: tell the process there, or the event that there is none."""
         process = self._running.get(target.index)
         if process is None:

@@ -144,14 +144,16 @@ class SimRpc(SimPeer):
             server = await self.connect(to)
             here = connect_streams(self, server, (self.buffers, server.buffers))
             stream = here.stream = RpcStream(here)
-            here.post(len(body), server.opened, here.far, decode(body), timeout_s)
+            here.post(len(body), server.on_stream, here.far, decode(body), timeout_s)
             try:
                 async with held(stream):
                     yield stream
             finally:
                 here.leave()
 
-    def opened(self, here: SimStreamTransport, opening: Message, timeout_s: float | None) -> None:
+    def on_stream(
+        self, here: SimStreamTransport, opening: Message, timeout_s: float | None
+    ) -> None:
         """A peer opened a stream."""
         if here.gone:
             return  # the link was lost meanwhile

@@ -1,8 +1,8 @@
 """One end of a simulated stream: order, credit, buffers, and how it learns that the other is gone.
 
 Units:   virtual seconds, bytes.
-Errors:  the stream gets LinkLost and resets, as `net/rpc/base.py` says; `arrived` returns False for
-         bytes that break the protocol.
+Errors:  the stream gets LinkLost and resets, as `net/rpc/base.py` says; `on_arrival` returns False
+         for bytes that break the protocol.
 """
 
 from collections import deque
@@ -34,7 +34,7 @@ class SimReceiveBuffers:
             self._open[buffer.transfer] = buffer
         return buffer
 
-    def arrived(self, peer: PeerId, transfer: int, offset: int, chunk: bytes) -> bool:
+    def on_arrival(self, peer: PeerId, transfer: int, offset: int, chunk: bytes) -> bool:
         """Put bytes in place; False if they do not fit. Late bytes are ignored, and fit."""
         buffer = self._open.get(transfer)
         if buffer is None:
@@ -152,11 +152,11 @@ class SimStreamEnd:
         """Send one frame."""
         del stream
         self._unread_bytes += len(data) + FRAME_COST_BYTES
-        self.post(len(data) + FRAME_COST_BYTES, self.far.came, data, ended)
+        self.post(len(data) + FRAME_COST_BYTES, self.far.on_frame, data, ended)
         if ended:
             self._end_half()
 
-    def came(self, data: bytes, ended: bool) -> None:  # noqa: FBT001  an event's argument
+    def on_frame(self, data: bytes, ended: bool) -> None:  # noqa: FBT001  an event's argument
         """A frame from the other end."""
         if self.stream is None or self.gone:
             self.consumed(0, len(data))
@@ -175,10 +175,10 @@ class SimStreamEnd:
         del stream
         self._owed_bytes += n + FRAME_COST_BYTES
         if self._owed_bytes >= WINDOW_BYTES // 2:
-            self.post(FRAME_COST_BYTES, self.far.gained, self._owed_bytes)
+            self.post(FRAME_COST_BYTES, self.far.on_credit, self._owed_bytes)
             self._owed_bytes = 0
 
-    def gained(self, size_bytes: int) -> None:
+    def on_credit(self, size_bytes: int) -> None:
         """Credit from the other end."""
         self._unread_bytes -= size_bytes
         if self.stream is not None:
@@ -200,7 +200,7 @@ class SimStreamEnd:
         """Send bulk bytes, which may overtake messages; False if the stream has ended."""
         if self.gone or not self.here.running:
             return False
-        event = self.far.bulk_came
+        event = self.far.on_bulk
         if not self._link.passes(self.here):
             self._link.hold(self.here, lambda: self.post_bulk(transfer, offset, chunk))
             return True
@@ -224,9 +224,9 @@ class SimStreamEnd:
         here, there = self.here, self.there
         return here.world.queued_s(here.host, there.host, here.clock.time())
 
-    def bulk_came(self, transfer: int, offset: int, chunk: bytes) -> None:
+    def on_bulk(self, transfer: int, offset: int, chunk: bytes) -> None:
         """Bulk bytes from the other end."""
-        if not self.gone and not self.buffers.arrived(self.peer, transfer, offset, chunk):
+        if not self.gone and not self.buffers.on_arrival(self.peer, transfer, offset, chunk):
             self.close()
 
     def close(self) -> None:

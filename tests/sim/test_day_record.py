@@ -89,7 +89,7 @@ def test_a_stall_at_the_end_counts():
 @pytest.mark.parametrize(("every", "again"), [(5, 30), (3, 20), (None, 80), (8, 0)])
 def test_what_was_lost_with_the_weights_is_taken_off(every: int | None, again: int):
     day = record()
-    day.run_lost(100.0, every)
+    day.on_run_loss(100.0, every)
 
     assert day.done_again == again
     assert day.share() == pytest.approx((80 - again) / 150)

@@ -43,11 +43,11 @@ def test_what_came_is_read_before_overdue_timers_fire():
         process.context.run(loop.call_later, 1.0, log.append, "timer")
         process.stop()
         await asyncio.sleep(2.0)
-        process.arrived(log.append, "arrival")
+        process.on_arrival(log.append, "arrival")
         assert log == []
         process.go_on()
         await asyncio.sleep(0.0)
-        process.arrived(log.append, "after")
+        process.on_arrival(log.append, "after")
 
     run(main(), SEED)
 
@@ -58,7 +58,7 @@ def test_process_stopped_twice_goes_on_twice():
     process, log = Suspension(), []
     process.stop()
     process.stop()
-    process.arrived(log.append, 1)
+    process.on_arrival(log.append, 1)
 
     process.go_on()
     assert process.stopped
@@ -76,7 +76,7 @@ def test_process_that_ends_forgets_what_it_had_not_read_and_ends_its_tasks():
             task = of(process, tasks, asyncio.sleep(1.0))
             await asyncio.sleep(0.0)
             process.stop()
-            process.arrived(log.append, 1)
+            process.on_arrival(log.append, 1)
             task.cancel()
             await asyncio.sleep(5.0)
             assert not task.done()

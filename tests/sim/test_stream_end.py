@@ -27,9 +27,9 @@ def set_aside(size_bytes: int) -> tuple[SimReceiveBuffers, bytearray, list[str]]
 def test_chunks_may_come_in_any_order():
     buffers, memory, filled = set_aside(4)
 
-    assert buffers.arrived(ALICE, 1, 2, b"cd")
+    assert buffers.on_arrival(ALICE, 1, 2, b"cd")
     assert filled == []
-    assert buffers.arrived(ALICE, 1, 0, b"ab")
+    assert buffers.on_arrival(ALICE, 1, 0, b"ab")
 
     assert memory == b"abcd"
     assert filled == ["filled"]
@@ -39,18 +39,18 @@ def test_an_empty_buffer_is_full_at_once():
     buffers, _, filled = set_aside(0)
 
     assert filled == ["filled"]
-    assert buffers.arrived(ALICE, 1, 0, b"late")
+    assert buffers.on_arrival(ALICE, 1, 0, b"late")
 
 
 @pytest.mark.parametrize("given", ["filled", "dropped"])
 def test_late_chunks_are_thrown_away(given):
     buffers, memory, _ = set_aside(2)
     if given == "filled":
-        buffers.arrived(ALICE, 1, 0, b"ab")
+        buffers.on_arrival(ALICE, 1, 0, b"ab")
     else:
         buffers.drop(1)
 
-    assert buffers.arrived(ALICE, 1, 0, b"xy")
+    assert buffers.on_arrival(ALICE, 1, 0, b"xy")
 
     assert b"xy" not in memory
 
@@ -63,7 +63,7 @@ def test_late_chunks_are_thrown_away(given):
 def test_bytes_that_fit_no_buffer_are_a_breach(peer, transfer, offset, chunk):
     buffers, memory, filled = set_aside(4)
 
-    assert not buffers.arrived(peer, transfer, offset, chunk)
+    assert not buffers.on_arrival(peer, transfer, offset, chunk)
 
     assert memory == bytes(4)
     assert filled == []

@@ -108,7 +108,7 @@ class Socket:
             return
         self._last_s = max(self._last_s, came_s)
         self._on_way.append(item)
-        self.clock.call_at(self._last_s, self.far.arrived, self._on_way)
+        self.clock.call_at(self._last_s, self.far.on_arrival, self._on_way)
 
     def _retry(self) -> None:
         held, self._held = self._held, deque()
@@ -121,7 +121,7 @@ class Socket:
         if self._held:
             self._held_since_s = since_s
 
-    def arrived(self, on_way: "deque[bytes | None]") -> None:
+    def on_arrival(self, on_way: "deque[bytes | None]") -> None:
         """The next item from the other end."""
         item = on_way.popleft()
         if self.ended or not self.host.alive:
@@ -339,7 +339,7 @@ class SimNet:
         caller = Address(self._host.address.host, from_port or internet.free_port())
         there = internet.socket(target, caller)
         here.far, there.far = there, here
-        asyncio.get_running_loop().call_later(way_s, listener.came, SimConnection(there))
+        asyncio.get_running_loop().call_later(way_s, listener.on_connection, SimConnection(there))
         return SimConnection(here)
 
     def lock(self) -> AbstractContextManager[object]:
@@ -365,7 +365,7 @@ class SimListener:
         """Whether a further connection is refused."""
         return self._waiting.full()
 
-    def came(self, connection: "SimConnection") -> None:
+    def on_connection(self, connection: "SimConnection") -> None:
         """A connection is up."""
         if self._internet.listeners.get(self.address) is not self or self.full:
             connection.close()

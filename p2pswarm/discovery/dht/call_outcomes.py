@@ -190,7 +190,7 @@ class CallRecorder:
     ) -> None:
         """Record how a call that began at `begun_s` has ended."""
         raw = raw_id(contact)
-        self._heard_of(contact, outcome, now_s)
+        self._on_word(contact, outcome, now_s)
         match outcome:
             case CallOutcome.ANSWERED:
                 self.timeouts.on_answer(raw, None if _carried(request) else now_s - begun_s)
@@ -199,18 +199,18 @@ class CallRecorder:
                 self.on_contact(contact, now_s)
             case CallOutcome.LATE | CallOutcome.LOST:
                 self.timeouts.on_failure()
-                self._failed(raw, now_s)
+                self._on_failure(raw, now_s)
             case _:  # the peer broke the protocol, or does not serve
                 self._table.drop(raw)
 
-    def _heard_of(self, contact: Contact, outcome: CallOutcome, now_s: float) -> None:
+    def _on_word(self, contact: Contact, outcome: CallOutcome, now_s: float) -> None:
         """Note whether the peer is where somebody has named it, if somebody has."""
         well = outcome not in (CallOutcome.LATE, CallOutcome.LOST, CallOutcome.BREACH)
         there = well or self._reach(contact) is Reach.DIALLED
         somebody = there or outcome is CallOutcome.BREACH
         self.unverified.on_outcome(contact, now_s, found=there, somebody=somebody)
 
-    def _failed(self, raw: bytes, now_s: float) -> None:
+    def _on_failure(self, raw: bytes, now_s: float) -> None:
         known = self._table.get(raw)
         self._table.on_failure(raw)
         if known is not None and self._table.get(raw) is None:

@@ -175,7 +175,9 @@ class ValueGetter:
         holders = await self._search.region(key, self._search.known(key))
         request = Get(key, b"", False, 0)
         get_value = self._reader.among(request, quorum, holders, self._now_s(), self._wall_s())
-        await self._runner.start_query(get_value, lambda: self._got(key, quorum, get_value)).wait()
+        await self._runner.start_query(
+            get_value, lambda: self._on_result(key, quorum, get_value)
+        ).wait()
         return dict(get_value.records)
 
     async def _held(self, key: bytes, *, anyway: bool = False) -> Records:
@@ -193,12 +195,14 @@ class ValueGetter:
         self, key: bytes, quorum: int, patience_s: float | None
     ) -> tuple[RunningQuery, GetValue]:
         get_value = self._reader.query(key, quorum, self._now_s(), self._wall_s(), patience_s)
-        running = self._runner.start_query(get_value, lambda: self._got(key, quorum, get_value))
+        running = self._runner.start_query(
+            get_value, lambda: self._on_result(key, quorum, get_value)
+        )
         if not get_value.finished:
             self._under_way[key, quorum] = running, get_value
         return running, get_value
 
-    def _got(self, key: bytes, quorum: int, get_value: GetValue) -> None:
+    def _on_result(self, key: bytes, quorum: int, get_value: GetValue) -> None:
         self._under_way.pop((key, quorum), None)
         for contact, record in self._reader.on_outcome(key, get_value, self._now_s()):
             self._runner.post(contact, BatchedRecord(record, None))
@@ -352,7 +356,7 @@ class Dht(Closing):
             learn(lookup, met)
             query = FindNode(lookup, min(len(met), self.config.alpha))
             self._upkeep.joining = True
-            running = self._runner.start_query(query, lambda: self._joined(lookup))
+            running = self._runner.start_query(query, lambda: self._on_join(lookup))
             self._joining = running, lookup
         else:
             running, lookup = self._joining
@@ -360,9 +364,9 @@ class Dht(Closing):
             running.step()
         await running.wait()
 
-    def _joined(self, lookup: Lookup) -> None:
+    def _on_join(self, lookup: Lookup) -> None:
         self._upkeep.joining = False
-        self._refreshed(lookup)
+        self._on_refresh(lookup)
 
     # Finding peers
 
@@ -370,7 +374,7 @@ class Dht(Closing):
         """The k servers closest to a key, closest first; some of the last may be dead."""
         return await self._search.closest(key)
 
-    def _refreshed(self, lookup: Lookup) -> None:
+    def _on_refresh(self, lookup: Lookup) -> None:
         """Tell the table of a lookup that has asked all of the k closest."""
         answered = lookup.responder_ids()[: self.config.k]
         self.table.on_refresh(lookup.target, answered, self._now_s())
@@ -417,7 +421,7 @@ class Dht(Closing):
             learn(lookup, others)
         await self._runner.start_query(FindNode(lookup)).wait()
         if not across:
-            self._refreshed(lookup)
+            self._on_refresh(lookup)
 
     # Publishing
 

@@ -258,9 +258,9 @@ class ReachabilityService:
         self._view = view
         view.reachable = lambda: self._belief.reachable != "no"
         view.keep_seen_at(lambda: keeper.relays)
-        self._keeper.on_change = self._reserved
-        cards.watch(self._carded)
-        self._reserved()
+        self._keeper.on_change = self._on_relays
+        cards.watch(self._on_card)
+        self._on_relays()
 
     def _fixed(self) -> Address | None:
         """The address that the user names, or the only one of a node that is for this machine."""
@@ -295,9 +295,9 @@ class ReachabilityService:
             self._announcer.on_findings(found, self._loop.time())
             self._drain()
 
-        reach.on_change, reach.on_link = changed, self._met
+        reach.on_change, reach.on_link = changed, self._on_link
         for link in self._endpoint.links():
-            self._met(link)
+            self._on_link(link)
         try:
             await reach.run()
         finally:
@@ -306,13 +306,13 @@ class ReachabilityService:
 
     # told by others
 
-    def _reserved(self) -> None:
+    def _on_relays(self) -> None:
         self._view.look_again()
         self._announcer.on_relays(self._keeper.relays, self._loop.time())
         self._drain()
         self._offer_relays()
 
-    def _carded(self, peer: bytes) -> None:
+    def _on_card(self, peer: bytes) -> None:
         """A peer has another card."""
         said = self._announcer.current
         ours = any(relay.peer and relay.peer.raw == peer for relay in said.relays)
@@ -320,7 +320,7 @@ class ReachabilityService:
             self._announce(said)
         self._offer_relays()
 
-    def _met(self, link: Link) -> None:
+    def _on_link(self, link: Link) -> None:
         if not (link.remote.circuit or link.remote.web):
             self._announcer.on_link(self._loop.time())
         self._drain()

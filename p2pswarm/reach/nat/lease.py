@@ -301,7 +301,7 @@ class LeaseSearch:
             return
         try:
             if sender.port != pcp.PORT:
-                self._searched(data)
+                self._on_search_answer(data)
             elif data[:1] == bytes((pcp.VERSION,)) or data[:2] == pcp.OLD_ANSWER:
                 self._by_pcp(data)
             else:
@@ -318,9 +318,9 @@ class LeaseSearch:
         try:
             self._read(purpose, status, data)
         except upnp.SoapRefusal as refusal:
-            self._refused(refusal)
+            self._on_refusal(refusal)
         except BadMessage as error:
-            self._upnp_failed(str(error))
+            self._on_upnp_failure(str(error))
         self._go_on(now_s)
 
     def on_deadline(self, now_s: float) -> None:
@@ -388,7 +388,7 @@ class LeaseSearch:
 
     # UPnP
 
-    def _searched(self, data: bytes) -> None:
+    def _on_search_answer(self, data: bytes) -> None:
         own_host = self._place.own_host if self._place.ipv6 else ""
         url = upnp.read_search_answer(data, self._place.gateway, own_host)
         if url not in self._locations and len(self._locations) < LOCATIONS_MAX:
@@ -401,7 +401,7 @@ class LeaseSearch:
             url = self._locations[self._tried - 1]
             if status != 200:  # noqa: PLR2004
                 raise BadMessage(f"UPnP: HTTP status {status}")
-            self._control = self._described(data, url)
+            self._control = self._control_in(data, url)
         elif purpose == HOST:
             host = upnp.read_reply(status, data, "NewExternalIPAddress")
             self._external_host = outside_host(host)
@@ -416,23 +416,23 @@ class LeaseSearch:
             external = Address(self._external_host, self._external_port)
             self._found(upnp_lease(self._place, self._control, external, self._lifetime_s))
 
-    def _described(self, data: bytes, url: str) -> upnp.Control:
+    def _control_in(self, data: bytes, url: str) -> upnp.Control:
         place = self._place
         if place.ipv6:
             wanted, own_host = upnp.FIREWALLS, place.own_host
             return upnp.read_description(data, url, place.gateway, wanted, own_host)
         return upnp.read_description(data, url, place.gateway)
 
-    def _refused(self, refusal: upnp.SoapRefusal) -> None:
+    def _on_refusal(self, refusal: upnp.SoapRefusal) -> None:
         if refusal.code == upnp.ONLY_PERMANENT and self._lifetime_s:
             self._lifetime_s = 0
         elif refusal.code == upnp.CONFLICT and self._ports_tried < PORTS_MAX:
             drawn = int.from_bytes(self._entropy(4)) % PORTS
             self._external_port = PORT_LEAST + drawn
         else:
-            self._upnp_failed(str(refusal))
+            self._on_upnp_failure(str(refusal))
 
-    def _upnp_failed(self, why: str) -> None:
+    def _on_upnp_failure(self, why: str) -> None:
         """Go on with another router that has answered, if there is one."""
         self.refusals["UPnP"] = why
         self._control = None

@@ -135,7 +135,7 @@ class PortMapping:
             self._search.on_datagram(data, sender, now_s)
             self._look(now_s)
         elif before is not None and before.answered_by(sender):
-            self._renewed(before, data, now_s)
+            self._on_renewal(before, data, now_s)
         if begun and self._search is None and self._lease is before:
             self._hurry(now_s)  # what it promised is gone, and what it refused may be granted now
 
@@ -150,7 +150,7 @@ class PortMapping:
             except BadMessage:
                 return
             except upnp.SoapRefusal:
-                self._lost(now_s)
+                self._on_loss(now_s)
             else:
                 self._keep(self._lease, now_s)
 
@@ -171,7 +171,7 @@ class PortMapping:
             if self._lease is None:
                 self._begin(now_s)
             elif now_s >= self._lease_until_s:
-                self._lost(now_s)
+                self._on_loss(now_s)
             else:
                 self._renew(self._lease, now_s)
 
@@ -242,17 +242,17 @@ class PortMapping:
         left_s = self._lease_until_s - now_s
         self._due_s = min(now_s + max(left_s / 2, RENEW_PAUSE_S), self._lease_until_s)
 
-    def _renewed(self, lease: Lease, data: bytes, now_s: float) -> None:
+    def _on_renewal(self, lease: Lease, data: bytes, now_s: float) -> None:
         if lease.moved(data):
-            self._lost(now_s)
+            self._on_loss(now_s)
             return
         try:
             self._keep(lease.renewed(data), now_s)
         except BadMessage:
             return
         except Refused:
-            self._lost(now_s)
+            self._on_loss(now_s)
 
-    def _lost(self, now_s: float) -> None:
+    def _on_loss(self, now_s: float) -> None:
         self._keep(None, now_s)
         self._begin(now_s)

@@ -79,8 +79,8 @@ class PortMapper:
             self._close()
             self._bound = own_host
             if own_host is not None:
-                self._transport = await _bound(own_host, self._received)
-                self._news = await _hears_starts(own_host, self._received)
+                self._transport = await _bound(own_host, self._on_datagram)
+                self._news = await _hears_starts(own_host, self._on_datagram)
         self.machine.on_gateway(gateway, own_host if self._transport else None, _now_s())
 
     async def _pause(self) -> None:
@@ -124,7 +124,7 @@ class PortMapper:
             self.settled = settled
             self._on_lease(self.machine.lease)
 
-    def _received(self, data: bytes, sender: Address) -> None:
+    def _on_datagram(self, data: bytes, sender: Address) -> None:
         self.machine.on_datagram(data, sender, _now_s())
         self._changed.set()
 
@@ -142,10 +142,10 @@ class _Datagrams(asyncio.DatagramProtocol):
     """Hands every packet on."""
 
     def __init__(self, received: Callable[[bytes, Address], None]) -> None:
-        self._received = received
+        self._on_datagram = received
 
     def datagram_received(self, data: bytes, addr: tuple[Any, ...]) -> None:
-        self._received(data, Address(str(addr[0]), int(addr[1])))
+        self._on_datagram(data, Address(str(addr[0]), int(addr[1])))
 
 
 async def _bound(

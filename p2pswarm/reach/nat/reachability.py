@@ -60,7 +60,7 @@ class Reachability:
         self.beliefs = {family: ReachabilityBelief(bound.port) for family in families(bound)}
         """By address family, `IPV4` and `IPV6`."""
         self.mappers = {
-            family: PortMapper(bound.port, entropy, functools.partial(self._leased, family))
+            family: PortMapper(bound.port, entropy, functools.partial(self._on_lease, family))
             for family in (self.beliefs if map_ports else ())
         }
         """By address family, those whose routers are asked to let others in."""
@@ -73,8 +73,8 @@ class Reachability:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        self._endpoint.expect_knocks(self._knocked)
-        self._endpoint.on_up = self._link_up
+        self._endpoint.expect_knocks(self._on_token)
+        self._endpoint.on_up = self._on_link
         with watched(self._look_at_interfaces) as tells:
             self._kernel_tells = tells
             self._look_at_interfaces()
@@ -134,12 +134,12 @@ class Reachability:
         towards = [host for host in peers if family_of(host) == family]
         return own_host(family) or (own_host(family, towards[0]) if towards else None)
 
-    def _leased(self, family: int, lease: Lease | None) -> None:
+    def _on_lease(self, family: int, lease: Lease | None) -> None:
         external = None if lease is None else lease.external
         self.beliefs[family].on_lease(external, _now_s())
         self._news.set()
 
-    def _link_up(self, link: Link) -> None:
+    def _on_link(self, link: Link) -> None:
         self.on_link(link)
         family = family_of(link.remote.host)
         if family in self.beliefs and _dialled_as_is(link.remote):
@@ -149,7 +149,7 @@ class Reachability:
             machine.on_link(link.remote.host, now_s)
             self._news.set()
 
-    def _knocked(self, token: bytes) -> None:
+    def _on_token(self, token: bytes) -> None:
         waiter = self._knocks.get(token)
         if waiter is not None and not waiter.done():
             waiter.set_result(None)

@@ -172,11 +172,11 @@ class PunchAttempt(Closing):
             connection = await listener.accept()
             if self._arrivals < ARRIVALS_MAX:
                 self._arrivals += 1
-                self._tasks.spawn(self._answer(connection, greeted=False), self._answered)
+                self._tasks.spawn(self._answer(connection, greeted=False), self._on_answer)
             else:
                 connection.close()
 
-    def _answered(self) -> None:
+    def _on_answer(self) -> None:
         self._arrivals -= 1
 
     async def _answer(self, connection: Connection, *, greeted: bool) -> None:

@@ -153,7 +153,7 @@ RELAYS = [
 ]
 
 
-def node_of_reaching(*bootstrap: Contact, **network):
+def reachable_node(*bootstrap: Contact, **network):
     config = NodeConfig(
         role="bootstrap",
         listen="127.0.0.1:0",
@@ -227,8 +227,8 @@ def test_however_much_is_announced_others_take_the_card():
 async def test_a_node_of_this_machine_alone_says_where_it_listens():
     async with (
         asyncio.timeout(REACHING_PATIENCE_S),
-        node_of_reaching() as one,
-        node_of_reaching(relay=False) as selfish,
+        reachable_node() as one,
+        reachable_node(relay=False) as selfish,
     ):
         assert one.endpoint.card.addresses == one.endpoint.listening[:1]
         assert one.endpoint.card.flags == CardFlags.RELAY
@@ -236,9 +236,9 @@ async def test_a_node_of_this_machine_alone_says_where_it_listens():
 
 
 async def test_a_node_with_relays_of_its_user_says_these_and_nothing_else():
-    async with asyncio.timeout(REACHING_PATIENCE_S), node_of_reaching() as seed:
+    async with asyncio.timeout(REACHING_PATIENCE_S), reachable_node() as seed:
         relay = seed.endpoint.contact
-        async with node_of_reaching(relay, relays=(str(relay.address),)) as hidden:
+        async with reachable_node(relay, relays=(str(relay.address),)) as hidden:
             card = hidden.endpoint.card
 
             assert card.flags == CardFlags.CLIENT
