@@ -2,7 +2,7 @@
 
     python bench/dht_attack.py [--nodes 2000] [--hostile 0.2] [--ground 200] [--json FILE]
 
-A share of the nodes censors and lies (`p2pswarm/sim/dht_attack.py`), and `--ground` more ids stand
+A share of the nodes censors and lies (`tests/worlds/dht_attack.py`), and `--ground` more ids stand
 next to every key that is put. The honest nodes' own code runs in virtual time. Each value is put by
 one honest node, and got by `--readers` others. With `--radius` the ground ids do not stand closer
 than all honest ones, but scattered over the place of so many honest nodes, which is harder to see.
@@ -13,13 +13,17 @@ import random
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from results import command_line, quantile, write_json
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+from worlds.dht_attack import AttackConfig, AttackedDht
 
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.discovery.dht.crowding import keys_elsewhere
 from p2pswarm.discovery.dht.node import Dht
-from p2pswarm.sim.dht_attack import AttackConfig, AttackedDht
 from p2pswarm.sim.loop import run
 
 TTL_S = 3600.0

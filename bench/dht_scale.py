@@ -17,11 +17,15 @@ import hashlib
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from results import command_line, quantile, write_json
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+from worlds.dht import DhtWorld, DhtWorldConfig
+
 from p2pswarm.discovery.dht.node import Dht
-from p2pswarm.sim.dht import DhtWorld, DhtWorldConfig
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.world import WorldConfig
 

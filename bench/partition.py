@@ -18,15 +18,18 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from results import command_line, write_json
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+from worlds.dht import DhtWorld, DhtWorldConfig, whole_share
+from worlds.gossip import GossipWorld, GossipWorldConfig
+
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.discovery.dht.node import Dht
-from p2pswarm.sim.dht import DhtWorld, DhtWorldConfig
-from p2pswarm.sim.gossip import GossipWorld, GossipWorldConfig
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.parted import whole_share
 
 PATIENCE_S = 300.0
 SETTLE_S = 20.0  # before the cut

@@ -1,7 +1,8 @@
 """Which files of the package an input enters: the path that a reader of it has to walk."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -16,6 +17,14 @@ def files_entered(act: Callable[[], object]) -> list[str]:
     A file counts once a function of it is called on this thread. What a dataclass generates has no
     file, and the standard library does not count.
     """
+    with tracing() as entered:
+        act()
+    return list(entered)
+
+
+@contextmanager
+def tracing() -> Iterator[dict[str, None]]:
+    """Collect the files that this thread enters in the block, also in tasks of its event loop."""
     entered: dict[str, None] = {}
 
     def on_event(frame: FrameType, event: str, _value: object) -> None:
@@ -26,7 +35,6 @@ def files_entered(act: Callable[[], object]) -> list[str]:
     before = sys.getprofile()
     sys.setprofile(on_event)
     try:
-        act()
+        yield entered
     finally:
         sys.setprofile(before)
-    return list(entered)

@@ -5,13 +5,16 @@
 
 import asyncio
 
-from entered import files_entered
+from entered import files_entered, tracing
 from net.link.harness import End, listening
 from net.rpc.harness import Ask
+from worlds.dht import DhtWorld, DhtWorldConfig
 
 from p2pswarm.net.rpc.link_rpc import LinkRpc
+from p2pswarm.sim.loop import run
 
 WARM_REQUEST_FILES_MAX = 17
+DHT_GET_FILES_MAX = 16
 
 
 def show(capsys, name: str, entered: list[str]) -> None:
@@ -58,3 +61,33 @@ def test_a_request_on_a_warm_link(capsys):
 async def ends() -> tuple[End, End]:
     """Two endpoints on loopback; the second one listens."""
     return End(), await listening(End())
+
+
+def test_a_get_from_the_dht(capsys):
+    """One value among 100 nodes, got by the node that is farthest from its key, which asks first.
+
+    Counted is the whole get: at the node that asks, and at all that are asked. The simulated
+    network itself (`sim/`) is left out, since it stands for sockets and kernels.
+    """
+    entered = dht_get(nodes=100)
+
+    show(capsys, "dht get", entered)
+    assert len(entered) <= DHT_GET_FILES_MAX, entered
+
+
+def dht_get(nodes: int) -> list[str]:
+    key = bytes(32)
+
+    async def play() -> list[str]:
+        world = DhtWorld(DhtWorldConfig(nodes=nodes, stale=0.0))
+        await world.nodes[0].put(key, b"", b"value", 3600.0, republish=False)
+        await asyncio.sleep(10)  # replicas that nobody waits for
+        asker = max(world.nodes, key=lambda node: node.contact.peer.distance(key))
+        with tracing() as entered:
+            found = await asker.get(key)
+        await world.close()
+        assert key not in asker.store
+        assert found[b""].value == b"value"
+        return [path for path in entered if not path.startswith("sim/")]
+
+    return run(play(), seed=1)

@@ -25,7 +25,7 @@ from p2pswarm.plan.arrangement import Arrangement, StagedServer, deaths_per_s
 from p2pswarm.plan.move_times import MoveMeter
 from p2pswarm.plan.moves import Rebalancing
 from p2pswarm.settings.config import BalanceConfig
-from p2pswarm.sim.oracle import best_arrangement, best_rate
+from p2pswarm.sim.day_record import best_arrangement, best_rate
 from p2pswarm.sim.traces import Stay
 
 WINDOW = 64  # microbatches under way

@@ -4,9 +4,9 @@
 no single microbatches, the shipped rules.
 
 The optimum is what the servers that are there could do if each stood where it helps most and moving
-cost nothing (sim/oracle.py). `ceiling` is what a rule could do at best for which moves cost nothing
-but the time until the weights have come, and which reacts at once. It does not know who dies next;
-it is no proof, because who stands otherwise can be lucky about that.
+cost nothing (sim/day_record.py). `ceiling` is what a rule could do at best for which moves cost
+nothing but the time until the weights have come, and which reacts at once. It does not know who
+dies next; it is no proof, because who stands otherwise can be lucky about that.
 
 The published shares are of the paper's own trace, of T4s over 32 hours, which is not public;
 aws_g4dn has the same processors. What it charged for moves is not known here, so there are three

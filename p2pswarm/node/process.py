@@ -154,7 +154,7 @@ async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
         for line in greeting(config, contact, time.monotonic() - begun_s):
             say(line)
         watch = tasks.create_task(shutdown.watch_role())
-        node.reaching.tell(say)
+        node.reachability.tell(say)
         if ready is None:
             ready = await asyncio.to_thread(_prepare, config, identity)
         module, prepared = ready

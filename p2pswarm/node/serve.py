@@ -15,8 +15,8 @@ from typing import TypeVar
 import torch
 
 from p2pswarm.base.errors import RunEnded, Unusable
-from p2pswarm.discovery.gossip.messages import RunStanding
-from p2pswarm.discovery.gossip.record import Activity, FigureKey, RunRole, figures
+from p2pswarm.discovery.gossip.messages import RunRole
+from p2pswarm.discovery.gossip.record import Activity, FigureKey, RoleKind, figures
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.base import Engine
 from p2pswarm.models.compute.flat_parameters import layout_of
@@ -317,13 +317,13 @@ async def serve_run(
     return "left" if work.cancelled() else work.result()
 
 
-def standing_of(server: StageServer) -> RunStanding:
+def standing_of(server: StageServer) -> RunRole:
     """What a server says of itself in the run's directory."""
     activity = Activity.WORKING if server.version is not None else Activity.LOADING
     if server.seeker.seeks:
         activity = Activity.SEEKING
     version = {} if server.version is None else {FigureKey.VERSION: float(server.version)}
-    return RunStanding(RunRole.SERVER, activity, server.stage, figures(version))
+    return RunRole(RoleKind.SERVER, activity, server.stage, figures(version))
 
 
 async def _run(server: StageServer) -> str:

@@ -20,8 +20,8 @@ from p2pswarm.base.ids import PeerId
 from p2pswarm.checkpoint.checkpoint_io import on_thread
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside
-from p2pswarm.discovery.gossip.messages import RunStanding
-from p2pswarm.discovery.gossip.record import Activity, FigureKey, RunRole, figures
+from p2pswarm.discovery.gossip.messages import RunRole
+from p2pswarm.discovery.gossip.record import Activity, FigureKey, RoleKind, figures
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.rpc.base import Rpc
@@ -246,12 +246,10 @@ async def _context(
     )
 
 
-def standing_of(trainer: Trainer) -> RunStanding:
+def standing_of(trainer: Trainer) -> RunRole:
     """What a trainer says of itself in the run's directory."""
     activity = Activity.WORKING if trainer.leads else Activity.STANDING_BY
-    return RunStanding(
-        RunRole.TRAINER, activity, None, figures({FigureKey.TERM: float(trainer.term)})
-    )
+    return RunRole(RoleKind.TRAINER, activity, None, figures({FigureKey.TERM: float(trainer.term)}))
 
 
 async def _meet_others(stack: NodeStack, run: RunIdentity, trainer: Trainer) -> None:

@@ -1,1 +1,1 @@
-"""How peers reach each other: dial-back, port mapping, relays, and punching through NATs."""
+"""Ways to reach peers: dial-back, port mapping, relays, and punching through NATs."""

@@ -17,7 +17,7 @@ from p2pswarm.base.ids import Address, PeerId
 from p2pswarm.net.cards.card import CardBody, SignedCard
 from p2pswarm.net.wire.message import Message, decode
 from p2pswarm.run.messages.membership import StandsBy, View
-from p2pswarm.run.messages.trainers import Trainers, Whereabouts, WhomReach
+from p2pswarm.run.messages.trainers import AskReachable, Trainers, Whereabouts
 from p2pswarm.run.messages.types import NO_PATHS, PathCounts
 
 PEERS_BYTES_MAX = 56 * 1024  # of those that one message names, with their cards: it has 60 KiB
@@ -97,7 +97,7 @@ def learn_all(cards: MemberCards, message: Message | None, teller: PeerId | None
         case Trainers(trainers=trainers, voters=voters):
             for where in (*trainers, *voters):
                 cards.learn(where.peer, where.card, teller)
-        case WhomReach(peers=peers):
+        case AskReachable(peers=peers):
             for where in peers:
                 cards.learn(where.peer, where.card, teller)
         case StandsBy(peer=peer, card=card) if peer:

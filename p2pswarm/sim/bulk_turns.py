@@ -34,7 +34,7 @@ class BulkTurns:
                 self.leave()
 
     def is_before(self, priority: int, number: int) -> bool:
-        """Whether somebody waits that goes before this one."""
+        """Return whether somebody waits that goes before this one."""
         return bool(self._waiting) and self._waiting[0][:2] < (priority, number)
 
     async def take(self, priority: int, number: int) -> None:

@@ -116,7 +116,7 @@ class Cost:
     gradient_bytes: int = 0
     """The gradient of one stage, which is averaged; at the least a number for each microbatch."""
     shares: tuple[float, ...] = ()
-    """What each stage has of all this, over the mean of the stages; empty: all have the same."""
+    """The share of each stage, over the mean of the stages; empty: all have the same."""
 
     def of(self, stage: int) -> "Cost":
         """The cost of one stage."""
@@ -257,7 +257,7 @@ class SimStage:
             self._kept.pop(key, None)
 
     def _off(self, given: Bundle) -> bool:
-        """Whether the result is wrong: this processor is, or one before it was."""
+        """Return whether the result is wrong: this processor is, or one before it was."""
         return self._wrong() or bool(given and given["x"].reshape(-1)[0].item())
 
     def _add(self, number: int, spec: BackwardSpec, *, off: bool) -> None:

@@ -17,9 +17,8 @@ from random import Random
 
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.compute import BACKWARD_SHARE, Cost
-from p2pswarm.sim.day_record import DayRecord, StepSample
+from p2pswarm.sim.day_record import DayRecord, StepSample, best_rate
 from p2pswarm.sim.devices import SimDevice
-from p2pswarm.sim.oracle import best_rate
 from p2pswarm.sim.swarm import SimMachine, SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig
 from p2pswarm.sim.traces import Stay
@@ -45,7 +44,7 @@ class DayConfig:
     world: WorldConfig
     trainer_place: Place | None = None
     notice_s: float = 0.0
-    """How long before its end a machine is told of it, if it is told."""
+    """The notice before its end that a machine gets, if it gets any."""
     noticed: float = 0.0
     """The share of machines that are told."""
     checkpoint_steps: int | None = None
@@ -137,7 +136,7 @@ class SimDay:
             self._swarm = None
             self._fleet.there = dict.fromkeys(self._fleet.there)
             every = config.checkpoint_steps
-            self._record.run_lost(self._now_s(), every)
+            self._record.on_run_loss(self._now_s(), every)
             if every is None:
                 await asyncio.get_running_loop().create_future()  # nobody trains any more
             await asyncio.sleep(config.restore_s / config.pressed)
@@ -191,7 +190,7 @@ class SimDay:
                 record.lost += 1
 
     def _members(self) -> tuple[int, ...]:
-        """How many servers each stage has that hold weights."""
+        """Return the number of servers of each stage that hold weights."""
         assert self._swarm is not None, "it has just reported a step"
         alive = [one for one in self._swarm.machines if one.died_s is None]
         counts = Counter(one.server.stage for one in alive if one.server.version is not None)

@@ -1,25 +1,23 @@
-"""The faults of a simulated run, as a value that is drawn from a seed.
-
-A fault has a kind, a time, and the seats that it hits. A seat is the place of one machine: the
-trainers have the first seats and the servers the others. A machine that comes for a dead one takes
-its seat. `sim/fault_injection.py` lets the faults happen.
-
-Most of the dangerous moments are short and come at the end of a step, so a share of the faults is
-aimed: their time counts from the moment when every stage has counted a step, and the averaging
-begins.
+"""The faults of a simulated run, as a value that is drawn from a seed, and their injection.
 
 Units:   virtual seconds from the start of the first step, or from the end of a step's work.
 Errors:  ValueError for kinds that do not exist, and for a swarm without servers.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
+from typing import Any, Protocol
+
+from p2pswarm.sim.link import WORLD, SimClock
+from p2pswarm.sim.process import Population, SimPeer
+from p2pswarm.sim.world import Host
 
 
 class FaultKind(Enum):
-    """What goes wrong."""
+    """The kind of a fault."""
 
     KILL = "kill"
     """A process ends, and another machine comes for it: another peer, with an empty disk."""
@@ -62,13 +60,22 @@ SECONDS: dict[FaultKind, tuple[tuple[float, float], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong."""
+    """One thing that goes wrong.
+
+    A fault has a kind, a time, and the seats that it hits. A seat is the place of one machine: the
+    trainers have the first seats and the servers the others. A machine that comes for a dead one
+    takes its seat.
+
+    Most of the dangerous moments are short and come at the end of a step, so a share of the faults
+    is aimed: their time counts from the moment when every stage has counted a step, and the
+    averaging begins.
+    """
 
     kind: FaultKind
     at_s: float
     """From the start of the first step; of an aimed fault, from the end of its step's work."""
     seconds: float
-    """How long it lasts; then the machine is back, or the path is whole."""
+    """The time that it lasts; then the machine is back, or the path is whole."""
     seats: tuple[int, ...]
     silent: bool = False
     """Of a death: a power cut, so that no kernel tells the peers."""
@@ -78,13 +85,13 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultOptions:
-    """Which faults are drawn."""
+    """The kinds and the number of faults to draw."""
 
     kinds: tuple[FaultKind, ...] = tuple(FaultKind)
     servers: int = 7
     trainers: int = 1
     mortal_trainers: bool = False
-    """Whether a trainer may be killed, or started again."""
+    """True if a trainer may be killed, or started again."""
     faults: tuple[int, int] = (3, 10)
     """The least and the most faults of a run."""
     every_s: float = 4.0
@@ -148,3 +155,168 @@ def _draw(rng: Random, at_s: float, step: int | None, options: FaultOptions) -> 
     else:
         hit = rng.sample(seats, min(2 if kind in PAIRED else 1, len(seats)))
     return Fault(kind, at_s, seconds, tuple(hit), rng.random() < 1 / 2, step)
+
+
+SLOWER = 50.0  # a link of 25 MB/s becomes one of 4 Mbit/s
+LATE_S = 0.15  # what a slow link adds to each way, as a full queue at a router does
+
+
+class SeatedMachines(Protocol):
+    """The machines of a swarm, by their seats."""
+
+    @property
+    def seats(self) -> int:
+        """Return the number of machines."""
+        ...
+
+    def process_at(self, seat: int) -> SimPeer:
+        """The process of a seat, dead or alive."""
+        ...
+
+    def may_end(self, seat: int, *, same: bool) -> bool:
+        """Return whether the run can go on when a seat's machine ends; `same`: it comes back."""
+        ...
+
+    def end(self, seat: int, *, silent: bool, same: bool) -> None:
+        """End the machine of a seat; `same`: it comes back as the same peer."""
+        ...
+
+    def begin(self, seat: int, *, same: bool) -> None:
+        """Let a machine take a seat: the same peer as before, or a new one."""
+        ...
+
+
+class FaultInjection:
+    """The faults of one run: lets each happen at its time, unless it would end the run for good."""
+
+    def __init__(
+        self, plan: FaultPlan, machines: SeatedMachines, population: Population[Any]
+    ) -> None:
+        self.happened: list[Fault] = []
+        """The faults that have begun; those that could not happen are left out."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called after each beginning and each end of a fault."""
+        self.quiet_from_s = 0.0
+        """When all faults are over, but for those that are aimed at steps to come."""
+        self._plan = plan
+        self._machines = machines
+        self._population = population
+        self._slowed: Counter[Host] = Counter()
+        """The number of faults of this kind that each host suffers now."""
+        self._clock: SimClock | None = None
+
+    def start(self, clock: SimClock) -> None:
+        """Count the plan's time from now on."""
+        now_s = clock.time()
+        self._clock = clock
+        for fault in self._plan.faults:
+            if fault.step is None:
+                clock.call_at(now_s + fault.at_s, self._begin, fault, context=WORLD)
+                self.quiet_from_s = max(self.quiet_from_s, now_s + fault.at_s + fault.seconds)
+
+    def step_counted(self, step: int) -> None:
+        """Every stage has counted a step: what is aimed at it will happen."""
+        clock = self._clock
+        for fault in self._plan.faults:
+            if clock is not None and fault.step == step:
+                clock.call_later(fault.at_s, self._begin, fault, context=WORLD)
+
+    def _begin(self, fault: Fault) -> None:
+        undo, clock = self._let_happen(fault), self._clock
+        if undo is None:
+            return
+        assert clock is not None, "nothing happens before the start"
+        self.happened.append(fault)
+        self.quiet_from_s = max(self.quiet_from_s, clock.time() + fault.seconds)
+        self.changed()
+        clock.call_later(fault.seconds, self._end, undo, context=WORLD)
+
+    def _end(self, undo: Callable[[], None]) -> None:
+        undo()
+        self.changed()
+
+    def _let_happen(self, fault: Fault) -> Callable[[], None] | None:
+        """Begin a fault; returns what ends it, or None if it cannot happen."""
+        match fault.kind:
+            case FaultKind.KILL | FaultKind.RESTART:
+                return self._death(fault)
+            case FaultKind.FREEZE:
+                return self._freeze(fault.seats[0])
+            case FaultKind.SLOW:
+                return self._slow(fault.seats[0])
+            case FaultKind.RESET:
+                near, far = self._hosts(fault)
+                self._population.reset(near, far)
+                return lambda: None
+            case FaultKind.REJOIN:
+                return self._rejoin(fault.seats[0])
+            case FaultKind.CUT | FaultKind.ONE_WAY | FaultKind.ISLAND:
+                return self._cut(list(self._paths(fault)))
+
+    def _death(self, fault: Fault) -> Callable[[], None] | None:
+        machines, seat = self._machines, fault.seats[0]
+        same = fault.kind is FaultKind.RESTART
+        if not machines.process_at(seat).running or not machines.may_end(seat, same=same):
+            return None
+        machines.end(seat, silent=fault.silent, same=same)
+        return lambda: machines.begin(seat, same=same)
+
+    def _freeze(self, seat: int) -> Callable[[], None] | None:
+        process = self._machines.process_at(seat)
+        if not process.running:
+            return None
+        self._population.freeze(process)
+        return lambda: self._population.thaw(process)
+
+    def _slow(self, seat: int) -> Callable[[], None]:
+        host = self._machines.process_at(seat).host
+        self._slowed[host] += 1
+        if self._slowed[host] == 1:  # one that is slow already gets no slower: no link is so bad
+            host.up_bytes_per_s /= SLOWER
+            host.down_bytes_per_s /= SLOWER
+            host.late_s += LATE_S
+
+        def undo() -> None:
+            self._slowed[host] -= 1
+            if not self._slowed[host]:
+                host.up_bytes_per_s *= SLOWER
+                host.down_bytes_per_s *= SLOWER
+                host.late_s -= LATE_S
+
+        return undo
+
+    def _rejoin(self, seat: int) -> Callable[[], None] | None:
+        process = self._machines.process_at(seat)
+        if not process.running:
+            return None
+        for link in self._population.links_of(process.host):
+            link.end_after(0.0)
+        return self._cut(list(self._between([seat])))
+
+    def _cut(self, paths: list[tuple[Host, Host]]) -> Callable[[], None]:
+        world = self._population.world
+        world.cut(paths)
+        return lambda: world.mend(paths)
+
+    def _paths(self, fault: Fault) -> Iterator[tuple[Host, Host]]:
+        if fault.kind is FaultKind.ISLAND:
+            yield from self._between(list(fault.seats))
+            return
+        near, far = self._hosts(fault)
+        yield near, far
+        if fault.kind is FaultKind.CUT:
+            yield far, near
+
+    def _between(self, island: list[int]) -> Iterator[tuple[Host, Host]]:
+        """All paths from an island and to it."""
+        machines = self._machines
+        hosts = {seat: machines.process_at(seat).host for seat in range(machines.seats)}
+        for inside in island:
+            for seat, outside in hosts.items():
+                if seat not in island:
+                    yield hosts[inside], outside
+                    yield outside, hosts[inside]
+
+    def _hosts(self, fault: Fault) -> tuple[Host, Host]:
+        near, far = (self._machines.process_at(seat).host for seat in fault.seats)
+        return near, far

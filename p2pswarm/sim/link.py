@@ -1,21 +1,120 @@
-"""The link between two simulated processes: what waits while a path is cut, and when the link ends.
+"""The link between two simulated processes, the clock that it uses, and processes that are stopped.
 
-Streams and calls use it. What is sent on a path that is cut waits, as TCP sends it again, and
-arrives when the path is whole. A link over which nothing is heard for `DEAD_AFTER_S` ends, whether
-a path is cut, the other process is stopped, or its machine has lost power.
-
-Units:   virtual seconds.
-Errors:  none; the users are told, and raise LinkLost.
+Units:   virtual seconds, bytes.
 """
 
+import contextvars
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from contextvars import Context
+from typing import Any, Protocol
 
 from p2pswarm.sim.bulk_turns import BulkTurns
-from p2pswarm.sim.clock import SimClock
-from p2pswarm.sim.suspension import WORLD, Suspension
 from p2pswarm.sim.world import Host, World
+
+
+class SimClock(Protocol):
+    """An event loop's timers."""
+
+    def time(self) -> float:
+        """The time now."""
+        ...
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> object:
+        """Call back at that time; `context` says whose timer it is."""
+        ...
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> object:
+        """Call back after that time."""
+        ...
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> object:
+        """Call back in the next turn of the loop."""
+        ...
+
+
+class Resumable(Protocol):
+    """Something that the event loop was to run in a process that is stopped."""
+
+    def resume(self) -> None:
+        """Run it in the next turn of the loop."""
+        ...
+
+
+class Suspension:
+    """The state of one process: whether it is stopped, and what waits until it goes on.
+
+    Its kernel still takes what the network brings. When the process goes on, everything that came
+    is read first; then the timers fire that are overdue, and the tasks go on that were to run.
+
+    A process runs in contexts of its own, in which `PROCESS` names its suspension. So the event
+    loop knows whose handles it runs. What the network does belongs to no process: it runs in
+    `WORLD`.
+    """
+
+    def __init__(self) -> None:
+        self.context = contextvars.copy_context()
+        """A context of the process: what starts in it belongs to the process."""
+        self.context.run(PROCESS.set, self)
+        self.stopped = False
+        """True if the process runs nothing now."""
+        self._stops = 0
+        self._arrivals: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._waiting: list[Resumable] = []
+
+    def stop(self) -> None:
+        """Stop it; as often as it is stopped, it has to be continued."""
+        self._stops += 1
+        self.stopped = True
+
+    def go_on(self) -> None:
+        """Continue it: first comes what arrived, then what was to run."""
+        self._stops -= 1
+        if self._stops == 0:
+            self.release()
+
+    def release(self) -> None:
+        """Run all that waits, however often the process was stopped: it goes on, or it ends."""
+        self._stops = 0
+        self.stopped = False
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            one.resume()
+        arrivals, self._arrivals = self._arrivals, deque()
+        for event, args in arrivals:
+            self.context.run(event, *args)
+
+    def forget_arrivals(self) -> None:
+        """Forget what came and was not read: the process has ended."""
+        self._arrivals.clear()
+
+    def wait(self, one: Resumable) -> None:
+        """Keep something that was to run while the process is stopped."""
+        self._waiting.append(one)
+
+    def on_arrival(self, event: Callable[..., object], *args: Any) -> None:
+        """Let the network tell the process something, now or when it goes on."""
+        if self.stopped:
+            self._arrivals.append((event, args))
+        else:
+            self.context.run(event, *args)
+
+
+PROCESS: contextvars.ContextVar[Suspension | None] = contextvars.ContextVar("PROCESS", default=None)
+WORLD = contextvars.Context()
+
 
 DEAD_AFTER_S = 15.0  # silence that ends a link, as in net/config.py
 
@@ -37,7 +136,12 @@ class _Cancellable(Protocol):
 
 
 class SimLink:
-    """One link, from its handshake to its end."""
+    """One link, from its handshake to its end.
+
+    Streams and calls use it. What is sent on a path that is cut waits, as TCP sends it again, and
+    arrives when the path is whole. A link over which nothing is heard for `DEAD_AFTER_S` ends,
+    whether a path is cut, the other process is stopped, or its machine has lost power.
+    """
 
     def __init__(
         self, world: World, clock: SimClock, ends: tuple[LinkEnd, LinkEnd], over: Callable[[], None]
@@ -50,7 +154,7 @@ class SimLink:
         self._over = over
         self._users: dict[object, tuple[LinkEnd, Callable[[], None]]] = {}
         self._held: tuple[deque[Callable[[], object]], ...] = deque(), deque()
-        """What each end has sent into a path that is cut."""
+        """The messages that each end has sent into a path that is cut."""
         self._bulk = BulkTurns(), BulkTurns()
         self._silence: _Cancellable | None = None
 
@@ -63,13 +167,13 @@ class SimLink:
         self._users.pop(user, None)
 
     def passes(self, source: LinkEnd) -> bool:
-        """Whether what `source` sends now goes out, after all that it sent before."""
+        """Return whether what `source` sends now goes out, after all that it sent before."""
         here = self.ends.index(source)
         host, other = source.host, self.ends[1 - here].host
         return not self._held[here] and self._world.connected(host, other)
 
     def bulk_turns(self, source: LinkEnd) -> BulkTurns:
-        """Who goes first of the transfers of one end."""
+        """Return the order of the transfers of one end."""
         return self._bulk[self.ends.index(source)]
 
     def hold(self, source: LinkEnd, send: Callable[[], object]) -> None:
@@ -95,7 +199,7 @@ class SimLink:
                 for send in held:
                     send()
 
-    def died(self, end: LinkEnd, *, silent: bool) -> None:
+    def on_death(self, end: LinkEnd, *, silent: bool) -> None:
         """The process at one end has ended: its own streams end, the other end is told or not."""
         for user, (where, lose) in list(self._users.items()):
             if where is end:
@@ -125,7 +229,7 @@ class SimLink:
             end.take(lose)
 
     def _sound(self) -> bool:
-        """Whether both ends hear each other."""
+        """Return whether both ends hear each other."""
         near, far = self.ends
         living = all(end.running and not end.suspension.stopped for end in self.ends)
         world = self._world

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from contextvars import Context, copy_context
 from typing import Any, TypeVar
 
-from p2pswarm.sim.suspension import PROCESS
+from p2pswarm.sim.link import PROCESS
 
 T = TypeVar("T")
 CLOCK_STEP_S = 1e-6  # timers closer than this run together; far below any latency
@@ -94,7 +94,7 @@ class _Timer(_Soon, asyncio.TimerHandle):
         _Soon.__init__(self, callback, args, loop, context)
         self._when = when
         self.in_heap = True
-        """Whether it is still to become ready."""
+        """True if it is still to become ready."""
 
     def cancel(self) -> None:
         """Call nobody back."""

@@ -1,7 +1,8 @@
-"""SEAM 2 simulated: calls between thousands of nodes in one process, without crypto or mux.
+"""SEAM 2 simulated: calls and streams between thousands of nodes in one process.
 
-`sim/call.py` has the events of a call and `sim/stream_end.py` those of a stream; here are the parts
-that wait. 10,000 nodes can look each other up in seconds.
+There is neither crypto nor mux, so 10,000 nodes can look each other up in seconds.
+`sim/process.py` has the events of a call and `sim/stream_end.py` those of a stream; here are the
+parts that wait.
 
 Units:   virtual seconds, bytes.
 Errors:  as `net/rpc/base.py`.
@@ -11,18 +12,75 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from p2pswarm.base.errors import BadHandshake, DialFailed, NotServing
+from p2pswarm.base.errors import BadHandshake, DialFailed, LinkLost, NotServing
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.guard.slots import HandlerLimits
+from p2pswarm.net.rpc.base import Arrival
 from p2pswarm.net.rpc.framing import Kind, error_for_caller, pack_opening
 from p2pswarm.net.rpc.handler_pool import HandlerRequest
 from p2pswarm.net.rpc.stream import RpcStream, held, within
 from p2pswarm.net.wire.message import Message, decode, encode
-from p2pswarm.sim.call import SimCall, SimPeer
-from p2pswarm.sim.process import Population
-from p2pswarm.sim.receive_buffers import SimReceiveBuffers
-from p2pswarm.sim.stream import SimStreamTransport, connect_streams
+from p2pswarm.sim.process import Population, SimCall, SimPeer, SimProcess
+from p2pswarm.sim.stream_end import SimReceiveBuffers, SimStreamEnd
 from p2pswarm.sim.world import Host, Place, WorldConfig
+
+CHUNK_BYTES = 1024 * 1024  # bulk bytes that leave at a time; other transfers come between
+CHUNK_LEAST_BYTES = 8 * 1024  # in memory: more chunks cost time, and share a link no better
+
+
+class SimArrival:
+    """Bytes that were granted a buffer and are on their way: implements `Arrival`."""
+
+    def __init__(self, peer: PeerId, place: memoryview, buffers: SimReceiveBuffers) -> None:
+        self._buffers = buffers
+        self._full = asyncio.Event()
+        self.transfer = buffers.set_aside(peer, place, self._full.set).transfer
+
+    async def wait(self) -> None:
+        """Return when every byte is in place; the stream cancels this if none can come."""
+        await self._full.wait()
+
+    def cancel(self) -> None:
+        """Give the buffer back."""
+        self._buffers.drop(self.transfer)
+
+
+class SimStreamTransport(SimStreamEnd):
+    """One end of a stream that also carries tensors: implements `StreamTransport`.
+
+    Frames are encoded as in a real stream, in order and within the credit. Bulk bytes take time on
+    the links, and are copied into their buffer.
+    """
+
+    def expect(self, buffer: memoryview) -> Arrival:
+        """Set a buffer aside."""
+        return SimArrival(self.peer, buffer, self.buffers)
+
+    async def send_bulk(self, transfer: int, data: memoryview, priority: int) -> None:
+        """Send bytes as fast as the uplink takes them."""
+        flat = data.cast("B")
+        scale = self.here.world.config.bulk_scale
+        chunk_bytes = max(CHUNK_LEAST_BYTES, round(CHUNK_BYTES / scale))
+        async with self.bulk_turns.transfer(priority) as turn:
+            for offset in range(0, len(flat), chunk_bytes):
+                if not self.post_bulk(transfer, offset, bytes(flat[offset : offset + chunk_bytes])):
+                    raise LinkLost("the stream ended under a transfer")
+                await asyncio.sleep(self.uplink_wait_s)
+                await turn.chunk_sent()
+
+
+def connect_streams(
+    near: SimProcess, far: SimProcess, buffers: tuple[SimReceiveBuffers, SimReceiveBuffers]
+) -> SimStreamTransport:
+    """A transport between two processes, as the near one sees it."""
+    here, there = (
+        SimStreamTransport(near, far, buffers[0]),
+        SimStreamTransport(far, near, buffers[1]),
+    )
+    here.join(there)
+    there.join(here)
+    return here
+
 
 DIAL_S = 5.0  # until a dial without an answer fails, as in net/config.py
 
@@ -67,7 +125,10 @@ class SimRpc(SimPeer):
         return process
 
     def _reaches(self, host: Host, process: "SimRpc | None") -> bool:
-        """Whether a handshake with a host can end: both paths are whole, and nobody is stopped."""
+        """Return whether a handshake with a host can end.
+
+        It can if both paths are whole, and nobody is stopped.
+        """
         world = self.world
         both = world.connected(self.host, host) and world.connected(host, self.host)
         return both and not (process is not None and process.suspension.stopped)
@@ -83,14 +144,16 @@ class SimRpc(SimPeer):
             server = await self.connect(to)
             here = connect_streams(self, server, (self.buffers, server.buffers))
             stream = here.stream = RpcStream(here)
-            here.post(len(body), server.opened, here.far, decode(body), timeout_s)
+            here.post(len(body), server.on_stream, here.far, decode(body), timeout_s)
             try:
                 async with held(stream):
                     yield stream
             finally:
                 here.leave()
 
-    def opened(self, here: SimStreamTransport, opening: Message, timeout_s: float | None) -> None:
+    def on_stream(
+        self, here: SimStreamTransport, opening: Message, timeout_s: float | None
+    ) -> None:
         """A peer opened a stream."""
         if here.gone:
             return  # the link was lost meanwhile

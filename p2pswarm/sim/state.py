@@ -82,7 +82,7 @@ class CountingState:
         self._versions[piece] = int.from_bytes(part[HEAD_BYTES // 2 : HEAD_BYTES])
 
     def gradient(self, reduced: Sums, piece: int) -> Tensor:
-        """How often each microbatch was counted; the same for every piece.
+        """Return how often each microbatch was counted; the same for every piece.
 
         In a tied run also how often on each of its two ends.
         """

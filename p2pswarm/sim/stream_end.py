@@ -1,7 +1,8 @@
-"""One end of a simulated stream: order, credit, and how it learns that the other end is gone.
+"""One end of a simulated stream: order, credit, buffers, and how it learns that the other is gone.
 
 Units:   virtual seconds, bytes.
-Errors:  the stream gets LinkLost and resets, as `net/rpc/base.py` says.
+Errors:  the stream gets LinkLost and resets, as `net/rpc/base.py` says; `on_arrival` returns False
+         for bytes that break the protocol.
 """
 
 from collections import deque
@@ -12,10 +13,68 @@ from p2pswarm.base.errors import LinkLost, SwarmError
 from p2pswarm.base.ids import PeerId
 from p2pswarm.net.rpc.framing import reset_error
 from p2pswarm.sim.bulk_turns import BulkTurns
-from p2pswarm.sim.link import SimLink
+from p2pswarm.sim.link import WORLD, SimLink
 from p2pswarm.sim.process import SimProcess
-from p2pswarm.sim.receive_buffers import SimReceiveBuffers
-from p2pswarm.sim.suspension import WORLD
+
+
+class SimReceiveBuffers:
+    """Buffers by the number of their transfer."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, SimReceiveBuffer] = {}
+        self._next = 1
+
+    def set_aside(
+        self, peer: PeerId, place: memoryview, filled: Callable[[], None]
+    ) -> "SimReceiveBuffer":
+        """A numbered buffer for bytes from `peer`; `filled` is called when all are in place."""
+        buffer = SimReceiveBuffer(self._next, peer, place.cast("B"), filled)
+        self._next += 1
+        if not buffer.add(0, b""):
+            self._open[buffer.transfer] = buffer
+        return buffer
+
+    def on_arrival(self, peer: PeerId, transfer: int, offset: int, chunk: bytes) -> bool:
+        """Put bytes in place; False if they do not fit. Late bytes are ignored, and fit."""
+        buffer = self._open.get(transfer)
+        if buffer is None:
+            return 0 < transfer < self._next
+        if buffer.peer != peer or not buffer.fits(offset, chunk):
+            return False
+        if buffer.add(offset, chunk):
+            self.drop(transfer)
+        return True
+
+    def drop(self, transfer: int) -> None:
+        """Give a buffer back; bytes that still come for it are ignored."""
+        self._open.pop(transfer, None)
+
+
+class SimReceiveBuffer:
+    """The memory of one transfer."""
+
+    def __init__(
+        self, transfer: int, peer: PeerId, place: memoryview, filled: Callable[[], None]
+    ) -> None:
+        self.transfer = transfer
+        self.peer = peer
+        self._place = place
+        self._left_bytes = len(place)
+        self._filled = filled
+
+    def fits(self, offset: int, chunk: bytes) -> bool:
+        """Return whether bytes lie within the buffer."""
+        return offset + len(chunk) <= len(self._place)
+
+    def add(self, offset: int, chunk: bytes) -> bool:
+        """Put bytes in place; True if all are there now."""
+        self._place[offset : offset + len(chunk)] = chunk
+        self._left_bytes -= len(chunk)
+        if self._left_bytes > 0:
+            return False
+        self._filled()
+        return True
+
 
 WINDOW_BYTES = 256 * 1024  # unread messages of one stream, as in net/link/mux.py
 FRAME_COST_BYTES = 64  # what a frame costs besides its data: header, tag, Python objects
@@ -54,7 +113,7 @@ class SimStreamEnd:
         self._halves = 2  # directions that have not ended
         self._link: SimLink = here.population.link_between(here, there)
         self.gone = False
-        """Whether the stream has ended here."""
+        """True if the stream has ended here."""
 
     @property
     def peer(self) -> PeerId:
@@ -93,11 +152,11 @@ class SimStreamEnd:
         """Send one frame."""
         del stream
         self._unread_bytes += len(data) + FRAME_COST_BYTES
-        self.post(len(data) + FRAME_COST_BYTES, self.far.came, data, ended)
+        self.post(len(data) + FRAME_COST_BYTES, self.far.on_frame, data, ended)
         if ended:
             self._end_half()
 
-    def came(self, data: bytes, ended: bool) -> None:  # noqa: FBT001  an event's argument
+    def on_frame(self, data: bytes, ended: bool) -> None:  # noqa: FBT001  an event's argument
         """A frame from the other end."""
         if self.stream is None or self.gone:
             self.consume(0, len(data))
@@ -107,7 +166,7 @@ class SimStreamEnd:
             self._end_half()
 
     def writable(self, stream: int) -> bool:
-        """Whether the stream has credit."""
+        """Return whether the stream has credit."""
         del stream
         return self._unread_bytes < WINDOW_BYTES
 
@@ -116,10 +175,10 @@ class SimStreamEnd:
         del stream
         self._owed_bytes += n + FRAME_COST_BYTES
         if self._owed_bytes >= WINDOW_BYTES // 2:
-            self.post(FRAME_COST_BYTES, self.far.gained, self._owed_bytes)
+            self.post(FRAME_COST_BYTES, self.far.on_credit, self._owed_bytes)
             self._owed_bytes = 0
 
-    def gained(self, size_bytes: int) -> None:
+    def on_credit(self, size_bytes: int) -> None:
         """Credit from the other end."""
         self._unread_bytes -= size_bytes
         if self.stream is not None:
@@ -141,7 +200,7 @@ class SimStreamEnd:
         """Send bulk bytes, which may overtake messages; False if the stream has ended."""
         if self.gone or not self.here.running:
             return False
-        event = self.far.bulk_came
+        event = self.far.on_bulk
         if not self._link.passes(self.here):
             self._link.hold(self.here, lambda: self.post_bulk(transfer, offset, chunk))
             return True
@@ -165,9 +224,9 @@ class SimStreamEnd:
         here, there = self.here, self.there
         return here.world.queued_s(here.host, there.host, here.clock.time())
 
-    def bulk_came(self, transfer: int, offset: int, chunk: bytes) -> None:
+    def on_bulk(self, transfer: int, offset: int, chunk: bytes) -> None:
         """Bulk bytes from the other end."""
-        if not self.gone and not self.buffers.arrived(self.peer, transfer, offset, chunk):
+        if not self.gone and not self.buffers.on_arrival(self.peer, transfer, offset, chunk):
             self.close()
 
     def close(self) -> None:

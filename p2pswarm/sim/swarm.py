@@ -30,18 +30,19 @@ from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings.parser import run_id, run_to_json
 from p2pswarm.sim.compute import BACKWARD_SHARE, Processor, sim_engine
 from p2pswarm.sim.devices import DriftingProcessor, SimDevice, SpeedDrift
-from p2pswarm.sim.fault_injection import FaultInjection
+from p2pswarm.sim.faults import FaultInjection
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.swarm_run import (
+    ChainDisk,
     MachineRecord,
     RunRecord,
     SwarmConfig,
     SwarmResult,
     may_die,
+    may_lose_disk,
     may_lose_memory,
 )
 from p2pswarm.sim.swarm_trainers import SwarmTrainers, TrainerMachine
-from p2pswarm.sim.votes import ChainDisk, may_lose_disk
 from p2pswarm.sim.world import Place
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
@@ -68,7 +69,7 @@ class SimMachine:
     task: asyncio.Task[None]
     died_s: float | None = None
     gone: bool = False
-    """Whether its disk is lost, too."""
+    """True if its disk is lost, too."""
 
     @property
     def chain_disk(self) -> ChainDisk:
@@ -118,7 +119,7 @@ class SimSwarm:
         self._begun_s = 0.0
         self._disks = random.Random(f"disks {config.seed}")
         self._seats: list[int] = []
-        """Which machine has each server's seat."""
+        """The machine in each server's seat."""
         self._tasks: asyncio.TaskGroup
 
     async def play(self) -> SwarmResult:
@@ -167,7 +168,7 @@ class SimSwarm:
         return self.trainers.seats[seat].rpc if seat < trainers else self._machine_at(seat).rpc
 
     def may_end(self, seat: int, *, same: bool) -> bool:
-        """Whether the run can go on when the machine of a seat ends; `same`: it comes back."""
+        """Return whether the run can go on when a seat's machine ends; `same`: it comes back."""
         if seat < self.config.trainers:
             return same or self._may_lose_disk(self.trainers.seats[seat].chain_disk)
         leader = self.trainers.leader
@@ -215,7 +216,7 @@ class SimSwarm:
             self.kill(machine, silent=False)
 
     def _begun_work_s(self) -> float:
-        """What all machines have begun to compute, in seconds of a machine of speed 1."""
+        """The work that all machines have begun, in seconds of a machine of speed 1."""
         processors = [machine.processor for machine in self.machines]
         return sum(one.busy_s * one.speed for one in processors)
 

@@ -1,13 +1,15 @@
 """The configuration and the result of a simulated run, as values that a test can compare.
 
 Units:   virtual seconds, bytes.
-Errors:  none.
 """
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from p2pswarm.run.chain.chain import Genesis
+from p2pswarm.run.chain.memory_file import MemoryChain
+from p2pswarm.run.chain.record import VoterId
 from p2pswarm.server.kept_boundaries import KEPT_BYTES
 from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
 from p2pswarm.sim.compute import Cost
@@ -16,6 +18,43 @@ from p2pswarm.sim.faults import FaultPlan
 from p2pswarm.sim.world import Place, WorldConfig
 from p2pswarm.trainer.coordinator.outputs import Report
 from p2pswarm.trainer.reports import actions as act
+
+
+@dataclass(frozen=True, slots=True)
+class ChainDisk:
+    """One machine's chain, as it is now or will be when the machine is back."""
+
+    peer: bytes
+    chain: MemoryChain
+
+    @property
+    def voter(self) -> VoterId:
+        """The voter that it is."""
+        return VoterId(self.peer, self.chain.memory)
+
+
+def may_lose_disk(disks: Sequence[ChainDisk], victim: ChainDisk, genesis: Genesis) -> bool:
+    """Return whether the others can elect a leader and decide without the disk of one machine.
+
+    They need a majority of all voters that the newest records name, decided or only accepted, and
+    a trainer that may lead.
+    """
+    left = [disk for disk in disks if disk.peer != victim.peer]
+    read = [disk.chain.restored(genesis) for disk in disks]
+    head = max((one.follower.chain.head for one in read), key=lambda head: head.height)
+    accepted = [one.register.accepted for one in read]
+    beyond = [record for record in accepted if record and record.height >= head.height - 1]
+    electorates = [head.voters, *(record.voters for record in beyond)]
+    trainers = [head.trainers, *(record.trainers for record in beyond)]
+    peers = {disk.peer for disk in left}
+    voters = {disk.voter for disk in left}
+    led = all(peers & set(named) for named in trainers)
+    return led and all(_majority(named, voters) for named in electorates)
+
+
+def _majority(named: Iterable[VoterId], there: set[VoterId]) -> bool:
+    named = tuple(named)
+    return 2 * sum(voter in there for voter in named) > len(named)
 
 
 def small_run(**changes: object) -> RunConfig:
@@ -61,12 +100,12 @@ class SwarmConfig:
     rebirth_s: float = 5.0
     """Time from a death until the next server joins."""
     faults: FaultPlan = field(default_factory=FaultPlan)
-    """What goes wrong besides, and when. A death that would end the run is left out."""
+    """The faults besides, and their times. A death that would end the run is left out."""
     wrong: Mapping[int, float] = field(default_factory=dict)
     """The servers whose processors are wrong now and then, by the order in which they come, and how
     often; whoever computes with such a result makes a wrong one too."""
     kept_bytes: int = KEPT_BYTES
-    """What each server keeps of a step for stages that lose a sum."""
+    """The part of a step that each server keeps for stages that lose a sum."""
     free_bytes: int | None = None
     """The memory that each server has beside its stage, as it says; None: it does not know."""
     patience_s: float = 36_000.0
@@ -107,20 +146,20 @@ class MachineRecord:
     newest: int | None = None
     """The version that it holds or could make, if a commit came."""
     member: bool = False
-    """Whether the trainer that leads gives it work."""
+    """True if the trainer that leads gives it work."""
 
     @property
     def holds_weights(self) -> bool:
-        """Whether it is alive and could give its weights to a newcomer."""
+        """True if it is alive and could give its weights to a newcomer."""
         return self.died_s is None and self.version is not None
 
     def there_s(self, begin_s: float, end_s: float) -> float:
-        """How long it ran between two times."""
+        """Return the time that it ran between two times."""
         return max(0.0, (end_s if self.died_s is None else self.died_s) - max(self.born_s, begin_s))
 
 
 def may_lose_memory(machines: Sequence[MachineRecord], victim: int) -> bool:
-    """Whether the others of its stage hold weights as new as those of one machine.
+    """Return whether the others of its stage hold weights as new as those of one machine.
 
     A machine that has reduced a step may be the only one that can make the next version, which is
     decided soon. Another member has reduced it, too, or it is not decided without that one.

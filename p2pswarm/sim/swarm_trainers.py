@@ -17,7 +17,7 @@ from p2pswarm.run.chain.record import MEMORY_BYTES, VoterId
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.compute import numbered_corpus
 from p2pswarm.sim.rpc import SimRpc, SimWorld
-from p2pswarm.sim.votes import ChainDisk
+from p2pswarm.sim.swarm_run import ChainDisk
 from p2pswarm.sim.world import Place
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
@@ -40,13 +40,13 @@ class TrainerMachine:
     trainer: Trainer
     task: asyncio.Task[None] | None = None
     began: bool = False
-    """Whether it takes part by now."""
+    """True if it takes part by now."""
     gone: bool = False
-    """Whether its disk is lost, too."""
+    """True if its disk is lost, too."""
 
     @property
     def leads(self) -> bool:
-        """Whether it lives and leads, as far as it knows."""
+        """True if it lives and leads, as far as it knows."""
         return self.rpc.running and self.trainer.leads
 
     @property

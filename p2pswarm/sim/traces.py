@@ -1,4 +1,4 @@
-"""How many rented machines there were over a day, and when that changed.
+"""The number of rented machines over a day, and the times when it changed.
 
 `spot_traces.json` ships facts of real clouds; a file of one's own has the same in one of two forms,
 as events `[[seconds, "+" or "-", machines], ...]` or as counts `[[seconds, machines], ...]`.
@@ -30,13 +30,13 @@ PAIR, TRIPLE = 2, 3  # the lengths of a count and of an event
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """How many machines one zone of a cloud had, and when that changed."""
+    """The number of machines that one zone of a cloud had, and the times when it changed."""
 
     counts: tuple[tuple[float, int], ...]
     """Seconds, machines from then on."""
     seconds: float
     notice_s: float
-    """How long before the end a machine is told of it."""
+    """The notice that a machine gets before its end."""
 
     @property
     def most(self) -> int:
@@ -81,7 +81,7 @@ class FleetChange:
 
 
 def fleet_changes(trace: Trace, servers: int, hours: float) -> list[FleetChange]:
-    """What happens to a fleet that has at most about so many servers.
+    """Return the changes of a fleet that has at most about so many servers.
 
     A trace with fewer machines is laid side by side, each zone at another hour of it, and scaled.
     """
@@ -103,7 +103,7 @@ class Stay:
     """One machine's time in a fleet."""
 
     machine: int
-    """Which of the fleet's machines it is: 0 .. the most that there are at once, minus 1."""
+    """The number of the machine in its fleet: 0 .. the most that there are at once, minus 1."""
     begin_s: float
     end_s: float
     """When it is taken; infinite if it stays to the end."""

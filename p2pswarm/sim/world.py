@@ -85,7 +85,7 @@ class Host:
     island: int = 0
     """Hosts on different islands cannot reach each other."""
     late_s: float = 0.0
-    """What its link adds to the latency of every path, while it is slow."""
+    """The latency that its link adds to every path while it is slow."""
     up_free_s: float = 0.0
     """When the uplink will have sent everything that it was given."""
     down_free_s: float = 0.0
@@ -106,7 +106,7 @@ class World:
         self.config = config
         self._changed = changed
         self._cuts: dict[tuple[int, int], int] = {}
-        """How often each path is cut, by the indices of its hosts."""
+        """The number of cuts of each path, by the indices of its hosts."""
         self.rng = random.Random(seed)
         self.hosts: dict[bytes, Host] = {}
         """By peer id, in the order in which they were placed."""
@@ -174,7 +174,7 @@ class World:
         return way_s + a.late_s + b.late_s
 
     def connected(self, a: Host, b: Host) -> bool:
-        """Whether a packet from `a` would come to `b` now."""
+        """Return whether a packet from `a` would come to `b` now."""
         if self._cuts and (a.index, b.index) in self._cuts:
             return False
         return a.alive and b.alive and a.island == b.island

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
 import pytest
+from worlds.net import SimInternet
 
 from p2pswarm.base.ids import Address, PeerId
 from p2pswarm.net.config import TransportConfig
@@ -26,7 +27,6 @@ from p2pswarm.net.rpc.base import Rpc, Stream
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.net.wire.message import Message, Size, message
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.net import SimInternet
 from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.sim.world import WorldConfig
 

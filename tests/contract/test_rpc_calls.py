@@ -29,7 +29,7 @@ from p2pswarm.base.errors import (
     TooLarge,
 )
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.net.endpoint.link_table import Reach
+from p2pswarm.net.endpoint.link_table import ProvenAddress
 from p2pswarm.net.guard.slots import HandlerLimits
 
 
@@ -49,11 +49,11 @@ async def test_a_link_shows_where_a_peer_is_and_to_its_dialler_that_it_listens_t
     b.serve_unary(Ask, double)
     await a.call(b.contact, Ask(21), LONG_S)
 
-    for near, far, reach in ((a, b, Reach.DIALLED), (b, a, Reach.HOST)):
+    for near, far, reach in ((a, b, ProvenAddress.DIALLED), (b, a, ProvenAddress.HOST)):
         assert near.reach(far.contact) is reach
         elsewhere = Contact(far.contact.peer, Address("10.9.9.9", 9))
-        assert near.reach(elsewhere) is Reach.CLAIMED
-        assert near.reach(Contact(None, far.contact.address)) is Reach.CLAIMED
+        assert near.reach(elsewhere) is ProvenAddress.CLAIMED
+        assert near.reach(Contact(None, far.contact.address)) is ProvenAddress.CLAIMED
 
 
 @contract
@@ -84,7 +84,7 @@ async def test_who_asks_an_address_who_is_there_dials_it_though_a_link_comes_fro
 
     await b.call(Contact(None, a.contact.address), Ask(1), LONG_S)
 
-    assert b.reach(a.contact) is not Reach.CLAIMED
+    assert b.reach(a.contact) is not ProvenAddress.CLAIMED
     assert await b.call(a.contact, Ask(2), LONG_S) == Reply(4)
     assert await a.call(b.contact, Ask(3), LONG_S) == Reply(6)
 

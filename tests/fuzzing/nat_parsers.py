@@ -37,8 +37,7 @@ from p2pswarm.net.endpoint.preface import (
 from p2pswarm.net.os.addresses import Scope
 from p2pswarm.net.wire.message import MESSAGE_BYTES_MAX, decode, encode
 from p2pswarm.reach.nat import nat_pmp, pcp, upnp
-from p2pswarm.reach.nat.lease import CallRouter, Place
-from p2pswarm.reach.nat.lease_search import LeaseSearch
+from p2pswarm.reach.nat.lease import CallRouter, LeaseSearch, Place
 
 GATEWAY, OWN = "192.168.77.1", "192.168.77.5"
 ENEMY = Identity.generate(b"enemy")
@@ -84,15 +83,15 @@ def lease_search(data: bytes) -> None:
     sent, calls = 0, [0]
     for at_s, piece in enumerate(itertools.islice(parts(data), 40)):
         kind, body = piece[:1], piece[1:]
-        for output in search.outputs():
+        for output in search.drain():
             sent += 1
             if isinstance(output, CallRouter):
                 calls.append(output.number)
         if kind < b"\x60":
             port = upnp.SEARCH_PORT if kind < b"\x30" else pcp.PORT
-            search.datagram(body, Address(GATEWAY, port), at_s / 10)
+            search.on_datagram(body, Address(GATEWAY, port), at_s / 10)
         elif kind < b"\xc0":
-            search.called(calls[-1], 500 if kind < b"\x70" else 200, body, at_s / 10)
+            search.on_reply(calls[-1], 500 if kind < b"\x70" else 200, body, at_s / 10)
         else:
             search.on_deadline(at_s / 10)
     assert sent <= OUTPUTS_MAX
@@ -152,12 +151,12 @@ def directory(data: bytes) -> None:
             with contextlib.suppress(Busy):
                 match body:
                     case Compare():
-                        answer = member.compare(ENEMY.peer_id, body, float(number))
+                        answer = member.on_compare(ENEMY.peer_id, body, float(number))
                         assert len(encode(answer)) < MESSAGE_BYTES_MAX
                     case Deliver():
-                        member.deliver(ENEMY.peer_id, body, float(number))
+                        member.on_deliver(ENEMY.peer_id, body, float(number))
                     case _:
-                        member.answered(body, float(number))
+                        member.on_answer(body, float(number))
         member.directory.on_deadline(float(number))
     assert len(member.directory) <= 2, "its own, and the one that it can replay"
 

@@ -28,7 +28,8 @@ from p2pswarm.base.errors import (
 from p2pswarm.base.ids import Address, PeerId
 from p2pswarm.checkpoint import manifest as checkpoint_manifest
 from p2pswarm.checkpoint.stage_file import LENGTH_BYTES, header_length, layout_in, tensors_in
-from p2pswarm.discovery.dht.call_outcomes import CallRecorder
+from p2pswarm.discovery.dht.call_outcomes import CallRecorder, TimeoutEstimator
+from p2pswarm.discovery.dht.get_value import NegativeCache
 from p2pswarm.discovery.dht.messages import (
     Find,
     Get,
@@ -39,11 +40,8 @@ from p2pswarm.discovery.dht.messages import (
     Store,
     peers_in,
 )
-from p2pswarm.discovery.dht.negative_cache import NegativeCache
-from p2pswarm.discovery.dht.record_store import RecordStore
-from p2pswarm.discovery.dht.records import SignatureCache
+from p2pswarm.discovery.dht.records import RecordStore, SignatureCache
 from p2pswarm.discovery.dht.responder import Responder
-from p2pswarm.discovery.dht.timeouts import TimeoutEstimator
 from p2pswarm.models.weight_files import header_bytes, joined, stored_tensors
 from p2pswarm.net.cards.card import decode_card
 from p2pswarm.net.cards.card_book import CardBook

@@ -15,7 +15,7 @@ import pytest
 
 from natlab.lab import LabUnavailable, NatLab
 from natlab.matrix import Plan, attempts, peer, public_nodes
-from p2pswarm.reach.punch.back_off import LASTED_S
+from p2pswarm.reach.punch.limits import LASTED_S
 
 ROOT = Path(__file__).parents[2]
 NODE = (sys.executable, "-m", "p2pswarm.node")

@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
+from worlds.net import SimInternet
+
 from p2pswarm.base.ids import Address, Contact
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.node import Dht
@@ -17,7 +19,7 @@ from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.net.wire.message import encode
 from p2pswarm.node.run.discovery import RECORD_S
 from p2pswarm.node.stack.known_cards import KnownCards
-from p2pswarm.node.stack.reaching import Reaching
+from p2pswarm.node.stack.reachability_service import ReachabilityService
 from p2pswarm.node.stack.stack import LOOK_AGAIN_S, NodeStack
 from p2pswarm.reach.punch.outside import OutsideView
 from p2pswarm.reach.relay.circuit_net import CircuitNet
@@ -26,7 +28,6 @@ from p2pswarm.run.manifest import RUNS_KEY, RunIdentity, sign_manifest
 from p2pswarm.run.messages.run import Manifest
 from p2pswarm.settings.config import BatchConfig, ModelConfig, NodeConfig, RunConfig
 from p2pswarm.sim.loop import run as run_simulated
-from p2pswarm.sim.net import SimInternet
 
 RUN = RunConfig(
     name="ours",
@@ -72,9 +73,11 @@ class Town:
                 await dht.bootstrap([self.seed] if self.seed else [])
                 self.seed = self.seed or endpoint.contact
                 config, cards = NodeConfig(run=RUN), KnownCards(endpoint)
-                ends, view = (endpoint, rpc, dht, keeper), OutsideView(endpoint, net, list)
-                reaching = Reaching(ends, cards, config, Scope.PRIVATE, view)
-                yield NodeStack(config, identity, endpoint, rpc, dht, cards, keeper, reaching)
+                view = OutsideView(endpoint, net, list)
+                reachability = ReachabilityService(
+                    endpoint, rpc, dht, keeper, cards, config, Scope.PRIVATE, view
+                )
+                yield NodeStack(config, identity, endpoint, rpc, dht, cards, keeper, reachability)
 
 
 def identity_of(run: RunConfig = RUN) -> RunIdentity:

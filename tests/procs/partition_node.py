@@ -10,12 +10,12 @@ import sys
 
 from p2pswarm.api.node import Node
 from p2pswarm.base.ids import Contact
-from p2pswarm.discovery.gossip.messages import RUN_ID_BYTES, RunStanding
-from p2pswarm.discovery.gossip.record import Activity, RunRole
+from p2pswarm.discovery.gossip.messages import RUN_ID_BYTES, RunRole
+from p2pswarm.discovery.gossip.record import Activity, RoleKind
 from p2pswarm.node.run.run_members import run_directory
 
 RUN = b"r" * RUN_ID_BYTES
-SERVES = RunStanding(RunRole.SERVER, Activity.WORKING, 0)
+SERVES = RunRole(RoleKind.SERVER, Activity.WORKING, 0)
 LOOK_S = 0.5
 
 
@@ -24,10 +24,10 @@ async def main(listen: str, *bootstrap: str) -> None:
         Node(bootstrap=bootstrap, listen=listen) as node,
         run_directory(node.stack, node.rpc, RUN) as directory,
     ):
-        directory.stand(SERVES)
+        directory.set_role(SERVES)
         said = ""
         while True:
-            if not directory.contacts(RunRole.SERVER):
+            if not directory.contacts(RoleKind.SERVER):
                 entries: list[Contact] = [each.contact for each in node.dht.table]
                 directory.enter_through(entries)
             seen = f"{len(directory.present())} {len(node.dht.table)}"

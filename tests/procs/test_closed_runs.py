@@ -30,7 +30,7 @@ BY_ALL = {"Compare", "Deliver"}
 """The directory: everybody in the run answers and sends these."""
 BY_TRAINERS = BY_ALL | {
     *("Join", "Enlist", "WhoLeads", "AskStatus", "AskBalance", "AskCapacities"),
-    *("WhomReach", "NotHeard"),
+    *("AskReachable", "NotHeard"),
     *("Prepare", "Propose", "Heartbeat", "HandOver", "FetchRecords"),
 }
 BY_SERVERS = BY_ALL | {

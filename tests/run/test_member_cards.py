@@ -16,7 +16,7 @@ from p2pswarm.run.member_cards import (
     with_cards,
 )
 from p2pswarm.run.messages.membership import Leaving, MemberRecord, StandsBy, View
-from p2pswarm.run.messages.trainers import PROBES_MAX, Trainers, Whereabouts, WhomReach
+from p2pswarm.run.messages.trainers import PROBES_MAX, AskReachable, Trainers, Whereabouts
 
 TELLER = PeerId(b"t" * 32)
 
@@ -67,7 +67,7 @@ def test_who_leads_and_whom_a_standby_is_asked_about_are_learnt():
 
     learn_all(told, StandsBy(b"b" * 32, "h:1", 3, b"f"), TELLER)
     learn_all(told, StandsBy(b"", "", 3, b""), TELLER)
-    learn_all(told, WhomReach(b"r" * 16, 3, asked), TELLER)
+    learn_all(told, AskReachable(b"r" * 16, 3, asked), TELLER)
 
     assert [(peer[:1], card) for peer, card, _ in told.learnt] == [
         (b"b", b"f"),
@@ -92,7 +92,7 @@ def test_the_longest_question_fits_into_a_message():
 
     told = as_far_as_they_fit(cards, [longest] * PROBES_MAX)
 
-    assert len(encode(WhomReach(b"r" * 16, 2**29, told))) <= 60 * 1024
+    assert len(encode(AskReachable(b"r" * 16, 2**29, told))) <= 60 * 1024
     assert sum(bool(one.card) for one in told) >= 8
 
 

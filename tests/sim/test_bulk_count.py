@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from sim.seed import SEED
+from worlds.net import SimInternet
 
 from p2pswarm.base.errors import DialFailed
 from p2pswarm.base.ids import Address
@@ -13,7 +14,6 @@ from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.net import SimInternet
 from p2pswarm.sim.world import WorldConfig
 
 MB = 1_000_000

@@ -5,9 +5,9 @@ import random
 
 import pytest
 from sim.seed import SEED
+from worlds.dht_attack import AttackConfig, AttackedDht, public_address
 
 from p2pswarm.discovery.dht.crowding import PATIENCE_S
-from p2pswarm.sim.dht_attack import AttackConfig, AttackedDht, public_address
 from p2pswarm.sim.loop import run
 
 TTL_S = 3600.0

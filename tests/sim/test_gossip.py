@@ -5,20 +5,20 @@ import random
 
 import pytest
 from sim.seed import SEED
+from worlds.gossip import RUN, GossipWorld, GossipWorldConfig
 
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.ids import Address
+from p2pswarm.discovery.gossip.directory_io import RunRole
 from p2pswarm.discovery.gossip.messages import (
     AgedRecord,
     Compare,
     Compared,
     Deliver,
     Delivered,
-    RunStanding,
 )
-from p2pswarm.discovery.gossip.record import Activity, RecordReader, RunRole, make
+from p2pswarm.discovery.gossip.record import Activity, RecordReader, RoleKind, make
 from p2pswarm.net.cards.card import Card
-from p2pswarm.sim.gossip import RUN, GossipWorld, GossipWorldConfig
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.world import WorldConfig
 
@@ -136,7 +136,7 @@ def test_a_liar_keeps_nobody_from_anybody_and_floods_no_memory():
         held: dict[bytes, AgedRecord] = {}
         rng = random.Random(SEED)
         own = Card.make(liar.identity, 1, [liar.rpc.contact.address])
-        standing = RunStanding(RunRole.SERVER, Activity.WORKING, 0)
+        standing = RunRole(RoleKind.SERVER, Activity.WORKING, 0)
         mine = make(liar.identity, RUN, 1, 600, own, (standing,))
 
         def answer(_, question: Compare) -> Compared:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 from sim.seed import SEED
+from worlds.net import SimInternet, SimNet
 
 from p2pswarm.base.errors import DialFailed, Late, LinkLost, Unusable
 from p2pswarm.base.ids import Address, Contact
@@ -19,7 +20,6 @@ from p2pswarm.net.rpc.base import Priority, Stream
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.net.wire.message import Message, message
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.net import SimInternet, SimNet
 from p2pswarm.sim.world import WorldConfig
 
 MIB = 1024 * 1024

@@ -7,17 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 from sim.seed import SEED
+from worlds.dht import DhtWorld, DhtWorldConfig, fill_tables, whole_share
 
 from p2pswarm.base.errors import NoRoute
 from p2pswarm.base.ids import Address, Contact
-from p2pswarm.discovery.dht.bucket import Neighbour
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.node import Dht
-from p2pswarm.discovery.dht.routing_table import neighbour
-from p2pswarm.sim.dht import DhtWorld, DhtWorldConfig
-from p2pswarm.sim.full_tables import fill_tables
+from p2pswarm.discovery.dht.routing_table import Neighbour, neighbour
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.parted import whole_share
 from p2pswarm.sim.world import WorldConfig
 
 HEAL_S = 30.0

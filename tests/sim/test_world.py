@@ -16,8 +16,8 @@ from p2pswarm.base.errors import DialFailed, Late, LinkLost
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.rpc.base import Stream
 from p2pswarm.net.wire.message import Message, message
-from p2pswarm.sim.call import MESSAGE_BYTES
 from p2pswarm.sim.loop import run
+from p2pswarm.sim.process import MESSAGE_BYTES
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.world import RTO_LEAST_S, World, WorldConfig
 

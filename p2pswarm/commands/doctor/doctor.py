@@ -39,10 +39,9 @@ from p2pswarm.net.os.system_limits import (
 )
 from p2pswarm.node.stack.stack import NodeStack, open_stack
 from p2pswarm.progress.printable import log_to_stderr
-from p2pswarm.reach.nat.group_votes import group_of
-from p2pswarm.reach.nat.news import on_this_machine_alone
+from p2pswarm.reach.nat.announcement import on_this_machine_alone
+from p2pswarm.reach.nat.belief import Belief, State, group_of
 from p2pswarm.reach.nat.reachability import Reachability
-from p2pswarm.reach.nat.standing import Belief, State
 from p2pswarm.settings.config import NodeConfig
 
 PATIENCE_S = 20.0  # two rounds of dial-backs of 5 s, 10 s apart, and the router
@@ -81,7 +80,7 @@ async def _look(stack: NodeStack, failure: str, *, named: bool) -> Findings:
     maps = stack.config.network.map_ports and not on_this_machine_alone(bound)
     reach = Reachability(stack.endpoint, stack.rpc, bound, os.urandom, map_ports=maps)
     async with asyncio.TaskGroup() as tasks:
-        work = tasks.create_task(stack.reaching.follow(reach))
+        work = tasks.create_task(stack.reachability.follow(reach))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 await reach.known()
@@ -139,7 +138,7 @@ FAMILIES = {"IPv4": IPV4, "IPv6": IPV6}
 
 
 def _family(name: str, family: int, reach: Reachability) -> Family:
-    standing = reach.standings.get(family)
+    standing = reach.beliefs.get(family)
     belief = Belief(State.ABSENT) if standing is None else standing.belief
     return Family(
         name=name, own_host=own_host(family), listening=standing is not None, belief=belief

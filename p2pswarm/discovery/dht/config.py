@@ -19,7 +19,7 @@ class DhtConfig:
     """The settings of one node."""
 
     server: bool = True
-    """Whether others may keep us in their tables and store with us."""
+    """True if others may keep us in their tables and store with us."""
     least_scope: Scope = Scope.PRIVATE
     """Addresses of a smaller scope are not believed; PUBLIC for a node of a public network."""
 
@@ -55,20 +55,20 @@ class DhtConfig:
     """The deadline of a peer that never answered us: a link may have to be made first."""
 
     carried: int = 3
-    """How many of a get's first requests may be carried on by the peers that receive them."""
+    """The number of a get's first requests that the peers that receive them may carry on."""
     carry_width: int = 3
-    """How many of the closest contacts we ask on behalf of another peer."""
+    """The number of closest contacts that we ask on behalf of another peer."""
     carry_s: float = 0.5
     """The longest time to do so; then the peer gets our contacts and goes on itself."""
     carrying: int = 64
     """The most requests that we carry on at a time; the rest get our contacts."""
 
     replicas: int = 8
-    """How many peers are to hold a record."""
+    """The number of peers that are to hold a record."""
     replicas_success: int = 5
-    """How many of these must hold it before `put` returns."""
+    """The number of these that must hold it before `put` returns."""
     negative_s: float = 5.0
-    """How long a value that was not found is not looked for again."""
+    """The time for which a value that was not found is not looked for again."""
     misses: int = 4096
     """The most keys that are remembered as not found; the oldest is forgotten first."""
     batches: int = 1024
@@ -76,15 +76,15 @@ class DhtConfig:
     ttl_most_s: float = 3600.0
     """The longest time to live of a record; its publisher renews it."""
     skew_s: float = 5.0
-    """How much the clocks of two peers may differ."""
+    """The most that the clocks of two peers may differ."""
     records_per_publisher: int = 1024
     bytes_per_publisher: int = 2 * MIB
-    """What one publisher may use here: 1,024 records with values of 700 bytes."""
+    """The quota of one publisher here: 1,024 records with values of 700 bytes."""
     store_bytes: int = 64 * MIB
     """The memory of all records; who uses most of it makes room."""
 
     seeds_all_s: float = 60.0
-    """How long after the start every seed is greeted again and again."""
+    """The time after the start in which every seed is greeted again and again."""
     seeds_all_every_s: float = 5.0
     seeds_one_every_s: float = 300.0
     """The time between greetings of one random seed later, so that halves of a swarm meet."""

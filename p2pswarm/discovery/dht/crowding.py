@@ -54,7 +54,7 @@ _TAG = b"p2pswarm-dht-elsewhere:"
 
 
 class Spread(Enum):
-    """How the peers closest to a key are spread."""
+    """The spread of the peers closest to a key."""
 
     EVEN = auto()
     DENSE = auto()
@@ -92,12 +92,12 @@ def size_of(table: Table) -> float:
 
 
 def expected_within(distance: int, size: float) -> float:
-    """How many peers of a swarm are expected within a distance of any id."""
+    """Return the number of peers of a swarm that are expected within a distance of any id."""
     return size * distance / (1 << ID_BITS)
 
 
 def is_crowded(distances: Sequence[int], size: float) -> bool:
-    """Whether the closest peers, given by their distances in order, are a crowd."""
+    """Return whether the closest peers, given by their distances in order, are a crowd."""
     return any(
         len(distances) >= count and expected_within(distances[count - 1], size) < most
         for count, most in CROWDED.items()
@@ -105,7 +105,7 @@ def is_crowded(distances: Sequence[int], size: float) -> bool:
 
 
 def is_dense(distances: Sequence[int], size: float) -> bool:
-    """Whether the closest peers are so close that more of them should hold a record."""
+    """Return whether the closest peers are so close that more of them should hold a record."""
     if len(distances) < DENSE_COUNT:
         return False
     return expected_within(distances[DENSE_COUNT - 1], size) < DENSE
@@ -159,7 +159,7 @@ class CrowdedKeys:
         self._regions: dict[bytes, tuple[float, list[Contact]]] = {}
 
     def __len__(self) -> int:
-        """How many keys are remembered."""
+        """Return the number of keys that are remembered."""
         return len(self._seen_s)
 
     def add(self, key: bytes, now_s: float) -> None:
@@ -174,11 +174,11 @@ class CrowdedKeys:
             self._regions.pop(oldest, None)
 
     def holds(self, key: bytes, now_s: float) -> bool:
-        """Whether a crowd was seen around a key."""
+        """Return whether a crowd was seen around a key."""
         seen_s = self._seen_s.get(key)
         return seen_s is not None and now_s - seen_s < CROWDED_S
 
-    def learned(self, key: bytes, region: list[Contact], now_s: float) -> None:
+    def on_region(self, key: bytes, region: list[Contact], now_s: float) -> None:
         """Note the peers of a crowded key's region."""
         if key in self._seen_s:
             self._regions[key] = now_s, region

@@ -1,24 +1,25 @@
-"""GetValue: the query for the records of a key, a lookup that sends `Get` and merges the answers.
+"""GetValue: the query for the records of a key; ValueReader makes those of our own gets.
 
-With a quorum of 1 the first holder's answer is enough. With a larger quorum, that many holders
-are asked, and the newest record of each subkey wins. `repairs` tells what the closest holders
-lack of the records that were found.
-
-Units:   seconds on the caller's monotonic clock; `_ms` milliseconds since 1970.
+Units:   seconds on the caller's monotonic clock; `_ms` and `wall_s` on the wall clock.
 Errors:  BadMessage for a reply other than `Got`, or a record that a peer must not send.
 Source:  go-libp2p-kad-dht, `searchValueQuorum` and its correction of stale holders.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from p2pswarm.base.errors import BadMessage
-from p2pswarm.base.ids import Contact
+from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator
 from p2pswarm.discovery.dht.config import DhtConfig
-from p2pswarm.discovery.dht.lookup import Lookup
-from p2pswarm.discovery.dht.messages import HOPS_MAX, Get, Got, Record
+from p2pswarm.discovery.dht.crowding import REGION_QUORUM, size_of
+from p2pswarm.discovery.dht.lookup import Lookup, LookupOptions
+from p2pswarm.discovery.dht.messages import HOPS_MAX, RECORDS_MAX, Get, Got, Record
 from p2pswarm.discovery.dht.query import QueryRequest
-from p2pswarm.discovery.dht.records import SignatureCache, merge
+from p2pswarm.discovery.dht.records import RecordStore, SignatureCache, merge
+from p2pswarm.discovery.dht.routing_table import Table
+from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts
 from p2pswarm.net.wire.message import Message
 
 PAGES_MAX = 64  # read from one holder: 3 MiB, or 8,192 subkeys
@@ -27,7 +28,7 @@ REPAIRS_MAX = 2  # by one get; the next reader repairs the others
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetOptions:
-    """What to get, and from how many holders."""
+    """The records to get, and the number of holders to ask."""
 
     request: Get
     """The request to each peer."""
@@ -36,13 +37,19 @@ class GetOptions:
     wall_less_loop_s: float
     """The wall clock minus the loop's clock."""
     carried: int = 0
-    """How many of the first requests may be carried on by the peers that receive them."""
+    """The number of first requests that the peers that receive them may carry on."""
     pages: int = PAGES_MAX
     """The most pages to read from one holder."""
 
 
 class GetValue:
-    """A `Query` for the records of one key."""
+    """The query for the records of a key, a lookup that sends `Get` and merges the answers.
+    With a quorum of 1 the first holder's answer is enough. With a larger quorum, that many holders
+    are asked, and the newest record of each subkey wins. `repairs` tells what the closest holders
+    lack of the records that were found.
+
+    Source: go-libp2p-kad-dht, `searchValueQuorum` and its correction of stale holders.
+    """
 
     def __init__(
         self, lookup: Lookup, options: GetOptions, config: DhtConfig, signatures: SignatureCache
@@ -61,30 +68,30 @@ class GetValue:
         self._paging: dict[Contact, int] = {}
         self._carried = options.carried
         self.more = False
-        """Whether a holder had more pages than `pages`."""
+        """True if a holder had more pages than `pages`."""
         self.clocks_differ = False
-        """Whether a holder gave a record that by our clock is long over, or too far ahead."""
+        """True if a holder gave a record that by our clock is long over, or too far ahead."""
         self._all_answered = True
 
     @property
     def ready(self) -> bool:
-        """Whether the records may be used."""
+        """True if the records may be used."""
         return self.finished
 
     @property
     def finished(self) -> bool:
-        """Whether a quorum has answered, or no peer is left to ask."""
+        """True if a quorum has answered, or no peer is left to ask."""
         return self.lookup.finished
 
     @property
     def unsure(self) -> bool:
-        """Whether there may be records though none was found: not all who were asked answered."""
+        """True if there may be records though none was found: not all who were asked answered."""
         return not self.records and not (self._heard and self._all_answered)
 
-    def poll(self, now_s: float) -> list[QueryRequest]:
+    def drain(self, now_s: float) -> list[QueryRequest]:
         """See `Query`."""
         further, self._next = self._next, []
-        return further + [QueryRequest(each, self._request()) for each in self.lookup.poll(now_s)]
+        return further + [QueryRequest(each, self._request()) for each in self.lookup.drain(now_s)]
 
     def _request(self) -> Get:
         if not self._carried:
@@ -114,13 +121,13 @@ class GetValue:
         if reply.more:
             self._cut[contact] = None
         assert contact.peer is not None
-        closer = self.lookup.hearsay.named(reply.peer_list, contact)
+        closer = self.lookup.unverified.named(reply.peer_list, contact)
         self.lookup.on_response(contact.peer.raw, closer)
         if sum(1 for held in self._heard.values() if held) >= self._options.quorum:
             self.lookup.stop()
 
     def _sound(self, record: Record, now_ms: int) -> bool:
-        """Whether a record is valid; BadMessage if its sender broke the protocol.
+        """Return whether a record is valid; BadMessage if its sender broke the protocol.
 
         A wrong signature may also be the publisher's fault, and a wrong time may be our clock's, so
         the sender is not blamed for them.
@@ -165,3 +172,156 @@ class GetValue:
             if lacking and repaired < REPAIRS_MAX:
                 repaired += 1
                 yield contact, lacking
+
+
+class NegativeCache:
+    """The keys that were recently not found, so that they are not looked up again.
+
+    At most `misses_max` keys, each for `keep_s`.
+    """
+
+    def __init__(self, misses_max: int, keep_s: float) -> None:
+        self._misses_max = misses_max
+        self._keep_s = keep_s
+        self._until_s: dict[bytes, float] = {}
+
+    def add(self, key: bytes, now_s: float) -> None:
+        """Note that a key was not found; if the cache is full, the oldest key is dropped."""
+        self.forget(key)  # so that the key becomes the newest of the dict
+        self._until_s[key] = now_s + self._keep_s
+        if len(self._until_s) > self._misses_max:
+            del self._until_s[next(iter(self._until_s))]
+
+    def forget(self, key: bytes) -> None:
+        """Forget a key, because it is there or may be."""
+        self._until_s.pop(key, None)
+
+    def holds(self, key: bytes, now_s: float) -> bool:
+        """Return whether a key was recently not found."""
+        return self._until_s.get(key, now_s) > now_s
+
+
+HELD_PAGE_RECORDS = 64  # 5 ms, if all of their signatures are still to be checked
+HELD_PAGES_MAX = PAGES_MAX * RECORDS_MAX // HELD_PAGE_RECORDS  # as much as from another holder
+
+
+class ValueReader:
+    """Makes the queries of our own gets, and remembers the keys that were not found.
+
+    If the routing table alone knows the holders of a key, a get is one call to the holder with the
+    shortest round trip. Otherwise it is a lookup whose first requests may be carried on by the
+    peers that receive them.
+    """
+
+    def __init__(
+        self,
+        own: PeerId,
+        table: Table,
+        store: RecordStore,
+        timeouts: TimeoutEstimator,
+        signatures: SignatureCache,
+        unverified: UnverifiedContacts,
+    ) -> None:
+        self._own = own
+        self._table = table
+        self._store = store
+        self._timeouts = timeouts
+        self._signatures = signatures
+        self._unverified = unverified
+        self._config = table.config
+        self.misses = NegativeCache(table.config.misses, table.config.negative_s)
+        self.clocks_differ = False
+        """True if the last get found only what is over, or too far ahead, by our clock."""
+        self.unsure = False
+        """True if the last get found nothing, and not all who were asked have answered."""
+
+    def held(
+        self, key: bytes, now_ms: int, pages_max: int = HELD_PAGES_MAX, *, anyway: bool = False
+    ) -> Iterator[dict[bytes, Record]]:
+        """The records that we hold ourselves, if we are a holder of the key at present, or anyway.
+
+        They come page by page, since checking a page's signatures takes some milliseconds. A copy
+        from a time when we were a holder may lack newer records.
+        """
+        if key not in self._store or not (anyway or self._is_holder(key)):
+            return
+        after = b""
+        for _ in range(pages_max):
+            records = list(islice(self._store.read(key, now_ms, after), HELD_PAGE_RECORDS))
+            yield {record.subkey: record for record in records if self._signatures.holds(record)}
+            if len(records) < HELD_PAGE_RECORDS:
+                return
+            after = records[-1].subkey
+
+    def _is_holder(self, key: bytes) -> bool:
+        near = self._table.nearest(key, self._config.replicas)
+        if len(near) < self._config.replicas:
+            return True
+        return self._own.distance(key) <= near[-1].number ^ int.from_bytes(key)
+
+    def query(
+        self,
+        key: bytes,
+        quorum: int,
+        now_s: float,
+        wall_s: float,
+        patience_s: float | None = None,
+    ) -> GetValue:
+        """The query of a get that `held` cannot answer."""
+        config = self._config
+        near = self._table.nearest(key, config.k)
+        replicas = near[: config.replicas]
+        sure = self._table.sure(key, replicas, config.replicas, now_s)
+        options = LookupOptions(
+            width=config.k,
+            settle=config.replicas,
+            patience_s=patience_s or config.lookup_s,
+            first=quorum if sure else config.alpha,
+            choice=config.replicas_success if sure else 1,
+            least_scope=config.least_scope,
+            size=size_of(self._table),
+        )
+        lookup = Lookup(key, self._own.raw, options, self._timeouts, now_s, self._unverified)
+        lookup.on_contacts([each.contact for each in (replicas if sure else near)])
+        get_options = GetOptions(
+            request=Get(key, b"", quorum > 1, 0),
+            quorum=quorum,
+            wall_less_loop_s=wall_s - now_s,
+            carried=0 if sure or quorum > 1 else config.carried,
+        )
+        return GetValue(lookup, get_options, config, self._signatures)
+
+    def among(
+        self, request: Get, quorum: int, holders: Sequence[Contact], now_s: float, wall_s: float
+    ) -> GetValue:
+        """The query of a get that asks the peers of a crowded key's region and no others."""
+        options = LookupOptions(
+            width=len(holders),
+            settle=len(holders),
+            patience_s=self._config.lookup_s,
+            asks=len(holders),
+            least_scope=self._config.least_scope,
+            closed=True,
+        )
+        first = holders[0].peer if holders else None
+        # they are in a random order; that of their distances to the key is what the crowd chose
+        target = first.raw if first else request.key
+        lookup = Lookup(target, self._own.raw, options, self._timeouts, now_s, self._unverified)
+        lookup.on_contacts(holders)
+        enough = quorum if quorum == 1 else max(quorum, REGION_QUORUM)
+        get_options = GetOptions(request=request, quorum=enough, wall_less_loop_s=wall_s - now_s)
+        return GetValue(lookup, get_options, self._config, self._signatures)
+
+    def on_outcome(
+        self, key: bytes, get_value: GetValue, now_s: float
+    ) -> Iterator[tuple[Contact, Record]]:
+        """Note whether a get found the key; yields records to store with holders that lack them."""
+        self.clocks_differ = get_value.clocks_differ and not get_value.records
+        self.unsure = get_value.unsure
+        if get_value.records:
+            self.misses.forget(key)
+        elif not get_value.lookup.crowded:  # else others are asked now
+            self.misses.add(key, now_s)
+        for contact, records in get_value.repairs():
+            for record in records:
+                yield contact, record

@@ -7,9 +7,9 @@ it has not asked yet. Two rules make it fast when many contacts are dead:
   answer still counts.
 
 A peer with a public address is not believed private ones: see `net/os/addresses.py`. Whom
-others name is dialled as far as they are believed: see `hearsay.py`. A liar could name a peer's id
-with a wrong address, to hide it; so a few addresses of one peer are tried, if different tellers
-name them.
+others name is dialled as far as they are believed: see `unverified_contacts.py`. A liar could name
+a peer's id with a wrong address, to hide it; so a few addresses of one peer are tried, if different
+tellers name them.
 
 Units:   seconds on the caller's monotonic clock.
 Shapes:  at most `alpha` requests are under way that are not late, and at most 2 * `alpha` in all.
@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from p2pswarm.base.ids import Contact
+from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator
 from p2pswarm.discovery.dht.crowding import CROWDED, is_crowded, is_dense
-from p2pswarm.discovery.dht.hearsay import Hearsay, Word, teller_of
-from p2pswarm.discovery.dht.timeouts import TimeoutEstimator
+from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts, Word, teller_of
 from p2pswarm.net.os.addresses import Scope, believable, expected_of
 
 CANDIDATES_MAX = 256  # remembered; the farthest unasked ones are forgotten first
@@ -64,7 +64,7 @@ class LookupOptions:
     patience_s: float
     """The lookup is over after this long in any case."""
     first: int = CANDIDATES_MAX
-    """How many contacts to ask before one has answered, failed or is late."""
+    """The number of contacts to ask before one has answered, failed or is late."""
     asks: int = ASKS_MAX
     """The most requests in all."""
     least_scope: Scope = Scope.PRIVATE
@@ -74,7 +74,7 @@ class LookupOptions:
     size: float = 0.0
     """About how many servers there are, to see a crowd around the target; 0 looks for none."""
     closed: bool = False
-    """Whether only the contacts that it begins with are asked, not those that these name."""
+    """True if only the contacts that it begins with are asked, not those that these name."""
     shunned: tuple[bytes, int] | None = None
     """A key and a distance: peers closer to that key are not asked, since a crowd stands there."""
 
@@ -137,20 +137,20 @@ class Lookup:
         options: LookupOptions,
         timeouts: TimeoutEstimator,
         now_s: float,
-        hearsay: Hearsay,
+        unverified: UnverifiedContacts,
     ) -> None:
-        """`hearsay`: what came of earlier lookups."""
+        """`unverified`: what came of earlier lookups."""
         self.target = target
         self.finished = False
         self.crowded = False
-        """Whether it ended because the peers that answered stand too close to the target."""
+        """True if it ended because the peers that answered stand too close to the target."""
         self.asked = 0
         """The number of requests so far."""
         self._number = int.from_bytes(target)
         self._own = own
         self._options = options
         self._timeouts = timeouts
-        self.hearsay = hearsay
+        self.unverified = unverified
         self._candidates: list[_Candidate] = []
         self._distances: list[int] = []
         self._by_peer: dict[bytes, _Candidate] = {}
@@ -158,12 +158,12 @@ class Lookup:
         self._slow = 0
         self._answered = 0
         self._credit: defaultdict[str, int] = defaultdict(lambda: CREDIT)
-        """How many more may be asked on the word of each network."""
+        """The number that may still be asked on the word of each network."""
         self._proven: set[str] = set()
         """The networks that have named somebody who answered."""
         self._end_s = now_s + options.patience_s
 
-    def learned(self, contacts: Iterable[Contact], teller: Contact | None = None) -> None:
+    def on_contacts(self, contacts: Iterable[Contact], teller: Contact | None = None) -> None:
         """Add contacts of peers that may be close, as `teller` named them; None: our table."""
         if self._options.closed and teller is not None:
             return
@@ -191,7 +191,7 @@ class Lookup:
             self._forget_farthest()
 
     def shuns(self, contact: Contact) -> bool:
-        """Whether a contact stands where the crowd stands that this lookup goes round."""
+        """Return whether a contact stands where the crowd stands that this lookup goes round."""
         if self._options.shunned is None or contact.peer is None:
             return False
         key, within = self._options.shunned
@@ -205,7 +205,7 @@ class Lookup:
         self._candidates = kept
         self._distances = [each.distance for each in kept]
 
-    def poll(self, now_s: float) -> list[Contact]:
+    def drain(self, now_s: float) -> list[Contact]:
         """The contacts to ask now; report each outcome with `on_response` or `on_failure`."""
         asks: list[Contact] = []
         alpha = self._timeouts.alpha
@@ -215,7 +215,7 @@ class Lookup:
             candidate = self._next(now_s)
             if candidate is None:
                 break
-            self.hearsay.begin(candidate.contact, candidate.teller, now_s)
+            self.unverified.begin(candidate.contact, candidate.teller, now_s)
             self._credit[candidate.teller] -= 1
             candidate.state = CandidateState.ASKED
             candidate.slow_at_s = now_s + self._timeouts.hedge_s(candidate.raw)
@@ -228,7 +228,7 @@ class Lookup:
 
     @property
     def resolved(self) -> int:
-        """How many of the asked peers have answered, failed, or are late."""
+        """The number of asked peers that have answered, failed, or are late."""
         return self.asked - len(self._prompt)
 
     def _may_ask(self, alpha: int) -> bool:
@@ -238,9 +238,9 @@ class Lookup:
         )
 
     def _believed(self, candidate: _Candidate, now_s: float) -> bool:
-        """Whether a candidate is to be asked now; what else is said of it may be."""
+        """Return whether a candidate is to be asked now; what else is said of it may be."""
         while candidate.state is CandidateState.NEW:
-            word = self.hearsay.word(candidate.contact, candidate.teller, now_s)
+            word = self.unverified.word(candidate.contact, candidate.teller, now_s)
             if word is Word.DIAL:
                 return True
             if word is Word.WAIT and (self._prompt or self._slow):
@@ -283,7 +283,7 @@ class Lookup:
         teller = self._by_peer[raw].teller
         self._credit[teller] += 2
         self._proven.add(teller)
-        self.learned(closer, self._by_peer[raw].contact)
+        self.on_contacts(closer, self._by_peer[raw].contact)
         self._check_settled()
 
     def on_failure(self, raw: bytes) -> None:
@@ -338,7 +338,7 @@ class Lookup:
                 return
 
     def _awaited(self, candidate: _Candidate) -> bool:
-        """Whether a candidate may still answer, so that farther ones do not decide.
+        """Return whether a candidate may still answer, so that farther ones do not decide.
 
         Whom a network names of whose names nobody has answered yet is asked, and not waited for.
         """
@@ -368,11 +368,11 @@ class Lookup:
         late = [c for c in self._candidates if c.state is CandidateState.SLOW]
         return [each.contact for each in (prompt + late)[:count]]
 
-    def heard_from(self) -> Sequence[bytes]:
+    def responder_ids(self) -> Sequence[bytes]:
         """The ids of the peers that answered, closest first."""
         return [each.raw for each in self._candidates if each.state is CandidateState.ANSWERED]
 
-    def met(self, count: int) -> list[Contact]:
+    def responders(self, count: int) -> list[Contact]:
         """The closest peers that answered, closest first."""
         answered = CandidateState.ANSWERED
         return [each.contact for each in self._candidates if each.state is answered][:count]

@@ -122,9 +122,9 @@ class Get(Message):
     after: Subkey
     """The page starts after this subkey; empty for the first page."""
     closer: bool
-    """Whether contacts are wanted even if there are records."""
+    """True if contacts are wanted even if there are records."""
     hops: Annotated[int, Range(0, HOPS_MAX)]
-    """How many more times the request may be carried on."""
+    """The number of times that the request may still be carried on."""
 
 
 @message(25)
@@ -135,7 +135,7 @@ class Got(Message):
     records: Annotated[tuple[Record, ...], Size(RECORDS_MAX)]
     """The records in the order of their subkeys."""
     more: bool
-    """Whether there are more records after the last one."""
+    """True if there are more records after the last one."""
     peer_list: PeerList
 
 

@@ -8,44 +8,223 @@ Source:  Maymounkov and Mazieres, "Kademlia" (2002); BEP 44 for signed values.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.base.tasks import Closing
-from p2pswarm.discovery.dht.alarm import Alarm
-from p2pswarm.discovery.dht.carrier import Carrier, to_be_carried
+from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator
 from p2pswarm.discovery.dht.config import DhtConfig
-from p2pswarm.discovery.dht.crowding import Spread
-from p2pswarm.discovery.dht.find_node import FindNode
-from p2pswarm.discovery.dht.holder_search import HolderSearch, learn
-from p2pswarm.discovery.dht.joining import Greeting, Joining, met_through, worth_a_lookup
+from p2pswarm.discovery.dht.crowding import PATIENCE_S, Spread, keys_elsewhere
+from p2pswarm.discovery.dht.get_value import GetValue, ValueReader
 from p2pswarm.discovery.dht.lookup import Lookup
 from p2pswarm.discovery.dht.messages import Find, Get, Got, Identify, Ping, Record, Store, Stored
-from p2pswarm.discovery.dht.part_search import HELLO_S, PartSearch
-from p2pswarm.discovery.dht.publications import Publications
-from p2pswarm.discovery.dht.publisher import Publisher, holders_of
-from p2pswarm.discovery.dht.put_value import PutValue
-from p2pswarm.discovery.dht.query_runner import QueryRunner, RunningQuery
-from p2pswarm.discovery.dht.record_store import RecordStore
-from p2pswarm.discovery.dht.records import SignatureCache
-from p2pswarm.discovery.dht.responder import Request, Responder
+from p2pswarm.discovery.dht.partition_healing import PartitionHealing, unknown_neighbours
+from p2pswarm.discovery.dht.put_value import (
+    BatchedRecord,
+    Publications,
+    Publisher,
+    PutValue,
+    holders_of,
+)
+from p2pswarm.discovery.dht.query import Alarm, FindNode
+from p2pswarm.discovery.dht.query_runner import HolderSearch, QueryRunner, RunningQuery, learn
+from p2pswarm.discovery.dht.records import RecordStore, SignatureCache, merge
+from p2pswarm.discovery.dht.responder import QueryProxy, Request, Responder, to_be_carried
 from p2pswarm.discovery.dht.routing_table import Table
-from p2pswarm.discovery.dht.timeouts import TimeoutEstimator
 from p2pswarm.discovery.dht.upkeep import (
+    BootstrapReply,
     Duty,
     GreetSeed,
     GreetStranger,
+    JoinRound,
     LookRound,
     PublishAgain,
     Upkeep,
+    contacts_through,
+    worth_a_lookup,
 )
-from p2pswarm.discovery.dht.value_getter import ValueGetter
-from p2pswarm.discovery.dht.value_reader import ValueReader
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.net.wire.message import Message
+
+HELLO_S = 3.0  # to dial a seed that may be dead or far away, and to get its answer
+
+
+class PartitionProbe:
+    """Greets strangers, who may have been in another part of the DHT.
+    What is another part, and when it is looked at, is in `partition_healing.py` and `upkeep.py`.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        runner: QueryRunner,
+        upkeep: Upkeep,
+        healing: PartitionHealing,
+    ) -> None:
+        self._table = table
+        self._runner = runner
+        self._upkeep = upkeep
+        self._healing = healing
+
+    async def greet(self, stranger: Contact) -> list[Contact]:
+        """Ask a stranger whom it knows next to us; it and these, if we do not know them."""
+        runner, hello = self._runner, Identify(self._table.own.raw)
+        try:
+            reply = await runner.rpc.call(stranger, hello, HELLO_S)
+            met = contacts_through(stranger, reply, runner.recorder.unverified)
+        except SwarmError as error:
+            log.info("%s: %s", stranger.address, error)
+            return []
+        return met if self.on_contacts(met) else []
+
+    def on_contacts(self, met: list[Contact]) -> bool:
+        """Return whether the first of these names neighbours that we do not know.
+
+        In that case every distance is looked at.
+        """
+        unknown = unknown_neighbours(met, self._table)
+        if unknown and self._healing.on_partition([met[0], *unknown], self._now_s()):
+            self._upkeep.merge()
+        return bool(unknown)
+
+    @property
+    def others(self) -> list[Contact]:
+        """The peer that has named another part a short time ago, and those that it named."""
+        return list(self._healing.others(self._now_s()))
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+Records = dict[bytes, Record]
+
+
+class ValueGetter:
+    """Gets the values of a key, also of one around which ids were ground.
+    It runs queries and waits for them; whom they ask is decided by `get_value.py`, and where to
+    look for a crowded key by `crowding.py`.
+    """
+
+    def __init__(
+        self,
+        reader: ValueReader,
+        runner: QueryRunner,
+        search: HolderSearch,
+        wall_s: Callable[[], float],
+        was_read: Callable[[], None],
+    ) -> None:
+        """`was_read`: called when records of our own store were read."""
+        self._reader = reader
+        self._runner = runner
+        self._search = search
+        self._wall_s = wall_s
+        self._was_read = was_read
+        self._under_way: dict[tuple[bytes, int], tuple[RunningQuery, GetValue]] = {}
+
+    async def get(self, key: bytes, quorum: int) -> Records:
+        """The newest records of a key by subkey; empty if there are none."""
+        if quorum == 1 and (records := await self._held(key)):
+            return records
+        records = {}
+        if not self._search.crowded(key):
+            if (key, quorum) not in self._under_way and self._missed(key):
+                return {}
+            records = await self._ask(key, quorum)
+            if not self._search.crowded(key) and (records or self._search.knows_all(key)):
+                return records
+        if not (records and quorum == 1):
+            merge(records, (await self._get_elsewhere(key, quorum)).values())
+        return records
+
+    def _missed(self, key: bytes) -> bool:
+        return self._reader.misses.holds(key, self._now_s())
+
+    async def _ask(self, key: bytes, quorum: int, patience_s: float | None = None) -> Records:
+        """Ask those closest to a key; notes whether a crowd stands there."""
+        under_way = self._under_way.get((key, quorum))
+        if under_way is None:
+            under_way = self._start(key, quorum, patience_s)
+        running, get_value = under_way
+        await running.wait()
+        if get_value.lookup.crowded:
+            self._search.saw_crowd(key)
+        return dict(get_value.records)
+
+    async def _get_elsewhere(self, key: bytes, quorum: int) -> Records:
+        """Get from where a key's records are besides: under other keys, and around a crowded key.
+
+        The other keys cost little if nobody stands next to them. What is crowded, too, is looked
+        for around, all at once.
+        """
+        places, crowded = keys_elsewhere(key), self._search.crowded
+        self._reader.misses.forget(key)
+        calm = [self._ask(each, quorum, PATIENCE_S) for each in places if not crowded(each)]
+        records = await _first(calm, enough=quorum == 1)
+        if not (records and quorum == 1):
+            around = [self._get_around(each, quorum) for each in [key, *places] if crowded(each)]
+            merge(records, (await _first(around, enough=quorum == 1)).values())
+        if not records and not crowded(key):
+            self._reader.misses.add(key, self._now_s())
+        return records or await self._held(key, anyway=True)
+
+    async def _get_around(self, key: bytes, quorum: int) -> Records:
+        """Get from the region of a crowded key, whose closest peers may all be hostile."""
+        holders = await self._search.region(key, self._search.known(key))
+        request = Get(key, b"", False, 0)
+        get_value = self._reader.among(request, quorum, holders, self._now_s(), self._wall_s())
+        await self._runner.start_query(
+            get_value, lambda: self._on_result(key, quorum, get_value)
+        ).wait()
+        return dict(get_value.records)
+
+    async def _held(self, key: bytes, *, anyway: bool = False) -> Records:
+        """Return what we hold ourselves; between two pages others have their turn."""
+        records: Records = {}
+        now_ms = int(1000 * self._wall_s())
+        for number, page in enumerate(self._reader.held(key, now_ms, anyway=anyway)):
+            if number:
+                await asyncio.sleep(0)
+            records |= page
+        self._was_read()
+        return records
+
+    def _start(
+        self, key: bytes, quorum: int, patience_s: float | None
+    ) -> tuple[RunningQuery, GetValue]:
+        get_value = self._reader.query(key, quorum, self._now_s(), self._wall_s(), patience_s)
+        running = self._runner.start_query(
+            get_value, lambda: self._on_result(key, quorum, get_value)
+        )
+        if not get_value.finished:
+            self._under_way[key, quorum] = running, get_value
+        return running, get_value
+
+    def _on_result(self, key: bytes, quorum: int, get_value: GetValue) -> None:
+        self._under_way.pop((key, quorum), None)
+        for contact, record in self._reader.on_outcome(key, get_value, self._now_s()):
+            self._runner.post(contact, BatchedRecord(record, None))
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+async def _first(gets: Iterable[Awaitable[Records]], *, enough: bool) -> Records:
+    """The records of several gets; of the first that finds any if that is `enough`."""
+    records: Records = {}
+    tasks = [asyncio.ensure_future(each) for each in gets]
+    try:
+        for ended in asyncio.as_completed(tasks):
+            merge(records, (await ended).values())
+            if records and enough:
+                break
+    finally:
+        for task in tasks:
+            task.cancel()
+    return records
+
 
 log = logging.getLogger(__name__)
 
@@ -79,20 +258,22 @@ class Dht(Closing):
         self._runner = QueryRunner(
             peer, rpc, self.table, self.timeouts, self._keep, self._changed.set
         )
-        hearsay = self._runner.recorder.hearsay
-        self._reader = ValueReader(peer, self.table, self.store, self.timeouts, signatures, hearsay)
+        unverified = self._runner.recorder.unverified
+        self._reader = ValueReader(
+            peer, self.table, self.store, self.timeouts, signatures, unverified
+        )
         self._answers = Responder(
             peer, self.table, self.store, self._runner.recorder, self._reader.misses, rpc.cards
         )
-        self._carrier = Carrier(peer, config, self.timeouts, signatures, hearsay)
+        self._proxy = QueryProxy(peer, config, self.timeouts, signatures, unverified)
         self._publications = Publications(config, rng)
         self._publisher = Publisher(identity, config, self._publications)
-        reunion = self._runner.recorder.reunion
+        healing = self._runner.recorder.healing
         self._upkeep = Upkeep(
-            self.contact, self.table, self.store, self._publications, rng, reunion
+            self.contact, self.table, self.store, self._publications, rng, healing
         )
         self._search = HolderSearch(self.table, self._runner, rng)
-        self._parts = PartSearch(self.table, self._runner, self._upkeep, reunion)
+        self._parts = PartitionProbe(self.table, self._runner, self._upkeep, healing)
         self._getter = ValueGetter(
             self._reader, self._runner, self._search, wall_s, self._prove_soon
         )
@@ -118,7 +299,7 @@ class Dht(Closing):
     def _now_ms(self) -> int:
         return int(1000 * self._wall_s())
 
-    # Joining
+    # JoinRound
 
     async def bootstrap(self, seeds: Sequence[Contact]) -> None:
         """Join through any of the seeds; do nothing if there is none besides ourselves.
@@ -130,7 +311,7 @@ class Dht(Closing):
         self._changed.set()
         if not greeted:
             return
-        joining = Joining(greeted)
+        joining = JoinRound(greeted)
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for seed in greeted:
             self._runner.start(self._enter(seed, joining, over))
@@ -138,35 +319,35 @@ class Dht(Closing):
         if joining.failure is not None:
             raise joining.failure
 
-    async def _enter(self, seed: Contact, joining: Joining, over: asyncio.Future[None]) -> None:
+    async def _enter(self, seed: Contact, joining: JoinRound, over: asyncio.Future[None]) -> None:
         try:
-            joining.greeted(seed, await self._greet(seed))
+            joining.on_reply(seed, await self._greet(seed))
         except asyncio.CancelledError:
             over.cancel()
             raise
         if joining.over and not over.done():
             over.set_result(None)
 
-    async def _greet(self, seed: Contact) -> Greeting:
+    async def _greet(self, seed: Contact) -> BootstrapReply:
         """Ask a seed for its id and contacts; if these are new, look up our own id."""
         runner, known_seeds = self._runner, self._upkeep.seeds
         hello = Identify(self._own.raw)
         try:
-            met = met_through(
-                seed, await runner.rpc.call(seed, hello, HELLO_S), runner.recorder.hearsay
+            met = contacts_through(
+                seed, await runner.rpc.call(seed, hello, HELLO_S), runner.recorder.unverified
             )
         except SwarmError as error:
             log.info("seed %s: %s", seed.address, error)
-            known_seeds.learned(seed.address, None)
-            return Greeting.SILENT
+            known_seeds.on_answer(seed.address, None)
+            return BootstrapReply.SILENT
         if met[0].peer == self._own:
-            known_seeds.is_us(seed.address)
-            return Greeting.OURSELVES
-        known_seeds.learned(seed.address, met[0].peer)
-        self._parts.met(met)
+            known_seeds.on_own_address(seed.address)
+            return BootstrapReply.OURSELVES
+        known_seeds.on_answer(seed.address, met[0].peer)
+        self._parts.on_contacts(met)
         if worth_a_lookup(met, self.table, joined_before=self._joining is not None):
             await self._join(met)
-        return Greeting.ANSWERED
+        return BootstrapReply.ANSWERED
 
     async def _join(self, met: list[Contact]) -> None:
         """Look up our own id; the peers closest to us then know us, too."""
@@ -175,7 +356,7 @@ class Dht(Closing):
             learn(lookup, met)
             query = FindNode(lookup, min(len(met), self.config.alpha))
             self._upkeep.joining = True
-            running = self._runner.start_query(query, lambda: self._joined(lookup))
+            running = self._runner.start_query(query, lambda: self._on_join(lookup))
             self._joining = running, lookup
         else:
             running, lookup = self._joining
@@ -183,9 +364,9 @@ class Dht(Closing):
             running.step()
         await running.wait()
 
-    def _joined(self, lookup: Lookup) -> None:
+    def _on_join(self, lookup: Lookup) -> None:
         self._upkeep.joining = False
-        self._refreshed(lookup)
+        self._on_refresh(lookup)
 
     # Finding peers
 
@@ -193,10 +374,10 @@ class Dht(Closing):
         """The k servers closest to a key, closest first; some of the last may be dead."""
         return await self._search.closest(key)
 
-    def _refreshed(self, lookup: Lookup) -> None:
+    def _on_refresh(self, lookup: Lookup) -> None:
         """Tell the table of a lookup that has asked all of the k closest."""
-        answered = lookup.heard_from()[: self.config.k]
-        self.table.refreshed(lookup.target, answered, self._now_s())
+        answered = lookup.responder_ids()[: self.config.k]
+        self.table.on_refresh(lookup.target, answered, self._now_s())
         self._changed.set()
 
     # Upkeep
@@ -206,7 +387,7 @@ class Dht(Closing):
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._changed.clear()
-                for duty in self._upkeep.poll(self._now_s(), self._now_ms()):
+                for duty in self._upkeep.drain(self._now_s(), self._now_ms()):
                     tasks.create_task(self._do(duty))
                 try:
                     async with asyncio.timeout_at(self._upkeep.next_deadline_s()):
@@ -228,7 +409,7 @@ class Dht(Closing):
                     record = self._publisher.sign(duty.publication, self._now_ms())
                     await self._place(record, waited_for=False)
         finally:
-            self._upkeep.done(duty, self._now_s())
+            self._upkeep.on_done(duty, self._now_s())
             self._changed.set()
 
     async def _look_round(self, duty: LookRound) -> None:
@@ -240,7 +421,7 @@ class Dht(Closing):
             learn(lookup, others)
         await self._runner.start_query(FindNode(lookup)).wait()
         if not across:
-            self._refreshed(lookup)
+            self._on_refresh(lookup)
 
     # Publishing
 
@@ -319,12 +500,12 @@ class Dht(Closing):
 
     @property
     def clocks_differ(self) -> bool:
-        """Whether the last get found only what is over, or too far ahead, by our clock."""
+        """True if the last get found only what is over, or too far ahead, by our clock."""
         return self._reader.clocks_differ
 
     @property
     def unsure(self) -> bool:
-        """Whether the last get found nothing, and not all who were asked have answered."""
+        """True if the last get found nothing, and not all who were asked have answered."""
         return self._reader.unsure
 
     # Answering
@@ -359,16 +540,16 @@ class Dht(Closing):
         self._prove_soon(PROVE_PAUSE_S)
 
     async def _carry(self, request: Get, got: Got) -> Got:
-        if not self._carrier.begin():
+        if not self._proxy.begin():
             return got
         try:
-            get_value = self._carrier.query(
+            get_value = self._proxy.query(
                 request, self._answers.known(request.key), self._now_s(), self._wall_s()
             )
             await self._runner.start_query(get_value).wait()
         finally:
-            self._carrier.ended()
-        return self._carrier.answer(get_value, got)
+            self._proxy.on_end()
+        return self._proxy.answer(get_value, got)
 
     def _keep(self, peer: PeerId, request: Store) -> Stored:
         """Keep a record of our own in our store."""

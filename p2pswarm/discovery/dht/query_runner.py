@@ -1,26 +1,49 @@
-"""QueryRunner: the pump of queries; it sends requests, reports outcomes and keeps deadlines.
+"""QueryRunner: the pump of queries; HolderSearch runs those that find a key's holders.
 
-A request runs to its end even if no task waits for it any more, because its outcome
-updates the routing table.
+A request runs to its end even if no task waits for it any more, because its outcome updates the
+routing table.
 
 Units:   seconds on the loop's clock.
-Errors:  none: the query that asked gets every outcome.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import random
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from itertools import islice
 
 from p2pswarm.base.errors import BadMessage, SwarmError
 from p2pswarm.base.ids import Contact, PeerId
-from p2pswarm.discovery.dht.alarm import Alarm
-from p2pswarm.discovery.dht.call_outcomes import CallOutcome, CallRecorder, outcome_of
+from p2pswarm.discovery.dht.call_outcomes import (
+    CallOutcome,
+    CallRecorder,
+    TimeoutEstimator,
+    outcome_of,
+)
+from p2pswarm.discovery.dht.crowding import (
+    PATIENCE_S,
+    CrowdedKeys,
+    Spread,
+    closest_of,
+    crowd_within,
+    distances_to,
+    members,
+    points_around,
+    size_of,
+)
+from p2pswarm.discovery.dht.lookup import Lookup, LookupOptions
 from p2pswarm.discovery.dht.messages import Identify, Ping, Store, Stored
-from p2pswarm.discovery.dht.query import Query, QueryRequest
-from p2pswarm.discovery.dht.query_progress import QueryProgress, QueryState, Route
+from p2pswarm.discovery.dht.put_value import BatchedRecord, StoreBatcher, store_of, stored_in
+from p2pswarm.discovery.dht.query import (
+    Alarm,
+    FindNode,
+    Query,
+    QueryProgress,
+    QueryRequest,
+    QueryState,
+    Route,
+)
 from p2pswarm.discovery.dht.routing_table import Table
-from p2pswarm.discovery.dht.store_batches import BatchedRecord, StoreBatcher, store_of, stored_in
-from p2pswarm.discovery.dht.timeouts import TimeoutEstimator
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.net.wire.message import Message
 
@@ -35,7 +58,7 @@ def nothing() -> None:
 
 
 class QueryRunner:
-    """Sends the requests of queries, in tasks that it owns."""
+    """Sends the requests of queries in tasks that it owns, reports outcomes and keeps deadlines."""
 
     def __init__(
         self,
@@ -55,7 +78,7 @@ class QueryRunner:
         self._table = table
         self._changed = changed
         self._depth = 0
-        self._reunion_s: float | None = None
+        self._healing_s: float | None = None
         self.recorder = CallRecorder(table, timeouts, rpc.reach, rpc.cards)
         self._batcher = StoreBatcher(table.config.batches)
         self._batch_alarm: Alarm | None = None
@@ -100,7 +123,7 @@ class QueryRunner:
             )
         except SwarmError as error:
             outcome = outcome_of(error)
-        self.recorder.ended(contact, request, outcome, begun_s, loop.time())
+        self.recorder.on_outcome(contact, request, outcome, begun_s, loop.time())
         self.drain()
         return reply
 
@@ -110,12 +133,12 @@ class QueryRunner:
             self.start(self._ping(contact))
         for claimed in self.recorder.claims():
             self.start(self._check(claimed))
-        due_s = self.recorder.reunion.next_deadline_s()
-        sooner = due_s is not None and (self._reunion_s is None or due_s < self._reunion_s)
+        due_s = self.recorder.healing.next_deadline_s()
+        sooner = due_s is not None and (self._healing_s is None or due_s < self._healing_s)
         if self._table.depth > self._depth or sooner:
             self._depth = self._table.depth
             self._changed()
-        self._reunion_s = due_s
+        self._healing_s = due_s
 
     async def _check(self, claimed: Contact) -> None:
         """Dial where a peer says that it is, and ask who is there."""
@@ -124,7 +147,7 @@ class QueryRunner:
         hello = Identify(self.own.raw)
         with suppress(SwarmError):
             reply = await self.rpc.call(Contact(None, claimed.address), hello, CONFIRM_S)
-        self.recorder.checked(claimed, reply, asyncio.get_running_loop().time())
+        self.recorder.on_check(claimed, reply, asyncio.get_running_loop().time())
         self.drain()
 
     async def _ping(self, contact: Contact) -> None:
@@ -154,7 +177,7 @@ class QueryRunner:
         try:
             answers = stored_in(reply, len(batched))
         except BadMessage:
-            self.recorder.misbehaved(contact)
+            self.recorder.on_breach(contact)
             answers = stored_in(None, len(batched))
         for batched_record, answer in zip(batched, answers, strict=True):
             if batched_record.owner is not None:
@@ -185,7 +208,7 @@ class RunningQuery:
     def step(self) -> None:
         """Send the requests that the last input led to, and report new states."""
         loop = asyncio.get_running_loop()
-        while asks := self.query.poll(loop.time()):
+        while asks := self.query.drain(loop.time()):
             for ask in asks:
                 self._send(ask)
         for state in self._progress.advance():
@@ -218,7 +241,7 @@ class RunningQuery:
 
     def _tell(self, contact: Contact, reply: Message | None) -> None:
         if not self._progress.on_reply(contact, reply, asyncio.get_running_loop().time()):
-            self._runner.recorder.misbehaved(contact)
+            self._runner.recorder.on_breach(contact)
 
     def _on_time(self) -> None:
         self.query.on_deadline(asyncio.get_running_loop().time())
@@ -240,3 +263,141 @@ class RunningQuery:
         self._alarm.cancel()
         for waiter in self._waiters:
             waiter.cancel()
+
+
+class HolderSearch:
+    """Finds the peers that are to hold a key's records, also around a crowded key.
+
+    It runs lookups and waits for them; `crowding.py` says what a crowd is, and where to look then.
+    """
+
+    def __init__(self, table: Table, runner: QueryRunner, rng: random.Random) -> None:
+        self._table = table
+        self._runner = runner
+        self._rng = rng
+        self._config = table.config
+        self._crowded = CrowdedKeys()
+
+    def lookup(
+        self,
+        target: bytes,
+        settle: int,
+        size: float = 0.0,
+        patience_s: float | None = None,
+        shunned: tuple[bytes, int] | None = None,
+    ) -> Lookup:
+        """A lookup that begins with the contacts in our table; see `LookupOptions`."""
+        lookup = self._empty(target, settle, size, patience_s, shunned)
+        near = self._table.nearest(target, len(self._table) if shunned else self._config.k)
+        contacts = (each.contact for each in near)
+        lookup.on_contacts(islice((c for c in contacts if not lookup.shuns(c)), self._config.k))
+        return lookup
+
+    def lookup_across(self, target: bytes, met: Sequence[Contact]) -> Lookup:
+        """A lookup that begins with a peer of another part of the DHT and those it has named.
+
+        Of our own part it hears only as far as the other knows it. With our own contacts, which are
+        closer to the target than those that we met, it would never ask the other part at all.
+        """
+        lookup = self._empty(target, self._config.k)
+        learn(lookup, met)
+        return lookup
+
+    def _empty(
+        self,
+        target: bytes,
+        settle: int,
+        size: float = 0.0,
+        patience_s: float | None = None,
+        shunned: tuple[bytes, int] | None = None,
+    ) -> Lookup:
+        config, recorder = self._config, self._runner.recorder
+        options = LookupOptions(
+            width=config.k,
+            settle=settle,
+            patience_s=patience_s or config.lookup_s,
+            least_scope=config.least_scope,
+            size=size,
+            shunned=shunned,
+        )
+        own, timeouts = self._table.own.raw, recorder.timeouts
+        return Lookup(target, own, options, timeouts, self._now_s(), recorder.unverified)
+
+    async def closest(self, key: bytes) -> list[Contact]:
+        """The k servers closest to a key, closest first; some of the last may be dead."""
+        lookup = self.lookup(key, self._config.beta)
+        await self._run([lookup])
+        return lookup.closest(self._config.k)
+
+    async def holders(self, key: bytes) -> tuple[list[Contact], Spread]:
+        """The servers closest to a key, and how they are spread; call `region` for a crowd."""
+        now_s, replicas = self._now_s(), self._config.replicas
+        near = self._table.nearest(key, self._config.k)
+        found = [each.contact for each in near]
+        if self.crowded(key):
+            return found, Spread.CROWDED
+        size = size_of(self._table)
+        if self._table.sure(key, near[:replicas], replicas, now_s):
+            spread = Spread.of(distances_to(key, found), size)
+        else:
+            found = await self.closest(key)
+            spread = Spread.of(distances_to(key, found), size)
+            if spread is Spread.CROWDED:  # some of them may be invented: see who answers
+                lookup = self.lookup(key, replicas, size, PATIENCE_S)
+                await self._run([lookup])
+                found = lookup.closest(self._config.k)
+                spread = Spread.CROWDED if lookup.crowded else Spread.DENSE
+        if spread is Spread.CROWDED:
+            self.saw_crowd(key)
+        return found, spread
+
+    def known(self, key: bytes) -> list[Contact]:
+        """The contacts of our table that are closest to a key."""
+        return [each.contact for each in self._table.nearest(key, self._config.k)]
+
+    def knows_all(self, key: bytes) -> bool:
+        """Return whether the swarm is so small that all of it holds every record."""
+        return len(self.known(key)) < self._config.k
+
+    def crowded(self, key: bytes) -> bool:
+        """Return whether a crowd was seen around a key a short time ago."""
+        return self._crowded.holds(key, self._now_s())
+
+    def saw_crowd(self, key: bytes) -> None:
+        """Note a crowd around a key."""
+        self._crowded.add(key, self._now_s())
+
+    async def region(self, key: bytes, closest: Iterable[Contact]) -> list[Contact]:
+        """The peers around a crowded key whatever ids are there, with the closest, at random.
+
+        The closest are among them because others may see no crowd, and use only these.
+        """
+        region = self._crowded.region(key, self._now_s())
+        if not region:
+            size = size_of(self._table)
+            points = points_around(key, size, self._rng)
+            round_it, settle = (key, crowd_within(size)), self._config.replicas
+            lookups = [
+                self.lookup(each, settle, patience_s=PATIENCE_S, shunned=round_it)
+                for each in points
+            ]
+            amid = closest_of(key, points)  # honest peers stand in the crowd, too
+            lookups.append(self.lookup(amid, settle, patience_s=PATIENCE_S))
+            await self._run(lookups)
+            region = members([each.responders(self._config.k) for each in lookups], self._rng)
+            self._crowded.on_region(key, region, self._now_s())
+        return members([list(closest), region], self._rng)
+
+    async def _run(self, lookups: list[Lookup]) -> None:
+        for running in [self._runner.start_query(FindNode(each)) for each in lookups]:
+            await running.wait()
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def learn(lookup: Lookup, met: Sequence[Contact]) -> None:
+    """Add a peer that has answered, and the contacts that it named; nothing if there is none."""
+    if met:
+        lookup.on_contacts(met[:1])
+        lookup.on_contacts(met[1:], met[0])

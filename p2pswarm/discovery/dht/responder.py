@@ -1,14 +1,16 @@
-"""Responder: the answers to other peers, from our routing table and our store.
+"""Responder: the answers to other peers, from our table and store, and by asking on their behalf.
 
-Units:   seconds on the caller's monotonic clock; `_ms` milliseconds since 1970.
-Errors:  none.
+Units:   seconds on the caller's monotonic clock; `wall_s` and `_ms` on the wall clock.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.discovery.dht.bucket import Neighbour
-from p2pswarm.discovery.dht.call_outcomes import CallRecorder
+from p2pswarm.discovery.dht.call_outcomes import CallRecorder, TimeoutEstimator
+from p2pswarm.discovery.dht.config import DhtConfig
+from p2pswarm.discovery.dht.get_value import GetOptions, GetValue, NegativeCache
+from p2pswarm.discovery.dht.lookup import Lookup, LookupOptions
 from p2pswarm.discovery.dht.messages import (
     PAGE_BYTES,
     RECORDS_MAX,
@@ -26,9 +28,9 @@ from p2pswarm.discovery.dht.messages import (
     Stored,
     peer_list,
 )
-from p2pswarm.discovery.dht.negative_cache import NegativeCache
-from p2pswarm.discovery.dht.record_store import RecordStore
-from p2pswarm.discovery.dht.routing_table import Table
+from p2pswarm.discovery.dht.records import RecordStore, SignatureCache
+from p2pswarm.discovery.dht.routing_table import Neighbour, Table
+from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts
 from p2pswarm.net.cards.card import Card
 from p2pswarm.net.rpc.base import CardSource
 from p2pswarm.net.wire.message import Message
@@ -39,7 +41,7 @@ NO_PEERS = PeerList((), b"")
 
 
 class Responder:
-    """Makes the replies of one node."""
+    """Makes the answers to other peers, from our routing table and our store."""
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class Responder:
 
     def answer(self, peer: PeerId, request: Request, now_s: float, now_ms: int) -> Message:
         """The reply to a request of a peer."""
-        self._recorder.asked_by(peer, now_s)
+        self._recorder.on_request(peer, now_s)
         match request:
             case Identify():
                 return self.identify(peer, request)
@@ -117,3 +119,71 @@ class Responder:
             card = self._cards.of(each.contact.peer)
             if card is not None:
                 yield card, each.contact.address
+
+
+def to_be_carried(request: Get, got: Got) -> bool:
+    """Return whether to carry on a request that we would answer with `got`."""
+    return not got.records and request.hops > 0
+
+
+class QueryProxy:
+    """Makes the queries of gets that we carry on for other peers; at most `carrying` run at a time.
+
+    We have links to the contacts that we know; the peer that asks would have to dial them first.
+    """
+
+    def __init__(
+        self,
+        own: PeerId,
+        config: DhtConfig,
+        timeouts: TimeoutEstimator,
+        signatures: SignatureCache,
+        unverified: UnverifiedContacts,
+    ) -> None:
+        self._own = own
+        self._config = config
+        self._timeouts = timeouts
+        self._signatures = signatures
+        self._unverified = unverified
+        self._carrying = 0
+
+    def begin(self) -> bool:
+        """Return whether one more request may be carried on now; call `on_end` at its end."""
+        if self._carrying >= self._config.carrying:
+            return False
+        self._carrying += 1
+        return True
+
+    def on_end(self) -> None:
+        """Note that a request is no longer carried on."""
+        self._carrying -= 1
+
+    def query(
+        self, request: Get, named: Sequence[Contact], now_s: float, wall_s: float
+    ) -> GetValue:
+        """The query that carries a request on to peers that we know."""
+        config = self._config
+        options = LookupOptions(
+            width=config.k,
+            settle=config.k,
+            patience_s=config.carry_s,
+            first=config.carry_width,
+            asks=config.carry_width,
+            least_scope=config.least_scope,
+        )
+        lookup = Lookup(
+            request.key, self._own.raw, options, self._timeouts, now_s, self._unverified
+        )
+        lookup.on_contacts(named)
+        ours = replace(request, closer=False, hops=request.hops - 1)
+        get_options = GetOptions(request=ours, quorum=1, wall_less_loop_s=wall_s - now_s, pages=1)
+        return GetValue(lookup, get_options, config, self._signatures)
+
+    def answer(self, get_value: GetValue, got: Got) -> Got:
+        """The answer: the records that were found if they fit one message, else `got`."""
+        records = sorted(get_value.records.values(), key=lambda record: record.subkey)
+        size_bytes = sum(record.size_bytes for record in records)
+        fits = len(records) <= RECORDS_MAX and size_bytes <= PAGE_BYTES
+        if not records or get_value.more or not fits:
+            return got
+        return Got(tuple(records), False, NO_PEERS)

@@ -1,30 +1,140 @@
 """The routing table: bucket i has the peers whose ids share exactly i leading bits with ours.
 
-Of the peers close to us it knows all, of the others at most k at each distance. It tells which
-contact to check and which buckets to refresh, but sends nothing itself.
+Of the peers close to us the table knows all, of the others at most k at each distance. It tells
+which contact to check and which buckets to refresh, but sends nothing itself.
 
-If a bucket has been refreshed and is not full, we know every peer in its range. So in a small
-swarm, or close to us, the table alone knows which peers are closest to a key, and no lookup is
-needed. `sure` tells when that is so.
-
-Units:   seconds on the caller's monotonic clock.
-Shapes:  bucket i holds ids that share exactly i leading bits with ours, i in 0..255.
-Errors:  ValueError for a contact without an id. A peer can cause none.
-Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.4; go-libp2p-kbucket's diversity filter for
-         the caps on networks.
+Units:   seconds (`_s`) on the caller's monotonic clock.
+Shapes:  bucket i holds 0..k contacts, i in 0..255.
+Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.2, 2.4 and 4.1; go-libp2p-kbucket's diversity
+         filter for the caps on networks.
 """
 
 import ipaddress
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from p2pswarm.base.ids import PEER_ID_BYTES, Contact, PeerId
-from p2pswarm.discovery.dht.bucket import Bucket, Neighbour
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.net.os.addresses import address_groups, believable
+
+CHECK_EVERY_S = 5.0  # one ping per bucket in this time, however many newcomers there are
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A server that we have met; a handshake has proven its id."""
+
+    contact: Contact
+    raw: bytes
+    """Its id."""
+    number: int = field(repr=False)
+    """The id as a number, to measure distances by."""
+    near_net: str
+    """The /24 network of its address; empty for a private network, which has no cap."""
+    wide_net: str
+    """The /16 network of its address, or empty."""
+    heard_s: float
+    """The time at which it last reached us."""
+
+
+class Bucket:
+    """One k-bucket: at most `capacity` live contacts at one distance, and `waiting` newcomers.
+
+    A full bucket never drops a contact that still answers, because a node that has stayed long is
+    likely to stay longer. So a newcomer waits while the contact that has been silent longest is
+    checked. The bucket does not ping: it returns the contact to check, and its caller reports the
+    outcome.
+    """
+
+    __slots__ = ("_capacity", "_live", "_next_check_s", "_per_net", "_waiting", "_waiting_most")
+
+    def __init__(self, capacity: int, waiting: int, per_net: int) -> None:
+        if capacity < 1:
+            raise ValueError(f"a bucket holds 1 contact or more, not {capacity}")
+        self._capacity = capacity
+        self._waiting_most = waiting
+        self._per_net = per_net
+        self._live: dict[bytes, Neighbour] = {}
+        self._waiting: dict[bytes, Neighbour] = {}
+        self._next_check_s = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    @property
+    def full(self) -> bool:
+        """True if a newcomer would have to wait."""
+        return len(self._live) >= self._capacity
+
+    @property
+    def live(self) -> Collection[Neighbour]:
+        """The live contacts, in the order in which they came."""
+        return self._live.values()
+
+    def get(self, raw: bytes) -> Neighbour | None:
+        """The live contact with this id."""
+        return self._live.get(raw)
+
+    def renew(self, neighbour: Neighbour) -> None:
+        """Note that a live contact has reached us again."""
+        self._live[neighbour.raw] = neighbour
+
+    def on_newcomer(self, newcomer: Neighbour) -> Neighbour | None:
+        """Note that `newcomer`, which is not live here, reached us at `newcomer.heard_s`.
+
+        Returns the live contact to check if the newcomer has to wait for it. Report the
+        outcome with `renew` or `lost`. A missing report does no harm: `CHECK_EVERY_S` later
+        the bucket asks for another check.
+        """
+        if self._crowded(newcomer):
+            return None
+        if not self.full:
+            self._live[newcomer.raw] = newcomer
+            self._waiting.pop(newcomer.raw, None)
+            return None
+
+        self._waiting[newcomer.raw] = newcomer
+        if len(self._waiting) > self._waiting_most:
+            del self._waiting[min(self._waiting.values(), key=_silence).raw]
+
+        if newcomer.heard_s < self._next_check_s:
+            return None
+        self._next_check_s = newcomer.heard_s + CHECK_EVERY_S
+        return min(self._live.values(), key=_silence)
+
+    def on_loss(self, raw: bytes, barred: Collection[str] = ()) -> Neighbour | None:
+        """Drop a contact that did not answer; the freshest newcomer takes its place.
+
+        Newcomers from a wide network in `barred` go on waiting. Returns the newcomer that
+        came in, or None if there is none or `raw` is not here.
+        """
+        self._waiting.pop(raw, None)
+        if self._live.pop(raw, None) is None:
+            return None
+        allowed = [each for each in self._waiting.values() if each.wide_net not in barred]
+        if not allowed:
+            return None
+        newcomer = max(allowed, key=_silence)
+        del self._waiting[newcomer.raw]
+        self._live[newcomer.raw] = newcomer
+        return newcomer
+
+    def _crowded(self, newcomer: Neighbour) -> bool:
+        """Return whether enough contacts of its network are here, live and waiting together."""
+        if not newcomer.near_net:
+            return False
+        here = (*self._live.values(), *self._waiting.values())
+        others = [each for each in here if each.raw != newcomer.raw]
+        return sum(each.near_net == newcomer.near_net for each in others) >= self._per_net
+
+
+def _silence(neighbour: Neighbour) -> tuple[float, bytes]:
+    """A sort key: the longest silent first; the id decides ties, so every run agrees."""
+    return neighbour.heard_s, neighbour.raw
+
 
 ID_BITS = 8 * PEER_ID_BYTES
 NEVER = float("-inf")
@@ -34,7 +144,14 @@ SEEN_HOSTS = 16_384  # hosts whose network is remembered
 
 
 class Table:
-    """The servers we know."""
+    """The servers we know.
+
+    If a bucket has been refreshed and is not full, we know every peer in its range. So in a small
+    swarm, or close to us, the table alone knows which peers are closest to a key, and no lookup is
+    needed. `sure` tells when that is so.
+
+    Raises ValueError for a contact without an id; a peer can cause none.
+    """
 
     def __init__(self, own: PeerId, config: DhtConfig) -> None:
         self.own = own
@@ -69,7 +186,7 @@ class Table:
         """The number of leading bits that an id shares with ours: its bucket's number."""
         return ID_BITS - (int.from_bytes(raw) ^ self._own_number).bit_length()
 
-    def heard(self, contact: Contact, now_s: float) -> Contact | None:
+    def on_contact(self, contact: Contact, now_s: float) -> Contact | None:
         """Note that a proven server has reached us; returns a contact to check, or None."""
         if contact.peer is None:
             raise ValueError(f"{contact.address} has no id yet: greet it first")
@@ -97,7 +214,7 @@ class Table:
                 bucket.renew(replace(known, heard_s=now_s))
             return
         self._drop(bucket, known)  # it has moved, and its new network has caps, too
-        self.heard(contact, now_s)
+        self.on_contact(contact, now_s)
 
     def _insert(self, index: int, newcomer: Neighbour) -> Contact | None:
         bucket = self._buckets.get(index)
@@ -106,7 +223,7 @@ class Table:
             bucket = Bucket(config.k, config.waiting, config.per_near_net)
             self._buckets[index] = bucket
             self.depth = max(self.depth, index + 1)
-        check = bucket.heard_from(newcomer)
+        check = bucket.on_newcomer(newcomer)
         if bucket.get(newcomer.raw) is not None:
             self._wide[newcomer.wide_net] += 1
         else:
@@ -133,7 +250,7 @@ class Table:
             if self._looked_s(index) > NEVER and not (bucket is not None and bucket.full):
                 yield index, len(bucket) if bucket is not None else 0
 
-    def failed(self, raw: bytes) -> None:
+    def on_failure(self, raw: bytes) -> None:
         """Note that a contact did not answer; after `strikes` failures in a row it is dropped."""
         bucket = self._buckets.get(self.index(raw))
         if bucket is None or bucket.get(raw) is None:
@@ -154,7 +271,7 @@ class Table:
         self._wide[known.wide_net] -= 1
         most = self.config.per_wide_net
         barred = [net for net, count in self._wide.items() if net and count >= most]
-        newcomer = bucket.lost(known.raw, barred)
+        newcomer = bucket.on_loss(known.raw, barred)
         if newcomer is not None:
             self._wide[newcomer.wide_net] += 1
         if not self._wide[known.wide_net]:
@@ -182,7 +299,7 @@ class Table:
             yield list(buckets[i].live)
 
     def sure(self, key: bytes, found: Sequence[Neighbour], count: int, now_s: float) -> bool:
-        """Whether we know all of the `count` servers closest to `key`.
+        """Return whether we know all of the `count` servers closest to `key`.
 
         `found` is the result of `nearest(key, count)`.
         """
@@ -196,7 +313,7 @@ class Table:
         return self._complete(ID_BITS, now_s) and all(self._complete(i, now_s) for i in ring)
 
     def _complete(self, index: int, now_s: float) -> bool:
-        """Whether we know every peer in the range of a bucket."""
+        """Return whether we know every peer in the range of a bucket."""
         bucket = self._buckets.get(index)
         if bucket is not None and bucket.full:
             return False
@@ -206,7 +323,7 @@ class Table:
         fresh = now_s - looked_s <= SURE_REFRESHES * self.config.refresh_s
         return fresh and self._refused_s.get(index, NEVER) < looked_s
 
-    def refreshed(self, key: bytes, answered: Sequence[bytes], now_s: float) -> None:
+    def on_refresh(self, key: bytes, answered: Sequence[bytes], now_s: float) -> None:
         """Note the end of a lookup that asked the k closest to `key`; `answered` has their ids."""
         indexes = [self.index(raw) for raw in answered]
         here = self.index(key)

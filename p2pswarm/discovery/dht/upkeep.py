@@ -1,29 +1,89 @@
-"""Upkeep: the work that a node does from time to time to stay in the DHT.
-
-There are five kinds of work: greet seeds again, greet who is gone or new, publish our own
-values again, refresh buckets, and forget expired records. `poll` returns the duties that the pump
-is to do, and forgets expired records itself.
-
-Refreshing makes one lookup at a time, because it is never urgent. It waits while the node
-joins, and pauses for REFRESH_PAUSE_S after a round, so that buckets that appear together
-are refreshed in one round.
+"""Upkeep: the work by which a node joins the DHT and stays in it.
 
 Units:   seconds on the caller's monotonic clock; `_ms` milliseconds since 1970 on the wall clock.
-Errors:  none.
-Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.3; hivemind issue #624, for
-         greeting seeds again.
+Errors:  BadMessage for a reply other than `Identified`; NoRoute if no seed answers.
+Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.3; hivemind issue #624, a swarm that stayed
+         in two halves, for greeting seeds again.
 """
 
 import random
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
-from p2pswarm.base.ids import Contact
-from p2pswarm.discovery.dht.publications import Publication, Publications
-from p2pswarm.discovery.dht.record_store import RecordStore
-from p2pswarm.discovery.dht.reunion import Reunion
+from p2pswarm.base.errors import BadMessage, NoRoute
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.discovery.dht.config import DhtConfig
+from p2pswarm.discovery.dht.messages import Identified
+from p2pswarm.discovery.dht.partition_healing import PartitionHealing
+from p2pswarm.discovery.dht.put_value import Publication, Publications
+from p2pswarm.discovery.dht.records import RecordStore
 from p2pswarm.discovery.dht.routing_table import Table
-from p2pswarm.discovery.dht.seeds import Seeds
+from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts
+from p2pswarm.net.os.addresses import believable, expected_of
+from p2pswarm.net.wire.message import Message
+
+SEEDS_MAX = 64  # more entry points do not help, and every newcomer greets them all
+
+
+class Seeds:
+    """The addresses that a node was started with, without its own, and when to greet them again.
+
+    If a swarm starts in two halves, because its seeds cannot reach each other, it stays in two
+    halves unless a node greets the other seeds again. So for a while after the start a node greets
+    all seeds repeatedly, and later one random seed at a time.
+    """
+
+    def __init__(self, own: Contact, config: DhtConfig, rng: random.Random) -> None:
+        self._own = own
+        self._config = config
+        self._rng = rng
+        self._peers: dict[Address, PeerId | None] = {}
+        self._start_s = 0.0
+        self._due_s = float("inf")
+
+    def start(self, contacts: Iterable[Contact], now_s: float) -> list[Contact]:
+        """Store the seeds; returns all that are to be greeted, at once."""
+        for contact in contacts:
+            ours = contact.address == self._own.address or contact.peer == self._own.peer
+            if not ours and len(self._peers) < SEEDS_MAX:
+                self._peers[contact.address] = contact.peer
+        self._start_s = now_s
+        self._postpone(now_s)
+        return self._all()
+
+    def on_answer(self, address: Address, peer: PeerId | None) -> None:
+        """Note which peer answered at a seed's address; None if no peer did."""
+        if address in self._peers:
+            self._peers[address] = peer
+
+    def on_own_address(self, address: Address) -> None:
+        """Forget a seed that is this node itself, under another address."""
+        self._peers.pop(address, None)
+
+    def due(self, now_s: float) -> list[Contact]:
+        """The seeds to greet now."""
+        if now_s < self._due_s or not self._peers:
+            return []
+        everybody = self._all()
+        young = now_s <= self._start_s + self._config.seeds_all_s
+        self._postpone(now_s)
+        return everybody if young else [self._rng.choice(everybody)]
+
+    def next_deadline_s(self) -> float | None:
+        """The time of the next greeting; None without seeds."""
+        return self._due_s if self._peers else None
+
+    def _all(self) -> list[Contact]:
+        return [Contact(peer, address) for address, peer in self._peers.items()]
+
+    def _postpone(self, now_s: float) -> None:
+        config = self._config
+        young = now_s < self._start_s + config.seeds_all_s
+        pause_s = config.seeds_all_every_s if young else config.seeds_one_every_s
+        self._due_s = now_s + pause_s * self._rng.uniform(1 - config.jitter, 1 + config.jitter)
+
 
 EXPIRE_EVERY_S = 10.0  # a read checks the time itself; expiring only frees memory
 EXPIRE_PAUSE_S = 0.05  # between two portions, each of some milliseconds
@@ -51,7 +111,7 @@ class LookRound:
 
     target: bytes
     across: bool = False
-    """Whether to begin in the other part of the DHT that was met, and there alone."""
+    """True if it begins in the other part of the DHT that was met, and there alone."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +125,16 @@ Duty = GreetSeed | GreetStranger | LookRound | PublishAgain
 
 
 class Upkeep:
-    """Tells which duties are due, and when the next one is."""
+    """Tells which duties are due to stay in the DHT, and when the next one is.
+
+    There are five kinds of work: greet seeds again, greet who is gone or new, publish our own
+    values again, refresh buckets, and forget expired records. `drain` returns the duties that the
+    pump is to do, and forgets expired records itself.
+
+    Refreshing makes one lookup at a time, because it is never urgent. It waits while the node
+    joins, and pauses for REFRESH_PAUSE_S after a round, so that buckets that appear together are
+    refreshed in one round.
+    """
 
     def __init__(
         self,
@@ -74,7 +143,7 @@ class Upkeep:
         store: RecordStore,
         publications: Publications,
         rng: random.Random,
-        reunion: Reunion,
+        healing: PartitionHealing,
     ) -> None:
         assert own.peer is not None
         self._own = own.peer.raw
@@ -82,21 +151,21 @@ class Upkeep:
         self._store = store
         self._publications = publications
         self._rng = rng
-        self._reunion = reunion
+        self._healing = healing
         self.seeds = Seeds(own, table.config, rng)
         self.joining = False
-        """Whether we look up our own id to join; refreshing waits for it."""
+        """True if we look up our own id to join; refreshing waits for it."""
         self._to_publish: deque[Publication] = deque()
         self._publishing = 0
         self._rounds: deque[LookRound] = deque()
         self._refreshing = False
         self._rest_s: float | None = None
-        """No round of refreshing begins before this time; None until the first `poll`."""
+        """No round of refreshing begins before this time; None until the first `drain`."""
         self._expire_s = 0.0
         """No record is expired before this time."""
         self._wall_less_loop_s = 0.0
 
-    def poll(self, now_s: float, now_ms: int) -> list[Duty]:
+    def drain(self, now_s: float, now_ms: int) -> list[Duty]:
         """The duties to do now; call `done` at the end of each."""
         self._wall_less_loop_s = now_ms / 1000 - now_s
         if self._rest_s is None:
@@ -109,7 +178,7 @@ class Upkeep:
         duties += self._refresh(now_s)
         return duties
 
-    def done(self, duty: Duty, now_s: float) -> None:
+    def on_done(self, duty: Duty, now_s: float) -> None:
         """Note that a duty was done or given up."""
         if isinstance(duty, PublishAgain):
             self._publishing -= 1
@@ -121,7 +190,7 @@ class Upkeep:
         """When to poll again, unless a duty ends earlier; None if nothing will be due."""
         deadlines_s = (
             self.seeds.next_deadline_s(),
-            None if self.joining else self._reunion.next_deadline_s(),
+            None if self.joining else self._healing.next_deadline_s(),
             self._publications.next_deadline_s(),
             self._next_refresh_s(),
             self._next_expiry_s(),
@@ -146,7 +215,7 @@ class Upkeep:
         """Greet who is gone, and who came close; joining goes first."""
         if self.joining:
             return []
-        gone, stranger = self._reunion.probe(now_s), self._reunion.newcomer(now_s)
+        gone, stranger = self._healing.probe(now_s), self._healing.newcomer(now_s)
         duties: list[Duty] = [GreetSeed(gone)] if gone is not None else []
         return duties if stranger is None else [*duties, GreetStranger(stranger)]
 
@@ -186,3 +255,66 @@ class Upkeep:
         if self.joining or self._refreshing or self._rounds:
             return None
         return max(stale_s, self._rest_s)
+
+
+class BootstrapReply(Enum):
+    """The answer of a seed."""
+
+    ANSWERED = auto()
+    SILENT = auto()
+    """No answer came, or none that could be used."""
+    OURSELVES = auto()
+    """The seed is this node."""
+
+
+class JoinRound:
+    """Follows one round of greetings to its end.
+
+    All seeds are greeted at once, and one answer is enough, so a dead seed costs no time. A seed
+    may be this node itself, under an address that it did not know.
+    """
+
+    def __init__(self, greeted: Sequence[Contact]) -> None:
+        self._left = len(greeted)
+        self._silent: list[Contact] = []
+        self._joined = False
+
+    def on_reply(self, seed: Contact, greeting: BootstrapReply) -> None:
+        """Note how one of the seeds answered."""
+        self._left -= 1
+        if greeting is BootstrapReply.ANSWERED:
+            self._joined = True
+        elif greeting is BootstrapReply.SILENT:
+            self._silent.append(seed)
+
+    @property
+    def over(self) -> bool:
+        """True if one seed has answered, or none will."""
+        return self._joined or self._left <= 0
+
+    @property
+    def failure(self) -> NoRoute | None:
+        """Why joining failed, or None. It is no failure if the only seed is this node."""
+        if not self.over or self._joined or not self._silent:
+            return None
+        addresses = ", ".join(str(seed.address) for seed in self._silent)
+        return NoRoute(f"no answer from {addresses}: is a node running and reachable there?")
+
+
+def contacts_through(
+    seed: Contact, reply: Message, unverified: UnverifiedContacts
+) -> list[Contact]:
+    """The contact of a greeted seed, and then the servers close to us that it knows."""
+    if not isinstance(reply, Identified):
+        raise BadMessage(f"{type(reply).__name__} does not answer Identify")
+    least = expected_of(seed.address.host)
+    named = [
+        each for each in unverified.named(reply.peer_list, seed) if believable(each.address, least)
+    ]
+    return [Contact(PeerId(reply.peer), seed.address), *named]
+
+
+def worth_a_lookup(met: Sequence[Contact], table: Table, *, joined_before: bool) -> bool:
+    """Return whether to look up our own id: the first time, or if there are new contacts."""
+    strangers = [each for each in met if each.peer and table.get(each.peer.raw) is None]
+    return bool(strangers) or not joined_before

@@ -1,12 +1,7 @@
 """Directory: the records of a run's peers that count now, and in what two directories differ.
 
-Two directories that have been given the same records hold the same ones, in whatever order these
-came. How long a record lives is counted by our own clock, from how old it is said to be, and never
-longer than its life from when we have first seen it. What has died is remembered for a while, so
-that its peer can be asked whether it is back.
-
 Units:   seconds on the caller's monotonic clock; versions as in `record.py`.
-Errors:  none; a record that is no news is dropped.
+Errors:  a record that is no news is dropped.
 Source:  docs/directory.md; van Renesse et al., "Efficient Reconciliation and Flow Control for
          Anti-Entropy Protocols" (LADIS 2008): the largest gaps first.
 """
@@ -15,6 +10,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import lru_cache
 
 from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.discovery.gossip.messages import (
@@ -26,8 +22,132 @@ from p2pswarm.discovery.gossip.messages import (
     Compare,
     Compared,
 )
-from p2pswarm.discovery.gossip.places import PLACES_MAX, Places
 from p2pswarm.discovery.gossip.record import HASH_BYTES, PeerRecord
+from p2pswarm.net.os.addresses import NAMES, Scope, address_groups, scope_of
+
+SLOTS_MAX = 4096  # as many members as a run has; about 4 MB
+PER_NEAR_NET = 64  # of one public /24 (IPv6: /48): a lab, or a rack of spot instances
+PER_WIDE_NET = 512  # of one public /16 (IPv6: /32): a cloud's region
+SEEN_HOSTS = 4096
+NOWHERE = "nowhere"  # peers that only dial; they count as one wide network
+
+
+class Slots:
+    """The slots of one directory, by the start of each peer's id, and how many a network may have.
+
+    Ids are free, and what a card says of addresses is a claim. So records are counted by the
+    network that they name. Who was met, by an exchange that we began ourselves, keeps its place.
+
+    Source: docs/directory.md, "What a liar can do".
+    """
+
+    def __init__(self, slots: int = SLOTS_MAX) -> None:
+        self._most = slots
+        self._networks: dict[bytes, tuple[str, str]] = {}
+        self._near: dict[str, int] = {}
+        self._wide: dict[str, int] = {}
+        self._unmet: dict[str, dict[bytes, None]] = {}
+        """Those that were not met, by their wide network; who has come first stands first."""
+        self._lost: dict[bytes, None] = {}
+        """Those whose records have died; who was lost first stands first."""
+
+    def __len__(self) -> int:
+        return len(self._networks)
+
+    def enter(self, record: PeerRecord) -> tuple[bool, bytes | None]:
+        """Give a newcomer a place, if it may have one; who makes way for it, if somebody does."""
+        near, wide = networks(host_of(record))
+        if near and self._near.get(near, 0) >= PER_NEAR_NET:
+            return False, None
+        if near and self._wide.get(wide, 0) >= PER_WIDE_NET:
+            return False, None
+        victim = None
+        if len(self._networks) >= self._most:
+            victim = self._victim(wide)
+            if victim is None:
+                return False, None
+            self.leave(victim)
+        prefix = record.prefix
+        self._networks[prefix] = near, wide
+        self._near[near] = self._near.get(near, 0) + 1
+        self._wide[wide] = self._wide.get(wide, 0) + 1
+        self._unmet.setdefault(wide, {})[prefix] = None
+        return True, victim
+
+    def leave(self, prefix: bytes) -> None:
+        """Take a place back."""
+        near, wide = self._networks.pop(prefix)
+        _take_one(self._near, near)
+        _take_one(self._wide, wide)
+        self._drop_unmet(prefix, wide)
+        self._lost.pop(prefix, None)
+
+    def on_contact(self, prefix: bytes) -> None:
+        """Note that we have reached a peer ourselves."""
+        if prefix in self._networks:
+            self._drop_unmet(prefix, self._networks[prefix][1])
+
+    def reached(self, prefix: bytes) -> bool:
+        """Return whether we have reached a peer ourselves."""
+        here = self._networks.get(prefix)
+        return here is not None and prefix not in self._unmet.get(here[1], {})
+
+    def on_death(self, prefix: bytes) -> None:
+        """Note that a record has died."""
+        self._lost[prefix] = None
+
+    def on_return(self, prefix: bytes) -> None:
+        """Note that a record counts again."""
+        self._lost.pop(prefix, None)
+
+    def _victim(self, newcomers: str) -> bytes | None:
+        """Return the peer that makes way for a newcomer of a network.
+
+        None if it has to stay outside.
+        """
+        largest = max(self._unmet, key=lambda wide: (self._wide[wide], wide), default=None)
+        if largest is not None and self._wide[largest] > self._wide.get(newcomers, 0):
+            return next(iter(self._unmet[largest]))
+        return next(iter(self._lost), None)
+
+    def _drop_unmet(self, prefix: bytes, wide: str) -> None:
+        unmet = self._unmet.get(wide)
+        if unmet is not None and prefix in unmet:
+            del unmet[prefix]
+            if not unmet:
+                del self._unmet[wide]
+
+
+def host_of(record: PeerRecord) -> str:
+    """The host that a record names first, or its relay's; empty for who only dials."""
+    named = (*record.card.direct, *(relay.at for relay in record.card.relays))
+    return named[0].host if named else ""
+
+
+@lru_cache(maxsize=SEEN_HOSTS)
+def networks(host: str) -> tuple[str, str]:
+    """The small and the wide network of a host; no small one where there is no limit.
+
+    Private networks have none: a lab is behind one address. A name counts by its last two labels,
+    because their owner owns all names below.
+    """
+    if not host:
+        return NOWHERE, NOWHERE
+    groups = address_groups(host)
+    if groups[0] == NAMES:
+        domain = ".".join(host.lower().rstrip(".").split(".")[-2:])
+        return (domain, domain) if "." in domain else ("", host)
+    near, wide = groups[2], groups[1]
+    return (near, wide) if scope_of(host) is Scope.PUBLIC else ("", wide)
+
+
+def _take_one(counts: dict[str, int], key: str) -> None:
+    left = counts[key] - 1
+    if left:
+        counts[key] = left
+    else:
+        del counts[key]
+
 
 REMEMBERED_S = 3600.0  # a cut that lasts longer heals through entry points only
 RECORDS_BYTES_MAX = 40 * 1024  # in one message; one of 60 KiB fits a mux frame
@@ -37,8 +157,8 @@ NEVER_S = float("inf")
 _VERSION = slice(PREFIX_BYTES, ENTRY_BYTES - HASH_BYTES)
 
 
-class Taken(Enum):
-    """What came of a record that was told to a directory."""
+class Acceptance(Enum):
+    """The fate of a record that was told to a directory."""
 
     NEWS = auto()
     """It counts from now on, or again."""
@@ -63,28 +183,34 @@ class _KeptRecord:
     """It has died, and is remembered: an older one must not count again."""
 
     def age_s(self, now_s: float) -> float:
-        """How old the record is, as far as we know."""
+        """Return the age of the record, as far as we know."""
         return min(max(self.record.lives_s - (self.until_s - now_s), 0.0), self.record.lives_s)
 
 
 def everybody(_: PeerId) -> bool:
-    """Whether a peer may be in a run that is open."""
+    """Return whether a peer may be in a run that is open."""
     return True
 
 
 class Directory:
-    """The records of one run; one's own is among them."""
+    """The records of one run that count now; one's own is among them.
+
+    Two directories that have been given the same records hold the same ones, in whatever order
+    these came. How long a record lives is counted by our own clock, from how old it is said to be,
+    and never longer than its life from when we have first seen it. What has died is remembered for
+    a while, so that its peer can be asked whether it is back.
+    """
 
     def __init__(
         self,
         rng: random.Random,
         admitted: Callable[[PeerId], bool] = everybody,
-        places: int = PLACES_MAX,
+        slots: int = SLOTS_MAX,
     ) -> None:
         """`admitted`: whether a peer may be in the run; members of a closed one only."""
         self._rng = rng
         self._admitted = admitted
-        self._places = Places(places)
+        self._slots = Slots(slots)
         self._entries: dict[bytes, _KeptRecord] = {}
         self._living: dict[bytes, None] = {}
         """The digest's entries of the records that count."""
@@ -94,7 +220,7 @@ class Directory:
         """No record dies before this time."""
 
     def __len__(self) -> int:
-        """How many records count now."""
+        """Return the number of records that count now."""
         return len(self._living)
 
     def get(self, peer: PeerId) -> PeerRecord | None:
@@ -117,54 +243,56 @@ class Directory:
         living = list(self._living)
         return self._entries[self._rng.choice(living)[:PREFIX_BYTES]].record if living else None
 
-    def lost(self) -> list[PeerRecord]:
+    def missing(self) -> list[PeerRecord]:
         """The records that have died without a word; who died last stands last."""
         return [self._entries[prefix].record for prefix in self._lost]
 
-    def met(self, peer: PeerId) -> None:
+    def on_contact(self, peer: PeerId) -> None:
         """Note that we have reached a peer ourselves: it keeps its place."""
-        self._places.met(peer.raw[:PREFIX_BYTES])
+        self._slots.on_contact(peer.raw[:PREFIX_BYTES])
 
-    def was_met(self, peer: PeerId) -> bool:
-        """Whether we have reached a peer ourselves since its record came."""
-        return self._places.was_met(peer.raw[:PREFIX_BYTES])
+    def reached(self, peer: PeerId) -> bool:
+        """Return whether we have reached a peer ourselves since its record came."""
+        return self._slots.reached(peer.raw[:PREFIX_BYTES])
 
-    def take(self, record: PeerRecord, age_s: float, now_s: float) -> Taken:
+    def take(self, record: PeerRecord, age_s: float, now_s: float) -> Acceptance:
         """Take a record that is `age_s` old, as whoever brings it says."""
         known = self._entries.get(record.prefix)
         if known is not None and known.record.peer != record.peer:
-            return Taken.REFUSED  # somebody has tried 2**64 keys
+            return Acceptance.REFUSED  # somebody has tried 2**64 keys
         until_s = now_s + record.lives_s - age_s
         if known is not None and not record.beats(known.record):
             return self._again(known, record, until_s, now_s)
         if until_s <= now_s:
-            return Taken.DEAD
+            return Acceptance.DEAD
         if known is None and not self._admit(record):
-            return Taken.REFUSED
+            return Acceptance.REFUSED
         if known is not None:
             self._living.pop(known.record.entry, None)
         self._entries[record.prefix] = _KeptRecord(record, now_s, until_s)
         self._counts(record, until_s)
-        return Taken.NEWS
+        return Acceptance.NEWS
 
-    def _again(self, known: _KeptRecord, record: PeerRecord, until_s: float, now_s: float) -> Taken:
+    def _again(
+        self, known: _KeptRecord, record: PeerRecord, until_s: float, now_s: float
+    ) -> Acceptance:
         """The same record, or an older one: it may be younger than we were told."""
         until_s = min(until_s, known.first_s + record.lives_s)
         if record.signed.body != known.record.signed.body or until_s <= known.until_s:
-            return Taken.KNOWN
+            return Acceptance.KNOWN
         if until_s <= now_s:
-            return Taken.KNOWN
+            return Acceptance.KNOWN
         known.until_s = until_s
         if not known.over:
-            return Taken.KNOWN
+            return Acceptance.KNOWN
         known.over = False
         self._counts(known.record, until_s)
-        return Taken.NEWS
+        return Acceptance.NEWS
 
     def _admit(self, record: PeerRecord) -> bool:
         if not self._admitted(record.peer):
             return False
-        entered, victim = self._places.enter(record)
+        entered, victim = self._slots.enter(record)
         if victim is not None:
             self._living.pop(self._entries.pop(victim).record.entry, None)
             self._lost.pop(victim, None)
@@ -173,7 +301,7 @@ class Directory:
     def _counts(self, record: PeerRecord, until_s: float) -> None:
         self._living[record.entry] = None
         self._lost.pop(record.prefix, None)
-        self._places.back(record.prefix)
+        self._slots.on_return(record.prefix)
         self._next_s = min(self._next_s, until_s)
 
     # Life
@@ -195,7 +323,7 @@ class Directory:
                 continue
             entry.over = True
             del self._living[entry.record.entry]
-            self._places.lost(prefix)
+            self._slots.on_death(prefix)
             if not entry.record.left:
                 self._lost[prefix] = None
                 died.append(entry.record)
@@ -208,12 +336,14 @@ class Directory:
     def _forget(self, prefix: bytes) -> None:
         del self._entries[prefix]
         self._lost.pop(prefix, None)
-        self._places.leave(prefix)
+        self._slots.leave(prefix)
 
     # Differences
 
     def question(self, run: bytes) -> Compare:
-        """What we have, or a part of it that begins at a random id, to be compared by another."""
+        """Return the digest of our records, or of a part that begins at a random id, for another to
+        compare.
+        """
         if len(self._living) <= DIGEST_ENTRIES_MAX:
             return Compare(run, LOWEST, HIGHEST, b"".join(self._living))
         ordered = sorted(self._living)
@@ -225,7 +355,7 @@ class Directory:
         return Compare(run, chosen[0][:PREFIX_BYTES], last, b"".join(chosen))
 
     def answer(self, question: Compare, now_s: float) -> Compared:
-        """What the other lacks of its range, and what we lack."""
+        """Return what the other lacks of its range, and what we lack."""
         digest, ours = question.digest, self._living
         theirs = dict.fromkeys(
             digest[at : at + ENTRY_BYTES] for at in range(0, len(digest), ENTRY_BYTES)
@@ -259,7 +389,7 @@ class Directory:
         return tuple(found)
 
     def _lacks(self, prefix: bytes, theirs: bytes) -> int:
-        """How much newer another's record is, -1 if it is not."""
+        """Return by how much another's record is newer, -1 if it is not."""
         entry = self._entries.get(prefix)
         return _gap(theirs, entry.record.entry if entry and not entry.over else None)
 

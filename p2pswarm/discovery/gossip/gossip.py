@@ -1,6 +1,4 @@
-"""Gossip: one member's part in spreading a run's directory: what it asks, answers and refuses.
-
-Its pump calls `poll` at each deadline, asks whom it names, and tells what came of that.
+"""Gossip: one member's part in spreading a run's directory: whom it asks, what it answers.
 
 Units:   seconds on the caller's monotonic clock; `wall_ms` milliseconds since 1970.
 Errors:  BadMessage for a peer that passes on what its maker did not sign; Busy for one that asks
@@ -12,11 +10,12 @@ Source:  docs/directory.md; Demers et al., "Epidemic Algorithms for Replicated D
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from p2pswarm.base.errors import BadMessage, Busy, Refused
 from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.base.token_bucket import TokenBucket
-from p2pswarm.discovery.gossip.directory import Directory, Taken, everybody
+from p2pswarm.discovery.gossip.directory import Acceptance, Directory, everybody
 from p2pswarm.discovery.gossip.messages import (
     PREFIX_BYTES,
     AgedRecord,
@@ -24,13 +23,177 @@ from p2pswarm.discovery.gossip.messages import (
     Compared,
     Deliver,
     Delivered,
-    RunStanding,
+    RunRole,
 )
-from p2pswarm.discovery.gossip.own_record import OwnRecord
-from p2pswarm.discovery.gossip.partners import Outcome, Partners
-from p2pswarm.discovery.gossip.record import PeerRecord, RecordReader
+from p2pswarm.discovery.gossip.record import OwnRecord, PeerRecord, RecordReader, contact_of
 from p2pswarm.net.cards.card import Card
+from p2pswarm.net.os.addresses import Scope
 from p2pswarm.net.wire.message import Message
+
+PARTNERS_MAX = 8  # links that gossip keeps up
+ENTRIES_MAX = 64
+PICKS = 8  # tries to find a random member that may be asked
+AVOIDED_S = 60.0  # a member that did not answer
+REFUSED_S = 3.0  # one that is busy, as the trainer is when everybody comes at once
+HOST_AVOIDED_S = 600.0  # where somebody whom we have never met was not found
+AVOIDED_MAX = 4096  # hosts and members; about 1 MB
+
+
+class Outcome(Enum):
+    """The outcome of an exchange."""
+
+    ANSWERED = auto()
+    REFUSED = auto()
+    """It is there, and is busy or not in the run."""
+    SILENT = auto()
+    """It was not found, did not answer, or broke the protocol."""
+
+
+class _RoundKind(Enum):
+    """The kind of member that a round asks."""
+
+    MISSING = auto()
+    ANYBODY = auto()
+    PARTNER = auto()
+
+
+_ROUNDS = (
+    _RoundKind.MISSING,
+    _RoundKind.PARTNER,
+    _RoundKind.ANYBODY,
+    _RoundKind.PARTNER,
+    _RoundKind.PARTNER,
+    _RoundKind.ANYBODY,
+    _RoundKind.PARTNER,
+    _RoundKind.PARTNER,
+)
+
+
+class Partners:
+    """The members that one member asks next.
+
+    Mostly it is somebody to whom a link is up already; sometimes a random member, so that nobody
+    can be surrounded and news take every way; and sometimes somebody who is missing, so that what
+    was cut in two becomes one again.
+
+    Source: docs/directory.md, "How it spreads"; RFC 9000, 21.5, for requests that a peer is made
+    to send to others.
+    """
+
+    def __init__(self, own: Contact, least: Scope, rng: random.Random) -> None:
+        """`least`: the smallest scope of addresses that are believed."""
+        self._own = own
+        self._least = least
+        self._rng = rng
+        self._round = 0
+        self._latest = False
+        """True if the one that was lost last is asked next, else a random one."""
+        self._partners: dict[Contact, None] = {}
+        """The members that have answered us; the latest last."""
+        self._entries: dict[PeerId, Contact] = {}
+        self._avoided_s: dict[PeerId | str, float] = {}
+        """Until when a member or a host is left alone."""
+
+    def enter_through(self, contacts: Iterable[Contact]) -> None:
+        """These are in the run, as the DHT or the user says."""
+        for contact in contacts:
+            if contact.peer is None or contact.peer == self._own.peer:
+                continue
+            self._entries.pop(contact.peer, None)
+            self._entries[contact.peer] = contact
+            if len(self._entries) > ENTRIES_MAX:
+                del self._entries[next(iter(self._entries))]
+
+    @property
+    def present(self) -> list[Contact]:
+        """The members that have answered us lately; the latest last."""
+        return list(self._partners)
+
+    def next(self, directory: Directory, now_s: float) -> Contact | None:
+        """Return the member to ask now; None if nobody is known."""
+        kind = _ROUNDS[self._round % len(_ROUNDS)]
+        self._round += 1
+        if kind is _RoundKind.PARTNER and self._partners:
+            return self._rng.choice(list(self._partners))
+        anybody = self._anybody(directory, now_s)
+        if anybody is None or kind is _RoundKind.MISSING:
+            return self._missing(directory, now_s) or anybody or self._entry()
+        return anybody
+
+    def _entry(self) -> Contact | None:
+        """An entry point, whatever came of it before: nobody else can be asked."""
+        return self._rng.choice(list(self._entries.values())) if self._entries else None
+
+    def on_outcome(
+        self, contact: Contact, outcome: Outcome, directory: Directory, now_s: float
+    ) -> None:
+        """Note how an exchange that we began has ended."""
+        assert contact.peer is not None, "whoever is asked has an id"
+        self._partners.pop(contact, None)
+        if outcome is not Outcome.SILENT:
+            directory.on_contact(contact.peer)
+            self._avoided_s.pop(contact.address.host, None)
+        match outcome:
+            case Outcome.ANSWERED:
+                self._avoided_s.pop(contact.peer, None)
+                self._partners[contact] = None
+                if len(self._partners) > PARTNERS_MAX:
+                    del self._partners[next(iter(self._partners))]
+            case Outcome.REFUSED:
+                self._avoid(contact.peer, now_s + REFUSED_S)
+            case Outcome.SILENT:
+                self._avoid(contact.peer, now_s + AVOIDED_S)
+                if not directory.reached(contact.peer) and contact.peer not in self._entries:
+                    self._avoid(contact.address.host, now_s + HOST_AVOIDED_S)
+
+    def contact(self, record: PeerRecord) -> Contact | None:
+        """Where a member can be dialled, as far as it is believed."""
+        return contact_of(record, self._least, self._own.address)
+
+    def _anybody(self, directory: Directory, now_s: float) -> Contact | None:
+        """A random member."""
+        for _ in range(PICKS):
+            record = directory.pick()
+            if record is None:
+                return None
+            contact = self._askable(record, directory, now_s)
+            if contact is not None and not self._avoids(record.peer, now_s):
+                return contact
+        return None
+
+    def _missing(self, directory: Directory, now_s: float) -> Contact | None:
+        """A member whose record has died, or an entry point that has none."""
+        entries = [c for peer, c in self._entries.items() if directory.get(peer) is None]
+        lost = [
+            contact
+            for record in directory.missing()
+            if record.peer not in self._entries
+            and (contact := self._askable(record, directory, now_s)) is not None
+        ]
+        missing = lost + entries  # somebody told us of entry points, so they count as the latest
+        if not missing:
+            return None
+        self._latest = not self._latest
+        return missing[-1] if self._latest else self._rng.choice(missing)
+
+    def _askable(self, record: PeerRecord, directory: Directory, now_s: float) -> Contact | None:
+        """Where to ask a peer; None if it cannot be dialled, or its host is left alone."""
+        if record.peer == self._own.peer or record.left:
+            return None
+        contact = self.contact(record)
+        if contact is None or directory.reached(record.peer):
+            return contact
+        return None if self._avoids(contact.address.host, now_s) else contact
+
+    def _avoids(self, whom: PeerId | str, now_s: float) -> bool:
+        return self._avoided_s.get(whom, 0.0) > now_s
+
+    def _avoid(self, whom: PeerId | str, until_s: float) -> None:
+        self._avoided_s.pop(whom, None)
+        self._avoided_s[whom] = until_s
+        if len(self._avoided_s) > AVOIDED_MAX:
+            del self._avoided_s[next(iter(self._avoided_s))]
+
 
 ROUND_S = 1.0
 JITTER = 0.2
@@ -43,7 +206,7 @@ BUSY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Compare directories with a member; tell with `answered`, and at the end with `ended`."""
+    """Compare directories with a member; report to `on_answer`, and at the end to `on_outcome`."""
 
     contact: Contact
     question: Compare
@@ -51,16 +214,19 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class GossipMember:
-    """What makes one member's part this one."""
+    """The run, the contact and the rule of admission of one member."""
 
     run: bytes
     own: Contact
     admitted: Callable[[PeerId], bool] = everybody
-    """Whether a peer may be in the run."""
+    """Returns whether a peer may be in the run."""
 
 
 class Gossip:
-    """One member of one run."""
+    """One member's part in spreading a run's directory: what it asks, answers and refuses.
+
+    Its pump calls `drain` at each deadline, asks whom it names, and tells what came of that.
+    """
 
     def __init__(
         self,
@@ -86,9 +252,9 @@ class Gossip:
 
     # What we say
 
-    def stand(self, standing: RunStanding) -> None:
+    def set_role(self, role: RunRole) -> None:
         """Say from now on what we are in one role."""
-        self._own.stand(standing)
+        self._own.set_role(role)
 
     def withdraw(self, role: int) -> None:
         """Have one role no longer."""
@@ -102,11 +268,11 @@ class Gossip:
         told = Deliver(self._membership.run, (AgedRecord(record.signed, 0.0),))
         return self.partners.present, told
 
-    def poll(self, card: Card, now_s: float, wall_ms: int) -> Exchange | None:
+    def drain(self, card: Card, now_s: float, wall_ms: int) -> Exchange | None:
         """Do what is due; whom to ask now, if it is time for that."""
         if self.directory.on_deadline(now_s):
             self._news = True
-        self._own.card_is(card)
+        self._own.on_card(card)
         if self._own.next_deadline_s() <= now_s:
             self._renew(card, now_s, wall_ms)
         if now_s < self._round_s:
@@ -127,12 +293,12 @@ class Gossip:
     def _renew(self, card: Card, now_s: float, wall_ms: int) -> PeerRecord:
         record = self._own.sign(card, len(self.directory), now_s, wall_ms)
         self.directory.take(record, 0.0, now_s)
-        self.directory.met(self._me)
+        self.directory.on_contact(self._me)
         return record
 
     # What others say
 
-    def answered(self, reply: Message, now_s: float) -> Deliver | None:
+    def on_answer(self, reply: Message, now_s: float) -> Deliver | None:
         """Take an answer; what to send back. Raises BadMessage for what is none."""
         if not isinstance(reply, Compared):
             raise BadMessage(f"{type(reply).__name__} does not answer Compare")
@@ -142,24 +308,24 @@ class Gossip:
         records = self.directory.records(prefixes, now_s)
         return Deliver(self._membership.run, records) if records else None
 
-    def ended(self, exchange: Exchange, outcome: Outcome, now_s: float) -> None:
+    def on_outcome(self, exchange: Exchange, outcome: Outcome, now_s: float) -> None:
         """An exchange of ours is over."""
         self._asking -= 1
-        self.partners.ended(exchange.contact, outcome, self.directory, now_s)
+        self.partners.on_outcome(exchange.contact, outcome, self.directory, now_s)
 
-    def compare(self, peer: PeerId, question: Compare, now_s: float) -> Compared:
+    def on_compare(self, peer: PeerId, question: Compare, now_s: float) -> Compared:
         """Answer a member that compares its directory with ours."""
         self._let_in(peer, now_s)
         return self.directory.answer(question, now_s)
 
-    def deliver(self, peer: PeerId, told: Deliver, now_s: float) -> Delivered:
+    def on_deliver(self, peer: PeerId, told: Deliver, now_s: float) -> Delivered:
         """Take records that a member brings."""
         self._let_in(peer, now_s)
         self._take(told.records, now_s)
         return Delivered()
 
-    def news(self) -> bool:
-        """Whether the directory has changed since the last call."""
+    def take_change(self) -> bool:
+        """Return whether the directory has changed since the last call."""
         news, self._news = self._news, False
         return news
 
@@ -169,8 +335,8 @@ class Gossip:
             if record.run != self._membership.run:
                 raise BadMessage("a directory record of another run")
             if record.peer == self._me:
-                self._own.heard_of(record.version, now_s)
-            elif self.directory.take(record, aged.age_s, now_s) is Taken.NEWS:
+                self._own.on_version(record.version, now_s)
+            elif self.directory.take(record, aged.age_s, now_s) is Acceptance.NEWS:
                 self._news = True
 
     def _let_in(self, peer: PeerId, now_s: float) -> None:

@@ -18,11 +18,11 @@ PREFIX_BYTES = 8  # of a peer's id: to make another id with the same takes 2**64
 ENTRY_BYTES = PREFIX_BYTES + 6 + 2  # the start of an id, a version, a hash of the record
 DIGEST_ENTRIES_MAX = 1024  # 16 KiB each round; a larger directory is compared in parts
 RECORDS_MAX = 64  # in one message: their signatures take 13 ms, and the event loop waits for them
-BODY_BYTES_MAX = 2200  # a card of 1 KiB, four standings of 16 figures
+BODY_BYTES_MAX = 2200  # a card of 1 KiB, four roles of 16 figures
 LIFE_MOST_S = 600
 VERSION_MAX = 2**48 - 1  # 6 bytes of milliseconds last until the year 10889
 FIGURES_MAX = 16
-STANDINGS_MAX = 4
+ROLES_MAX = 4
 FIGURE_MOST = 1e12
 STAGE_MAX = 255
 
@@ -40,8 +40,8 @@ class Figure(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class RunStanding(Message):
-    """What a peer is in a run, in one role."""
+class RunRole(Message):
+    """The state of a peer in one role of a run."""
 
     role: Code
     state: Code
@@ -56,17 +56,17 @@ class RunStanding(Message):
 @message(120)
 @dataclass(frozen=True, slots=True)
 class RecordBody(Message):
-    """What a peer signs about itself."""
+    """The facts that a peer signs about itself."""
 
     run: RunName
     version: Annotated[int, Range(0, VERSION_MAX)]
     lives_s: Annotated[int, Range(1, LIFE_MOST_S)]
     card: SignedCard
-    standings: Annotated[tuple[RunStanding, ...], Size(STANDINGS_MAX)]
+    roles: Annotated[tuple[RunRole, ...], Size(ROLES_MAX)]
     """One for each role; none if the peer has left."""
 
     def __post_init__(self) -> None:
-        if len({each.role for each in self.standings}) < len(self.standings):
+        if len({each.role for each in self.roles}) < len(self.roles):
             raise ValueError("a role is there twice")
 
 
@@ -109,7 +109,7 @@ class Compare(Message):
 @message(122)
 @dataclass(frozen=True, slots=True)
 class Compared(Message):
-    """What the caller lacks, and what it has and the sender lacks."""
+    """The records that the caller lacks, and the ids of those that the sender lacks."""
 
     records: Annotated[tuple[AgedRecord, ...], Size(RECORDS_MAX)]
     wanted: Annotated[bytes, Size(RECORDS_MAX * PREFIX_BYTES)]

@@ -29,7 +29,7 @@ from p2pswarm.net.endpoint.joiner import BulkJoiner
 from p2pswarm.net.endpoint.link_io import Link, NodeShares
 from p2pswarm.net.endpoint.link_paths import ControlPath
 from p2pswarm.net.endpoint.link_request import session_of
-from p2pswarm.net.endpoint.link_table import LinkEntry, LinkTable, Reach
+from p2pswarm.net.endpoint.link_table import LinkEntry, LinkTable, ProvenAddress
 from p2pswarm.net.endpoint.path_search import CardCandidates
 from p2pswarm.net.endpoint.preface import (
     OBSERVATION_ANSWER_BYTES,
@@ -214,7 +214,7 @@ class Endpoint(Closing):
         self.bans.check_dial(to.peer, _now_s())
         return await self._dialler.link(to)
 
-    def reach(self, to: Contact) -> Reach:
+    def reach(self, to: Contact) -> ProvenAddress:
         """Return what links that are up show of the address of a peer."""
         return self._table.reach(to)
 

@@ -21,7 +21,7 @@ SAME_TIME_S = 10.0  # the time of two handshakes: links further apart were not d
 L = TypeVar("L")
 
 
-class Reach(IntEnum):
+class ProvenAddress(IntEnum):
     """The evidence of the links that are up for an address where a peer is said to be."""
 
     CLAIMED = auto()
@@ -87,13 +87,13 @@ class LinkTable(Generic[L]):
                 return self.best(peer)
         return None
 
-    def reach(self, to: Contact) -> Reach:
+    def reach(self, to: Contact) -> ProvenAddress:
         """Return what our links show of a contact, by peer and address."""
         entries = () if to.peer is None else self._entries.get(to.peer, ())
         if any(_dialled_at(entry, to.address) for entry in entries):
-            return Reach.DIALLED
+            return ProvenAddress.DIALLED
         named = any(entry.contact.address == to.address for entry in entries)
-        return Reach.HOST if named else Reach.CLAIMED
+        return ProvenAddress.HOST if named else ProvenAddress.CLAIMED
 
     def all(self) -> tuple[L, ...]:
         """Every link, also those that drain."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.net.cards.card import Card
-from p2pswarm.net.endpoint.link_table import Reach
+from p2pswarm.net.endpoint.link_table import ProvenAddress
 from p2pswarm.net.wire.message import Message
 
 M = TypeVar("M", bound=Message)
@@ -127,7 +127,7 @@ class Rpc(Protocol):
         """Return what peers say of themselves."""
         ...
 
-    def reach(self, to: Contact) -> Reach:
+    def reach(self, to: Contact) -> ProvenAddress:
         """Return what links that are up show of the address of a peer.
 
         A call to a contact without a peer id dials its address, unless we have dialled it before
@@ -182,7 +182,7 @@ class ForwardingRpc:
         """Return what peers say of themselves."""
         return self._rpc.cards
 
-    def reach(self, to: Contact) -> Reach:
+    def reach(self, to: Contact) -> ProvenAddress:
         """As `Rpc.reach`."""
         return self._rpc.reach(to)
 

@@ -26,7 +26,7 @@ from p2pswarm.net.cards.card import Card
 from p2pswarm.net.cards.node_cards import ANSWER_S, CardHeard, CardNews
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.link_io import Link
-from p2pswarm.net.endpoint.link_table import Reach
+from p2pswarm.net.endpoint.link_table import ProvenAddress
 from p2pswarm.net.guard.slots import ConcurrencyLimit, HandlerLimits
 from p2pswarm.net.link.events import RESET_REFUSED, LinkEnded, StreamData, StreamEvent, StreamOpened
 from p2pswarm.net.link.reply_budget import STREAM_BYTES
@@ -241,7 +241,7 @@ class LinkRpc(Closing):
         """Return what peers say of themselves."""
         return self._endpoint.cards
 
-    def reach(self, to: Contact) -> Reach:
+    def reach(self, to: Contact) -> ProvenAddress:
         """Return what links show of the peer's address; see `Rpc`."""
         return self._endpoint.reach(to)
 

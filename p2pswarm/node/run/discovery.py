@@ -94,7 +94,7 @@ async def _until_another_card(stack: NodeStack, card: Card) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ANNOUNCE_EVERY_S):
             while stack.endpoint.card.signed == card.signed:
-                await stack.reaching.announced.wait()
+                await stack.reachability.announced.wait()
 
 
 def learn_cards(stack: NodeStack, offers: Iterable[RunOffer]) -> None:

@@ -14,10 +14,9 @@ from collections.abc import AsyncIterator, Callable
 from random import Random
 
 from p2pswarm.base.ids import Contact
-from p2pswarm.discovery.gossip.directories import Directories, Surroundings
-from p2pswarm.discovery.gossip.messages import RunStanding
-from p2pswarm.discovery.gossip.record import RunRole
-from p2pswarm.discovery.gossip.run_directory import RunDirectory
+from p2pswarm.discovery.gossip.directory_io import Directories, DirectoryContext, RunDirectory
+from p2pswarm.discovery.gossip.messages import RunRole
+from p2pswarm.discovery.gossip.record import RoleKind
 from p2pswarm.net.cards.card import Card
 from p2pswarm.net.os.addresses import expected_of
 from p2pswarm.net.rpc.base import Rpc
@@ -43,9 +42,9 @@ async def run_directory(stack: NodeStack, rpc: Rpc, run: bytes) -> AsyncIterator
 
     least = expected_of(stack.endpoint.contact.address.host)
     chance = Random(os.urandom(32))
-    around = Surroundings(rpc, stack.identity, card, chance, time.time, least)
+    around = DirectoryContext(rpc, stack.identity, card, chance, time.time, least)
     async with Directories(around) as directories, directories.open(run) as directory:
-        directory.heard_of = lambda card: stack.cards.learn(card.peer.raw, card.encode(), None)
+        directory.on_card = lambda card: stack.cards.learn(card.peer.raw, card.encode(), None)
         stack.directories[run] = directory
         try:
             yield directory
@@ -53,12 +52,12 @@ async def run_directory(stack: NodeStack, rpc: Rpc, run: bytes) -> AsyncIterator
             del stack.directories[run]
 
 
-async def keep_saying(directory: RunDirectory, standing: Callable[[], RunStanding]) -> None:
+async def keep_saying(directory: RunDirectory, standing: Callable[[], RunRole]) -> None:
     """Tell the run what this node is in one role, as it changes; until cancelled."""
     role = standing().role
     try:
         while True:
-            directory.stand(standing())
+            directory.set_role(standing())
             await asyncio.sleep(SAMPLED_S)
     finally:
         directory.withdraw(role)
@@ -67,4 +66,4 @@ async def keep_saying(directory: RunDirectory, standing: Callable[[], RunStandin
 def trainers_named(stack: NodeStack, run: bytes) -> list[Contact]:
     """Trainers of a run as its directory names them; none if this node has no part in it."""
     directory = stack.directories.get(run)
-    return directory.contacts(RunRole.TRAINER)[:NAMED_MAX] if directory else []
+    return directory.contacts(RoleKind.TRAINER)[:NAMED_MAX] if directory else []

@@ -1,10 +1,7 @@
 """KnownCards: the cards of an endpoint's book, for the messages of a run. Implements `MemberCards`.
 
-A card that is known already costs a comparison, and no signature is checked.
-
-Units:   none.
 Errors:  BadMessage for a card that its peer did not sign.
-Source:  docs/addresses.md.
+Source:  docs/addresses.md; docs/paths.md; docs/relays.md, "Which path a link has".
 """
 
 from collections import Counter
@@ -12,14 +9,44 @@ from collections.abc import Callable, Iterable
 
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import PeerId
-from p2pswarm.net.cards.card import Card, decode_card
+from p2pswarm.net.cards.card import AddressKind, Card, decode_card
 from p2pswarm.net.endpoint.endpoint import Endpoint
-from p2pswarm.node.stack.link_kind import DIRECT, MAPPED, PUNCHED, RELAYED, kind_of_link
+from p2pswarm.net.link.path import Path, PathKind
+from p2pswarm.net.os.addresses import Scope, scope_of
 from p2pswarm.run.messages.types import PathCounts
+
+DIRECT, MAPPED, PUNCHED, RELAYED = "direct", "mapped", "punched", "relayed"
+
+
+def kind_of_link(path: Path, ours: Card, theirs: Card | None) -> str:
+    """One of the four kinds of path, as people are told; `ours`, `theirs`: the cards of the ends.
+
+    A side that has dialled knows what it has dialled. The other one sees an address only: it was
+    dialled at one that it has announced, or else through a hole that it has punched.
+    """
+    if path.remote.circuit or path.kind is PathKind.RELAYED:
+        return RELAYED
+    if path.kind is PathKind.PUNCHED:
+        return PUNCHED
+    if path.kind is PathKind.DIRECT:
+        mapped = theirs is not None and any(
+            each.kind == AddressKind.MAPPED and each.address == path.remote
+            for each in theirs.direct
+        )
+        return MAPPED if mapped else DIRECT
+    if scope_of(path.remote.host) is not Scope.PUBLIC:
+        return DIRECT  # a neighbour
+    kinds = [each.kind for each in ours.direct if scope_of(each.host) is Scope.PUBLIC]
+    if not kinds:
+        return PUNCHED  # a stranger who was let in, where nobody is
+    return MAPPED if all(kind == AddressKind.MAPPED for kind in kinds) else DIRECT
 
 
 class KnownCards:
-    """What one node knows of where peers are dialled."""
+    """The addresses of peers that one node knows: implements `MemberCards`.
+
+    A card that is known already costs a comparison, and no signature is checked.
+    """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -45,7 +72,7 @@ class KnownCards:
         self._book.learn(told, self._heard_at(teller))
 
     def links(self, peers: Iterable[bytes]) -> PathCounts:
-        """How links that are up lead to these peers."""
+        """Count the links that are up to these peers by the kind of their path."""
         wanted, ours = set(peers), self._endpoint.card
         count = Counter(
             kind_of_link(link.path, ours, self._book.of(link.peer))

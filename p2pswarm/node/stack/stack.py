@@ -21,7 +21,7 @@ from p2pswarm.base.errors import Late, LinkLost, NoRoute, SwarmError, Unusable
 from p2pswarm.base.ids import Address, Contact
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.node import Dht
-from p2pswarm.discovery.gossip.run_directory import RunDirectory
+from p2pswarm.discovery.gossip.directory_io import RunDirectory
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
@@ -33,11 +33,9 @@ from p2pswarm.net.os.web_net import WebNet
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.node.stack.addresses import announced, places_to_listen, seeds, why_nobody
 from p2pswarm.node.stack.known_cards import KnownCards
-from p2pswarm.node.stack.reaching import Reaching
-from p2pswarm.node.stack.relaying import circuit_files, relaying
-from p2pswarm.reach.nat.dial_back_server import DialBackServer
-from p2pswarm.reach.punch.puncher import Puncher
-from p2pswarm.reach.punch.ways import PunchedWays
+from p2pswarm.node.stack.reachability_service import ReachabilityService, circuit_files, relaying
+from p2pswarm.reach.nat.dial_back_io import DialBackServer
+from p2pswarm.reach.punch.puncher import PunchedWays, Puncher
 from p2pswarm.reach.relay.circuit_net import CircuitNet
 from p2pswarm.reach.relay.keeper import RelayKeeper
 from p2pswarm.settings.config import NodeConfig
@@ -61,7 +59,7 @@ class NodeStack:
     """Where peers are dialled, as far as it is known."""
     keeper: RelayKeeper
     """Keeps reservations at relays, if others cannot dial us."""
-    reaching: Reaching
+    reachability: ReachabilityService
     """Finds out how others reach us, and announces it."""
     directories: dict[bytes, RunDirectory] = field(default_factory=dict)
     """Those of the runs that this node takes part in; see `node/run/run_members.py`."""
@@ -104,14 +102,16 @@ async def open_stack(
                 DialBackServer(rpc, net, endpoint.seen_at, time.time)
                 await _join(endpoint, dht, through)
                 cards = KnownCards(endpoint)
-                reaching = Reaching(
-                    (endpoint, rpc, dht, keeper), cards, config, scope, puncher.view
+                reachability = ReachabilityService(
+                    endpoint, rpc, dht, keeper, cards, config, scope, puncher.view
                 )
                 async with asyncio.TaskGroup() as tasks:
                     lasting = [tasks.create_task(dht.maintain())]
                     if not passing:
-                        lasting.append(tasks.create_task(reaching.run()))
-                    yield NodeStack(config, identity, endpoint, rpc, dht, cards, keeper, reaching)
+                        lasting.append(tasks.create_task(reachability.run()))
+                    yield NodeStack(
+                        config, identity, endpoint, rpc, dht, cards, keeper, reachability
+                    )
                     for task in lasting:
                         task.cancel()
 

@@ -1,23 +1,18 @@
-"""What a node tells others of how it is reached, from all that it has found out.
-
-What is found out flaps, and each announcement goes to every linked peer. So an address that is
-no longer believed stays for a while, relays stay for a while after they are needed no more, and
-announcements have an allowance.
+"""Announcements: what a node tells its peers and its user of how it is reached.
 
 Units:   seconds on the caller's monotonic clock.
-Shapes:  at most as many addresses as two families, a lease and the user give, and those that stay.
-Errors:  none.
 Source:  docs/reachability.md section 7; RFC 2439 for damping, which this is a mild form of.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.base.token_bucket import TokenBucket
 from p2pswarm.net.cards.card import RELAYS_MAX
 from p2pswarm.net.os.addresses import Scope, scope_of
-from p2pswarm.reach.nat.standing import Finding, State
+from p2pswarm.reach.nat.belief import Belief, Finding, NatKind, State
 
 RELAYS_AFTER_S = 0.5  # a dial-back over 200 ms takes less; then 1.5 s are left of two
 RELAYS_LINGER_S = 60.0  # who has just learnt a relayed address still dials it
@@ -28,7 +23,7 @@ EVERY_S, BURST = 10.0, 8  # announcements: a start takes four
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What is told."""
+    """The addresses and relays that a node tells."""
 
     direct: tuple[Address, ...] = ()
     mapped: tuple[Address, ...] = ()
@@ -36,11 +31,11 @@ class Announcement:
     relays: tuple[Contact, ...] = ()
     """Through which we are reached, with their ids."""
     relay: bool = False
-    """Whether we pass on bytes for others."""
+    """True if we pass on bytes for others."""
 
     @property
     def client(self) -> bool:
-        """Whether nobody can dial us."""
+        """True if nobody can dial us."""
         return not (self.direct or self.mapped)
 
     def best(self, us: PeerId) -> Address | None:
@@ -61,7 +56,12 @@ AnnouncerEvent = Announcement | SeekRelays
 
 
 class Announcer:
-    """What one node announces."""
+    """Decides what one node announces.
+
+    What is found out flaps, and each announcement goes to every linked peer. So an address that is
+    no longer believed stays for a while, relays stay for a while after they are needed no more, and
+    announcements have an allowance.
+    """
 
     def __init__(
         self, *, fixed: Address | None, through_relays: bool, serves: bool, spare: int = 0
@@ -87,19 +87,19 @@ class Announcer:
         self._reached_s: float | None = None
         """Since when we are reached without relays."""
         self._seeks = 0
-        """How many reservations we have asked for."""
+        """The number of reservations that we have asked for."""
         self._events: list[AnnouncerEvent] = []
 
     # what it is told
 
-    def met(self, now_s: float) -> None:
+    def on_link(self, now_s: float) -> None:
         """A link to a peer is up, which could dial us."""
         if self._met_s is None:
             self._met_s = now_s
         self.on_deadline(now_s)
 
-    def found(self, found: Iterable[Finding], now_s: float) -> None:
-        """What is known of each address family, all of them."""
+    def on_findings(self, found: Iterable[Finding], now_s: float) -> None:
+        """Take what is known of each address family, all of them."""
         own, direct, mapped = self._own(), *self._believed()
         self._found = tuple(found)
         if own != self._own():
@@ -115,7 +115,7 @@ class Announcer:
         self._reached_s = (self._reached_s or now_s) if reached else None
         self.on_deadline(now_s)
 
-    def reserved(self, relays: Iterable[Contact], now_s: float) -> None:
+    def on_relays(self, relays: Iterable[Contact], now_s: float) -> None:
         """These relays hold a reservation of ours."""
         self._relays = tuple(relays)
         self.on_deadline(now_s)
@@ -135,12 +135,12 @@ class Announcer:
     # what it asks for
 
     @property
-    def said(self) -> Announcement:
-        """What is announced now."""
+    def current(self) -> Announcement:
+        """The announcement that holds now."""
         return self._said or Announcement()
 
-    def events(self) -> list[AnnouncerEvent]:
-        """What to do; drained by reading."""
+    def drain(self) -> list[AnnouncerEvent]:
+        """Return what to do; each is returned once."""
         events, self._events = self._events, []
         return events
 
@@ -170,7 +170,7 @@ class Announcer:
         return max(lingering, self._spare if settled else 0)
 
     def _knows(self) -> bool:
-        """Whether there is anything to tell: not before the first look at our own addresses."""
+        """Return whether we know anything to tell: not before a look at our own addresses."""
         return self._fixed is not None or self._through_relays or bool(self._found)
 
     def _own(self) -> list[Address | None]:
@@ -207,14 +207,14 @@ class _Lost:
 
 
 def _trusted(found: Finding) -> bool:
-    """Whether others reach us, at an address that not only one of them has named."""
+    """Return whether others reach us, at an address that not only one of them has named."""
     belief, ours = found.belief, [each.host for each in (found.own, found.lease) if each]
     at = belief.address
     return belief.reachable != "no" and at is not None and (belief.sure or at.host in ours)
 
 
 def _own_is_told(found: Finding) -> bool:
-    """Whether our own address is worth a dial.
+    """Return whether our own address is worth a dial.
 
     A private one is, whatever strangers say of it: our neighbours reach us there, and strangers
     do not believe it. A public one is, unless it is sure that nobody gets through.
@@ -227,7 +227,58 @@ def _own_is_told(found: Finding) -> bool:
 
 
 def _dialled(found: Finding) -> bool:
-    """Whether strangers reach us: they do, or nobody has tried an address that they can dial."""
+    """Return whether strangers reach us.
+
+    It is so, too, if nobody has tried an address that they can dial.
+    """
     if found.belief.state is State.PROBING:
         return found.own is not None and scope_of(found.own.host) is Scope.PUBLIC
     return _trusted(found)
+
+
+ASSUMED = ", as one network of peers says"
+DOCTOR = "p2pswarm doctor tells what to change"
+
+
+class ReachabilityEvents:
+    """The lines of one node for its user, each when it is known and when it changes."""
+
+    def __init__(self, port: int) -> None:
+        """`port`: where the node listens."""
+        self._port = port
+        self._said = ""
+
+    def line(self, belief: Belief, *, settled: bool, relayed: Address | None = None) -> str:
+        """The line to print now; empty if nothing is known or new.
+
+        `settled`: whether the router has been asked for a port; until then nobody despairs.
+        `relayed`: where a relay passes us on.
+        """
+        if belief.reachable == "no" and relayed is not None:
+            line, settled = f"reachable: relayed at {relayed}", True
+        else:
+            line = reachable_line(belief, self._port)
+        if not line or line == self._said or (belief.reachable == "no" and not settled):
+            return ""
+        self._said = line
+        return line
+
+
+def reachable_line(belief: Belief, port: int) -> str:
+    """A belief in a line; empty while nobody has tried."""
+    assumed = "" if belief.sure else ASSUMED
+    if belief.reachable != "no":
+        return f"reachable: {belief.reachable} at {belief.address}{assumed}"
+    if belief.state is not State.NATTED:
+        return ""
+    if belief.kind is NatKind.FIREWALL:
+        return f"reachable: no, a firewall keeps out who dials port {port}{assumed}; {DOCTOR}"
+    return f"reachable: no, the router before this machine forwards no port{assumed}; {DOCTOR}"
+
+
+def on_this_machine_alone(bound: Address) -> bool:
+    """Return whether a node listens where nobody but this machine can dial it."""
+    try:
+        return ip_address(bound.host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False

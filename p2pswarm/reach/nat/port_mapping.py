@@ -1,10 +1,6 @@
 """PortMapping: keeps a port of the router forwarded to us, for as long as we live.
 
-It searches for a lease, renews it at half of its life and then at ever shorter intervals, begins
-again when it is lost, and returns it at the end.
-
 Units:   seconds on the caller's monotonic clock.
-Errors:  none.
 Source:  RFC 6887 section 11.2.1 for renewal; docs/reachability.md section 5.
 """
 
@@ -14,10 +10,53 @@ from dataclasses import dataclass
 
 from p2pswarm.base.errors import BadMessage, Refused
 from p2pswarm.base.ids import Address
-from p2pswarm.reach.nat import pcp, upnp
-from p2pswarm.reach.nat.lease import Lease, Output, Place
-from p2pswarm.reach.nat.lease_search import LeaseSearch
-from p2pswarm.reach.nat.router_epoch import RouterEpoch
+from p2pswarm.reach.nat import nat_pmp, pcp, upnp
+from p2pswarm.reach.nat.lease import Lease, LeaseSearch, Output, Place
+
+ANNOUNCED_PORT = 5350  # RFC 6887 section 19.1: where clients hear of a router's start
+ANNOUNCED_GROUP = "224.0.0.1"
+JITTER_S = 2.0  # RFC 6887 section 8.5: packets are late, and clocks are read in whole seconds
+DRIFT = 16  # and a sixteenth is how much slower or faster a router's clock may be
+BACK_S = 1.0
+
+
+class RouterEpoch:
+    """The clock in all packets of a router, which tells whether it has lost what it promised.
+
+    The clock of a router's port mappings begins at 0 when they are lost, as at its start. It tells
+    its time in each answer, and to all hosts by multicast when it has been started. A time that
+    does not fit the one before, by our own clock, is another beginning.
+
+    Source: RFC 6887 sections 8.5 and 14.1; RFC 6886 sections 3.2.1 and 3.6, whose clock is the
+    same.
+    """
+
+    def __init__(self) -> None:
+        self._heard: tuple[float, float] | None = None
+        """The router's last time, and ours when it came."""
+
+    def on_packet(self, packet: bytes, now_s: float) -> bool:
+        """Take a packet of the router; whether it has begun anew since the one before."""
+        epoch_s = epoch_in(packet)
+        if epoch_s is None:
+            return False
+        before, self._heard = self._heard, (float(epoch_s), now_s)
+        return before is not None and not _fits(before, self._heard)
+
+
+def epoch_in(packet: bytes) -> int | None:
+    """The router's time in a packet of PCP or NAT-PMP; None if there is none."""
+    return pcp.epoch_in(packet) if packet[:1] == bytes((pcp.VERSION,)) else nat_pmp.epoch_in(packet)
+
+
+def _fits(before: tuple[float, float], after: tuple[float, float]) -> bool:
+    theirs_s, ours_s = after[0] - before[0], after[1] - before[1]
+    if theirs_s < -BACK_S:
+        return False
+    slow = ours_s + JITTER_S < theirs_s - theirs_s / DRIFT
+    fast = theirs_s + JITTER_S < ours_s - ours_s / DRIFT
+    return not (slow or fast)
+
 
 SEARCH_AGAIN_S = 600.0  # a router in which a person has just switched port forwarding on
 RENEW_PAUSE_S = 4.0  # RFC 6887 section 11.2.1: no renewal sooner after another
@@ -32,7 +71,10 @@ class LeaseChanged:
 
 
 class PortMapping:
-    """The mapping of one listening port."""
+    """Keeps a port of the router forwarded to us, for as long as we live.
+    It searches for a lease, renews it at half of its life and then at ever shorter intervals,
+    begins again when it is lost, and returns it at the end.
+    """
 
     def __init__(self, port: int, entropy: Callable[[int], bytes]) -> None:
         """`entropy`: returns that many random bytes, as `os.urandom` does."""
@@ -59,17 +101,17 @@ class PortMapping:
 
     @property
     def lease(self) -> Lease | None:
-        """What the router forwards now."""
+        """The port that the router forwards now."""
         return self._lease
 
     @property
     def searching(self) -> bool:
-        """Whether a search is under way."""
+        """True if a search is under way."""
         return self._search is not None
 
     # what it is told
 
-    def gateway(self, gateway: str | None, own_host: str | None, now_s: float) -> None:
+    def on_gateway(self, gateway: str | None, own_host: str | None, now_s: float) -> None:
         """Our router and our address towards it; others than before change all."""
         known = self._place and (self._place.gateway, self._place.own_host)
         if gateway is None or own_host is None:
@@ -85,22 +127,22 @@ class PortMapping:
             self._keep(None, now_s)
             self._begin(now_s)
 
-    def datagram(self, data: bytes, sender: Address, now_s: float) -> None:
+    def on_datagram(self, data: bytes, sender: Address, now_s: float) -> None:
         """A packet came by UDP."""
         by_router = self._place is not None and sender == Address(self._place.gateway, pcp.PORT)
-        begun, before = by_router and self._epoch.lost(data, now_s), self._lease
+        begun, before = by_router and self._epoch.on_packet(data, now_s), self._lease
         if self._search is not None:
-            self._search.datagram(data, sender, now_s)
+            self._search.on_datagram(data, sender, now_s)
             self._look(now_s)
         elif before is not None and before.answered_by(sender):
-            self._renewed(before, data, now_s)
+            self._on_renewal(before, data, now_s)
         if begun and self._search is None and self._lease is before:
             self._hurry(now_s)  # what it promised is gone, and what it refused may be granted now
 
-    def called(self, number: int, status: int, data: bytes | None, now_s: float) -> None:
+    def on_reply(self, number: int, status: int, data: bytes | None, now_s: float) -> None:
         """A call to the router has ended; `data` is None if nothing came."""
         if self._search is not None:
-            self._search.called(number, status, data, now_s)
+            self._search.on_reply(number, status, data, now_s)
             self._look(now_s)
         elif self._lease is not None and number == self._number and data is not None:
             try:
@@ -108,11 +150,11 @@ class PortMapping:
             except BadMessage:
                 return
             except upnp.SoapRefusal:
-                self._lost(now_s)
+                self._on_loss(now_s)
             else:
                 self._keep(self._lease, now_s)
 
-    def doubted(self, now_s: float) -> None:
+    def on_doubt(self, now_s: float) -> None:
         """Peers no longer arrive at the leased port: renew it, as if its time had come."""
         if self._lease is not None:
             self._hurry(now_s)
@@ -129,7 +171,7 @@ class PortMapping:
             if self._lease is None:
                 self._begin(now_s)
             elif now_s >= self._lease_until_s:
-                self._lost(now_s)
+                self._on_loss(now_s)
             else:
                 self._renew(self._lease, now_s)
 
@@ -141,13 +183,13 @@ class PortMapping:
 
     # what it asks for
 
-    def events(self) -> list[LeaseChanged]:
-        """What happened since the last call."""
+    def changes(self) -> list[LeaseChanged]:
+        """Return the events since the last call."""
         events, self._events = self._events, []
         return events
 
-    def outputs(self) -> list[Output]:
-        """What to send and to call."""
+    def drain(self) -> list[Output]:
+        """Return the packets to send and the calls to make."""
         outputs, self._outputs = self._outputs, []
         return outputs
 
@@ -175,7 +217,7 @@ class PortMapping:
         """Take over what the search has, and its lease when it is over."""
         search = self._search
         assert search is not None
-        self._outputs += search.outputs()
+        self._outputs += search.drain()
         if search.over:
             self._search = None
             self.refusals = search.refusals
@@ -200,17 +242,17 @@ class PortMapping:
         left_s = self._lease_until_s - now_s
         self._due_s = min(now_s + max(left_s / 2, RENEW_PAUSE_S), self._lease_until_s)
 
-    def _renewed(self, lease: Lease, data: bytes, now_s: float) -> None:
+    def _on_renewal(self, lease: Lease, data: bytes, now_s: float) -> None:
         if lease.moved(data):
-            self._lost(now_s)
+            self._on_loss(now_s)
             return
         try:
             self._keep(lease.renewed(data), now_s)
         except BadMessage:
             return
         except Refused:
-            self._lost(now_s)
+            self._on_loss(now_s)
 
-    def _lost(self, now_s: float) -> None:
+    def _on_loss(self, now_s: float) -> None:
         self._keep(None, now_s)
         self._begin(now_s)

@@ -1,8 +1,8 @@
 """Reachability: finds out whether others can dial this node, and keeps knowing it.
 
-It pumps one `Standing` for each address family that we listen on, and the `PortMapper`. While it
-runs, peers are asked, the router forwards a port, and changes of the machine's addresses are
-noticed.
+It pumps one `ReachabilityBelief` for each address family that we listen on, and the `PortMapper`.
+While it runs, peers are asked, the router forwards a port, and changes of the machine's addresses
+are noticed.
 
 Units:   seconds.
 Errors:  none: a peer that does not answer has no vote.
@@ -22,11 +22,10 @@ from p2pswarm.net.endpoint.preface import KNOCK_NONCE_BYTES, token_of
 from p2pswarm.net.os.interface_changes import watched
 from p2pswarm.net.os.local_network import IPV6, families, family_of, gateway, own_host
 from p2pswarm.net.rpc.base import Rpc
-from p2pswarm.reach.nat.dial_back import Observer, choose
+from p2pswarm.reach.nat.belief import AskPeers, Belief, Finding, ReachabilityBelief, State
+from p2pswarm.reach.nat.dial_back import DialBack, DialledBack, DialOutcome, Observer, choose
 from p2pswarm.reach.nat.lease import Lease
-from p2pswarm.reach.nat.messages import DialBack, DialledBack, DialOutcome
-from p2pswarm.reach.nat.port_mapper import PortMapper
-from p2pswarm.reach.nat.standing import AskPeers, Belief, Finding, Standing, State
+from p2pswarm.reach.nat.port_mapping_io import PortMapper
 
 CALL_S = 5.0  # the peer's dial takes 3 s at most
 OUTSIDE_S = 3.0  # to call a peer that has just answered
@@ -36,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class Reachability:
-    """What one node knows of its reachability; `run` keeps it true."""
+    """The reachability of one node as it knows it; `run` keeps it true."""
 
     def __init__(
         self,
@@ -59,24 +58,24 @@ class Reachability:
         self._rpc = rpc
         self._bound = bound
         self._entropy = entropy
-        self.standings = {family: Standing(bound.port) for family in families(bound)}
+        self.beliefs = {family: ReachabilityBelief(bound.port) for family in families(bound)}
         """By address family, `IPV4` and `IPV6`."""
         self.mappers = {
-            family: PortMapper(bound.port, entropy, functools.partial(self._leased, family))
-            for family in (self.standings if map_ports else ())
+            family: PortMapper(bound.port, entropy, functools.partial(self._on_lease, family))
+            for family in (self.beliefs if map_ports else ())
         }
         """By address family, those whose routers are asked to let others in."""
         self._knocks: dict[bytes, asyncio.Future[None]] = {}
         self._kernel_tells = True
-        """Whether the kernel tells of changes of our addresses; else we look when we ask peers."""
+        """True if the kernel tells of changes of our addresses; else we look when we ask peers."""
         self._news = asyncio.Event()
         self._known = asyncio.Event()
         """Set while the router and all peers have been asked that can be asked now."""
 
     async def run(self) -> None:
         """Run until cancelled."""
-        self._endpoint.expect_knocks(self._knocked)
-        self._endpoint.on_up = self._link_up
+        self._endpoint.expect_knocks(self._on_token)
+        self._endpoint.on_up = self._on_link
         with watched(self._look_at_interfaces) as tells:
             self._kernel_tells = tells
             self._look_at_interfaces()
@@ -85,13 +84,13 @@ class Reachability:
                     tasks.create_task(mapper.run())
                 while True:
                     self._news.clear()
-                    for family, standing in self.standings.items():
-                        self._drain(family, standing, tasks)
-                    if self.settled and not any(map(self._busy, self.standings.values())):
+                    for family, machine in self.beliefs.items():
+                        self._drain(family, machine, tasks)
+                    if self.settled and not any(map(self._busy, self.beliefs.values())):
                         self._known.set()
                     else:
                         self._known.clear()
-                    told = [each.finding for each in self.standings.values()], self.settled
+                    told = [each.finding for each in self.beliefs.values()], self.settled
                     if told != self._told:
                         self._told = told
                         self.on_change(self.best())
@@ -99,32 +98,32 @@ class Reachability:
 
     def best(self) -> Belief:
         """The belief that says most: that of a family in which others reach us, sure ones first."""
-        beliefs = [standing.belief for standing in self.standings.values()]
+        beliefs = [machine.belief for machine in self.beliefs.values()]
         return max(beliefs, key=lambda each: (each.reachable != "no", each.sure, _RANK[each.state]))
 
     @property
     def settled(self) -> bool:
-        """Whether a router has been asked for a port, if that is wanted."""
+        """True if a router has been asked for a port, if that is wanted."""
         return all(mapper.settled for mapper in self.mappers.values())
 
     async def known(self) -> None:
         """Return when all that can be found out now has been: by the router, and by peers."""
         await self._known.wait()
 
-    def _busy(self, standing: Standing) -> bool:
-        return standing.busy(_now_s())
+    def _busy(self, machine: ReachabilityBelief) -> bool:
+        return machine.busy(_now_s())
 
     # told by others
 
     def _look_at_interfaces(self) -> None:
         now_s = _now_s()
-        for family, standing in self.standings.items():
-            standing.interface(self._own_host(family), now_s)
+        for family, machine in self.beliefs.items():
+            machine.on_interface(self._own_host(family), now_s)
         for family, mapper in self.mappers.items():
             own = self._own_host(family)
             if own is None or not _may_be_shut_out(own):
                 own = None
-            mapper.gateway(gateway(own) if own else None, own)
+            mapper.on_gateway(gateway(own) if own else None, own)
         self._news.set()
 
     def _own_host(self, family: int) -> str | None:
@@ -136,24 +135,22 @@ class Reachability:
         towards = [host for host in peers if family_of(host) == family]
         return own_host(family) or (own_host(family, towards[0]) if towards else None)
 
-    def _leased(self, family: int, lease: Lease | None) -> None:
+    def _on_lease(self, family: int, lease: Lease | None) -> None:
         external = None if lease is None else lease.external
-        self.standings[family].leased(external, _now_s())
+        self.beliefs[family].on_lease(external, _now_s())
         self._news.set()
 
-    def _link_up(self, link: Link) -> None:
+    def _on_link(self, link: Link) -> None:
         self.on_link(link)
         family = family_of(link.remote.host)
-        if family in self.standings and _dialled_as_is(link.remote):
-            standing, now_s = self.standings[family], _now_s()
-            if (
-                standing.belief.state is State.ABSENT
-            ):  # without a route to the Internet, as in a lab
-                standing.interface(self._own_host(family), now_s)
-            standing.met(link.remote.host, now_s)
+        if family in self.beliefs and _dialled_as_is(link.remote):
+            machine, now_s = self.beliefs[family], _now_s()
+            if machine.belief.state is State.ABSENT:  # without a route to the Internet, as in a lab
+                machine.on_interface(self._own_host(family), now_s)
+            machine.on_link(link.remote.host, now_s)
             self._news.set()
 
-    def _knocked(self, token: bytes) -> None:
+    def _on_token(self, token: bytes) -> None:
         waiter = self._knocks.get(token)
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -161,7 +158,7 @@ class Reachability:
     # pumping
 
     async def _pause(self) -> None:
-        deadlines = [each.next_deadline_s() for each in self.standings.values()]
+        deadlines = [each.next_deadline_s() for each in self.beliefs.values()]
         due_s = min((each for each in deadlines if each is not None), default=None)
         try:
             async with asyncio.timeout_at(due_s):
@@ -169,33 +166,35 @@ class Reachability:
         except TimeoutError:
             return
 
-    def _drain(self, family: int, standing: Standing, tasks: asyncio.TaskGroup) -> None:
-        standing.on_deadline(_now_s())
-        for event in standing.events():
+    def _drain(self, family: int, machine: ReachabilityBelief, tasks: asyncio.TaskGroup) -> None:
+        machine.on_deadline(_now_s())
+        for event in machine.drain():
             if isinstance(event, AskPeers):
-                tasks.create_task(self._ask_peers(family, standing, event.ports))
+                tasks.create_task(self._ask_peers(family, machine, event.ports))
                 continue
             log.info("reachability: %s", event.belief)
             if event.belief.state is State.NATTED and family in self.mappers:
-                self.mappers[family].doubted()
+                self.mappers[family].on_doubt()
 
     # asking
 
-    async def _ask_peers(self, family: int, standing: Standing, ports: tuple[int, ...]) -> None:
+    async def _ask_peers(
+        self, family: int, machine: ReachabilityBelief, ports: tuple[int, ...]
+    ) -> None:
         if not self._kernel_tells:
             self._look_at_interfaces()
-        chosen = choose(self._observers(family), standing.asked_s)
+        chosen = choose(self._observers(family), machine.asked_s)
         answered: list[bool] = []
         try:
             async with asyncio.TaskGroup() as tasks:
                 for observer in chosen:
-                    tasks.create_task(self._ask(standing, observer, ports, answered))
-            if standing.asks_outside_port:
+                    tasks.create_task(self._ask(machine, observer, ports, answered))
+            if machine.asks_outside_port:
                 async with asyncio.TaskGroup() as tasks:
                     for observer in [each for each in chosen if each.dialled]:
-                        tasks.create_task(self._see_outside(standing, observer))
+                        tasks.create_task(self._see_outside(machine, observer))
         finally:
-            standing.round_over(len(chosen), len(answered), _now_s())
+            machine.on_round_end(len(chosen), len(answered), _now_s())
             self._news.set()
 
     def _observers(self, family: int) -> list[Observer]:
@@ -207,7 +206,11 @@ class Reachability:
         return found
 
     async def _ask(
-        self, standing: Standing, observer: Observer, ports: tuple[int, ...], answered: list[bool]
+        self,
+        machine: ReachabilityBelief,
+        observer: Observer,
+        ports: tuple[int, ...],
+        answered: list[bool],
     ) -> None:
         """Have one peer dial our ports, one after another: it does one dial for us at a time."""
         for port in ports:
@@ -217,14 +220,14 @@ class Reachability:
             try:
                 answer = await self._rpc.call(observer.contact, DialBack(port, nonce), CALL_S)
                 if isinstance(answer, DialledBack):
-                    await self._note(standing, observer, port, answer, knock)
+                    await self._note(machine, observer, port, answer, knock)
                     answered.append(True)
             except SwarmError as error:
                 log.info("%s does not dial us back: %s", observer.host, error)
             finally:
                 del self._knocks[token_of(nonce)]
 
-    async def _see_outside(self, standing: Standing, observer: Observer) -> None:
+    async def _see_outside(self, machine: ReachabilityBelief, observer: Observer) -> None:
         """Call a peer from our listening port, and learn which port it sees."""
         try:
             async with asyncio.timeout(OUTSIDE_S):
@@ -232,11 +235,11 @@ class Reachability:
         except (SwarmError, TimeoutError) as error:
             log.info("%s does not see our listening port: %s", observer.host, error)
         else:
-            standing.seen_outside(observer.host, seen, _now_s())
+            machine.on_outside_port(observer.host, seen, _now_s())
 
     async def _note(
         self,
-        standing: Standing,
+        machine: ReachabilityBelief,
         observer: Observer,
         port: int,
         answer: DialledBack,
@@ -247,21 +250,24 @@ class Reachability:
             at = Address(answer.host, port)
         except ValueError:
             return
-        standing.observed(observer.host, at.host, _now_s())
+        machine.on_observation(observer.host, at.host, _now_s())
         if answer.outcome == DialOutcome.CONNECTED and not knock.done():
             await asyncio.wait([knock], timeout=KNOCK_S)
         if knock.done() or answer.outcome != DialOutcome.NOT_TRIED:
-            standing.dialled_back(observer.host, at, _now_s(), arrived=knock.done())
+            machine.on_dial_back(observer.host, at, _now_s(), arrived=knock.done())
 
 
 def _may_be_shut_out(own: str) -> bool:
-    """Whether a router may be asked: to translate an IPv4 address, or to open an IPv6 firewall."""
+    """Return whether a router may be asked.
+
+    It translates an IPv4 address, or opens an IPv6 firewall.
+    """
     is_global = ip_address(own.partition("%")[0]).is_global
     return is_global if family_of(own) == IPV6 else not is_global
 
 
 def _dialled_as_is(remote: Address) -> bool:
-    """Whether a host is the peer's own, and not that of a relay or of a proxy for the web."""
+    """Return whether a host is the peer's own, and not that of a relay or a proxy for the web."""
     return not (remote.circuit or remote.web)
 
 

@@ -1,10 +1,9 @@
-"""Which of the addresses that a peer names are dialled, and which of ours are named to it.
+"""The addresses of a peer that are dialled, and those of ours that are named to it.
 
 A stranger who could name any address would have us dial a victim. So the side that is asked to
 punch dials where it sees the peer itself, where its relay has seen it, or next door.
 
-Units:   none.
-Errors:  none: a candidate that may not be dialled is left out.
+Errors:  a candidate that may not be dialled is left out.
 Source:  docs/punching.md, "Candidates, and whom we dial".
 """
 
@@ -15,12 +14,12 @@ from dataclasses import dataclass, field
 from p2pswarm.base.ids import Address
 from p2pswarm.net.endpoint.preface import Sighting
 from p2pswarm.net.os.addresses import Scope, scope_of
-from p2pswarm.reach.punch.messages import CANDIDATES_MAX, PunchCandidate
+from p2pswarm.reach.punch.messages import CANDIDATES_MAX, Offer, PunchCandidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialTrust:
-    """What one side of an attempt knows, by which it judges the other's candidates."""
+    """The knowledge of one side of an attempt, by which it judges the other's candidates."""
 
     outside: frozenset[Address] = field(default_factory=frozenset)
     """Where we are seen from outside."""
@@ -55,7 +54,8 @@ def usable(candidate: PunchCandidate, trust: DialTrust) -> Address | None:
 
 
 def neighbours(candidates: Iterable[PunchCandidate], trust: DialTrust) -> bool:
-    """Whether the peer says that it is seen at an address of ours: one router stands before both.
+    """Return whether the peer says that it is seen at an address of ours: one router stands before
+    both.
 
     Whether the relay vouches for that is asked before anything is dialled.
     """
@@ -105,3 +105,27 @@ def named(
 
 def _loopback(host: str) -> bool:
     return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+
+
+class Judgement:
+    """The initiator's candidates in one attempt, and which of them the relay has seen.
+
+    They come in two offers, CANDIDATES_MAX each; the relay is asked about each candidate once.
+    """
+
+    def __init__(self, trust: DialTrust) -> None:
+        self._trust = trust
+        self._judged: dict[PunchCandidate, bool] = {}
+
+    def unjudged(self, offer: Offer) -> tuple[PunchCandidate, ...]:
+        """Return the candidates that are new in an offer."""
+        return tuple(each for each in offer.candidates if each not in self._judged)
+
+    def judge(
+        self, new: Collection[PunchCandidate], vouched: Collection[PunchCandidate]
+    ) -> list[Address]:
+        """Note for which of these the relay vouches; returns all that may be dialled."""
+        self._judged.update({each: each in vouched for each in new})
+        seen = {each for each, was_seen in self._judged.items() if was_seen}
+        latest = list(self._judged)[::-1]  # of more than enough, those of the last word
+        return dialled(latest, self._trust, seen)

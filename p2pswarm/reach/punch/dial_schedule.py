@@ -32,7 +32,7 @@ class PunchDial:
 
 
 def wait_s(round_trip_s: float, held_ms: int) -> float:
-    """How long the initiator waits after its word to go, until that has arrived."""
+    """Return the time that the initiator waits after its word to go, until that has arrived."""
     return min(max(0.0, (round_trip_s - held_ms / 1000) / 2), WAIT_S_MAX)
 
 
@@ -43,7 +43,7 @@ class DialSchedule:
         self._rng = rng
         self._due_s: dict[PunchDial, float] = {}
         self._tries: dict[PunchDial, int] = {}
-        """How often each was dialled that was due once."""
+        """The number of dials of each that was due once."""
         self._stopped = False
         self.over_s = float("inf")
         """When the attempt is over, once that is known."""
@@ -64,7 +64,7 @@ class DialSchedule:
         self._due_s.clear()
 
     def due(self, now_s: float) -> list[PunchDial]:
-        """The dials to begin now; tell `failed` of each that fails."""
+        """The dials to begin now; report each that fails to `on_failure`."""
         if now_s >= self.over_s:
             self._due_s.clear()
         due = [dial for dial, at_s in self._due_s.items() if at_s <= now_s]
@@ -73,7 +73,7 @@ class DialSchedule:
             self._tries[dial] = self._tries.get(dial, 0) + 1
         return due
 
-    def failed(self, dial: PunchDial, now_s: float) -> None:
+    def on_failure(self, dial: PunchDial, now_s: float) -> None:
         """Note that a dial was refused, or that somebody else has answered: try again."""
         at_s = now_s + self._rng.uniform(0, RETRY_S_MAX)
         if at_s < self.over_s and not self._stopped and self._tries[dial] < TRIES_MAX:

@@ -30,7 +30,7 @@ class PunchCandidate(Message):
 @message(36)
 @dataclass(frozen=True, slots=True)
 class Offer(Message):
-    """What one side knows of itself. From the initiator, as the second message: dial now."""
+    """The facts that one side knows of itself; the initiator's second one means: dial now."""
 
     candidates: Annotated[tuple[PunchCandidate, ...], Size(CANDIDATES_MAX)] = ()
     hard: bool = False
@@ -38,7 +38,7 @@ class Offer(Message):
     open: bool = False
     """It believes that it can be dialled as it is."""
     held_ms: Annotated[int, Range(0, HELD_MS_MAX)] = 0
-    """What passed at the sender between the message that this one answers and this one."""
+    """The time that passed at the sender between the message that this one answers and this one."""
 
 
 @message(35)

@@ -1,27 +1,146 @@
 """OutsideView: how a node looks from outside, as its relays see it, and what it says of that.
 
 Units:   seconds.
-Errors:  none: a relay that does not answer has seen nothing.
+Errors:  DialFailed, LinkLost or BadHandshake of a relay that does not answer.
+Source:  docs/punching.md, "SealVerifier".
 """
 
 import asyncio
 import ipaddress
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Self
 
-from p2pswarm.base.errors import SwarmError, Unusable
-from p2pswarm.base.ids import Address, Contact
+from p2pswarm.base.errors import DialFailed, LinkLost, SwarmError, Unusable
+from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.base.tasks import Closing, OwnedTasks
 from p2pswarm.net.endpoint.endpoint import Endpoint
-from p2pswarm.net.endpoint.preface import Sighting
+from p2pswarm.net.endpoint.preface import (
+    OBSERVATION_ANSWER_BYTES,
+    ObservationSeals,
+    Sighting,
+    observation_request,
+    read_observation,
+)
 from p2pswarm.net.link.path import Path
 from p2pswarm.net.os.base import Net
 from p2pswarm.net.os.local_network import IPV4, IPV6, own_host
+from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.reach.punch.candidates import DialTrust, named
-from p2pswarm.reach.punch.messages import HELD_MS_MAX, Offer
-from p2pswarm.reach.punch.sighting_book import AGAIN_S, SightingBook
-from p2pswarm.reach.punch.sightings import Sightings
+from p2pswarm.reach.punch.messages import HELD_MS_MAX, Offer, PunchCandidate, Vouch, Vouched
+from p2pswarm.reach.punch.observed_addresses import AGAIN_S, ObservedAddresses
+
+SEE_S = 3.0  # the kernel repeats its SYN after 1 s
+
+
+class ObservationRequests:
+    """Asks relays where they see our ports, and notes the answers in `ObservedAddresses`.
+
+    One question is under way for each relay and port: two ports have one connection.
+    """
+
+    def __init__(self, net: Net, book: ObservedAddresses, tasks: OwnedTasks) -> None:
+        self._net = net
+        self._book = book
+        self._tasks = tasks
+        self._asking: dict[tuple[Address, int], asyncio.Future[Sighting]] = {}
+
+    async def see(self, relay: Address, port: int) -> Sighting:
+        """Where a relay sees one of our ports, known or asked now."""
+        loop = asyncio.get_running_loop()
+        known = self._book.fresh(relay, port, loop.time())
+        if known is not None:
+            return known
+        return await self.look(relay, port)
+
+    async def look(self, relay: Address, port: int) -> Sighting:
+        """Where a relay sees one of our ports now."""
+        if relay.web or relay.circuit:
+            raise DialFailed(f"{relay} sees no port of ours: it is not called by TCP alone")
+        if self._tasks.closing:
+            raise LinkLost("this node is closing")
+        asking = self._asking.get((relay, port))
+        if asking is None:
+            asking = asyncio.get_running_loop().create_future()
+            asking.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._asking[relay, port] = asking
+            self._tasks.spawn(self._ask(relay, port, asking), partial(_give_up, asking))
+        return await asyncio.shield(asking)
+
+    async def _ask(self, relay: Address, port: int, asking: asyncio.Future[Sighting]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(SEE_S):
+                connection = await self._net.dial(relay, port)
+                try:
+                    await connection.send(observation_request())
+                    answer = await connection.receive(OBSERVATION_ANSWER_BYTES)
+                    sighting = read_observation(answer)
+                    self._book.on_observation(relay, port, sighting, loop.time())
+                    asking.set_result(sighting)
+                    with suppress(LinkLost):  # who closes first may not use the ports for a minute
+                        await connection.receive(1)
+                finally:
+                    connection.close()
+        except TimeoutError:
+            if not asking.done():
+                asking.set_exception(DialFailed(f"{relay} does not say where it sees us"))
+        except Exception as error:  # noqa: BLE001  whoever waits is told, whatever it is
+            if not asking.done():
+                asking.set_exception(error)
+        finally:
+            self._asking.pop((relay, port), None)
+
+
+def _give_up(asking: asyncio.Future[Sighting]) -> None:
+    """Let nobody wait whose question was cancelled; those that were answered stay so."""
+    asking.cancel()
+
+
+VOUCH_S = 2.0
+
+_vouch_log = logging.getLogger(__name__)
+
+
+class SealVerifier:
+    """Asks a relay whether it has seen a peer where the peer says; both sides of `Vouch`."""
+
+    def __init__(self, rpc: Rpc, seals: ObservationSeals) -> None:
+        """`seals`: our own."""
+        self._rpc = rpc
+        self._seals = seals
+        rpc.serve_unary(Vouch, self._on_vouch)
+
+    async def vouched(
+        self, relay: Address | None, candidates: Sequence[PunchCandidate]
+    ) -> set[PunchCandidate]:
+        """Those candidates that a relay has seen, as it says; none if there is no relay."""
+        sealed = tuple(each for each in candidates if each.seal)
+        if relay is None or not sealed:
+            return set()
+        try:
+            answer = await self._rpc.call(Contact(None, relay), Vouch(sealed), VOUCH_S)
+        except SwarmError as error:
+            _vouch_log.info("relay %s vouches for nobody: %s", relay, error)
+            return set()
+        if not isinstance(answer, Vouched) or len(answer.seen) != len(sealed):
+            return set()
+        return {each for each, seen in zip(sealed, answer.seen, strict=True) if seen}
+
+    def _on_vouch(self, peer: PeerId, asked: Vouch) -> Vouched:
+        del peer
+        now_s = asyncio.get_running_loop().time()
+        return Vouched(tuple(self._ours(each, now_s) for each in asked.candidates))
+
+    def _ours(self, candidate: PunchCandidate, now_s: float) -> bool:
+        try:
+            seen = Address(candidate.host, candidate.port)
+        except ValueError:
+            return False
+        return self._seals.vouches(seen, candidate.seal, now_s)
+
 
 _log = logging.getLogger(__name__)
 
@@ -32,21 +151,21 @@ def own_hosts() -> list[str]:
 
 
 class OutsideView(Closing):
-    """What relays have seen of our ports. Use it as a context manager."""
+    """The ports of a node as its relays have seen them. Use it as a context manager."""
 
     def __init__(
         self, endpoint: Endpoint, net: Net, hosts: Callable[[], Iterable[str]] = own_hosts
     ) -> None:
         """`hosts`: tells this machine's own addresses."""
-        self.book = SightingBook()
+        self.book = ObservedAddresses()
         self.reachable: Callable[[], bool] = lambda: False
-        """Whether others can dial us as we are."""
+        """Returns whether others can dial us as we are."""
         self.port = 0
         """From which we punch; 0: nothing listens there yet."""
         self._endpoint = endpoint
         self._hosts = hosts
         self._tasks = OwnedTasks()
-        self._sightings = Sightings(net, self.book, self._tasks)
+        self._requests = ObservationRequests(net, self.book, self._tasks)
         self._relays: Callable[[], Sequence[Contact]] = tuple
         self._news = asyncio.Event()
 
@@ -81,14 +200,14 @@ class OutsideView(Closing):
         if relay is None or not port:
             return
         try:
-            await self._sightings.see(relay, port)
+            await self._requests.see(relay, port)
         except SwarmError as error:
             _log.info("relay %s does not say where it sees us: %s", relay, error)
 
     def offer(
         self, port: int, relay: Address | None, *, near: bool = False, held_s: float = 0.0
     ) -> Offer:
-        """What we tell a peer of ourselves, with the seals of `relay`.
+        """Return what we tell a peer of ourselves, with the seals of `relay`.
 
         `near`: one router stands before both of us. `held_s`: how long the peer waited for this.
         """
@@ -103,7 +222,7 @@ class OutsideView(Closing):
         )
 
     def trust(self, path: Path | None, port: int, *, chosen: bool) -> DialTrust:
-        """What we judge a peer's candidates by; `path`: of the link to the peer."""
+        """Return what we judge a peer's candidates by; `path`: of the link to the peer."""
         outside = frozenset(each.address for each in self._seen(port))
         own = frozenset(self._own(port))
         direct = path is not None and not (path.remote.circuit or path.remote.web)
@@ -135,7 +254,7 @@ class OutsideView(Closing):
 
     async def _look(self, relay: Address) -> None:
         try:
-            await self._sightings.look(relay, self.port)
+            await self._requests.look(relay, self.port)
         except SwarmError as error:
             _log.debug("relay %s does not say where it sees us: %s", relay, error)
 

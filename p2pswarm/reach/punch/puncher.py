@@ -1,47 +1,205 @@
 """Puncher: agrees with peers, over links that lead through relays, to dial each other at once.
 
-It pumps `dial_schedule.py` on both sides, and asks `judgement.py` whom to dial, `limits.py` for
-whom, and `back_off.py` when.
-
 Units:   seconds.
-Errors:  DialFailed from `connect`, with the reason.
+Errors:  DialFailed from `connect`, with the reason; PathError, if no hole can be punched now.
 Source:  docs/punching.md.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
 from random import Random
+from types import TracebackType
 from typing import Self
 
 from p2pswarm.base.errors import (
+    BadHandshake,
     BadMessage,
     Busy,
     DialFailed,
     Late,
     LinkLost,
     NotServing,
+    PathError,
     Refused,
     SwarmError,
 )
-from p2pswarm.base.ids import Address, PeerId
-from p2pswarm.base.tasks import Closing
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.base.tasks import Closing, OwnedTasks
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.link_io import Link
-from p2pswarm.net.endpoint.preface import PUNCH_TOKEN_BYTES
-from p2pswarm.net.link.path import Path, PathKind
+from p2pswarm.net.endpoint.preface import PUNCH_PREFACE_BYTES, PUNCH_TOKEN_BYTES, punch_preface
+from p2pswarm.net.link.path import Path, PathCandidate, PathKind
 from p2pswarm.net.os.base import Connection, Listener, Net
 from p2pswarm.net.rpc.base import Rpc, Stream
-from p2pswarm.reach.punch.attempt import FirstConnection, PunchAttempt
-from p2pswarm.reach.punch.back_off import PunchBackOff
-from p2pswarm.reach.punch.candidates import dialled, neighbours
+from p2pswarm.reach.punch.candidates import Judgement, dialled, neighbours
 from p2pswarm.reach.punch.dial_schedule import DIAL_S, HARD_LATER_S, DialSchedule, PunchDial, wait_s
-from p2pswarm.reach.punch.judgement import Judgement
-from p2pswarm.reach.punch.limits import WINDOW_S, PunchLimits
+from p2pswarm.reach.punch.limits import WINDOW_S, PunchBackOff, PunchLimits
 from p2pswarm.reach.punch.messages import Offer, Punch
-from p2pswarm.reach.punch.outside import OutsideView
-from p2pswarm.reach.punch.vouching import Vouching
+from p2pswarm.reach.punch.outside import OutsideView, SealVerifier
+
+ARRIVALS_MAX = 16  # connections that arrive at once at a port of an attempt
+
+
+class FirstConnection:
+    """The first connection of an attempt; the others are closed. Use it as a context manager."""
+
+    def __init__(self) -> None:
+        self._first: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+        self._given = False
+
+    def take(self, connection: Connection) -> None:
+        """Take one that has come up."""
+        if self._first.done():
+            connection.close()
+        else:
+            self._first.set_result(connection)
+
+    async def wait(self, until_s: float) -> Connection:
+        """The first one, whose owner the caller is then; raises DialFailed at `until_s`."""
+        try:
+            async with asyncio.timeout_at(until_s):
+                await asyncio.wait([self._first])
+        except TimeoutError as error:
+            raise DialFailed("no dial of either side came through") from error
+        self._given = True
+        return self._first.result()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        came = self._first.done() and not self._first.cancelled()
+        if came and (error is not None or not self._given):
+            self._first.result().close()
+        self._first.cancel()
+
+
+class PunchAttempt(Closing):
+    """The connections of one side of an attempt, while they come up. Use it as a context manager.
+
+    `DialSchedule` decides when what is dialled. Each connection on which the peer has
+    greeted back is given to `take`; the others are closed.
+    """
+
+    def __init__(
+        self,
+        net: Net,
+        schedule: DialSchedule,
+        ours: bytes,
+        theirs: bytes,
+        take: Callable[[Connection], None],
+    ) -> None:
+        """`ours`, `theirs`: the tokens of both sides' greetings."""
+        self._net = net
+        self._schedule = schedule
+        self._ours = punch_preface(ours)
+        self._theirs = punch_preface(theirs)
+        self._take = take
+        self._tasks = OwnedTasks()
+        self._news = asyncio.Event()
+        self._over = asyncio.Event()
+        self._arrivals = 0
+
+    async def __aenter__(self) -> Self:
+        self._tasks.spawn(self._pump())
+        return self
+
+    async def close(self) -> None:
+        """End its tasks."""
+        await self._tasks.close()
+
+    def plan(self, dials: Iterable[PunchDial], at_s: float) -> None:
+        """Have these dialled from `at_s` on."""
+        self._schedule.add(dials, at_s)
+        self._news.set()
+
+    def end(self, at_s: float) -> None:
+        """Dial until then."""
+        self._schedule.end(at_s)
+        self._news.set()
+
+    async def over(self) -> None:
+        """Return when the attempt's time is over."""
+        await self._over.wait()
+
+    def beside(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Do something while the attempt goes on; it ends with it."""
+        return self._tasks.spawn(work)
+
+    def accept_at(self, listener: Listener) -> None:
+        """Take what arrives at a port that was opened for this attempt."""
+        self._tasks.spawn(self._accept(listener))
+
+    def on_greeting(self, connection: Connection) -> None:
+        """Take a connection that arrived and on which the peer has greeted already."""
+        if self._tasks.closing:
+            connection.close()
+        else:
+            self._tasks.spawn(self._answer(connection, greeted=True))
+
+    async def _pump(self) -> None:
+        loop = asyncio.get_running_loop()
+        while loop.time() < self._schedule.over_s:
+            for dial in self._schedule.due(loop.time()):
+                self._tasks.spawn(self._dial(dial))
+            self._news.clear()
+            try:
+                async with asyncio.timeout_at(self._schedule.next_deadline_s()):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+        self._over.set()
+
+    async def _dial(self, dial: PunchDial) -> None:
+        try:
+            connection = await self._net.dial(dial.to, dial.from_port)
+            await self._greet(connection, first=self._ours)
+        except SwarmError:
+            self._schedule.on_failure(dial, asyncio.get_running_loop().time())
+            self._news.set()
+
+    async def _accept(self, listener: Listener) -> None:
+        while True:
+            connection = await listener.accept()
+            if self._arrivals < ARRIVALS_MAX:
+                self._arrivals += 1
+                self._tasks.spawn(self._answer(connection, greeted=False), self._on_answer)
+            else:
+                connection.close()
+
+    def _on_answer(self) -> None:
+        self._arrivals -= 1
+
+    async def _answer(self, connection: Connection, *, greeted: bool) -> None:
+        try:
+            await self._greet(connection, first=b"", greeted=greeted)
+        except SwarmError:
+            return  # the peer dials again
+
+    async def _greet(self, connection: Connection, *, first: bytes, greeted: bool = False) -> None:
+        """Greet both ways: who connected at once, who accepted when the peer has."""
+        try:
+            if first:
+                await connection.send(first)
+            if not greeted and await connection.receive(PUNCH_PREFACE_BYTES) != self._theirs:
+                raise BadHandshake("somebody else answers, who does not greet us")  # noqa: TRY301
+            if not first:
+                await connection.send(self._ours)
+        except BaseException:
+            connection.close()
+            raise
+        self._schedule.stop()
+        self._take(connection)
+
 
 AGREE_S = 2.0  # for three messages through a relay
 LIMIT_S = AGREE_S + DIAL_S  # less than a climb waits for a way, 5 s
@@ -52,7 +210,11 @@ _log = logging.getLogger(__name__)
 
 
 class Puncher(Closing):
-    """The attempts of a node. Use it as a context manager, inside of its rpc's block."""
+    """The attempts of a node. Use it as a context manager, inside of its rpc's block.
+
+    It pumps `DialSchedule` on both sides. `candidates.py` says whom to dial, `limits.py` for whom
+    and when.
+    """
 
     def __init__(
         self,
@@ -73,7 +235,7 @@ class Puncher(Closing):
         self._rpc = rpc
         self._net = net
         self._entropy = entropy
-        self._vouching = Vouching(rpc, endpoint.seals)
+        self._verifier = SealVerifier(rpc, endpoint.seals)
         self._limits = PunchLimits()
         self._back_off: PunchBackOff[tuple[PeerId, bool]] = PunchBackOff()
         self._attempts: dict[bytes, PunchAttempt] = {}
@@ -98,7 +260,7 @@ class Puncher(Closing):
         return path if relayed else None
 
     def punched(self, peer: PeerId) -> bool:
-        """Whether the link to a peer has left its relay."""
+        """Return whether the link to a peer has left its relay."""
         link = self._link_to(peer)
         return link is not None and link.path is not None and not link.path.remote.circuit
 
@@ -128,12 +290,12 @@ class Puncher(Closing):
             async with asyncio.timeout(LIMIT_S):
                 connection = await self._initiate(link, relay, self.view.port if listening else 0)
         except (SwarmError, TimeoutError) as error:
-            self._back_off.failed(key, _now_s(), hopeless=_is_hopeless(error))
+            self._back_off.on_failure(key, _now_s(), hopeless=_is_hopeless(error))
             why = str(error) or "nobody came in time"
             _log.info("%s was not punched: %s", peer.short, why)
             raise DialFailed(f"{peer.short} was not punched: {why}") from error
         if relayed:
-            self._back_off.succeeded(key, _now_s())
+            self._back_off.on_success(key, _now_s())
         else:
             self._back_off.forget(key)
         took_ms = 1000 * (_now_s() - now_s)
@@ -159,7 +321,7 @@ class Puncher(Closing):
                 round_trip_s = _now_s() - begun_s
                 await looking
                 until_s = await self._go(
-                    attempt, stream, link.path, (port, relay), (theirs_offer, round_trip_s)
+                    attempt, stream, link.path, port, relay, theirs_offer, round_trip_s
                 )
                 return await first.wait(until_s)
 
@@ -168,14 +330,15 @@ class Puncher(Closing):
         attempt: PunchAttempt,
         stream: Stream,
         path: Path | None,
-        us: tuple[int, Address],
-        heard: tuple[Offer, float],
+        port: int,
+        relay: Address,
+        offer: Offer,
+        round_trip_s: float,
     ) -> float:
         """Give the word to go, and plan our own dials; returns when the attempt is over.
 
-        `us`: our port and the relay that sees it. `heard`: the peer's offer, and how long it took.
+        `port`: ours, which `relay` sees. `offer`: the peer's, which came after `round_trip_s`.
         """
-        (port, relay), (offer, round_trip_s) = us, heard
         trust = self.view.trust(path, port, chosen=True)
         to = self._within_limits(dialled(offer.candidates, trust), stream.peer)
         if path is not None and trust.peer_host and path.remote not in to:
@@ -237,7 +400,7 @@ class Puncher(Closing):
         except TimeoutError as error:
             raise Late("the attempt is over") from error
         finally:
-            self._limits.ended()
+            self._limits.on_end()
 
     async def _respond(self, link: Link, stream: Stream, punch: Punch) -> None:
         begun_s, port, view = _now_s(), self.view.port, self.view
@@ -254,11 +417,11 @@ class Puncher(Closing):
             await stream.send(offer)
             judgement = Judgement(trust)
             to: dict[Address, None] = {}
-            asking = (judgement, relay, stream.peer, attempt)
-            judging = attempt.beside(self._judge(asking, punch.offer, to))
+            judge = partial(self._judge, judgement, relay, stream.peer, attempt, to)
+            judging = attempt.beside(judge(punch.offer))
             go = _offer_in(await stream.receive())
             await judging
-            await self._judge(asking, go, to)
+            await judge(go)
             go_s = _now_s() + HARD_LATER_S * offer.hard
             self._plan(attempt, to, port, go_s)
             attempt.end(go_s + self._dial_s)
@@ -266,14 +429,16 @@ class Puncher(Closing):
 
     async def _judge(
         self,
-        asking: tuple[Judgement, Address | None, PeerId, PunchAttempt],
-        offer: Offer,
+        judgement: Judgement,
+        relay: Address | None,
+        peer: PeerId,
+        attempt: PunchAttempt,
         to: dict[Address, None],
+        offer: Offer,
     ) -> None:
         """Put into `to` what may be dialled, and dial at once a peer that is open."""
-        judgement, relay, peer, attempt = asking
         new = judgement.unjudged(offer)
-        vouched = await self._vouching.vouched(relay, new)
+        vouched = await self._verifier.vouched(relay, new)
         addresses = judgement.judge(new, vouched)
         new_ones = [each for each in addresses if each not in to]
         to.update(dict.fromkeys(self._within_limits(new_ones, peer)))
@@ -286,7 +451,7 @@ class Puncher(Closing):
         path = None if link is None else link.path
         known = "" if path is None or path.remote.circuit else path.remote.host
         others = [each.host for each in to if each.host != known]
-        allowed = self._limits.dialling(others, _now_s())
+        allowed = self._limits.dialable(others, _now_s())
         return [each for each in to if each.host == known or each.host in allowed]
 
     def _on_greeting(self, connection: Connection, token: bytes) -> None:
@@ -294,7 +459,7 @@ class Puncher(Closing):
         if attempt is None:
             connection.close()
         else:
-            attempt.greeted(connection)
+            attempt.on_greeting(connection)
 
 
 def _offer_in(message: object) -> Offer:
@@ -307,9 +472,56 @@ def _offer_in(message: object) -> Offer:
 
 
 def _is_hopeless(error: Exception) -> bool:
-    """Whether the next attempt will fail like this one."""
+    """Return whether the next attempt will fail like this one."""
     return isinstance(error, NotServing | Refused) and not isinstance(error, Busy)
 
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
+
+
+_way_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PunchedWay:
+    """Both sides dial each other at once: implements `PathCandidate`."""
+
+    puncher: Puncher
+    peer: PeerId
+    relay: Address
+    """The relay through which the link went when this way was found."""
+    relayed: PathCandidate
+    """For a bulk connection that cannot be punched."""
+
+    @property
+    def kind(self) -> PathKind:
+        """Punched, even if one side can be dialled as it is."""
+        return PathKind.PUNCHED
+
+    async def connect(self) -> Connection:
+        """Punch; for a link that has left its relay, a bulk connection may go through it still."""
+        try:
+            return await self.puncher.connect(self.peer, self.relay)
+        except PathError as error:
+            if not self.puncher.punched(self.peer):
+                raise
+            _way_log.info("a bulk connection with %s goes by relay: %s", self.peer.short, error)
+            return await self.relayed.connect()
+
+
+class PunchedWays:
+    """A way to each peer whose link leads through a relay.
+
+    Implements `CandidateSource`: a `Puncher`'s, for `Endpoint.offer_candidates`.
+    """
+
+    def __init__(self, puncher: Puncher) -> None:
+        self._puncher = puncher
+
+    def candidates(self, to: Contact) -> Sequence[PathCandidate]:
+        """A punched way while the link goes through a relay: only then can both sides agree."""
+        path = None if to.peer is None else self._puncher.relayed_path(to.peer)
+        if to.peer is None or path is None or path.candidate is None:
+            return ()
+        return (PunchedWay(self._puncher, to.peer, path.remote.place, path.candidate),)

@@ -50,7 +50,7 @@ class _PairGroup:
 
 @dataclass(slots=True)
 class _Pair(Generic[F]):
-    """What the flows of one pair wait for."""
+    """The queue of the flows of one pair."""
 
     rate: _Rate
     group: _PairGroup
@@ -59,7 +59,7 @@ class _Pair(Generic[F]):
 
 
 class FairRate(Generic[F]):
-    """Who may go on, of all flows of a relay."""
+    """The order in which the flows of a relay go on."""
 
     def __init__(self, total_bytes_per_s: float, pair_bytes_per_s: float) -> None:
         if not (total_bytes_per_s > 0 and pair_bytes_per_s > 0):
@@ -76,10 +76,10 @@ class FairRate(Generic[F]):
 
     @property
     def known(self) -> int:
-        """How many pairs and groups have flows."""
+        """The number of pairs and groups that have flows."""
         return len(self._pairs) + len(self._groups)
 
-    def opened(self, pair: Hashable, group: Hashable) -> None:
+    def on_open(self, pair: Hashable, group: Hashable) -> None:
         """A flow of this pair began; a pair is always of the same group."""
         known = self._pairs.get(pair)
         if known is None:
@@ -88,7 +88,7 @@ class FairRate(Generic[F]):
             known = self._pairs[pair] = _Pair(_Rate(self._pair_bytes_per_s), shared)
         known.flows += 1
 
-    def closed(self, pair: Hashable, group: Hashable) -> None:
+    def on_close(self, pair: Hashable, group: Hashable) -> None:
         """A flow of this pair is over; what it waited for may still be granted."""
         known = self._pairs[pair]
         known.flows -= 1
@@ -98,14 +98,14 @@ class FairRate(Generic[F]):
             if not known.group.pairs:
                 del self._groups[group]
 
-    def carried(self, flow: F, pair: Hashable, nbytes: int, now_s: float) -> None:
-        """`flow` has carried `nbytes` and waits now until `granted` names it."""
+    def on_bytes(self, flow: F, pair: Hashable, nbytes: int, now_s: float) -> None:
+        """`flow` has carried `nbytes` and waits now until `grants` names it."""
         known = self._pairs[pair]
         known.waiting.append((flow, nbytes))
         if len(known.waiting) == 1:
             self._line_up(known, now_s)
 
-    def granted(self, now_s: float) -> list[F]:
+    def grants(self, now_s: float) -> list[F]:
         """The flows that may go on now."""
         while self._limited and self._limited[0][0] <= now_s:
             self._make_ready(heapq.heappop(self._limited)[2])
@@ -121,7 +121,7 @@ class FairRate(Generic[F]):
         return flows
 
     def next_deadline_s(self) -> float | None:
-        """When to call `granted` again; None if nobody waits."""
+        """When to call `grants` again; None if nobody waits."""
         ends = [self._limited[0][0]] if self._limited else []
         if self._ready:
             ends.append(self._total.free_s)

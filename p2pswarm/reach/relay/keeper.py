@@ -19,8 +19,15 @@ from p2pswarm.base.tasks import Closing, OwnedTasks
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.rpc.base import Rpc, Stream
 from p2pswarm.reach.relay.circuit_net import CircuitNet
-from p2pswarm.reach.relay.messages import Incoming, Reserve, Reserved
-from p2pswarm.reach.relay.reservations import LeaveRelay, RenewAt, Reservations, ReserveAt
+from p2pswarm.reach.relay.reservations import (
+    Incoming,
+    LeaveRelay,
+    RenewAt,
+    Reservations,
+    Reserve,
+    ReserveAt,
+    Reserved,
+)
 
 TAKING_MAX = 64  # dials back to relays under way, a socket each
 TAKE_S = 5.0  # after so long the relay has given up, too
@@ -97,7 +104,7 @@ class RelayKeeper(Closing):
             await self._changed.wait()
 
     def _act(self) -> None:
-        for action in self._reservations.actions(self._loop.time()):
+        for action in self._reservations.drain(self._loop.time()):
             if isinstance(action, ReserveAt):
                 self._holding[action.relay] = self._tasks.spawn(self._hold(action.relay))
             elif isinstance(action, RenewAt):
@@ -132,7 +139,7 @@ class RelayKeeper(Closing):
             self._streams.pop(relay, None)
             if self._holding.get(relay) is asyncio.current_task():
                 del self._holding[relay]
-                self._reservations.ended(relay, self._loop.time(), retry_after_s)
+                self._reservations.on_end(relay, self._loop.time(), retry_after_s)
             self._changed.fire()
 
     def _note_stream(self, relay: Contact, stream: Stream) -> None:
@@ -144,7 +151,7 @@ class RelayKeeper(Closing):
 
     def _hear(self, relay: Contact, message: object) -> None:
         if isinstance(message, Reserved):
-            self._reservations.reserved(relay, message.lasts_ms / 1000, self._loop.time())
+            self._reservations.on_confirmation(relay, message.lasts_ms / 1000, self._loop.time())
             self._changed.fire()
         elif not isinstance(message, Incoming):
             raise BadMessage(f"{type(message).__name__} on a reservation's stream")

@@ -1,8 +1,5 @@
 """Relay: holds reservations of peers, and joins those that ask for them.
 
-`relay_table.py` decides who gets what; here are the streams, connections and timers. A relay dials
-nobody: both ends come to it.
-
 Units:   seconds, bytes.
 Errors:  Busy for a peer that gets no reservation; a circuit that fails is answered with its status.
 Source:  docs/relays.md.
@@ -10,7 +7,7 @@ Source:  docs/relays.md.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from p2pswarm.base.errors import BadMessage, Busy, NotServing, SwarmError
@@ -20,10 +17,9 @@ from p2pswarm.base.tasks import Closing, OwnedTasks
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.preface import CircuitRequest, CircuitStatus, circuit_answer
 from p2pswarm.net.os.base import Connection
-from p2pswarm.net.os.splice import Splice, Splicer
+from p2pswarm.net.os.splice import PacedFlow, Splice, Splicer
 from p2pswarm.net.rpc.base import Rpc, Stream
-from p2pswarm.reach.relay.messages import Incoming, Reserve, Reserved
-from p2pswarm.reach.relay.pacing import Pacing, PairPace
+from p2pswarm.reach.relay.fair_rate import FairRate
 from p2pswarm.reach.relay.relay_table import (
     BUSY_S,
     Circuit,
@@ -32,6 +28,71 @@ from p2pswarm.reach.relay.relay_table import (
     RelayTable,
     ReservationEnded,
 )
+from p2pswarm.reach.relay.reservations import Incoming, Reserve, Reserved
+
+
+class Pacing:
+    """The timer of `FairRate`: it lets the directions of circuits go on when the rate allows."""
+
+    def __init__(self, total_bytes_per_s: float, pair_bytes_per_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._rate: FairRate[PacedFlow] = FairRate(total_bytes_per_s, pair_bytes_per_s)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def of(self, pair: Hashable, group: Hashable) -> "PairPace":
+        """The pace of one circuit of a pair, which shares with its group; `close` it."""
+        return PairPace(self, self._rate, pair, group)
+
+    def close(self) -> None:
+        """Let nobody go on any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def carried(self, flow: PacedFlow, pair: Hashable, nbytes: int) -> bool:
+        """Return whether `flow` may go on at once."""
+        now_s = self._loop.time()
+        self._rate.on_bytes(flow, pair, nbytes, now_s)
+        return self._go_on(now_s, flow)
+
+    def _go_on(self, now_s: float, asking: PacedFlow | None) -> bool:
+        """Resume who may go on, but for the one that asks; returns whether that one may."""
+        granted = False
+        for flow in self._rate.grants(now_s):
+            if flow is asking:
+                granted = True
+            else:
+                flow.resume()
+        if self._timer is not None:
+            self._timer.cancel()
+        at_s = self._rate.next_deadline_s()
+        self._timer = None if at_s is None else self._loop.call_at(at_s, self._on_deadline)
+        return granted
+
+    def _on_deadline(self) -> None:
+        self._timer = None
+        self._go_on(self._loop.time(), None)
+
+
+class PairPace:
+    """The pace of one circuit: implements `Pace` of `net/os/splice.py`."""
+
+    def __init__(
+        self, pacing: Pacing, rate: FairRate[PacedFlow], pair: Hashable, group: Hashable
+    ) -> None:
+        self._pacing = pacing
+        self._rate = rate
+        self._pair = pair
+        self._group = group
+        rate.on_open(pair, group)
+
+    def on_bytes(self, flow: PacedFlow, nbytes: int) -> bool:
+        """Return whether `flow` may go on at once; else it is resumed later."""
+        return self._pacing.carried(flow, self._pair, nbytes)
+
+    def close(self) -> None:
+        """The circuit is over."""
+        self._rate.on_close(self._pair, self._group)
+
 
 MIB = 1024 * 1024
 PAIR_BYTES_PER_S = 20e6  # a fast home line; the longest file of one pair leaves room for two others
@@ -40,7 +101,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayRates:
-    """How fast a relay passes bytes on."""
+    """The rates at which a relay passes bytes on."""
 
     total_bytes_per_s: float = 64 * MIB
     pair_bytes_per_s: float = PAIR_BYTES_PER_S
@@ -55,7 +116,11 @@ class _HeldStream:
 
 
 class Relay(Closing):
-    """The relay of a node. Use it as a context manager, inside of its endpoint's and rpc's."""
+    """The relay of a node. Use it as a context manager, inside of its endpoint's and rpc's.
+
+    `RelayTable` decides who gets what; here are the streams, connections and timers. A relay dials
+    nobody: both ends come to it.
+    """
 
     def __init__(
         self,
@@ -87,12 +152,12 @@ class Relay(Closing):
 
     @property
     def circuits(self) -> int:
-        """How many circuits wait or are joined."""
+        """The number of circuits that wait or are joined."""
         return self._table.circuits
 
     @property
     def reservations(self) -> int:
-        """How many peers are reachable through us."""
+        """The number of peers that are reachable through us."""
         return self._table.reservations
 
     async def close(self) -> None:
@@ -242,7 +307,7 @@ class Relay(Closing):
     def _tell(self) -> None:
         """Pass on what has ended, and set the timer."""
         self.changed.fire()
-        for event in self._table.events():
+        for event in self._table.drain():
             if isinstance(event, ReservationEnded):
                 if event.number in self._streams:
                     self._streams[event.number].scope.reschedule(self._loop.time())

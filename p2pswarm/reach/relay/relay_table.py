@@ -23,7 +23,7 @@ BUSY_S = 60.0  # a relay without room is tried again after a minute
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayLimits:
-    """What a relay gives away at most; docs/relays.md has the reasons."""
+    """The most that a relay gives away; docs/relays.md has the reasons."""
 
     reservations_max: int = 128
     lasts_s: float = 600.0
@@ -67,12 +67,12 @@ class Circuit:
 
     @property
     def pair(self) -> tuple[PeerId, str]:
-        """Who has one limit of rate: the reserved peer, and the host that dials it."""
+        """The pair that has one limit of rate: the reserved peer, and the host that dials it."""
         return self.reservation.peer, self.dialler
 
     @property
     def networks(self) -> tuple[str, str]:
-        """Who shares the relay as one: the networks of both ends."""
+        """The group that shares the relay as one: the networks of both ends."""
         return network_of(self.reservation.host), network_of(self.dialler)
 
 
@@ -111,16 +111,16 @@ class RelayTable:
 
     @property
     def reservations(self) -> int:
-        """How many peers are reachable."""
+        """The number of peers that are reachable."""
         return len(self._reservations)
 
     @property
     def circuits(self) -> int:
-        """How many circuits wait or are joined."""
+        """The number of circuits that wait or are joined."""
         return len(self._circuits)
 
-    def events(self) -> list[RelayEvent]:
-        """What has ended by itself since the last call."""
+    def drain(self) -> list[RelayEvent]:
+        """Return what has ended by itself since the last call."""
         told, self._events = self._events, []
         return told
 
@@ -257,7 +257,7 @@ class RelayTable:
 
 
 def _counted(held: RelayReservation, dialler: str) -> set[tuple[str, ...]]:
-    """What a circuit counts in, from when it is asked for until it is over."""
+    """Return the counters of a circuit, from when it is asked for until it is over."""
     peer = str(held.peer)
     return {
         ("network", network_of(held.host)),
@@ -267,6 +267,6 @@ def _counted(held: RelayReservation, dialler: str) -> set[tuple[str, ...]]:
 
 
 def _counted_waiting(held: RelayReservation, dialler: str) -> set[tuple[str, ...]]:
-    """What a circuit counts in besides, as long as nobody has taken it."""
+    """Return the further counters of a circuit, as long as nobody has taken it."""
     peer = str(held.peer)
     return {("waiting", peer), ("waiting dialler", peer, network_of(dialler))}

@@ -1,22 +1,104 @@
-"""Reservations: at which relays a node that cannot be dialled is reachable.
+"""Reservations: at which relays a node is reachable, how it chooses them, and what it asks of them.
 
-It wants a few relays, in different networks where it can, and uses those that were named first, by
-the last time that they were named: whoever names them has measured them again. It
-is told how attempts went and says what to do next: reserve at a relay, or renew. A relay that ends
-a reservation is replaced at once by one that was not asked yet; it has another chance later.
-
-Units:   `now_s` seconds on a monotonic clock.
-Errors:  none.
-Source:  docs/relays.md, "The reserved peer".
+Units:   seconds on the caller's monotonic clock; in messages, milliseconds and bytes per second.
+Errors:  BadMessage on arrival when a field breaks its limit.
+Source:  docs/relays.md.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
+from math import ceil, log2
+from typing import Annotated
 
-from p2pswarm.base.ids import Contact
+from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.net.cards.card import RELAYS_MAX
+from p2pswarm.net.endpoint.preface import TICKET_BYTES
 from p2pswarm.net.os.addresses import network_of
+from p2pswarm.net.wire.message import Message, Range, Size, message
+
+LASTS_MS_MAX = 24 * 3600 * 1000  # nobody plans further
+CIRCUITS_MAX = 65_535
+RATE_MAX = 2**53
+
+
+@message(32)
+@dataclass(frozen=True, slots=True)
+class Reserve(Message):
+    """From a peer that wants to be reached through the relay; on the open stream: renew."""
+
+
+@message(33)
+@dataclass(frozen=True, slots=True)
+class Reserved(Message):
+    """The relay's answer to every `Reserve`."""
+
+    lasts_ms: Annotated[int, Range(1, LASTS_MS_MAX)]
+    """From now; renew at half of it."""
+    circuits_max: Annotated[int, Range(1, CIRCUITS_MAX)]
+    """The most circuits of this peer at a time."""
+    pair_bytes_per_s: Annotated[int, Range(0, RATE_MAX)]
+    """The most that all circuits with one dialler carry; 0: no limit."""
+
+
+@message(34)
+@dataclass(frozen=True, slots=True)
+class Incoming(Message):
+    """From the relay: somebody asks for the peer. It takes the circuit with the ticket."""
+
+    ticket: Annotated[bytes, Size(TICKET_BYTES, TICKET_BYTES)]
+
+
+NEAR_S = 0.01  # in the same town: a millisecond more or less does not matter
+UNKNOWN_S = 0.16  # what is assumed where no link tells: on the same continent, or the next
+
+
+@dataclass(frozen=True, slots=True)
+class RelayCandidate:
+    """A peer that says that it is a relay."""
+
+    relay: Contact
+    """With its id, and the address at which we have found it."""
+    mapped: bool = False
+    """Its router forwards that address: it is at home, on a thin line."""
+    rtt_s: float = 0.0
+    """The round trip of a link to it; 0 if that is not known."""
+
+
+def chosen(
+    candidates: Iterable[RelayCandidate], us: PeerId, held: Collection[PeerId]
+) -> list[Contact]:
+    """One address of each candidate, best first, without those that hold a reservation of ours.
+
+    Whoever names itself a relay is believed only as far as we have dialled it: what does not answer
+    us answers nobody. The nearest come first, by the pings of the links to them: whatever goes
+    through a relay goes there and back. All who look for relays meet the same few peers first. So
+    of those that are about as near each begins with those whose ids are next to its own; a swarm's
+    relays share its hidden nodes.
+    """
+    best: dict[PeerId, RelayCandidate] = {}
+    for each in candidates:
+        peer = each.relay.peer
+        if peer is None or peer == us or peer in held:
+            continue
+        known = best.get(peer)
+        if known is None or (each.rtt_s and not known.rtt_s):
+            best[peer] = each
+
+    def rank(one: tuple[PeerId, RelayCandidate]) -> tuple[bool, int, int]:
+        peer, each = one
+        return each.mapped, distance_class(each.rtt_s), peer.distance(us.raw)
+
+    return [each.relay for _, each in sorted(best.items(), key=rank)]
+
+
+def distance_class(rtt_s: float) -> int:
+    """Return the distance of a round trip in doublings.
+
+    Two that differ by less count as equally far.
+    """
+    return max(0, ceil(log2((rtt_s or UNKNOWN_S) / NEAR_S)))
+
 
 KNOWN_MAX = 32  # relays to choose from: peers name them, so they are limited
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 60.0
@@ -28,7 +110,7 @@ ANSWER_S = 5.0  # the longest time for a relay to confirm
 
 
 class RelayState(Enum):
-    """What a node has at a relay."""
+    """The state of a node's reservation at a relay."""
 
     IDLE = auto()
     ASKED = auto()
@@ -49,7 +131,7 @@ class _KnownRelay:
     """Idle: when it may be asked again. Held: when to renew. Else: when its answer is late."""
     failures: int = 0
     rank: int = 0
-    """How many were named before it, the last time that it was named."""
+    """The number that were named before it, the last time that it was named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +159,14 @@ ReservationAction = ReserveAt | RenewAt | LeaveRelay
 
 
 class Reservations:
-    """The relays that a node knows, and what it has there."""
+    """The relays that a node knows, and what it has there.
+
+    It wants a few relays, in different networks where it can, and uses those that were named
+    first, by the last time that they were named: whoever names them has measured them again. It is
+    told how attempts went and says what to do next: reserve at a relay, or renew. A relay that
+    ends a reservation is replaced at once by one that was not asked yet; it has another chance
+    later.
+    """
 
     def __init__(self, wanted: int = RELAYS_MAX) -> None:
         self._wanted = wanted
@@ -117,21 +206,21 @@ class Reservations:
         if known is not None and known.state in UNDER_WAY:
             self._leave.append(relay)
 
-    def reserved(self, relay: Contact, lasts_s: float, now_s: float) -> None:
+    def on_confirmation(self, relay: Contact, lasts_s: float, now_s: float) -> None:
         """The relay has confirmed a reservation, or its renewal."""
         known = self._relays.get(relay)
         if known is not None and known.state in UNDER_WAY:
             known.state, known.failures = RelayState.HELD, 0
             known.at_s = now_s + max(lasts_s * RENEW_AT, RENEW_MIN_S)
 
-    def ended(self, relay: Contact, now_s: float, retry_after_s: float = 0.0) -> None:
+    def on_end(self, relay: Contact, now_s: float, retry_after_s: float = 0.0) -> None:
         """The stream to the relay has ended, or could not be opened."""
         known = self._relays.get(relay)
         if known is not None and known.state in UNDER_WAY:
             self._idle(known, now_s, retry_after_s)
 
-    def actions(self, now_s: float) -> list[ReservationAction]:
-        """What to do now; each is told once."""
+    def drain(self, now_s: float) -> list[ReservationAction]:
+        """Return what to do now; each is returned once."""
         told: list[ReservationAction] = [LeaveRelay(relay) for relay in self._leave]
         self._leave = []
         for known in self._relays.values():

@@ -105,10 +105,10 @@ class WhoLeads(Message):
 
 @message(105)
 @dataclass(frozen=True, slots=True)
-class WhomReach(Message):
+class AskReachable(Message):
     """The coordinator misses servers of a stage: whom of these does a standby reach?
 
-    A call to a trainer that stands by; answered by `Reaches`.
+    A call to a trainer that stands by; answered by `ReachableStages`.
     """
 
     run: RunId
@@ -130,7 +130,7 @@ class Knock(Message):
 
 @message(108)
 @dataclass(frozen=True, slots=True)
-class Reaches(Message):
+class ReachableStages(Message):
     """Those of the peers that have answered the standby just now, and who knocks at its door."""
 
     peers: Annotated[tuple[Peer, ...], Size(PROBES_MAX)]

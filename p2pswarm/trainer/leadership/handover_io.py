@@ -18,12 +18,12 @@ from p2pswarm.run.chain.participant import Seat
 from p2pswarm.run.member_cards import MemberCards, as_far_as_they_fit, learn_all
 from p2pswarm.run.messages.membership import Join
 from p2pswarm.run.messages.trainers import (
+    AskReachable,
     Knock,
     NotHeard,
-    Reaches,
+    ReachableStages,
     Unheard,
     Whereabouts,
-    WhomReach,
 )
 from p2pswarm.run.peer_health_io import is_there
 from p2pswarm.trainer.coordinator_io.coordinator_io import CoordinatorIo
@@ -66,7 +66,7 @@ class HandoverIo:
         self._telling: asyncio.Task[None] | None = None
         self._probing = False
         self._began = Signal()
-        rpc.serve_unary(WhomReach, self._whom_reach)
+        rpc.serve_unary(AskReachable, self._whom_reach)
         rpc.serve_unary(NotHeard, self._not_heard)
 
     def start(self, coordination: CoordinatorIo) -> None:
@@ -131,7 +131,7 @@ class HandoverIo:
             self._coordination.not_heard(said.members)
         return said
 
-    async def _whom_reach(self, peer: PeerId, question: WhomReach) -> Reaches:
+    async def _whom_reach(self, peer: PeerId, question: AskReachable) -> ReachableStages:
         """The coordinator asks: it may have a trainer dial others, and nobody else may."""
         if question.run != self._run or peer.raw != self._seat.led_by[0]:
             raise Refused("only the coordinator may ask this")
@@ -144,7 +144,7 @@ class HandoverIo:
         finally:
             self._probing = False
         knocks = self._knocks.at_the_door(asyncio.get_running_loop().time())
-        return Reaches(tuple(reached), knocks)
+        return ReachableStages(tuple(reached), knocks)
 
     async def _look(self, coordination: CoordinatorIo) -> None:
         while self._coordination is coordination:
@@ -168,7 +168,7 @@ class HandoverIo:
             return
         peers = self._rule.question(known, coordination.now_s())
         peers = as_far_as_they_fit(self._cards, peers)
-        question = WhomReach(self._run, coordination.term, peers)
+        question = AskReachable(self._run, coordination.term, peers)
         missed = self._rule.missed(coordination.now_s())
         async with asyncio.TaskGroup() as tasks:
             own = [tasks.create_task(self._answers(one, REPLY_S)) for one in missed]
@@ -192,9 +192,9 @@ class HandoverIo:
             self._seat.hand_over(to, asyncio.get_running_loop().time())
             self._node.pump()
 
-    async def _question(self, standby: bytes, question: WhomReach) -> Reaches:
+    async def _question(self, standby: bytes, question: AskReachable) -> ReachableStages:
         """What one standby answers; that it reaches nobody if it does not."""
-        nobody = Reaches((), ())
+        nobody = ReachableStages((), ())
         contact = self._roll.find(standby)
         if contact is None:
             return nobody
@@ -203,7 +203,7 @@ class HandoverIo:
         except SwarmError as error:
             log.info("%s did not say whom it reaches: %s", contact, error)
             return nobody
-        return answer if isinstance(answer, Reaches) else nobody
+        return answer if isinstance(answer, ReachableStages) else nobody
 
     async def _probe(self, peers: Sequence[Whereabouts], within_s: float) -> list[bytes]:
         """Which of these peers answer within a time; this trainer is always there."""

@@ -5,20 +5,20 @@ import hashlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
+from worlds.dht import DhtWorld, DhtWorldConfig
+
 from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator
 from p2pswarm.discovery.dht.config import DhtConfig
-from p2pswarm.discovery.dht.hearsay import Hearsay
 from p2pswarm.discovery.dht.lookup import Lookup, LookupOptions
 from p2pswarm.discovery.dht.messages import PeerList, Record, peers_in
 from p2pswarm.discovery.dht.node import Dht
-from p2pswarm.discovery.dht.record_store import RecordStore, Verdict
-from p2pswarm.discovery.dht.records import SignatureCache, sign
+from p2pswarm.discovery.dht.records import RecordStore, SignatureCache, Verdict, sign
 from p2pswarm.discovery.dht.routing_table import Table
-from p2pswarm.discovery.dht.timeouts import TimeoutEstimator
+from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.endpoint.link_table import Reach
-from p2pswarm.sim.cards import UnsignedCards, read_unsigned, unsigned
-from p2pswarm.sim.dht import DhtWorld, DhtWorldConfig
+from p2pswarm.net.endpoint.link_table import ProvenAddress
+from p2pswarm.sim.process import UnsignedCards, read_unsigned, unsigned
 from p2pswarm.sim.rpc import SimRpc
 from p2pswarm.sim.world import WorldConfig
 
@@ -38,9 +38,9 @@ SWARM_KEY = hashlib.sha256(b"the key of these tests").digest()
 STRANGER = PeerId(b"s" * 32)
 
 
-def anywhere(_: Contact) -> Reach:
+def anywhere(_: Contact) -> ProvenAddress:
     """Every peer was dialled where it says that it is."""
-    return Reach.DIALLED
+    return ProvenAddress.DIALLED
 
 
 class HomeCards(UnsignedCards):
@@ -87,8 +87,8 @@ def contacts(*numbers: int) -> list[Contact]:
 
 def a_lookup(*start: int, settle: int = 3, patience_s: float = 5.0) -> Lookup:
     options = LookupOptions(width=20, settle=settle, patience_s=patience_s)
-    lookup = Lookup(KEY, OWN, options, TimeoutEstimator(CONFIG), 0.0, Hearsay(CARDS))
-    lookup.learned(contacts(*start))
+    lookup = Lookup(KEY, OWN, options, TimeoutEstimator(CONFIG), 0.0, UnverifiedContacts(CARDS))
+    lookup.on_contacts(contacts(*start))
     return lookup
 
 
@@ -96,14 +96,14 @@ def a_table(*known: int, config: DhtConfig = CONFIG) -> Table:
     """The table of peer `OWN`, which has heard of some others at time 0."""
     table = Table(PeerId(OWN), config)
     for number in known:
-        table.heard(contact(number), 0.0)
+        table.on_contact(contact(number), 0.0)
     return table
 
 
 def a_sure_table(*known: int, config: DhtConfig = CONFIG) -> Table:
     """A table that knows that there is nobody else."""
     table = a_table(*known, config=config)
-    table.refreshed(OWN, [raw(number) for number in known], 0.0)
+    table.on_refresh(OWN, [raw(number) for number in known], 0.0)
     return table
 
 

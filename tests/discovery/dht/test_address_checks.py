@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.base.ids import Address
-from p2pswarm.discovery.dht.address_checks import (
-    BURST,
-    EVERY_S,
-    PER_WIDE_NET,
-    REFUTED_S,
-    TOGETHER,
+from p2pswarm.discovery.dht.unverified_contacts import (
+    CLAIM_CHECK_BURST,
+    CLAIM_CHECK_EVERY_S,
+    CLAIM_CHECKS_MAX,
+    CLAIM_REFUTED_S,
+    CLAIMS_PER_WIDE_NET,
     AddressChecks,
 )
 
@@ -27,7 +27,7 @@ def refuted(checks: AddressChecks, claimed: Address, now_s: float = 0.0) -> bool
     """Whether an address was dialled, in vain."""
     begun = checks.begin(claimed, now_s)
     if begun:
-        checks.ended(claimed, now_s, confirmed=False)
+        checks.on_outcome(claimed, now_s, confirmed=False)
     return begun
 
 
@@ -36,8 +36,8 @@ def test_a_host_where_the_peer_was_not_is_left_alone_for_an_hour_at_every_port()
 
     assert refuted(checks, VICTIM)
     assert not refuted(checks, VICTIM, 1.0)
-    assert not refuted(checks, Address("8.8.8.8", 22), REFUTED_S - 1)
-    assert refuted(checks, VICTIM, REFUTED_S)
+    assert not refuted(checks, Address("8.8.8.8", 22), CLAIM_REFUTED_S - 1)
+    assert refuted(checks, VICTIM, CLAIM_REFUTED_S)
 
 
 def test_however_a_host_is_written_it_is_one():
@@ -52,7 +52,7 @@ def test_however_a_host_is_written_it_is_one():
 def test_a_host_where_a_peer_was_found_may_have_another():
     checks = AddressChecks()
     assert checks.begin(VICTIM, 0.0)
-    checks.ended(VICTIM, 0.1, confirmed=True)
+    checks.on_outcome(VICTIM, 0.1, confirmed=True)
 
     assert checks.begin(Address("8.8.8.8", 4001), 0.2)
 
@@ -67,16 +67,18 @@ def test_a_host_that_is_being_dialled_is_not_dialled_again():
 def test_few_checks_are_under_way():
     checks = AddressChecks()
 
-    assert [checks.begin(a_host(i), 0.0) for i in range(TOGETHER + 1)].count(True) == TOGETHER
-    checks.ended(a_host(0), 1.0, confirmed=False)
+    assert [checks.begin(a_host(i), 0.0) for i in range(CLAIM_CHECKS_MAX + 1)].count(
+        True
+    ) == CLAIM_CHECKS_MAX
+    checks.on_outcome(a_host(0), 1.0, confirmed=False)
     assert checks.begin(a_host(99), 1.0)
 
 
 def test_claims_beyond_a_burst_are_checked_one_a_second():
     checks = AddressChecks()
-    assert sum(refuted(checks, a_host(i)) for i in range(300)) == BURST
+    assert sum(refuted(checks, a_host(i)) for i in range(300)) == CLAIM_CHECK_BURST
 
-    later_s = 10 * EVERY_S
+    later_s = 10 * CLAIM_CHECK_EVERY_S
     assert sum(refuted(checks, a_host(i), later_s) for i in range(300, 600)) == 10
 
 
@@ -84,9 +86,9 @@ def test_one_wide_network_is_not_scanned():
     checks = AddressChecks()
     neighbours = [Address(f"8.8.{i}.1", 1) for i in range(40)]
 
-    assert sum(refuted(checks, each) for each in neighbours) == PER_WIDE_NET
+    assert sum(refuted(checks, each) for each in neighbours) == CLAIMS_PER_WIDE_NET
     assert refuted(checks, a_host(1))
-    assert refuted(checks, Address("8.8.99.1", 1), REFUTED_S)
+    assert refuted(checks, Address("8.8.99.1", 1), CLAIM_REFUTED_S)
 
 
 def test_a_private_network_may_have_many_hosts():
@@ -114,25 +116,31 @@ claims = st.lists(
 def test_whatever_is_claimed_the_bounds_hold(claimed):
     checks, now_s = AddressChecks(), 0.0
     under_way: list[Address] = []
-    refuted_s: dict[str, float] = defaultdict(lambda: -REFUTED_S)
+    refuted_s: dict[str, float] = defaultdict(lambda: -CLAIM_REFUTED_S)
     begun: list[tuple[float, str]] = []
     for address, pause_s, confirmed, ends in claimed:
         now_s += pause_s
         if checks.begin(address, now_s):
-            assert now_s - refuted_s[address.host] >= REFUTED_S
+            assert now_s - refuted_s[address.host] >= CLAIM_REFUTED_S
             assert address.host not in [each.host for each in under_way]
             under_way.append(address)
             begun.append((now_s, address.host))
         if ends and under_way:
             over = under_way.pop(0)
-            checks.ended(over, now_s, confirmed=confirmed)
+            checks.on_outcome(over, now_s, confirmed=confirmed)
             if not confirmed:
                 refuted_s[over.host] = now_s
-        recent = [host for at_s, host in begun if at_s > now_s - REFUTED_S]
+        recent = [host for at_s, host in begun if at_s > now_s - CLAIM_REFUTED_S]
         wide = Counter(host.rsplit(".", 2)[0] for host in recent if not host.startswith("10."))
-        assert len(under_way) <= TOGETHER
-        assert max(wide.values(), default=0) <= PER_WIDE_NET
-        assert len(recent) <= BURST + REFUTED_S / EVERY_S
-        assert len(checks) <= BURST + REFUTED_S / EVERY_S + TOGETHER
+        assert len(under_way) <= CLAIM_CHECKS_MAX
+        assert max(wide.values(), default=0) <= CLAIMS_PER_WIDE_NET
+        assert len(recent) <= CLAIM_CHECK_BURST + CLAIM_REFUTED_S / CLAIM_CHECK_EVERY_S
+        assert (
+            len(checks)
+            <= CLAIM_CHECK_BURST + CLAIM_REFUTED_S / CLAIM_CHECK_EVERY_S + CLAIM_CHECKS_MAX
+        )
         for window_s in (0.0, 10.0):
-            assert sum(at_s >= now_s - window_s for at_s, _ in begun) <= BURST + window_s / EVERY_S
+            assert (
+                sum(at_s >= now_s - window_s for at_s, _ in begun)
+                <= CLAIM_CHECK_BURST + window_s / CLAIM_CHECK_EVERY_S
+            )

@@ -15,12 +15,16 @@ from p2pswarm.base.errors import (
     SwarmError,
 )
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.discovery.dht.call_outcomes import CallOutcome, CallRecorder, outcome_of
+from p2pswarm.discovery.dht.call_outcomes import (
+    CallOutcome,
+    CallRecorder,
+    TimeoutEstimator,
+    outcome_of,
+)
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.messages import Find, Get, Identified, Pong
 from p2pswarm.discovery.dht.routing_table import Table
-from p2pswarm.discovery.dht.timeouts import TimeoutEstimator
-from p2pswarm.net.endpoint.link_table import Reach
+from p2pswarm.net.endpoint.link_table import ProvenAddress
 
 FIND = Find(KEY)
 PLAIN_GET = Get(KEY, b"", False, 0)
@@ -54,7 +58,7 @@ def test_an_error_tells_how_the_peer_is(error, outcome):
 def test_an_answer_is_a_round_trip_and_keeps_the_peer_in_the_table():
     recorder, table, timeouts = a_recorder()
 
-    recorder.ended(contact(5), FIND, CallOutcome.ANSWERED, 1.0, 1.1)
+    recorder.on_outcome(contact(5), FIND, CallOutcome.ANSWERED, 1.0, 1.1)
 
     assert table.get(raw(5)) is not None
     assert timeouts.expected_s(raw(5)) == pytest.approx(0.1)
@@ -65,7 +69,7 @@ def test_an_answer_to_a_get_that_was_carried_on_is_no_round_trip():
     recorder, table, timeouts = a_recorder()
     stranger_s = timeouts.deadline_s(raw(5))
 
-    recorder.ended(contact(5), CARRIED_GET, CallOutcome.ANSWERED, 1.0, 1.1)
+    recorder.on_outcome(contact(5), CARRIED_GET, CallOutcome.ANSWERED, 1.0, 1.1)
 
     assert table.get(raw(5)) is not None
     assert timeouts.deadline_s(raw(5)) == stranger_s
@@ -74,7 +78,7 @@ def test_an_answer_to_a_get_that_was_carried_on_is_no_round_trip():
 def test_a_busy_peer_is_well():
     recorder, table, timeouts = a_recorder()
 
-    recorder.ended(contact(5), FIND, CallOutcome.BUSY, 1.0, 1.1)
+    recorder.on_outcome(contact(5), FIND, CallOutcome.BUSY, 1.0, 1.1)
 
     assert table.get(raw(5)) is not None
     assert timeouts.deadline_s(raw(5)) == CONFIG.deadline_dial_s
@@ -84,13 +88,13 @@ def test_a_busy_peer_is_well():
 def test_a_peer_without_an_answer_leaves_when_that_has_happened_twice(outcome):
     recorder, table, timeouts = a_recorder(5)
 
-    recorder.ended(contact(5), FIND, outcome, 1.0, 2.0)
+    recorder.on_outcome(contact(5), FIND, outcome, 1.0, 2.0)
     assert table.get(raw(5)) is not None
-    recorder.ended(contact(5), FIND, outcome, 1.0, 2.0)
+    recorder.on_outcome(contact(5), FIND, outcome, 1.0, 2.0)
 
     assert table.get(raw(5)) is None
     for _ in range(14):
-        recorder.ended(contact(5), FIND, outcome, 1.0, 2.0)
+        recorder.on_outcome(contact(5), FIND, outcome, 1.0, 2.0)
     assert timeouts.failure_share == 1.0
 
 
@@ -99,7 +103,7 @@ def test_a_peer_that_is_no_server_of_the_dht_leaves_at_once(outcome):
     recorder, table, timeouts = a_recorder(5)
 
     for _ in range(16):
-        recorder.ended(contact(5), FIND, outcome, 1.0, 2.0)
+        recorder.on_outcome(contact(5), FIND, outcome, 1.0, 2.0)
 
     assert table.get(raw(5)) is None
     assert timeouts.failure_share == 0.0
@@ -113,10 +117,10 @@ def test_a_newcomer_to_a_full_bucket_makes_us_check_an_old_contact(how):
     recorder = CallRecorder(table, TimeoutEstimator(config), anywhere, CARDS)
 
     if how == "called us":
-        recorder.met(contact(far + 1), 9.0)
+        recorder.on_contact(contact(far + 1), 9.0)
     else:
         outcome = CallOutcome.ANSWERED if how == "answered" else CallOutcome.BUSY
-        recorder.ended(contact(far + 1), FIND, outcome, 8.0, 9.0)
+        recorder.on_outcome(contact(far + 1), FIND, outcome, 8.0, 9.0)
 
     assert recorder.checks() == [contact(far)]
     assert recorder.checks() == []
@@ -125,7 +129,7 @@ def test_a_newcomer_to_a_full_bucket_makes_us_check_an_old_contact(how):
 def test_a_wrong_reply_costs_its_sender_the_place_in_the_table():
     recorder, table, _ = a_recorder(5)
 
-    recorder.misbehaved(contact(5))
+    recorder.on_breach(contact(5))
 
     assert table.get(raw(5)) is None
 
@@ -147,7 +151,9 @@ CLAIM = Contact(contact(1).peer, Address("10.0.0.9", 9))
 def a_recorder_without_links(*known: int) -> tuple[CallRecorder, Table]:
     """Its links show of nobody where it is."""
     table = a_table(*known)
-    return CallRecorder(table, TimeoutEstimator(CONFIG), lambda _: Reach.CLAIMED, CARDS), table
+    return CallRecorder(
+        table, TimeoutEstimator(CONFIG), lambda _: ProvenAddress.CLAIMED, CARDS
+    ), table
 
 
 def identified(number: int) -> Identified:
@@ -161,10 +167,10 @@ def identified(number: int) -> Identified:
 def test_a_peer_enters_the_table_when_it_was_found_where_it_claims_to_be(reply, enters):
     recorder, table = a_recorder_without_links()
 
-    recorder.met(CLAIM, 1.0)
+    recorder.on_contact(CLAIM, 1.0)
     assert len(table) == 0
     assert recorder.claims() == [CLAIM]
-    recorder.checked(CLAIM, reply, 2.0)
+    recorder.on_check(CLAIM, reply, 2.0)
 
     assert [each.contact for each in table] == ([CLAIM] if enters else [])
     assert recorder.claims() == []
@@ -175,9 +181,9 @@ def test_a_known_peer_moves_when_it_was_found_at_its_new_address(reply, where):
     """Others may have named that address: an answer over its old link does not show it."""
     recorder, table = a_recorder_without_links(1)
 
-    recorder.ended(CLAIM, FIND, CallOutcome.ANSWERED, 0.0, 1.0)
+    recorder.on_outcome(CLAIM, FIND, CallOutcome.ANSWERED, 0.0, 1.0)
     assert [each.contact for each in table] == [contact(1)]
-    recorder.checked(*recorder.claims(), reply, 2.0)
+    recorder.on_check(*recorder.claims(), reply, 2.0)
 
     assert [each.contact for each in table] == [where]
 
@@ -185,7 +191,7 @@ def test_a_known_peer_moves_when_it_was_found_at_its_new_address(reply, where):
 def test_a_known_peer_at_its_address_needs_no_check():
     recorder, table = a_recorder_without_links(1)
 
-    recorder.met(contact(1), 50.0)
+    recorder.on_contact(contact(1), 50.0)
 
     assert recorder.claims() == []
     assert [each.heard_s for each in table] == [50.0]
@@ -194,19 +200,19 @@ def test_a_known_peer_at_its_address_needs_no_check():
 def test_what_is_not_believed_or_is_ourselves_is_not_dialled():
     recorder, _ = a_recorder_without_links()
 
-    recorder.met(Contact(contact(1).peer, Address("224.0.0.1", 9)), 1.0)
-    recorder.met(Contact(contact(1).peer, Address("10.0.0.9", 0)), 1.0)
-    recorder.met(Contact(PeerId(OWN), Address("10.0.0.9", 9)), 1.0)
+    recorder.on_contact(Contact(contact(1).peer, Address("224.0.0.1", 9)), 1.0)
+    recorder.on_contact(Contact(contact(1).peer, Address("10.0.0.9", 0)), 1.0)
+    recorder.on_contact(Contact(PeerId(OWN), Address("10.0.0.9", 9)), 1.0)
 
     assert recorder.claims() == []
 
 
 def test_a_claim_that_was_refuted_is_not_checked_again():
     recorder, _ = a_recorder_without_links()
-    recorder.met(CLAIM, 1.0)
-    recorder.checked(*recorder.claims(), None, 4.0)
+    recorder.on_contact(CLAIM, 1.0)
+    recorder.on_check(*recorder.claims(), None, 4.0)
 
-    recorder.met(CLAIM, 5.0)
+    recorder.on_contact(CLAIM, 5.0)
 
     assert recorder.claims() == []
 
@@ -214,9 +220,9 @@ def test_a_claim_that_was_refuted_is_not_checked_again():
 def test_checks_that_are_over_make_room_for_others():
     recorder, _ = a_recorder_without_links()
     for number in range(1, 40):
-        recorder.met(Contact(contact(number).peer, Address(f"10.0.1.{number}", 9)), 1.0)
+        recorder.on_contact(Contact(contact(number).peer, Address(f"10.0.1.{number}", 9)), 1.0)
         (claimed,) = recorder.claims()
-        recorder.checked(claimed, None, 1.0)
+        recorder.on_check(claimed, None, 1.0)
 
 
 # Peers whose links come from where they say that they are
@@ -224,27 +230,29 @@ def test_checks_that_are_over_make_room_for_others():
 
 def test_a_peer_that_called_us_is_dialled_back_before_it_enters_the_table():
     table = a_table()
-    recorder = CallRecorder(table, TimeoutEstimator(CONFIG), lambda _: Reach.HOST, CARDS)
+    recorder = CallRecorder(table, TimeoutEstimator(CONFIG), lambda _: ProvenAddress.HOST, CARDS)
 
-    recorder.met(CLAIM, 1.0)
-    recorder.met(CLAIM, 1.1)
+    recorder.on_contact(CLAIM, 1.0)
+    recorder.on_contact(CLAIM, 1.1)
 
     assert len(table) == 0
     assert recorder.claims() == [CLAIM]
-    recorder.checked(CLAIM, identified(1), 2.0)
+    recorder.on_check(CLAIM, identified(1), 2.0)
     assert [each.contact for each in table] == [CLAIM]
 
 
 def test_a_peer_that_could_not_be_dialled_back_leaves_its_neighbours_alone():
     """Another node of the same machine, at another port, is no less believed."""
-    recorder = CallRecorder(a_table(), TimeoutEstimator(CONFIG), lambda _: Reach.HOST, CARDS)
-    recorder.met(CLAIM, 1.0)
-    recorder.checked(*recorder.claims(), None, 4.0)
+    recorder = CallRecorder(
+        a_table(), TimeoutEstimator(CONFIG), lambda _: ProvenAddress.HOST, CARDS
+    )
+    recorder.on_contact(CLAIM, 1.0)
+    recorder.on_check(*recorder.claims(), None, 4.0)
 
-    recorder.met(CLAIM, 5.0)
+    recorder.on_contact(CLAIM, 5.0)
     assert recorder.claims() == []
     neighbour = Contact(contact(2).peer, Address(CLAIM.address.host, 10))
-    recorder.met(neighbour, 5.0)
+    recorder.on_contact(neighbour, 5.0)
     assert recorder.claims() == [neighbour]
 
 
@@ -252,11 +260,11 @@ def test_a_peer_that_has_no_place_in_the_table_is_not_dialled_at_each_request():
     config = DhtConfig(k=1, beta=1, replicas=1, replicas_success=1)
     far = 1 << 255
     table = a_table(far, config=config)
-    recorder = CallRecorder(table, TimeoutEstimator(config), lambda _: Reach.HOST, CARDS)
-    recorder.met(contact(far + 1), 9.0)
-    recorder.checked(*recorder.claims(), identified(far + 1), 9.1)
+    recorder = CallRecorder(table, TimeoutEstimator(config), lambda _: ProvenAddress.HOST, CARDS)
+    recorder.on_contact(contact(far + 1), 9.0)
+    recorder.on_check(*recorder.claims(), identified(far + 1), 9.1)
     assert recorder.checks() == [contact(far)]  # it waits for that one's place
 
-    recorder.met(contact(far + 1), 10.0)
+    recorder.on_contact(contact(far + 1), 10.0)
 
     assert recorder.claims() == []

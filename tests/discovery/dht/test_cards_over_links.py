@@ -8,6 +8,7 @@ import pytest
 from discovery.dht.harness import KEY
 from net.link.harness import NotedNet
 from sim.virtual import virtual_time
+from worlds.net import SimInternet
 
 from p2pswarm.base.errors import NoRoute
 from p2pswarm.base.ids import Address, Contact, PeerId
@@ -20,7 +21,6 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.net.wire.message import encode
-from p2pswarm.sim.net import SimInternet
 
 DEAD_V6, VICTIM = Address("2600::1", 4000), Address("99.9.9.9", 4000)
 BOB, EVE = Identity.generate(b"bob"), Identity.generate(b"eve")

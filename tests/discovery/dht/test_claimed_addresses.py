@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 from discovery.dht.harness import address, listed, swarm, told
+from worlds.dht import DhtWorld
 
 from p2pswarm.base.ids import Address, Contact
 from p2pswarm.discovery.dht.config import DhtConfig
@@ -14,7 +15,6 @@ from p2pswarm.discovery.dht.node import Dht
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.guard.slots import HandlerLimits
 from p2pswarm.net.wire.message import Message
-from p2pswarm.sim.dht import DhtWorld
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimRpc
 

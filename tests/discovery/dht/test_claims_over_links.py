@@ -5,6 +5,7 @@ import random
 from contextlib import AsyncExitStack
 
 from discovery.dht.harness import KEY
+from worlds.net import SimInternet, SimListener
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.discovery.dht.config import DhtConfig
@@ -14,7 +15,6 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.net import SimInternet, SimListener
 
 LISTEN = Address("127.0.0.1", 0)
 LIARS = 10

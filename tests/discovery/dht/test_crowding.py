@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator
 from p2pswarm.discovery.dht.crowding import (
     CROWDED,
     CROWDED_S,
@@ -26,10 +27,9 @@ from p2pswarm.discovery.dht.crowding import (
     points_around,
     size_of,
 )
-from p2pswarm.discovery.dht.hearsay import Hearsay
 from p2pswarm.discovery.dht.lookup import Lookup, LookupOptions
 from p2pswarm.discovery.dht.routing_table import ID_BITS, Table
-from p2pswarm.discovery.dht.timeouts import TimeoutEstimator
+from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts
 
 ALL = 1 << ID_BITS
 
@@ -108,11 +108,11 @@ def a_full_table(size: int, seed: int, near: list[int] | None = None) -> Table:
     rng = random.Random(seed)
     table = Table(PeerId(OWN), CONFIG)
     for number in [rng.getrandbits(ID_BITS) for _ in range(size)] + (near or []):
-        table.heard(Contact(PeerId(number.to_bytes(32)), Address("10.0.0.1", 1)), 0.0)
+        table.on_contact(Contact(PeerId(number.to_bytes(32)), Address("10.0.0.1", 1)), 0.0)
     for bit in range(table.depth):
         at = int.from_bytes(OWN) ^ 1 << ID_BITS - 1 - bit
-        table.refreshed(at.to_bytes(32), [], 0.0)
-        table.refreshed(at.to_bytes(32), [OWN] * CONFIG.k, 0.0)
+        table.on_refresh(at.to_bytes(32), [], 0.0)
+        table.on_refresh(at.to_bytes(32), [OWN] * CONFIG.k, 0.0)
     return table
 
 
@@ -137,15 +137,15 @@ def test_a_newcomer_counts_its_neighbours():
     empty = Table(PeerId(OWN), CONFIG)
     assert size_of(empty) == 1.0
     for number in range(5):
-        empty.heard(contact(1 << 250 + number), 0.0)
+        empty.on_contact(contact(1 << 250 + number), 0.0)
     assert size_of(empty) == 6.0
 
 
 def test_crowded_keys_are_remembered_for_a_while():
     keys, region = CrowdedKeys(), contacts(1, 2)
     keys.add(KEY, 0.0)
-    keys.learned(KEY, region, 1.0)
-    keys.learned(OWN, region, 1.0)
+    keys.on_region(KEY, region, 1.0)
+    keys.on_region(OWN, region, 1.0)
 
     assert keys.holds(KEY, CROWDED_S - 1)
     assert not keys.holds(KEY, CROWDED_S)
@@ -161,7 +161,7 @@ def test_few_crowded_keys_are_remembered():
     keys = CrowdedKeys()
     for number in range(3 * KEYS_MAX):
         keys.add(number.to_bytes(32), 0.0)
-        keys.learned(number.to_bytes(32), contacts(1), 0.0)
+        keys.on_region(number.to_bytes(32), contacts(1), 0.0)
 
     assert len(keys) == KEYS_MAX
     assert keys.region(bytes(32), 0.0) == []
@@ -185,15 +185,15 @@ TABLE = contacts(*range(1, 21))
 
 def a_lookup(*start: Contact, size: float, **options: object) -> Lookup:
     plan = LookupOptions(width=20, settle=8, patience_s=5.0, size=size, **options)  # type: ignore[arg-type]
-    lookup = Lookup(KEY, OWN, plan, TimeoutEstimator(CONFIG), 0.0, Hearsay(CARDS))
-    lookup.learned(start)
+    lookup = Lookup(KEY, OWN, plan, TimeoutEstimator(CONFIG), 0.0, UnverifiedContacts(CARDS))
+    lookup.on_contacts(start)
     return lookup
 
 
 def test_a_lookup_that_meets_a_crowd_ends_and_says_so():
     lookup = a_lookup(*TABLE, size=1000.0)
     answered = 0
-    while asks := lookup.poll(0.0):
+    while asks := lookup.drain(0.0):
         for each in asks:
             if not lookup.finished:
                 lookup.on_response(each.peer.raw, [])
@@ -207,9 +207,9 @@ def test_a_crowd_that_a_liar_has_made_up_is_none():
     """They never answer, so that nobody is made to look at a whole region."""
     liar = contact(1 << 255)
     lookup = a_lookup(liar, size=1000.0)
-    lookup.poll(0.0)
+    lookup.drain(0.0)
     lookup.on_response(liar.peer.raw, TABLE)
-    while asks := lookup.poll(0.0):
+    while asks := lookup.drain(0.0):
         for each in asks:
             lookup.on_failure(each.peer.raw)
 
@@ -219,14 +219,14 @@ def test_a_crowd_that_a_liar_has_made_up_is_none():
 
 def test_a_lookup_that_is_closed_asks_nobody_else():
     lookup = a_lookup(*TABLE[:2], size=0.0, closed=True)
-    assert sorted(lookup.poll(0.0)) == TABLE[:2]
+    assert sorted(lookup.drain(0.0)) == TABLE[:2]
 
     lookup.on_response(TABLE[0].peer.raw, TABLE[5:])
     lookup.on_response(TABLE[1].peer.raw, TABLE[5:])
 
-    assert lookup.poll(0.0) == []
+    assert lookup.drain(0.0) == []
     assert lookup.finished
-    assert lookup.met(20) == TABLE[:2]
+    assert lookup.responders(20) == TABLE[:2]
 
 
 @given(st.floats(1, 1e6))
@@ -242,9 +242,9 @@ def test_a_lookup_that_goes_round_a_crowd_asks_nobody_in_it():
     crowd, others = TABLE, contacts(*(1 << 250 | number for number in range(3)))
     lookup = a_lookup(*crowd[:2], *others[:2], size=0.0, shunned=(KEY, 1 << 200))
 
-    asked = lookup.poll(0.0)
+    asked = lookup.drain(0.0)
     lookup.on_response(others[0].peer.raw, [*crowd, *others])
-    asked += lookup.poll(0.0)
+    asked += lookup.drain(0.0)
 
     assert sorted(asked) == others
     assert all(lookup.shuns(each) for each in crowd)
@@ -262,13 +262,13 @@ def test_those_whom_a_liar_invents_hold_a_lookup_up_no_longer_than_its_credit():
     invented = [public(number, f"13.{number}.0.1") for number in range(1, 21)]
     real = [public(1000 + number, f"14.{number}.0.1") for number in range(1, 21)]
     lookup = a_lookup(liar, honest, size=0.0)
-    lookup.poll(0.0)
+    lookup.drain(0.0)
     lookup.on_response(liar.peer.raw, invented)
     lookup.on_response(honest.peer.raw, real)
 
     asked: list[Contact] = []
     for _ in range(20):
-        asks = [each for each in lookup.poll(0.0) if each is not None]
+        asks = [each for each in lookup.drain(0.0) if each is not None]
         asked += asks
         for each in asks:
             if each in real:

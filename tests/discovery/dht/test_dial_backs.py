@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.discovery.dht.dial_backs import (
-    FOUND_S,
-    PER_NETWORK,
-    REFUTED_PER_HOST,
-    REFUTED_S,
-    REMEMBERED,
-    TOGETHER,
+from p2pswarm.discovery.dht.unverified_contacts import (
+    DIAL_BACKS_MAX,
+    DIAL_BACKS_PER_NETWORK,
+    DIAL_FOUND_S,
+    DIAL_REFUTED_S,
+    DIALS_REFUTED_PER_HOST,
+    DIALS_REMEMBERED,
     DialBacks,
 )
 
@@ -29,7 +29,7 @@ def far_apart(number: int) -> Contact:
 def dialled(backs: DialBacks, one: Contact, now_s: float, *, confirmed: bool) -> bool:
     begun = backs.begin(one, now_s)
     if begun:
-        assert backs.ended(one, now_s, confirmed=confirmed)
+        assert backs.on_outcome(one, now_s, confirmed=confirmed)
     return begun
 
 
@@ -37,19 +37,19 @@ def test_a_peer_that_was_not_found_is_dialled_again_when_it_may_have_opened_its_
     backs = DialBacks()
 
     assert dialled(backs, a_peer(1), 0.0, confirmed=False)
-    assert not backs.begin(a_peer(1), REFUTED_S - 1)
+    assert not backs.begin(a_peer(1), DIAL_REFUTED_S - 1)
     assert not backs.found(a_peer(1), 1.0)
     assert backs.begin(a_peer(1, port=4001), 1.0)
     assert backs.begin(a_peer(2), 1.0)
-    assert backs.begin(a_peer(1), REFUTED_S)
+    assert backs.begin(a_peer(1), DIAL_REFUTED_S)
 
 
 def test_a_peer_that_was_found_need_not_be_dialled_for_a_while():
     backs = DialBacks()
     assert dialled(backs, a_peer(1), 0.0, confirmed=True)
 
-    assert backs.found(a_peer(1), FOUND_S - 1)
-    assert not backs.found(a_peer(1), FOUND_S)
+    assert backs.found(a_peer(1), DIAL_FOUND_S - 1)
+    assert not backs.found(a_peer(1), DIAL_FOUND_S)
     assert not backs.found(a_peer(2), 1.0)
     assert not backs.found(a_peer(1, port=4001), 1.0)
 
@@ -57,8 +57,8 @@ def test_a_peer_that_was_found_need_not_be_dialled_for_a_while():
 def test_a_peer_that_was_found_for_another_reason_is_known_and_was_not_ours_to_dial():
     backs = DialBacks()
 
-    assert not backs.ended(a_peer(1), 0.0, confirmed=True)
-    assert not backs.ended(a_peer(2), 0.0, confirmed=False)
+    assert not backs.on_outcome(a_peer(1), 0.0, confirmed=True)
+    assert not backs.on_outcome(a_peer(2), 0.0, confirmed=False)
 
     assert backs.found(a_peer(1), 1.0)
     assert backs.begin(a_peer(2), 1.0)
@@ -74,9 +74,9 @@ def test_one_dial_of_a_peer_is_under_way():
 def test_a_crowd_of_one_network_leaves_room_for_others():
     backs = DialBacks()
 
-    begun = [backs.begin(a_peer(i, f"8.8.8.{i}"), 0.0) for i in range(2 * PER_NETWORK)]
+    begun = [backs.begin(a_peer(i, f"8.8.8.{i}"), 0.0) for i in range(2 * DIAL_BACKS_PER_NETWORK)]
 
-    assert sum(begun) == PER_NETWORK
+    assert sum(begun) == DIAL_BACKS_PER_NETWORK
     assert backs.begin(far_apart(1), 0.0)
 
 
@@ -85,8 +85,8 @@ def test_the_ports_of_one_host_are_not_tried_one_after_another():
 
     tried = [dialled(backs, a_peer(1, port=1 + i), 1.0, confirmed=False) for i in range(100)]
 
-    assert sum(tried) == REFUTED_PER_HOST
-    assert dialled(backs, a_peer(1, port=1), 1.0 + REFUTED_S, confirmed=False)
+    assert sum(tried) == DIALS_REFUTED_PER_HOST
+    assert dialled(backs, a_peer(1, port=1), 1.0 + DIAL_REFUTED_S, confirmed=False)
 
 
 def test_all_nodes_of_a_lab_behind_one_address_are_found():
@@ -100,12 +100,12 @@ def test_all_nodes_of_a_lab_behind_one_address_are_found():
 
 def test_what_is_remembered_is_bounded():
     backs = DialBacks()
-    for number in range(REMEMBERED + 500):
+    for number in range(DIALS_REMEMBERED + 500):
         dialled(backs, far_apart(number), 0.0, confirmed=number % 2 == 0)
         dialled(backs, a_peer(number, "10.0.0.1"), 0.0, confirmed=True)
 
-    assert len(backs) <= 2 * REMEMBERED
-    dialled(backs, a_peer(1, "10.0.0.2"), REFUTED_S + FOUND_S, confirmed=True)
+    assert len(backs) <= 2 * DIALS_REMEMBERED
+    dialled(backs, a_peer(1, "10.0.0.2"), DIAL_REFUTED_S + DIAL_FOUND_S, confirmed=True)
     assert len(backs) == 1
 
 
@@ -130,16 +130,16 @@ def test_whatever_is_announced_the_bounds_hold(announced):
         now_s += pause_s
         if backs.begin(one, now_s):
             assert one not in under_way
-            assert now_s - refuted_s.get(one, -REFUTED_S) >= REFUTED_S
+            assert now_s - refuted_s.get(one, -DIAL_REFUTED_S) >= DIAL_REFUTED_S
             under_way.append(one)
         if ends and under_way:
             over = under_way.pop(0)
-            assert backs.ended(over, now_s, confirmed=confirmed)
+            assert backs.on_outcome(over, now_s, confirmed=confirmed)
             if confirmed:
                 refuted_s.pop(over, None)
             else:
                 refuted_s[over] = now_s
             assert backs.found(over, now_s) == confirmed
         public = [each.address.host for each in under_way if each.address.host != "10.0.0.1"]
-        assert len(under_way) <= TOGETHER
-        assert max(Counter(public).values(), default=0) <= PER_NETWORK
+        assert len(under_way) <= DIAL_BACKS_MAX
+        assert max(Counter(public).values(), default=0) <= DIAL_BACKS_PER_NETWORK

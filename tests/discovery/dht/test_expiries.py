@@ -4,9 +4,8 @@ from discovery.dht.harness import NOW_MS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.discovery.dht.expiries import TICK_MS, Expiries
 from p2pswarm.discovery.dht.messages import Record
-from p2pswarm.discovery.dht.store_shares import StoredRecord
+from p2pswarm.discovery.dht.records import TICK_MS, Expiries, StoredRecord
 
 
 def stored(ttl_ms: int) -> StoredRecord:

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import Contact
+from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator
 from p2pswarm.discovery.dht.config import CONTACTS_MAX, DhtConfig
-from p2pswarm.discovery.dht.find_node import FindNode
 from p2pswarm.discovery.dht.get_value import PAGES_MAX, GetOptions, GetValue
 from p2pswarm.discovery.dht.lookup import ASKS_MAX, CANDIDATES_MAX
 from p2pswarm.discovery.dht.messages import (
@@ -36,16 +36,14 @@ from p2pswarm.discovery.dht.messages import (
     peers_in,
 )
 from p2pswarm.discovery.dht.put_value import PutOptions, PutValue
-from p2pswarm.discovery.dht.query import Query
-from p2pswarm.discovery.dht.query_progress import QueryProgress, QueryState
+from p2pswarm.discovery.dht.query import FindNode, Query, QueryProgress, QueryState
 from p2pswarm.discovery.dht.records import SignatureCache, sign
 from p2pswarm.discovery.dht.routing_table import ID_BITS, Table
-from p2pswarm.discovery.dht.seeds import SEEDS_MAX, Seeds
-from p2pswarm.discovery.dht.timeouts import TimeoutEstimator
+from p2pswarm.discovery.dht.upkeep import SEEDS_MAX, Seeds
 from p2pswarm.net.cards.card import CARD_BYTES_MAX, decode_card
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.wire.message import decode, encode
-from p2pswarm.sim.cards import read_unsigned
+from p2pswarm.sim.process import read_unsigned
 
 ALICE = Identity.generate(b"alice")
 US = contact(int.from_bytes(OWN))
@@ -95,7 +93,7 @@ def play(query: Query, data: st.DataObject, asks_max: int) -> None:
     """Answer a query as badly as can be; it ends, and asks no more than it may."""
     progress, now_s, waiting, asked = QueryProgress(query, US.peer), 0.0, [], 0
     for _ in range(60):
-        while asks := query.poll(now_s):
+        while asks := query.drain(now_s):
             waiting += [ask.contact for ask in asks]
             asked += len(asks)
         progress.advance()
@@ -111,7 +109,7 @@ def play(query: Query, data: st.DataObject, asks_max: int) -> None:
             query.on_deadline(now_s)
     else:
         query.on_deadline(6.0)  # patience is 5 s
-        query.poll(6.0)
+        query.drain(6.0)
     progress.advance()
     assert progress.state is QueryState.FINISHED
     assert progress.next_deadline_s() is None
@@ -169,16 +167,16 @@ def test_a_table_keeps_its_bounds_whatever_happens_and_whenever(history, key, no
     for event, peer, address, at_s in history:
         if event == "heard":
             try:
-                check = table.heard(contact_at(peer, address), at_s)
+                check = table.on_contact(contact_at(peer, address), at_s)
             except ValueError:
                 continue
             assert check is None or table.get(check.peer.raw) is not None
         elif event == "failed":
-            table.failed(peer)
+            table.on_failure(peer)
         elif event == "drop":
             table.drop(peer)
         else:
-            table.refreshed(peer, [each.raw for each in table.nearest(peer, 4)], at_s)
+            table.on_refresh(peer, [each.raw for each in table.nearest(peer, 4)], at_s)
 
         everybody = list(table)
         assert len(everybody) == len(table) <= SMALL.k * (ID_BITS + 1)
@@ -206,9 +204,9 @@ def test_seeds_are_bounded_and_never_ourselves(history):
         if event == "start":
             seeds.start([Contact(None, one.address), one], at_s)
         elif event == "learned":
-            seeds.learned(one.address, one.peer)
+            seeds.on_answer(one.address, one.peer)
         elif event == "us":
-            seeds.is_us(one.address)
+            seeds.on_own_address(one.address)
         else:
             assert len(seeds.due(at_s)) <= SEEDS_MAX
         known = seeds.start([], at_s)

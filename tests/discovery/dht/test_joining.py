@@ -1,69 +1,69 @@
-"""Joining through seeds: the first answer is enough, and when all are silent they are named."""
+"""JoinRound through seeds: the first answer is enough, and when all are silent they are named."""
 
 import pytest
 from discovery.dht.harness import CARDS, CONFIG, HOME, OWN, a_table, contact, raw, told
 
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import Address, Contact
-from p2pswarm.discovery.dht.hearsay import Hearsay
-from p2pswarm.discovery.dht.joining import (
-    Greeting,
-    Joining,
-    met_through,
-    unknown_neighbours,
+from p2pswarm.discovery.dht.messages import Found, Identified
+from p2pswarm.discovery.dht.partition_healing import unknown_neighbours
+from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts
+from p2pswarm.discovery.dht.upkeep import (
+    BootstrapReply,
+    JoinRound,
+    contacts_through,
     worth_a_lookup,
 )
-from p2pswarm.discovery.dht.messages import Found, Identified
 
 FIRST = Contact(None, Address("203.0.113.1", 1))
 SECOND = Contact(None, Address("203.0.113.2", 2))
 
 
 def test_the_first_answer_is_enough():
-    joining = Joining([FIRST, SECOND])
+    joining = JoinRound([FIRST, SECOND])
     assert not joining.over
 
-    joining.greeted(SECOND, Greeting.ANSWERED)
+    joining.on_reply(SECOND, BootstrapReply.ANSWERED)
 
     assert joining.over
     assert joining.failure is None
 
 
 def test_a_silent_seed_costs_nothing_while_others_may_answer():
-    joining = Joining([FIRST, SECOND])
+    joining = JoinRound([FIRST, SECOND])
 
-    joining.greeted(FIRST, Greeting.SILENT)
+    joining.on_reply(FIRST, BootstrapReply.SILENT)
     assert not joining.over
     assert joining.failure is None
-    joining.greeted(SECOND, Greeting.ANSWERED)
+    joining.on_reply(SECOND, BootstrapReply.ANSWERED)
 
     assert joining.failure is None
 
 
 def test_when_all_are_silent_they_are_named():
-    joining = Joining([FIRST, SECOND])
-    joining.greeted(SECOND, Greeting.SILENT)
-    joining.greeted(FIRST, Greeting.SILENT)
+    joining = JoinRound([FIRST, SECOND])
+    joining.on_reply(SECOND, BootstrapReply.SILENT)
+    joining.on_reply(FIRST, BootstrapReply.SILENT)
 
     assert joining.over
     assert str(joining.failure).startswith("no answer from 203.0.113.2:2, 203.0.113.1:1: is a")
 
 
 def test_to_be_ones_own_only_seed_is_no_failure():
-    joining = Joining([FIRST])
+    joining = JoinRound([FIRST])
 
-    joining.greeted(FIRST, Greeting.OURSELVES)
+    joining.on_reply(FIRST, BootstrapReply.OURSELVES)
 
     assert joining.over
     assert joining.failure is None
 
 
 def test_a_seed_that_is_ourselves_is_not_named_among_the_silent():
-    joining = Joining([FIRST, SECOND])
-    joining.greeted(FIRST, Greeting.OURSELVES)
+    joining = JoinRound([FIRST, SECOND])
+    joining.on_reply(FIRST, BootstrapReply.OURSELVES)
     assert not joining.over
 
-    joining.greeted(SECOND, Greeting.SILENT)
+    joining.on_reply(SECOND, BootstrapReply.SILENT)
 
     assert joining.over
     assert str(joining.failure).startswith("no answer from 203.0.113.2:2: ")
@@ -72,7 +72,7 @@ def test_a_seed_that_is_ourselves_is_not_named_among_the_silent():
 def test_a_greeting_tells_who_the_seed_is_and_whom_it_knows():
     reply = Identified(raw(7), told([(raw(5), HOME)]))
 
-    met = met_through(FIRST, reply, Hearsay(CARDS))
+    met = contacts_through(FIRST, reply, UnverifiedContacts(CARDS))
 
     assert [each.peer and each.peer.raw for each in met] == [raw(7), raw(5)]
     assert [each.address for each in met] == [FIRST.address, contact(5).address]
@@ -85,7 +85,7 @@ def test_a_greeting_tells_who_the_seed_is_and_whom_it_knows():
 )
 def test_a_wrong_greeting_is_a_breach(reply):
     with pytest.raises(BadMessage):
-        met_through(FIRST, reply, Hearsay(CARDS))
+        contacts_through(FIRST, reply, UnverifiedContacts(CARDS))
 
 
 def test_a_first_seed_is_worth_a_lookup_even_if_it_is_known():
@@ -110,5 +110,5 @@ def test_unknown_neighbours_are_those_that_are_as_close_as_ours():
     assert unknown_neighbours(met, full) == []
     full.drop((own ^ 15).to_bytes(32))
     assert unknown_neighbours(met, full) == [contact(own ^ 15), contact(own ^ 99)]
-    full.heard(contact(own ^ 40), 0.0)
+    full.on_contact(contact(own ^ 40), 0.0)
     assert unknown_neighbours(met, full) == [contact(own ^ 15)]

@@ -28,7 +28,7 @@ from p2pswarm.discovery.dht.messages import (
 from p2pswarm.net.cards.card import TAG, Card, CardFlags, SignedCard, decode_card
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.wire.message import decode, encode
-from p2pswarm.sim.cards import unsigned
+from p2pswarm.sim.process import unsigned
 
 ID = bytes(range(32))
 HOME = "203.0.113.7:4000"

@@ -15,6 +15,7 @@ from discovery.dht.harness import (
     swarm,
     told,
 )
+from worlds.dht import DhtWorld
 
 from p2pswarm.base.errors import PeerError
 from p2pswarm.base.ids import PeerId
@@ -24,7 +25,6 @@ from p2pswarm.discovery.dht.node import Dht
 from p2pswarm.discovery.dht.records import sign
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.rpc.base import Rpc
-from p2pswarm.sim.dht import DhtWorld
 from p2pswarm.sim.loop import run
 
 

@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 from p2pswarm.base.ids import PEER_ID_BYTES
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.crowding import ELSEWHERE, keys_elsewhere
-from p2pswarm.discovery.dht.publications import Publications
-from p2pswarm.discovery.dht.publisher import Publisher
+from p2pswarm.discovery.dht.put_value import Publications, Publisher
 from p2pswarm.discovery.dht.records import SignatureCache, sign
 from p2pswarm.sim.loop import run
 

@@ -19,8 +19,7 @@ from discovery.dht.harness import (
 )
 
 from p2pswarm.discovery.dht.node import Dht
-from p2pswarm.discovery.dht.record_store import Verdict
-from p2pswarm.discovery.dht.records import sign
+from p2pswarm.discovery.dht.records import Verdict, sign
 from p2pswarm.sim.loop import run
 
 

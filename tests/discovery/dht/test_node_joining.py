@@ -1,4 +1,4 @@
-"""Joining and staying: seeds, refreshing, and who is in the table."""
+"""JoinRound and staying: seeds, refreshing, and who is in the table."""
 
 import asyncio
 

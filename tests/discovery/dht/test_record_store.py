@@ -19,8 +19,14 @@ from hypothesis import strategies as st
 from p2pswarm.base.ids import PeerId
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.messages import Record
-from p2pswarm.discovery.dht.record_store import PROVED_AT_ONCE, RecordStore, Verdict, used_bytes
-from p2pswarm.discovery.dht.records import SignatureCache, newer
+from p2pswarm.discovery.dht.records import (
+    PROVED_AT_ONCE,
+    RecordStore,
+    SignatureCache,
+    Verdict,
+    newer,
+    used_bytes,
+)
 
 US = PeerId(bytes(32))
 

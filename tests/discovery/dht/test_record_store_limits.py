@@ -9,7 +9,7 @@ from discovery.dht.harness import ALICE, BOB, NOW_MS, a_store, key_at, offer, re
 
 from p2pswarm.base.ids import PeerId
 from p2pswarm.discovery.dht.messages import Record
-from p2pswarm.discovery.dht.record_store import EXPIRED_AT_ONCE, Verdict, used_bytes
+from p2pswarm.discovery.dht.records import EXPIRED_AT_ONCE, Verdict, used_bytes
 from p2pswarm.net.crypto.identity import Identity
 
 

@@ -15,7 +15,8 @@ from discovery.dht.harness import (
 )
 
 from p2pswarm.base.ids import PeerId
-from p2pswarm.discovery.dht.call_outcomes import CallRecorder
+from p2pswarm.discovery.dht.call_outcomes import CallRecorder, TimeoutEstimator
+from p2pswarm.discovery.dht.get_value import NegativeCache
 from p2pswarm.discovery.dht.messages import (
     RECORDS_MAX,
     Find,
@@ -29,14 +30,11 @@ from p2pswarm.discovery.dht.messages import (
     Store,
     Stored,
 )
-from p2pswarm.discovery.dht.negative_cache import NegativeCache
-from p2pswarm.discovery.dht.record_store import RecordStore, Verdict
-from p2pswarm.discovery.dht.records import SignatureCache, sign
+from p2pswarm.discovery.dht.records import RecordStore, SignatureCache, Verdict, sign
 from p2pswarm.discovery.dht.responder import Responder
 from p2pswarm.discovery.dht.routing_table import Table
-from p2pswarm.discovery.dht.timeouts import TimeoutEstimator
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.sim.cards import UnsignedCards
+from p2pswarm.sim.process import UnsignedCards
 
 OWN = PeerId(raw(1 << 200))
 ALICE = Identity.generate(b"alice")

@@ -4,7 +4,7 @@ import random
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.discovery.dht.config import DhtConfig
-from p2pswarm.discovery.dht.seeds import SEEDS_MAX, Seeds
+from p2pswarm.discovery.dht.upkeep import SEEDS_MAX, Seeds
 
 CONFIG = DhtConfig()
 OWN = Contact(PeerId(bytes(32)), Address("10.0.0.1", 1))
@@ -33,8 +33,8 @@ def test_we_are_no_seed_of_our_own():
     named = [Contact(None, OWN.address), seed(2, OWN.peer), seed(3)]
 
     assert seeds.start(named, 0.0) == [seed(3)]
-    seeds.is_us(seed(3).address)
-    seeds.is_us(seed(4).address)
+    seeds.on_own_address(seed(3).address)
+    seeds.on_own_address(seed(4).address)
 
     assert seeds.due(1e9) == []
     assert seeds.next_deadline_s() is None
@@ -68,9 +68,9 @@ def test_a_seed_that_answered_is_greeted_by_its_id():
     seeds = started(1)
     peer = PeerId(b"p" * 32)
 
-    seeds.learned(seed(1).address, peer)
-    seeds.learned(seed(9).address, peer)
+    seeds.on_answer(seed(1).address, peer)
+    seeds.on_answer(seed(9).address, peer)
     assert seeds.due(10.0) == [seed(1, peer)]
 
-    seeds.learned(seed(1).address, None)
+    seeds.on_answer(seed(1).address, None)
     assert seeds.due(20.0) == [seed(1)]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.discovery.dht.messages import Record
-from p2pswarm.discovery.dht.store_shares import StoredRecord, StoreShares, level_of
+from p2pswarm.discovery.dht.records import StoredRecord, StoreShares, level_of
 
 ALICE, BOB = b"a" * 32, b"b" * 32
 

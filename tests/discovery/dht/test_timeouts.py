@@ -1,7 +1,6 @@
 """How long to wait for whom."""
 
-from p2pswarm.discovery.dht.config import DhtConfig
-from p2pswarm.discovery.dht.timeouts import (
+from p2pswarm.discovery.dht.call_outcomes import (
     HEDGE_FIRST_S,
     HEDGE_LEAST_S,
     OUTCOMES,
@@ -9,6 +8,7 @@ from p2pswarm.discovery.dht.timeouts import (
     PEERS_MAX,
     TimeoutEstimator,
 )
+from p2pswarm.discovery.dht.config import DhtConfig
 
 PEER = bytes(32)
 CONFIG = DhtConfig()
@@ -18,7 +18,7 @@ def steady(rtt_s: float) -> TimeoutEstimator:
     """A peer that has answered so fast many times."""
     timeouts = TimeoutEstimator(CONFIG)
     for _ in range(100):
-        timeouts.answered(PEER, rtt_s)
+        timeouts.on_answer(PEER, rtt_s)
     return timeouts
 
 
@@ -47,7 +47,7 @@ def test_a_peer_is_slow_soon_after_its_usual_round_trip():
 def test_a_stranger_is_slow_when_nine_of_ten_strangers_would_have_answered():
     timeouts = TimeoutEstimator(CONFIG)
     for i in range(101):
-        timeouts.answered(bytes([i]) * 32, 0.1 + i / 1000)
+        timeouts.on_answer(bytes([i]) * 32, 0.1 + i / 1000)
 
     assert abs(timeouts.hedge_s(b"new" * 10 + b"!!") - 0.19) < 1e-9
     assert timeouts.expected_s(b"new" * 10 + b"!!") == timeouts.hedge_s(b"new" * 10 + b"!!")
@@ -56,7 +56,7 @@ def test_a_stranger_is_slow_when_nine_of_ten_strangers_would_have_answered():
 def test_an_answer_that_others_took_part_in_tells_nothing_of_the_round_trip():
     timeouts = TimeoutEstimator(CONFIG)
 
-    timeouts.answered(PEER, None)
+    timeouts.on_answer(PEER, None)
 
     assert timeouts.deadline_s(PEER) == CONFIG.deadline_dial_s
 
@@ -64,10 +64,10 @@ def test_an_answer_that_others_took_part_in_tells_nothing_of_the_round_trip():
 def test_lookups_widen_when_many_fail():
     timeouts = TimeoutEstimator(CONFIG)
     for _ in range(OUTCOMES_LEAST - 1):
-        timeouts.failed()
+        timeouts.on_failure()
     assert timeouts.alpha == CONFIG.alpha
 
-    timeouts.failed()
+    timeouts.on_failure()
     assert timeouts.failure_share == 1.0
     assert timeouts.alpha == CONFIG.alpha_lossy
 
@@ -75,9 +75,9 @@ def test_lookups_widen_when_many_fail():
 def test_old_failures_are_forgotten():
     timeouts = TimeoutEstimator(CONFIG)
     for _ in range(OUTCOMES):
-        timeouts.failed()
+        timeouts.on_failure()
     for _ in range(OUTCOMES):
-        timeouts.answered(PEER, 0.1)
+        timeouts.on_answer(PEER, 0.1)
 
     assert timeouts.failure_share == 0.0
 
@@ -85,7 +85,7 @@ def test_old_failures_are_forgotten():
 def test_only_so_many_peers_are_remembered():
     timeouts = TimeoutEstimator(CONFIG)
     for i in range(PEERS_MAX + 1):
-        timeouts.answered(i.to_bytes(32), 0.01)
+        timeouts.on_answer(i.to_bytes(32), 0.01)
 
     assert timeouts.deadline_s((0).to_bytes(32)) == CONFIG.deadline_dial_s
     assert timeouts.deadline_s((1).to_bytes(32)) == CONFIG.deadline_least_s

@@ -5,18 +5,23 @@ from collections.abc import Iterable
 
 from p2pswarm.base.ids import Address, Contact
 from p2pswarm.discovery.gossip.directory import Directory, everybody
-from p2pswarm.discovery.gossip.gossip import Gossip, GossipMember
-from p2pswarm.discovery.gossip.messages import PREFIX_BYTES, Compared, RunStanding
-from p2pswarm.discovery.gossip.own_record import OwnRecord
-from p2pswarm.discovery.gossip.partners import Partners
-from p2pswarm.discovery.gossip.record import Activity, PeerRecord, RecordReader, RunRole, make
+from p2pswarm.discovery.gossip.gossip import Gossip, GossipMember, Partners
+from p2pswarm.discovery.gossip.messages import PREFIX_BYTES, Compared, RunRole
+from p2pswarm.discovery.gossip.record import (
+    Activity,
+    OwnRecord,
+    PeerRecord,
+    RecordReader,
+    RoleKind,
+    make,
+)
 from p2pswarm.net.cards.card import Card
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.os.addresses import Scope
 
 RUN, OTHER_RUN = b"r" * 16, b"q" * 16
-SERVING = RunStanding(RunRole.SERVER, Activity.WORKING, 0)
-TRAINING = RunStanding(RunRole.TRAINER, Activity.WORKING)
+SERVING = RunRole(RoleKind.SERVER, Activity.WORKING, 0)
+TRAINING = RunRole(RoleKind.TRAINER, Activity.WORKING)
 NAMES = "alice", "bob", "carol", "dave", "eve"
 PEERS = {name: Identity.generate(name.encode()) for name in NAMES}
 ADDRESSES = {name: Address(f"10.0.0.{at}", 4000) for at, name in enumerate(NAMES, start=1)}
@@ -31,21 +36,21 @@ def card(name: str, *addresses: Address, seq: int = 1) -> Card:
 def record(
     name: str,
     version: int = 1,
-    *standings: RunStanding,
+    *roles: RunRole,
     run: bytes = RUN,
     lives_s: int = LIFE_S,
     left: bool = False,
     at: Address | None = None,
 ) -> PeerRecord:
-    said = () if left else standings or (SERVING,)
+    said = () if left else roles or (SERVING,)
     return make(PEERS[name], run, version, lives_s, card(name, *([at] if at else [])), said)
 
 
-def stranger(number: int, host: str, version: int = 1, *standings: RunStanding) -> PeerRecord:
+def stranger(number: int, host: str, version: int = 1, *roles: RunRole) -> PeerRecord:
     """A record of one of many peers."""
     identity = Identity.generate(b"stranger %d" % number)
     where = Card.make(identity, 1, [Address(host, 4000)] if host else [])
-    return make(identity, RUN, version, LIFE_S, where, standings or (SERVING,))
+    return make(identity, RUN, version, LIFE_S, where, roles or (SERVING,))
 
 
 def contact(name: str) -> Contact:
@@ -85,7 +90,7 @@ def member(name: str, admitted=everybody) -> Gossip:
         RecordReader(),
         rng,
     )
-    made.stand(SERVING)
+    made.set_role(SERVING)
     return made
 
 

@@ -1,4 +1,4 @@
-"""Directories that were given the same records are equal, whatever happened on the way."""
+"""Tests of `discovery/gossip/directory.py`."""
 
 import random
 from itertools import pairwise
@@ -24,10 +24,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pswarm.discovery.gossip.directory import (
+    NOWHERE,
+    PER_NEAR_NET,
+    PER_WIDE_NET,
     RECORDS_BYTES_MAX,
     REMEMBERED_S,
+    Acceptance,
     Directory,
-    Taken,
+    Slots,
+    networks,
 )
 from p2pswarm.discovery.gossip.messages import (
     DIGEST_ENTRIES_MAX,
@@ -35,13 +40,92 @@ from p2pswarm.discovery.gossip.messages import (
     FIGURES_MAX,
     PREFIX_BYTES,
     RECORDS_MAX,
-    STANDINGS_MAX,
+    ROLES_MAX,
     Compare,
     Compared,
     Figure,
-    RunStanding,
+    RunRole,
 )
 from p2pswarm.net.wire.message import encode
+
+
+def test_a_small_network_has_so_many_places_and_the_next_one_has_others():
+    slots = Slots()
+    here = [slots.enter(stranger(n, f"5.5.5.{n % 250}"))[0] for n in range(PER_NEAR_NET + 10)]
+
+    assert sum(here) == PER_NEAR_NET
+    assert slots.enter(stranger(999, "5.5.6.1")) == (True, None)
+
+
+def test_a_wide_network_has_so_many_places():
+    slots = Slots()
+    here = [slots.enter(stranger(n, f"5.5.{n % 250}.1"))[0] for n in range(PER_WIDE_NET + 10)]
+
+    assert sum(here) == PER_WIDE_NET
+    assert slots.enter(stranger(999, "5.6.6.1")) == (True, None)
+
+
+def test_a_private_network_has_no_limit_of_its_own():
+    slots = Slots()
+
+    assert all(slots.enter(stranger(n, "10.0.0.1"))[0] for n in range(PER_NEAR_NET + 10))
+
+
+def test_names_of_one_owner_are_one_network_and_those_who_only_dial_are_another():
+    assert networks("a.b.example.org") == networks("c.example.org") == ("example.org",) * 2
+    assert networks("laptop") == ("", "laptop")
+    assert networks("") == (NOWHERE, NOWHERE)
+    assert networks("2001:db8::1")[0] == ""  # for documents: nobody dials it
+    assert networks("2600:1:2:3::1") == ("2600:1:2::/48", "2600:1::/32")
+
+
+def test_a_newcomer_takes_the_place_of_the_largest_network_that_was_never_met():
+    slots = Slots(4)
+    crowd = [stranger(n, f"5.5.5.{n}") for n in range(3)]
+    lone = stranger(10, "6.6.6.6")
+    for each in (*crowd, lone):
+        assert slots.enter(each) == (True, None)
+
+    assert slots.enter(stranger(11, "7.7.7.7")) == (True, crowd[0].prefix)
+    assert slots.enter(stranger(12, "5.5.5.77")) == (False, None), "its own network is the largest"
+
+
+def test_who_was_met_keeps_its_place():
+    slots = Slots(2)
+    crowd = [stranger(n, f"5.5.5.{n}") for n in range(2)]
+    for each in crowd:
+        slots.enter(each)
+        slots.on_contact(each.prefix)
+
+    assert slots.reached(crowd[0].prefix)
+    assert slots.enter(stranger(11, "7.7.7.7")) == (False, None)
+    slots.on_death(crowd[1].prefix)
+    assert slots.enter(stranger(11, "7.7.7.7")) == (True, crowd[1].prefix)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from(["enter", "leave", "met", "lost"]))))
+def test_counts_are_those_of_whoever_is_there(steps):
+    slots, here = Slots(8), set()
+    for number, step in steps:
+        each = stranger(number, f"{5 + number % 3}.5.5.{number}")
+        if step == "enter" and each.prefix not in here:
+            entered, victim = slots.enter(each)
+            here.discard(victim)
+            if entered:
+                here.add(each.prefix)
+        elif each.prefix in here:
+            if step == "leave":
+                slots.leave(each.prefix)
+                here.discard(each.prefix)
+            elif step == "met":
+                slots.on_contact(each.prefix)
+            elif step == "lost":
+                slots.on_death(each.prefix)
+        assert len(slots) == len(here) <= 8
+        assert sum(slots._wide.values()) == sum(slots._near.values()) == len(here)
+        assert {p for unmet in slots._unmet.values() for p in unmet} <= here
+        assert set(slots._lost) <= here
+
 
 SAID = [
     record(name, version, standing, left=left)
@@ -141,14 +225,14 @@ def test_a_record_dies_after_its_life_wherever_it_has_been():
     assert names(late.on_deadline(LIFE_S)) == {"alice"}
     assert names(made.on_deadline(LIFE_S)) == {"alice"}
     assert late.present() == []
-    assert names(late.lost()) == {"alice"}
+    assert names(late.missing()) == {"alice"}
 
 
 def test_what_has_died_is_not_passed_on_and_does_not_come_back_by_its_old_record():
     a, b = directory(record("alice")), directory(record("alice"), record("bob", 1))
     a.on_deadline(LIFE_S)
 
-    assert a.take(record("alice"), 0.0, LIFE_S + 1) is Taken.KNOWN
+    assert a.take(record("alice"), 0.0, LIFE_S + 1) is Acceptance.KNOWN
     assert a.present() == []
     assert a.question(RUN).digest == b""
     b.on_deadline(LIFE_S)
@@ -160,16 +244,16 @@ def test_who_comes_back_has_a_newer_record():
     made = directory(record("alice", 1))
     made.on_deadline(LIFE_S)
 
-    assert made.take(record("alice", 2), 0.0, LIFE_S + 1) is Taken.NEWS
+    assert made.take(record("alice", 2), 0.0, LIFE_S + 1) is Acceptance.NEWS
     assert names(made.present()) == {"alice"}
-    assert made.lost() == []
+    assert made.missing() == []
 
 
 def test_a_liar_lets_a_record_live_no_longer_than_its_life_after_it_was_first_seen():
     made = directory()
     made.take(record("alice"), 50.0, 0.0)
 
-    assert made.take(record("alice"), 0.0, 5.0) is Taken.KNOWN
+    assert made.take(record("alice"), 0.0, 5.0) is Acceptance.KNOWN
 
     assert made.on_deadline(LIFE_S - 1) == []
     assert names(made.on_deadline(LIFE_S)) == {"alice"}
@@ -181,7 +265,7 @@ def test_a_record_that_a_liar_called_old_lives_again_when_another_brings_it():
     made.on_deadline(1.0)
     assert made.present() == []
 
-    assert made.take(record("alice"), 5.0, 3.0) is Taken.NEWS
+    assert made.take(record("alice"), 5.0, 3.0) is Acceptance.NEWS
 
     assert names(made.present()) == {"alice"}
     assert made.on_deadline(LIFE_S - 4) == []
@@ -191,24 +275,24 @@ def test_a_record_that_a_liar_called_old_lives_again_when_another_brings_it():
 def test_a_record_as_old_as_its_life_is_no_news():
     made = directory()
 
-    assert made.take(record("alice"), LIFE_S, 0.0) is Taken.DEAD
+    assert made.take(record("alice"), LIFE_S, 0.0) is Acceptance.DEAD
     assert len(made) == 0
 
 
 def test_who_has_left_is_seen_by_nobody_and_its_older_records_never_count_again():
     made = directory(record("alice", 1), record("bob", 1))
 
-    assert made.take(record("alice", 2, left=True), 0.0, 10.0) is Taken.NEWS
+    assert made.take(record("alice", 2, left=True), 0.0, 10.0) is Acceptance.NEWS
 
     assert names(made.present()) == {"bob"}
-    assert made.take(record("alice", 1), 0.0, 11.0) is Taken.KNOWN
+    assert made.take(record("alice", 1), 0.0, 11.0) is Acceptance.KNOWN
     assert made.on_deadline(10.0 + LIFE_S) == [record_of(made, "bob")]
-    assert made.lost() == [record_of(made, "bob")]
-    assert made.take(record("alice", 1), 0.0, 1000.0) is Taken.KNOWN
+    assert made.missing() == [record_of(made, "bob")]
+    assert made.take(record("alice", 1), 0.0, 1000.0) is Acceptance.KNOWN
 
 
 def record_of(made: Directory, name: str):
-    return next(each for each in made.lost() if each.peer == PEERS[name].peer_id)
+    return next(each for each in made.missing() if each.peer == PEERS[name].peer_id)
 
 
 def test_what_was_lost_is_forgotten_after_an_hour():
@@ -216,9 +300,9 @@ def test_what_was_lost_is_forgotten_after_an_hour():
     made.on_deadline(LIFE_S)
 
     made.on_deadline(LIFE_S + REMEMBERED_S - 1)
-    assert names(made.lost()) == {"alice"}
+    assert names(made.missing()) == {"alice"}
     made.on_deadline(LIFE_S + REMEMBERED_S)
-    assert made.lost() == []
+    assert made.missing() == []
     assert made.next_deadline_s() == float("inf")
 
 
@@ -227,7 +311,7 @@ def test_nothing_that_counts_is_past_its_life(told):
     made, first_s = directory(), {}
     for each, age_s, now_s in sorted(told, key=lambda one: one[2]):
         made.on_deadline(now_s)
-        if made.take(each, age_s, now_s) is Taken.NEWS:
+        if made.take(each, age_s, now_s) is Acceptance.NEWS:
             first_s.setdefault(each.signed, now_s)
         made.on_deadline(now_s)
         for here in made.present():
@@ -255,7 +339,7 @@ def test_a_message_has_as_much_as_fits_and_two_get_different_parts():
 
 def test_large_records_are_fewer_in_a_message():
     numbers = tuple(Figure(key, 0.5) for key in range(FIGURES_MAX))
-    loaded = [RunStanding(role, 1, 0, numbers) for role in range(STANDINGS_MAX)]
+    loaded = [RunRole(role, 1, 0, numbers) for role in range(ROLES_MAX)]
     large = [stranger(n, f"10.0.0.{n}", 1, *loaded) for n in range(60)]
 
     told = directory(*large).answer(directory().question(RUN), 0.0)
@@ -316,28 +400,28 @@ def test_the_answer_does_not_depend_on_the_order_of_a_set(count):
     assert first == second
 
 
-# Places
+# Slots
 
 
 def test_who_is_not_admitted_has_no_place():
     closed = Directory(random.Random(1), lambda peer: peer == PEERS["alice"].peer_id)
 
-    assert closed.take(record("alice"), 0.0, 0.0) is Taken.NEWS
-    assert closed.take(record("bob"), 0.0, 0.0) is Taken.REFUSED
+    assert closed.take(record("alice"), 0.0, 0.0) is Acceptance.NEWS
+    assert closed.take(record("bob"), 0.0, 0.0) is Acceptance.REFUSED
     assert names(closed.present()) == {"alice"}
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 4), st.booleans()), max_size=150))
 def test_a_directory_never_has_more_records_than_places(told):
-    made, clock = Directory(random.Random(1), places=10), 0.0
+    made, clock = Directory(random.Random(1), slots=10), 0.0
     for number, version, met in told:
         each = stranger(number, f"{20 + number % 7}.{number % 3}.0.{1 + number}", version)
         made.take(each, 0.0, clock)
         if met:
-            made.met(each.peer)
+            made.on_contact(each.peer)
         clock += 5.0
         made.on_deadline(clock)
         assert len(made._entries) <= 10
-        assert len(made._places) == len(made._entries)
-        assert len(made) + len(made.lost()) == len(made._entries)
+        assert len(made._slots) == len(made._entries)
+        assert len(made) + len(made.missing()) == len(made._entries)

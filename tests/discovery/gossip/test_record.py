@@ -1,6 +1,7 @@
-"""Records are their peers' own; of two the newer counts."""
+"""Tests of `discovery/gossip/record.py`."""
 
 import dataclasses
+import random
 
 import pytest
 from discovery.gossip.harness import ADDRESSES, PEERS, READER, RUN, SERVING, TRAINING, card, record
@@ -12,13 +13,28 @@ from p2pswarm.base.ids import Address, Contact
 from p2pswarm.discovery.gossip.messages import (
     BODY_BYTES_MAX,
     FIGURES_MAX,
-    STANDINGS_MAX,
+    LIFE_MOST_S,
+    ROLES_MAX,
+    VERSION_MAX,
     Figure,
     RecordBody,
-    RunStanding,
+    RunRole,
     SignedRecord,
 )
-from p2pswarm.discovery.gossip.record import TAG, FigureKey, RecordReader, contact_of, figures, make
+from p2pswarm.discovery.gossip.record import (
+    RENEW_LEAST_S,
+    RENEWALS_PER_S,
+    TAG,
+    URGENT_LEAST_S,
+    Activity,
+    FigureKey,
+    OwnRecord,
+    RecordReader,
+    RoleKind,
+    contact_of,
+    figures,
+    make,
+)
 from p2pswarm.net.cards.card import Card
 from p2pswarm.net.os.addresses import Scope
 from p2pswarm.net.wire.message import decode, encode
@@ -29,7 +45,7 @@ def test_a_record_is_read_as_it_was_made():
 
     found = RecordReader().read(made.signed)
 
-    assert (found.peer, found.version, found.standings) == (made.peer, 7, (SERVING, TRAINING))
+    assert (found.peer, found.version, found.roles) == (made.peer, 7, (SERVING, TRAINING))
     assert found.card.addresses == (ADDRESSES["alice"],)
     assert found.entry == made.entry
 
@@ -87,27 +103,27 @@ def test_the_largest_card_and_all_figures_fit():
     hosts = [Address(f"{'a' * 60}.{'b' * 38}.example{at}.org", 4000) for at in range(7)]
     largest = Card.make(PEERS["alice"], 1, hosts)
     full = tuple(
-        RunStanding(role, 1, 0, tuple(Figure(255 - key, 0.5) for key in range(FIGURES_MAX)))
-        for role in range(STANDINGS_MAX)
+        RunRole(role, 1, 0, tuple(Figure(255 - key, 0.5) for key in range(FIGURES_MAX)))
+        for role in range(ROLES_MAX)
     )
 
     made = make(PEERS["alice"], RUN, 2**48 - 1, 600, largest, full)
 
     assert 1700 < len(made.signed.body) <= BODY_BYTES_MAX
-    assert READER.read(made.signed).standings == full
+    assert READER.read(made.signed).roles == full
 
 
 def test_a_figure_and_a_role_are_there_once():
     with pytest.raises(ValueError, match="figure"):
-        RunStanding(1, 1, 0, (Figure(1, 0.0), Figure(1, 1.0)))
+        RunRole(1, 1, 0, (Figure(1, 0.0), Figure(1, 1.0)))
     with pytest.raises(ValueError, match="role"):
         RecordBody(RUN, 1, 60, card("alice").signed, (SERVING, SERVING))
 
 
 def test_unknown_roles_states_and_figures_are_kept():
-    strange = RunStanding(200, 201, None, (Figure(202, 1.5),))
+    strange = RunRole(200, 201, None, (Figure(202, 1.5),))
 
-    assert READER.read(record("alice", 1, strange).signed).standing(200) == strange
+    assert READER.read(record("alice", 1, strange).signed).role(200) == strange
 
 
 def test_figures_have_names():
@@ -157,3 +173,119 @@ def test_the_bytes_are_those_that_were_signed():
 
     assert isinstance(body, RecordBody)
     assert dataclasses.astuple(body)[:3] == (RUN, 3, 60)
+
+
+CARD = card("alice")
+
+
+def own() -> OwnRecord:
+    return OwnRecord(PEERS["alice"], RUN, random.Random(1))
+
+
+def busy(queue_s: float, state: int = Activity.WORKING) -> RunRole:
+    return RunRole(RoleKind.SERVER, state, 0, figures({FigureKey.QUEUE_S: queue_s}))
+
+
+def test_who_has_nothing_to_say_says_nothing():
+    assert own().next_deadline_s() == float("inf")
+
+
+def test_a_standing_goes_out_at_once_and_again_before_its_life_is_over():
+    mine = own()
+
+    mine.set_role(SERVING)
+    assert mine.next_deadline_s() < 100.0
+    first = mine.sign(CARD, 10, 100.0, 5000)
+
+    assert (first.version, first.roles) == (5000, (SERVING,))
+    assert 100 + 0.9 * RENEW_LEAST_S <= mine.next_deadline_s() <= 100 + 1.1 * RENEW_LEAST_S
+    assert first.lives_s >= 3 * RENEW_LEAST_S
+
+
+def test_a_new_load_waits_and_a_new_state_does_not():
+    mine = own()
+    mine.set_role(busy(0.1))
+    mine.sign(CARD, 10, 100.0, 5000)
+
+    mine.set_role(busy(0.9))
+    assert mine.next_deadline_s() > 104
+    mine.set_role(busy(0.9, Activity.LEAVING))
+    assert mine.next_deadline_s() == 100.0 + URGENT_LEAST_S
+
+
+def test_a_new_card_goes_out_at_once():
+    mine = own()
+    mine.on_card(CARD)
+    mine.set_role(SERVING)
+    mine.sign(CARD, 10, 100.0, 5000)
+
+    mine.on_card(CARD)
+    assert mine.next_deadline_s() > 104
+    mine.on_card(card("alice", seq=2))
+    assert mine.next_deadline_s() == 100.0 + URGENT_LEAST_S
+
+
+def test_a_node_with_two_roles_says_both_and_goes_on_with_one():
+    mine = own()
+    mine.set_role(SERVING)
+    mine.set_role(TRAINING)
+    assert mine.sign(CARD, 10, 100.0, 5000).roles == (SERVING, TRAINING)
+
+    mine.withdraw(RoleKind.SERVER)
+    mine.withdraw(RoleKind.SERVER)
+    assert mine.next_deadline_s() == 100.0 + URGENT_LEAST_S
+    assert mine.sign(CARD, 10, 101.0, 6000).roles == (TRAINING,)
+
+
+def test_who_leaves_says_so_once_and_for_as_long_as_its_last_record_lives():
+    mine = own()
+    mine.set_role(SERVING)
+    last = mine.sign(CARD, 4000, 100.0, 5000)
+
+    mine.withdraw(RoleKind.SERVER)
+    gone = mine.sign(CARD, 10, 101.0, 5001)
+
+    assert gone.left
+    assert gone.lives_s >= last.lives_s
+    assert mine.next_deadline_s() == float("inf")
+
+
+def test_a_clock_that_goes_back_takes_no_version_back():
+    mine = own()
+    mine.set_role(SERVING)
+
+    assert mine.sign(CARD, 10, 100.0, 5000).version == 5000
+    assert mine.sign(CARD, 10, 105.0, 1000).version == 5001
+
+
+def test_who_was_here_before_with_a_better_clock_goes_on_above_that():
+    mine = own()
+    mine.set_role(SERVING)
+    mine.sign(CARD, 10, 100.0, 1000)
+
+    mine.on_version(900, 101.0)
+    assert mine.next_deadline_s() > 104
+    mine.on_version(9000, 101.0)
+
+    assert mine.next_deadline_s() == 101.0
+    assert mine.sign(CARD, 10, 101.0, 1100).version == 9001
+
+
+def test_a_clock_at_the_end_of_time_makes_no_version_that_nobody_reads():
+    mine = own()
+    mine.set_role(SERVING)
+
+    assert mine.sign(CARD, 10, 100.0, 1 << 60).version == VERSION_MAX
+    assert mine.sign(CARD, 10, 105.0, 1 << 60).version == VERSION_MAX
+    mine.on_version(VERSION_MAX, 106.0)
+
+
+@given(st.integers(1, 4096))
+def test_all_members_together_renew_no_more_than_one_can_follow(members):
+    mine = own()
+    mine.set_role(SERVING)
+    made = mine.sign(CARD, members, 0.0, 1)
+    period_s = mine.next_deadline_s()
+
+    assert members / period_s <= 1.12 * RENEWALS_PER_S
+    assert 2 * period_s < made.lives_s <= LIFE_MOST_S

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sim.virtual import virtual_time
+from worlds.net import SimInternet
 
 from p2pswarm.base.errors import BadMessage, SwarmError
 from p2pswarm.base.ids import Address, Contact
@@ -30,7 +31,6 @@ from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.rpc.link_rpc import LinkRpc
-from p2pswarm.sim.net import SimInternet
 
 ALICE, BOB = Identity.generate(b"alice"), Identity.generate(b"bob")
 V4, V6 = Address("8.8.8.8", 4000), Address("2600::1", 4000)

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 from net.link.harness import NotedNet
 from sim.virtual import virtual_time
+from worlds.net import SimInternet
 
 from p2pswarm.base.errors import BadHandshake, DialFailed, NobodyThere
 from p2pswarm.base.ids import Address, Contact
@@ -16,7 +17,6 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.os.attempt_stagger import ATTEMPT_DELAY_S, ConnectTimes
-from p2pswarm.sim.net import SimInternet
 
 PUBLIC = "1.1.1.1"
 DEAD_V6 = Address("2600::1", 4000)

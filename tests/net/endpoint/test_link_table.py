@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.net.endpoint.link_table import SAME_TIME_S, LinkEntry, LinkTable, Reach
+from p2pswarm.net.endpoint.link_table import SAME_TIME_S, LinkEntry, LinkTable, ProvenAddress
 
 SMALL, LARGE = PeerId(bytes(31) + b"\1"), PeerId(bytes(31) + b"\2")
 INCARNATION = b"i" * 16
@@ -94,17 +94,19 @@ def test_a_contact_is_found_by_its_peer_or_else_by_any_address_of_it():
 
 
 @pytest.mark.parametrize(
-    ("dialler", "reach"), [(SMALL, Reach.DIALLED), (LARGE, Reach.HOST)], ids=["we", "the peer"]
+    ("dialler", "reach"),
+    [(SMALL, ProvenAddress.DIALLED), (LARGE, ProvenAddress.HOST)],
+    ids=["we", "the peer"],
 )
 def test_a_link_shows_one_address_and_less_of_it_if_the_peer_dialled(dialler, reach):
     table = LinkTable()
     table.add(entry("here", LARGE, dialler))
 
     assert table.reach(Contact(LARGE, Address("here", 1))) is reach
-    assert table.reach(Contact(LARGE, Address("here", 2))) is Reach.CLAIMED
-    assert table.reach(Contact(LARGE, Address("elsewhere", 1))) is Reach.CLAIMED
-    assert table.reach(Contact(SMALL, Address("here", 1))) is Reach.CLAIMED
-    assert table.reach(Contact(None, Address("here", 1))) is Reach.CLAIMED
+    assert table.reach(Contact(LARGE, Address("here", 2))) is ProvenAddress.CLAIMED
+    assert table.reach(Contact(LARGE, Address("elsewhere", 1))) is ProvenAddress.CLAIMED
+    assert table.reach(Contact(SMALL, Address("here", 1))) is ProvenAddress.CLAIMED
+    assert table.reach(Contact(None, Address("here", 1))) is ProvenAddress.CLAIMED
 
 
 def test_an_address_that_was_dialled_counts_though_the_peer_dialled_too():
@@ -113,4 +115,4 @@ def test_an_address_that_was_dialled_counts_though_the_peer_dialled_too():
     table.add(theirs)
     table.add(replace(theirs, link="ours", dialler=SMALL))
 
-    assert table.reach(Contact(LARGE, Address("here", 1))) is Reach.DIALLED
+    assert table.reach(Contact(LARGE, Address("here", 1))) is ProvenAddress.DIALLED

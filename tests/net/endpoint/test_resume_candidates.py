@@ -7,13 +7,13 @@ from contextlib import AsyncExitStack
 import pytest
 from net.link.harness import NotedNet
 from sim.virtual import virtual_time
+from worlds.net import SimInternet
 
 from p2pswarm.base.ids import Address, Contact
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.link.events import LinkEnded
-from p2pswarm.sim.net import SimInternet
 
 BOB = Identity.generate(b"bob")
 DEAD_V6 = Address("2600::1", 4000)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from sim.seed import SEED
+from worlds.net import SimInternet
 
 from p2pswarm.base.errors import LinkLost
 from p2pswarm.base.ids import Address
@@ -14,7 +15,6 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.link.events import LinkEnded, StreamData, StreamOpened
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.net import SimInternet
 from p2pswarm.sim.world import WorldConfig
 
 ANYWHERE = Address("0.0.0.0", 4001)

@@ -5,6 +5,8 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from worlds.net import SimInternet
+
 from p2pswarm.base.ids import Address
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
@@ -15,7 +17,6 @@ from p2pswarm.net.rpc.base import Stream
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.net.wire.message import Message, message
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.net import SimInternet
 
 SEED = 1
 UNKNOWN = b"\x92\xcd\xea\x5f\x01"  # [59999, 1]

@@ -6,15 +6,15 @@ from contextlib import AsyncExitStack
 from node.harness import Town, manifest_of, play, put
 from node.test_follow_run import Seeker
 
-from p2pswarm.discovery.gossip.messages import RunStanding
-from p2pswarm.discovery.gossip.record import Activity, RunRole
+from p2pswarm.discovery.gossip.messages import RunRole
+from p2pswarm.discovery.gossip.record import Activity, RoleKind
 from p2pswarm.node.run.discovery import find_run, follow_run
 from p2pswarm.node.run.run_choice import RunChoice
 from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
 from p2pswarm.settings.config import ServeConfig
 
-SERVES = RunStanding(RunRole.SERVER, Activity.WORKING, 0)
-STANDS_BY = RunStanding(RunRole.TRAINER, Activity.STANDING_BY)
+SERVES = RunRole(RoleKind.SERVER, Activity.WORKING, 0)
+STANDS_BY = RunRole(RoleKind.TRAINER, Activity.STANDING_BY)
 
 
 def test_a_server_finds_a_standby_that_is_not_in_the_dht_through_its_neighbours():
@@ -31,7 +31,7 @@ def test_a_server_finds_a_standby_that_is_not_in_the_dht_through_its_neighbours(
             choice, waiting = RunChoice(ServeConfig()), Seeker()
             lost = await find_run(server, choice, lambda _: None)
             for stack, standing, through in (
-                (trainer, RunStanding(RunRole.TRAINER, Activity.WORKING), server),
+                (trainer, RunRole(RoleKind.TRAINER, Activity.WORKING), server),
                 (server, SERVES, trainer),
                 (neighbour, SERVES, trainer),
                 (standby, STANDS_BY, neighbour),
@@ -40,7 +40,7 @@ def test_a_server_finds_a_standby_that_is_not_in_the_dht_through_its_neighbours(
                 directory = await blocks.enter_async_context(
                     run_directory(stack, stack.rpc, lost.run)
                 )
-                directory.stand(standing)
+                directory.set_role(standing)
                 directory.enter_through([through.endpoint.contact])
             await asyncio.sleep(5.0)
             town.internet.kill(trainer.identity.peer_id, silent=True)
@@ -71,10 +71,10 @@ def test_two_roles_of_one_node_say_both_in_one_directory():
                     ]
                     await asyncio.sleep(5.0)
                     (own,) = first.present()
-                    assert own.standings == (SERVES, STANDS_BY)
+                    assert own.roles == (SERVES, STANDS_BY)
                     saying[0].cancel()
                     await asyncio.sleep(5.0)
-                    assert first.present()[0].standings == (STANDS_BY,)
+                    assert first.present()[0].roles == (STANDS_BY,)
                     saying[1].cancel()
                 assert run in stack.directories
             assert run not in stack.directories

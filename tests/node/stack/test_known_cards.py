@@ -1,4 +1,4 @@
-"""Cards that a node is told go into its book, and are read once."""
+"""Tests of `node/stack/known_cards.py`."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,15 +8,59 @@ import pytest
 from node.harness import Town, identity_of, play
 
 from p2pswarm.base.errors import BadMessage
-from p2pswarm.base.ids import Address, Contact
-from p2pswarm.net.cards.card import Card
+from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.net.cards.card import Card, CardFlags
 from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.link.path import Path, PathKind
 from p2pswarm.node.run.discovery import announce, find_run
 from p2pswarm.node.run.run_choice import RunChoice
-from p2pswarm.node.stack.known_cards import KnownCards
+from p2pswarm.node.stack.known_cards import (
+    DIRECT,
+    MAPPED,
+    PUNCHED,
+    RELAYED,
+    KnownCards,
+    kind_of_link,
+)
 from p2pswarm.settings.config import ServeConfig
 
-THERE, LATER = Address("203.0.114.7", 4000), Address("203.0.114.8", 4000)
+ME, THEM = Identity.generate(), Identity.generate()
+PUBLIC, HOME = Address("203.0.114.7", 4000), Address("192.168.1.5", 4000)
+THERE, NEIGHBOUR = Address("203.0.114.9", 4000), Address("192.168.1.9", 4000)
+AT_RELAY = THERE.through(PeerId(bytes(32)))
+
+
+def card(direct=(), mapped=(), *, by: Identity = ME) -> Card:
+    flags = CardFlags.NONE if direct or mapped else CardFlags.CLIENT
+    return Card.make(by, 1, direct, mapped=mapped, flags=flags)
+
+
+@pytest.mark.parametrize(
+    ("kind", "remote", "ours", "told"),
+    [
+        (PathKind.DIRECT, THERE, card([PUBLIC]), DIRECT),
+        (PathKind.PUNCHED, THERE, card([HOME]), PUNCHED),
+        (PathKind.RELAYED, AT_RELAY, card([HOME]), RELAYED),
+        (None, AT_RELAY, card([HOME]), RELAYED),
+        (None, THERE, card([PUBLIC]), DIRECT),
+        (None, THERE, card([HOME]), PUNCHED),
+        (None, THERE, card(), PUNCHED),
+        (None, THERE, card([HOME], [PUBLIC]), MAPPED),
+        (None, NEIGHBOUR, card([HOME]), DIRECT),
+    ],
+)
+def test_a_link_is_told_by_what_was_dialled_or_could_have_been(kind, remote, ours, told):
+    assert kind_of_link(Path(kind, remote, None), ours, None) == told
+
+
+def test_who_has_dialled_a_port_of_a_router_sees_it_in_the_card():
+    path = Path(PathKind.DIRECT, THERE, None)
+
+    assert kind_of_link(path, card([PUBLIC]), card(mapped=[THERE], by=THEM)) == MAPPED
+    assert kind_of_link(path, card([PUBLIC]), card([THERE], by=THEM)) == DIRECT
+
+
+KNOWN_CARDS_THERE, LATER = Address("203.0.114.7", 4000), Address("203.0.114.8", 4000)
 
 
 @asynccontextmanager
@@ -30,7 +74,7 @@ async def known() -> AsyncIterator[tuple[KnownCards, list[bytes]]]:
 def test_a_newer_card_is_news_and_an_old_one_is_none():
     async def story() -> None:
         peer = Identity.generate()
-        old, new = Card.make(peer, 1, [THERE]), Card.make(peer, 2, [LATER])
+        old, new = Card.make(peer, 1, [KNOWN_CARDS_THERE]), Card.make(peer, 2, [LATER])
         raw = peer.peer_id.raw
         async with known() as (cards, news):
             assert cards.of(raw) == b""
@@ -47,7 +91,7 @@ def test_a_newer_card_is_news_and_an_old_one_is_none():
 def test_a_card_of_another_peer_or_a_forged_one_is_a_breach():
     async def story() -> None:
         peer = Identity.generate()
-        card = Card.make(peer, 1, [THERE]).encode()
+        card = Card.make(peer, 1, [KNOWN_CARDS_THERE]).encode()
         async with known() as (cards, news):
             with pytest.raises(BadMessage, match="for another peer"):
                 cards.learn(b"o" * 32, card, None)
@@ -102,7 +146,7 @@ def test_a_run_is_announced_anew_when_its_trainer_s_card_is_another():
                 await find_run(server, RunChoice(ServeConfig()), lambda _line: None)
                 relay = Contact(server.identity.peer_id, LATER)
                 trainer.endpoint.announce([], relays=[relay])
-                trainer.reaching.announced.fire()
+                trainer.reachability.announced.fire()
                 await asyncio.sleep(2.0)
 
                 await find_run(server, RunChoice(ServeConfig()), lambda _line: None)

@@ -15,7 +15,7 @@ from reach.nat.router import ENV, OUTSIDE
 
 from p2pswarm.net.os.local_network import gateway, own_host
 from p2pswarm.reach.nat.lease import Lease
-from p2pswarm.reach.nat.port_mapper import PortMapper
+from p2pswarm.reach.nat.port_mapping_io import PortMapper
 
 DIAL = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).close()"
 
@@ -45,7 +45,7 @@ async def main() -> None:
             came.set()
 
         mapper = PortMapper(4000, os.urandom, on_lease)
-        mapper.gateway(own and gateway(own), own)
+        mapper.on_gateway(own and gateway(own), own)
         begun_s = time.monotonic()
         task = asyncio.create_task(mapper.run())
         try:

@@ -11,7 +11,7 @@ from reach.nat.mapping_probe import dialled
 from reach.nat.router import FORGOTTEN
 
 from p2pswarm.net.os.local_network import gateway, own_host
-from p2pswarm.reach.nat.port_mapper import PortMapper
+from p2pswarm.reach.nat.port_mapping_io import PortMapper
 
 UP_S = 5.0  # a clock of whole seconds has to have gone on before a new beginning shows in it
 PATIENCE_S = 30.0
@@ -24,7 +24,7 @@ async def main() -> None:
     with socket.create_server(("0.0.0.0", 4000)):
         came = asyncio.Event()
         mapper = PortMapper(4000, os.urandom, lambda _lease: came.set())
-        mapper.gateway(own and gateway(own), own)
+        mapper.on_gateway(own and gateway(own), own)
         task = asyncio.create_task(mapper.run())
         async with asyncio.timeout(PATIENCE_S):
             await came.wait()

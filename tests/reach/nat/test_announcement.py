@@ -1,5 +1,6 @@
-"""What a node announces of what it has found out, how soon, and how often at most."""
+"""Tests of `reach/nat/announcement.py`."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,9 +14,12 @@ from p2pswarm.reach.nat.announcement import (
     SPARE_AFTER_S,
     Announcement,
     Announcer,
+    ReachabilityEvents,
     SeekRelays,
+    on_this_machine_alone,
+    reachable_line,
 )
-from p2pswarm.reach.nat.standing import Belief, Finding, NatKind, State
+from p2pswarm.reach.nat.belief import Belief, Finding, NatKind, State
 
 PORT = 4000
 PUBLIC, PUBLIC6 = Address("203.0.114.7", PORT), Address("2a00::7", PORT)
@@ -44,21 +48,21 @@ def mapped(own: Address = HOME, *, sure: bool = False) -> Finding:
 def told(*found: Finding, **settings) -> Announcement:
     """What a node says that finds out this and nothing else."""
     ours = announcer(**settings)
-    ours.found(found, 0.0)
-    return ours.said
+    ours.on_findings(found, 0.0)
+    return ours.current
 
 
 def seeks_of(ours: Announcer) -> list[SeekRelays]:
     """How many relays it has asked for since the last call."""
-    return [each for each in ours.events() if isinstance(each, SeekRelays)]
+    return [each for each in ours.drain() if isinstance(each, SeekRelays)]
 
 
 def at_home(now_s: float = 0.0) -> Announcer:
     """Behind a router, with a peer that could dial us, and nobody has."""
     ours = announcer()
-    ours.found([Finding(PROBING, HOME, None)], now_s)
-    ours.met(now_s)
-    ours.events()
+    ours.on_findings([Finding(PROBING, HOME, None)], now_s)
+    ours.on_link(now_s)
+    ours.drain()
     return ours
 
 
@@ -88,10 +92,10 @@ def test_where_there_is_room_for_one_address_it_is_the_one_that_strangers_can_di
 
 def test_before_anything_is_known_nothing_is_told():
     ours = announcer()
-    ours.met(0.0)
-    ours.reserved([RELAY], 1.0)
+    ours.on_link(0.0)
+    ours.on_relays([RELAY], 1.0)
 
-    assert [each for each in ours.events() if isinstance(each, Announcement)] == []
+    assert [each for each in ours.drain() if isinstance(each, Announcement)] == []
 
 
 def test_until_somebody_has_tried_our_own_address_is_told():
@@ -120,22 +124,22 @@ def test_an_address_that_one_stranger_has_named_is_not_told():
 
 def test_the_users_address_is_the_only_one():
     ours = announcer(fixed=STRANGER)
-    ours.met(0.0)
-    ours.found([natted(PUBLIC)], 0.0)
+    ours.on_link(0.0)
+    ours.on_findings([natted(PUBLIC)], 0.0)
 
-    assert ours.said == Announcement((STRANGER,), relay=True)
+    assert ours.current == Announcement((STRANGER,), relay=True)
     assert ours.next_deadline_s() is None
-    assert [each for each in ours.events() if isinstance(each, SeekRelays)] == []
+    assert [each for each in ours.drain() if isinstance(each, SeekRelays)] == []
 
 
 def test_who_is_behind_relays_that_the_user_has_named_tells_these_alone_and_is_none():
     ours = announcer(through_relays=True)
-    ours.reserved([RELAY], 0.0)
-    ours.found([Finding(PROBING, PUBLIC, None)], 0.0)
+    ours.on_relays([RELAY], 0.0)
+    ours.on_findings([Finding(PROBING, PUBLIC, None)], 0.0)
 
-    assert ours.said == Announcement(relays=(RELAY,))
-    assert ours.said.client
-    assert SeekRelays(2) in ours.events()
+    assert ours.current == Announcement(relays=(RELAY,))
+    assert ours.current.client
+    assert SeekRelays(2) in ours.drain()
     assert ours.next_deadline_s() is None
 
 
@@ -145,28 +149,28 @@ def test_a_node_that_is_told_so_is_no_relay():
 
 def test_relays_are_sought_when_somebody_was_there_and_nobody_has_come():
     ours = announcer()
-    ours.found([Finding(PROBING, HOME, None)], 0.0)
+    ours.on_findings([Finding(PROBING, HOME, None)], 0.0)
     assert ours.next_deadline_s() is None  # alone, it has nobody to ask
-    ours.met(7.0)
+    ours.on_link(7.0)
     assert ours.next_deadline_s() == 7.0 + RELAYS_AFTER_S
-    assert SeekRelays(2) not in ours.events()
+    assert SeekRelays(2) not in ours.drain()
 
     ours.on_deadline(7.0 + RELAYS_AFTER_S)
 
-    assert ours.events() == [SeekRelays(2)]
+    assert ours.drain() == [SeekRelays(2)]
     assert ours.next_deadline_s() is None
 
 
 def test_member_that_others_dial_has_a_spare_relay_soon_and_keeps_it():
     """If the road to one of its peers fails, a third peer joins them."""
     ours = announcer(spare=1)
-    ours.found([public()], 1.0)
+    ours.on_findings([public()], 1.0)
     ours.on_deadline(100.0)
     assert seeks_of(ours) == [], "nobody is there whom it could ask"
 
     ours = announcer(spare=1)
-    ours.met(0.5)
-    ours.found([public()], 1.0)
+    ours.on_link(0.5)
+    ours.on_findings([public()], 1.0)
     assert seeks_of(ours) == []
     assert ours.next_deadline_s() == 1.0 + SPARE_AFTER_S
     ours.on_deadline(1.0 + SPARE_AFTER_S)
@@ -177,21 +181,21 @@ def test_member_that_others_dial_has_a_spare_relay_soon_and_keeps_it():
 
 def test_member_that_was_hidden_keeps_one_of_its_relays_when_others_dial_it_again():
     ours = announcer(spare=1)
-    ours.met(0.0)
-    ours.found([natted()], 0.0)
+    ours.on_link(0.0)
+    ours.on_findings([natted()], 0.0)
     ours.on_deadline(RELAYS_AFTER_S)
     assert seeks_of(ours) == [SeekRelays(2)]
-    ours.found([public()], 10.0)
+    ours.on_findings([public()], 10.0)
     ours.on_deadline(10.0 + RELAYS_LINGER_S)
     assert seeks_of(ours) == [SeekRelays(1)]
 
 
 def test_spare_relay_is_kept_while_another_is_sought():
     ours = announcer(spare=1)
-    ours.met(0.0)
-    ours.found([public()], 0.0)
+    ours.on_link(0.0)
+    ours.on_findings([public()], 0.0)
     ours.on_deadline(SPARE_AFTER_S)
-    ours.found([natted()], 20.0)
+    ours.on_findings([natted()], 20.0)
     assert seeks_of(ours) == [SeekRelays(1)]
     ours.on_deadline(20.0 + RELAYS_AFTER_S)
     assert seeks_of(ours) == [SeekRelays(2)]
@@ -199,60 +203,60 @@ def test_spare_relay_is_kept_while_another_is_sought():
 
 def test_who_is_dialled_at_once_seeks_no_relays():
     ours = at_home()
-    ours.found([public(HOME, HOME)], 0.2)
+    ours.on_findings([public(HOME, HOME)], 0.2)
 
     ours.on_deadline(RELAYS_AFTER_S)
 
-    assert ours.events() == [Announcement((HOME,), relay=True)]
+    assert ours.drain() == [Announcement((HOME,), relay=True)]
 
 
 def test_relays_are_kept_for_a_while_when_the_router_forwards_a_port_after_all():
     ours = at_home()
     ours.on_deadline(RELAYS_AFTER_S)
-    ours.reserved([RELAY], 1.0)
-    ours.found([mapped()], 2.0)
-    assert ours.said == Announcement((HOME,), (OUTSIDE,), (RELAY,), relay=True)
+    ours.on_relays([RELAY], 1.0)
+    ours.on_findings([mapped()], 2.0)
+    assert ours.current == Announcement((HOME,), (OUTSIDE,), (RELAY,), relay=True)
     assert ours.next_deadline_s() == 2.0 + RELAYS_LINGER_S
-    ours.events()
+    ours.drain()
 
     ours.on_deadline(2.0 + RELAYS_LINGER_S)
 
-    assert ours.events() == [SeekRelays(0)]
+    assert ours.drain() == [SeekRelays(0)]
 
 
 def test_a_port_that_the_router_has_lost_is_told_for_a_moment_more():
     ours = announcer()
-    ours.found([mapped()], 0.0)
-    ours.found([natted()], 50.0)
-    assert ours.said.mapped == (OUTSIDE,)
+    ours.on_findings([mapped()], 0.0)
+    ours.on_findings([natted()], 50.0)
+    assert ours.current.mapped == (OUTSIDE,)
     ours.on_deadline(51.0)  # relays are sought meanwhile
     assert ours.next_deadline_s() == 50.0 + LOST_AFTER_S
-    ours.found([mapped()], 55.0)
-    ours.found([natted()], 56.0)
+    ours.on_findings([mapped()], 55.0)
+    ours.on_findings([natted()], 56.0)
 
     ours.on_deadline(56.0 + LOST_AFTER_S)
 
-    assert ours.said == Announcement((HOME,))
+    assert ours.current == Announcement((HOME,))
 
 
 def test_in_another_network_the_old_addresses_are_gone_at_once():
     ours = announcer()
-    ours.found([mapped()], 0.0)
+    ours.on_findings([mapped()], 0.0)
 
-    ours.found([Finding(PROBING, PUBLIC, None)], 1.0)
+    ours.on_findings([Finding(PROBING, PUBLIC, None)], 1.0)
 
-    assert ours.said == Announcement((PUBLIC,), relay=True)
+    assert ours.current == Announcement((PUBLIC,), relay=True)
 
 
 def test_what_is_no_news_is_not_told_again():
     ours = announcer()
-    ours.found([public()], 0.0)
-    ours.events()
+    ours.on_findings([public()], 0.0)
+    ours.drain()
 
-    ours.found([public()], 1.0)
-    ours.reserved([], 2.0)
+    ours.on_findings([public()], 1.0)
+    ours.on_relays([], 2.0)
 
-    assert ours.events() == []
+    assert ours.drain() == []
 
 
 KNOWN = st.sampled_from(
@@ -277,11 +281,11 @@ STEPS = st.tuples(
 
 def tell(ours: Announcer, what: object, now_s: float) -> None:
     if what == "met":
-        ours.met(now_s)
+        ours.on_link(now_s)
     elif isinstance(what, list):
-        ours.found(what, now_s)
+        ours.on_findings(what, now_s)
     else:
-        ours.reserved([RELAY] if what == "relay" else [], now_s)
+        ours.on_relays([RELAY] if what == "relay" else [], now_s)
 
 
 @given(st.lists(STEPS, max_size=60), st.booleans(), st.booleans(), st.integers(0, 2))
@@ -291,7 +295,7 @@ def test_it_is_told_seldom_and_in_the_end_all_is_true(steps, through_relays, ser
 
     def drain() -> None:
         nonlocal seeks
-        for event in ours.events():
+        for event in ours.drain():
             if isinstance(event, SeekRelays):
                 assert event.count != seeks
                 seeks = event.count
@@ -321,6 +325,73 @@ def test_it_is_told_seldom_and_in_the_end_all_is_true(steps, through_relays, ser
     last = next((what for _, what in reversed(steps) if isinstance(what, list)), [])
     relays = [what for _, what in steps if what in ("relay", "no relay")]
     plain = announcer(through_relays=through_relays, serves=serves)
-    plain.found(last, 0.0)
-    plain.reserved([RELAY] if relays[-1:] == ["relay"] else [], 0.0)
-    assert not steps or ours.said == plain.said
+    plain.on_findings(last, 0.0)
+    plain.on_relays([RELAY] if relays[-1:] == ["relay"] else [], 0.0)
+    assert not steps or ours.current == plain.current
+
+
+AT = Address("203.0.113.7", 4000)
+
+
+@pytest.mark.parametrize(
+    ("belief", "line"),
+    [
+        (Belief(State.ABSENT), ""),
+        (Belief(State.PROBING), ""),
+        (Belief(State.PUBLIC, address=AT, sure=True), "reachable: direct at 203.0.113.7:4000"),
+        (
+            Belief(State.MAPPED, NatKind.HARD, AT),
+            "reachable: mapped at 203.0.113.7:4000, as one network of peers says",
+        ),
+        (
+            Belief(State.NATTED, NatKind.FIREWALL, sure=True),
+            (
+                "reachable: no, a firewall keeps out who dials port 4000; "
+                "p2pswarm doctor tells what to change"
+            ),
+        ),
+        (
+            Belief(State.NATTED, NatKind.UNKNOWN, sure=True),
+            (
+                "reachable: no, the router before this machine forwards no port; "
+                "p2pswarm doctor tells what to change"
+            ),
+        ),
+    ],
+)
+def test_a_belief_in_a_line(belief, line):
+    assert reachable_line(belief, 4000) == line
+
+
+def test_a_line_is_said_once_and_bad_news_wait_for_the_router():
+    news = ReachabilityEvents(4000)
+    natted, public = Belief(State.NATTED, sure=True), Belief(State.PUBLIC, address=AT, sure=True)
+
+    said = [
+        news.line(natted, settled=False),
+        news.line(public, settled=False),
+        news.line(public, settled=True),
+        news.line(natted, settled=True),
+    ]
+
+    assert [line[:14] for line in said] == ["", "reachable: dir", "", "reachable: no,"]
+
+
+def test_a_relay_is_news_as_soon_as_it_is_there_and_until_the_node_is_reached_without():
+    news, relayed = ReachabilityEvents(4000), Address("198.51.100.1", 4000)
+    probing, mapped = Belief(State.PROBING), Belief(State.MAPPED, address=AT, sure=True)
+
+    said = [
+        news.line(probing, settled=False, relayed=relayed),
+        news.line(Belief(State.NATTED), settled=True, relayed=relayed),
+        news.line(mapped, settled=True, relayed=relayed),
+    ]
+
+    assert said == [f"reachable: relayed at {relayed}", "", f"reachable: mapped at {AT}"]
+
+
+def test_who_listens_on_loopback_has_nothing_to_find_out():
+    assert on_this_machine_alone(Address("127.0.0.1", 1))
+    assert on_this_machine_alone(Address("::1", 1))
+    assert not on_this_machine_alone(Address("0.0.0.0", 1))
+    assert not on_this_machine_alone(Address("::", 1))

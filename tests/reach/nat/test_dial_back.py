@@ -26,7 +26,7 @@ def dialled(limits: DialBackLimits, number: int, host: str, now_s: float) -> boo
     """Dial for a peer at once, if that is allowed."""
     begun = limits.begin(peer(number), host, now_s)
     if begun:
-        limits.ended(peer(number))
+        limits.on_end(peer(number))
     return begun
 
 
@@ -55,7 +55,7 @@ def test_one_dial_at_a_time_for_a_peer_and_some_for_all():
     assert not limits.begin(peer(0), "9.9.9.9", 0.0)
     begun = [limits.begin(peer(at), f"{at}.1.1.1", 0.0) for at in range(1, 40)]
     assert sum(begun) == TOGETHER_MAX - 1
-    limits.ended(peer(0))
+    limits.on_end(peer(0))
     assert limits.begin(peer(77), "77.1.1.1", 0.0)
 
 

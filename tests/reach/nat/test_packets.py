@@ -10,7 +10,7 @@ from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import Address
 from p2pswarm.net.os.local_network import assumed_gateway, gateway6_in, gateway_in
 from p2pswarm.reach.nat import nat_pmp, pcp, upnp
-from p2pswarm.reach.nat.strict_xml import DEPTH_MAX, ELEMENTS_MAX, XML_BYTES_MAX, read_xml
+from p2pswarm.reach.nat.upnp import DEPTH_MAX, ELEMENTS_MAX, XML_BYTES_MAX, read_xml
 
 NONCE = bytes(range(12))
 GATEWAY = "192.168.1.1"

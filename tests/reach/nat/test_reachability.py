@@ -16,11 +16,11 @@ from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.preface import KNOCK_MAGIC, knock, token_of
 from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.net.rpc.link_rpc import LinkRpc
-from p2pswarm.reach.nat import standing
-from p2pswarm.reach.nat.dial_back_server import DialBackServer
-from p2pswarm.reach.nat.messages import DialBack, DialledBack, DialOutcome
+from p2pswarm.reach.nat import belief as machine
+from p2pswarm.reach.nat.belief import Belief, NatKind, State
+from p2pswarm.reach.nat.dial_back import DialBack, DialledBack, DialOutcome
+from p2pswarm.reach.nat.dial_back_io import DialBackServer
 from p2pswarm.reach.nat.reachability import Reachability
-from p2pswarm.reach.nat.standing import Belief, NatKind, State
 
 PATIENCE_S = 20.0
 NODE, NEAR, FAR, FARTHER = "127.0.0.1", "127.1.0.1", "127.2.0.1", "127.3.0.1"
@@ -107,7 +107,7 @@ async def test_one_network_alone_is_an_assumption():
 
 
 async def test_who_comes_after_the_first_round_is_waited_for(monkeypatch):
-    monkeypatch.setattr(standing, "AGAIN_UNANSWERED_S", 0.3)
+    monkeypatch.setattr(machine, "AGAIN_UNANSWERED_S", 0.3)
     async with peer_at(NODE) as node, peer_at(NEAR) as near, peer_at(FAR) as far:
         await node.endpoint.link(near.endpoint.contact)
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from p2pswarm.base.ids import Address
 from p2pswarm.net.endpoint.preface import Sighting
 from p2pswarm.net.os.addresses import Scope, scope_of
-from p2pswarm.reach.punch.candidates import DialTrust, dialled, named, neighbours
-from p2pswarm.reach.punch.judgement import Judgement
+from p2pswarm.reach.punch.candidates import DialTrust, Judgement, dialled, named, neighbours
 from p2pswarm.reach.punch.messages import CANDIDATES_MAX, Offer, PunchCandidate
 
 SEAL = b"s" * 16

@@ -32,7 +32,7 @@ def test_a_dial_is_due_once_until_it_fails():
     schedule.add([HERE], 1.0)
     assert schedule.due(1.1) == []
 
-    schedule.failed(HERE, 1.1)
+    schedule.on_failure(HERE, 1.1)
 
     assert 1.1 <= schedule.next_deadline_s() <= 1.1 + RETRY_S_MAX
     assert schedule.due(1.1 + RETRY_S_MAX) == [HERE]
@@ -45,7 +45,7 @@ def test_nothing_more_begins_when_a_connection_is_up():
 
     schedule.stop()
 
-    schedule.failed(HERE, 0.1)
+    schedule.on_failure(HERE, 0.1)
     schedule.add([THERE], 0.1)
     assert schedule.due(10.0) == []
 
@@ -66,7 +66,7 @@ def test_nothing_is_dialled_when_the_attempt_is_over(seed, fails):
             assert now_s <= 2.0
         schedule.due(now_s)
         now_s += took_s
-        schedule.failed(HERE, now_s)
+        schedule.on_failure(HERE, now_s)
 
     assert schedule.due(2.0) == []
     assert schedule.next_deadline_s() == 2.0
@@ -104,7 +104,7 @@ def passes(seed: int, skew_s: float, way_s: float) -> bool:
         left_s[number].append(now_s)
         if any(abs(now_s - other_s) < way_s for other_s in left_s[1 - number]):
             return True
-        sides[number].failed(HERE, now_s + 2 * way_s)
+        sides[number].on_failure(HERE, now_s + 2 * way_s)
         events.append((sides[number].next_deadline_s(), number))
     return False
 
@@ -121,7 +121,7 @@ def test_who_refuses_is_dialled_so_often_and_no_more():
     while (now_s := schedule.next_deadline_s()) is not None:
         assert schedule.due(now_s) == [HERE]
         dials += 1
-        schedule.failed(HERE, now_s)
+        schedule.on_failure(HERE, now_s)
 
     schedule.add([HERE], 10.0)
 

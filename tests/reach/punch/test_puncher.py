@@ -144,7 +144,7 @@ async def test_two_sides_behind_hard_nats_do_not_try():
             book, port = host.puncher.view.book, host.puncher.view.port
             await host.puncher.view.see(relay, port)
             elsewhere = Sighting(host.node.endpoint.listening[0].through(middle.peer), NO_SEAL)
-            book.note(
+            book.on_observation(
                 type(relay)("127.0.0.9", 1), port, elsewhere, asyncio.get_running_loop().time()
             )
 

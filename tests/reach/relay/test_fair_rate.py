@@ -16,13 +16,13 @@ def carry(rate: FairRate, flows: dict, for_s: float, groups: dict | None = None)
     carried, groups = dict.fromkeys(flows, 0), groups or {}
     now_s, end_s = 100.0, 100.0 + for_s
     for flow, (pair, nbytes) in flows.items():
-        rate.opened(pair, groups.get(pair, pair))
-        rate.carried(flow, pair, nbytes, now_s)
+        rate.on_open(pair, groups.get(pair, pair))
+        rate.on_bytes(flow, pair, nbytes, now_s)
     while now_s < end_s:
-        for flow in rate.granted(now_s):
+        for flow in rate.grants(now_s):
             pair, nbytes = flows[flow]
             carried[flow] += nbytes
-            rate.carried(flow, pair, nbytes, now_s)
+            rate.on_bytes(flow, pair, nbytes, now_s)
         at_s = rate.next_deadline_s()
         assert at_s is not None
         assert at_s > now_s, "a deadline that has passed would spin"
@@ -71,41 +71,41 @@ def test_what_one_pair_may_not_use_the_others_have():
 def test_who_carries_little_goes_next_however_many_wait():
     rate = FairRate(TOTAL, AMPLE)
     for n in range(32):
-        rate.opened(n, n)
-        rate.carried(f"bulk {n}", n, PIECE, 0.0)
-    rate.granted(0.0)
-    rate.opened("call", "call")
+        rate.on_open(n, n)
+        rate.on_bytes(f"bulk {n}", n, PIECE, 0.0)
+    rate.grants(0.0)
+    rate.on_open("call", "call")
 
-    rate.carried("call", "call", 100, 0.0)
+    rate.on_bytes("call", "call", 100, 0.0)
     at_s = rate.next_deadline_s()
 
     assert at_s is not None
-    assert "call" in rate.granted(at_s)
+    assert "call" in rate.grants(at_s)
 
 
 def test_the_next_deadline_is_that_of_whoever_may_go_first():
     rate = FairRate(TOTAL, 1e6)
     for pair in ("used up", "fresh", "others", "more"):
-        rate.opened(pair, pair)
+        rate.on_open(pair, pair)
         if pair != "fresh":
-            rate.carried(pair, pair, PIECE, 0.0)
-    assert "used up" in rate.granted(0.0)
-    rate.carried("a", "used up", PIECE, 0.0)
-    rate.carried("b", "fresh", 1, 0.0)
+            rate.on_bytes(pair, pair, PIECE, 0.0)
+    assert "used up" in rate.grants(0.0)
+    rate.on_bytes("a", "used up", PIECE, 0.0)
+    rate.on_bytes("b", "fresh", 1, 0.0)
     at_s = rate.next_deadline_s()
 
     assert at_s is not None
     assert 0.0 < at_s <= 2 * PIECE / TOTAL
-    assert "b" in rate.granted(at_s)
+    assert "b" in rate.grants(at_s)
 
 
 def test_a_pause_leaves_no_right_to_a_long_burst():
     rate = FairRate(TOTAL, AMPLE)
-    rate.opened("a", "a")
+    rate.on_open("a", "a")
     at_once = 0
     for _ in range(100):
-        rate.carried("flow", "a", PIECE, 1000.0)
-        at_once += PIECE * len(rate.granted(1000.0))
+        rate.on_bytes("flow", "a", PIECE, 1000.0)
+        at_once += PIECE * len(rate.grants(1000.0))
 
     assert at_once <= TOTAL * BURST_S + PIECE
 
@@ -113,9 +113,9 @@ def test_a_pause_leaves_no_right_to_a_long_burst():
 def test_pairs_that_are_gone_are_forgotten():
     rate = FairRate(TOTAL, OWN)
     for n in range(100):
-        rate.opened(n, n)
-        rate.carried(n, n, PIECE, 0.0)
-        rate.closed(n, n)
+        rate.on_open(n, n)
+        rate.on_bytes(n, n, PIECE, 0.0)
+        rate.on_close(n, n)
 
     assert rate.known == 0
 
@@ -140,7 +140,7 @@ def test_every_flow_is_granted_once_and_no_rate_is_exceeded(steps):
     sent: dict = {}
 
     def grant() -> None:
-        for flow in rate.granted(now_s):
+        for flow in rate.grants(now_s):
             pair, nbytes = waiting.pop(flow)
             granted.append(flow)
             sent[pair] = sent.get(pair, 0) + nbytes
@@ -148,9 +148,9 @@ def test_every_flow_is_granted_once_and_no_rate_is_exceeded(steps):
                 assert each <= most * (now_s - begun_s + BURST_S) + PIECE + 1
 
     for flow, (pair, nbytes, pause_s) in enumerate(steps):
-        rate.opened(pair, pair)
+        rate.on_open(pair, pair)
         waiting[flow] = pair, nbytes
-        rate.carried(flow, pair, nbytes, now_s)
+        rate.on_bytes(flow, pair, nbytes, now_s)
         grant()
         now_s += pause_s
     while (at_s := rate.next_deadline_s()) is not None:

@@ -16,9 +16,9 @@ from p2pswarm.net.endpoint.preface import (
     circuit_answer,
 )
 from p2pswarm.net.os.sockets import SocketNet
-from p2pswarm.reach.relay.messages import Reserve
 from p2pswarm.reach.relay.relay import Relay, RelayRates
 from p2pswarm.reach.relay.relay_table import RelayLimits
+from p2pswarm.reach.relay.reservations import Reserve
 from tests.reach.relay.harness import (
     LOOPBACK,
     PATIENCE_S,

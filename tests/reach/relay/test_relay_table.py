@@ -64,7 +64,7 @@ def test_a_ticket_that_nobody_takes_expires():
 
     assert relay.next_deadline_s() == NOW_S + 5
     assert relay.take(circuit.ticket, NOW_S + 5) is CircuitStatus.NO_TICKET
-    assert relay.events() == [CircuitEnded(circuit.number)]
+    assert relay.drain() == [CircuitEnded(circuit.number)]
     assert relay.circuits == 0
 
 
@@ -75,7 +75,7 @@ def test_a_reservation_lasts_until_it_is_not_renewed():
     assert relay.renew(held.number, NOW_S + 599)
     asked(relay, now_s=NOW_S + 1100)
     assert not relay.renew(held.number, NOW_S + 1199)
-    assert ReservationEnded(held.number) in relay.events()
+    assert ReservationEnded(held.number) in relay.drain()
     assert relay.ask(peer(1), FAR, NOW_S + 1199) is CircuitStatus.NOT_RESERVED
 
 
@@ -84,7 +84,7 @@ def test_a_newer_reservation_of_a_peer_replaces_the_older():
     old = relay.reserve(peer(1), HOME, NOW_S)
     new = relay.reserve(peer(1), CAMPUS, NOW_S)
 
-    assert relay.events() == [ReservationEnded(old.number)]
+    assert relay.drain() == [ReservationEnded(old.number)]
     relay.release(old.number)
     assert asked(relay).reservation == new
 
@@ -97,7 +97,7 @@ def test_a_joined_circuit_outlives_its_reservation_and_a_waiting_one_does_not():
 
     relay.release(held.number)
 
-    assert relay.events() == [ReservationEnded(held.number), CircuitEnded(waits.number)]
+    assert relay.drain() == [ReservationEnded(held.number), CircuitEnded(waits.number)]
     assert relay.circuits == 1
 
 
@@ -107,7 +107,7 @@ def test_a_newcomer_displaces_a_crowd_and_a_crowd_nobody():
     crowd = [relay.reserve(peer(10 + n), f"203.0.113.{n}", NOW_S) for n in range(7)]
 
     relay.reserve(peer(2), FAR, NOW_S)
-    assert relay.events() == [ReservationEnded(crowd[0].number)]
+    assert relay.drain() == [ReservationEnded(crowd[0].number)]
     for n in range(100):
         with pytest.raises(Busy):
             relay.reserve(peer(100 + n), f"203.0.113.{n}", NOW_S)
@@ -148,7 +148,7 @@ def test_joined_circuits_of_a_peer_are_limited_and_never_displaced():
 
     assert relay.ask(peer(1), FAR, NOW_S) is CircuitStatus.FULL
     asked(relay, dialler=CAMPUS)
-    assert relay.events() == []
+    assert relay.drain() == []
     relay.close(joined[0])
     relay.close(joined[0])
     asked(relay)
@@ -186,7 +186,7 @@ def test_two_of_one_network_are_a_crowd_beside_one_of_another():
     crowd = [relay.reserve(peer(10 + n), f"203.0.113.{n}", NOW_S) for n in range(2)]
 
     relay.reserve(peer(2), FAR, NOW_S)
-    assert relay.events() == [ReservationEnded(crowd[0].number)]
+    assert relay.drain() == [ReservationEnded(crowd[0].number)]
     with pytest.raises(Busy):
         relay.reserve(peer(3), "20.0.0.1", NOW_S)
 
@@ -222,7 +222,7 @@ class AnyUse(RuleBasedStateMachine):
         return self.tickets.to_bytes(nbytes)
 
     def hear(self):
-        for event in self.relay.events():
+        for event in self.relay.drain():
             if isinstance(event, ReservationEnded):
                 del self.held[event.number]
             else:

@@ -1,8 +1,8 @@
-"""Which relays a node uses, when it renews, and how it replaces one that fails."""
+"""Tests of `reach/relay/reservations.py`."""
 
 import itertools
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -12,16 +12,78 @@ from p2pswarm.reach.relay.reservations import (
     ANSWER_S,
     KNOWN_MAX,
     RETRY_MAX_S,
+    UNKNOWN_S,
     LeaveRelay,
+    RelayCandidate,
     RenewAt,
     Reservations,
     ReserveAt,
+    chosen,
+    distance_class,
 )
+
+US = PeerId(bytes(32))
+
+
+def at(n: int, port: int = 4000, *, mapped: bool = False, rtt_s: float = 0.0) -> RelayCandidate:
+    contact = Contact(PeerId(n.to_bytes(32)), Address(f"203.0.114.{n}", port))
+    return RelayCandidate(contact, mapped, rtt_s)
+
+
+def test_those_next_to_us_come_first_so_that_relays_share_the_nodes():
+    other = PeerId(b"\xff" * 32)
+    found = [at(2), at(1), at(3)]
+
+    assert chosen(found, US, ()) == [at(1).relay, at(2).relay, at(3).relay]
+    assert chosen(found, other, ()) == [at(3).relay, at(2).relay, at(1).relay]
+
+
+def test_the_nearest_come_first_by_the_pings_of_their_links():
+    found = [at(1, rtt_s=0.3), at(2), at(3, rtt_s=0.07), at(4, rtt_s=0.02)]
+
+    assert chosen(found, US, ()) == [at(4).relay, at(3).relay, at(2).relay, at(1).relay]
+
+
+def test_of_those_about_as_near_the_ids_decide_so_that_relays_share_the_nodes():
+    found = [at(2, rtt_s=0.021), at(1, rtt_s=0.039), at(4, rtt_s=0.001), at(3, rtt_s=0.009)]
+
+    assert chosen(found, US, ()) == [at(3).relay, at(4).relay, at(1).relay, at(2).relay]
+
+
+def test_a_peer_that_is_met_twice_is_as_near_as_its_link_says():
+    found = [at(1), at(2, rtt_s=0.1), at(1, rtt_s=0.2)]
+
+    assert chosen(found, US, ()) == [at(2).relay, at(1).relay]
+
+
+@given(st.floats(0, 1e4), st.floats(0, 1e4))
+def test_who_is_farther_is_never_in_a_nearer_class(one_s, other_s):
+    near_s, far_s = sorted((one_s or UNKNOWN_S, other_s or UNKNOWN_S))
+
+    assert 0 <= distance_class(near_s) <= distance_class(far_s)
+    assert distance_class(0.0) == distance_class(UNKNOWN_S)
+
+
+def test_those_at_home_come_last():
+    assert chosen([at(1, mapped=True), at(2)], US, ()) == [at(2).relay, at(1).relay]
+
+
+def test_a_peer_is_there_once_and_not_if_it_holds_a_reservation_already():
+    assert chosen([at(1), at(1, 4001), at(2)], US, [at(2).relay.peer]) == [at(1).relay]
+
+
+def test_we_are_no_relay_of_ours_nor_is_who_has_no_id():
+    nameless = RelayCandidate(Contact(None, Address("203.0.114.9", 4000)))
+
+    assert (
+        chosen([RelayCandidate(Contact(US, Address("203.0.114.8", 4000))), nameless], US, ()) == []
+    )
+
 
 NOW_S = 1000.0
 
 
-def at(n: int, network: int | None = None) -> Contact:
+def at_of_reservations(n: int, network: int | None = None) -> Contact:
     third = n if network is None else network
     return Contact(PeerId(n.to_bytes(32)), Address(f"198.51.{third}.{n}", 4000))
 
@@ -30,69 +92,101 @@ def keeping(*relays: Contact, lasts_s: float = 600) -> Reservations:
     """Reservations at the first two of these relays."""
     kept = Reservations()
     kept.offer(relays)
-    for action in kept.actions(NOW_S):
-        kept.reserved(action.relay, lasts_s, NOW_S)
+    for action in kept.drain(NOW_S):
+        kept.on_confirmation(action.relay, lasts_s, NOW_S)
     return kept
 
 
 def test_two_relays_are_asked_in_the_order_in_which_they_were_named():
     kept = Reservations()
-    kept.offer([at(1), at(2), at(3)])
+    kept.offer([at_of_reservations(1), at_of_reservations(2), at_of_reservations(3)])
 
-    assert kept.actions(NOW_S) == [ReserveAt(at(1)), ReserveAt(at(2))]
-    assert kept.actions(NOW_S) == []
+    assert kept.drain(NOW_S) == [
+        ReserveAt(at_of_reservations(1)),
+        ReserveAt(at_of_reservations(2)),
+    ]
+    assert kept.drain(NOW_S) == []
     assert kept.held == ()
-    kept.reserved(at(2), 600, NOW_S)
-    assert kept.held == (at(2),)
+    kept.on_confirmation(at_of_reservations(2), 600, NOW_S)
+    assert kept.held == (at_of_reservations(2),)
 
 
 def test_the_second_relay_is_in_another_network_if_there_is_one():
     kept = Reservations()
-    kept.offer([at(1, network=7), at(2, network=7), at(3, network=8)])
+    kept.offer(
+        [
+            at_of_reservations(1, network=7),
+            at_of_reservations(2, network=7),
+            at_of_reservations(3, network=8),
+        ]
+    )
 
-    assert kept.actions(NOW_S) == [ReserveAt(at(1, network=7)), ReserveAt(at(3, network=8))]
+    assert kept.drain(NOW_S) == [
+        ReserveAt(at_of_reservations(1, network=7)),
+        ReserveAt(at_of_reservations(3, network=8)),
+    ]
 
 
 def test_relays_that_are_named_again_are_asked_in_the_new_order():
     """Their round trips are known by now; two in one network are still not asked first."""
     kept = Reservations(wanted=0)
-    kept.offer([at(1, network=7), at(2, network=7), at(3, network=8), at(4, network=8)])
-    kept.offer([at(4, network=8), at(2, network=7), at(3, network=8), at(1, network=7)])
+    kept.offer(
+        [
+            at_of_reservations(1, network=7),
+            at_of_reservations(2, network=7),
+            at_of_reservations(3, network=8),
+            at_of_reservations(4, network=8),
+        ]
+    )
+    kept.offer(
+        [
+            at_of_reservations(4, network=8),
+            at_of_reservations(2, network=7),
+            at_of_reservations(3, network=8),
+            at_of_reservations(1, network=7),
+        ]
+    )
 
     kept.want(2, NOW_S)
 
-    assert kept.actions(NOW_S) == [ReserveAt(at(4, network=8)), ReserveAt(at(2, network=7))]
+    assert kept.drain(NOW_S) == [
+        ReserveAt(at_of_reservations(4, network=8)),
+        ReserveAt(at_of_reservations(2, network=7)),
+    ]
 
 
 def test_a_reservation_is_renewed_at_half_of_its_time():
-    kept = keeping(at(1), at(2))
+    kept = keeping(at_of_reservations(1), at_of_reservations(2))
 
-    assert kept.actions(NOW_S + 299) == []
+    assert kept.drain(NOW_S + 299) == []
     assert kept.next_deadline_s() == NOW_S + 300
-    assert kept.actions(NOW_S + 300) == [RenewAt(at(1)), RenewAt(at(2))]
-    kept.reserved(at(1), 600, NOW_S + 301)
-    assert kept.held == (at(1), at(2))
-    assert kept.actions(NOW_S + 300 + ANSWER_S)[0] == LeaveRelay(at(2))
-    assert kept.held == (at(1),)
+    assert kept.drain(NOW_S + 300) == [
+        RenewAt(at_of_reservations(1)),
+        RenewAt(at_of_reservations(2)),
+    ]
+    kept.on_confirmation(at_of_reservations(1), 600, NOW_S + 301)
+    assert kept.held == (at_of_reservations(1), at_of_reservations(2))
+    assert kept.drain(NOW_S + 300 + ANSWER_S)[0] == LeaveRelay(at_of_reservations(2))
+    assert kept.held == (at_of_reservations(1),)
 
 
 def test_a_relay_that_dies_is_replaced_at_once():
-    kept = keeping(at(1), at(2), at(3))
+    kept = keeping(at_of_reservations(1), at_of_reservations(2), at_of_reservations(3))
 
-    kept.ended(at(1), NOW_S + 5)
+    kept.on_end(at_of_reservations(1), NOW_S + 5)
 
-    assert kept.actions(NOW_S + 5) == [ReserveAt(at(3))]
+    assert kept.drain(NOW_S + 5) == [ReserveAt(at_of_reservations(3))]
 
 
 def test_a_relay_that_fails_is_tried_again_later_and_later():
     kept, now_s, pauses = Reservations(), NOW_S, []
-    kept.offer([at(1)])
+    kept.offer([at_of_reservations(1)])
     for _ in range(9):
-        assert kept.actions(now_s) == [ReserveAt(at(1))]
-        kept.ended(at(1), now_s)
+        assert kept.drain(now_s) == [ReserveAt(at_of_reservations(1))]
+        kept.on_end(at_of_reservations(1), now_s)
         at_s = kept.next_deadline_s()
         assert at_s is not None
-        assert kept.actions(at_s - 0.01) == []
+        assert kept.drain(at_s - 0.01) == []
         pauses.append(at_s - now_s)
         now_s = at_s
 
@@ -102,25 +196,30 @@ def test_a_relay_that_fails_is_tried_again_later_and_later():
 def test_a_busy_relay_is_left_alone_as_long_as_it_asks_for_and_no_longer():
     for asked_s, waits_s in ((60, 60), (1e9, 600)):
         kept = Reservations()
-        kept.offer([at(1)])
-        kept.actions(NOW_S)
-        kept.ended(at(1), NOW_S, asked_s)
+        kept.offer([at_of_reservations(1)])
+        kept.drain(NOW_S)
+        kept.on_end(at_of_reservations(1), NOW_S, asked_s)
         assert kept.next_deadline_s() == NOW_S + waits_s
 
 
 def test_a_relay_that_does_not_answer_makes_way_for_another():
     kept = Reservations()
-    kept.offer([at(1), at(2), at(3)])
-    kept.actions(NOW_S)
-    kept.reserved(at(2), 600, NOW_S)
+    kept.offer([at_of_reservations(1), at_of_reservations(2), at_of_reservations(3)])
+    kept.drain(NOW_S)
+    kept.on_confirmation(at_of_reservations(2), 600, NOW_S)
 
-    assert kept.actions(NOW_S + ANSWER_S) == [LeaveRelay(at(1)), ReserveAt(at(3))]
-    kept.reserved(at(1), 600, NOW_S + ANSWER_S)  # too late: its stream is closed
-    assert kept.held == (at(2),)
+    assert kept.drain(NOW_S + ANSWER_S) == [
+        LeaveRelay(at_of_reservations(1)),
+        ReserveAt(at_of_reservations(3)),
+    ]
+    kept.on_confirmation(
+        at_of_reservations(1), 600, NOW_S + ANSWER_S
+    )  # too late: its stream is closed
+    assert kept.held == (at_of_reservations(2),)
 
 
 def test_a_relay_that_grants_no_time_is_not_asked_all_the_time():
-    kept = keeping(at(1), at(2), lasts_s=0.001)
+    kept = keeping(at_of_reservations(1), at_of_reservations(2), lasts_s=0.001)
 
     at_s = kept.next_deadline_s()
     assert at_s is not None
@@ -128,71 +227,77 @@ def test_a_relay_that_grants_no_time_is_not_asked_all_the_time():
 
 
 def test_a_relay_that_is_withdrawn_is_left():
-    kept = keeping(at(1), at(2), at(3))
+    kept = keeping(at_of_reservations(1), at_of_reservations(2), at_of_reservations(3))
 
-    kept.withdraw(at(1))
-    kept.withdraw(at(1))
+    kept.withdraw(at_of_reservations(1))
+    kept.withdraw(at_of_reservations(1))
 
-    assert kept.actions(NOW_S) == [LeaveRelay(at(1)), ReserveAt(at(3))]
-    assert kept.held == (at(2),)
+    assert kept.drain(NOW_S) == [
+        LeaveRelay(at_of_reservations(1)),
+        ReserveAt(at_of_reservations(3)),
+    ]
+    assert kept.held == (at_of_reservations(2),)
 
 
 def test_nobody_names_relays_without_end():
     kept, tried = Reservations(), set()
-    kept.offer(at(n) for n in range(1, 200))
+    kept.offer(at_of_reservations(n) for n in range(1, 200))
     for _ in range(200):
-        for action in kept.actions(NOW_S):
+        for action in kept.drain(NOW_S):
             tried.add(action.relay)
-            kept.ended(action.relay, NOW_S)
+            kept.on_end(action.relay, NOW_S)
 
-    assert tried == {at(n) for n in range(1, KNOWN_MAX + 1)}
+    assert tried == {at_of_reservations(n) for n in range(1, KNOWN_MAX + 1)}
 
 
 def test_a_relay_that_has_failed_makes_room_for_another():
     kept = Reservations()
-    kept.offer(at(n) for n in range(1, KNOWN_MAX + 1))
-    kept.actions(NOW_S)
-    kept.ended(at(1), NOW_S)
+    kept.offer(at_of_reservations(n) for n in range(1, KNOWN_MAX + 1))
+    kept.drain(NOW_S)
+    kept.on_end(at_of_reservations(1), NOW_S)
 
-    kept.offer([at(100), at(101)])
+    kept.offer([at_of_reservations(100), at_of_reservations(101)])
 
     tried = set()
     for _ in range(KNOWN_MAX):
-        for action in kept.actions(NOW_S):
+        for action in kept.drain(NOW_S):
             tried.add(action.relay)
-            kept.ended(action.relay, NOW_S)
-    assert at(100) in tried
-    assert not tried & {at(1), at(101)}
+            kept.on_end(action.relay, NOW_S)
+    assert at_of_reservations(100) in tried
+    assert not tried & {at_of_reservations(1), at_of_reservations(101)}
 
 
 def test_who_needs_no_relays_any_more_gives_them_back_and_may_have_them_again():
-    kept = keeping(at(1), at(2), at(3))
+    kept = keeping(at_of_reservations(1), at_of_reservations(2), at_of_reservations(3))
 
     kept.want(0, NOW_S)
-    assert kept.actions(NOW_S) == [LeaveRelay(at(1)), LeaveRelay(at(2))]
+    assert kept.drain(NOW_S) == [
+        LeaveRelay(at_of_reservations(1)),
+        LeaveRelay(at_of_reservations(2)),
+    ]
     assert kept.held == ()
     assert kept.next_deadline_s() is None
 
     kept.want(1, NOW_S)
-    assert kept.actions(NOW_S) == [ReserveAt(at(3))]
-    kept.ended(at(3), NOW_S)
-    assert kept.actions(NOW_S + 1) == [ReserveAt(at(1))]
+    assert kept.drain(NOW_S) == [ReserveAt(at_of_reservations(3))]
+    kept.on_end(at_of_reservations(3), NOW_S)
+    assert kept.drain(NOW_S + 1) == [ReserveAt(at_of_reservations(1))]
 
 
 def test_it_wakes_for_what_is_due_first_and_for_nothing_else():
     kept = Reservations()
-    kept.offer([at(1), at(2), at(3)])
-    kept.actions(NOW_S)
-    kept.ended(at(1), NOW_S)
-    kept.actions(NOW_S)
-    kept.reserved(at(3), 400, NOW_S)
-    kept.reserved(at(2), 600, NOW_S)
+    kept.offer([at_of_reservations(1), at_of_reservations(2), at_of_reservations(3)])
+    kept.drain(NOW_S)
+    kept.on_end(at_of_reservations(1), NOW_S)
+    kept.drain(NOW_S)
+    kept.on_confirmation(at_of_reservations(3), 400, NOW_S)
+    kept.on_confirmation(at_of_reservations(2), 600, NOW_S)
 
     assert kept.next_deadline_s() == NOW_S + 200  # not to try the first relay again
-    assert kept.actions(NOW_S + 200) == [RenewAt(at(3))]
+    assert kept.drain(NOW_S + 200) == [RenewAt(at_of_reservations(3))]
 
 
-RELAYS = [at(n, network=n // 2) for n in range(1, 7)]
+RELAYS = [at_of_reservations(n, network=n // 2) for n in range(1, 7)]
 
 
 class AnyRelays(RuleBasedStateMachine):
@@ -211,7 +316,7 @@ class AnyRelays(RuleBasedStateMachine):
     @rule(pause_s=st.floats(0, 40))
     def act(self, pause_s):
         self.now_s += pause_s
-        for action in self.kept.actions(self.now_s):
+        for action in self.kept.drain(self.now_s):
             if isinstance(action, ReserveAt):
                 assert action.relay not in self.open
                 self.open[action.relay] = False
@@ -227,7 +332,7 @@ class AnyRelays(RuleBasedStateMachine):
     @rule(data=st.data(), lasts_s=st.floats(0.001, 1000))
     def confirm(self, data, lasts_s):
         relay = data.draw(st.sampled_from(list(self.open)))
-        self.kept.reserved(relay, lasts_s, self.now_s)
+        self.kept.on_confirmation(relay, lasts_s, self.now_s)
         self.confirmed.add(relay)
 
     @precondition(lambda self: self.open)
@@ -236,7 +341,7 @@ class AnyRelays(RuleBasedStateMachine):
         relay = data.draw(st.sampled_from(list(self.open)))
         del self.open[relay]
         self.confirmed.discard(relay)
-        self.kept.ended(relay, self.now_s, retry_s)
+        self.kept.on_end(relay, self.now_s, retry_s)
 
     @rule(count=st.integers(0, 3))
     def want(self, count):

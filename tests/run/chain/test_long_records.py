@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from run.chain.harness import RUN, key, long_chain, long_commit, long_genesis, voter
+from worlds.net import SimInternet
 
 from p2pswarm.base.errors import BadCheckpoint, Unusable
 from p2pswarm.base.ids import Address
@@ -32,7 +33,6 @@ from p2pswarm.run.chain.participant import Seat
 from p2pswarm.run.chain.record import CommitRecord, digest
 from p2pswarm.run.chain.voter import Voter
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.net import SimInternet
 from p2pswarm.sim.world import WorldConfig
 from p2pswarm.trainer.coordinator_io.checkpoints import SavedChain
 

@@ -1,0 +1,210 @@
+"""PortMapper: the sockets of `PortMapping`: packets and calls to the router, and its answers.
+
+Without a router, or where it says no, there is no lease.
+
+Units:   seconds, bytes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from p2pswarm.base.ids import Address
+from p2pswarm.net.os.local_network import group_socket
+from p2pswarm.reach.nat.lease import CallRouter, Lease, SendDatagram
+from p2pswarm.reach.nat.port_mapping import ANNOUNCED_GROUP, ANNOUNCED_PORT, PortMapping
+from p2pswarm.reach.nat.upnp import XML_BYTES_MAX
+
+CALL_S = 2.0  # a router is a millisecond away; cheap ones think for a second
+LEAVE_S = 0.5  # to return the port at exit
+CHUNK_BYTES = 8192
+
+log = logging.getLogger(__name__)
+
+
+class PortMapper:
+    """Keeps a port of the router forwarded while `run` runs."""
+
+    def __init__(
+        self, port: int, entropy: Callable[[int], bytes], on_lease: Callable[[Lease | None], None]
+    ) -> None:
+        """`on_lease`: called with what the router forwards, when that changes or a search ends."""
+        self.machine = PortMapping(port, entropy)
+        self.settled = False
+        """True if the router has been asked, or there is none."""
+        self._on_lease = on_lease
+        self._changed = asyncio.Event()
+        self._route: tuple[str | None, str | None] = (None, None)
+        self._bound: str | None = None
+        self._transport: asyncio.DatagramTransport | None = None
+        self._news: asyncio.DatagramTransport | None = None
+        """Where routers tell all that they were started."""
+        self._calls: dict[asyncio.Task[None], None] = {}
+
+    @property
+    def router(self) -> str | None:
+        """The router that is asked; None if there is none."""
+        return self._route[0]
+
+    def on_gateway(self, gateway: str | None, own_host: str | None) -> None:
+        """Set our IPv4 router and our address towards it; None: there is none."""
+        self._route = gateway, own_host
+        self._changed.set()
+
+    def on_doubt(self) -> None:
+        """Note that peers no longer arrive at the leased port."""
+        self.machine.on_doubt(_now_s())
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Run until cancelled; then return the port."""
+        async with _session() as http:
+            try:
+                while True:
+                    self._changed.clear()
+                    await self._follow_route()
+                    self.machine.on_deadline(_now_s())
+                    self._drain(http)
+                    await self._pause()
+            finally:
+                await self._leave(http)
+
+    async def _follow_route(self) -> None:
+        gateway, own_host = self._route
+        if own_host != self._bound:
+            self._close()
+            self._bound = own_host
+            if own_host is not None:
+                self._transport = await _bound(own_host, self._on_datagram)
+                self._news = await _hears_starts(own_host, self._on_datagram)
+        self.machine.on_gateway(gateway, own_host if self._transport else None, _now_s())
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout_at(self.machine.next_deadline_s()):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _leave(self, http: aiohttp.ClientSession) -> None:
+        self.machine.release()
+        for task in list(self._calls):
+            task.cancel()
+        self._drain(http)
+        if self._calls:
+            await asyncio.wait(list(self._calls), timeout=LEAVE_S)
+        for task in list(self._calls):
+            task.cancel()
+        self._close()
+
+    def _close(self) -> None:
+        for transport in (self._transport, self._news):
+            if transport is not None:
+                transport.close()
+        self._transport = self._news = None
+
+    def _drain(self, http: aiohttp.ClientSession) -> None:
+        for output in self.machine.drain():
+            match output:
+                case SendDatagram(data=data, to=to):
+                    if self._transport is not None:
+                        self._transport.sendto(data, (to.host, to.port))
+                case CallRouter():
+                    task = asyncio.get_running_loop().create_task(self._call(http, output))
+                    self._calls[task] = None
+                    task.add_done_callback(self._calls.pop)
+        changes, settled = self.machine.changes(), not self.machine.searching
+        for event in changes:
+            log.info("the router forwards %s", event.lease and event.lease.external)
+        if changes or settled != self.settled:
+            self.settled = settled
+            self._on_lease(self.machine.lease)
+
+    def _on_datagram(self, data: bytes, sender: Address) -> None:
+        self.machine.on_datagram(data, sender, _now_s())
+        self._changed.set()
+
+    async def _call(self, http: aiohttp.ClientSession, call: CallRouter) -> None:
+        status, data = 0, None
+        try:
+            status, data = await _fetched(http, call)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            log.info("the router did not answer a call: %r", error)
+        self.machine.on_reply(call.number, status, data, _now_s())
+        self._changed.set()
+
+
+class _Datagrams(asyncio.DatagramProtocol):
+    """Hands every packet on."""
+
+    def __init__(self, received: Callable[[bytes, Address], None]) -> None:
+        self._on_datagram = received
+
+    def datagram_received(self, data: bytes, addr: tuple[Any, ...]) -> None:
+        self._on_datagram(data, Address(str(addr[0]), int(addr[1])))
+
+
+async def _bound(
+    own_host: str, received: Callable[[bytes, Address], None]
+) -> asyncio.DatagramTransport | None:
+    """A socket at our address; None if the address has just gone."""
+    loop = asyncio.get_running_loop()
+    try:
+        transport, _ = await loop.create_datagram_endpoint(
+            lambda: _Datagrams(received), local_addr=(own_host, 0)
+        )
+    except OSError as error:
+        log.info("no packets from %s: %s", own_host, error)
+        return None
+    return transport
+
+
+async def _hears_starts(
+    own_host: str, received: Callable[[bytes, Address], None]
+) -> asyncio.DatagramTransport | None:
+    """A socket for what routers tell all; where there is none, their clocks are looked at."""
+    sock = group_socket(ANNOUNCED_GROUP, ANNOUNCED_PORT, own_host)
+    if sock is None:
+        log.info("starts of the router are not heard")
+        return None
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(received), sock=sock)
+    return transport
+
+
+def _session() -> aiohttp.ClientSession:
+    """HTTP as one speaks it with a stranger: no cookies, proxies or compressed bodies."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=2, force_close=True),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=CALL_S),
+        headers={"Accept-Encoding": "identity"},
+        auto_decompress=False,
+        trust_env=False,
+    )
+
+
+async def _fetched(http: aiohttp.ClientSession, call: CallRouter) -> tuple[int, bytes | None]:
+    """Status and body of the answer; no body if it is too long."""
+    method = "GET" if call.body is None else "POST"
+    async with http.request(
+        method,
+        URL(call.url, encoded=True),
+        headers=call.headers,
+        data=call.body,
+        allow_redirects=False,
+    ) as response:
+        body = bytearray()
+        async for chunk in response.content.iter_chunked(CHUNK_BYTES):
+            body += chunk
+            if len(body) > XML_BYTES_MAX:
+                return response.status, None
+        return response.status, bytes(body)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
