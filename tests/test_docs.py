@@ -13,6 +13,7 @@ DOCS = ROOT / "docs"
 EXAMPLES = ROOT / "examples"
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 NAMED_TEST = re.compile(r"`(tests/[\w./]+)`")
+NAMED_BENCH = re.compile(r"`[^`\n]*?(\w+\.py)\b")
 INCLUDED = re.compile(r'^--8<-- "(.+)"$')
 FRAGMENTS = {
     "dht.md",
@@ -101,6 +102,14 @@ def test_tests_that_pages_name_are_there():
 
     assert "tests/server/test_bad_input.py" in named
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_benches_that_the_figures_name_are_there():
+    named = set(NAMED_BENCH.findall((DOCS / "figures.md").read_text()))
+    named = {name for name in named if not name.startswith("test_")}
+
+    assert "overhead.py" in named
+    assert [name for name in sorted(named) if not (ROOT / "bench" / name).exists()] == []
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,10 @@ algorithm here as well, some minutes a case. Then their 27 logged runs beside a 
 
 import argparse
 import importlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
+
+from results import write_json
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.sim.traces import Trace, read_trace
@@ -78,6 +79,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except Unusable as error:
             parser.error(str(error))
     rows = rows_of(options, traces)
-    if options.json:
-        options.json.write_text(json.dumps(rows) + "\n")
+    write_json(options.json, rows)
     return 0
