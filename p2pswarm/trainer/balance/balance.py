@@ -173,7 +173,10 @@ class Balance:
         self._prepared = PreparedMoves()
         self._meter = MoveMeter()
         self._worth: dict[PreparedMove, tuple[float, float, int]] = {}
-        """Of the moves that are prepared: the gain, the time away, and the plan's moves."""
+        """Of the moves that are prepared: the gain, the time away, and the plan's moves.
+
+        Empty while none is, as mostly.
+        """
         self._left: dict[bytes, float] = {}
         """When those left that are not back."""
         self._deaths = 0
@@ -234,7 +237,7 @@ class Balance:
 
     def movers(self, step: int) -> Movers:
         """Who observes a stage and serves another one, when a step is reduced."""
-        return self._prepared.movers(step)
+        return self._prepared.movers(step) if self._worth else Movers()
 
     def on_observation(self, by: Incarnation, step: int, held: StageDecided) -> None:
         """A server has a reduction of the stage that it prepares for."""
@@ -264,7 +267,7 @@ class Balance:
         `had`: the state and the gradient of each stage in that step.
         """
         self._meter.committed(now_s)
-        if not self._prepared.moves:
+        if not self._worth or not self._prepared.moves:
             return []
         arrangement = self._arrangement(now_s)
         computing = [self._members.ready_count(stage) for stage in range(self._config.stages)]

@@ -23,14 +23,12 @@ from p2pswarm.trainer.coordinator.decision import (
     CoordinatorStart,
     DecidedStep,
     Welcome,
-    as_recorded,
 )
 from p2pswarm.trainer.coordinator.outputs import Action
-from p2pswarm.trainer.members.answer_limits import AnswerLimits
-from p2pswarm.trainer.members.membership import Member, Membership
+from p2pswarm.trainer.members.membership import AnswerLimits, Member, Membership
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.step.averaging_attempts import Decided, Reduction
-from p2pswarm.trainer.step.stage_digests import StageDigests
+from p2pswarm.trainer.step.stage_digests import StageDigests, as_recorded
 
 # Newcomers: joins that wait for the end of a step, and members that have caught up.
 #
@@ -489,7 +487,7 @@ class Admission:
         ours = join.era == self._start.era
         if join.version == step and (known == join.digest or (known is None and ours)):
             return Welcome.KEEP
-        if ours and self._last is not None and self._last.applies_to(join):
+        if ours and join.held and self._last is not None and self._last.applies_to(join):
             return Welcome.RESEND
         return Welcome.FETCH
 

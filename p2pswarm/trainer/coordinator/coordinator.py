@@ -31,18 +31,16 @@ from p2pswarm.trainer.coordinator.incarnations import Incarnations, MemberRecord
 from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.coordinator.silence import Silence
 from p2pswarm.trainer.coordinator.step_end import StepEnd
-from p2pswarm.trainer.members.answer_limits import AnswerLimits
-from p2pswarm.trainer.members.blame import Blame, FailedAttempt
-from p2pswarm.trainer.members.membership import Membership
-from p2pswarm.trainer.members.unreachable_pairs import UnreachablePairs
+from p2pswarm.trainer.members.blame import Blame, FailedAttempt, UnreachablePairs
+from p2pswarm.trainer.members.membership import AnswerLimits, Membership
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.step.averaging_attempts import AveragingAttempts
 from p2pswarm.trainer.step.fences import FENCE_MAX_S, FENCE_S
 from p2pswarm.trainer.step.guards import Guards
+from p2pswarm.trainer.step.in_flight import launch_window
 from p2pswarm.trainer.step.ledger import CountResult
 from p2pswarm.trainer.step.step import Phase, Step
 from p2pswarm.trainer.step.sums import FormerSums, Suspensions
-from p2pswarm.trainer.step.window import launch_window
 
 CLASH = "it counted a microbatch that another had counted"
 
@@ -119,8 +117,7 @@ class Coordinator:
         """
         c, someone_else_serves = Change, Change.READY | Change.ENDED
         return [
-            Rule(self._incarnations.end_failing, c.BLAME),
-            Rule(self._incarnations.end_differing, c.STATES | c.ENDED),
+            Rule(self._end_misfits, c.BLAME | c.STATES | c.ENDED),
             Rule(self._incarnations.void_late, c.TIME),
             Rule(self._settle_fences, c.ATTEMPTS | c.ENDED | c.SUMS | c.BLAME | c.PHASE),
             Rule(self._incarnations.admit_parked, c.PHASE),
@@ -129,7 +126,7 @@ class Coordinator:
                 someone_else_serves
                 | (c.STATES | c.ATTEMPTS | c.SUMS | c.BLAME | c.PAIRS | c.PHASE | c.TIME),
             ),
-            Rule(self._begin_run, someone_else_serves | c.PHASE),
+            Rule(self._begin_run, someone_else_serves),
             Rule(
                 self._end_unreachable,
                 someone_else_serves | c.PAIRS | c.WORK | c.ATTEMPTS | c.SUMS | c.PHASE,
@@ -141,10 +138,10 @@ class Coordinator:
             Rule(self._incarnations.watch_suspended, someone_else_serves | c.SUMS),
             Rule(
                 self._watch_stages,
-                someone_else_serves | c.LEAVING | c.BLAME | c.PHASE | c.TIME,
+                someone_else_serves | c.LEAVING | c.BLAME | c.BEGUN | c.TIME,
             ),
             Rule(self._answer_departures, someone_else_serves | c.LEAVING),
-            Rule(self._stop_moves, c.MOVES | c.ENDED | c.PHASE),
+            Rule(self._stop_moves, c.MOVES | c.ENDED),
             Rule(self._publish, someone_else_serves | c.JOINED),
         ]
 
@@ -480,6 +477,12 @@ class Coordinator:
         self._step.wait_longer(now_s)
         return effects
 
+    def _end_misfits(self, now_s: float) -> Effects:
+        """Evict the members that fail all the time, or hold other weights than their stage."""
+        effects = Effects()
+        self._incarnations.end_misfits(effects, now_s)
+        return effects
+
     def _settle_fences(self, now_s: float) -> Effects:
         """Close a round that all members have answered, and open the next."""
         step = self._step
@@ -528,7 +531,8 @@ class Coordinator:
                     servers = [member.incarnation for member in self.members.ready(stage)]
                     step.share(stage, servers)
                 effects += self._settle_fences(now_s)
-        effects += self._incarnations.end_unfit(newly.differing, now_s)
+        if newly.differing:
+            effects += self._incarnations.end_unfit(newly.differing, now_s)
         return effects
 
     def _begin_run(self, _now_s: float) -> Effects | None:
@@ -536,7 +540,7 @@ class Coordinator:
         gathers = self._step.phase is Phase.GATHERING
         if gathers and not self.members.unserved_stages(self._config.min_replicas):
             self._step.phase = Phase.FILLING
-            return Effects([act.RunBegun()], Change.PHASE)
+            return Effects([act.RunBegun()], Change.PHASE | Change.BEGUN)
         return None
 
     def _end_unreachable(self, now_s: float) -> Effects | None:

@@ -4,7 +4,6 @@ Units:   steps, versions and heights count from 0.
 Source:  docs/chain.md.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -12,10 +11,8 @@ from enum import Enum
 from p2pswarm.net.crypto.identity import SIGNATURE_BYTES
 from p2pswarm.run.chain.chain import ChainHead
 from p2pswarm.run.chain.record import (
-    DIGEST_BYTES,
     NO_DIGEST,
     CommitRecord,
-    Contributor,
     RecordKind,
     StageCommit,
     VoterId,
@@ -26,8 +23,7 @@ from p2pswarm.run.messages.step import Commit
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.step.averaging_attempts import Decided, Reduction
-from p2pswarm.trainer.step.step import Step
+from p2pswarm.trainer.step.stage_digests import as_recorded
 
 # The last decided step: what a server needs that could not be told the commit.
 #
@@ -76,11 +72,6 @@ class DecidedStep:
         state = b"" if join.stage is None else self.states.get(join.stage, b"")
         numbers = self.scale, self.learning_rate
         return Commit(run, self.step, join.held.generation, to.number, *numbers, state)
-
-
-def as_recorded(digest: bytes) -> bytes:
-    """A digest as a record has it: filled up with zeros to 32 bytes."""
-    return digest.ljust(DIGEST_BYTES, b"\0")
 
 
 KEY_BYTES = 32
@@ -154,21 +145,6 @@ class CoordinatorStart:
 
 FROM_THE_FIRST = CoordinatorStart()
 """A run from its first step, without voters that gave anybody a term."""
-
-
-def to_decide(step: Step, reduction: Reduction, decided: Decided, rate: float) -> act.Decide:
-    """What the voters are asked to accept."""
-    stages = []
-    for stage, gradient in sorted(reduction.gradients.items()):
-        group = reduction.group(stage)
-        members = tuple(Contributor(one.peer, one.number) for one in group)
-        state = as_recorded(decided.states.get(stage, b""))
-        stages.append(
-            StageCommit(members, step.holders(stage, group), state, as_recorded(gradient))
-        )
-    loss = None if math.isnan(step.loss) else step.loss
-    norm, generation = decided.gradient_norm, reduction.generation
-    return act.Decide(step.number, generation, decided.scale, rate, loss, norm, tuple(stages))
 
 
 def unsigned_record(

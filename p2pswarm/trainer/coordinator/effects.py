@@ -40,6 +40,8 @@ class Change(Flag):
     """Which sums are parts of the step, or may become that."""
     PHASE = auto()
     """The phase, or the step."""
+    BEGUN = auto()
+    """The run has begun: from now on a stage without servers is waited for."""
     TIME = auto()
     """A time has passed that somebody waited for."""
 

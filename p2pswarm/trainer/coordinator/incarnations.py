@@ -17,9 +17,8 @@ from p2pswarm.trainer.balance.stage_coverage import StageCoverage
 from p2pswarm.trainer.coordinator.admission import Admission, NewlyReady
 from p2pswarm.trainer.coordinator.effects import Change, Effects
 from p2pswarm.trainer.coordinator.silence import Silence
-from p2pswarm.trainer.members.blame import Blame
+from p2pswarm.trainer.members.blame import Blame, UnreachablePairs
 from p2pswarm.trainer.members.membership import Member, Membership
-from p2pswarm.trainer.members.unreachable_pairs import UnreachablePairs
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.step.averaging_attempts import AveragingAttempts
 from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS
@@ -70,14 +69,13 @@ class Incarnations:
         """A server opened its stream; answered by `Assign`, after the step if it is reducing."""
         effects = Effects()
         if former := self._members.of_peer(peer):
-            reason = "it joined anew"
-            effects += self._end(former.incarnation, reason, now_s, returns=True)
+            effects = self._end(former.incarnation, "it joined anew", now_s, returns=True)
         if self._former_sums.on_join(peer, join, now_s):
             effects.changes |= Change.SUMS
         if self._step.phase in (Phase.REDUCING, Phase.DECIDING):
             self._admission.newcomers.park(peer, join)
         else:
-            effects += self._admit(peer, join, now_s)
+            self._admit(peer, join, effects, now_s)
         return effects
 
     def on_withdrawal(self, peer: bytes) -> None:
@@ -130,19 +128,13 @@ class Incarnations:
         effects += self.evict(one, reason, now_s)
         return effects
 
-    def end_failing(self, now_s: float) -> Effects:
-        """Evict the members that fail all the time."""
-        effects = Effects()
+    def end_misfits(self, effects: Effects, now_s: float) -> None:
+        """Evict the members that fail all the time, or hold other weights than their stage."""
         for one, reason in self._blame.to_end():
             effects += self.evict(one, reason, now_s)
-        return effects
-
-    def end_differing(self, now_s: float) -> Effects:
-        """Evict the members that hold other weights than most of their stage."""
-        effects = Effects([*self._admission.tied()])
+        effects.actions += self._admission.tied()
         for one in self._admission.differing():
             effects += self.void_step(one, now_s)
-        return effects
 
     def void_step(self, wrong: Incarnation, now_s: float) -> Effects:
         """Drop all sums of the step: what a member gave is in them, even if it is gone by now."""
@@ -174,7 +166,7 @@ class Incarnations:
         if self._step.phase not in (Phase.GATHERING, Phase.FILLING):
             return effects
         for peer, join in self._admission.newcomers.parked():
-            effects += self._admit(peer, join, now_s)
+            self._admit(peer, join, effects, now_s)
         return effects
 
     def make_ready(self, now_s: float) -> NewlyReady:
@@ -250,10 +242,12 @@ class Incarnations:
         voided = self._step.void(one, now_s)
         return Effects([SumVoided(one, stage, reason, voided)], Change.SUMS)
 
-    def _admit(self, peer: bytes, join: Join, now_s: float) -> Effects:
+    def _admit(self, peer: bytes, join: Join, effects: Effects, now_s: float) -> None:
         """Begin an incarnation; it takes over the sum that it had, or that is void."""
         join = self._balance.on_join(peer, join, now_s)
-        effects = self._look_at_weights(peer, join, now_s)
+        if self._has_spoiled_step(peer, join):
+            wrong = Incarnation(peer, join.sum.incarnation if join.sum else 0)
+            effects += self.void_step(wrong, now_s)
         former = self._sum_of(peer, join, effects, now_s)
         admitted = self._admission.admit(
             *(peer, join, self._step.number, now_s),
@@ -279,17 +273,13 @@ class Incarnations:
                 effects.changes |= Change.SUMS | Change.WORK
             case Incarnation() as one, _, _ if one in self._suspensions:
                 effects += self._void(one, WITHOUT_ITS_SUM, now_s)
-        return effects
 
-    def _look_at_weights(self, peer: bytes, join: Join, now_s: float) -> Effects:
-        """Void the step if one that served in it under a former coordinator has wrong weights."""
+    def _has_spoiled_step(self, peer: bytes, join: Join) -> bool:
+        """Whether one that served in the step under a former coordinator has wrong weights."""
         number = self._step.number
         known = None if join.stage is None else self._admission.agreed(join.stage, number)
         differs = known is not None and join.version == number and join.digest != known
-        if differs and self._former_sums.on_wrong_state(peer):
-            wrong = Incarnation(peer, join.sum.incarnation if join.sum else 0)
-            return self.void_step(wrong, now_s)
-        return Effects()
+        return differs and self._former_sums.on_wrong_state(peer)
 
     def _sum_of(
         self, peer: bytes, join: Join, effects: Effects, now_s: float

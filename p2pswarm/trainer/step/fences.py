@@ -13,7 +13,7 @@ import math
 
 from p2pswarm.run.messages.step import FencedWork
 from p2pswarm.run.view import Incarnation
-from p2pswarm.trainer.members.answer_limits import AnswerLimits
+from p2pswarm.trainer.members.membership import AnswerLimits
 from p2pswarm.trainer.step.in_flight import JobPhase, MicrobatchJob
 
 FENCE_S = 10.0  # an event loop answers at once; a lost packet or two may come in between

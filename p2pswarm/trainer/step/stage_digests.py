@@ -24,7 +24,16 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from p2pswarm.run.chain.record import (
+    DIGEST_BYTES,
+)
 from p2pswarm.run.view import Incarnation
+
+
+def as_recorded(digest: bytes) -> bytes:
+    """A digest as a record has it: filled up with zeros to 32 bytes."""
+    return digest.ljust(DIGEST_BYTES, b"\0")
+
 
 OTHER_WEIGHTS = "its weights differ from those of its stage"
 OTHER_GRADIENT = "its reduced gradient differs from its stage's"

@@ -21,8 +21,8 @@ from p2pswarm.run.messages.step import FencedWork
 from p2pswarm.run.messages.types import Work
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.trainer.members.answer_limits import AnswerLimits
 from p2pswarm.trainer.members.blame import Blame, FailedAttempt, Trouble
+from p2pswarm.trainer.members.membership import AnswerLimits
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.step.fences import Fences
 from p2pswarm.trainer.step.guards import OPINIONS_MAX, GuardReport, Guards, StepGuards
@@ -32,12 +32,12 @@ from p2pswarm.trainer.step.in_flight import (
     AttemptTimeout,
     InFlight,
     JobPhase,
+    LaunchPace,
     MicrobatchJob,
     WorkStealing,
 )
 from p2pswarm.trainer.step.ledger import CountResult, StepLedger
 from p2pswarm.trainer.step.sums import StepSums, mean_loss
-from p2pswarm.trainer.step.window import LaunchPace
 
 
 class Phase(Enum):
@@ -72,6 +72,7 @@ class Step:
         self._timeout = AttemptTimeout()
         self._fence_limits = fences
         self._all_guards = guards
+        self._spot_checks = config.spot_check_share > 0
         self.pace = LaunchPace()
         """How many microbatches may be on their way; learned over all steps."""
         self._given_up: list[act.CancelLaunch] = []
@@ -393,7 +394,8 @@ class Step:
         """Every stage has counted a microbatch."""
         self.pace.on_completion(job.launched_s, now_s)
         self._in_flight.finish(job, now_s)
-        self._guards.on_completion(job.microbatch, now_s)
+        if self._spot_checks:
+            self._guards.on_completion(job.microbatch, now_s)
 
     def _running(self, step: int, microbatch: int, attempt: int) -> MicrobatchJob | None:
         return self._in_flight.running(microbatch, attempt) if step == self.number else None
