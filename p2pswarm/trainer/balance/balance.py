@@ -3,11 +3,11 @@
 It keeps what members tell of themselves, counts how often they die, and asks the rule
 (`plan/rebalancing.py`) right after a commit: then a server's sum is empty, and nothing is lost by a
 move. Who has the memory fetches its new stage's weights first, and moves at a later commit
-(`prepared_moves.py`). Who moves is sent out of the run, and is given its new stage when it joins
+(`move_preparation.py`). Who moves is sent out of the run, and is given its new stage when it joins
 again. Newcomers are placed by the same numbers.
 
 Units:   seconds on the caller's clock; peers by their 32-byte id.
-Errors:  none; numbers that make no sense count as not known.
+Errors:  numbers that make no sense count as not known.
 Source:  docs/rebalancing.md.
 """
 
@@ -46,10 +46,6 @@ from p2pswarm.trainer.balance.move_preparation import (
 )
 from p2pswarm.trainer.members.membership import Member, Membership
 
-# What the stages of a run are expected to cost before anybody has measured them.
-#
-# Units:   of the mean stage's work.
-
 
 def expected_costs(config: RunConfig) -> list[float] | None:
     """Of the stages of a cut that somebody chose, by their blocks' work; None: they are alike."""
@@ -61,12 +57,6 @@ def expected_costs(config: RunConfig) -> list[float] | None:
     mean = sum(work) / len(work)
     return [each / mean for each in work] if min(work) > 0 else None
 
-
-# What each server told last of its capacity, and how long its queue is in the mean of a minute.
-#
-# Units:   seconds, bytes; peers by their 32-byte id.
-# Errors:  none; numbers that make no sense count as not known.
-# Source:  docs/rebalancing.md, "What is measured".
 
 QUEUE_S = 60.0  # of a server's queue a mean is taken: right after a commit it is empty
 SECONDS_LEAST, SECONDS_MOST = 1e-5, 1e5  # of a microbatch: what is told beyond makes no sense
@@ -87,7 +77,12 @@ class ReportedLoad:
 
 
 class ReportedLoads:
-    """The last word of each server of a run."""
+    """The last word of each server of a run.
+
+    Errors: numbers that make no sense count as not known.
+
+    Source: docs/rebalancing.md, "What is measured".
+    """
 
     def __init__(self, stages: int) -> None:
         self._stages = stages

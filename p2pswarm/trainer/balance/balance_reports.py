@@ -1,7 +1,6 @@
 """What the coordinator reports of its servers' capacities and of the moves that it orders.
 
 Units:   seconds; rates in microbatches per second.
-Errors:  none.
 """
 
 from dataclasses import dataclass

@@ -30,22 +30,19 @@ from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.step.averaging_attempts import Decided, Reduction
 from p2pswarm.trainer.step.stage_digests import StageDigests, as_recorded
 
-# Newcomers: joins that wait for the end of a step, and members that have caught up.
-#
-# A newcomer has a place among the members of its stage, and they send it all that they reduce. One
-# that never becomes ready must not keep it for ever. A large state over a slow link takes hours,
-# so its time is long; who was too slow has twice as long the next time, and keeps what it has
-# fetched.
-#
-# Units:   seconds on the caller's clock.
-
 READY_S = 3600.0  # 10 GB at 22 Mbit/s
 READY_MAX_S = 86_400.0
 LOOK_AGAIN_S = 60.0  # at one that waits for others: the weights of its stage, or a fence
 
 
 class Newcomers:
-    """Peers that have joined and are not ready yet."""
+    """Peers that have joined and are not ready yet.
+
+    A newcomer has a place among the members of its stage, and they send it all that they reduce.
+    One that never becomes ready must not keep it for ever. A large state over a slow link takes
+    hours, so its time is long; who was too slow has twice as long the next time, and keeps what it
+    has fetched.
+    """
 
     def __init__(self) -> None:
         self._parked: dict[bytes, Join] = {}
@@ -112,23 +109,21 @@ class Newcomers:
         self._caught_up.pop(incarnation, None)
 
 
-# After the decision of a step: who has yet to apply it.
-#
-# Only the members that added their sums must apply a commit. A newcomer may skip one: its
-# reduction may come late, because nobody waits for a newcomer. It then fetches a later version,
-# and its `Ready` says when it has caught up. A newcomer that skips several in a row will not catch
-# up.
-#
-# Units:   seconds on the caller's clock; versions count commits.
-# Errors:  none; an answer about a commit that nobody waits for is ignored.
-
 COMMIT_S = 60.0  # an optimizer step on a slow machine, with its digest
 COMMIT_MAX_S = 3600.0  # of a machine that was too slow before
 SKIPS_MAX = 3  # commits skipped with no `Ready` between: the newcomer does not catch up
 
 
 class Commits:
-    """The acknowledgements that are due, by member and step."""
+    """The acknowledgements that are due, by member and step.
+
+    Only the members that added their sums must apply a commit. A newcomer may skip one: its
+    reduction may come late, because nobody waits for a newcomer. It then fetches a later version,
+    and its `Ready` says when it has caught up. A newcomer that skips several in a row will not
+    catch up.
+
+    Errors: an answer about a commit that nobody waits for is ignored.
+    """
 
     def __init__(self) -> None:
         self._limits = AnswerLimits(COMMIT_S, COMMIT_MAX_S)

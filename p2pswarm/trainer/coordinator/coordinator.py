@@ -263,7 +263,8 @@ class Coordinator:
         change = Change.NOTHING
         if member := self.members.alive(by):
             result = self._step.on_count(by, member.stage, note, now_s)
-            if self._blame.on_count(by, self._step.path(note.microbatch)):
+            self._blame.on_count(by, self._step.path(note.microbatch))
+            if self._blame.servers.pardoned():
                 change = Change.BLAME
             if result is CountResult.CLASH:
                 self._take(self._incarnations.evict(by, CLASH, now_s))

@@ -25,15 +25,6 @@ from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.step.stage_digests import as_recorded
 
-# The last decided step: what a server needs that could not be told the commit.
-#
-# A step is decided once, but its commit may reach nobody: the trainer froze, or a link broke. Then
-# all servers of a stage come back with the weights before the commit and with the reduced gradient
-# that it applies. The coordinator keeps the few numbers of the last commit, so it can send it
-# again.
-#
-# Units:   versions count commits: the commit of step t makes version t + 1.
-
 
 class Welcome(Enum):
     """How a server that joins comes to the current weights."""
@@ -45,7 +36,13 @@ class Welcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DecidedStep:
-    """The commit of one step, and what it applies to."""
+    """The commit of one step, and what it applies to.
+
+    A step is decided once, but its commit may reach nobody: the trainer froze, or a link broke.
+    Then all servers of a stage come back with the weights before the commit and with the reduced
+    gradient that it applies. The coordinator keeps the few numbers of the last commit, so it can
+    send it again.
+    """
 
     step: int
     scale: float

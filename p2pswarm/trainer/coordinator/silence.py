@@ -16,7 +16,7 @@ the standbys who leads, and they tell. What was asked in another incarnation, of
 or of this one, tells nothing: a question may be on its road for as long as a link is cut.
 
 Units:   seconds on the caller's clock, which stands still while the trainer is stopped.
-Errors:  none; a member that was never heard of is not silent.
+Errors:  a member that was never heard of is not silent.
 """
 
 import math

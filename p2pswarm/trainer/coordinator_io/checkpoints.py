@@ -1,4 +1,4 @@
-"""When a run's state is saved, by whom, and when a checkpoint is whole: rules of the trainer.
+"""Checkpoints of a run: when its state is saved, by whom, what is written, and when it is whole.
 
 After every so many steps two members of each stage are asked to write their stage's file, while
 training goes on. When each stage has a file, the manifest is written, and only then is the version
@@ -6,7 +6,8 @@ saved. One checkpoint is written at a time. Whatever fails costs one checkpoint 
 no step waits for it.
 
 Units:   `now_s` seconds on the caller's clock; version v = weights after v commits.
-Errors:  BadMessage for a word of a member that it could not say in good faith.
+Errors:  BadMessage for a word of a member that it could not say in good faith; ValueError for
+         values of a manifest that cannot be written.
 Source:  docs/checkpoints.md.
 """
 
@@ -299,12 +300,6 @@ class Checkpoints:
             self.save(version, head, holders, now_s)
 
 
-# The chain of a run as a checkpoint has it: every record up to the one that made its version.
-#
-# Records that only changed the voters since then are left out: they say nothing about the weights.
-#
-# Units:   heights count records.
-
 NO_VOTER = bytes(MEMORY_BYTES)
 """The memory of a file that no voter keeps."""
 
@@ -319,7 +314,11 @@ class ChainMark:
 
 
 class SavedChain:
-    """What a trainer has of its run's chain."""
+    """What a trainer has of its run's chain.
+
+    Records that only changed the voters since then are left out: they say nothing about the
+    weights.
+    """
 
     def __init__(self, chain: Chain, store: ChainStore) -> None:
         self._chain = chain
@@ -362,11 +361,6 @@ class SavedChain:
         return b"".join([log_header(self._chain.genesis.run, NO_VOTER), *entries])
 
 
-# What the trainer of a run that is saved is given once: where to, when, and what to write.
-#
-# Errors:  ValueError for values that cannot be written.
-
-
 @dataclass(frozen=True, slots=True)
 class ResumedFrom:
     """The checkpoint that a run goes on from, or goes back to, and where it lies."""
@@ -384,7 +378,10 @@ class ResumedFrom:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SavingPlan:
-    """The checkpoints of one run."""
+    """The checkpoints of one run.
+
+    Errors: ValueError for values that cannot be written.
+    """
 
     config: CheckpointConfig
     store: CheckpointStore

@@ -1,8 +1,8 @@
-"""Has the run's state saved: carries out what `checkpoints` decides.
+"""Checkpoints in the making: carries out what the rules of `checkpoints` ask for.
 
 Units:   seconds on the loop's clock.
-Errors:  BadMessage for a word of a member that breaks the protocol; else none: what goes wrong with
-         a target becomes a report.
+Errors:  BadMessage for a word of a member that breaks the protocol. What goes wrong with a target
+         becomes a report.
 """
 
 import asyncio

@@ -6,7 +6,6 @@ message was sent. A peer has one connection at a time: a newer one ends the olde
 sent waits here until the stream takes it: the assignment, the parts of one view, the last word.
 
 Units:   seconds on the caller's clock.
-Errors:  none.
 """
 
 from collections import deque

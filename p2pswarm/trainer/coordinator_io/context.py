@@ -24,9 +24,6 @@ Proof = Callable[[int], Iterator[bytes]]
 """Makes the digest of a stage's state, in steps; the last value counts. Blocks, raises Unusable."""
 
 
-# Where a trainer takes part in a run's chain: its key, the run's beginning, and its file.
-
-
 @dataclass(frozen=True, slots=True)
 class ChainStart:
     """All that a trainer's seat is made of."""

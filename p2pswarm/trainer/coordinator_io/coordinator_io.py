@@ -42,15 +42,6 @@ from p2pswarm.trainer.coordinator_io.server_reports import take_note
 from p2pswarm.trainer.coordinator_io.views import Views
 from p2pswarm.trainer.reports import actions as act
 
-# Proves what the state of each stage has to be where a run begins.
-#
-# No record names these states yet. The digest of one follows from the seed, or from the checkpoint
-# that the run goes on from, so a trainer can make it without the word of a server. It takes as
-# long as drawing or reading the model, on a thread that lets all others go first; nobody waits for
-# it unless servers differ.
-#
-# Errors:  none; what cannot be proved is told as None.
-
 
 async def prove_states(
     proof: Proof,
@@ -58,7 +49,15 @@ async def prove_states(
     disputed: Callable[[], list[int]],
     told: Callable[[int, bytes | None], None],
 ) -> None:
-    """Tell the digest of every stage, first of those that are disputed."""
+    """Tell the digest of every stage, first of those that are disputed.
+
+    No record names these states yet. The digest of one follows from the seed, or from the
+    checkpoint that the run goes on from, so a trainer can make it without the word of a server. It
+    takes as long as drawing or reading the model, on a thread that lets all others go first;
+    nobody waits for it unless servers differ.
+
+    Errors: what cannot be proved is told as None.
+    """
     left = list(range(stages))
     while left:
         stage = min(left, key=lambda one: (one not in disputed(), one))
@@ -418,17 +417,16 @@ class CoordinatorIo:
                     log.warning("%s is out: %s", action.incarnation, action.reason)
 
 
-# Downloads the state of every stage to the trainer; the steps stand still meanwhile.
-#
-# Errors:  NoRoute where nobody has a stage's weights; TimeoutError where they do not come.
-
 WEIGHTS_S = 3600.0  # to download the state of one stage
 
 
 async def download_weights(
     context: TrainerContext, coordination: CoordinatorIo, sizes: Sequence[StateSize]
 ) -> list[Snapshot]:
-    """The state of every stage, all of one version: no step is reduced before they are here."""
+    """The state of every stage, all of one version: no step is reduced before they are here.
+
+    Errors: NoRoute where nobody has a stage's weights; TimeoutError where they do not come.
+    """
     coordinator = coordination.coordinator
     coordinator.keep_still(coordination.now_s(), still=True)
     try:

@@ -1,6 +1,7 @@
-"""What a member's notes mean to the coordinator.
+"""Orders to servers on the wire, and what a server's answers and reports mean to the coordinator.
 
-Errors:  BadMessage for a message that is no note, or that comes before the assignment.
+Units:   seconds on the caller's clock.
+Errors:  BadMessage for a message that is no report, or that comes before the assignment.
 """
 
 import logging
@@ -86,11 +87,6 @@ def _take_word(
     return True
 
 
-# The coordinator's orders on the wire: the request, its time limit, and its outcome.
-#
-# Errors:  none; the coordinator is told of failures. An answer of the wrong type is a failure,
-#   like a lost link.
-
 log = logging.getLogger(__name__)
 GRACE_S = 20.0  # the coordinator gives up first: its clock stands still while it is stopped
 
@@ -138,7 +134,11 @@ def limit_s(order: Call) -> float:
 def on_answer(
     coordinator: Coordinator, order: Call, answer: Message | SwarmError, now_s: float
 ) -> None:
-    """Tell the coordinator what a member answered, or why it did not."""
+    """Tell the coordinator what a member answered, or why it did not.
+
+    Errors: the coordinator is told of failures. An answer of the wrong type is a failure, like a
+    lost link.
+    """
     to = order.incarnation
     if isinstance(answer, Message):
         coordinator.silence.on_word(to, now_s)
@@ -178,19 +178,17 @@ def _failure(answer: Message | SwarmError) -> str:
     return str(answer) or type(answer).__name__
 
 
-# Servers that cannot read this trainer's run: how many there are, and when people are told.
-#
-# A peer that calls a thousand times is counted once, and no peer can make the trainer speak often.
-#
-# Units:   seconds on the caller's clock.
-
 PEERS_MAX = 1024  # remembered, 32 bytes each: whoever reads of so many knows enough
 SAY_EVERY_S = 10.0  # a fleet that starts at once is told of in two lines
 VERSIONS_MAX = 4  # named in a report: an honest swarm has two releases, seldom three
 
 
 class VersionRefusals:
-    """Which peers speak another version of runs."""
+    """Which peers speak another version of runs.
+
+    A peer that calls a thousand times is counted once, and no peer can make the trainer speak
+    often.
+    """
 
     def __init__(self, ours: int = RUN_VERSION, peers_max: int = PEERS_MAX) -> None:
         self.ours = ours

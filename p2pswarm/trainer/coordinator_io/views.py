@@ -15,7 +15,6 @@ that name the address beside them: who is told the address finds the peer there,
 from the peer itself. A card that no longer does is always told.
 
 Units:   seconds on the caller's clock; views of a stage count from 1.
-Errors:  none.
 """
 
 from collections import deque

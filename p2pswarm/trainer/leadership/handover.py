@@ -12,7 +12,6 @@ while the one that it named last is there: who is dead by now did not fail for a
 over to nobody, and is not named again before that time is over.
 
 Units:   seconds on the caller's clock; heights count decided records.
-Errors:  none.
 Source:  docs/chain.md.
 """
 

@@ -1,6 +1,6 @@
-"""One trainer's part in handing the run over: it asks and is asked who reaches whom.
+"""A trainer's part in handing the run over: it asks and is asked which stages others reach.
 
-Units:   seconds on the loop's clock; while it leads, on its coordination's.
+Units:   seconds on the loop's clock; while it leads, on its coordinator's.
 Errors:  Refused for a trainer that asks what only the coordinator or a standby may ask.
 """
 

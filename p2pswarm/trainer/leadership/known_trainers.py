@@ -1,4 +1,4 @@
-"""The trainers of a run as one of them knows them: who stands by, where all are, who votes next.
+"""The trainers of a run as one of them knows them: where all are, who votes next, whom to ask next.
 
 Units:   `now_s` seconds on the caller's clock.
 """
@@ -155,8 +155,6 @@ def longest_serving(
 def _voting(peers: Sequence[bytes], memories: dict[bytes, bytes]) -> list[VoterId]:
     return [VoterId(peer, memories[peer]) for peer in peers if peer in memories]
 
-
-# Which trainer a standby asks next, to find the one that coordinates the run.
 
 PAUSE_S = 0.25  # after all known trainers were asked
 HINTS_MAX = 4  # in a row: trainers that name each other must not send us round in circles

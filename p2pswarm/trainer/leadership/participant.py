@@ -63,10 +63,6 @@ from p2pswarm.trainer.reports.leadership_reports import (
 )
 from p2pswarm.trainer.reports.rollback_reports import WentBack
 
-# The calls of servers that cannot read the manifest, and when the trainer's user hears of them.
-#
-# Units:   seconds on the loop's clock.
-
 
 class RefusalNotices:
     """Serves those calls from the start on."""

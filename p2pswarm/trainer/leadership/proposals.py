@@ -28,21 +28,18 @@ from p2pswarm.trainer.leadership.rollback import Rollback
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.rollback_reports import CannotGoBack
 
-# When a coordinator has its voters changed by a record of their own, not by the next step's.
-#
-# A step may take minutes, and each voter that dies meanwhile brings the run nearer to where nobody
-# can decide. So a dead voter is replaced at once, and missing ones are added at once. Whatever can
-# wait for the step waits for it.
-#
-# Units:   seconds on the caller's clock.
-
 SPARE_S = 5.0  # servers join a new coordinator within a second, most of them: wait for a spare
 AT_ONCE = 4  # a takeover takes two: dead voters are replaced, then missing ones added; and twice
 AGAIN_S = 10.0  # a voter that comes and goes adds 360 records an hour, less than half a megabyte
 
 
 class VoterChanges:
-    """The patience and the purse of one trainer: records that cost no step are not for nothing."""
+    """The patience and the purse of one trainer: records that cost no step are not for nothing.
+
+    A step may take minutes, and each voter that dies meanwhile brings the run nearer to where
+    nobody can decide. So a dead voter is replaced at once, and missing ones are added at once.
+    Whatever can wait for the step waits for it.
+    """
 
     def __init__(self) -> None:
         self._since_s: float | None = None

@@ -1,6 +1,6 @@
-"""Where a run goes back to when a stage has lost its weights: its newest checkpoint.
+"""The version that a run rolls back to when a stage has lost its weights: its newest checkpoint.
 
-A checkpoint fits if the chain leads to it: a run that has gone back before has made some versions
+A checkpoint fits if the chain leads to it: a run that has rolled back before has made some versions
 twice, and only the newer ones are on the branch that stands. Without any checkpoint a run goes back
 to its beginning. All functions block, because they read the target.
 

@@ -1,8 +1,7 @@
-"""Has a run go back to a checkpoint: reads the target beside training, and asks for the decision.
+"""Looks for what a run rolls back to: reads the target beside training, and asks for the decision.
 
-Where to, `going_back` says; whether the run still may, its coordinator.
-
-Errors:  none; what is wrong with a target becomes a report.
+The rules of `rollback` say where to; the coordinator says whether the run still may. What is wrong
+with a target becomes a report.
 """
 
 import asyncio

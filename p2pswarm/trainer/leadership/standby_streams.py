@@ -1,7 +1,11 @@
-"""The standbys' streams at the coordinator: each is told where all are, and that it lives.
+"""The stream between a standby and the coordinator: its end at the coordinator, and at the standby.
+
+The coordinator tells each standby where all are, and that it lives. If the stream ends, the
+coordinator is gone, as far as the standby can tell.
 
 Units:   seconds on the loop's clock.
-Errors:  those of the stream, for the one whose stream it is.
+Errors:  at the coordinator those of the stream, for the standby whose stream it is; a standby asks
+         a trainer that cannot be reached again in its turn.
 """
 
 import asyncio
@@ -126,16 +130,14 @@ async def _say_last(stream: Stream, last: Finished) -> None:
             await stream.receive()
 
 
-# A standby's watch: its stream to the coordinator, whose end tells that the coordinator is gone.
-#
-# Units:   seconds on the loop's clock.
-# Errors:  none; a trainer that cannot be reached is asked again in its turn.
-
 log = logging.getLogger(__name__)
 
 
 class CoordinatorStream:
-    """Enlists with the coordinator, whoever that is, until it is stopped."""
+    """Enlists with the coordinator, whoever that is, until it is stopped.
+
+    Errors: a trainer that cannot be reached is asked again in its turn.
+    """
 
     def __init__(
         self,

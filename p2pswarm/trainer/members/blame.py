@@ -2,14 +2,16 @@
 
 An attempt that failed was in the hands of several servers. Each of those that may have caused it is
 a suspect; the one that has failed most often in a row is avoided, if its stage has another. A road
-between two servers that stays broken is named to the user.
+between two servers that stays broken is named to the user. Of two members of a stage between which
+nothing passes, one leaves.
 
 A gradient that is not finite may be a server's fault or the model's. It is the model's when all
 attempts failed so, and no server that all of them passed can be left out: the microbatch is then
-condemned (`quarantine.py`). If another path has a finite one, those that were only in the attempts
+condemned (`step/guards.py`). If another path has a finite one, those that were only in the attempts
 that failed are named.
 
-Units:   seconds on the caller's clock.
+Units:   seconds on the caller's clock; peers by their 32-byte id, so that blame outlives an
+         incarnation.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,15 +22,6 @@ from p2pswarm.run.messages.types import MEMBERS_MAX
 from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.members.membership import Member, Membership
 from p2pswarm.trainer.reports import actions as act
-
-# Servers that fail again and again: counted in a row, and given a pause that grows.
-#
-# One failure proves nothing: a peer restarts, a link is dialled again. A server that fails several
-# times with no success between is the likeliest cause, and failing fast it looks fast to routers
-# and attracts work. It gets none for a while. The pause doubles with each relapse, and a server
-# that works well for long enough begins anew.
-#
-# Units:   seconds on the caller's clock; peers by their 32-byte id.
 
 IN_A_ROW = 3  # failures with no success between; then a server is avoided
 SAME_TROUBLE_S = 0.5  # failures closer than this are one: a server has several microbatches in hand
@@ -57,7 +50,13 @@ class _History:
 
 
 class FailingServers:
-    """The failures of every server, whichever incarnation it is in."""
+    """The failures of every server, whichever incarnation it is in.
+
+    One failure proves nothing: a peer restarts, a link is dialled again. A server that fails
+    several times with no success between is the likeliest cause, and failing fast it looks fast to
+    routers and attracts work. It gets none for a while. The pause doubles with each relapse, and a
+    server that works well for long enough begins anew.
+    """
 
     def __init__(self, peers_max: int = MEMBERS_MAX) -> None:
         self._max = peers_max
@@ -75,19 +74,17 @@ class FailingServers:
         history.successes = 0
         return history.failures[duty]
 
-    def on_success(self, peer: bytes, duty: FailureKind) -> bool:
-        """A server has done what it is there for; True if all that it did before is forgotten."""
+    def on_success(self, peer: bytes, duty: FailureKind) -> None:
+        """A server has done what it is there for."""
         history = self._histories.get(peer)
         if history is None:
-            return False
+            return
         history.failures.pop(duty, None)
         history.failed_s.pop(duty, None)
         history.successes += 1
         if history.successes >= RECOVERED and not history.failures:
             del self._histories[peer]
             self._pardoned = True
-            return True
-        return False
 
     def pardoned(self) -> bool:
         """Whether all that a server did before was forgotten; drained by reading."""
@@ -121,24 +118,21 @@ class FailingServers:
         return min((end_s for end_s in ends_s if end_s > now_s), default=None)
 
 
-# Members of one stage between whom nothing passes: who leaves an averaging, whose word counts.
-#
-# Each member of a stage averages with all others, so no averaging succeeds that has two members
-# with a cut between them. One of them has to leave, and what it counted is done again: so it is
-# the one that has counted less. A newcomer that has counted nothing costs nothing.
-#
-# A member that lies could have others thrown out in this way. So the word of one member alone
-# counts once; after that it has to average with others many times before it counts again, and
-# until then it is the speaker that leaves. What both members say of each other counts always.
-#
-# Units:   seconds on the caller's clock; peers by their 32-byte id.
-
 MUTUAL_S = 60.0  # both find a cut within seconds, but perhaps not in the same averaging
 AVERAGINGS_SPENT = 32  # as many as make a server's failures forgotten, see `blame.py`
 
 
 class FailedPairs:
-    """Who said of whom that nothing passes."""
+    """Who said of whom that nothing passes.
+
+    Each member of a stage averages with all others, so no averaging succeeds that has two members
+    with a cut between them. One of them has to leave, and what it counted is done again: so it is
+    the one that has counted less. A newcomer that has counted nothing costs nothing.
+
+    A member that lies could have others thrown out in this way. So the word of one member alone
+    counts once; after that it has to average with others many times before it counts again, and
+    until then it is the speaker that leaves. What both members say of each other counts always.
+    """
 
     def __init__(self, pairs_max: int = MEMBERS_MAX) -> None:
         self._max = pairs_max
@@ -365,18 +359,14 @@ class Blame:
         self._not_finite.clear()
         return reports
 
-    def on_count(self, by: Incarnation, path: list[Incarnation]) -> bool:
-        """A member has done its backward of a microbatch that came by `path`.
-
-        Returns whether its former failures are forgotten with that.
-        """
-        forgotten = self.servers.on_success(by.peer, FailureKind.MICROBATCHES)
+    def on_count(self, by: Incarnation, path: list[Incarnation]) -> None:
+        """A member has done its backward of a microbatch that came by `path`."""
+        self.servers.on_success(by.peer, FailureKind.MICROBATCHES)
         if self._roads:
             peers = [one.peer for one in path]
             for road in list(self._roads):
                 if by.peer in road and all(peer in peers or not peer for peer in road):
                     del self._roads[road]
-        return forgotten
 
     def _suspect(
         self, suspects: list[Incarnation], duty: FailureKind, reason: str, now_s: float
@@ -484,29 +474,28 @@ def _tells(failures: int) -> bool:
     return left == 0 and threes > 0 and threes & (threes - 1) == 0
 
 
-# Pairs of members between whom nothing passes, as both say now: who leaves before they average.
-#
-# Each member of a stage averages with all others, so an averaging with such a pair in it can only
-# fail. Members ask each other from time to time, and tell when no answer comes. If both of a pair
-# say so, one of them leaves when its stage has counted all of the step, and its microbatches are
-# done again. Not sooner: the other one works on until then in any case, so little time is won by
-# it, and if the cut is over by then, nothing at all is lost. Who left is not ready again while
-# both still say so.
-#
-# The word of one alone does nothing here. A member that is silent to others, and says that they
-# are, could have them thrown out one by one; so who stayed when another left, and is apart from a
-# third one soon after, is the one that leaves.
-#
-# Units:   peers by their 32-byte id; counts are microbatches.
-# Errors:  none; what a member says of peers that are not of its stage is passed over.
-# Source:  docs/training.md, "Silence".
-
 PAIR = 2
 AVERAGINGS = 32  # until it is forgotten who stayed; as in `blame.py`
 
 
 class UnreachablePairs:
-    """What living members say of each other."""
+    """What living members say of each other.
+
+    Each member of a stage averages with all others, so an averaging with such a pair in it can
+    only fail. Members ask each other from time to time, and tell when no answer comes. If both of
+    a pair say so, one of them leaves when its stage has counted all of the step, and its
+    microbatches are done again. Not sooner: the other one works on until then in any case, so
+    little time is won by it, and if the cut is over by then, nothing at all is lost. Who left is
+    not ready again while both still say so.
+
+    The word of one alone does nothing here. A member that is silent to others, and says that they
+    are, could have them thrown out one by one; so who stayed when another left, and is apart from
+    a third one soon after, is the one that leaves.
+
+    Errors: what a member says of peers that are not of its stage is passed over.
+
+    Source: docs/training.md, "Silence".
+    """
 
     def __init__(self, members: Membership, peers_max: int = MEMBERS_MAX) -> None:
         self._members = members

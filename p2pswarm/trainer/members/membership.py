@@ -1,9 +1,9 @@
-"""Who serves which stage, in which incarnation, and where a new server is needed.
+"""Members of a run: who serves which stage, in which incarnation, and how long each may take.
 
 Everything that is asked after every note is kept, not counted: the members of each stage in the
 order of their peer ids, ready or waiting, and the stages that lack servers.
 
-Units:   stages from 0; incarnations count up over the whole run: no two share a number.
+Units:   seconds; stages from 0; incarnations count up over the whole run: no two share a number.
 Errors:  Unusable for a server for which no stage has a place; None for incarnations that are over.
 """
 
@@ -249,22 +249,20 @@ def _take_out(members: list[Member], member: Member) -> None:
     del members[bisect_left(members, _PEER(member), key=_PEER)]
 
 
-# How long each server may take to do what it was asked: learned from what it did and did not do.
-#
-# A limit that is the same for all and for ever would evict a slow server each time: it would come
-# back, and be evicted again. So a server that was too slow may take twice as long the next time,
-# and one that was slow but in time keeps twice its time. One that is quick again has the usual
-# limit.
-#
-# Units:   seconds; peers by their 32-byte id, so that a limit outlives an incarnation.
-# Source:  RFC 6298, section 5, as for attempts.
-
 LIMIT_BACKOFF = 2.0  # RFC 6298, 5.5
 LIMIT_LEARNED = 2.0  # times what it took
 
 
 class AnswerLimits:
-    """The limits of one kind of order."""
+    """The limits of one kind of order.
+
+    A limit that is the same for all and for ever would evict a slow server each time: it would
+    come back, and be evicted again. So a server that was too slow may take twice as long the next
+    time, and one that was slow but in time keeps twice its time. One that is quick again has the
+    usual limit.
+
+    Source: RFC 6298, section 5, as for attempts.
+    """
 
     def __init__(self, usual_s: float, max_s: float, peers_max: int = MEMBERS_MAX) -> None:
         self._usual_s = usual_s

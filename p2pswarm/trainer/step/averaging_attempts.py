@@ -1,4 +1,7 @@
-"""Merged."""
+"""Attempts to average a step's gradients: each is a generation, with its members and a time limit.
+
+Units:   seconds on the caller's clock.
+"""
 
 import math
 from collections import Counter, deque
@@ -14,14 +17,6 @@ from p2pswarm.settings.config import OptimizerConfig
 from p2pswarm.trainer.balance.move_preparation import Movers
 from p2pswarm.trainer.members.membership import StageGroup
 from p2pswarm.trainer.reports import actions as act
-
-# The end of a step: who has reduced, whether all agree, and what is decided.
-#
-# One `Reduction` is one generation of one step's reduction. It is dropped when a member is lost.
-# The next generation starts afresh, because no sum changes before the commit.
-#
-# Units:   seconds on the caller's clock.
-# Errors:  none; answers of incarnations that take no part are ignored.
 
 Said = tuple[bytes, tuple[bytes, bytes] | None]
 """The digest of a reduced gradient; and of the tied tensor in it, and of that in the state."""
@@ -62,7 +57,13 @@ class EndsDiffer:
 
 
 class Reduction:
-    """One try to reduce the step's gradients."""
+    """One try to reduce the step's gradients.
+
+    One `Reduction` is one generation of one step's reduction. It is dropped when a member is lost.
+    The next generation starts afresh, because no sum changes before the commit.
+
+    Errors: answers of incarnations that take no part are ignored.
+    """
 
     def __init__(
         self,
@@ -234,15 +235,6 @@ class Reduction:
         return self._answers[self.group(stage)[0]].squared_norm
 
 
-# The reductions of a run, generation by generation, and how long one may take.
-#
-# A generation that takes too long is not proof of anything: the stage may be large and its links
-# slow. So the limit is a multiple of the slowest of the last averagings that succeeded. It doubles
-# with each one that was too slow, so that a slow averaging succeeds in the end. What the members'
-# links carried in those that succeeded determines how large the shard of each is in the next.
-#
-# Units:   seconds on the caller's clock.
-
 FIRST_LIMIT_S = 120.0  # nothing is measured yet: a large stage over a slow link
 LIMIT_MIN_S = 30.0  # below this a pause of a process or a link that is dialled again would count
 LIMIT_MAX_S = 3600.0
@@ -283,7 +275,14 @@ class AveragingLimit:
 
 
 class AveragingAttempts:
-    """The reduction under way, if there is one; every other one is over."""
+    """The reduction under way, if there is one; every other one is over.
+
+    A generation that takes too long is not proof of anything: the stage may be large and its links
+    slow. So the limit is a multiple of the slowest of the last averagings that succeeded. It
+    doubles with each one that was too slow, so that a slow averaging succeeds in the end. What the
+    members' links carried in those that succeeded determines how large the shard of each is in the
+    next.
+    """
 
     def __init__(
         self,

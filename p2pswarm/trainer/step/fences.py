@@ -6,7 +6,6 @@ still push a fenced attempt to the newcomer, which was never asked. A suspended 
 for too, cannot: it is told of no newcomers any more.
 
 Units:   seconds on the caller's clock.
-Errors:  none.
 """
 
 import math

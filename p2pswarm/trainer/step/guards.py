@@ -1,4 +1,12 @@
-"""Merged."""
+"""Guards of a step: microbatches that are set aside, and microbatches that are computed twice.
+
+Both may find that sums hold what must not be counted. A sum cannot give up one microbatch, so the
+incarnations that hold it are void, and their work is done again.
+
+Units:   `now_s` seconds on the caller's clock; microbatches by their global number; a check has the
+         number plus `CHECK_BASE`.
+Source:  docs/training.md, "A gradient that is not finite"; docs/spot_checks.md.
+"""
 
 import hashlib
 import math
@@ -14,17 +22,6 @@ from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.step.in_flight import InFlight, JobPhase, MicrobatchJob
 from p2pswarm.trainer.step.ledger import StepLedger
 
-# Microbatches without a finite gradient: set aside by order, recorded, and not too many of them.
-#
-# A microbatch that is not finite on any path counts as a gradient of zeros in every stage. The
-# step goes on with all the others, and divides by the same number as ever, so its weights are
-# those of a plain loop with the same rule. One such microbatch is an accident of the text. Many of
-# them, or some in each step, mean that the training has failed, and then the run ends while the
-# weights are whole.
-#
-# Units:   microbatches by their global number.
-# Source:  docs/training.md, "A gradient that is not finite".
-
 SHARE_MAX = 1 / 8  # of a step: what is left is still an unbiased gradient of most of the batch
 STEPS_MAX = 5  # in a row, each with a microbatch set aside: it is the weights by now, not the text
 
@@ -35,7 +32,16 @@ def most_in_step(microbatches: int) -> int:
 
 
 class Quarantine:
-    """What was set aside in the step in progress, and in the steps before it."""
+    """What was set aside in the step in progress, and in the steps before it.
+
+    A microbatch that is not finite on any path counts as a gradient of zeros in every stage. The
+    step goes on with all the others, and divides by the same number as ever, so its weights are
+    those of a plain loop with the same rule. One such microbatch is an accident of the text. Many
+    of them, or some in each step, mean that the training has failed, and then the run ends while
+    the weights are whole.
+
+    Source: docs/training.md, "A gradient that is not finite".
+    """
 
     def __init__(self, microbatches: int) -> None:
         """`microbatches`: of a step."""
@@ -65,17 +71,6 @@ class Quarantine:
         self._steps = self._steps + 1 if here else 0
         return here
 
-
-# Spot checks: a share of the microbatches is computed twice, and what servers gave is compared.
-#
-# Which ones is a secret of the trainer. Every server tells sketches of what it took and gave, and
-# does not know whether anybody will look at them. Servers that took the same must give the same,
-# as far as rounding allows. Who is wrong is told by a server that contradicts itself, or by a
-# majority.
-#
-# Units:   microbatches by their global number; a check has the number plus `CHECK_BASE`.
-# Errors:  none; sketches that nobody asked for are forgotten.
-# Source:  docs/spot_checks.md.
 
 OPINIONS_MAX = 8  # attempts of one check: by chance a third server is mostly among them
 LARGER = 8.0  # a stage makes the differences of its inputs larger
@@ -159,7 +154,17 @@ class _Dispute:
 
 
 class SpotChecks:
-    """What is checked in the step in progress, and what came out."""
+    """What is checked in the step in progress, and what came out.
+
+    Which ones is a secret of the trainer. Every server tells sketches of what it took and gave,
+    and does not know whether anybody will look at them. Servers that took the same must give the
+    same, as far as rounding allows. Who is wrong is told by a server that contradicts itself, or
+    by a majority.
+
+    Errors: sketches that nobody asked for are forgotten.
+
+    Source: docs/spot_checks.md.
+    """
 
     def __init__(self, config: RunConfig, key: bytes) -> None:
         """`key`: a secret of the trainer."""
@@ -279,14 +284,6 @@ class SpotChecks:
         self._wrong.setdefault(by, FoundWrong(by, stage, microbatch, reason))
 
 
-# What guards one step: microbatches that are set aside, and those that are computed twice.
-#
-# Both may find that sums hold what must not be counted. A sum cannot give up one microbatch, so
-# the incarnations that hold it are void, and their work is done again.
-#
-# Units:   `now_s` seconds on the caller's clock; microbatches by their global number.
-# Source:  docs/training.md, docs/spot_checks.md.
-
 HOLDS_IT = "its sum holds a microbatch that is not finite"
 
 
@@ -307,7 +304,13 @@ class Guards:
 
 
 class StepGuards:
-    """The guards in one step."""
+    """The guards in one step.
+
+    Both may find that sums hold what must not be counted. A sum cannot give up one microbatch, so
+    the incarnations that hold it are void, and their work is done again.
+
+    Source: docs/training.md, docs/spot_checks.md.
+    """
 
     def __init__(self, number: int, jobs: InFlight, ledger: StepLedger, guards: Guards) -> None:
         self._number = number

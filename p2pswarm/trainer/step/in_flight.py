@@ -1,4 +1,4 @@
-"""The microbatches of a step under way: attempts, paths, deadlines, and what to launch next.
+"""Microbatches under way: their attempts, paths and time limits, how many may be, what is next.
 
 A job waits, runs, is perhaps fenced and waits again, and is done when every stage has counted it.
 The trainer asks after every note what is late and what to launch. So nothing here walks over what
@@ -6,8 +6,7 @@ is in flight: deadlines and retries stand in heaps, and what went through an inc
 incarnation. An entry of a heap is not taken out when it is no longer true, but dropped when it
 comes up.
 
-Units:   seconds on the caller's clock.
-Errors:  none; notes about attempts that are over get None or are ignored.
+Units:   seconds on the caller's clock; microbatches by their global number.
 """
 
 import math
@@ -23,20 +22,6 @@ from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.members.membership import Membership
 
-# How long an attempt of a microbatch may take: what the last ones took, and what was not enough.
-#
-# An attempt may take four times the 95th percentile of those that finished, and twice the slowest
-# of them. Those that finish cannot teach that all have become slow, because all are given up
-# before. So an attempt that was late teaches too: the next may take twice as long as it was given,
-# until one finishes. A run is slowed by that and never stopped, until its servers need an hour for
-# an attempt.
-#
-# What is under way when others turn out late gets more time as well, but at most twice what it was
-# launched with. Else each of a window of attempts that are all lost would wait for the one before,
-# and double the time once more: sixteen of them would take 2^16 times as long.
-#
-# Source:  RFC 6298, section 5: a timer that expires is doubled until there is a new measurement.
-
 TIMEOUT_FIRST_S = 120.0  # nothing is measured yet, and first passes are slow
 TIMEOUT_MIN_S = 10.0  # below this a pause of the garbage collector or the kernel would count
 USUAL_FACTOR = 4.0  # times the 95th percentile: one healthy attempt in thousands is fenced
@@ -48,7 +33,20 @@ MEASURED = 64  # attempts remembered
 
 
 class AttemptTimeout:
-    """The time that an attempt may take; kept from step to step."""
+    """The time that an attempt may take; kept from step to step.
+
+    An attempt may take four times the 95th percentile of those that finished, and twice the
+    slowest of them. Those that finish cannot teach that all have become slow, because all are
+    given up before. So an attempt that was late teaches too: the next may take twice as long as it
+    was given, until one finishes. A run is slowed by that and never stopped, until its servers
+    need an hour for an attempt.
+
+    What is under way when others turn out late gets more time as well, but at most twice what it
+    was launched with. Else each of a window of attempts that are all lost would wait for the one
+    before, and double the time once more: sixteen of them would take 2^16 times as long.
+
+    Source: RFC 6298, section 5: a timer that expires is doubled until there is a new measurement.
+    """
 
     def __init__(self) -> None:
         self._took_s = Window(MEASURED)
@@ -327,26 +325,23 @@ def _is_fresh(job: MicrobatchJob) -> bool:
     return job.phase is JobPhase.WAITING and job.not_before_s == NEVER_S
 
 
-# Work that the servers of a stage hand on to one that has come: what each gives up for it.
-#
-# All microbatches of a step are mostly under way when a server comes, and a push stays where it
-# is. So a stage that was served by one slow server for a while would be as slow for the rest of
-# the step, though three others are back. Therefore what a server has more than its share of is
-# given up, fenced like any attempt, and launched again; routers choose the new server then.
-#
-# The oldest attempts stay: they are the likeliest to be computed already. Each microbatch is
-# handed on a few times in a step at most, so servers that come and go cannot hold it up for ever.
-# Once would not do: servers come when the run begins, too, and what was handed on to one of them
-# then may be with a slow one when others are back from a cut.
-#
-# Units:   microbatches by their global number.
-
 SHARED_MIN = 3  # of one server: to launch two again costs about as much as to wait for them
 HANDED_ON_MAX = 4  # times in a step: what is lost each time is at most a forward in each stage
 
 
 class WorkStealing:
-    """What was handed on in one step."""
+    """What was handed on in one step.
+
+    All microbatches of a step are mostly under way when a server comes, and a push stays where it
+    is. So a stage that was served by one slow server for a while would be as slow for the rest of
+    the step, though three others are back. Therefore what a server has more than its share of is
+    given up, fenced like any attempt, and launched again; routers choose the new server then.
+
+    The oldest attempts stay: they are the likeliest to be computed already. Each microbatch is
+    handed on a few times in a step at most, so servers that come and go cannot hold it up for
+    ever. Once would not do: servers come when the run begins, too, and what was handed on to one
+    of them then may be with a slow one when others are back from a cut.
+    """
 
     def __init__(self) -> None:
         self._moved: Counter[int] = Counter()
@@ -370,27 +365,6 @@ class WorkStealing:
         return surplus
 
 
-# How many microbatches may be on their way at once.
-#
-# Too few, and servers wait for work; too many, and their memory is full of inputs that wait for
-# gradients, without a gain. By Little's law as many are in flight as finish in a second, times the
-# seconds that one takes which waits for nobody. `MARGIN` times that are launched: while two
-# servers of a stage happen to get the same microbatch time, the others still have something to do.
-#
-# Both are measured in each step: the rate over its best quarter, so that filling and draining the
-# pipeline do not count, and the time by the first that finish, as many as there are first servers,
-# because nothing was before them. So in a window that is too small the rate shows it, and the
-# window grows; a queue makes neither greater, so it does not grow without end. Until something was
-# measured, the window is as many as keep all ready servers busy on a short path; that is too few
-# on a long one, so the first choice is made in the middle of the first step.
-#
-# A server without memory for a microbatch's graph computes it once more when the gradient comes.
-# While any server does that, the margin shrinks with every step, and else it grows again.
-#
-# Units:   microbatches; `now_s` seconds on the caller's clock.
-# Source:  Little, "A Proof for the Queuing Formula L = lambda W" (1961); the best rate times the
-#   least round trip, with a gain, as in BBR (Cardwell et al., ACM Queue 2016).
-
 WINDOW_PER_ENTRY = 4  # a server of stage 0 computes one while three are on the wire
 WINDOW_PER_SERVER = 2  # deep pipelines: each server computes one while one is on its way there
 MARGIN, MARGIN_LEAST = 3.5, 1.5  # with 4, queues at the end of a step; bench/busy_share.py
@@ -402,7 +376,27 @@ PER_ENTRY_MAX = 128  # inputs that one first-stage server holds; it refuses more
 
 
 class LaunchPace:
-    """What is measured of the microbatches that finish; kept from step to step."""
+    """What is measured of the microbatches that finish; kept from step to step.
+
+    Too few, and servers wait for work; too many, and their memory is full of inputs that wait for
+    gradients, without a gain. By Little's law as many are in flight as finish in a second, times
+    the seconds that one takes which waits for nobody. `MARGIN` times that are launched: while two
+    servers of a stage happen to get the same microbatch time, the others still have something to
+    do.
+
+    Both are measured in each step: the rate over its best quarter, so that filling and draining
+    the pipeline do not count, and the time by the first that finish, as many as there are first
+    servers, because nothing was before them. So in a window that is too small the rate shows it,
+    and the window grows; a queue makes neither greater, so it does not grow without end. Until
+    something was measured, the window is as many as keep all ready servers busy on a short path;
+    that is too few on a long one, so the first choice is made in the middle of the first step.
+
+    A server without memory for a microbatch's graph computes it once more when the gradient comes.
+    While any server does that, the margin shrinks with every step, and else it grows again.
+
+    Source: Little, "A Proof for the Queuing Formula L = lambda W" (1961); the best rate times the
+    least round trip, with a gain, as in BBR (Cardwell et al., ACM Queue 2016).
+    """
 
     def __init__(self) -> None:
         self._entries = 1

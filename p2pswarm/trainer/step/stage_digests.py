@@ -17,7 +17,7 @@ or a checkpoint's manifest names it. Until that is done, a digest stands while n
 when somebody does, none stands. So who speaks first decides nothing.
 
 Units:   versions count commits; seconds on the caller's clock.
-Errors:  none; reports about older versions, and of members that are not asked, change nothing.
+Errors:  reports about older versions, and of members that are not asked, change nothing.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """One step's microbatches: who has counted what, what is under way, what is being fenced.
 
 Units:   `now_s` seconds on the caller's clock; microbatches by their global number.
-Errors:  none; notes of another step or of attempts that are over change nothing.
+Errors:  notes of another step or of attempts that are over change nothing.
 """
 
 import math

@@ -1,4 +1,11 @@
-"""Merged."""
+"""Sums of gradients that outlive an incarnation: which are kept, which are void, and for how long.
+
+A sum is a part of the step while its incarnation lives, or is suspended. It goes over to the next
+incarnation of its server if that comes with it in time, also from a former coordinator.
+
+Units:   seconds on the caller's clock; microbatches by their global number.
+Source:  docs/training.md, "A sum that outlives its link", "A sum that outlives its coordinator".
+"""
 
 import math
 from collections import Counter
@@ -12,17 +19,17 @@ from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.step.in_flight import InFlight
 from p2pswarm.trainer.step.ledger import StepLedger
 
-# Which sums of former incarnations can be parts of a step.
-#
-# Units:   microbatches by their global number.
-# Errors:  none; what a server says of its sum is judged.
-# Source:  docs/training.md, "A sum that outlives its link", "A sum that outlives its coordinator".
-
 LOSS_MAX = 1e9  # nats per token; 65,536 microbatches of it still sum to a float
 
 
 class StepSums:
-    """What servers say that they have summed of one step, against what the coordinator knows."""
+    """What servers say that they have summed of one step, against what the coordinator knows.
+
+    Errors: what a server says of its sum is judged.
+
+    Source: docs/training.md, "A sum that outlives its link", "A sum that outlives its
+    coordinator".
+    """
 
     def __init__(self, step: int, ledger: StepLedger, in_flight: InFlight) -> None:
         self._step = step
@@ -75,16 +82,6 @@ def mean_loss(losses: list[float]) -> float:
     return math.fsum(losses) / len(losses)
 
 
-# Suspensions: incarnations whose streams have ended, and whose sums are not void yet.
-#
-# A link can end although both its ends are well. The server is back within a second then, and
-# still has its sum of the step. Until it is back, or the sum is void, fences and the end of the
-# step wait for it. So a suspension is short where another server can do the work. The coordinator
-# dials it: one that has died is mostly known at once, and one that answers is given more time.
-#
-# Units:   seconds on the caller's clock.
-# Source:  docs/training.md, "A sum that outlives its link".
-
 SUSPENDED_S = 1.0  # to answer, or to dial again behind the pause before it
 REDO_SHARE = 0.25  # of the time to do its work again: if it does not come, no more is lost
 SUSPENDED_MAX_S = 5.0  # however much it has summed: a machine that changes its network needs less
@@ -127,7 +124,16 @@ class _Suspended:
 
 
 class Suspensions:
-    """The suspended incarnations of the step in progress."""
+    """The suspended incarnations of the step in progress.
+
+    A link can end although both its ends are well. The server is back within a second then, and
+    still has its sum of the step. Until it is back, or the sum is void, fences and the end of the
+    step wait for it. So a suspension is short where another server can do the work. The
+    coordinator dials it: one that has died is mostly known at once, and one that answers is given
+    more time.
+
+    Source: docs/training.md, "A sum that outlives its link".
+    """
 
     def __init__(
         self,
@@ -210,20 +216,18 @@ class Suspensions:
         return [(one.since_s + one.limit_s, one) for one in there if one.since_s is not None]
 
 
-# Sums of the step that were counted under former coordinators, after a takeover.
-#
-# Servers come to a new coordinator with the sums that they had. It takes those that do not
-# overlap, and of which it has launched nothing itself. So it launches nothing until those who
-# should have sums are here, or a moment has passed.
-#
-# Units:   seconds on the caller's clock; terms as in docs/chain.md.
-# Source:  docs/training.md, "A sum that outlives its coordinator".
-
 FORMER_SUMS_S = 1.5  # one that hears nothing asks twice a second who leads, and then dials
 
 
 class FormerSums:
-    """Who should come with a sum, and what was taken."""
+    """Who should come with a sum, and what was taken.
+
+    Servers come to a new coordinator with the sums that they had. It takes those that do not
+    overlap, and of which it has launched nothing itself. So it launches nothing until those who
+    should have sums are here, or a moment has passed.
+
+    Source: docs/training.md, "A sum that outlives its coordinator".
+    """
 
     def __init__(
         self, term: int, era: int, named: Iterable[bytes], wait_s: float = FORMER_SUMS_S
