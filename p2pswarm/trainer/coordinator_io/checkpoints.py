@@ -133,12 +133,12 @@ class Checkpoints:
         now = {self._now.version} if self._now is not None else set()
         return now | ({self._next[0]} if self._next is not None else set())
 
-    def actions(self) -> list[CheckpointAction]:
+    def drain(self) -> list[CheckpointAction]:
         """What to do now; drained by reading."""
         drained, self._actions = self._actions, []
         return drained
 
-    def decided(self, version: int, head: bytes, holders: Holders, now_s: float) -> None:
+    def on_decision(self, version: int, head: bytes, holders: Holders, now_s: float) -> None:
         """A step is decided, which makes `version`: begin a checkpoint of it if one is due."""
         if version % self._every_steps and version != self._last:
             return
@@ -163,7 +163,7 @@ class Checkpoints:
         """Somebody waits for the checkpoint: report how far it is."""
         self._watched = True
 
-    def wrote(self, by: Incarnation, report: Saved, now_s: float) -> None:
+    def on_file(self, by: Incarnation, report: Saved, now_s: float) -> None:
         """A member says that its file is whole."""
         writer = self._writer(by, report.step)
         if writer is None or not writer.writing:
@@ -176,7 +176,7 @@ class Checkpoints:
         writer.saved, writer.size = saved, writer.size or report.size
         self._judge(now_s)
 
-    def heard(self, by: Incarnation, note: Saving, now_s: float) -> None:
+    def on_progress(self, by: Incarnation, note: Saving, now_s: float) -> None:
         """A member says how far its file is, or why there will be none."""
         writer = self._writer(by, note.step)
         if writer is None or not writer.writing:
@@ -186,7 +186,7 @@ class Checkpoints:
         writer.written, writer.size, writer.failed = note.written, note.size, note.failed
         self._judge(now_s)
 
-    def lost(self, member: Incarnation, now_s: float) -> None:
+    def on_end(self, member: Incarnation, now_s: float) -> None:
         """A member is gone; a file that it has finished counts all the same."""
         checkpoint = self._now
         if checkpoint is None or (writer := checkpoint.writers.get(member)) is None:
@@ -195,7 +195,7 @@ class Checkpoints:
             writer.failed = "its server is lost"
             self._judge(now_s)
 
-    def published(self, version: int, place: str, now_s: float) -> None:
+    def on_manifest(self, version: int, place: str, now_s: float) -> None:
         """The manifest is written."""
         checkpoint = self._now
         assert checkpoint is not None, "its manifest was asked for"
@@ -203,7 +203,7 @@ class Checkpoints:
         self._actions.append(CheckpointSaved(version, place, now_s - checkpoint.begun_s))
         self._end(now_s)
 
-    def not_published(self, version: int, reason: str, now_s: float) -> None:
+    def on_manifest_failure(self, version: int, reason: str, now_s: float) -> None:
         """The manifest could not be written: there is no checkpoint."""
         self._actions.append(CheckpointFailed(version, reason))
         self._end(now_s)

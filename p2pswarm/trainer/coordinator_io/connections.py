@@ -247,7 +247,7 @@ class Connections:
         for connection in self._open.values():
             self._dismiss(connection)
 
-    def changed(self) -> list[MemberConnection]:
+    def drain(self) -> list[MemberConnection]:
         """The connections that have something to send or are to end; drained by reading."""
         drained, self._changed = list(self._changed), {}
         return drained

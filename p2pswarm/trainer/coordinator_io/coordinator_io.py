@@ -38,7 +38,7 @@ from p2pswarm.trainer.coordinator_io.checkpoints_io import CheckpointsIo, newest
 from p2pswarm.trainer.coordinator_io.connections import Connections, MemberConnection
 from p2pswarm.trainer.coordinator_io.context import Proof, TrainerContext
 from p2pswarm.trainer.coordinator_io.dispatch import Dispatcher
-from p2pswarm.trainer.coordinator_io.server_reports import take_note
+from p2pswarm.trainer.coordinator_io.server_reports import on_report
 from p2pswarm.trainer.coordinator_io.views import Views
 from p2pswarm.trainer.reports import actions as act
 
@@ -145,12 +145,12 @@ class CoordinatorIo:
         """Fired whenever the coordinator was told something."""
         self._watch_no_more = context.cards.watch(self._carded)
 
-    def decided(self, step: int) -> None:
+    def on_decision(self, step: int) -> None:
         """The voters have accepted the record of a step."""
         self.coordinator.on_decision(step, self.now_s())
         self.pump()
 
-    def loads_from(self, order: LoadState) -> None:
+    def load_from(self, order: LoadState) -> None:
         """Tell the members that load their first state, and those that come, where it is."""
         self._load = order
         for member in self._told_to_load:
@@ -189,7 +189,7 @@ class CoordinatorIo:
         self.pump()
         await self._empty.wait()
 
-    async def ended(self) -> None:
+    async def wait_ended(self) -> None:
         """Wait until every stream has ended."""
         await self._empty.wait()
 
@@ -237,9 +237,9 @@ class CoordinatorIo:
             if isinstance(note, Leaving):
                 connection.leaves = True
                 return
-            if self.keeper is not None and self.keeper.take(connection.incarnation, note):
+            if self.keeper is not None and self.keeper.on_report(connection.incarnation, note):
                 continue
-            if take_note(self.coordinator, connection.incarnation, note, self.now_s()):
+            if on_report(self.coordinator, connection.incarnation, note, self.now_s()):
                 self.pump()
 
     async def _say(self, stream: Stream, connection: MemberConnection) -> None:
@@ -261,14 +261,14 @@ class CoordinatorIo:
             self._empty.set()
         if connection.incarnation is not None:
             if self.keeper is not None:
-                self.keeper.lost(connection.incarnation)
+                self.keeper.on_end(connection.incarnation)
             returns = not connection.leaves
             self.coordinator.on_stream_end(
                 connection.incarnation, reason, self.now_s(), returns=returns
             )
             self.pump()
 
-    def not_heard(self, members: Sequence[Unheard]) -> None:
+    def on_deaf_members(self, members: Sequence[Unheard]) -> None:
         """A standby says that these members hear nothing from this trainer."""
         deaf = [Incarnation(one.peer, one.incarnation) for one in members]
         self.coordinator.silence.on_deaf_members(deaf, self.now_s())
@@ -319,7 +319,7 @@ class CoordinatorIo:
         if self._connections.published():
             self._dispatcher.follow_view()
         self.moved.fire()
-        for connection in self._connections.changed():
+        for connection in self._connections.drain():
             stream = self._streams[connection]
             stream.waker.set()
             if connection.ending and stream.scope.when() is None:
@@ -390,7 +390,7 @@ class CoordinatorIo:
         if keeper is None:
             return
         if isinstance(action, act.StepDone):
-            keeper.decided(action.step + 1)
+            keeper.on_decision(action.step + 1)
         else:
             keeper.save_now()
 

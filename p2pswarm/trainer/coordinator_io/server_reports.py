@@ -35,7 +35,7 @@ from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.step.in_flight import EVALUATION_BASE
 
 
-def take_note(
+def on_report(
     coordinator: Coordinator, by: Incarnation | None, note: Message, now_s: float
 ) -> bool:
     """Tell the coordinator a note of the member `by`; None if it has no assignment yet.
@@ -61,13 +61,13 @@ def take_note(
         case WillLeave():
             coordinator.on_leave_request(by, note.grace_s, now_s)
         case Load() | Alive() | Apart() | CannotPrepare():
-            return _take_word(coordinator, by, note, now_s)
+            return _on_word(coordinator, by, note, now_s)
         case _:
             raise BadMessage(f"a {type(note).__name__} where a note is due")
     return True
 
 
-def _take_word(
+def _on_word(
     coordinator: Coordinator,
     by: Incarnation,
     word: Load | Alive | Apart | CannotPrepare,
@@ -200,7 +200,7 @@ class VersionRefusals:
         self._reports: list[act.VersionsRefused] = []
         self._closed = False
 
-    def receive(self, peer: PeerId, speaks: int, now_s: float) -> None:
+    def on_notice(self, peer: PeerId, speaks: int, now_s: float) -> None:
         """A peer says which version it speaks; its last word counts."""
         if speaks == self.ours:
             return  # it read an older record of ours, or makes this up
@@ -213,7 +213,7 @@ class VersionRefusals:
         self._closed = True
         self._reports = []
 
-    def events(self) -> list[act.VersionsRefused]:
+    def drain(self) -> list[act.VersionsRefused]:
         """Reports to tell; drained by reading."""
         reports, self._reports = self._reports, []
         return reports

@@ -51,7 +51,7 @@ class Handover:
         self._pause_s = 0.0
         self._height = -1
 
-    def leads(self) -> None:
+    def on_term(self) -> None:
         """A term of this trainer begins: nobody has joined it yet."""
         self._missed_s.clear()
         self._ask_s = -math.inf
@@ -96,7 +96,7 @@ class Handover:
         """The servers of the missed stages, which this trainer asks itself."""
         return [one for stage in self._missed(now_s) for one in self._servers[stage].values()]
 
-    def knocked(self, knocks: Iterable[Knock], step: int) -> None:
+    def on_knocks(self, knocks: Iterable[Knock], step: int) -> None:
         """Servers ask a standby for a stage: those that hold its weights are asked about, too.
 
         One that missed the last commit can apply it.
@@ -142,7 +142,7 @@ class Handover:
                 return trainer
         return None
 
-    def handed_over(self, to: bytes, height: int, now_s: float) -> None:
+    def on_handover(self, to: bytes, height: int, now_s: float) -> None:
         """It is done; `height`: of the head. Not again before there is a reason to hope."""
         again = height == self._height
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S) if again else PAUSE_S
@@ -174,13 +174,13 @@ class Knocks:
         self._knocks: _Recent[Knock] = _Recent(KNOCK_S)
         self._seekers: _Recent[Unheard] = _Recent(SEEK_S)
 
-    def knocked(self, knock: Knock, now_s: float) -> None:
+    def on_knock(self, knock: Knock, now_s: float) -> None:
         """A server asks for a stage."""
-        self._knocks.came(knock.where.peer, knock, now_s)
+        self._knocks.add(knock.where.peer, knock, now_s)
 
-    def sought(self, member: Unheard, now_s: float) -> None:
+    def on_search(self, member: Unheard, now_s: float) -> None:
         """A member that hears nothing from its coordinator asks who leads."""
-        self._seekers.came(member.peer, member, now_s)
+        self._seekers.add(member.peer, member, now_s)
 
     def at_the_door(self, now_s: float) -> tuple[Knock, ...]:
         """Those who asked for a stage a moment ago."""
@@ -198,7 +198,7 @@ class _Recent(Generic[T]):
         self._keep_s = keep_s
         self._said: dict[bytes, tuple[float, T]] = {}
 
-    def came(self, peer: bytes, said: T, now_s: float) -> None:
+    def add(self, peer: bytes, said: T, now_s: float) -> None:
         self._forget(now_s)
         if len(self._said) < KNOCKS_MAX or peer in self._said:
             self._said[peer] = now_s, said

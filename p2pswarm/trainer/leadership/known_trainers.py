@@ -39,31 +39,31 @@ class KnownTrainers:
         self._voters: dict[bytes, Contact] = {}
         """Where voters are that the coordinator has told us of."""
 
-    def enlisted(self, contact: Contact) -> None:
+    def on_standby(self, contact: Contact) -> None:
         """A trainer stands by from now on."""
         assert contact.peer is not None, "its handshake has proven its id"
         if contact.peer.raw != self._me:
             self._trainers[contact.peer.raw] = _Known(contact, math.inf)
 
-    def gone(self, peer: bytes, now_s: float) -> None:
+    def on_standby_end(self, peer: bytes, now_s: float) -> None:
         """A standby's stream has ended."""
         if known := self._trainers.get(peer):
             known.gone_s = now_s
 
-    def told(self, trainers: Trainers, now_s: float) -> None:
+    def on_trainers(self, trainers: Trainers, now_s: float) -> None:
         """The coordinator says where all are."""
         for where in trainers.trainers:
             if (contact := where.contact) and where.peer != self._me:
                 self._trainers[where.peer] = _Known(contact, now_s)
         self._voters = {where.peer: c for where in trainers.voters if (c := where.contact)}
 
-    def met(self, contact: Contact) -> None:
+    def on_trainer(self, contact: Contact) -> None:
         """A trainer of the run is at this address, as its own signed manifest says."""
         if contact.peer is not None and contact.peer.raw != self._me:
             known = self._trainers.setdefault(contact.peer.raw, _Known(contact, 0.0))
             known.contact = contact
 
-    def voter_at(self, peer: bytes, address: str) -> None:
+    def on_voter(self, peer: bytes, address: str) -> None:
         """A voter of the run asks us to take it, from this address: we may need its vote."""
         where = Whereabouts(peer, address).contact
         if where is not None and peer != self._me:
@@ -168,13 +168,13 @@ class CoordinatorSearch:
         self._hint: Contact | None = None
         self._hints = 0
 
-    def hint(self, coordinator: Contact | None) -> None:
+    def on_hint(self, coordinator: Contact | None) -> None:
         """A trainer names the coordinator, or is it itself."""
         if coordinator is not None and self._hints < HINTS_MAX:
             self._hint = coordinator
             self._hints += 1
 
-    def found(self) -> None:
+    def on_coordinator(self) -> None:
         """The coordinator was found: whoever is asked next was asked by nobody."""
         self._asked.clear()
         self._hints = 0
@@ -188,5 +188,5 @@ class CoordinatorSearch:
             if contact.peer is not None and contact.peer.raw not in self._asked:
                 self._asked.append(contact.peer.raw)
                 return contact
-        self.found()
+        self.on_coordinator()
         return None

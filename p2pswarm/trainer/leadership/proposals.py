@@ -59,10 +59,10 @@ class VoterChanges:
         """
         dead = sum(voter.peer in lost for voter in voters)
         if 2 * dead >= len(voters):
-            self.whole()
+            self.reset()
             return False  # nothing is decided until some are back, and they may be all back then
         if not dead:
-            self.whole()
+            self.reset()
             return len(following) > len(voters) and self._purse.left(now_s)
         if self._since_s is None:
             self._since_s = now_s
@@ -71,11 +71,11 @@ class VoterChanges:
         patient = len(following) >= len(voters) or now_s >= self._since_s + SPARE_S
         return patient and self._purse.left(now_s)
 
-    def whole(self) -> None:
+    def reset(self) -> None:
         """No voter is to be waited for."""
         self._since_s = None
 
-    def proposed(self, now_s: float) -> None:
+    def on_proposal(self, now_s: float) -> None:
         """Such a record was proposed."""
         self._purse.take(now_s)
 
@@ -95,33 +95,33 @@ class Proposals:
         """Another trainer leads, or members begin anew: what waited is void."""
         self._next = None
 
-    def decided(self, now_s: float) -> None:
+    def on_decision(self, now_s: float) -> None:
         """A record of voters is decided: what waited for it may follow."""
         following, self._next = self._next, None
         if following is not None:
             following(now_s)
 
-    def step(self, decide: act.Decide, coordination: CoordinatorIo, now_s: float) -> None:
+    def propose_step(self, decide: act.Decide, coordination: CoordinatorIo, now_s: float) -> None:
         """Have the record of a step decided."""
         leader = self._leading
         if leader is None:
             return  # deposed: the next coordinator does the step anew
         if self._changing(leader):
-            self._next = lambda later_s: self.step(decide, coordination, later_s)
+            self._next = lambda later_s: self.propose_step(decide, coordination, later_s)
             return
         record = self._following(decide, leader, coordination)
         if (keeper := coordination.keeper) is not None:
             record = replace(record, saved=max(record.saved, keeper.saved))
         self._propose(self._signed(record), now_s)
 
-    def go_back(self, to: Rollback, coordination: CoordinatorIo, now_s: float) -> None:
+    def propose_rollback(self, to: Rollback, coordination: CoordinatorIo, now_s: float) -> None:
         """Have it decided that the run goes back, unless a step is being decided."""
         leader = self._leading
         if leader is None or not coordination.coordinator.may_go_back:
             return
         if leader.pending is not None:
             if self._changing(leader):
-                self._next = lambda later_s: self.go_back(to, coordination, later_s)
+                self._next = lambda later_s: self.propose_rollback(to, coordination, later_s)
             return
         decide = back_to(to.version, to.states)
         record = self._signed(as_back(self._following(decide, leader, coordination)))
@@ -133,7 +133,7 @@ class Proposals:
         coordination.coordinator.hold()  # no step is decided beside it
         self._propose(record, now_s)
 
-    def voters(self, coordination: CoordinatorIo, now_s: float) -> None:
+    def propose_voters(self, coordination: CoordinatorIo, now_s: float) -> None:
         """Have others vote from now on, if a voter is dead or one is missing."""
         leader = self._leading
         if leader is None or leader.pending is not None:
@@ -142,12 +142,12 @@ class Proposals:
         trainers = self._roll.next_trainers(leader.head.trainers)
         wanted = self._roll.wanted_voters(trainers, leader.votes)
         if len(voters) >= wanted and not any(voter.peer in lost for voter in voters):
-            self._changes.whole()
+            self._changes.reset()
             return  # the usual case, in which nobody has to be met
         decide = voters_only(leader.head, self._context.run.stages)
         record = as_voters(self._following(decide, leader, coordination))
         if self._changes.due(voters, record.voters, lost, now_s):
-            self._changes.proposed(now_s)
+            self._changes.on_proposal(now_s)
             self._propose(self._signed(record), now_s)
 
     def meet(self, coordination: CoordinatorIo) -> list[bytes]:
