@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from p2pswarm.base.awake import AwakeClock
 from p2pswarm.base.errors import BadMessage, NoRoute, SwarmError, Unusable
 from p2pswarm.base.ids import Address, Contact
+from p2pswarm.base.machine import Machine
 from p2pswarm.base.signal import Signal
 from p2pswarm.checkpoint.saving import last_of
 from p2pswarm.net.rpc.base import Stream
@@ -327,7 +328,7 @@ class CoordinatorIo:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        machines = self.coordinator, self._connections
+        machines: tuple[Machine[object], ...] = self.coordinator, self._connections
         due_s = [due_s for each in machines if (due_s := each.next_deadline_s()) is not None]
         if due_s:
             timer_s = self._clock.timer_s(min(due_s))
