@@ -20,7 +20,7 @@ from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
-from p2pswarm.trainer.coordinator_io.context import TrainerContext, founding_place
+from p2pswarm.trainer.coordinator_io.context import TrainerContext, founding_start
 from p2pswarm.trainer.leadership.participant import Trainer
 
 TRAINER = Identity.generate(b"trainer")
@@ -50,7 +50,7 @@ class FullSwarm:
                 corpus=numbered_corpus(CONFIG),
                 report=lambda report: None,
                 rng=random.Random(1),
-                chain=founding_place(TRAINER, RUN, CONFIG),
+                chain=founding_start(TRAINER, RUN, CONFIG),
             )
         )
 

@@ -45,10 +45,10 @@ def genesis_of(run: bytes, founder: bytes, config: RunConfig, origin: RunOrigin 
     return genesis if origin is None else genesis.after(origin.version, origin.checkpoint)
 
 
-def founding_place(
+def founding_start(
     identity: Identity, run: bytes, config: RunConfig, origin: RunOrigin | None = None
 ) -> ChainStart:
-    """The place of a trainer that makes a run, and keeps its chain in memory."""
+    """Where a trainer begins that makes a run, and keeps its chain in memory."""
     genesis = genesis_of(run, identity.peer_id.raw, config, origin)
     store = MemoryChain(genesis.voters[0].memory)
     return ChainStart(identity, genesis, store, store.restored(genesis), leads_at_once=True)
