@@ -110,7 +110,7 @@ class ReportedLoads:
         return told
 
     def of(self, peer: bytes) -> ReportedLoad | None:
-        """What a server told last; None if it has said nothing."""
+        """Return what a server told last; None if it has said nothing."""
         return self._told.get(peer)
 
     def forget(self, peer: bytes) -> None:
@@ -186,7 +186,7 @@ class Balance:
             self._costs.told(peer, member.stage, told.seconds)
 
     def on_join(self, peer: bytes, join: Join, now_s: float) -> Join:
-        """What a server asks for, with the stage that it is to have."""
+        """Return what a server asks for, with the stage that it is to have."""
         back = self._left.pop(peer, None) is not None
         moving = self._moving.get(peer)
         if moving is not None and now_s < moving.until_s and not join.pinned:
@@ -231,7 +231,7 @@ class Balance:
         return [(move.source, move.target) for move in self._prepared.moves]
 
     def movers(self, step: int) -> Movers:
-        """Who observes a stage and serves another one, when a step is reduced."""
+        """Return who observes a stage and serves another one, when a step is reduced."""
         return self._prepared.movers(step) if self._worth else Movers()
 
     def on_observation(self, by: Incarnation, step: int, held: StageDecided) -> None:
@@ -257,7 +257,7 @@ class Balance:
     def on_commit(
         self, step: int, had: Mapping[int, StageDecided], now_s: float
     ) -> list[BalanceReport]:
-        """Who changes its stage at the commit of a step: end their sessions; and who stays.
+        """Return who changes its stage at the commit of a step: end their sessions; and who stays.
 
         `had`: the state and the gradient of each stage in that step.
         """
@@ -290,7 +290,7 @@ class Balance:
     def order_moves(
         self, step: int, avoided: Callable[[bytes], bool], now_s: float
     ) -> list[BalanceReport]:
-        """Whom to send to another stage; end the sessions of who is to go now.
+        """Return whom to send to another stage; end the sessions of who is to go now.
 
         Empty if it is not time to ask. `step`: the one that begins; `avoided`: the servers that
         fail at their work.
@@ -418,7 +418,7 @@ class Balance:
         )
 
     def _known(self, arrangement: Arrangement) -> tuple[KnownServer, ...]:
-        """What each server told last, if it was of the stage where it is."""
+        """Return what each server told last, if it was of the stage where it is."""
         known = []
         for one in arrangement.servers:
             told = self._told.of(one.server)

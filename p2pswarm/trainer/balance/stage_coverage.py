@@ -73,7 +73,7 @@ class UnservedStages:
         return f"stage {stage} has no server left that holds its weights"
 
     def overdue(self, now_s: float, version: int) -> list[act.SeekCopy | act.GoBack]:
-        """What to tell of stages that have waited for long, and whether to go back for them.
+        """Return what to tell of stages that have waited for long, and whether to go back for them.
 
         If the run cannot go back, that is asked again later.
         """
@@ -314,5 +314,5 @@ class StageCoverage:
         return min((time_s for time_s in times if time_s is not None), default=None)
 
     def _kept(self, *, gathering: bool) -> int:
-        """How many ready servers a stage should have."""
+        """Return how many ready servers a stage should have."""
         return self._config.min_replicas if gathering else 1

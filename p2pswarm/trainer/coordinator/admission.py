@@ -402,7 +402,7 @@ class Admission:
         return self._digests.disputed()
 
     def recalls(self) -> bool:
-        """Whether somebody is waited for whose word may decide which weights are right."""
+        """Return whether somebody is waited for whose word may decide which weights are right."""
         return self._digests.next_deadline_s() is not None
 
     def settle(self, now_s: float) -> bool:
@@ -416,11 +416,11 @@ class Admission:
         return min((time_s for time_s in times if time_s is not None), default=None)
 
     def settled(self, version: int) -> bool:
-        """Whether some member of each stage is known to hold exactly `version`."""
+        """Return whether some member of each stage is known to hold exactly `version`."""
         return all(self._digests.known(stage, version) is not None for stage in range(self._stages))
 
     def awaited(self) -> bool:
-        """Whether the step that is counted may not be reduced yet.
+        """Return whether the step that is counted may not be reduced yet.
 
         A ready member has yet to apply the commit before, somebody fetches the weights, or it is
         not clear which first weights are right.
@@ -471,7 +471,7 @@ class Admission:
         return [one.incarnation for one in members if one is not None and one.stage == stage]
 
     def _welcome(self, join: Join, step: int) -> Welcome:
-        """How a server that joins comes to the weights of version `step`.
+        """Return how a server that joins comes to the weights of version `step`.
 
         A digest that is not known yet is kept for now; the server is ready only when it stands.
         Of weights of another era, only those whose very digest is known are the run's.

@@ -14,6 +14,7 @@ Source:  docs/training.md.
 
 import math
 from collections.abc import Iterable
+from functools import partial
 
 from p2pswarm.run.chain.record import members_that_fit
 from p2pswarm.run.messages.membership import CannotPrepare, Join, Load, Ready
@@ -159,7 +160,7 @@ class Coordinator:
 
     @property
     def may_go_back(self) -> bool:
-        """Whether a stage has lost weights that nobody who comes can load or draw."""
+        """True if a stage has lost weights that nobody who comes can load or draw."""
         filling = self._step.phase is Phase.FILLING and not self._held
         return filling and bool(self._coverage.lost(self.step))
 
@@ -174,7 +175,7 @@ class Coordinator:
         return max(self.members.numbered, self._attempts.numbered)
 
     def holds(self, one: Incarnation) -> bool:
-        """Whether the sum of an incarnation is, or may yet be, a part of the step."""
+        """Return whether the sum of an incarnation is, or may yet be, a part of the step."""
         return self._incarnations.holds(one)
 
     # Inputs about members.
@@ -216,7 +217,7 @@ class Coordinator:
             self._follow(Effects(changes=Change.STATES), now_s)
 
     def on_proof(self, stage: int, digest: bytes | None, now_s: float) -> None:
-        """What a stage's state has to be where the run begins; None: nobody can tell."""
+        """Return what a stage's state has to be where the run begins; None: nobody can tell."""
         effects = Effects([*self.admission.on_proof(stage, digest)], Change.STATES)
         effects += self._step_end.judge(now_s)
         self._follow(effects, now_s)
@@ -366,7 +367,7 @@ class Coordinator:
     # What is to be done, and when.
 
     def drain(self) -> list[Action]:
-        """What to do now; drained by reading."""
+        """Return what to do now; drained by reading."""
         drained, self._actions = self._actions, []
         return drained
 
@@ -386,7 +387,8 @@ class Coordinator:
         if now_s >= self._step.fence_deadline_s:
             effects += self._end_unfenced(now_s)
         waiting_for = self._step, self._attempts.reduction
-        for one in self.silence.to_evict(*waiting_for, self._spares, now_s):
+        spares = partial(self.admission.spares, step=self.step)
+        for one in self.silence.to_evict(*waiting_for, spares, now_s):
             reason = "it is silent, and the step waits for it"
             effects += self._incarnations.evict(one, reason, now_s)
         effects += self._step_end.on_deadline(now_s)
@@ -417,9 +419,6 @@ class Coordinator:
             ]
             self._due_s = min(time_s for time_s in times if time_s is not None)
         return self._due_s
-
-    def _spares(self, stage: int) -> list[Incarnation]:
-        return self.admission.spares(stage, self.step)
 
     # How an input is followed.
 
@@ -464,7 +463,7 @@ class Coordinator:
     # The rules that are about several parts.
 
     def _attempt_failed(self, failed: FailedAttempt, now_s: float) -> Effects:
-        """Whose fault it may be that an attempt was given up."""
+        """Return whose fault it may be that an attempt was given up."""
         reports = self._blame.on_attempt_failure(failed, now_s)
         return Effects([*reports], Change.ATTEMPTS | Change.BLAME)
 

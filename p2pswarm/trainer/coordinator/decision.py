@@ -55,7 +55,7 @@ class DecidedStep:
     """The peers that averaged each stage's gradient: they hold what the commit applies to."""
 
     def applies_to(self, join: Join) -> bool:
-        """Whether a server that joins could apply this commit to what it holds."""
+        """Return whether a server that joins could apply this commit to what it holds."""
         held, stage = join.held, join.stage
         if held is None or stage is None or join.version != self.step or held.step != self.step:
             return False
@@ -180,13 +180,16 @@ def unsigned_record(
 
 
 def back_to(version: int, states: tuple[bytes, ...]) -> act.Decide:
-    """What the voters are asked when the run is to go back; `states`: of the stages, by digest."""
+    """Return what the voters are asked when the run is to go back.
+
+    `states`: of the stages, by digest.
+    """
     stages = tuple(StageCommit((), b"", as_recorded(state), b"") for state in states)
     return act.Decide(version, 0, 0.0, 0.0, None, 0.0, stages)
 
 
 def voters_only(head: ChainHead, stages: int) -> act.Decide:
-    """What the voters are asked when others are to vote before the step is done."""
+    """Return what the voters are asked when others are to vote before the step is done."""
     blank = StageCommit((), b"", NO_DIGEST, b"")
     return act.Decide(head.version, 0, 0.0, 0.0, None, 0.0, (blank,) * stages)
 

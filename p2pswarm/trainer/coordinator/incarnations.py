@@ -105,7 +105,7 @@ class Incarnations:
         return self._void(one, f"it is not there any more: {reason}", now_s)
 
     def holds(self, one: Incarnation) -> bool:
-        """Whether the sum of an incarnation is, or may yet be, a part of the step."""
+        """Return whether the sum of an incarnation is, or may yet be, a part of the step."""
         return self._members.alive(one) is not None or one in self._suspensions
 
     def holder_missing(self) -> bool:
@@ -227,7 +227,10 @@ class Incarnations:
         return effects
 
     def _suspend(self, member: Member, now_s: float, *, silent: bool) -> bool:
-        """Whether a member's sum is kept for a moment; one that is being decided stays as it is."""
+        """Return whether a member's sum is kept for a moment.
+
+        One that is being decided stays as it is.
+        """
         if self._step.phase in (Phase.DECIDING, Phase.ENDED) or self._config.spot_check_share:
             return False
         one = member.incarnation
@@ -297,7 +300,7 @@ class Incarnations:
         return Incarnation(peer, told.incarnation) if takes else None
 
     def _held_out(self, peer: bytes, now_s: float) -> bool:
-        """Whether a newcomer is to wait as long as others serve its stage."""
+        """Return whether a newcomer is to wait as long as others serve its stage."""
         member = self._members.of_peer(peer)
         if member is None or member.incarnation in self._step.counting:
             return False  # the step waits for what it holds

@@ -34,7 +34,7 @@ from p2pswarm.trainer.step.step import Phase, Step
 
 
 def to_decide(step: Step, reduction: Reduction, decided: Decided, rate: float) -> act.Decide:
-    """What the voters are asked to accept."""
+    """Return what the voters are asked to accept."""
     stages = []
     for stage, gradient in sorted(reduction.gradients.items()):
         group = reduction.group(stage)

@@ -124,7 +124,7 @@ class Checkpoints:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is being written, nor about to be."""
+        """True if nothing is being written, nor about to be."""
         return self._now is None and self._next is None
 
     @property
@@ -134,7 +134,7 @@ class Checkpoints:
         return now | ({self._next[0]} if self._next is not None else set())
 
     def drain(self) -> list[CheckpointAction]:
-        """What to do now; drained by reading."""
+        """Return what to do now; drained by reading."""
         drained, self._actions = self._actions, []
         return drained
 
@@ -340,7 +340,7 @@ class SavedChain:
         return self._chain.genesis
 
     def branch(self) -> Branch:
-        """What each version is, from all records. Blocks while they are read."""
+        """Return what each version is, from all records. Blocks while they are read."""
         branch = Branch()
         for record in self._store.records(0, self._chain.head.height):
             branch.append(record)
@@ -371,7 +371,7 @@ class ResumedFrom:
     """Of the checkpoint in the target; empty if the target is the checkpoint."""
 
     def order(self, run: bytes) -> LoadState:
-        """What a new member is told."""
+        """Return what a new member is told."""
         source = CheckpointOrigin(*dataclasses.astuple(self.origin))
         return LoadState(run, self.target, self.folder, source)
 

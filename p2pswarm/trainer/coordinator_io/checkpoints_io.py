@@ -206,7 +206,7 @@ class CheckpointsIo:
 def newest_copy(
     sought: SeekCopy, plan: SavingPlan | None, keeper: CheckpointsIo | None
 ) -> NewestCopy:
-    """What people are told of weights that no server has brought back."""
+    """Return what people are told of weights that no server has brought back."""
     if plan is None or keeper is None:
         return NewestCopy(sought.stages, sought.version, None, "", None, None)
     place, age_s = keeper.newest or (plan.store.place, None)

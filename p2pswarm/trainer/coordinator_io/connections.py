@@ -64,17 +64,17 @@ class MemberConnection:
 
     @property
     def ending(self) -> bool:
-        """Whether nothing is added to what waits."""
+        """True if nothing is added to what waits."""
         return self._ending
 
     @property
     def over(self) -> bool:
-        """Whether everything was sent, the last message too."""
+        """True if everything was sent, the last message too."""
         return self._ending and not self._waiting
 
     @property
     def follows_views(self) -> bool:
-        """Whether it is to be told of the other members."""
+        """True if it is to be told of the other members."""
         return self.incarnation is not None and not self._ending
 
     def next(self) -> Message | None:
@@ -178,7 +178,7 @@ class Connections:
             self._publish(now_s)
 
     def published(self) -> bool:
-        """Whether views went out since the last look."""
+        """Return whether views went out since the last look."""
         published, self._published = self._published, False
         return published
 

@@ -276,7 +276,7 @@ class CoordinatorIo:
         self.pump()
 
     def silent(self, member: Incarnation) -> bool:
-        """Whether nothing has come from a member for too long."""
+        """Return whether nothing has come from a member for too long."""
         return self.coordinator.silence.silent(member, self.now_s())
 
     def _say_to(self, member: Incarnation, message: Message) -> None:

@@ -105,7 +105,7 @@ def samples_of(order: act.Launch, corpus: Corpus) -> Tokens:
 
 
 def first_push(order: act.Launch, run: bytes, meta: TensorMeta) -> Push:
-    """What opens the stream to a server of stage 0; the sender fills in the incarnation."""
+    """Return what opens the stream to a server of stage 0; the sender fills in the incarnation."""
     what = order.step, order.microbatch, order.attempt, order.work
     return Push(run, *what, 0, 0, order.counting, (meta,), order.keepers)
 
@@ -121,7 +121,7 @@ def undelivered_note(order: act.Launch, reason: str) -> Undelivered:
 
 
 def limit_s(order: Call) -> float:
-    """How long a member may take to answer."""
+    """Return how long a member may take to answer."""
     match order:
         case act.SendFence():
             return order.limit_s + GRACE_S

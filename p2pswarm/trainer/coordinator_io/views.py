@@ -123,7 +123,10 @@ class StageViews:
         return True
 
     def since(self, number: int, *, large: bool) -> list[View]:
-        """What to tell a member that has the view `number`, 0 if none; `large`: the run is."""
+        """Return what to tell a member that has the view `number`, 0 if none.
+
+        `large`: the run is.
+        """
         behind = self.number - number
         if behind and number not in self._made:
             whole = number == 0 or behind > len(self._last)
@@ -219,7 +222,7 @@ class Views:
         return near | self._ends if stage in self._ends else near
 
     def due(self, now_s: float) -> bool:
-        """Whether there is something to publish, and the pause is over."""
+        """Return whether there is something to publish, and the pause is over."""
         return self._changed and now_s >= self._not_before_s
 
     def publish(self, members: int, now_s: float) -> list[int]:

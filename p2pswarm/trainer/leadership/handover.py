@@ -62,7 +62,7 @@ class Handover:
         silent: Callable[[Incarnation], bool],
         now_s: float,
     ) -> bool:
-        """Whether to ask the standbys now; `ready`: the ready members of each stage."""
+        """Return whether to ask the standbys now; `ready`: the ready members of each stage."""
         before = len(self._missed_s)
         anywhere = {one.incarnation.peer for members in ready for one in members}
         for stage, members in enumerate(ready):
@@ -78,7 +78,7 @@ class Handover:
         return now_s >= self._ask_s and bool(self._missed(now_s))
 
     def question(self, voters: Sequence[Whereabouts], now_s: float) -> tuple[Whereabouts, ...]:
-        """Whom the standbys are asked about: the missed stages' servers first."""
+        """Return whom the standbys are asked about: the missed stages' servers first."""
         missed = self._missed(now_s)
         room = PROBES_MAX - VOTERS_MAX
         asked: dict[bytes, Whereabouts] = {one.peer: one for one in voters[:VOTERS_MAX]}

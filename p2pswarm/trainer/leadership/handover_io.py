@@ -153,7 +153,7 @@ class HandoverIo:
                 await self._ask(coordination)
 
     def _misses(self, coordination: CoordinatorIo) -> bool:
-        """Whether to ask the standbys, by those that are heard now."""
+        """Return whether to ask the standbys, by those that are heard now."""
         members = coordination.coordinator.members
         ready = [members.ready(stage) for stage in range(self._stages)]
         return self._rule.look(ready, coordination.silent, coordination.now_s())
@@ -193,7 +193,7 @@ class HandoverIo:
             self._node.pump()
 
     async def _question(self, standby: bytes, question: WhomReach) -> Reaches:
-        """What one standby answers; that it reaches nobody if it does not."""
+        """Return what one standby answers; that it reaches nobody if it does not."""
         nobody = Reaches((), ())
         contact = self._roll.find(standby)
         if contact is None:
@@ -206,7 +206,7 @@ class HandoverIo:
         return answer if isinstance(answer, Reaches) else nobody
 
     async def _probe(self, peers: Sequence[Whereabouts], within_s: float) -> list[bytes]:
-        """Which of these peers answer within a time; this trainer is always there."""
+        """Return which of these peers answer within a time; this trainer is always there."""
         async with asyncio.TaskGroup() as tasks:
             asked = [tasks.create_task(self._answers(one, within_s)) for one in peers]
         return [one.peer for one, task in zip(peers, asked, strict=True) if task.result()]

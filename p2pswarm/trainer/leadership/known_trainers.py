@@ -86,7 +86,7 @@ class KnownTrainers:
         return [known.contact for known in self._trainers.values()]
 
     def next_trainers(self, named: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """Who the next record names: as the last one, and the new ones behind them.
+        """Return who the next record names: as the last one, and the new ones behind them.
 
         If they are too many, those that have been gone for longest are left out.
         """
@@ -99,7 +99,7 @@ class KnownTrainers:
     def next_voters(
         self, head: ChainHead, named: tuple[bytes, ...], votes: Votes, servers: Sequence[bytes]
     ) -> tuple[VoterId, ...]:
-        """Who votes on the next record, which names these trainers.
+        """Return who votes on the next record, which names these trainers.
 
         `votes`: one that has not answered yet votes with the file that the head names. `servers`
         come in the order in which they are to be chosen.
@@ -116,7 +116,7 @@ class KnownTrainers:
         )
 
     def wanted_voters(self, named: tuple[bytes, ...], votes: Votes) -> int:
-        """How many voters the run should have, if a record names these trainers."""
+        """Return how many voters the run should have, if a record names these trainers."""
         return wanted_voters(len(named), len(self._living(named, votes)))
 
     def _living(self, named: tuple[bytes, ...], votes: Votes) -> list[bytes]:
@@ -126,7 +126,7 @@ class KnownTrainers:
         return [p for p in dict.fromkeys((self._me, *self.standbys, *answer)) if p not in lost]
 
     def say(self, run: bytes, term: int, head: ChainHead, find: Find) -> Trainers:
-        """What the coordinator tells the others; `find` knows its members."""
+        """Return what the coordinator tells the others; `find` knows its members."""
         trainers = self.next_trainers(head.trainers)
         voters = [voter.peer for voter in head.voters]
         return Trainers(run, term, self._where(trainers, find), self._where(voters, find))
@@ -180,7 +180,7 @@ class CoordinatorSearch:
         self._hints = 0
 
     def ask(self, known: Sequence[Contact]) -> Contact | None:
-        """Whom to ask now; None after all were asked: pause then."""
+        """Return whom to ask now; None after all were asked: pause then."""
         hint, self._hint = self._hint, None
         if hint is not None:
             return hint

@@ -199,7 +199,7 @@ class Trainer:
 
     @property
     def leads(self) -> bool:
-        """Whether this trainer coordinates the run, or has ended it."""
+        """True if this trainer coordinates the run, or has ended it."""
         return self._coordination is not None
 
     @property
@@ -282,7 +282,7 @@ class Trainer:
         return self._standing()
 
     def _standing(self) -> StandsBy:
-        """Who coordinates the run, as far as this trainer knows."""
+        """Return who coordinates the run, as far as this trainer knows."""
         leader, term = self._seat.led_by
         if self._coordination is not None:
             leader, term = self._me, self._coordination.term
@@ -296,7 +296,7 @@ class Trainer:
             raise NotServing("that run is not trained here; look up the runs again")
 
     def _told(self, told: Told) -> None:
-        """What the chain says."""
+        """Return what the chain says."""
         match told:
             case Leading(term=term):
                 self._lead(term)
@@ -314,7 +314,7 @@ class Trainer:
                 self._step_down(reason)
 
     def _decided(self, coordination: CoordinatorIo, record: CommitRecord) -> None:
-        """What the voters have accepted takes effect."""
+        """Return what the voters have accepted takes effect."""
         match record.kind:
             case RecordKind.BACK:
                 self._went_back(coordination)

@@ -53,7 +53,7 @@ class VoterChanges:
         lost: Container[bytes],
         now_s: float,
     ) -> bool:
-        """Whether a record should change `voters` into `following` now.
+        """Return whether a record should change `voters` into `following` now.
 
         `lost`: the peers that do not answer.
         """
@@ -171,13 +171,13 @@ class Proposals:
         return leader if leader is not None and leader.leads else None
 
     def _changing(self, leader: Leader) -> bool:
-        """Whether a record is under way that changes the voters only."""
+        """Return whether a record is under way that changes the voters only."""
         return leader.pending is not None and leader.pending.kind == RecordKind.VOTERS
 
     def _following(
         self, decide: act.Decide, leader: Leader, coordination: CoordinatorIo
     ) -> CommitRecord:
-        """What is to follow the head, without a signature."""
+        """Return what is to follow the head, without a signature."""
         servers = self.meet(coordination)
         trainers = self._roll.next_trainers(leader.head.trainers)
         voters = self._roll.next_voters(leader.head, trainers, leader.votes, servers)

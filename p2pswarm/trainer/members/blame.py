@@ -87,7 +87,7 @@ class FailingServers:
             self._pardoned = True
 
     def pardoned(self) -> bool:
-        """Whether all that a server did before was forgotten; drained by reading."""
+        """Return whether all that a server did before was forgotten; drained by reading."""
         drained, self._pardoned = self._pardoned, False
         return drained
 
@@ -108,7 +108,7 @@ class FailingServers:
         return pause_s
 
     def avoided(self, peer: bytes, now_s: float) -> bool:
-        """Whether a server is to get no work now, if another can do it."""
+        """Return whether a server is to get no work now, if another can do it."""
         history = self._histories.get(peer)
         return history is not None and now_s < history.until_s
 
@@ -156,7 +156,10 @@ class FailedPairs:
                 self._spent[peer] = left
 
     def leaver(self, by: bytes, of: bytes, counts: tuple[int, int], now_s: float) -> bytes:
-        """Which of two leaves; `by` says so, `counts`: how much `by` and the other have counted."""
+        """Return which of two leaves.
+
+        `by` says so, `counts`: how much `by` and the other have counted.
+        """
         ours, theirs = counts
         if ours <= theirs:
             return by
@@ -312,7 +315,7 @@ class Blame:
         ledger: Callable[[Incarnation], bytes],
         now_s: float,
     ) -> Incarnation | None:
-        """Who is to leave an averaging in which `by` failed again, as it says by `beside`.
+        """Return who is to leave an averaging in which `by` failed again, as it says by `beside`.
 
         Of two between whom nothing passes, the one that leaves gets no work for a while: else it
         would be back at once, and the next averaging would fail at the same cut. `ledger` gives the
@@ -386,7 +389,7 @@ class Blame:
         return [self._leave_out(worst, counts[worst], reason, now_s)]
 
     def _can_be_spared(self, one: Incarnation, now_s: float) -> bool:
-        """Whether its stage has another server that is not avoided."""
+        """Return whether its stage has another server that is not avoided."""
         member = self._members.alive(one)
         return member is not None and any(
             other.incarnation != one and not self.servers.avoided(other.incarnation.peer, now_s)
@@ -469,7 +472,7 @@ class Blame:
 
 
 def _tells(failures: int) -> bool:
-    """Whether people hear of so many failures in a row: 3, 6, 12, 24, ..."""
+    """Return whether people hear of so many failures in a row: 3, 6, 12, 24, ..."""
     threes, left = divmod(failures, IN_A_ROW)
     return left == 0 and threes > 0 and threes & (threes - 1) == 0
 
@@ -561,7 +564,7 @@ class UnreachablePairs:
         return other.peer in said and one.peer in answered
 
     def _again(self, one: Incarnation, others: list[Incarnation]) -> bool:
-        """Whether another than these had to leave beside it before."""
+        """Return whether another than these had to leave beside it before."""
         beside, _ = self._stayed.get(one.peer, (others[0].peer, 0))
         return all(beside != other.peer for other in others)
 

@@ -165,7 +165,7 @@ class Membership:
         return _of(self._ready, stage)
 
     def ready_count(self, stage: int | None = None) -> int:
-        """How many there are of them."""
+        """Return how many there are of them."""
         return self._ready_in_all if stage is None else len(self._ready[stage])
 
     def waiting(self, stage: int | None = None) -> list[Member]:
@@ -189,7 +189,7 @@ class Membership:
         return list(unserved)
 
     def changes(self) -> tuple[MemberChange, ...]:
-        """What has changed, in order; drained by reading."""
+        """Return what has changed, in order; drained by reading."""
         drained, self._changes = tuple(self._changes), []
         return drained
 
@@ -272,7 +272,7 @@ class AnswerLimits:
         """Of the peers that have another one than is usual; who was slow last stands last."""
 
     def limit_s(self, peer: bytes) -> float:
-        """How long a peer may take."""
+        """Return how long a peer may take."""
         return self._limits_s.get(peer, self._usual_s)
 
     def on_answer(self, peer: bytes, seconds: float) -> None:

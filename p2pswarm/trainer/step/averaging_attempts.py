@@ -156,7 +156,7 @@ class Reduction:
         return commits
 
     def sound(self, by: Incarnation, answer: Reduced) -> bool:
-        """Whether a member's stage can have that answer.
+        """Return whether a member's stage can have that answer.
 
         A squared norm is a sum of squares, or None if it overflowed; a tied tensor is at both ends.
         """
@@ -168,7 +168,7 @@ class Reduction:
         return all(square is None or 0.0 <= square <= SQUARED_NORM_MAX for square in squares)
 
     def awaits(self, incarnation: Incarnation) -> bool:
-        """Whether a member has yet to answer."""
+        """Return whether a member has yet to answer."""
         return incarnation in self._stage and incarnation not in self._answers
 
     def on_answer(self, incarnation: Incarnation, answer: Reduced) -> None:
@@ -177,7 +177,7 @@ class Reduction:
             self._answers[incarnation] = answer
 
     def verdict(self) -> Decided | Disagreed | EndsDiffer | NotFinite | None:
-        """What follows, once all have answered; None before."""
+        """Return what follows, once all have answered; None before."""
         if len(self._answers) < len(self._stage):
             return None
         odd = tuple(incarnation for stage in self._stages() for incarnation in self._odd(stage))
@@ -198,11 +198,11 @@ class Reduction:
         return sorted(set(self._stage.values()))
 
     def _votes(self, stage: int) -> list[tuple[Said, int]]:
-        """What a stage says, the commonest first; in a tie, the first in group order."""
+        """Return what a stage says, the commonest first; in a tie, the first in group order."""
         return Counter(self._said(one) for one in self.group(stage)).most_common()
 
     def _said(self, one: Incarnation) -> Said:
-        """What all members of a stage have to say alike."""
+        """Return what all members of a stage have to say alike."""
         answer = self._answers[one]
         tied = answer.tied
         return answer.digest, None if tied is None else (tied.digest, tied.state)
@@ -212,12 +212,12 @@ class Reduction:
         return [one for one in self.group(stage) if self._said(one) != usual]
 
     def _tied_answers(self) -> list[tuple[int, TiedReduced]]:
-        """What each end of a tied model says; within a stage all say the same by now."""
+        """Return what each end of a tied model says; within a stage all say the same by now."""
         firsts = ((stage, self._answers[self.group(stage)[0]].tied) for stage in self._ends)
         return [(stage, tied) for stage, tied in firsts if tied is not None]
 
     def _ends_apart(self) -> Disagreed | EndsDiffer | None:
-        """What follows if the two ends of a tied model do not agree."""
+        """Return what follows if the two ends of a tied model do not agree."""
         if not (answers := self._tied_answers()):
             return None
         (first, one), (last, other) = answers
@@ -349,7 +349,7 @@ class AveragingAttempts:
         return self._again(FAILED_RETRIES)
 
     def overdue(self, now_s: float) -> bool:
-        """Whether the reduction has reached its limit."""
+        """Return whether the reduction has reached its limit."""
         return self.reduction is not None and now_s >= self.reduction.deadline_s
 
     def give_up(self) -> list[Incarnation]:

@@ -38,17 +38,17 @@ class Fences:
 
     @property
     def open(self) -> bool:
-        """Whether a round is under way."""
+        """True if a round is under way."""
         return self._open is not None
 
     @property
     def asking(self) -> bool:
-        """Whether a member that was asked in the open round has not answered."""
+        """True if a member that was asked in the open round has not answered."""
         return any(one not in self._absent for one in self._silent)
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to fence, now or next."""
+        """True if there is nothing to fence, now or next."""
         return self._open is None and not self._next and not self._probe
 
     @property
@@ -57,7 +57,7 @@ class Fences:
         return list(self._silent)
 
     def unsure(self, job: MicrobatchJob) -> bool:
-        """Whether somebody may still count an attempt of it that was given up.
+        """Return whether somebody may still count an attempt of it that was given up.
 
         It may be done all the same: the answer to a fence can tell that every stage has counted it.
         """
@@ -73,7 +73,7 @@ class Fences:
         self._probe = True
 
     def limit_s(self, one: Incarnation) -> float:
-        """How long a member may take to answer."""
+        """Return how long a member may take to answer."""
         return self._limits.limit_s(one.peer)
 
     def begin(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...]:

@@ -27,7 +27,7 @@ STEPS_MAX = 5  # in a row, each with a microbatch set aside: it is the weights b
 
 
 def most_in_step(microbatches: int) -> int:
-    """How many microbatches of a step may be set aside: a share of it, and one at least."""
+    """Return how many microbatches of a step may be set aside: a share of it, and one at least."""
     return max(1, int(microbatches * SHARE_MAX))
 
 
@@ -97,7 +97,7 @@ UNTOLD = "it did not tell what it took and gave"
 
 
 def tolerance(config: RunConfig) -> float:
-    """How far apart two tensors may be that mean the same, relative to their length."""
+    """Return how far apart two tensors may be that mean the same, relative to their length."""
     codecs = config.codecs
     names = [codecs.activation, codecs.gradient]
     names += [entry.partition("=")[2] for entry in (*codecs.activation_keys, *codecs.gradient_keys)]
@@ -105,7 +105,7 @@ def tolerance(config: RunConfig) -> float:
 
 
 def agree(one: Numbers, other: Numbers, tolerance: float) -> bool:
-    """Whether two sketches are as close as `tolerance` times the longer of them allows.
+    """Return whether two sketches are as close as `tolerance` times the longer of them allows.
 
     Nobody knows it of an empty one, which agrees with all; sketches of two lengths do not agree.
     """
@@ -138,7 +138,7 @@ class _Dispute:
         return {opinion.by.peer: opinion.by for opinion in camp}
 
     def wrong(self) -> list[Incarnation]:
-        """Who is certainly wrong: who contradicts itself, or all but a clear majority."""
+        """Return who is certainly wrong: who contradicts itself, or all but a clear majority."""
         seen: dict[bytes, int] = {}
         for camp in self.camps:
             for peer in self.peers(camp):
@@ -181,7 +181,7 @@ class SpotChecks:
         """Who has told something in this step that was forgotten."""
 
     def chosen(self, microbatch: int) -> bool:
-        """Whether a microbatch is to be computed twice."""
+        """Return whether a microbatch is to be computed twice."""
         digest = hashlib.sha256(self._key + microbatch.to_bytes(8)).digest()
         return int.from_bytes(digest[:8]) < self.share * 2**64
 
@@ -215,7 +215,7 @@ class SpotChecks:
         return drained
 
     def disputed(self, microbatch: int) -> bool:
-        """Whether servers disagree about it, and it is not clear who is wrong."""
+        """Return whether servers disagree about it, and it is not clear who is wrong."""
         return any(place[0] == microbatch for place in self._open)
 
     def tied(self, microbatch: int) -> act.ResultsTied | None:
@@ -363,7 +363,7 @@ class StepGuards:
             self._condemned.remove(job)
 
     def to_void(self, blame: Blame, now_s: float) -> list[tuple[Incarnation, str]]:
-        """Whose incarnation must end because of what its sum holds, and why."""
+        """Return whose incarnation must end because of what its sum holds, and why."""
         for microbatch in blame.condemned():
             job = self._jobs.job(microbatch)
             if job is not None and not job.condemned:

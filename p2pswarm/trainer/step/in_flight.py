@@ -60,7 +60,7 @@ class AttemptTimeout:
         return max(self.usual_s, self._backed_off_s)
 
     def extended_s(self, given_s: float) -> float:
-        """How long an attempt may be under way by now that was launched with `given_s`."""
+        """Return how long an attempt may be under way by now that was launched with `given_s`."""
         return max(self.usual_s, min(self._backed_off_s, BACKOFF * given_s))
 
     def on_completion(self, took_s: float) -> None:
@@ -128,12 +128,12 @@ class MicrobatchJob:
 
     @property
     def counts(self) -> bool:
-        """Whether stages are to count it."""
+        """True if stages are to count it."""
         return self.work is Work.FORWARD and not self.check
 
     @property
     def may_use_kept(self) -> bool:
-        """Whether who has counted it may hand on what it has computed before."""
+        """True if who has counted it may hand on what it has computed before."""
         return self.counts and not self.stuck
 
 
@@ -160,7 +160,7 @@ class InFlight:
 
     @property
     def finished(self) -> bool:
-        """Whether every job is done."""
+        """True if every job is done."""
         return not self._undone
 
     def add(self, job: MicrobatchJob) -> None:
@@ -171,7 +171,7 @@ class InFlight:
 
     @property
     def all_launched(self) -> bool:
-        """Whether no job waits to be launched for the first time."""
+        """True if no job waits to be launched for the first time."""
         while self._fresh and not _is_fresh(self._fresh[0]):
             self._fresh.popleft()
         return not self._fresh
@@ -181,7 +181,7 @@ class InFlight:
         return self._jobs.get(microbatch)
 
     def was_launched(self, microbatch: int) -> bool:
-        """Whether somebody can have counted it."""
+        """Return whether somebody can have counted it."""
         job = self._jobs.get(microbatch)
         return job is not None and job.attempt >= 0
 
@@ -321,7 +321,7 @@ class InFlight:
 
 
 def _is_fresh(job: MicrobatchJob) -> bool:
-    """Whether a job was never launched, and is not counted by all without that."""
+    """Return whether a job was never launched, and is not counted by all without that."""
     return job.phase is JobPhase.WAITING and job.not_before_s == NEVER_S
 
 
@@ -442,7 +442,7 @@ class LaunchPace:
         self._recomputed.pop(member, None)
 
     def window(self, entries: int, servers: int) -> int:
-        """How many may be in flight, with so many servers of stage 0, and of all stages."""
+        """Return how many may be in flight, with so many servers of stage 0, and of all stages."""
         self._entries = max(1, entries)
         if self._chosen is None:
             self._first = max(WINDOW_PER_ENTRY * entries, WINDOW_PER_SERVER * servers)

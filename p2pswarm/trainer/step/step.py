@@ -111,12 +111,12 @@ class Step:
 
     @property
     def all_launched(self) -> bool:
-        """Whether nothing waits to be launched for the first time: the end of the step is near."""
+        """True if nothing waits to be launched for the first time: the end of the step is near."""
         return self._in_flight.all_launched
 
     @property
     def fencing(self) -> bool:
-        """Whether a member has not answered a fence."""
+        """True if a member has not answered a fence."""
         return self._fences.asking
 
     @property
@@ -130,7 +130,7 @@ class Step:
         return self._fences.deadline_s
 
     def fence_limit_s(self, one: Incarnation) -> float:
-        """How long a member may take to answer a fence."""
+        """Return how long a member may take to answer a fence."""
         return self._fences.limit_s(one)
 
     def fence_overdue(self, now_s: float) -> list[Incarnation]:
@@ -158,7 +158,7 @@ class Step:
         return mean_loss(losses) if losses else None
 
     def path(self, microbatch: int) -> list[Incarnation]:
-        """Whom the newest attempt of a microbatch was handed to."""
+        """Return whom the newest attempt of a microbatch was handed to."""
         return job.path if (job := self._in_flight.job(microbatch)) else []
 
     def bitmap(self, of: Incarnation) -> bytes:
@@ -266,7 +266,7 @@ class Step:
             self._give_up(job, f"{incarnation} is gone")
 
     def void(self, incarnation: Incarnation, now_s: float) -> int:
-        """What an incarnation had counted is done again; returns how much that is."""
+        """Return what an incarnation had counted is done again; returns how much that is."""
         self._fences.on_promise(incarnation)
         voided = self._ledger.void(incarnation)
         for microbatch in voided:
@@ -301,12 +301,15 @@ class Step:
                 self._give_up(job, "a server has come that shares the work")
 
     def _to_count(self, one: Incarnation, stage: int) -> list[MicrobatchJob]:
-        """What was handed to a server that its stage has not counted."""
+        """Return what was handed to a server that its stage has not counted."""
         jobs = [job for job in self._in_flight.touched_by(one) if job.counts]
         return [job for job in jobs if stage in self._ledger.missing(job.microbatch)]
 
     def who_counted(self, microbatch: int) -> tuple[Incarnation, ...]:
-        """Who has a microbatch in its sum, in any stage; of a check, the microbatch itself."""
+        """Return who has a microbatch in its sum, in any stage.
+
+        Of a check, the microbatch itself.
+        """
         job = self._in_flight.job(microbatch)
         held_out = job is None or job.work is Work.EVALUATE
         return () if held_out else self._ledger.who_counted(microbatch % CHECK_BASE)
@@ -316,7 +319,7 @@ class Step:
         self._guards.on_sketch(by, stage, note)
 
     def to_void(self, blame: Blame, now_s: float) -> list[tuple[Incarnation, str]]:
-        """Whose incarnation must end because of what its sum holds, and why."""
+        """Return whose incarnation must end because of what its sum holds, and why."""
         return self._guards.to_void(blame, now_s)
 
     def guarded(self, now_s: float) -> list[GuardReport]:
@@ -329,7 +332,7 @@ class Step:
         return act.StepDone(self.number, self.loss, gradient_norm, learning_rate, size, aside)
 
     def evaluation(self) -> list[act.EvaluationDone]:
-        """What people hear of the held-out batches, if there were any."""
+        """Return what people hear of the held-out batches, if there were any."""
         loss = self.held_out_loss
         return [] if loss is None else [act.EvaluationDone(self.number, loss)]
 
@@ -359,7 +362,7 @@ class Step:
 
     @property
     def fence_due(self) -> bool:
-        """Whether the next round is to be opened."""
+        """True if the next round is to be opened."""
         return not (self._fences.open or self._fences.idle)
 
     def fence(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...]:

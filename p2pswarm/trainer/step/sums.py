@@ -44,11 +44,11 @@ class StepSums:
         return (now_s - begun_s) * self._ledger.counted_by_one(one) / in_stage
 
     def counted_by(self, one: Incarnation) -> int:
-        """How many microbatches an incarnation has counted."""
+        """Return how many microbatches an incarnation has counted."""
         return self._ledger.counted_by_one(one)
 
     def all_counted(self, stage: int) -> bool:
-        """Whether a stage has counted every microbatch of the step."""
+        """Return whether a stage has counted every microbatch of the step."""
         return self._ledger.counted_in(stage) == self._ledger.size
 
     def losses(self, told: HeldSum) -> dict[int, float]:
@@ -57,14 +57,14 @@ class StepSums:
         return {microbatch: loss for microbatch, loss in known if loss is not None}
 
     def fits(self, told: HeldSum | None, of: Incarnation, stage: int) -> bool:
-        """Whether it can be the sum of an incarnation that was suspended in this step."""
+        """Return whether it can be the sum of an incarnation that was suspended in this step."""
         if told is None or told.incarnation != of.number or told.step != self._step:
             return False
         beyond = self._ledger.fits(told.counted, of, stage)
         return beyond is not None and all(map(self._in_flight.was_launched, beyond))
 
     def takes(self, told: HeldSum, stage: int) -> bool:
-        """Whether a sum from before this coordinator can count.
+        """Return whether a sum from before this coordinator can count.
 
         Nobody else holds anything of it, and nobody can have begun to count anything of it since.
         """
@@ -199,7 +199,7 @@ class Suspensions:
                 one.since_s = now_s
 
     def overdue(self, now_s: float) -> list[Incarnation]:
-        """Whose sums are to be void now."""
+        """Return whose sums are to be void now."""
         return [one.incarnation for due_s, one in self._due() if now_s >= due_s]
 
     def next_deadline_s(self) -> float | None:
@@ -264,7 +264,7 @@ class FormerSums:
         return told if term_of(told.incarnation) < self._term else None
 
     def trusts(self, one: Incarnation) -> bool:
-        """Whether a sum says that its server has served: a stranger can claim one, too."""
+        """Return whether a sum says that its server has served: a stranger can claim one, too."""
         return not self.taken or one.peer in self._named
 
     def on_wrong_state(self, peer: bytes) -> bool:
@@ -278,7 +278,7 @@ class FormerSums:
         return self.taken
 
     def awaited(self, now_s: float) -> bool:
-        """Whether a sum may come that holds what is not launched yet."""
+        """Return whether a sum may come that holds what is not launched yet."""
         return bool(self._awaited) and (self._due_s is None or now_s < self._due_s)
 
     def next_deadline_s(self, now_s: float) -> float | None:
