@@ -1,4 +1,4 @@
-"""What the coordinator knows of its servers' capacities, and whom it moves to another stage.
+"""Capacities of a run's servers, as the coordinator knows them, and the moves that follow.
 
 It keeps what members tell of themselves, counts how often they die, and asks the rule
 (`plan/rebalancing.py`) right after a commit: then a server's sum is empty, and nothing is lost by a
@@ -64,7 +64,7 @@ SECONDS_LEAST, SECONDS_MOST = 1e-5, 1e5  # of a microbatch: what is told beyond 
 
 @dataclass(frozen=True, slots=True)
 class ReportedLoad:
-    """What a server told last."""
+    """The last report of a server's load."""
 
     stage: int
     seconds: float | None

@@ -66,7 +66,7 @@ Ended = ChangeStage | StopPreparing
 
 @dataclass(frozen=True, slots=True)
 class Movers:
-    """Who observes a stage and serves another one, when a step is reduced."""
+    """Servers that observe a stage and serve another one, when a step is reduced."""
 
     by_stage: Mapping[int, Sequence[Incarnation]] = field(default_factory=dict)
     """By the stage that they observe."""
@@ -75,7 +75,7 @@ class Movers:
 
 
 class _MoverProgress(Enum):
-    """What is known of a mover's weights of its new stage."""
+    """The state of a mover's weights of its new stage."""
 
     FETCHING = "its last answer was not of the stage's state"
     PROVED = "after the commit before this one it has the stage's weights"
@@ -84,7 +84,7 @@ class _MoverProgress(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StageDecided:
-    """What a stage had in a decided step, by its members' digests."""
+    """State and gradient of a stage in a decided step, by its members' digests."""
 
     state: bytes
     """Of the state that the step was computed with; empty if it is not known."""
@@ -93,7 +93,7 @@ class StageDecided:
 
 @dataclass(frozen=True, slots=True)
 class _ObserverAnswer:
-    """What a mover said of the last reduction that it observed."""
+    """A mover's word about the last reduction that it observed."""
 
     step: int
     held: StageDecided

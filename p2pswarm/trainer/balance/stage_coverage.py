@@ -251,7 +251,7 @@ class Moves:
 
 
 class StageCoverage:
-    """Whether each stage has servers: who may leave, who is waited for, and who moves there."""
+    """The stages and their servers: who may leave, who is waited for, and who moves there."""
 
     def __init__(
         self, config: RunConfig, members: Membership, servers: FailingServers, loaded: int

@@ -193,7 +193,7 @@ FOLLOWED = b""  # instead of a digest: it has applied the last commit to what th
 
 @dataclass(frozen=True, slots=True)
 class NewlyReady:
-    """What became of the newcomers that had caught up."""
+    """The outcome for the newcomers that had caught up."""
 
     ready: list[act.MemberReady]
     differing: list[Incarnation]
@@ -202,7 +202,7 @@ class NewlyReady:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What becomes of a `Join`."""
+    """The answer to a `Join`, and whether it tells of weights."""
 
     actions: list[Action]
     states_changed: bool

@@ -27,7 +27,7 @@ from p2pswarm.trainer.step.stage_digests import as_recorded
 
 
 class Welcome(Enum):
-    """How a server that joins comes to the current weights."""
+    """The way of a server that joins to the current weights."""
 
     FETCH = "it downloads them, or draws the first ones"
     KEEP = "it has them"

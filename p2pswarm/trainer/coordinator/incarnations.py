@@ -41,7 +41,7 @@ class MemberRecords:
 
 
 class Incarnations:
-    """Who is in the run, from each `Join` to the end of its stream, and whose sums still count."""
+    """The incarnations of a run, each from its `Join` to the end of its stream, and their sums."""
 
     def __init__(
         self,

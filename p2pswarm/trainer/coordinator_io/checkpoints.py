@@ -314,7 +314,7 @@ class ChainMark:
 
 
 class SavedChain:
-    """What a trainer has of its run's chain.
+    """A trainer's copy of its run's chain.
 
     Records that only changed the voters since then are left out: they say nothing about the
     weights.

@@ -1,4 +1,4 @@
-"""What a trainer is given once, by the code that composes it."""
+"""The context of a trainer: all that it is given once, by the code that composes it."""
 
 import random
 from collections.abc import Callable, Iterator

@@ -80,7 +80,7 @@ SECRET_BYTES = 32  # nobody can foresee then which microbatches are checked
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorOwner:
-    """What a coordination asks of its trainer."""
+    """Callbacks to the trainer whose term it is."""
 
     decide: Callable[[act.Decide], None]
     """Have the record of a step decided."""
@@ -96,7 +96,7 @@ class CoordinatorOwner:
 
 @dataclass(frozen=True, slots=True)
 class _MemberStream:
-    """What wakes and what ends the talk with one member."""
+    """The event that wakes the talk with one member, and the timeout that ends it."""
 
     waker: asyncio.Event
     """There is something to say."""

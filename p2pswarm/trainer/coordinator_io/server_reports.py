@@ -184,7 +184,7 @@ VERSIONS_MAX = 4  # named in a report: an honest swarm has two releases, seldom 
 
 
 class VersionRefusals:
-    """Which peers speak another version of runs.
+    """Peers that speak another version of runs.
 
     A peer that calls a thousand times is counted once, and no peer can make the trainer speak
     often.

@@ -1,4 +1,4 @@
-"""What members are told of the membership: to each what it needs, and only what has changed.
+"""Views of the membership: each member is told what it needs, and only what has changed.
 
 A member deals with its own stage, and with the ready members of the stages before and after it. So
 each stage has views of its own, numbered one by one. A member is sent the whole once, and then the
@@ -34,7 +34,7 @@ REMEMBERED = 64  # views: more than six seconds of changes without a pause
 
 @dataclass(slots=True)
 class ViewDifference:
-    """What has changed from one view to another; incarnations by their numbers."""
+    """The changes from one view to another; incarnations by their numbers."""
 
     gone: dict[int, None] = field(default_factory=dict)
     joined: dict[int, MemberRecord] = field(default_factory=dict)

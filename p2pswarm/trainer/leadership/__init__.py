@@ -1,4 +1,4 @@
-"""Which trainer leads, how a standby takes over, and how a run rolls back to an older record.
+"""Leadership of a run: a trainer leads, a standby takes over, a run rolls back to an older record.
 
 Entrance: `participant.Trainer`.
 """

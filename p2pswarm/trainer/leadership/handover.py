@@ -36,7 +36,7 @@ PAUSE_MAX_S = 300.0  # roads change within minutes
 
 
 class Handover:
-    """What one trainer knows of that, through all its terms."""
+    """One trainer's rule for handing over, through all its terms."""
 
     def __init__(self, stages: int) -> None:
         self._servers: list[dict[bytes, Whereabouts]] = [{} for _ in range(stages)]
@@ -168,7 +168,7 @@ class Handover:
 
 
 class Knocks:
-    """Who comes to a trainer that stands by, because it has lost the coordinator."""
+    """Servers that come to a trainer that stands by, because they have lost the coordinator."""
 
     def __init__(self) -> None:
         self._knocks: _Recent[Knock] = _Recent(KNOCK_S)
@@ -192,7 +192,7 @@ class Knocks:
 
 
 class _Recent(Generic[T]):
-    """What peers said last, for a while."""
+    """The last words of peers, for a while."""
 
     def __init__(self, keep_s: float) -> None:
         self._keep_s = keep_s

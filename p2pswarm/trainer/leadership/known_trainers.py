@@ -29,7 +29,7 @@ class _Known:
 
 
 class KnownTrainers:
-    """Who may lead the run besides this trainer."""
+    """The trainers that may lead the run besides this one."""
 
     def __init__(self, own: Contact) -> None:
         assert own.peer is not None, "a trainer knows its own id"

@@ -1,4 +1,4 @@
-"""What the leading trainer has decided, one record at a time: steps, going back, and who votes.
+"""Proposals of the leading trainer, one record at a time: steps, rollbacks, and who votes.
 
 A record that only changes the voters may be under way when a step is done. Then the step waits for
 it, a round trip, and names what it follows.

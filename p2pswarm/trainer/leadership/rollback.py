@@ -30,7 +30,7 @@ FIRST_WEIGHTS = "the first weights, which are drawn from the seed"
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """Which version becomes current again."""
+    """The version that becomes current again."""
 
     version: int
     states: Digests
@@ -45,7 +45,7 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True)
 class SavedPast:
-    """What a trainer knows of its run's past and of where it is saved."""
+    """The past of a run, and where it is saved, as its trainer knows them."""
 
     plan: SavingPlan
     chain: SavedChain

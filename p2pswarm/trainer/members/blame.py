@@ -31,7 +31,7 @@ RECOVERED = 32  # successes in a row after which a former pause does not count a
 
 
 class FailureKind(Enum):
-    """What a server may fail at; good work at one says nothing about the other."""
+    """The duties that a server may fail at; good work at one says nothing about the other."""
 
     MICROBATCHES = "to compute and hand on microbatches"
     AVERAGING = "to average its sum with the others of its stage"
@@ -39,7 +39,7 @@ class FailureKind(Enum):
 
 @dataclass(slots=True)
 class _History:
-    """What one server did lately."""
+    """Failures and successes of one server, lately."""
 
     failures: dict[FailureKind, int] = field(default_factory=dict)
     """In a row."""
@@ -123,7 +123,7 @@ AVERAGINGS_SPENT = 32  # as many as make a server's failures forgotten, see `bla
 
 
 class FailedPairs:
-    """Who said of whom that nothing passes.
+    """Reports of pairs between which nothing passes.
 
     Each member of a stage averages with all others, so no averaging succeeds that has two members
     with a cut between them. One of them has to leave, and what it counted is done again: so it is
@@ -196,7 +196,7 @@ class Trouble(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """What is known of an attempt that failed."""
+    """An attempt that failed, as far as it is known."""
 
     step: int
     microbatch: int
@@ -482,7 +482,7 @@ AVERAGINGS = 32  # until it is forgotten who stayed; as in `blame.py`
 
 
 class UnreachablePairs:
-    """What living members say of each other.
+    """Pairs of members that cannot reach each other, as both say.
 
     Each member of a stage averages with all others, so an averaging with such a pair in it can
     only fail. Members ask each other from time to time, and tell when no answer comes. If both of

@@ -246,7 +246,7 @@ SLOW_RETRIES = 2  # each has twice the time of the one before
 
 
 class AveragingLimit:
-    """How long one averaging may take, learned from what succeeded and from what did not."""
+    """The time that one averaging may take, learned from what succeeded and from what did not."""
 
     def __init__(self, first_s: float = FIRST_LIMIT_S, max_s: float = LIMIT_MAX_S) -> None:
         self._first_s = first_s

@@ -32,7 +32,7 @@ def most_in_step(microbatches: int) -> int:
 
 
 class Quarantine:
-    """What was set aside in the step in progress, and in the steps before it.
+    """Microbatches that were set aside in the step in progress, and in the steps before it.
 
     A microbatch that is not finite on any path counts as a gradient of zeros in every stage. The
     step goes on with all the others, and divides by the same number as ever, so its weights are
@@ -119,7 +119,7 @@ def agree(one: Numbers, other: Numbers, tolerance: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What one server made of one input."""
+    """One server's result for one input."""
 
     by: Incarnation
     took: Numbers
@@ -154,7 +154,7 @@ class _Dispute:
 
 
 class SpotChecks:
-    """What is checked in the step in progress, and what came out.
+    """The spot checks of the step in progress, and their results.
 
     Which ones is a secret of the trainer. Every server tells sketches of what it took and gave,
     and does not know whether anybody will look at them. Servers that took the same must give the
@@ -292,7 +292,7 @@ GuardReport = act.Quarantined | act.ResultsTied | act.WrongResult
 
 @dataclass(frozen=True, slots=True)
 class Guards:
-    """What is remembered from step to step."""
+    """The memory of the guards from step to step."""
 
     quarantine: Quarantine
     checks: SpotChecks

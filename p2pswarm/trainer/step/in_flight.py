@@ -92,7 +92,7 @@ NEVER_S = float("-inf")  # it was never given up
 
 
 class JobPhase(Enum):
-    """What a job is doing."""
+    """The phases of a job."""
 
     WAITING = "to be launched"
     RUNNING = "in the pipeline"
@@ -330,7 +330,7 @@ HANDED_ON_MAX = 4  # times in a step: what is lost each time is at most a forwar
 
 
 class WorkStealing:
-    """What was handed on in one step.
+    """The microbatches that were handed on in one step.
 
     All microbatches of a step are mostly under way when a server comes, and a push stays where it
     is. So a stage that was served by one slow server for a while would be as slow for the rest of
@@ -376,7 +376,7 @@ PER_ENTRY_MAX = 128  # inputs that one first-stage server holds; it refuses more
 
 
 class LaunchPace:
-    """What is measured of the microbatches that finish; kept from step to step.
+    """The pace of launches, measured by the microbatches that finish; kept from step to step.
 
     Too few, and servers wait for work; too many, and their memory is full of inputs that wait for
     gradients, without a gain. By Little's law as many are in flight as finish in a second, times

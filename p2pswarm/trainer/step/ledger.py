@@ -1,4 +1,4 @@
-"""Which living member counts which microbatch, stage by stage: the proof that a step is complete.
+"""A ledger of which living member counts which microbatch, by stage: it proves a step complete.
 
 A step may be committed when, for every stage, exactly one living incarnation has counted each
 microbatch. The entries of an incarnation that ends are deleted, and their work is done again. A

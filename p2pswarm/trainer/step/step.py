@@ -41,7 +41,7 @@ from p2pswarm.trainer.step.sums import StepSums, mean_loss
 
 
 class Phase(Enum):
-    """What the run is doing."""
+    """The phases of a run."""
 
     GATHERING = "waiting for servers"
     FILLING = "microbatches are on their way"

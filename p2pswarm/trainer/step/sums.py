@@ -23,7 +23,7 @@ LOSS_MAX = 1e9  # nats per token; 65,536 microbatches of it still sum to a float
 
 
 class StepSums:
-    """What servers say that they have summed of one step, against what the coordinator knows.
+    """Sums of one step as servers tell of them, judged by what the coordinator knows.
 
     Errors: what a server says of its sum is judged.
 
@@ -220,7 +220,7 @@ FORMER_SUMS_S = 1.5  # one that hears nothing asks twice a second who leads, and
 
 
 class FormerSums:
-    """Who should come with a sum, and what was taken.
+    """Sums from former coordinators: who should come with one, and whether any was taken.
 
     Servers come to a new coordinator with the sums that they had. It takes those that do not
     overlap, and of which it has launched nothing itself. So it launches nothing until those who
