@@ -39,7 +39,7 @@ from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.coordinator_io.connections import Connections
-from p2pswarm.trainer.coordinator_io.server_reports import take_note
+from p2pswarm.trainer.coordinator_io.server_reports import on_report
 from p2pswarm.trainer.coordinator_io.views import Views
 from p2pswarm.trainer.reports import actions as act
 
@@ -120,7 +120,7 @@ class SyntheticSwarm:
             burst = list(self._burst())
             begun_s = time.process_time()
             for note in burst:
-                take_note(self.coordinator, note.by, note.message, self.now_s)
+                on_report(self.coordinator, note.by, note.message, self.now_s)
                 self._answers.extend(self.coordinator.drain())
                 self.coordinator.next_deadline_s()
             self.spent_s += time.process_time() - begun_s
@@ -181,7 +181,7 @@ class SyntheticSwarm:
 
     def _weigh_views(self) -> None:
         sizes: dict[int, int] = {}  # many members are sent the same message
-        for connection in self.connections.changed():
+        for connection in self.connections.drain():
             while (message := self.connections.next(connection)) is not None:
                 if isinstance(message, View):
                     if id(message) not in sizes:

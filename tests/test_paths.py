@@ -4,14 +4,21 @@
 """
 
 import asyncio
+from collections.abc import Callable, Iterable
 
 from entered import files_entered, tracing
 from net.link.harness import End, listening
 from net.rpc.harness import Ask
+from trainer.harness import Play
 from worlds.dht import DhtWorld, DhtWorldConfig
 
 from p2pswarm.net.rpc.link_rpc import LinkRpc
+from p2pswarm.run.messages.step import Reduced
+from p2pswarm.run.view import Incarnation
+from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.sim.loop import run
+from p2pswarm.trainer.coordinator.coordinator import Coordinator
+from p2pswarm.trainer.reports import actions as act
 
 WARM_REQUEST_FILES_MAX = 17
 DHT_GET_FILES_MAX = 16
@@ -91,3 +98,140 @@ def dht_get(nodes: int) -> list[str]:
         return [path for path in entered if not path.startswith("sim/")]
 
     return run(play(), seed=1)
+
+
+class RunUnderWay(Play):
+    """A coordinator in the middle of its second step: three stages of three servers each.
+
+    Each input is traced with the actions that it leads to. What its shell asks beside that, the
+    next deadline, is asked after each input and is not traced.
+    """
+
+    def __init__(self) -> None:
+        batch = BatchConfig(microbatches=96, evaluate_every=0)
+        super().__init__(RunConfig(stages=3, steps=9, batch=batch), Coordinator)
+        self.left: dict[int, act.Launch] = {}
+        """The microbatches that were launched, and are not counted by every stage."""
+        self.entered: dict[str, None] = {}
+        members = [self.join(name, stage=place % 3) for place, name in enumerate("abcdefghi")]
+        for place, member in enumerate(members):
+            self.ready(member, digest=b"w%d" % (place % 3))
+        self.stages = [members[stage::3] for stage in range(3)]
+        self.take(self.coordinator.drain())
+        for order in self.finish_step():
+            if isinstance(order, act.SendCommit):
+                self.commit(order.incarnation, b"v", order.message.step)
+        self.count_until(left=40)
+
+    def take(self, actions: Iterable) -> None:
+        """Hand out what is launched, stage by stage."""
+        for launch in actions:
+            if isinstance(launch, act.Launch):
+                self.left[launch.microbatch] = launch
+                for member in self.path(launch.microbatch):
+                    self.hand(member, launch.microbatch, launch.attempt, launch.step)
+
+    def path(self, microbatch: int) -> list[Incarnation]:
+        """The servers that a microbatch goes through, from the first stage to the last."""
+        return [servers[microbatch % 3] for servers in self.stages]
+
+    def trace(self, act: Callable[[], object]) -> list:
+        """Carry out an input; what it asks for. The files that it enters are written down."""
+        self.now_s += 0.001
+        drained: list = []
+        entered = files_entered(lambda: (act(), drained.extend(self.coordinator.drain())))
+        self.entered |= dict.fromkeys(entered)
+        self.coordinator.next_deadline_s()
+        return drained
+
+    def files(self) -> list[str]:
+        """The files that were entered since this was asked last."""
+        files, self.entered = list(self.entered), {}
+        return files
+
+    def count_one(self, microbatch: int, stage: int) -> list:
+        by, step = self.path(microbatch)[stage], self.left[microbatch].step
+        return self.trace(lambda: self.count(by, microbatch, step=step))
+
+    def count_in_all_stages(self, microbatch: int) -> list:
+        """The gradient comes down from the last stage to the first."""
+        actions = [a for stage in (2, 1, 0) for a in self.count_one(microbatch, stage)]
+        del self.left[microbatch]
+        return actions
+
+    def count_until(self, left: int) -> None:
+        """Count the oldest microbatches until so many are under way or wait."""
+        done = 96 * (self.coordinator.step + 1) - left
+        while min(self.left) < done:
+            self.take(self.count_in_all_stages(min(self.left)))
+        self.files()
+
+    def finish_step(self) -> list:
+        """All that is left of the step, until the next one begins; what is asked then."""
+        while len(self.left) > 1:
+            self.take(self.count_in_all_stages(min(self.left)))
+        (last,) = self.left
+        for stage in (2, 1):
+            self.count_one(last, stage)
+        self.files()
+        actions = self.count_one(last, 0)
+        del self.left[last]
+        while not any(isinstance(action, act.Launch) for action in actions):
+            actions = [later for action in actions for later in self.answer(action)]
+            assert actions, "the next step begins"
+        self.take(actions)
+        return actions
+
+    def answer(self, action: object) -> list:
+        """What follows once an order was carried out."""
+        match action:
+            case act.SendReduce(to, message):
+                answer = Reduced(b"g", 1.0, state=self.states[to])
+                return self.trace(
+                    lambda: self.coordinator.on_reduction(
+                        to, message.generation, answer, self.now_s
+                    )
+                )
+            case act.Decide():
+                return self.trace(lambda: self.coordinator.on_decision(action.step, self.now_s))
+        return []
+
+
+def test_a_count_asks_those_alone_that_it_is_about(capsys):
+    """It is the longest of its kind: the microbatch is done with it, and another is launched."""
+    run = RunUnderWay()
+    oldest = min(run.left)
+    run.count_one(oldest, 2)
+    run.count_one(oldest, 1)
+    in_one_stage = run.files()
+
+    launched = run.count_one(oldest, 0)
+
+    counted = run.files()
+    assert any(isinstance(action, act.Launch) for action in launched)
+    assert set(in_one_stage) <= set(counted)
+    assert len(counted) <= 8
+    show(capsys, "counted", counted)
+
+
+def test_a_join_asks_for_a_place_and_for_weights(capsys):
+    run = RunUnderWay()
+
+    actions = run.trace(lambda: run.coordinator.on_join(b"x" * 32, run.join_message(), run.now_s))
+
+    joined = run.files()
+    assert [type(action) for action in actions] == [act.Assign, act.MemberJoined, act.Publish]
+    assert len(joined) <= 12
+    show(capsys, "join", joined)
+
+
+def test_the_end_of_a_step_from_its_last_count_to_the_next_launch(capsys):
+    """Whether servers should move is asked every two seconds at most, and was just before."""
+    run = RunUnderWay()
+
+    run.finish_step()
+
+    end = run.files()
+    assert run.coordinator.step == 2
+    assert len(end) <= 20
+    show(capsys, "step end", end)

@@ -261,10 +261,10 @@ async def _meet_others(stack: NodeStack, run: RunIdentity, trainer: Trainer) -> 
             if (directory := stack.directories.get(run.run)) is not None:
                 directory.enter_through(found)
             alone = not trainer.watch.enlisted
-            trainer.found([*found, *(trainers_named(stack, run.run) if alone else ())])
+            trainer.on_trainers([*found, *(trainers_named(stack, run.run) if alone else ())])
             lost = not trainer.watch.enlisted  # else the coordinator says when the run is over
             for said_by, over in await ends(stack, run.config, run.corpus) if lost else ():
-                trainer.ended_without_us(said_by, over)
+                trainer.on_run_over(said_by, over)
         await asyncio.sleep(MEET_EVERY_S)
 
 

@@ -1,4 +1,4 @@
 """The trainer: it launches, fences, reduces and commits, so that each microbatch counts once.
 
-Entrance: `leadership/trainer.py`; the rules begin in `coordinator/coordinator.py`.
+Entrance: `leadership/participant.py`; the rules begin in `coordinator/coordinator.py`.
 """

@@ -37,7 +37,7 @@ from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.coordinator_io.chain_start import founding_place
+from p2pswarm.trainer.coordinator_io.chain_start import founding_start
 from p2pswarm.trainer.coordinator_io.checkpoints import SavingPlan
 from p2pswarm.trainer.coordinator_io.context import TrainerContext
 from p2pswarm.trainer.leadership.participant import Trainer
@@ -108,7 +108,7 @@ class SavedRun:
             corpus=digest,
         )
         self.rpc = self.world.rpc(TRAINER.peer_id)
-        self.chain = founding_place(TRAINER, self.identity.run, self.config, self.identity.origin)
+        self.chain = founding_start(TRAINER, self.identity.run, self.config, self.identity.origin)
         self.trainer = Trainer(
             TrainerContext(
                 rpc=self.rpc,

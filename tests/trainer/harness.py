@@ -103,8 +103,10 @@ class Play:
         for incarnation in incarnations:
             self.coordinator.on_fence_answer(incarnation, counted, self.now_s)
 
-    def hand(self, incarnation: Incarnation, microbatch: int, attempt: int = 0) -> None:
-        note = Handed(0, microbatch, attempt, incarnation.peer, incarnation.number)
+    def hand(
+        self, incarnation: Incarnation, microbatch: int, attempt: int = 0, step: int = 0
+    ) -> None:
+        note = Handed(step, microbatch, attempt, incarnation.peer, incarnation.number)
         self.coordinator.on_handoff(incarnation, note, self.now_s)
 
     def reduce(self, *incarnations: Incarnation, digest: bytes = b"g") -> None:

@@ -8,8 +8,9 @@ from trainer.harness import CONFIG, RUN, Play
 from p2pswarm.run.messages.membership import HeldReduction, Join
 from p2pswarm.run.messages.step import Committed
 from p2pswarm.trainer.coordinator.admission import COMMIT_S
-from p2pswarm.trainer.coordinator.decision import DecidedStep, as_recorded
+from p2pswarm.trainer.coordinator.decision import DecidedStep
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.stage_digests import as_recorded
 
 HELD = HeldReduction(0, 1, b"g")
 

@@ -10,13 +10,9 @@ from p2pswarm.run.chain.record import NO_DIGEST, VoterId, first_number, term_of
 from p2pswarm.run.messages.membership import HeldReduction
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
-from p2pswarm.trainer.coordinator.decision import (
-    CoordinatorStart,
-    DecidedStep,
-    as_recorded,
-    unsigned_record,
-)
+from p2pswarm.trainer.coordinator.decision import CoordinatorStart, DecidedStep, unsigned_record
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.stage_digests import as_recorded
 
 TERM = 7
 

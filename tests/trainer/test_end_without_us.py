@@ -15,7 +15,7 @@ STEPS = 12
 def back_alone(many: ManyTrainers, *says: tuple[str, RunOver]) -> list[bool]:
     """What b, which nobody leads, makes of records of the run's end."""
     trainer = many.trainers["b"].trainer
-    return [trainer.ended_without_us(key(name).peer_id.raw, over) for name, over in says]
+    return [trainer.on_run_over(key(name).peer_id.raw, over) for name, over in says]
 
 
 def test_only_a_trainer_that_the_chain_names_is_believed_and_only_about_this_run():
@@ -45,7 +45,7 @@ def test_a_trainer_that_leads_is_told_no_end():
         await start(many, "a")
         over = RunOver(many.run_id, STEPS, "all steps are done")
         await asyncio.sleep(1.0)
-        many.believed = many.trainers["a"].trainer.ended_without_us(key("a").peer_id.raw, over)
+        many.believed = many.trainers["a"].trainer.on_run_over(key("a").peer_id.raw, over)
         await ended(many, "a")
 
     assert play(story).believed is False

@@ -9,8 +9,9 @@ from p2pswarm.run.chain.record import first_number
 from p2pswarm.run.messages.membership import HeldReduction, Join
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
-from p2pswarm.trainer.coordinator.decision import CoordinatorStart, DecidedStep, as_recorded
+from p2pswarm.trainer.coordinator.decision import CoordinatorStart, DecidedStep
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.step.stage_digests import as_recorded
 
 CONFIG = RunConfig(
     stages=1,

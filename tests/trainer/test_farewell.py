@@ -21,7 +21,7 @@ from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.coordinator_io.chain_start import founding_place
+from p2pswarm.trainer.coordinator_io.chain_start import founding_start
 from p2pswarm.trainer.coordinator_io.context import TrainerContext
 from p2pswarm.trainer.leadership.participant import Trainer
 from p2pswarm.trainer.reports import actions as act
@@ -113,7 +113,7 @@ class Swarm:
             corpus=numbered_corpus(CONFIG),
             report=self.reported,
             rng=random.Random(1),
-            chain=replace(founding_place(TRAINER, self.run_id, CONFIG), lasts=lasts),
+            chain=replace(founding_start(TRAINER, self.run_id, CONFIG), lasts=lasts),
         )
         self.trainer = Trainer(context)
 

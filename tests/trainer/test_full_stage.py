@@ -20,7 +20,7 @@ from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
-from p2pswarm.trainer.coordinator_io.chain_start import founding_place
+from p2pswarm.trainer.coordinator_io.chain_start import founding_start
 from p2pswarm.trainer.coordinator_io.context import TrainerContext
 from p2pswarm.trainer.leadership.participant import Trainer
 
@@ -51,7 +51,7 @@ class FullSwarm:
                 corpus=numbered_corpus(CONFIG),
                 report=lambda report: None,
                 rng=random.Random(1),
-                chain=founding_place(TRAINER, RUN, CONFIG),
+                chain=founding_start(TRAINER, RUN, CONFIG),
             )
         )
 

@@ -27,7 +27,7 @@ from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES, VoterId
 from p2pswarm.run.manifest import NONCE_BYTES, RunIdentity
 from p2pswarm.run.messages.run import RunOver
-from p2pswarm.trainer.coordinator_io.chain_start import ChainStart, founding_place
+from p2pswarm.trainer.coordinator_io.chain_start import ChainStart, founding_start
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
 
 OVER_AFTER_S = 30.0  # a trainer that is started anew beside its standby offers its run by then
@@ -78,7 +78,7 @@ async def enter_run(
     nonce, me = os.urandom(NONCE_BYTES), stack.identity.peer_id.raw
     identity = RunIdentity(config.run, corpus, nonce, me, origin)
     if folder is None:
-        place = founding_place(stack.identity, identity.run, config.run, origin)
+        place = founding_start(stack.identity, identity.run, config.run, origin)
         return RunEntry(identity, place, resumed=resumed)
     founded = SavedRun(identity, finished=False, resumed=resumed)
     return _in_folder(stack, folder, founded, genesis_of(identity).voters[0].memory, say)

@@ -1,1 +1,1 @@
-"""The coordinator's part in load balance: loads, moves, and what they cost."""
+"""The coordinator's part in load balance: loads, moves and their costs, stages without servers."""

@@ -1,13 +1,13 @@
-"""What the coordinator knows of its servers' capacities, and whom it moves to another stage.
+"""Capacities of a run's servers, as the coordinator knows them, and the moves that follow.
 
 It keeps what members tell of themselves, counts how often they die, and asks the rule
 (`plan/moves.py`) right after a commit: then a server's sum is empty, and nothing is lost by a
 move. Who has the memory fetches its new stage's weights first, and moves at a later commit
-(`prepared_moves.py`). Who moves is sent out of the run, and is given its new stage when it joins
+(`move_preparation.py`). Who moves is sent out of the run, and is given its new stage when it joins
 again. Newcomers are placed by the same numbers.
 
 Units:   seconds on the caller's clock; peers by their 32-byte id.
-Errors:  none; numbers that make no sense count as not known.
+Errors:  numbers that make no sense count as not known.
 Source:  docs/rebalancing.md.
 """
 
@@ -45,10 +45,6 @@ from p2pswarm.trainer.balance.move_preparation import (
 )
 from p2pswarm.trainer.members.membership import Member, Membership
 
-# What the stages of a run are expected to cost before anybody has measured them.
-#
-# Units:   of the mean stage's work.
-
 
 def expected_costs(config: RunConfig) -> list[float] | None:
     """Of the stages of a cut that somebody chose, by their blocks' work; None: they are alike."""
@@ -61,19 +57,13 @@ def expected_costs(config: RunConfig) -> list[float] | None:
     return [each / mean for each in work] if min(work) > 0 else None
 
 
-# What each server told last of its capacity, and how long its queue is in the mean of a minute.
-#
-# Units:   seconds, bytes; peers by their 32-byte id.
-# Errors:  none; numbers that make no sense count as not known.
-# Source:  docs/rebalancing.md, "What is measured".
-
 QUEUE_S = 60.0  # of a server's queue a mean is taken: right after a commit it is empty
 SECONDS_LEAST, SECONDS_MOST = 1e-5, 1e5  # of a microbatch: what is told beyond makes no sense
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedLoad:
-    """What a server told last."""
+    """The last report of a server's load."""
 
     stage: int
     seconds: float | None
@@ -86,7 +76,12 @@ class ReportedLoad:
 
 
 class ReportedLoads:
-    """The last word of each server of a run."""
+    """The last word of each server of a run.
+
+    Errors: numbers that make no sense count as not known.
+
+    Source: docs/rebalancing.md, "What is measured".
+    """
 
     def __init__(self, stages: int) -> None:
         self._stages = stages
@@ -114,7 +109,7 @@ class ReportedLoads:
         return told
 
     def of(self, peer: bytes) -> ReportedLoad | None:
-        """What a server told last; None if it has said nothing."""
+        """Return what a server told last; None if it has said nothing."""
         return self._told.get(peer)
 
     def forget(self, peer: bytes) -> None:
@@ -172,7 +167,10 @@ class Balance:
         self._prepared = PreparedMoves()
         self._meter = MoveMeter()
         self._worth: dict[PreparedMove, tuple[float, float, int]] = {}
-        """Of the moves that are prepared: the gain, the time away, and the plan's moves."""
+        """Of the moves that are prepared: the gain, the time away, and the plan's moves.
+
+        Empty while none is, as mostly.
+        """
         self._left: dict[bytes, float] = {}
         """When those left that are not back."""
         self._deaths = 0
@@ -187,7 +185,7 @@ class Balance:
             self._costs.told(peer, member.stage, told.seconds)
 
     def on_join(self, peer: bytes, join: Join, now_s: float) -> Join:
-        """What a server asks for, with the stage that it is to have."""
+        """Return what a server asks for, with the stage that it is to have."""
         back = self._left.pop(peer, None) is not None
         moving = self._moving.get(peer)
         if moving is not None and now_s < moving.until_s and not join.pinned:
@@ -232,8 +230,8 @@ class Balance:
         return [(move.source, move.target) for move in self._prepared.moves]
 
     def movers(self, step: int) -> Movers:
-        """Who observes a stage and serves another one, when a step is reduced."""
-        return self._prepared.movers(step)
+        """Return who observes a stage and serves another one, when a step is reduced."""
+        return self._prepared.movers(step) if self._worth else Movers()
 
     def on_observation(self, by: Incarnation, step: int, held: StageDecided) -> None:
         """A server has a reduction of the stage that it prepares for."""
@@ -258,12 +256,12 @@ class Balance:
     def on_commit(
         self, step: int, had: Mapping[int, StageDecided], now_s: float
     ) -> list[BalanceReport]:
-        """Who changes its stage at the commit of a step: end their sessions; and who stays.
+        """Return who changes its stage at the commit of a step: end their sessions; and who stays.
 
         `had`: the state and the gradient of each stage in that step.
         """
         self._meter.committed(now_s)
-        if not self._prepared.moves:
+        if not self._worth or not self._prepared.moves:
             return []
         arrangement = self._arrangement(now_s)
         computing = [self._members.ready_count(stage) for stage in range(self._config.stages)]
@@ -291,7 +289,7 @@ class Balance:
     def order_moves(
         self, step: int, avoided: Callable[[bytes], bool], now_s: float
     ) -> list[BalanceReport]:
-        """Whom to send to another stage; end the sessions of who is to go now.
+        """Return whom to send to another stage; end the sessions of who is to go now.
 
         Empty if it is not time to ask. `step`: the one that begins; `avoided`: the servers that
         fail at their work.
@@ -419,7 +417,7 @@ class Balance:
         )
 
     def _known(self, arrangement: Arrangement) -> tuple[KnownServer, ...]:
-        """What each server told last, if it was of the stage where it is."""
+        """Return what each server told last, if it was of the stage where it is."""
         known = []
         for one in arrangement.servers:
             told = self._told.of(one.server)

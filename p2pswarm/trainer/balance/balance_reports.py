@@ -1,7 +1,6 @@
-"""What the coordinator reports of its servers' capacities and of the moves that it orders.
+"""Reports of the servers' capacities, and of the moves that the coordinator orders.
 
 Units:   seconds; rates in microbatches per second.
-Errors:  none.
 """
 
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from p2pswarm.trainer.balance.move_preparation import PreparedMove, StopPreparin
 
 @dataclass(frozen=True, slots=True)
 class StageState:
-    """What limits one stage, as it was measured."""
+    """The limits of one stage, as they were measured."""
 
     rate_per_s: float
     """Microbatches a second that its servers could do, with those that are on their way."""
@@ -30,7 +29,7 @@ class StageState:
 
 @dataclass(frozen=True, slots=True)
 class KnownServer:
-    """What one server told of itself last."""
+    """The last that one server told of itself."""
 
     peer: bytes
     stage: int

@@ -66,7 +66,7 @@ Ended = ChangeStage | StopPreparing
 
 @dataclass(frozen=True, slots=True)
 class Movers:
-    """Who observes a stage and serves another one, when a step is reduced."""
+    """Servers that observe a stage and serve another one, when a step is reduced."""
 
     by_stage: Mapping[int, Sequence[Incarnation]] = field(default_factory=dict)
     """By the stage that they observe."""
@@ -75,7 +75,7 @@ class Movers:
 
 
 class _MoverProgress(Enum):
-    """What is known of a mover's weights of its new stage."""
+    """The state of a mover's weights of its new stage."""
 
     FETCHING = "its last answer was not of the stage's state"
     PROVED = "after the commit before this one it has the stage's weights"
@@ -84,7 +84,7 @@ class _MoverProgress(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StageDecided:
-    """What a stage had in a decided step, by its members' digests."""
+    """State and gradient of a stage in a decided step, by its members' digests."""
 
     state: bytes
     """Of the state that the step was computed with; empty if it is not known."""
@@ -93,7 +93,7 @@ class StageDecided:
 
 @dataclass(frozen=True, slots=True)
 class _ObserverAnswer:
-    """What a mover said of the last reduction that it observed."""
+    """A mover's word about the last reduction that it observed."""
 
     step: int
     held: StageDecided
@@ -111,7 +111,7 @@ class _MoveGroup:
     wrong: Counter[Incarnation] = field(default_factory=Counter)
 
     def stop(self, reason: str) -> list[Ended]:
-        """What becomes of its moves if none is made."""
+        """Return what becomes of its moves if none is made."""
         return [StopPreparing(move, reason) for move in self.moves]
 
 
@@ -133,7 +133,7 @@ class PreparedMoves:
         return tuple(move for group in self._groups for move in group.moves)
 
     def movers(self, step: int) -> Movers:
-        """Who is to receive what stages reduce in a step, beside their newcomers."""
+        """Return who is to receive what stages reduce in a step, beside their newcomers."""
         by_stage: dict[int, list[Incarnation]] = {}
         for move in self.moves:
             by_stage.setdefault(move.target, []).append(move.mover)
@@ -247,7 +247,7 @@ class PreparedMoves:
         return min((group.until_s for group in self._groups), default=None)
 
     def _progress(self, group: _MoveGroup, move: PreparedMove, step: int) -> _MoverProgress:
-        """What a mover's last answer means at the commit of `step`."""
+        """Return what a mover's last answer means at the commit of `step`."""
         answer = group.answers.get(move.mover)
         if answer is None or not answer.held.state:
             return _MoverProgress.FETCHING
@@ -263,7 +263,7 @@ class PreparedMoves:
         return _MoverProgress.WHOLE if answer.step == step else _MoverProgress.PROVED
 
     def _proved(self, group: _MoveGroup, move: PreparedMove, step: int) -> bool:
-        """Whether a mover's last answer is of `step`, and what its new stage had then."""
+        """Return whether a mover's last answer is of `step`, and what its new stage had then."""
         answer, had = group.answers.get(move.mover), self._decided.get(step, {}).get(move.target)
         return answer is not None and bool(answer.held.state) and answer.held == had
 

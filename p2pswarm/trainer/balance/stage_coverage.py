@@ -1,4 +1,7 @@
-"""Whether each stage has servers: who may leave, since when a stage has none, who moves there."""
+"""Stage coverage: who may leave a stage, since when a stage has no server, and who moves there.
+
+Units:   seconds on the caller's clock; versions count commits.
+"""
 
 import math
 from dataclasses import dataclass
@@ -9,21 +12,18 @@ from p2pswarm.trainer.members.blame import FailingServers
 from p2pswarm.trainer.members.membership import Member, Membership
 from p2pswarm.trainer.reports import actions as act
 
-# Stages without servers: since when, what people are told, and what is done about it.
-#
-# A stage without servers has lost its weights for now. They may come back: a server that froze, or
-# lost its link, still holds them. Meanwhile nothing is launched, and all others keep what they
-# have.
-#
-# Units:   seconds on the caller's clock; versions count commits.
-
 UNSERVED_STAGE_S = 30.0  # how long `on_stage_lost = "end"` waits for a server that rejoins
 REWIND_S = 60.0  # the default of run.rewind_after_s
 TELL_S = 5.0  # a server that has lost its link is back by then: people need not hear of it
 
 
 class UnservedStages:
-    """The stages that lack servers now."""
+    """The stages that lack servers now.
+
+    A stage without servers has lost its weights for now. They may come back: a server that froze,
+    or lost its link, still holds them. Meanwhile nothing is launched, and all others keep what
+    they have.
+    """
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class UnservedStages:
         return f"stage {stage} has no server left that holds its weights"
 
     def overdue(self, now_s: float, version: int) -> list[act.SeekCopy | act.GoBack]:
-        """What to tell of stages that have waited for long, and whether to go back for them.
+        """Return what to tell of stages that have waited for long, and whether to go back for them.
 
         If the run cannot go back, that is asked again later.
         """
@@ -105,19 +105,6 @@ class UnservedStages:
         return max(min(self._since_s.values(), default=math.inf), self._asked_s) + self._limit_s
 
 
-# Members that are about to leave: who may go, and who is the last with its stage's weights.
-#
-# A server that is asked to leave asks first whether it may. Several can be asked in one moment,
-# and each sees the others still there. So one place decides: whoever leaves may go as long as a
-# member of its stage stays that was not asked to leave. If all were, one has to stay until another
-# server has the weights, or its time is over: the one with the most time, of those that were not
-# told that they may go. Who was told so may be gone already, though its stream has not ended here
-# yet.
-#
-# Units:   seconds on the caller's clock.
-# Errors:  none; a member that is gone is forgotten.
-
-
 @dataclass(frozen=True, slots=True)
 class AnswerLeave:
     """Tell a member whether it may leave."""
@@ -139,7 +126,17 @@ class LastLeaves:
 
 
 class Departures:
-    """The members that were asked to leave and are still here."""
+    """The members that were asked to leave and are still here.
+
+    A server that is asked to leave asks first whether it may. Several can be asked in one moment,
+    and each sees the others still there. So one place decides: whoever leaves may go as long as a
+    member of its stage stays that was not asked to leave. If all were, one has to stay until
+    another server has the weights, or its time is over: the one with the most time, of those that
+    were not told that they may go. Who was told so may be gone already, though its stream has not
+    ended here yet.
+
+    Errors: a member that is gone is forgotten.
+    """
 
     def __init__(self, members: Membership) -> None:
         self._members = members
@@ -186,24 +183,21 @@ class Departures:
         return sorted(changed.items(), key=lambda each: each[0].peer)
 
 
-# Which server moves to a stage that nobody serves, so that a run does not wait for a newcomer.
-#
-# A server can make the state of any stage where the run begins, or where it has gone back to:
-# there it follows from the seed, or lies in a checkpoint. So if a stage has no server then, and no
-# newcomer takes it, one server of the stage with the most moves there: its session is ended, and
-# when it joins again it is given that stage. A server that was told which stage to serve stays, as
-# does the last one of a stage. Elsewhere nobody moves: the weights can only come back with who has
-# them.
-#
-# Units:   seconds on the caller's clock.
-
 MOVE_S = 10.0  # whoever was in the run is back by then, and newcomers get the stage first
 AGAIN_S = 120.0  # for who has moved to load its weights
 AGAIN_MAX_S = 3600.0  # both are doubled with each that has moved: the stage may suit none of them
 
 
 class Moves:
-    """The stages that wait for a server, and who was sent there."""
+    """The stages that wait for a server, and who was sent there.
+
+    A server can make the state of any stage where the run begins, or where it has gone back to:
+    there it follows from the seed, or lies in a checkpoint. So if a stage has no server then, and
+    no newcomer takes it, one server of the stage with the most moves there: its session is ended,
+    and when it joins again it is given that stage. A server that was told which stage to serve
+    stays, as does the last one of a stage. Elsewhere nobody moves: the weights can only come back
+    with who has them.
+    """
 
     def __init__(self, members: Membership) -> None:
         self._members = members
@@ -257,7 +251,7 @@ class Moves:
 
 
 class StageCoverage:
-    """Whether each stage has servers: who may leave, who is waited for, and who moves there."""
+    """The stages and their servers: who may leave, who is waited for, and who moves there."""
 
     def __init__(
         self, config: RunConfig, members: Membership, servers: FailingServers, loaded: int
@@ -320,5 +314,5 @@ class StageCoverage:
         return min((time_s for time_s in times if time_s is not None), default=None)
 
     def _kept(self, *, gathering: bool) -> int:
-        """How many ready servers a stage should have."""
+        """Return how many ready servers a stage should have."""
         return self._config.min_replicas if gathering else 1

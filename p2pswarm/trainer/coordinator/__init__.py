@@ -1,4 +1,4 @@
-"""The rules of a trainer that leads: reports go in, actions come out.
+"""The rules of a trainer that leads: inputs go in, actions come out.
 
-Entrance: `coordinator.Coordinator`.
+Entrance: `coordinator.Coordinator`; which rule follows from which change: its table of rules.
 """

@@ -23,23 +23,12 @@ from p2pswarm.trainer.coordinator.decision import (
     CoordinatorStart,
     DecidedStep,
     Welcome,
-    as_recorded,
 )
 from p2pswarm.trainer.coordinator.outputs import Action
-from p2pswarm.trainer.members.answer_limits import AnswerLimits
-from p2pswarm.trainer.members.membership import Member, Membership
+from p2pswarm.trainer.members.membership import AnswerLimits, Member, Membership
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.step.averaging_attempts import Decided, Reduction
-from p2pswarm.trainer.step.stage_digests import StageDigests
-
-# Newcomers: joins that wait for the end of a step, and members that have caught up.
-#
-# A newcomer has a place among the members of its stage, and they send it all that they reduce. One
-# that never becomes ready must not keep it for ever. A large state over a slow link takes hours,
-# so its time is long; who was too slow has twice as long the next time, and keeps what it has
-# fetched.
-#
-# Units:   seconds on the caller's clock.
+from p2pswarm.trainer.step.stage_digests import StageDigests, as_recorded
 
 READY_S = 3600.0  # 10 GB at 22 Mbit/s
 READY_MAX_S = 86_400.0
@@ -47,7 +36,13 @@ LOOK_AGAIN_S = 60.0  # at one that waits for others: the weights of its stage, o
 
 
 class Newcomers:
-    """Peers that have joined and are not ready yet."""
+    """Peers that have joined and are not ready yet.
+
+    A newcomer has a place among the members of its stage, and they send it all that they reduce.
+    One that never becomes ready must not keep it for ever. A large state over a slow link takes
+    hours, so its time is long; who was too slow has twice as long the next time, and keeps what it
+    has fetched.
+    """
 
     def __init__(self) -> None:
         self._parked: dict[bytes, Join] = {}
@@ -114,23 +109,21 @@ class Newcomers:
         self._caught_up.pop(incarnation, None)
 
 
-# After the decision of a step: who has yet to apply it.
-#
-# Only the members that added their sums must apply a commit. A newcomer may skip one: its
-# reduction may come late, because nobody waits for a newcomer. It then fetches a later version,
-# and its `Ready` says when it has caught up. A newcomer that skips several in a row will not catch
-# up.
-#
-# Units:   seconds on the caller's clock; versions count commits.
-# Errors:  none; an answer about a commit that nobody waits for is ignored.
-
 COMMIT_S = 60.0  # an optimizer step on a slow machine, with its digest
 COMMIT_MAX_S = 3600.0  # of a machine that was too slow before
 SKIPS_MAX = 3  # commits skipped with no `Ready` between: the newcomer does not catch up
 
 
 class Commits:
-    """The acknowledgements that are due, by member and step."""
+    """The acknowledgements that are due, by member and step.
+
+    Only the members that added their sums must apply a commit. A newcomer may skip one: its
+    reduction may come late, because nobody waits for a newcomer. It then fetches a later version,
+    and its `Ready` says when it has caught up. A newcomer that skips several in a row will not
+    catch up.
+
+    Errors: an answer about a commit that nobody waits for is ignored.
+    """
 
     def __init__(self) -> None:
         self._limits = AnswerLimits(COMMIT_S, COMMIT_MAX_S)
@@ -200,7 +193,7 @@ FOLLOWED = b""  # instead of a digest: it has applied the last commit to what th
 
 @dataclass(frozen=True, slots=True)
 class NewlyReady:
-    """What became of the newcomers that had caught up."""
+    """The outcome for the newcomers that had caught up."""
 
     ready: list[act.MemberReady]
     differing: list[Incarnation]
@@ -209,7 +202,7 @@ class NewlyReady:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What becomes of a `Join`."""
+    """The answer to a `Join`, and whether it tells of weights."""
 
     actions: list[Action]
     states_changed: bool
@@ -409,7 +402,7 @@ class Admission:
         return self._digests.disputed()
 
     def recalls(self) -> bool:
-        """Whether somebody is waited for whose word may decide which weights are right."""
+        """Return whether somebody is waited for whose word may decide which weights are right."""
         return self._digests.next_deadline_s() is not None
 
     def settle(self, now_s: float) -> bool:
@@ -423,11 +416,11 @@ class Admission:
         return min((time_s for time_s in times if time_s is not None), default=None)
 
     def settled(self, version: int) -> bool:
-        """Whether some member of each stage is known to hold exactly `version`."""
+        """Return whether some member of each stage is known to hold exactly `version`."""
         return all(self._digests.known(stage, version) is not None for stage in range(self._stages))
 
     def awaited(self) -> bool:
-        """Whether the step that is counted may not be reduced yet.
+        """Return whether the step that is counted may not be reduced yet.
 
         A ready member has yet to apply the commit before, somebody fetches the weights, or it is
         not clear which first weights are right.
@@ -478,7 +471,7 @@ class Admission:
         return [one.incarnation for one in members if one is not None and one.stage == stage]
 
     def _welcome(self, join: Join, step: int) -> Welcome:
-        """How a server that joins comes to the weights of version `step`.
+        """Return how a server that joins comes to the weights of version `step`.
 
         A digest that is not known yet is kept for now; the server is ready only when it stands.
         Of weights of another era, only those whose very digest is known are the run's.
@@ -489,7 +482,7 @@ class Admission:
         ours = join.era == self._start.era
         if join.version == step and (known == join.digest or (known is None and ours)):
             return Welcome.KEEP
-        if ours and self._last is not None and self._last.applies_to(join):
+        if ours and join.held and self._last is not None and self._last.applies_to(join):
             return Welcome.RESEND
         return Welcome.FETCH
 

@@ -14,6 +14,7 @@ Source:  docs/training.md.
 
 import math
 from collections.abc import Iterable
+from functools import partial
 
 from p2pswarm.run.chain.record import members_that_fit
 from p2pswarm.run.messages.membership import CannotPrepare, Join, Load, Ready
@@ -31,18 +32,16 @@ from p2pswarm.trainer.coordinator.incarnations import Incarnations, MemberRecord
 from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.coordinator.silence import Silence
 from p2pswarm.trainer.coordinator.step_end import StepEnd
-from p2pswarm.trainer.members.answer_limits import AnswerLimits
-from p2pswarm.trainer.members.blame import Blame, FailedAttempt
-from p2pswarm.trainer.members.membership import Membership
-from p2pswarm.trainer.members.unreachable_pairs import UnreachablePairs
+from p2pswarm.trainer.members.blame import Blame, FailedAttempt, UnreachablePairs
+from p2pswarm.trainer.members.membership import AnswerLimits, Membership
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.step.averaging_attempts import AveragingAttempts
 from p2pswarm.trainer.step.fences import FENCE_MAX_S, FENCE_S
 from p2pswarm.trainer.step.guards import Guards
+from p2pswarm.trainer.step.in_flight import launch_window
 from p2pswarm.trainer.step.ledger import CountResult
 from p2pswarm.trainer.step.step import Phase, Step
 from p2pswarm.trainer.step.sums import FormerSums, Suspensions
-from p2pswarm.trainer.step.window import launch_window
 
 CLASH = "it counted a microbatch that another had counted"
 
@@ -119,8 +118,7 @@ class Coordinator:
         """
         c, someone_else_serves = Change, Change.READY | Change.ENDED
         return [
-            Rule(self._incarnations.end_failing, c.BLAME),
-            Rule(self._incarnations.end_differing, c.STATES | c.ENDED),
+            Rule(self._end_misfits, c.BLAME | c.STATES | c.ENDED),
             Rule(self._incarnations.void_late, c.TIME),
             Rule(self._settle_fences, c.ATTEMPTS | c.ENDED | c.SUMS | c.BLAME | c.PHASE),
             Rule(self._incarnations.admit_parked, c.PHASE),
@@ -129,7 +127,7 @@ class Coordinator:
                 someone_else_serves
                 | (c.STATES | c.ATTEMPTS | c.SUMS | c.BLAME | c.PAIRS | c.PHASE | c.TIME),
             ),
-            Rule(self._begin_run, someone_else_serves | c.PHASE),
+            Rule(self._begin_run, someone_else_serves),
             Rule(
                 self._end_unreachable,
                 someone_else_serves | c.PAIRS | c.WORK | c.ATTEMPTS | c.SUMS | c.PHASE,
@@ -141,10 +139,10 @@ class Coordinator:
             Rule(self._incarnations.watch_suspended, someone_else_serves | c.SUMS),
             Rule(
                 self._watch_stages,
-                someone_else_serves | c.LEAVING | c.BLAME | c.PHASE | c.TIME,
+                someone_else_serves | c.LEAVING | c.BLAME | c.BEGUN | c.TIME,
             ),
             Rule(self._answer_departures, someone_else_serves | c.LEAVING),
-            Rule(self._stop_moves, c.MOVES | c.ENDED | c.PHASE),
+            Rule(self._stop_moves, c.MOVES | c.ENDED),
             Rule(self._publish, someone_else_serves | c.JOINED),
         ]
 
@@ -162,7 +160,7 @@ class Coordinator:
 
     @property
     def may_go_back(self) -> bool:
-        """Whether a stage has lost weights that nobody who comes can load or draw."""
+        """True if a stage has lost weights that nobody who comes can load or draw."""
         filling = self._step.phase is Phase.FILLING and not self._held
         return filling and bool(self._coverage.lost(self.step))
 
@@ -177,7 +175,7 @@ class Coordinator:
         return max(self.members.numbered, self._attempts.numbered)
 
     def holds(self, one: Incarnation) -> bool:
-        """Whether the sum of an incarnation is, or may yet be, a part of the step."""
+        """Return whether the sum of an incarnation is, or may yet be, a part of the step."""
         return self._incarnations.holds(one)
 
     # Inputs about members.
@@ -219,7 +217,7 @@ class Coordinator:
             self._follow(Effects(changes=Change.STATES), now_s)
 
     def on_proof(self, stage: int, digest: bytes | None, now_s: float) -> None:
-        """What a stage's state has to be where the run begins; None: nobody can tell."""
+        """Return what a stage's state has to be where the run begins; None: nobody can tell."""
         effects = Effects([*self.admission.on_proof(stage, digest)], Change.STATES)
         effects += self._step_end.judge(now_s)
         self._follow(effects, now_s)
@@ -266,7 +264,8 @@ class Coordinator:
         change = Change.NOTHING
         if member := self.members.alive(by):
             result = self._step.on_count(by, member.stage, note, now_s)
-            if self._blame.on_count(by, self._step.path(note.microbatch)):
+            self._blame.on_count(by, self._step.path(note.microbatch))
+            if self._blame.servers.pardoned():
                 change = Change.BLAME
             if result is CountResult.CLASH:
                 self._take(self._incarnations.evict(by, CLASH, now_s))
@@ -368,7 +367,7 @@ class Coordinator:
     # What is to be done, and when.
 
     def drain(self) -> list[Action]:
-        """What to do now; drained by reading."""
+        """Return what to do now; drained by reading."""
         drained, self._actions = self._actions, []
         return drained
 
@@ -388,7 +387,8 @@ class Coordinator:
         if now_s >= self._step.fence_deadline_s:
             effects += self._end_unfenced(now_s)
         waiting_for = self._step, self._attempts.reduction
-        for one in self.silence.to_evict(*waiting_for, self._spares, now_s):
+        spares = partial(self.admission.spares, step=self.step)
+        for one in self.silence.to_evict(*waiting_for, spares, now_s):
             reason = "it is silent, and the step waits for it"
             effects += self._incarnations.evict(one, reason, now_s)
         effects += self._step_end.on_deadline(now_s)
@@ -419,9 +419,6 @@ class Coordinator:
             ]
             self._due_s = min(time_s for time_s in times if time_s is not None)
         return self._due_s
-
-    def _spares(self, stage: int) -> list[Incarnation]:
-        return self.admission.spares(stage, self.step)
 
     # How an input is followed.
 
@@ -466,7 +463,7 @@ class Coordinator:
     # The rules that are about several parts.
 
     def _attempt_failed(self, failed: FailedAttempt, now_s: float) -> Effects:
-        """Whose fault it may be that an attempt was given up."""
+        """Return whose fault it may be that an attempt was given up."""
         reports = self._blame.on_attempt_failure(failed, now_s)
         return Effects([*reports], Change.ATTEMPTS | Change.BLAME)
 
@@ -478,6 +475,12 @@ class Coordinator:
                 self._step.on_fence_timeout(one)
                 effects += self._incarnations.evict(one, "it did not answer a fence", now_s)
         self._step.wait_longer(now_s)
+        return effects
+
+    def _end_misfits(self, now_s: float) -> Effects:
+        """Evict the members that fail all the time, or hold other weights than their stage."""
+        effects = Effects()
+        self._incarnations.end_misfits(effects, now_s)
         return effects
 
     def _settle_fences(self, now_s: float) -> Effects:
@@ -528,7 +531,8 @@ class Coordinator:
                     servers = [member.incarnation for member in self.members.ready(stage)]
                     step.share(stage, servers)
                 effects += self._settle_fences(now_s)
-        effects += self._incarnations.end_unfit(newly.differing, now_s)
+        if newly.differing:
+            effects += self._incarnations.end_unfit(newly.differing, now_s)
         return effects
 
     def _begin_run(self, _now_s: float) -> Effects | None:
@@ -536,7 +540,7 @@ class Coordinator:
         gathers = self._step.phase is Phase.GATHERING
         if gathers and not self.members.unserved_stages(self._config.min_replicas):
             self._step.phase = Phase.FILLING
-            return Effects([act.RunBegun()], Change.PHASE)
+            return Effects([act.RunBegun()], Change.PHASE | Change.BEGUN)
         return None
 
     def _end_unreachable(self, now_s: float) -> Effects | None:

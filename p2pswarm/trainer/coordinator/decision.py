@@ -4,7 +4,6 @@ Units:   steps, versions and heights count from 0.
 Source:  docs/chain.md.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -12,10 +11,8 @@ from enum import Enum
 from p2pswarm.net.crypto.identity import SIGNATURE_BYTES
 from p2pswarm.run.chain.chain import ChainHead
 from p2pswarm.run.chain.record import (
-    DIGEST_BYTES,
     NO_DIGEST,
     CommitRecord,
-    Contributor,
     RecordKind,
     StageCommit,
     VoterId,
@@ -26,21 +23,11 @@ from p2pswarm.run.messages.step import Commit
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.step.averaging_attempts import Decided, Reduction
-from p2pswarm.trainer.step.step import Step
-
-# The last decided step: what a server needs that could not be told the commit.
-#
-# A step is decided once, but its commit may reach nobody: the trainer froze, or a link broke. Then
-# all servers of a stage come back with the weights before the commit and with the reduced gradient
-# that it applies. The coordinator keeps the few numbers of the last commit, so it can send it
-# again.
-#
-# Units:   versions count commits: the commit of step t makes version t + 1.
+from p2pswarm.trainer.step.stage_digests import as_recorded
 
 
 class Welcome(Enum):
-    """How a server that joins comes to the current weights."""
+    """The way of a server that joins to the current weights."""
 
     FETCH = "it downloads them, or draws the first ones"
     KEEP = "it has them"
@@ -49,7 +36,13 @@ class Welcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DecidedStep:
-    """The commit of one step, and what it applies to."""
+    """The commit of one step, and what it applies to.
+
+    A step is decided once, but its commit may reach nobody: the trainer froze, or a link broke.
+    Then all servers of a stage come back with the weights before the commit and with the reduced
+    gradient that it applies. The coordinator keeps the few numbers of the last commit, so it can
+    send it again.
+    """
 
     step: int
     scale: float
@@ -62,7 +55,7 @@ class DecidedStep:
     """The peers that averaged each stage's gradient: they hold what the commit applies to."""
 
     def applies_to(self, join: Join) -> bool:
-        """Whether a server that joins could apply this commit to what it holds."""
+        """Return whether a server that joins could apply this commit to what it holds."""
         held, stage = join.held, join.stage
         if held is None or stage is None or join.version != self.step or held.step != self.step:
             return False
@@ -76,11 +69,6 @@ class DecidedStep:
         state = b"" if join.stage is None else self.states.get(join.stage, b"")
         numbers = self.scale, self.learning_rate
         return Commit(run, self.step, join.held.generation, to.number, *numbers, state)
-
-
-def as_recorded(digest: bytes) -> bytes:
-    """A digest as a record has it: filled up with zeros to 32 bytes."""
-    return digest.ljust(DIGEST_BYTES, b"\0")
 
 
 KEY_BYTES = 32
@@ -156,21 +144,6 @@ FROM_THE_FIRST = CoordinatorStart()
 """A run from its first step, without voters that gave anybody a term."""
 
 
-def to_decide(step: Step, reduction: Reduction, decided: Decided, rate: float) -> act.Decide:
-    """What the voters are asked to accept."""
-    stages = []
-    for stage, gradient in sorted(reduction.gradients.items()):
-        group = reduction.group(stage)
-        members = tuple(Contributor(one.peer, one.number) for one in group)
-        state = as_recorded(decided.states.get(stage, b""))
-        stages.append(
-            StageCommit(members, step.holders(stage, group), state, as_recorded(gradient))
-        )
-    loss = None if math.isnan(step.loss) else step.loss
-    norm, generation = decided.gradient_norm, reduction.generation
-    return act.Decide(step.number, generation, decided.scale, rate, loss, norm, tuple(stages))
-
-
 def unsigned_record(
     decide: act.Decide,
     head: ChainHead,
@@ -207,13 +180,16 @@ def unsigned_record(
 
 
 def back_to(version: int, states: tuple[bytes, ...]) -> act.Decide:
-    """What the voters are asked when the run is to go back; `states`: of the stages, by digest."""
+    """Return what the voters are asked when the run is to go back.
+
+    `states`: of the stages, by digest.
+    """
     stages = tuple(StageCommit((), b"", as_recorded(state), b"") for state in states)
     return act.Decide(version, 0, 0.0, 0.0, None, 0.0, stages)
 
 
 def voters_only(head: ChainHead, stages: int) -> act.Decide:
-    """What the voters are asked when others are to vote before the step is done."""
+    """Return what the voters are asked when others are to vote before the step is done."""
     blank = StageCommit((), b"", NO_DIGEST, b"")
     return act.Decide(head.version, 0, 0.0, 0.0, None, 0.0, (blank,) * stages)
 

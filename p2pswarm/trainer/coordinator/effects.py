@@ -1,4 +1,4 @@
-"""What an input leads to: the actions that it asks for, and what it changed; rules ask after that.
+"""Effects of an input: the actions that it asks for, and the changes after which rules are asked.
 
 A part of the coordinator answers each input with its `Effects`. The coordinator then asks only the
 rules that depend on what changed, so each rule names all that it depends on.
@@ -13,7 +13,7 @@ from p2pswarm.trainer.coordinator.outputs import Action
 
 
 class Change(Flag):
-    """What an input can change."""
+    """The things that an input can change."""
 
     NOTHING = 0
     JOINED = auto()
@@ -40,13 +40,15 @@ class Change(Flag):
     """Which sums are parts of the step, or may become that."""
     PHASE = auto()
     """The phase, or the step."""
+    BEGUN = auto()
+    """The run has begun: from now on a stage without servers is waited for."""
     TIME = auto()
     """A time has passed that somebody waited for."""
 
 
 @dataclass(slots=True)
 class Effects:
-    """What an input, or a rule, has led to."""
+    """The actions and the changes to which an input, or a rule, has led."""
 
     actions: list[Action] = field(default_factory=list)
     """In the order in which they are to be carried out."""
@@ -59,7 +61,7 @@ class Effects:
 
 
 class Rule:
-    """What follows from certain changes, whichever input made them."""
+    """A consequence of certain changes, whichever input made them."""
 
     __slots__ = ("apply", "asked", "mask")
 

@@ -17,9 +17,8 @@ from p2pswarm.trainer.balance.stage_coverage import StageCoverage
 from p2pswarm.trainer.coordinator.admission import Admission, NewlyReady
 from p2pswarm.trainer.coordinator.effects import Change, Effects
 from p2pswarm.trainer.coordinator.silence import Silence
-from p2pswarm.trainer.members.blame import Blame
+from p2pswarm.trainer.members.blame import Blame, UnreachablePairs
 from p2pswarm.trainer.members.membership import Member, Membership
-from p2pswarm.trainer.members.unreachable_pairs import UnreachablePairs
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.step.averaging_attempts import AveragingAttempts
 from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS
@@ -42,7 +41,7 @@ class MemberRecords:
 
 
 class Incarnations:
-    """Who is in the run, from each `Join` to the end of its stream, and whose sums still count."""
+    """The incarnations of a run, each from its `Join` to the end of its stream, and their sums."""
 
     def __init__(
         self,
@@ -70,14 +69,13 @@ class Incarnations:
         """A server opened its stream; answered by `Assign`, after the step if it is reducing."""
         effects = Effects()
         if former := self._members.of_peer(peer):
-            reason = "it joined anew"
-            effects += self._end(former.incarnation, reason, now_s, returns=True)
+            effects = self._end(former.incarnation, "it joined anew", now_s, returns=True)
         if self._former_sums.on_join(peer, join, now_s):
             effects.changes |= Change.SUMS
         if self._step.phase in (Phase.REDUCING, Phase.DECIDING):
             self._admission.newcomers.park(peer, join)
         else:
-            effects += self._admit(peer, join, now_s)
+            self._admit(peer, join, effects, now_s)
         return effects
 
     def on_withdrawal(self, peer: bytes) -> None:
@@ -107,7 +105,7 @@ class Incarnations:
         return self._void(one, f"it is not there any more: {reason}", now_s)
 
     def holds(self, one: Incarnation) -> bool:
-        """Whether the sum of an incarnation is, or may yet be, a part of the step."""
+        """Return whether the sum of an incarnation is, or may yet be, a part of the step."""
         return self._members.alive(one) is not None or one in self._suspensions
 
     def holder_missing(self) -> bool:
@@ -130,19 +128,13 @@ class Incarnations:
         effects += self.evict(one, reason, now_s)
         return effects
 
-    def end_failing(self, now_s: float) -> Effects:
-        """Evict the members that fail all the time."""
-        effects = Effects()
+    def end_misfits(self, effects: Effects, now_s: float) -> None:
+        """Evict the members that fail all the time, or hold other weights than their stage."""
         for one, reason in self._blame.to_end():
             effects += self.evict(one, reason, now_s)
-        return effects
-
-    def end_differing(self, now_s: float) -> Effects:
-        """Evict the members that hold other weights than most of their stage."""
-        effects = Effects([*self._admission.tied()])
+        effects.actions += self._admission.tied()
         for one in self._admission.differing():
             effects += self.void_step(one, now_s)
-        return effects
 
     def void_step(self, wrong: Incarnation, now_s: float) -> Effects:
         """Drop all sums of the step: what a member gave is in them, even if it is gone by now."""
@@ -174,7 +166,7 @@ class Incarnations:
         if self._step.phase not in (Phase.GATHERING, Phase.FILLING):
             return effects
         for peer, join in self._admission.newcomers.parked():
-            effects += self._admit(peer, join, now_s)
+            self._admit(peer, join, effects, now_s)
         return effects
 
     def make_ready(self, now_s: float) -> NewlyReady:
@@ -235,7 +227,10 @@ class Incarnations:
         return effects
 
     def _suspend(self, member: Member, now_s: float, *, silent: bool) -> bool:
-        """Whether a member's sum is kept for a moment; one that is being decided stays as it is."""
+        """Return whether a member's sum is kept for a moment.
+
+        One that is being decided stays as it is.
+        """
         if self._step.phase in (Phase.DECIDING, Phase.ENDED) or self._config.spot_check_share:
             return False
         one = member.incarnation
@@ -250,10 +245,12 @@ class Incarnations:
         voided = self._step.void(one, now_s)
         return Effects([SumVoided(one, stage, reason, voided)], Change.SUMS)
 
-    def _admit(self, peer: bytes, join: Join, now_s: float) -> Effects:
+    def _admit(self, peer: bytes, join: Join, effects: Effects, now_s: float) -> None:
         """Begin an incarnation; it takes over the sum that it had, or that is void."""
         join = self._balance.on_join(peer, join, now_s)
-        effects = self._look_at_weights(peer, join, now_s)
+        if self._has_spoiled_step(peer, join):
+            wrong = Incarnation(peer, join.sum.incarnation if join.sum else 0)
+            effects += self.void_step(wrong, now_s)
         former = self._sum_of(peer, join, effects, now_s)
         admitted = self._admission.admit(
             *(peer, join, self._step.number, now_s),
@@ -279,17 +276,13 @@ class Incarnations:
                 effects.changes |= Change.SUMS | Change.WORK
             case Incarnation() as one, _, _ if one in self._suspensions:
                 effects += self._void(one, WITHOUT_ITS_SUM, now_s)
-        return effects
 
-    def _look_at_weights(self, peer: bytes, join: Join, now_s: float) -> Effects:
-        """Void the step if one that served in it under a former coordinator has wrong weights."""
+    def _has_spoiled_step(self, peer: bytes, join: Join) -> bool:
+        """Whether one that served in the step under a former coordinator has wrong weights."""
         number = self._step.number
         known = None if join.stage is None else self._admission.agreed(join.stage, number)
         differs = known is not None and join.version == number and join.digest != known
-        if differs and self._former_sums.on_wrong_state(peer):
-            wrong = Incarnation(peer, join.sum.incarnation if join.sum else 0)
-            return self.void_step(wrong, now_s)
-        return Effects()
+        return differs and self._former_sums.on_wrong_state(peer)
 
     def _sum_of(
         self, peer: bytes, join: Join, effects: Effects, now_s: float
@@ -307,7 +300,7 @@ class Incarnations:
         return Incarnation(peer, told.incarnation) if takes else None
 
     def _held_out(self, peer: bytes, now_s: float) -> bool:
-        """Whether a newcomer is to wait as long as others serve its stage."""
+        """Return whether a newcomer is to wait as long as others serve its stage."""
         member = self._members.of_peer(peer)
         if member is None or member.incarnation in self._step.counting:
             return False  # the step waits for what it holds

@@ -16,7 +16,7 @@ the standbys who leads, and they tell. What was asked in another incarnation, of
 or of this one, tells nothing: a question may be on its road for as long as a link is cut.
 
 Units:   seconds on the caller's clock, which stands still while the trainer is stopped.
-Errors:  none; a member that was never heard of is not silent.
+Errors:  a member that was never heard of is not silent.
 """
 
 import math
@@ -96,7 +96,7 @@ class Silence:
             self._left_s[one.peer] = heard_s
 
     def limit_s(self, peer: bytes) -> float:
-        """How long a peer may be silent."""
+        """Return how long a peer may be silent."""
         learned_s = LEARNED * self._longest_s.get(peer, 0.0)
         return min(LEARNED_MAX_S, max(self._silent_s, learned_s))
 
@@ -109,7 +109,7 @@ class Silence:
         return deaf or now_s >= heard_s + self.limit_s(one.peer)
 
     def may_come_back(self, one: Incarnation, now_s: float) -> bool:
-        """Whether a member is silent, and not for longer than a link would last."""
+        """Return whether a member is silent, and not for longer than a link would last."""
         heard_s = self._heard_s.get(one, math.inf)
         return heard_s + self.limit_s(one.peer) <= now_s < heard_s + self._max_s
 
@@ -153,7 +153,7 @@ class Silence:
         return silent
 
     def _waited_for(self, silent: Incarnation, step: Step, reduction: Reduction | None) -> bool:
-        """Whether the step cannot end without a member."""
+        """Return whether the step cannot end without a member."""
         member = self._members.alive(silent)
         if member is None or not member.ready:
             return False
@@ -164,7 +164,7 @@ class Silence:
     def _replaceable(
         self, silent: Incarnation, spares: Callable[[int], Iterable[Incarnation]], now_s: float
     ) -> bool:
-        """Whether others of its stage are heard, who have the weights."""
+        """Return whether others of its stage are heard, who have the weights."""
         member = self._members.alive(silent)
         assert member is not None, "only the living are waited for"
         others = [one.incarnation for one in self._members.ready(member.stage)]

@@ -4,15 +4,19 @@ Units:   `now_s` seconds on the caller's clock.
 Source:  docs/training.md, "The end of a step".
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
+from p2pswarm.run.chain.record import (
+    Contributor,
+    StageCommit,
+)
 from p2pswarm.run.messages.step import Committed, Reduced
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceReport, OrderedMove
 from p2pswarm.trainer.balance.move_preparation import StageDecided
-from p2pswarm.trainer.coordinator.decision import to_decide
 from p2pswarm.trainer.coordinator.effects import Change, Effects
 from p2pswarm.trainer.coordinator.incarnations import Incarnations, MemberRecords
 from p2pswarm.trainer.members.membership import Membership
@@ -25,8 +29,24 @@ from p2pswarm.trainer.step.averaging_attempts import (
     NotFinite,
     Reduction,
 )
-from p2pswarm.trainer.step.stage_digests import OTHER_GRADIENT
+from p2pswarm.trainer.step.stage_digests import OTHER_GRADIENT, as_recorded
 from p2pswarm.trainer.step.step import Phase, Step
+
+
+def to_decide(step: Step, reduction: Reduction, decided: Decided, rate: float) -> act.Decide:
+    """Return what the voters are asked to accept."""
+    stages = []
+    for stage, gradient in sorted(reduction.gradients.items()):
+        group = reduction.group(stage)
+        members = tuple(Contributor(one.peer, one.number) for one in group)
+        state = as_recorded(decided.states.get(stage, b""))
+        stages.append(
+            StageCommit(members, step.holders(stage, group), state, as_recorded(gradient))
+        )
+    loss = None if math.isnan(step.loss) else step.loss
+    norm, generation = decided.gradient_norm, reduction.generation
+    return act.Decide(step.number, generation, decided.scale, rate, loss, norm, tuple(stages))
+
 
 APART = "nothing passes between it and another of its stage, as both say"
 
@@ -70,8 +90,9 @@ class StepEnd:
             reduction.on_answer(by, answer)
         elif reduction.awaits(by):
             reason = "it answered a reduction with what no gradient of its stage can have"
-            effects += self._incarnations.evict(by, reason, now_s)
-        effects += self.judge(now_s)
+            effects = self._incarnations.evict(by, reason, now_s)
+        self._judge(effects, now_s)
+        effects.changes |= Change.STATES
         return effects
 
     def on_reduction_failure(
@@ -163,11 +184,15 @@ class StepEnd:
 
     def judge(self, now_s: float) -> Effects:
         """Act on the reduction if it is decided, and all computed the step with one state."""
-        effects = self._incarnations.end_failing(now_s)
-        effects += self._incarnations.end_differing(now_s)
+        effects = Effects()
+        self._judge(effects, now_s)
+        return effects
+
+    def _judge(self, effects: Effects, now_s: float) -> None:
+        self._incarnations.end_misfits(effects, now_s)
         reduction = self._attempts.reduction
         if reduction is None or self._admission.disputed() or self._admission.recalls():
-            return effects
+            return
         match reduction.verdict():
             case Disagreed(incarnations, tied):
                 made = self._step.number + 1
@@ -186,8 +211,7 @@ class StepEnd:
                 reason = f"the gradient of step {self._step.number} is not finite in stage {stage}"
                 effects += self.finish(f"{reason}: lower the learning rate", failed=True)
             case Decided() as decided:
-                effects += self._decide(reduction, decided, now_s)
-        return effects
+                self._decide(reduction, decided, effects, now_s)
 
     def finish(self, reason: str, *, failed: bool) -> Effects:
         """The run is over."""
@@ -209,20 +233,21 @@ class StepEnd:
             effects += self._incarnations.evict(one, reason, now_s)
         return effects
 
-    def _decide(self, reduction: Reduction, decided: Decided, now_s: float) -> Effects:
+    def _decide(
+        self, reduction: Reduction, decided: Decided, effects: Effects, now_s: float
+    ) -> None:
         """Ask the voters: whoever is lost meanwhile, all others hold what is decided."""
         step = self._step
         step.phase = Phase.DECIDING
         self._deciding = reduction, decided
         self._attempts.on_decision(now_s)
-        effects = Effects(
-            [*self._blame.on_averaging(reduction.stages, step.who_counted)],
-            Change.BLAME | Change.PHASE,
-        )
+        effects.actions += self._blame.on_averaging(reduction.stages, step.who_counted)
+        effects.changes |= Change.PHASE
+        if self._blame.servers.pardoned():
+            effects.changes |= Change.BLAME
         self._pairs.on_averaging(one.peer for one in reduction.stages)
         rate = learning_rate(self._config, step.number)
         effects.actions.append(to_decide(step, reduction, decided, rate))
-        return effects
 
     def _commit(self, reduction: Reduction, decided: Decided, now_s: float) -> Effects:
         """Tell all that have the gradient, and begin the next step."""
@@ -240,23 +265,23 @@ class StepEnd:
         step.begin_next()
         self._incarnations.begin_step()
         if step.number < self._config.steps:
-            effects += self._rebalance(done, had, now_s)
+            self._rebalance(done, had, effects, now_s)
         return effects
 
-    def _rebalance(self, done: int, had: Mapping[int, StageDecided], now_s: float) -> Effects:
+    def _rebalance(
+        self, done: int, had: Mapping[int, StageDecided], effects: Effects, now_s: float
+    ) -> None:
         """Send servers to other stages: right after a commit their sums are empty."""
         servers = self._blame.servers
-        effects = self._send_on(self._balance.on_commit(done, had, now_s), now_s)
+        self._send_on(self._balance.on_commit(done, had, now_s), effects, now_s)
         asked = self._balance.order_moves(
             self._step.number, lambda peer: servers.avoided(peer, now_s), now_s
         )
-        effects += self._send_on(asked, now_s)
-        return effects
+        self._send_on(asked, effects, now_s)
 
-    def _send_on(self, reports: Sequence[BalanceReport], now_s: float) -> Effects:
+    def _send_on(self, reports: Sequence[BalanceReport], effects: Effects, now_s: float) -> None:
         """End the sessions of those that are sent to another stage."""
-        effects = Effects([*reports])
+        effects.actions += reports
         for move in reports:
             if isinstance(move, OrderedMove):
                 effects += self._incarnations.evict(move.incarnation, move.reason, now_s)
-        return effects

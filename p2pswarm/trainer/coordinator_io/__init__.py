@@ -1,4 +1,4 @@
-"""What awaits for the coordinator: streams to the members, dispatch of microbatches, checkpoints.
+"""The coordinator's shell: streams to the members, dispatch of microbatches, checkpoints.
 
-Entrance: `coordination.Coordination`.
+Entrance: `coordinator_io.CoordinatorIo`.
 """

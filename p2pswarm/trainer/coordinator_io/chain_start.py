@@ -35,7 +35,7 @@ def genesis_of(run: bytes, founder: bytes, config: RunConfig, origin: RunOrigin 
     return genesis if origin is None else genesis.after(origin.version, origin.checkpoint)
 
 
-def founding_place(
+def founding_start(
     identity: Identity, run: bytes, config: RunConfig, origin: RunOrigin | None = None
 ) -> ChainStart:
     """The place of a trainer that makes a run, and keeps its chain in memory."""

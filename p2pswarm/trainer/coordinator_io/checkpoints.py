@@ -1,4 +1,4 @@
-"""When a run's state is saved, by whom, and when a checkpoint is whole: rules of the trainer.
+"""Checkpoints of a run: when its state is saved, by whom, what is written, and when it is whole.
 
 After every so many steps two members of each stage are asked to write their stage's file, while
 training goes on. When each stage has a file, the manifest is written, and only then is the version
@@ -6,7 +6,8 @@ saved. One checkpoint is written at a time. Whatever fails costs one checkpoint 
 no step waits for it.
 
 Units:   `now_s` seconds on the caller's clock; version v = weights after v commits.
-Errors:  BadMessage for a word of a member that it could not say in good faith.
+Errors:  BadMessage for a word of a member that it could not say in good faith; ValueError for
+         values of a manifest that cannot be written.
 Source:  docs/checkpoints.md.
 """
 
@@ -122,7 +123,7 @@ class Checkpoints:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is being written, nor about to be."""
+        """True if nothing is being written, nor about to be."""
         return self._now is None and self._next is None
 
     @property
@@ -131,12 +132,12 @@ class Checkpoints:
         now = {self._now.version} if self._now is not None else set()
         return now | ({self._next[0]} if self._next is not None else set())
 
-    def actions(self) -> list[CheckpointAction]:
-        """What to do now; drained by reading."""
+    def drain(self) -> list[CheckpointAction]:
+        """Return what to do now; drained by reading."""
         drained, self._actions = self._actions, []
         return drained
 
-    def decided(self, version: int, head: bytes, holders: Holders, now_s: float) -> None:
+    def on_decision(self, version: int, head: bytes, holders: Holders, now_s: float) -> None:
         """A step is decided, which makes `version`: begin a checkpoint of it if one is due."""
         if version % self._every_steps and version != self._last:
             return
@@ -161,7 +162,7 @@ class Checkpoints:
         """Somebody waits for the checkpoint: report how far it is."""
         self._watched = True
 
-    def wrote(self, by: Incarnation, report: Saved, now_s: float) -> None:
+    def on_file(self, by: Incarnation, report: Saved, now_s: float) -> None:
         """A member says that its file is whole."""
         writer = self._writer(by, report.step)
         if writer is None or not writer.writing:
@@ -174,7 +175,7 @@ class Checkpoints:
         writer.saved, writer.size = saved, writer.size or report.size
         self._judge(now_s)
 
-    def heard(self, by: Incarnation, note: Saving, now_s: float) -> None:
+    def on_progress(self, by: Incarnation, note: Saving, now_s: float) -> None:
         """A member says how far its file is, or why there will be none."""
         writer = self._writer(by, note.step)
         if writer is None or not writer.writing:
@@ -184,7 +185,7 @@ class Checkpoints:
         writer.written, writer.size, writer.failed = note.written, note.size, note.failed
         self._judge(now_s)
 
-    def lost(self, member: Incarnation, now_s: float) -> None:
+    def on_end(self, member: Incarnation, now_s: float) -> None:
         """A member is gone; a file that it has finished counts all the same."""
         checkpoint = self._now
         if checkpoint is None or (writer := checkpoint.writers.get(member)) is None:
@@ -193,7 +194,7 @@ class Checkpoints:
             writer.failed = "its server is lost"
             self._judge(now_s)
 
-    def published(self, version: int, place: str, now_s: float) -> None:
+    def on_manifest(self, version: int, place: str, now_s: float) -> None:
         """The manifest is written."""
         checkpoint = self._now
         assert checkpoint is not None, "its manifest was asked for"
@@ -201,7 +202,7 @@ class Checkpoints:
         self._actions.append(CheckpointSaved(version, place, now_s - checkpoint.begun_s))
         self._end(now_s)
 
-    def not_published(self, version: int, reason: str, now_s: float) -> None:
+    def on_manifest_failure(self, version: int, reason: str, now_s: float) -> None:
         """The manifest could not be written: there is no checkpoint."""
         self._actions.append(CheckpointFailed(version, reason))
         self._end(now_s)
@@ -298,12 +299,6 @@ class Checkpoints:
             self.save(version, head, holders, now_s)
 
 
-# The chain of a run as a checkpoint has it: every record up to the one that made its version.
-#
-# Records that only changed the voters since then are left out: they say nothing about the weights.
-#
-# Units:   heights count records.
-
 NO_VOTER = bytes(MEMORY_BYTES)
 """The memory of a file that no voter keeps."""
 
@@ -318,7 +313,11 @@ class ChainMark:
 
 
 class SavedChain:
-    """What a trainer has of its run's chain."""
+    """A trainer's copy of its run's chain.
+
+    Records that only changed the voters since then are left out: they say nothing about the
+    weights.
+    """
 
     def __init__(self, chain: Chain, store: ChainStore) -> None:
         self._chain = chain
@@ -340,7 +339,7 @@ class SavedChain:
         return self._chain.genesis
 
     def branch(self) -> Branch:
-        """What each version is, from all records. Blocks while they are read."""
+        """Return what each version is, from all records. Blocks while they are read."""
         branch = Branch()
         for record in self._store.records(0, self._chain.head.height):
             branch.append(record)
@@ -361,11 +360,6 @@ class SavedChain:
         return b"".join([log_header(self._chain.genesis.run, NO_VOTER), *entries])
 
 
-# What the trainer of a run that is saved is given once: where to, when, and what to write.
-#
-# Errors:  ValueError for values that cannot be written.
-
-
 @dataclass(frozen=True, slots=True)
 class ResumedFrom:
     """The checkpoint that a run goes on from, or goes back to, and where it lies."""
@@ -376,14 +370,17 @@ class ResumedFrom:
     """Of the checkpoint in the target; empty if the target is the checkpoint."""
 
     def order(self, run: bytes) -> LoadState:
-        """What a new member is told."""
+        """Return what a new member is told."""
         source = CheckpointOrigin(*dataclasses.astuple(self.origin))
         return LoadState(run, self.target, self.folder, source)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SavingPlan:
-    """The checkpoints of one run."""
+    """The checkpoints of one run.
+
+    Errors: ValueError for values that cannot be written.
+    """
 
     config: CheckpointConfig
     store: CheckpointStore

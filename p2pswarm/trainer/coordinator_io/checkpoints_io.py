@@ -1,8 +1,8 @@
-"""Has the run's state saved: carries out what `checkpoints` decides.
+"""Checkpoints in the making: carries out what the rules of `checkpoints` ask for.
 
 Units:   seconds on the loop's clock.
-Errors:  BadMessage for a word of a member that breaks the protocol; else none: what goes wrong with
-         a target becomes a report.
+Errors:  BadMessage for a word of a member that breaks the protocol. What goes wrong with a target
+         becomes a report.
 """
 
 import asyncio
@@ -82,27 +82,27 @@ class CheckpointsIo:
         place, at_s = self._newest
         return place, self._now_s() - at_s
 
-    def decided(self, version: int) -> None:
+    def on_decision(self, version: int) -> None:
         """A step is decided; the members are told its commit in this moment."""
         mark = self._mark(version)
-        self._rules.decided(version, mark.head, self._holders(), self._now_s())
+        self._rules.on_decision(version, mark.head, self._holders(), self._now_s())
         self._pump()
 
-    def take(self, by: Incarnation | None, note: Message) -> bool:
+    def on_report(self, by: Incarnation | None, note: Message) -> bool:
         """Take a note of a member; False if it is about something else."""
         if by is None or not isinstance(note, Saved | Saving):
             return False
         if note.run == self._context.run_id:
             if isinstance(note, Saved):
-                self._rules.wrote(by, note, self._now_s())
+                self._rules.on_file(by, note, self._now_s())
             else:
-                self._rules.heard(by, note, self._now_s())
+                self._rules.on_progress(by, note, self._now_s())
             self._pump()
         return True
 
-    def lost(self, member: Incarnation) -> None:
+    def on_end(self, member: Incarnation) -> None:
         """A member is gone."""
-        self._rules.lost(member, self._now_s())
+        self._rules.on_end(member, self._now_s())
         self._pump()
 
     def save_now(self) -> None:
@@ -151,7 +151,7 @@ class CheckpointsIo:
 
     def _pump(self) -> None:
         """Carry out all that is to be done, and wake the rules when they want."""
-        while actions := self._rules.actions():
+        while actions := self._rules.drain():
             for action in actions:
                 match action:
                     case AskToSave(writer, version, head):
@@ -190,12 +190,12 @@ class CheckpointsIo:
             manifest = manifest_of(plan, (context.run, context.run_id), action, records)
             await on_thread(lambda: write_manifest(plan.store, manifest, plan.identity, records))
         except (NotSaved, Unusable) as error:
-            self._rules.not_published(version, str(error), self._now_s())
+            self._rules.on_manifest_failure(version, str(error), self._now_s())
             self._pump()
             return
         place = f"{plan.store.place.rstrip('/')}/{manifest.id().folder}"
         self._newest = place, self._now_s()
-        self._rules.published(version, place, self._now_s())
+        self._rules.on_manifest(version, place, self._now_s())
         self._pump()
         try:
             await on_thread(lambda: self._prune(version))
@@ -206,7 +206,7 @@ class CheckpointsIo:
 def newest_copy(
     sought: SeekCopy, plan: SavingPlan | None, keeper: CheckpointsIo | None
 ) -> NewestCopy:
-    """What people are told of weights that no server has brought back."""
+    """Return what people are told of weights that no server has brought back."""
     if plan is None or keeper is None:
         return NewestCopy(sought.stages, sought.version, None, "", None, None)
     place, age_s = keeper.newest or (plan.store.place, None)

@@ -6,7 +6,6 @@ message was sent. A peer has one connection at a time: a newer one ends the olde
 sent waits here until the stream takes it: the assignment, the parts of one view, the last word.
 
 Units:   seconds on the caller's clock.
-Errors:  none.
 """
 
 from collections import deque
@@ -65,17 +64,17 @@ class MemberConnection:
 
     @property
     def ending(self) -> bool:
-        """Whether nothing is added to what waits."""
+        """True if nothing is added to what waits."""
         return self._ending
 
     @property
     def over(self) -> bool:
-        """Whether everything was sent, the last message too."""
+        """True if everything was sent, the last message too."""
         return self._ending and not self._waiting
 
     @property
     def follows_views(self) -> bool:
-        """Whether it is to be told of the other members."""
+        """True if it is to be told of the other members."""
         return self.incarnation is not None and not self._ending
 
     def next(self) -> Message | None:
@@ -179,7 +178,7 @@ class Connections:
             self._publish(now_s)
 
     def published(self) -> bool:
-        """Whether views went out since the last look."""
+        """Return whether views went out since the last look."""
         published, self._published = self._published, False
         return published
 
@@ -248,7 +247,7 @@ class Connections:
         for connection in self._open.values():
             self._dismiss(connection)
 
-    def changed(self) -> list[MemberConnection]:
+    def drain(self) -> list[MemberConnection]:
         """The connections that have something to send or are to end; drained by reading."""
         drained, self._changed = list(self._changed), {}
         return drained

@@ -1,4 +1,4 @@
-"""What a trainer is given once, by the code that composes it."""
+"""The context of a trainer: all that it is given once, by the code that composes it."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -17,9 +17,6 @@ from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom, SavingPlan
 
 Proof = Callable[[int], Iterator[bytes]]
 """Makes the digest of a stage's state, in steps; the last value counts. Blocks, raises Unusable."""
-
-
-# Where a trainer takes part in a run's chain: its key, the run's beginning, and its file.
 
 
 def raised(reason: Unusable) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from p2pswarm.base.errors import BadMessage, NoRoute, SwarmError, Unusable
 from p2pswarm.base.ids import Address, Contact
+from p2pswarm.base.machine import Machine
 from p2pswarm.base.signal import Signal
 from p2pswarm.base.suspend_aware_clock import SuspendAwareClock
 from p2pswarm.checkpoint.checkpoint_io import last_of
@@ -38,18 +39,9 @@ from p2pswarm.trainer.coordinator_io.checkpoints_io import CheckpointsIo, newest
 from p2pswarm.trainer.coordinator_io.connections import Connections, MemberConnection
 from p2pswarm.trainer.coordinator_io.context import Proof, TrainerContext
 from p2pswarm.trainer.coordinator_io.dispatch import Dispatcher
-from p2pswarm.trainer.coordinator_io.server_reports import take_note
+from p2pswarm.trainer.coordinator_io.server_reports import on_report
 from p2pswarm.trainer.coordinator_io.views import Views
 from p2pswarm.trainer.reports import actions as act
-
-# Proves what the state of each stage has to be where a run begins.
-#
-# No record names these states yet. The digest of one follows from the seed, or from the checkpoint
-# that the run goes on from, so a trainer can make it without the word of a server. It takes as
-# long as drawing or reading the model, on a thread that lets all others go first; nobody waits for
-# it unless servers differ.
-#
-# Errors:  none; what cannot be proved is told as None.
 
 
 async def prove_states(
@@ -58,7 +50,15 @@ async def prove_states(
     disputed: Callable[[], list[int]],
     told: Callable[[int, bytes | None], None],
 ) -> None:
-    """Tell the digest of every stage, first of those that are disputed."""
+    """Tell the digest of every stage, first of those that are disputed.
+
+    No record names these states yet. The digest of one follows from the seed, or from the
+    checkpoint that the run goes on from, so a trainer can make it without the word of a server. It
+    takes as long as drawing or reading the model, on a thread that lets all others go first;
+    nobody waits for it unless servers differ.
+
+    Errors: what cannot be proved is told as None.
+    """
     left = list(range(stages))
     while left:
         stage = min(left, key=lambda one: (one not in disputed(), one))
@@ -80,7 +80,7 @@ SECRET_BYTES = 32  # nobody can foresee then which microbatches are checked
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorOwner:
-    """What a coordination asks of its trainer."""
+    """Callbacks to the trainer whose term it is."""
 
     decide: Callable[[act.Decide], None]
     """Have the record of a step decided."""
@@ -96,7 +96,7 @@ class CoordinatorOwner:
 
 @dataclass(frozen=True, slots=True)
 class _MemberStream:
-    """What wakes and what ends the talk with one member."""
+    """The event that wakes the talk with one member, and the timeout that ends it."""
 
     waker: asyncio.Event
     """There is something to say."""
@@ -146,12 +146,12 @@ class CoordinatorIo:
         """Fired whenever the coordinator was told something."""
         self._watch_no_more = context.cards.watch(self._carded)
 
-    def decided(self, step: int) -> None:
+    def on_decision(self, step: int) -> None:
         """The voters have accepted the record of a step."""
         self.coordinator.on_decision(step, self.now_s())
         self.pump()
 
-    def loads_from(self, order: LoadState) -> None:
+    def load_from(self, order: LoadState) -> None:
         """Tell the members that load their first state, and those that come, where it is."""
         self._load = order
         for member in self._told_to_load:
@@ -190,7 +190,7 @@ class CoordinatorIo:
         self.pump()
         await self._empty.wait()
 
-    async def ended(self) -> None:
+    async def wait_ended(self) -> None:
         """Wait until every stream has ended."""
         await self._empty.wait()
 
@@ -238,9 +238,9 @@ class CoordinatorIo:
             if isinstance(note, Leaving):
                 connection.leaves = True
                 return
-            if self.keeper is not None and self.keeper.take(connection.incarnation, note):
+            if self.keeper is not None and self.keeper.on_report(connection.incarnation, note):
                 continue
-            if take_note(self.coordinator, connection.incarnation, note, self.now_s()):
+            if on_report(self.coordinator, connection.incarnation, note, self.now_s()):
                 self.pump()
 
     async def _say(self, stream: Stream, connection: MemberConnection) -> None:
@@ -262,21 +262,21 @@ class CoordinatorIo:
             self._empty.set()
         if connection.incarnation is not None:
             if self.keeper is not None:
-                self.keeper.lost(connection.incarnation)
+                self.keeper.on_end(connection.incarnation)
             returns = not connection.leaves
             self.coordinator.on_stream_end(
                 connection.incarnation, reason, self.now_s(), returns=returns
             )
             self.pump()
 
-    def not_heard(self, members: Sequence[Unheard]) -> None:
+    def on_deaf_members(self, members: Sequence[Unheard]) -> None:
         """A standby says that these members hear nothing from this trainer."""
         deaf = [Incarnation(one.peer, one.incarnation) for one in members]
         self.coordinator.silence.on_deaf_members(deaf, self.now_s())
         self.pump()
 
     def silent(self, member: Incarnation) -> bool:
-        """Whether nothing has come from a member for too long."""
+        """Return whether nothing has come from a member for too long."""
         return self.coordinator.silence.silent(member, self.now_s())
 
     def _say_to(self, member: Incarnation, message: Message) -> None:
@@ -320,7 +320,7 @@ class CoordinatorIo:
         if self._connections.published():
             self._dispatcher.follow_view()
         self.moved.fire()
-        for connection in self._connections.changed():
+        for connection in self._connections.drain():
             stream = self._streams[connection]
             stream.waker.set()
             if connection.ending and stream.scope.when() is None:
@@ -328,7 +328,7 @@ class CoordinatorIo:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        machines = self.coordinator, self._connections
+        machines: tuple[Machine[object], ...] = self.coordinator, self._connections
         due_s = [due_s for each in machines if (due_s := each.next_deadline_s()) is not None]
         if due_s:
             timer_s = self._clock.timer_s(min(due_s))
@@ -391,7 +391,7 @@ class CoordinatorIo:
         if keeper is None:
             return
         if isinstance(action, act.StepDone):
-            keeper.decided(action.step + 1)
+            keeper.on_decision(action.step + 1)
         else:
             keeper.save_now()
 
@@ -418,17 +418,16 @@ class CoordinatorIo:
                     log.warning("%s is out: %s", action.incarnation, action.reason)
 
 
-# Downloads the state of every stage to the trainer; the steps stand still meanwhile.
-#
-# Errors:  NoRoute where nobody has a stage's weights; TimeoutError where they do not come.
-
 WEIGHTS_S = 3600.0  # to download the state of one stage
 
 
 async def download_weights(
     context: TrainerContext, coordination: CoordinatorIo, sizes: Sequence[StateSize]
 ) -> list[Snapshot]:
-    """The state of every stage, all of one version: no step is reduced before they are here."""
+    """The state of every stage, all of one version: no step is reduced before they are here.
+
+    Errors: NoRoute where nobody has a stage's weights; TimeoutError where they do not come.
+    """
     coordinator = coordination.coordinator
     coordinator.keep_still(coordination.now_s(), still=True)
     try:

@@ -1,10 +1,10 @@
 """Carries out the coordinator's orders to servers, and tells it the outcome.
 
 Each order is a task of the trainer. A launch tries one server after another, as any push does. A
-fence, a reduction and a commit are calls to one member. `orders` has the messages of each.
+fence, a reduction and a commit are calls to one member. `server_reports` has the messages of each.
 
 Units:   seconds on the loop's clock.
-Errors:  none; errors of the network become events for the coordinator.
+Errors:  errors of the network become events for the coordinator.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
-"""What a member's notes mean to the coordinator.
+"""Orders to servers on the wire, and what a server's answers and reports mean to the coordinator.
 
-Errors:  BadMessage for a message that is no note, or that comes before the assignment.
+Units:   seconds on the caller's clock.
+Errors:  BadMessage for a message that is no report, or that comes before the assignment.
 """
 
 import logging
@@ -33,7 +34,7 @@ from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.step.in_flight import EVALUATION_BASE
 
 
-def take_note(
+def on_report(
     coordinator: Coordinator, by: Incarnation | None, note: Message, now_s: float
 ) -> bool:
     """Tell the coordinator a note of the member `by`; None if it has no assignment yet.
@@ -59,13 +60,13 @@ def take_note(
         case WillLeave():
             coordinator.on_leave_request(by, note.grace_s, now_s)
         case Load() | Alive() | Apart() | CannotPrepare():
-            return _take_word(coordinator, by, note, now_s)
+            return _on_word(coordinator, by, note, now_s)
         case _:
             raise BadMessage(f"a {type(note).__name__} where a note is due")
     return True
 
 
-def _take_word(
+def _on_word(
     coordinator: Coordinator,
     by: Incarnation,
     word: Load | Alive | Apart | CannotPrepare,
@@ -85,11 +86,6 @@ def _take_word(
     return True
 
 
-# The coordinator's orders on the wire: the request, its time limit, and its outcome.
-#
-# Errors:  none; the coordinator is told of failures. An answer of the wrong type is a failure,
-#   like a lost link.
-
 log = logging.getLogger(__name__)
 GRACE_S = 20.0  # the coordinator gives up first: its clock stands still while it is stopped
 
@@ -108,7 +104,7 @@ def samples_of(order: act.Launch, corpus: Corpus) -> Tokens:
 
 
 def first_push(order: act.Launch, run: bytes, meta: TensorMeta) -> Push:
-    """What opens the stream to a server of stage 0; the sender fills in the incarnation."""
+    """Return what opens the stream to a server of stage 0; the sender fills in the incarnation."""
     what = order.step, order.microbatch, order.attempt, order.work
     return Push(run, *what, 0, 0, order.counting, (meta,), order.keepers)
 
@@ -124,7 +120,7 @@ def undelivered_note(order: act.Launch, reason: str) -> Undelivered:
 
 
 def limit_s(order: Call) -> float:
-    """How long a member may take to answer."""
+    """Return how long a member may take to answer."""
     match order:
         case act.SendFence():
             return order.limit_s + GRACE_S
@@ -137,7 +133,11 @@ def limit_s(order: Call) -> float:
 def on_answer(
     coordinator: Coordinator, order: Call, answer: Message | SwarmError, now_s: float
 ) -> None:
-    """Tell the coordinator what a member answered, or why it did not."""
+    """Tell the coordinator what a member answered, or why it did not.
+
+    Errors: the coordinator is told of failures. An answer of the wrong type is a failure, like a
+    lost link.
+    """
     to = order.incarnation
     if isinstance(answer, Message):
         coordinator.silence.on_word(to, now_s)
@@ -177,19 +177,17 @@ def _failure(answer: Message | SwarmError) -> str:
     return str(answer) or type(answer).__name__
 
 
-# Servers that cannot read this trainer's run: how many there are, and when people are told.
-#
-# A peer that calls a thousand times is counted once, and no peer can make the trainer speak often.
-#
-# Units:   seconds on the caller's clock.
-
 PEERS_MAX = 1024  # remembered, 32 bytes each: whoever reads of so many knows enough
 SAY_EVERY_S = 10.0  # a fleet that starts at once is told of in two lines
 VERSIONS_MAX = 4  # named in a report: an honest swarm has two releases, seldom three
 
 
 class VersionRefusals:
-    """Which peers speak another version of runs."""
+    """Peers that speak another version of runs.
+
+    A peer that calls a thousand times is counted once, and no peer can make the trainer speak
+    often.
+    """
 
     def __init__(self, ours: int = RUN_VERSION, peers_max: int = PEERS_MAX) -> None:
         self.ours = ours
@@ -201,7 +199,7 @@ class VersionRefusals:
         self._reports: list[act.VersionsRefused] = []
         self._closed = False
 
-    def receive(self, peer: PeerId, speaks: int, now_s: float) -> None:
+    def on_notice(self, peer: PeerId, speaks: int, now_s: float) -> None:
         """A peer says which version it speaks; its last word counts."""
         if speaks == self.ours:
             return  # it read an older record of ours, or makes this up
@@ -214,7 +212,7 @@ class VersionRefusals:
         self._closed = True
         self._reports = []
 
-    def events(self) -> list[act.VersionsRefused]:
+    def drain(self) -> list[act.VersionsRefused]:
         """Reports to tell; drained by reading."""
         reports, self._reports = self._reports, []
         return reports

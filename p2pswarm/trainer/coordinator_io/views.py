@@ -1,4 +1,4 @@
-"""What members are told of the membership: to each what it needs, and only what has changed.
+"""Views of the membership: each member is told what it needs, and only what has changed.
 
 A member deals with its own stage, and with the ready members of the stages before and after it. So
 each stage has views of its own, numbered one by one. A member is sent the whole once, and then the
@@ -15,7 +15,6 @@ that name the address beside them: who is told the address finds the peer there,
 from the peer itself. A card that no longer does is always told.
 
 Units:   seconds on the caller's clock; views of a stage count from 1.
-Errors:  none.
 """
 
 from collections import deque
@@ -35,7 +34,7 @@ REMEMBERED = 64  # views: more than six seconds of changes without a pause
 
 @dataclass(slots=True)
 class ViewDifference:
-    """What has changed from one view to another; incarnations by their numbers."""
+    """The changes from one view to another; incarnations by their numbers."""
 
     gone: dict[int, None] = field(default_factory=dict)
     joined: dict[int, MemberRecord] = field(default_factory=dict)
@@ -124,7 +123,10 @@ class StageViews:
         return True
 
     def since(self, number: int, *, large: bool) -> list[View]:
-        """What to tell a member that has the view `number`, 0 if none; `large`: the run is."""
+        """Return what to tell a member that has the view `number`, 0 if none.
+
+        `large`: the run is.
+        """
         behind = self.number - number
         if behind and number not in self._made:
             whole = number == 0 or behind > len(self._last)
@@ -220,7 +222,7 @@ class Views:
         return near | self._ends if stage in self._ends else near
 
     def due(self, now_s: float) -> bool:
-        """Whether there is something to publish, and the pause is over."""
+        """Return whether there is something to publish, and the pause is over."""
         return self._changed and now_s >= self._not_before_s
 
     def publish(self, members: int, now_s: float) -> list[int]:

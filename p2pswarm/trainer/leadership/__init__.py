@@ -1,4 +1,4 @@
-"""Which trainer leads, how a standby takes over, and how a run returns to an older record.
+"""Leadership of a run: a trainer leads, a standby takes over, a run rolls back to an older record.
 
-Entrance: `trainer.Trainer`.
+Entrance: `participant.Trainer`.
 """

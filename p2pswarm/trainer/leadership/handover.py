@@ -12,7 +12,6 @@ while the one that it named last is there: who is dead by now did not fail for a
 over to nobody, and is not named again before that time is over.
 
 Units:   seconds on the caller's clock; heights count decided records.
-Errors:  none.
 Source:  docs/chain.md.
 """
 
@@ -37,7 +36,7 @@ PAUSE_MAX_S = 300.0  # roads change within minutes
 
 
 class Handover:
-    """What one trainer knows of that, through all its terms."""
+    """One trainer's rule for handing over, through all its terms."""
 
     def __init__(self, stages: int) -> None:
         self._servers: list[dict[bytes, Whereabouts]] = [{} for _ in range(stages)]
@@ -52,7 +51,7 @@ class Handover:
         self._pause_s = 0.0
         self._height = -1
 
-    def leads(self) -> None:
+    def on_term(self) -> None:
         """A term of this trainer begins: nobody has joined it yet."""
         self._missed_s.clear()
         self._ask_s = -math.inf
@@ -63,7 +62,7 @@ class Handover:
         silent: Callable[[Incarnation], bool],
         now_s: float,
     ) -> bool:
-        """Whether to ask the standbys now; `ready`: the ready members of each stage."""
+        """Return whether to ask the standbys now; `ready`: the ready members of each stage."""
         before = len(self._missed_s)
         anywhere = {one.incarnation.peer for members in ready for one in members}
         for stage, members in enumerate(ready):
@@ -79,7 +78,7 @@ class Handover:
         return now_s >= self._ask_s and bool(self._missed(now_s))
 
     def question(self, voters: Sequence[Whereabouts], now_s: float) -> tuple[Whereabouts, ...]:
-        """Whom the standbys are asked about: the missed stages' servers first."""
+        """Return whom the standbys are asked about: the missed stages' servers first."""
         missed = self._missed(now_s)
         room = PROBES_MAX - VOTERS_MAX
         asked: dict[bytes, Whereabouts] = {one.peer: one for one in voters[:VOTERS_MAX]}
@@ -97,7 +96,7 @@ class Handover:
         """The servers of the missed stages, which this trainer asks itself."""
         return [one for stage in self._missed(now_s) for one in self._servers[stage].values()]
 
-    def knocked(self, knocks: Iterable[Knock], step: int) -> None:
+    def on_knocks(self, knocks: Iterable[Knock], step: int) -> None:
         """Servers ask a standby for a stage: those that hold its weights are asked about, too.
 
         One that missed the last commit can apply it.
@@ -143,7 +142,7 @@ class Handover:
                 return trainer
         return None
 
-    def handed_over(self, to: bytes, height: int, now_s: float) -> None:
+    def on_handover(self, to: bytes, height: int, now_s: float) -> None:
         """It is done; `height`: of the head. Not again before there is a reason to hope."""
         again = height == self._height
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S) if again else PAUSE_S
@@ -169,19 +168,19 @@ class Handover:
 
 
 class Knocks:
-    """Who comes to a trainer that stands by, because it has lost the coordinator."""
+    """Servers that come to a trainer that stands by, because they have lost the coordinator."""
 
     def __init__(self) -> None:
         self._knocks: _Recent[Knock] = _Recent(KNOCK_S)
         self._seekers: _Recent[Unheard] = _Recent(SEEK_S)
 
-    def knocked(self, knock: Knock, now_s: float) -> None:
+    def on_knock(self, knock: Knock, now_s: float) -> None:
         """A server asks for a stage."""
-        self._knocks.came(knock.where.peer, knock, now_s)
+        self._knocks.add(knock.where.peer, knock, now_s)
 
-    def sought(self, member: Unheard, now_s: float) -> None:
+    def on_search(self, member: Unheard, now_s: float) -> None:
         """A member that hears nothing from its coordinator asks who leads."""
-        self._seekers.came(member.peer, member, now_s)
+        self._seekers.add(member.peer, member, now_s)
 
     def at_the_door(self, now_s: float) -> tuple[Knock, ...]:
         """Those who asked for a stage a moment ago."""
@@ -193,13 +192,13 @@ class Knocks:
 
 
 class _Recent(Generic[T]):
-    """What peers said last, for a while."""
+    """The last words of peers, for a while."""
 
     def __init__(self, keep_s: float) -> None:
         self._keep_s = keep_s
         self._said: dict[bytes, tuple[float, T]] = {}
 
-    def came(self, peer: bytes, said: T, now_s: float) -> None:
+    def add(self, peer: bytes, said: T, now_s: float) -> None:
         self._forget(now_s)
         if len(self._said) < KNOCKS_MAX or peer in self._said:
             self._said[peer] = now_s, said

@@ -1,6 +1,6 @@
-"""One trainer's part in handing the run over: it asks and is asked who reaches whom.
+"""A trainer's part in handing the run over: it asks and is asked which stages others reach.
 
-Units:   seconds on the loop's clock; while it leads, on its coordination's.
+Units:   seconds on the loop's clock; while it leads, on its coordinator's.
 Errors:  Refused for a trainer that asks what only the coordinator or a standby may ask.
 """
 
@@ -72,7 +72,7 @@ class HandoverIo:
     def start(self, coordination: CoordinatorIo) -> None:
         """This trainer leads from now on."""
         self.stop()
-        self._rule.leads()
+        self._rule.on_term()
         self._coordination = coordination
         self._looking = self._tasks.create_task(self._look(coordination))
         self._began.fire()
@@ -85,13 +85,13 @@ class HandoverIo:
                 task.cancel()
         self._looking = self._telling = None
 
-    def knocked(self, peer: bytes, join: Join) -> None:
+    def on_knock(self, peer: bytes, join: Join) -> None:
         """A server asks this trainer for a stage, which it cannot give."""
         if join.stage is not None and join.version is not None:
             knock = Knock(join.stage, join.version, Whereabouts(peer, join.address))
-            self._knocks.knocked(knock, asyncio.get_running_loop().time())
+            self._knocks.on_knock(knock, asyncio.get_running_loop().time())
 
-    async def about_to_lead(self) -> None:
+    async def wait_to_lead(self) -> None:
         """If the coordinator has named this trainer, wait until it leads: so a server need not ask.
 
         Else it would go back to the coordinator, which may be behind a cut, and wait there.
@@ -101,11 +101,11 @@ class HandoverIo:
                 async with asyncio.timeout(LEAD_S):
                     await self._began.wait()
 
-    def sought(self, peer: bytes, unheard_in: int | None) -> None:
+    def on_search(self, peer: bytes, unheard_in: int | None) -> None:
         """A peer asks this trainer who leads; a coordinator that it does not hear is told so."""
         if unheard_in is None:
             return
-        self._knocks.sought(Unheard(peer, unheard_in), asyncio.get_running_loop().time())
+        self._knocks.on_search(Unheard(peer, unheard_in), asyncio.get_running_loop().time())
         if self._coordination is None and self._telling is None:
             self._telling = self._tasks.create_task(self._tell())
 
@@ -128,7 +128,7 @@ class HandoverIo:
         if peer.raw not in self._roll.standbys or said.run != self._run:
             raise Refused("only a trainer that stands by may say this")
         if self._coordination is not None:
-            self._coordination.not_heard(said.members)
+            self._coordination.on_deaf_members(said.members)
         return said
 
     async def _whom_reach(self, peer: PeerId, question: AskReachable) -> ReachableStages:
@@ -153,7 +153,7 @@ class HandoverIo:
                 await self._ask(coordination)
 
     def _misses(self, coordination: CoordinatorIo) -> bool:
-        """Whether to ask the standbys, by those that are heard now."""
+        """Return whether to ask the standbys, by those that are heard now."""
         members = coordination.coordinator.members
         ready = [members.ready(stage) for stage in range(self._stages)]
         return self._rule.look(ready, coordination.silent, coordination.now_s())
@@ -180,7 +180,7 @@ class HandoverIo:
             ours = [one.peer for one, t in zip(missed, own, strict=True) if t.done() and t.result()]
             for task in own:
                 task.cancel()
-        self._rule.knocked(
+        self._rule.on_knocks(
             (knock for answer in answers for knock in answer.knocks), coordination.coordinator.step
         )
         self._misses(coordination)  # a member may have been heard meanwhile
@@ -188,12 +188,12 @@ class HandoverIo:
         to = self._rule.successor(ours, theirs, voters, coordination.now_s())
         leader = self._seat.leader
         if to is not None and leader is not None and leader.leads:
-            self._rule.handed_over(to, leader.head.height, coordination.now_s())
+            self._rule.on_handover(to, leader.head.height, coordination.now_s())
             self._seat.hand_over(to, asyncio.get_running_loop().time())
             self._node.pump()
 
     async def _question(self, standby: bytes, question: AskReachable) -> ReachableStages:
-        """What one standby answers; that it reaches nobody if it does not."""
+        """Return what one standby answers; that it reaches nobody if it does not."""
         nobody = ReachableStages((), ())
         contact = self._roll.find(standby)
         if contact is None:
@@ -206,7 +206,7 @@ class HandoverIo:
         return answer if isinstance(answer, ReachableStages) else nobody
 
     async def _probe(self, peers: Sequence[Whereabouts], within_s: float) -> list[bytes]:
-        """Which of these peers answer within a time; this trainer is always there."""
+        """Return which of these peers answer within a time; this trainer is always there."""
         async with asyncio.TaskGroup() as tasks:
             asked = [tasks.create_task(self._answers(one, within_s)) for one in peers]
         return [one.peer for one, task in zip(peers, asked, strict=True) if task.result()]

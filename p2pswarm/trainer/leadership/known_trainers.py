@@ -1,4 +1,4 @@
-"""The trainers of a run as one of them knows them: who stands by, where all are, who votes next.
+"""The trainers of a run as one of them knows them: where all are, who votes next, whom to ask next.
 
 Units:   `now_s` seconds on the caller's clock.
 """
@@ -28,7 +28,7 @@ class _Known:
 
 
 class KnownTrainers:
-    """Who may lead the run besides this trainer."""
+    """The trainers that may lead the run besides this one."""
 
     def __init__(self, own: Contact) -> None:
         assert own.peer is not None, "a trainer knows its own id"
@@ -38,31 +38,31 @@ class KnownTrainers:
         self._voters: dict[bytes, Contact] = {}
         """Where voters are that the coordinator has told us of."""
 
-    def enlisted(self, contact: Contact) -> None:
+    def on_standby(self, contact: Contact) -> None:
         """A trainer stands by from now on."""
         assert contact.peer is not None, "its handshake has proven its id"
         if contact.peer.raw != self._me:
             self._trainers[contact.peer.raw] = _Known(contact, math.inf)
 
-    def gone(self, peer: bytes, now_s: float) -> None:
+    def on_standby_end(self, peer: bytes, now_s: float) -> None:
         """A standby's stream has ended."""
         if known := self._trainers.get(peer):
             known.gone_s = now_s
 
-    def told(self, trainers: Trainers, now_s: float) -> None:
+    def on_trainers(self, trainers: Trainers, now_s: float) -> None:
         """The coordinator says where all are."""
         for where in trainers.trainers:
             if (contact := where.contact) and where.peer != self._me:
                 self._trainers[where.peer] = _Known(contact, now_s)
         self._voters = {where.peer: c for where in trainers.voters if (c := where.contact)}
 
-    def met(self, contact: Contact) -> None:
+    def on_trainer(self, contact: Contact) -> None:
         """A trainer of the run is at this address, as its own signed manifest says."""
         if contact.peer is not None and contact.peer.raw != self._me:
             known = self._trainers.setdefault(contact.peer.raw, _Known(contact, 0.0))
             known.contact = contact
 
-    def voter_at(self, peer: bytes, address: str) -> None:
+    def on_voter(self, peer: bytes, address: str) -> None:
         """A voter of the run asks us to take it, from this address: we may need its vote."""
         where = Whereabouts(peer, address).contact
         if where is not None and peer != self._me:
@@ -85,7 +85,7 @@ class KnownTrainers:
         return [known.contact for known in self._trainers.values()]
 
     def next_trainers(self, named: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """Who the next record names: as the last one, and the new ones behind them.
+        """Return who the next record names: as the last one, and the new ones behind them.
 
         If they are too many, those that have been gone for longest are left out.
         """
@@ -98,7 +98,7 @@ class KnownTrainers:
     def next_voters(
         self, head: ChainHead, named: tuple[bytes, ...], votes: Votes, servers: Sequence[bytes]
     ) -> tuple[VoterId, ...]:
-        """Who votes on the next record, which names these trainers.
+        """Return who votes on the next record, which names these trainers.
 
         `votes`: one that has not answered yet votes with the file that the head names. `servers`
         come in the order in which they are to be chosen.
@@ -115,7 +115,7 @@ class KnownTrainers:
         )
 
     def wanted_voters(self, named: tuple[bytes, ...], votes: Votes) -> int:
-        """How many voters the run should have, if a record names these trainers."""
+        """Return how many voters the run should have, if a record names these trainers."""
         return wanted_voters(len(named), len(self._living(named, votes)))
 
     def _living(self, named: tuple[bytes, ...], votes: Votes) -> list[bytes]:
@@ -125,7 +125,7 @@ class KnownTrainers:
         return [p for p in dict.fromkeys((self._me, *self.standbys, *answer)) if p not in lost]
 
     def say(self, run: bytes, term: int, head: ChainHead, find: Find) -> Trainers:
-        """What the coordinator tells the others; `find` knows its members."""
+        """Return what the coordinator tells the others; `find` knows its members."""
         trainers = self.next_trainers(head.trainers)
         voters = [voter.peer for voter in head.voters]
         return Trainers(run, term, self._where(trainers, find), self._where(voters, find))
@@ -155,8 +155,6 @@ def _voting(peers: Sequence[bytes], memories: dict[bytes, bytes]) -> list[VoterI
     return [VoterId(peer, memories[peer]) for peer in peers if peer in memories]
 
 
-# Which trainer a standby asks next, to find the one that coordinates the run.
-
 PAUSE_S = 0.25  # after all known trainers were asked
 HINTS_MAX = 4  # in a row: trainers that name each other must not send us round in circles
 
@@ -169,19 +167,19 @@ class CoordinatorSearch:
         self._hint: Contact | None = None
         self._hints = 0
 
-    def hint(self, coordinator: Contact | None) -> None:
+    def on_hint(self, coordinator: Contact | None) -> None:
         """A trainer names the coordinator, or is it itself."""
         if coordinator is not None and self._hints < HINTS_MAX:
             self._hint = coordinator
             self._hints += 1
 
-    def found(self) -> None:
+    def on_coordinator(self) -> None:
         """The coordinator was found: whoever is asked next was asked by nobody."""
         self._asked.clear()
         self._hints = 0
 
     def ask(self, known: Sequence[Contact]) -> Contact | None:
-        """Whom to ask now; None after all were asked: pause then."""
+        """Return whom to ask now; None after all were asked: pause then."""
         hint, self._hint = self._hint, None
         if hint is not None:
             return hint
@@ -189,5 +187,5 @@ class CoordinatorSearch:
             if contact.peer is not None and contact.peer.raw not in self._asked:
                 self._asked.append(contact.peer.raw)
                 return contact
-        self.found()
+        self.on_coordinator()
         return None

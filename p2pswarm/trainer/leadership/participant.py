@@ -63,10 +63,6 @@ from p2pswarm.trainer.reports.leadership_reports import (
 )
 from p2pswarm.trainer.reports.rollback_reports import WentBack
 
-# The calls of servers that cannot read the manifest, and when the trainer's user hears of them.
-#
-# Units:   seconds on the loop's clock.
-
 
 class RefusalNotices:
     """Serves those calls from the start on."""
@@ -84,12 +80,12 @@ class RefusalNotices:
 
     def _refused(self, peer: PeerId, notice: OtherVersion) -> OtherVersion:
         """A server cannot read our manifest."""
-        self._refusals.receive(peer, notice.speaks, asyncio.get_running_loop().time())
+        self._refusals.on_notice(peer, notice.speaks, asyncio.get_running_loop().time())
         self._plan()
         return OtherVersion(self._refusals.ours)
 
     def _plan(self) -> None:
-        for report in self._refusals.events():
+        for report in self._refusals.drain():
             self._report(report)
         if self._timer is not None:
             self._timer.cancel()
@@ -114,7 +110,7 @@ class Trainer:
         self._context = context
         self._roll = KnownTrainers(context.rpc.contact)
         for trainer in context.trainers:
-            self._roll.met(trainer)
+            self._roll.on_trainer(trainer)
         self._standbys = StandbyStreams(self._roll, self._announce)
         self._coordination: CoordinatorIo | None = None
         """The run under this trainer, also when it is over; None while another one leads."""
@@ -185,8 +181,8 @@ class Trainer:
         else:
             self._standbys.close(None)
             self._coordination.step_down(StandsBy(b"", "", self._coordination.term))
-            await self._coordination.ended()
-        await self._standbys.gone()
+            await self._coordination.wait_ended()
+        await self._standbys.wait_closed()
         self._node.close()
         await self._stack.__aexit__(kind, error, trace)
 
@@ -203,7 +199,7 @@ class Trainer:
 
     @property
     def leads(self) -> bool:
-        """Whether this trainer coordinates the run, or has ended it."""
+        """True if this trainer coordinates the run, or has ended it."""
         return self._coordination is not None
 
     @property
@@ -211,12 +207,12 @@ class Trainer:
         """The highest term in which a trainer is known to have led."""
         return self._coordination.term if self._coordination else self._seat.led_by[1]
 
-    def found(self, trainers: Sequence[Contact]) -> None:
+    def on_trainers(self, trainers: Sequence[Contact]) -> None:
         """Other trainers offer the run at these addresses."""
         for trainer in trainers:
-            self._roll.met(trainer)
+            self._roll.on_trainer(trainer)
 
-    def ended_without_us(self, said_by: bytes, over: RunOver) -> bool:
+    def on_run_over(self, said_by: bytes, over: RunOver) -> bool:
         """A record says that the run is over: True if a trainer of the run has made it."""
         named = said_by in self._seat.follower.chain.head.trainers
         if self.leads or over.run != self._context.run_id or not named:
@@ -245,11 +241,11 @@ class Trainer:
         """A member joins: only the coordinator takes it."""
         self._check_run(join.run)
         if stream.peer.raw in self._seat.voters:
-            self._roll.voter_at(stream.peer.raw, join.address)
+            self._roll.on_voter(stream.peer.raw, join.address)
         if self._coordination is None:
             self._catch_up(stream.peer, join)
-            self._handing.knocked(stream.peer.raw, join)
-            await self._handing.about_to_lead()
+            self._handing.on_knock(stream.peer.raw, join)
+            await self._handing.wait_to_lead()
         if self._coordination is None:
             await stream.send(self._standing())
             return
@@ -282,11 +278,11 @@ class Trainer:
 
     def _who_leads(self, peer: PeerId, question: WhoLeads) -> StandsBy:
         self._check_run(question.run)
-        self._handing.sought(peer.raw, question.unheard_in)
+        self._handing.on_search(peer.raw, question.unheard_in)
         return self._standing()
 
     def _standing(self) -> StandsBy:
-        """Who coordinates the run, as far as this trainer knows."""
+        """Return who coordinates the run, as far as this trainer knows."""
         leader, term = self._seat.led_by
         if self._coordination is not None:
             leader, term = self._me, self._coordination.term
@@ -300,7 +296,7 @@ class Trainer:
             raise NotServing("that run is not trained here; look up the runs again")
 
     def _told(self, told: Told) -> None:
-        """What the chain says."""
+        """Return what the chain says."""
         match told:
             case Leading(term=term):
                 self._lead(term)
@@ -318,16 +314,16 @@ class Trainer:
                 self._step_down(reason)
 
     def _decided(self, coordination: CoordinatorIo, record: CommitRecord) -> None:
-        """What the voters have accepted takes effect."""
+        """Return what the voters have accepted takes effect."""
         match record.kind:
             case RecordKind.BACK:
                 self._went_back(coordination)
             case RecordKind.VOTERS:
-                self._proposals.decided(self._now_s())
+                self._proposals.on_decision(self._now_s())
                 self._announce()
                 self._check_voters()
             case _:
-                coordination.decided(record.step)
+                coordination.on_decision(record.step)
                 self._announce()
 
     def _lead(self, term: int) -> None:
@@ -355,7 +351,7 @@ class Trainer:
     def _go_back(self, to: Rollback) -> None:
         """Have it decided that the run goes back."""
         if self._coordination is not None:
-            self._proposals.go_back(to, self._coordination, self._now_s())
+            self._proposals.propose_rollback(to, self._coordination, self._now_s())
             self._node.pump()
 
     def _went_back(self, before: CoordinatorIo) -> None:
@@ -379,13 +375,13 @@ class Trainer:
     def _decide(self, decide: act.Decide) -> None:
         """Have the record of a step decided."""
         if self._coordination is not None:
-            self._proposals.step(decide, self._coordination, self._now_s())
+            self._proposals.propose_step(decide, self._coordination, self._now_s())
             self._node.pump()
 
     def _check_voters(self) -> None:
         """Have others vote, if one of the voters is dead or missing."""
         if self._coordination is not None and not self._ended.done():
-            self._proposals.voters(self._coordination, self._now_s())
+            self._proposals.propose_voters(self._coordination, self._now_s())
             self._node.pump()
 
     def _doubt(self, peer: bytes) -> None:

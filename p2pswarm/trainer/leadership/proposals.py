@@ -1,4 +1,4 @@
-"""What the leading trainer has decided, one record at a time: steps, going back, and who votes.
+"""Proposals of the leading trainer, one record at a time: steps, rollbacks, and who votes.
 
 A record that only changes the voters may be under way when a step is done. Then the step waits for
 it, a round trip, and names what it follows.
@@ -28,21 +28,18 @@ from p2pswarm.trainer.leadership.rollback import Rollback
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.rollback_reports import CannotGoBack
 
-# When a coordinator has its voters changed by a record of their own, not by the next step's.
-#
-# A step may take minutes, and each voter that dies meanwhile brings the run nearer to where nobody
-# can decide. So a dead voter is replaced at once, and missing ones are added at once. Whatever can
-# wait for the step waits for it.
-#
-# Units:   seconds on the caller's clock.
-
 SPARE_S = 5.0  # servers join a new coordinator within a second, most of them: wait for a spare
 AT_ONCE = 4  # a takeover takes two: dead voters are replaced, then missing ones added; and twice
 AGAIN_S = 10.0  # a voter that comes and goes adds 360 records an hour, less than half a megabyte
 
 
 class VoterChanges:
-    """The patience and the purse of one trainer: records that cost no step are not for nothing."""
+    """The patience and the purse of one trainer: records that cost no step are not for nothing.
+
+    A step may take minutes, and each voter that dies meanwhile brings the run nearer to where
+    nobody can decide. So a dead voter is replaced at once, and missing ones are added at once.
+    Whatever can wait for the step waits for it.
+    """
 
     def __init__(self) -> None:
         self._since_s: float | None = None
@@ -56,16 +53,16 @@ class VoterChanges:
         lost: Container[bytes],
         now_s: float,
     ) -> bool:
-        """Whether a record should change `voters` into `following` now.
+        """Return whether a record should change `voters` into `following` now.
 
         `lost`: the peers that do not answer.
         """
         dead = sum(voter.peer in lost for voter in voters)
         if 2 * dead >= len(voters):
-            self.whole()
+            self.reset()
             return False  # nothing is decided until some are back, and they may be all back then
         if not dead:
-            self.whole()
+            self.reset()
             return len(following) > len(voters) and self._purse.left(now_s)
         if self._since_s is None:
             self._since_s = now_s
@@ -74,11 +71,11 @@ class VoterChanges:
         patient = len(following) >= len(voters) or now_s >= self._since_s + SPARE_S
         return patient and self._purse.left(now_s)
 
-    def whole(self) -> None:
+    def reset(self) -> None:
         """No voter is to be waited for."""
         self._since_s = None
 
-    def proposed(self, now_s: float) -> None:
+    def on_proposal(self, now_s: float) -> None:
         """Such a record was proposed."""
         self._purse.take(now_s)
 
@@ -98,33 +95,33 @@ class Proposals:
         """Another trainer leads, or members begin anew: what waited is void."""
         self._next = None
 
-    def decided(self, now_s: float) -> None:
+    def on_decision(self, now_s: float) -> None:
         """A record of voters is decided: what waited for it may follow."""
         following, self._next = self._next, None
         if following is not None:
             following(now_s)
 
-    def step(self, decide: act.Decide, coordination: CoordinatorIo, now_s: float) -> None:
+    def propose_step(self, decide: act.Decide, coordination: CoordinatorIo, now_s: float) -> None:
         """Have the record of a step decided."""
         leader = self._leading
         if leader is None:
             return  # deposed: the next coordinator does the step anew
         if self._changing(leader):
-            self._next = lambda later_s: self.step(decide, coordination, later_s)
+            self._next = lambda later_s: self.propose_step(decide, coordination, later_s)
             return
         record = self._following(decide, leader, coordination)
         if (keeper := coordination.keeper) is not None:
             record = replace(record, saved=max(record.saved, keeper.saved))
         self._propose(self._signed(record), now_s)
 
-    def go_back(self, to: Rollback, coordination: CoordinatorIo, now_s: float) -> None:
+    def propose_rollback(self, to: Rollback, coordination: CoordinatorIo, now_s: float) -> None:
         """Have it decided that the run goes back, unless a step is being decided."""
         leader = self._leading
         if leader is None or not coordination.coordinator.may_go_back:
             return
         if leader.pending is not None:
             if self._changing(leader):
-                self._next = lambda later_s: self.go_back(to, coordination, later_s)
+                self._next = lambda later_s: self.propose_rollback(to, coordination, later_s)
             return
         decide = back_to(to.version, to.states)
         record = self._signed(as_back(self._following(decide, leader, coordination)))
@@ -136,7 +133,7 @@ class Proposals:
         coordination.coordinator.hold()  # no step is decided beside it
         self._propose(record, now_s)
 
-    def voters(self, coordination: CoordinatorIo, now_s: float) -> None:
+    def propose_voters(self, coordination: CoordinatorIo, now_s: float) -> None:
         """Have others vote from now on, if a voter is dead or one is missing."""
         leader = self._leading
         if leader is None or leader.pending is not None:
@@ -145,12 +142,12 @@ class Proposals:
         trainers = self._roll.next_trainers(leader.head.trainers)
         wanted = self._roll.wanted_voters(trainers, leader.votes)
         if len(voters) >= wanted and not any(voter.peer in lost for voter in voters):
-            self._changes.whole()
+            self._changes.reset()
             return  # the usual case, in which nobody has to be met
         decide = voters_only(leader.head, self._context.run.stages)
         record = as_voters(self._following(decide, leader, coordination))
         if self._changes.due(voters, record.voters, lost, now_s):
-            self._changes.proposed(now_s)
+            self._changes.on_proposal(now_s)
             self._propose(self._signed(record), now_s)
 
     def meet(self, coordination: CoordinatorIo) -> list[bytes]:
@@ -174,13 +171,13 @@ class Proposals:
         return leader if leader is not None and leader.leads else None
 
     def _changing(self, leader: Leader) -> bool:
-        """Whether a record is under way that changes the voters only."""
+        """Return whether a record is under way that changes the voters only."""
         return leader.pending is not None and leader.pending.kind == RecordKind.VOTERS
 
     def _following(
         self, decide: act.Decide, leader: Leader, coordination: CoordinatorIo
     ) -> CommitRecord:
-        """What is to follow the head, without a signature."""
+        """Return what is to follow the head, without a signature."""
         servers = self.meet(coordination)
         trainers = self._roll.next_trainers(leader.head.trainers)
         voters = self._roll.next_voters(leader.head, trainers, leader.votes, servers)

@@ -1,6 +1,6 @@
-"""Where a run goes back to when a stage has lost its weights: its newest checkpoint.
+"""The version that a run rolls back to when a stage has lost its weights: its newest checkpoint.
 
-A checkpoint fits if the chain leads to it: a run that has gone back before has made some versions
+A checkpoint fits if the chain leads to it: a run that has rolled back before has made some versions
 twice, and only the newer ones are on the branch that stands. Without any checkpoint a run goes back
 to its beginning. All functions block, because they read the target.
 
@@ -30,7 +30,7 @@ FIRST_WEIGHTS = "the first weights, which are drawn from the seed"
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """Which version becomes current again."""
+    """The version that becomes current again."""
 
     version: int
     states: Digests
@@ -45,7 +45,7 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True)
 class SavedPast:
-    """What a trainer knows of its run's past and of where it is saved."""
+    """The past of a run, and where it is saved, as its trainer knows them."""
 
     plan: SavingPlan
     chain: SavedChain

@@ -1,8 +1,7 @@
-"""Has a run go back to a checkpoint: reads the target beside training, and asks for the decision.
+"""Looks for what a run rolls back to: reads the target beside training, and asks for the decision.
 
-Where to, `going_back` says; whether the run still may, its coordinator.
-
-Errors:  none; what is wrong with a target becomes a report.
+The rules of `rollback` say where to; the coordinator says whether the run still may. What is wrong
+with a target becomes a report.
 """
 
 import asyncio
@@ -47,7 +46,7 @@ class RollbackIo:
         """Tell a new coordination where the state is that its members begin with."""
         found = self._found
         if found is not None and found.source and found.version == self._chain.version:
-            coordination.loads_from(found.source.order(self._context.run_id))
+            coordination.load_from(found.source.order(self._context.run_id))
             return
         self.close()
         self._looking = self._tasks.create_task(self._find_present(coordination))
@@ -77,7 +76,7 @@ class RollbackIo:
         past, origin = self._past(), self._context.origin
         if past is None:
             if origin is not None:
-                coordination.loads_from(origin.order(self._context.run_id))
+                coordination.load_from(origin.order(self._context.run_id))
             return
         said = ""
         while True:
@@ -89,7 +88,7 @@ class RollbackIo:
                     self._context.report(CannotGoBack(said))
                 await asyncio.sleep(LOOK_AGAIN_S)
             else:
-                coordination.loads_from(source.order(self._context.run_id))
+                coordination.load_from(source.order(self._context.run_id))
                 return
 
     def _past(self) -> SavedPast | None:

@@ -1,7 +1,11 @@
-"""The standbys' streams at the coordinator: each is told where all are, and that it lives.
+"""The stream between a standby and the coordinator: its end at the coordinator, and at the standby.
+
+The coordinator tells each standby where all are, and that it lives. If the stream ends, the
+coordinator is gone, as far as the standby can tell.
 
 Units:   seconds on the loop's clock.
-Errors:  those of the stream, for the one whose stream it is.
+Errors:  at the coordinator those of the stream, for the standby whose stream it is; a standby asks
+         a trainer that cannot be reached again in its turn.
 """
 
 import asyncio
@@ -69,7 +73,7 @@ class StandbyStreams:
         self._closed, self._last = True, last
         self.dismiss(last)
 
-    async def gone(self) -> None:
+    async def wait_closed(self) -> None:
         """Wait until all streams have ended."""
         await self._empty.wait()
 
@@ -80,7 +84,7 @@ class StandbyStreams:
         standby = self._open[peer] = _StandbyStream()
         self._former += 1
         self._empty.clear()
-        self._roll.enlisted(contact)
+        self._roll.on_standby(contact)
         if self._closed:  # nobody would ever end this stream, and we wait for its end
             self._end(peer, self._last)
         self._changed()
@@ -94,7 +98,7 @@ class StandbyStreams:
                 self._empty.set()
             if self._open.get(peer) is standby:
                 del self._open[peer]
-                self._roll.gone(peer, asyncio.get_running_loop().time())
+                self._roll.on_standby_end(peer, asyncio.get_running_loop().time())
                 self._changed()
 
     async def _talk(self, stream: Stream, standby: _StandbyStream) -> None:
@@ -113,7 +117,7 @@ class StandbyStreams:
     def _end(self, peer: bytes, last: Finished | None) -> None:
         standby = self._open.pop(peer, None)
         if standby is not None:
-            self._roll.gone(peer, asyncio.get_running_loop().time())
+            self._roll.on_standby_end(peer, asyncio.get_running_loop().time())
             standby.over, standby.last = True, last
             standby.waker.set()
 
@@ -126,16 +130,14 @@ async def _say_last(stream: Stream, last: Finished) -> None:
             await stream.receive()
 
 
-# A standby's watch: its stream to the coordinator, whose end tells that the coordinator is gone.
-#
-# Units:   seconds on the loop's clock.
-# Errors:  none; a trainer that cannot be reached is asked again in its turn.
-
 log = logging.getLogger(__name__)
 
 
 class CoordinatorStream:
-    """Enlists with the coordinator, whoever that is, until it is stopped."""
+    """Enlists with the coordinator, whoever that is, until it is stopped.
+
+    Errors: a trainer that cannot be reached is asked again in its turn.
+    """
 
     def __init__(
         self,
@@ -174,7 +176,7 @@ class CoordinatorStream:
             if to is None:
                 await asyncio.sleep(PAUSE_S)
                 leader, _ = self._seat.led_by
-                self._search.hint(self._roll.find(leader) if leader is not None else None)
+                self._search.on_hint(self._roll.find(leader) if leader is not None else None)
             elif to.peer != self._rpc.contact.peer:
                 await self._enlist(to)
 
@@ -208,9 +210,9 @@ class CoordinatorStream:
             learn_all(self._cards, message, to.peer)
             match message:
                 case Trainers():
-                    self._roll.told(message, asyncio.get_running_loop().time())
+                    self._roll.on_trainers(message, asyncio.get_running_loop().time())
                     self._seat.voter.told(one.peer for one in message.trainers)
-                    self._search.found()
+                    self._search.on_coordinator()
                     self.enlisted = True
                     if not known:
                         known = True
@@ -218,7 +220,7 @@ class CoordinatorStream:
                 case Alive():
                     pass
                 case StandsBy():
-                    self._search.hint(message.contact)
+                    self._search.on_hint(message.contact)
                     return False
                 case Finished():
                     self._over(message)

@@ -1,1 +1,1 @@
-"""The members of a run as the coordinator knows them: joins, departures, suspensions, views."""
+"""The members of a run as the coordinator knows them: where each serves, what it is blamed for."""

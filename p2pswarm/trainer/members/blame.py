@@ -2,14 +2,16 @@
 
 An attempt that failed was in the hands of several servers. Each of those that may have caused it is
 a suspect; the one that has failed most often in a row is avoided, if its stage has another. A road
-between two servers that stays broken is named to the user.
+between two servers that stays broken is named to the user. Of two members of a stage between which
+nothing passes, one leaves.
 
 A gradient that is not finite may be a server's fault or the model's. It is the model's when all
 attempts failed so, and no server that all of them passed can be left out: the microbatch is then
-condemned (`quarantine.py`). If another path has a finite one, those that were only in the attempts
+condemned (`step/guards.py`). If another path has a finite one, those that were only in the attempts
 that failed are named.
 
-Units:   seconds on the caller's clock.
+Units:   seconds on the caller's clock; peers by their 32-byte id, so that blame outlives an
+         incarnation.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,17 +20,8 @@ from enum import Enum, IntEnum
 
 from p2pswarm.run.messages.types import MEMBERS_MAX
 from p2pswarm.run.view import Incarnation
-from p2pswarm.trainer.members.membership import Membership
+from p2pswarm.trainer.members.membership import Member, Membership
 from p2pswarm.trainer.reports import actions as act
-
-# Servers that fail again and again: counted in a row, and given a pause that grows.
-#
-# One failure proves nothing: a peer restarts, a link is dialled again. A server that fails several
-# times with no success between is the likeliest cause, and failing fast it looks fast to routers
-# and attracts work. It gets none for a while. The pause doubles with each relapse, and a server
-# that works well for long enough begins anew.
-#
-# Units:   seconds on the caller's clock; peers by their 32-byte id.
 
 IN_A_ROW = 3  # failures with no success between; then a server is avoided
 SAME_TROUBLE_S = 0.5  # failures closer than this are one: a server has several microbatches in hand
@@ -38,7 +31,7 @@ RECOVERED = 32  # successes in a row after which a former pause does not count a
 
 
 class FailureKind(Enum):
-    """What a server may fail at; good work at one says nothing about the other."""
+    """The duties that a server may fail at; good work at one says nothing about the other."""
 
     MICROBATCHES = "to compute and hand on microbatches"
     AVERAGING = "to average its sum with the others of its stage"
@@ -46,7 +39,7 @@ class FailureKind(Enum):
 
 @dataclass(slots=True)
 class _History:
-    """What one server did lately."""
+    """Failures and successes of one server, lately."""
 
     failures: dict[FailureKind, int] = field(default_factory=dict)
     """In a row."""
@@ -57,11 +50,18 @@ class _History:
 
 
 class FailingServers:
-    """The failures of every server, whichever incarnation it is in."""
+    """The failures of every server, whichever incarnation it is in.
+
+    One failure proves nothing: a peer restarts, a link is dialled again. A server that fails
+    several times with no success between is the likeliest cause, and failing fast it looks fast to
+    routers and attracts work. It gets none for a while. The pause doubles with each relapse, and a
+    server that works well for long enough begins anew.
+    """
 
     def __init__(self, peers_max: int = MEMBERS_MAX) -> None:
         self._max = peers_max
         self._histories: dict[bytes, _History] = {}
+        self._pardoned = False
 
     def on_failure(self, peer: bytes, duty: FailureKind, now_s: float) -> int:
         """A server may have caused a failure; returns how often it did in a row."""
@@ -74,18 +74,22 @@ class FailingServers:
         history.successes = 0
         return history.failures[duty]
 
-    def on_success(self, peer: bytes, duty: FailureKind) -> bool:
-        """A server has done what it is there for; True if all that it did before is forgotten."""
+    def on_success(self, peer: bytes, duty: FailureKind) -> None:
+        """A server has done what it is there for."""
         history = self._histories.get(peer)
         if history is None:
-            return False
+            return
         history.failures.pop(duty, None)
         history.failed_s.pop(duty, None)
         history.successes += 1
         if history.successes >= RECOVERED and not history.failures:
             del self._histories[peer]
-            return True
-        return False
+            self._pardoned = True
+
+    def pardoned(self) -> bool:
+        """Return whether all that a server did before was forgotten; drained by reading."""
+        drained, self._pardoned = self._pardoned, False
+        return drained
 
     def forget(self, peers: Iterable[bytes]) -> None:
         """Drop the suspicion against peers: another one was at fault."""
@@ -104,7 +108,7 @@ class FailingServers:
         return pause_s
 
     def avoided(self, peer: bytes, now_s: float) -> bool:
-        """Whether a server is to get no work now, if another can do it."""
+        """Return whether a server is to get no work now, if another can do it."""
         history = self._histories.get(peer)
         return history is not None and now_s < history.until_s
 
@@ -114,24 +118,21 @@ class FailingServers:
         return min((end_s for end_s in ends_s if end_s > now_s), default=None)
 
 
-# Members of one stage between whom nothing passes: who leaves an averaging, whose word counts.
-#
-# Each member of a stage averages with all others, so no averaging succeeds that has two members
-# with a cut between them. One of them has to leave, and what it counted is done again: so it is
-# the one that has counted less. A newcomer that has counted nothing costs nothing.
-#
-# A member that lies could have others thrown out in this way. So the word of one member alone
-# counts once; after that it has to average with others many times before it counts again, and
-# until then it is the speaker that leaves. What both members say of each other counts always.
-#
-# Units:   seconds on the caller's clock; peers by their 32-byte id.
-
 MUTUAL_S = 60.0  # both find a cut within seconds, but perhaps not in the same averaging
 AVERAGINGS_SPENT = 32  # as many as make a server's failures forgotten, see `blame.py`
 
 
 class FailedPairs:
-    """Who said of whom that nothing passes."""
+    """Reports of pairs between which nothing passes.
+
+    Each member of a stage averages with all others, so no averaging succeeds that has two members
+    with a cut between them. One of them has to leave, and what it counted is done again: so it is
+    the one that has counted less. A newcomer that has counted nothing costs nothing.
+
+    A member that lies could have others thrown out in this way. So the word of one member alone
+    counts once; after that it has to average with others many times before it counts again, and
+    until then it is the speaker that leaves. What both members say of each other counts always.
+    """
 
     def __init__(self, pairs_max: int = MEMBERS_MAX) -> None:
         self._max = pairs_max
@@ -155,7 +156,10 @@ class FailedPairs:
                 self._spent[peer] = left
 
     def leaver(self, by: bytes, of: bytes, counts: tuple[int, int], now_s: float) -> bytes:
-        """Which of two leaves; `by` says so, `counts`: how much `by` and the other have counted."""
+        """Return which of two leaves.
+
+        `by` says so, `counts`: how much `by` and the other have counted.
+        """
         ours, theirs = counts
         if ours <= theirs:
             return by
@@ -192,7 +196,7 @@ class Trouble(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """What is known of an attempt that failed."""
+    """An attempt that failed, as far as it is known."""
 
     step: int
     microbatch: int
@@ -311,7 +315,7 @@ class Blame:
         ledger: Callable[[Incarnation], bytes],
         now_s: float,
     ) -> Incarnation | None:
-        """Who is to leave an averaging in which `by` failed again, as it says by `beside`.
+        """Return who is to leave an averaging in which `by` failed again, as it says by `beside`.
 
         Of two between whom nothing passes, the one that leaves gets no work for a while: else it
         would be back at once, and the next averaging would fail at the same cut. `ledger` gives the
@@ -358,18 +362,14 @@ class Blame:
         self._not_finite.clear()
         return reports
 
-    def on_count(self, by: Incarnation, path: list[Incarnation]) -> bool:
-        """A member has done its backward of a microbatch that came by `path`.
-
-        Returns whether its former failures are forgotten with that.
-        """
-        forgotten = self.servers.on_success(by.peer, FailureKind.MICROBATCHES)
+    def on_count(self, by: Incarnation, path: list[Incarnation]) -> None:
+        """A member has done its backward of a microbatch that came by `path`."""
+        self.servers.on_success(by.peer, FailureKind.MICROBATCHES)
         if self._roads:
             peers = [one.peer for one in path]
             for road in list(self._roads):
                 if by.peer in road and all(peer in peers or not peer for peer in road):
                     del self._roads[road]
-        return forgotten
 
     def _suspect(
         self, suspects: list[Incarnation], duty: FailureKind, reason: str, now_s: float
@@ -389,7 +389,7 @@ class Blame:
         return [self._leave_out(worst, counts[worst], reason, now_s)]
 
     def _can_be_spared(self, one: Incarnation, now_s: float) -> bool:
-        """Whether its stage has another server that is not avoided."""
+        """Return whether its stage has another server that is not avoided."""
         member = self._members.alive(one)
         return member is not None and any(
             other.incarnation != one and not self.servers.avoided(other.incarnation.peer, now_s)
@@ -472,6 +472,104 @@ class Blame:
 
 
 def _tells(failures: int) -> bool:
-    """Whether people hear of so many failures in a row: 3, 6, 12, 24, ..."""
+    """Return whether people hear of so many failures in a row: 3, 6, 12, 24, ..."""
     threes, left = divmod(failures, IN_A_ROW)
     return left == 0 and threes > 0 and threes & (threes - 1) == 0
+
+
+PAIR = 2
+AVERAGINGS = 32  # until it is forgotten who stayed; as in `blame.py`
+
+
+class UnreachablePairs:
+    """Pairs of members that cannot reach each other, as both say.
+
+    Each member of a stage averages with all others, so an averaging with such a pair in it can
+    only fail. Members ask each other from time to time, and tell when no answer comes. If both of
+    a pair say so, one of them leaves when its stage has counted all of the step, and its
+    microbatches are done again. Not sooner: the other one works on until then in any case, so
+    little time is won by it, and if the cut is over by then, nothing at all is lost. Who left is
+    not ready again while both still say so.
+
+    The word of one alone does nothing here. A member that is silent to others, and says that they
+    are, could have them thrown out one by one; so who stayed when another left, and is apart from
+    a third one soon after, is the one that leaves.
+
+    Errors: what a member says of peers that are not of its stage is passed over.
+
+    Source: docs/training.md, "Silence".
+    """
+
+    def __init__(self, members: Membership, peers_max: int = MEMBERS_MAX) -> None:
+        self._members = members
+        self._max = peers_max
+        self._said: dict[Incarnation, frozenset[bytes]] = {}
+        """From whom nothing comes, as each says."""
+        self.any = False
+        """Whether there may be a pair; this is asked after every note."""
+        self._stayed: dict[bytes, tuple[bytes, int]] = {}
+        """Who stayed when which other one left, and for how many averagings that counts."""
+
+    def on_report(self, by: Incarnation, peers: Iterable[bytes]) -> None:
+        """A member says from whom nothing comes."""
+        said = frozenset(peers)
+        if said and self._members.alive(by):
+            self._said[by] = said
+        else:
+            self._said.pop(by, None)
+        self.any = len(self._said) >= PAIR
+
+    def on_end(self, one: Incarnation) -> None:
+        """An incarnation is over."""
+        self._said.pop(one, None)
+        self.any = len(self._said) >= PAIR
+
+    def unreachable_from(self, member: Member) -> list[Incarnation]:
+        """The ready members of its stage between which and this one nothing passes."""
+        if member.incarnation not in self._said:
+            return []
+        others = [one.incarnation for one in self._members.ready(member.stage)]
+        return [one for one in others if self._both_say(one, member.incarnation)]
+
+    def leavers(self, stage: int, counted: Callable[[Incarnation], int]) -> list[Incarnation]:
+        """The fewest members of a stage without whom all others can average, as far as is known.
+
+        Of two, the one that has counted less: that is done again.
+        """
+        pairs = {one.incarnation: self.unreachable_from(one) for one in self._members.ready(stage)}
+        pairs = {one: others for one, others in pairs.items() if others}
+        leave = []
+        while pairs:
+            first = max(
+                pairs,
+                key=lambda one: (len(pairs[one]), self._again(one, pairs[one]), -counted(one), one),
+            )
+            for other in pairs.pop(first):
+                self._stays(other.peer, first.peer)
+                pairs[other].remove(first)
+            pairs = {one: others for one, others in pairs.items() if others}
+            leave.append(first)
+        return leave
+
+    def on_averaging(self, peers: Iterable[bytes]) -> None:
+        """These have averaged with each other."""
+        for peer in peers:
+            other, left = self._stayed.pop(peer, (b"", 1))
+            if left > 1:
+                self._stayed[peer] = other, left - 1
+
+    def _both_say(self, one: Incarnation, other: Incarnation) -> bool:
+        nothing: frozenset[bytes] = frozenset()
+        said, answered = self._said.get(one, nothing), self._said.get(other, nothing)
+        return other.peer in said and one.peer in answered
+
+    def _again(self, one: Incarnation, others: list[Incarnation]) -> bool:
+        """Return whether another than these had to leave beside it before."""
+        beside, _ = self._stayed.get(one.peer, (others[0].peer, 0))
+        return all(beside != other.peer for other in others)
+
+    def _stays(self, peer: bytes, beside: bytes) -> None:
+        self._stayed.pop(peer, None)
+        self._stayed[peer] = beside, AVERAGINGS
+        if len(self._stayed) > self._max:
+            del self._stayed[next(iter(self._stayed))]

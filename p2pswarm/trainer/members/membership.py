@@ -1,9 +1,9 @@
-"""Who serves which stage, in which incarnation, and where a new server is needed.
+"""Members of a run: who serves which stage, in which incarnation, and how long each may take.
 
 Everything that is asked after every note is kept, not counted: the members of each stage in the
 order of their peer ids, ready or waiting, and the stages that lack servers.
 
-Units:   stages from 0; incarnations count up over the whole run: no two share a number.
+Units:   seconds; stages from 0; incarnations count up over the whole run: no two share a number.
 Errors:  Unusable for a server for which no stage has a place; None for incarnations that are over.
 """
 
@@ -165,7 +165,7 @@ class Membership:
         return _of(self._ready, stage)
 
     def ready_count(self, stage: int | None = None) -> int:
-        """How many there are of them."""
+        """Return how many there are of them."""
         return self._ready_in_all if stage is None else len(self._ready[stage])
 
     def waiting(self, stage: int | None = None) -> list[Member]:
@@ -189,7 +189,7 @@ class Membership:
         return list(unserved)
 
     def changes(self) -> tuple[MemberChange, ...]:
-        """What has changed, in order; drained by reading."""
+        """Return what has changed, in order; drained by reading."""
         drained, self._changes = tuple(self._changes), []
         return drained
 
@@ -247,3 +247,46 @@ def _of(stages: list[list[Member]], stage: int | None) -> list[Member]:
 
 def _take_out(members: list[Member], member: Member) -> None:
     del members[bisect_left(members, _PEER(member), key=_PEER)]
+
+
+LIMIT_BACKOFF = 2.0  # RFC 6298, 5.5
+LIMIT_LEARNED = 2.0  # times what it took
+
+
+class AnswerLimits:
+    """The limits of one kind of order.
+
+    A limit that is the same for all and for ever would evict a slow server each time: it would
+    come back, and be evicted again. So a server that was too slow may take twice as long the next
+    time, and one that was slow but in time keeps twice its time. One that is quick again has the
+    usual limit.
+
+    Source: RFC 6298, section 5, as for attempts.
+    """
+
+    def __init__(self, usual_s: float, max_s: float, peers_max: int = MEMBERS_MAX) -> None:
+        self._usual_s = usual_s
+        self._max_s = max_s
+        self._peers_max = peers_max
+        self._limits_s: dict[bytes, float] = {}
+        """Of the peers that have another one than is usual; who was slow last stands last."""
+
+    def limit_s(self, peer: bytes) -> float:
+        """Return how long a peer may take."""
+        return self._limits_s.get(peer, self._usual_s)
+
+    def on_answer(self, peer: bytes, seconds: float) -> None:
+        """A peer has done it."""
+        self._set(peer, LIMIT_LEARNED * seconds)
+
+    def on_timeout(self, peer: bytes) -> None:
+        """A peer has not done it in its time."""
+        self._set(peer, LIMIT_BACKOFF * self.limit_s(peer))
+
+    def _set(self, peer: bytes, limit_s: float) -> None:
+        self._limits_s.pop(peer, None)
+        if limit_s <= self._usual_s:
+            return
+        self._limits_s[peer] = min(self._max_s, limit_s)
+        if len(self._limits_s) > self._peers_max:
+            del self._limits_s[next(iter(self._limits_s))]

@@ -1,7 +1,6 @@
 """What people are told of who coordinates the run, who stands by, and whose votes are missing.
 
 Units:   terms and versions are counts.
-Errors:  none.
 """
 
 from dataclasses import dataclass

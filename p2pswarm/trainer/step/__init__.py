@@ -1,1 +1,1 @@
-"""One step: its microbatches in flight, the ledger, fences, quarantine, spot checks."""
+"""A step: microbatches in flight, the ledger, fences, guards, sums, attempts to average them."""

@@ -1,4 +1,7 @@
-"""Averaging attempts: which members have reduced, whether they agree, and what is decided."""
+"""Attempts to average a step's gradients: each is a generation, with its members and a time limit.
+
+Units:   seconds on the caller's clock.
+"""
 
 import math
 from collections import Counter, deque
@@ -14,12 +17,6 @@ from p2pswarm.settings.config import OptimizerConfig
 from p2pswarm.trainer.balance.move_preparation import Movers
 from p2pswarm.trainer.members.membership import StageGroup
 from p2pswarm.trainer.reports import actions as act
-
-# The end of a step: who has reduced, whether all agree, and what is decided.
-#
-# One `Reduction` is one generation of one step's reduction. It is dropped when a member is lost.
-# The next generation starts afresh, because no sum changes before the commit.
-
 
 Said = tuple[bytes, tuple[bytes, bytes] | None]
 """The digest of a reduced gradient; and of the tied tensor in it, and of that in the state."""
@@ -60,7 +57,13 @@ class EndsDiffer:
 
 
 class Reduction:
-    """One try to reduce the step's gradients."""
+    """One try to reduce the step's gradients.
+
+    One `Reduction` is one generation of one step's reduction. It is dropped when a member is lost.
+    The next generation starts afresh, because no sum changes before the commit.
+
+    Errors: answers of incarnations that take no part are ignored.
+    """
 
     def __init__(
         self,
@@ -153,7 +156,7 @@ class Reduction:
         return commits
 
     def sound(self, by: Incarnation, answer: Reduced) -> bool:
-        """Whether a member's stage can have that answer.
+        """Return whether a member's stage can have that answer.
 
         A squared norm is a sum of squares, or None if it overflowed; a tied tensor is at both ends.
         """
@@ -165,7 +168,7 @@ class Reduction:
         return all(square is None or 0.0 <= square <= SQUARED_NORM_MAX for square in squares)
 
     def awaits(self, incarnation: Incarnation) -> bool:
-        """Whether a member has yet to answer."""
+        """Return whether a member has yet to answer."""
         return incarnation in self._stage and incarnation not in self._answers
 
     def on_answer(self, incarnation: Incarnation, answer: Reduced) -> None:
@@ -174,7 +177,7 @@ class Reduction:
             self._answers[incarnation] = answer
 
     def verdict(self) -> Decided | Disagreed | EndsDiffer | NotFinite | None:
-        """What follows, once all have answered; None before."""
+        """Return what follows, once all have answered; None before."""
         if len(self._answers) < len(self._stage):
             return None
         odd = tuple(incarnation for stage in self._stages() for incarnation in self._odd(stage))
@@ -195,11 +198,11 @@ class Reduction:
         return sorted(set(self._stage.values()))
 
     def _votes(self, stage: int) -> list[tuple[Said, int]]:
-        """What a stage says, the commonest first; in a tie, the first in group order."""
+        """Return what a stage says, the commonest first; in a tie, the first in group order."""
         return Counter(self._said(one) for one in self.group(stage)).most_common()
 
     def _said(self, one: Incarnation) -> Said:
-        """What all members of a stage have to say alike."""
+        """Return what all members of a stage have to say alike."""
         answer = self._answers[one]
         tied = answer.tied
         return answer.digest, None if tied is None else (tied.digest, tied.state)
@@ -209,12 +212,12 @@ class Reduction:
         return [one for one in self.group(stage) if self._said(one) != usual]
 
     def _tied_answers(self) -> list[tuple[int, TiedReduced]]:
-        """What each end of a tied model says; within a stage all say the same by now."""
+        """Return what each end of a tied model says; within a stage all say the same by now."""
         firsts = ((stage, self._answers[self.group(stage)[0]].tied) for stage in self._ends)
         return [(stage, tied) for stage, tied in firsts if tied is not None]
 
     def _ends_apart(self) -> Disagreed | EndsDiffer | None:
-        """What follows if the two ends of a tied model do not agree."""
+        """Return what follows if the two ends of a tied model do not agree."""
         if not (answers := self._tied_answers()):
             return None
         (first, one), (last, other) = answers
@@ -232,15 +235,6 @@ class Reduction:
         return self._answers[self.group(stage)[0]].squared_norm
 
 
-# The reductions of a run, generation by generation, and how long one may take.
-#
-# A generation that takes too long is not proof of anything: the stage may be large and its links
-# slow. So the limit is a multiple of the slowest of the last averagings that succeeded. It doubles
-# with each one that was too slow, so that a slow averaging succeeds in the end. What the members'
-# links carried in those that succeeded determines how large the shard of each is in the next.
-#
-# Units:   seconds on the caller's clock.
-
 FIRST_LIMIT_S = 120.0  # nothing is measured yet: a large stage over a slow link
 LIMIT_MIN_S = 30.0  # below this a pause of a process or a link that is dialled again would count
 LIMIT_MAX_S = 3600.0
@@ -252,7 +246,7 @@ SLOW_RETRIES = 2  # each has twice the time of the one before
 
 
 class AveragingLimit:
-    """How long one averaging may take, learned from what succeeded and from what did not."""
+    """The time that one averaging may take, learned from what succeeded and from what did not."""
 
     def __init__(self, first_s: float = FIRST_LIMIT_S, max_s: float = LIMIT_MAX_S) -> None:
         self._first_s = first_s
@@ -281,7 +275,14 @@ class AveragingLimit:
 
 
 class AveragingAttempts:
-    """The reduction under way, if there is one; every other one is over."""
+    """The reduction under way, if there is one; every other one is over.
+
+    A generation that takes too long is not proof of anything: the stage may be large and its links
+    slow. So the limit is a multiple of the slowest of the last averagings that succeeded. It
+    doubles with each one that was too slow, so that a slow averaging succeeds in the end. What the
+    members' links carried in those that succeeded determines how large the shard of each is in the
+    next.
+    """
 
     def __init__(
         self,
@@ -348,7 +349,7 @@ class AveragingAttempts:
         return self._again(FAILED_RETRIES)
 
     def overdue(self, now_s: float) -> bool:
-        """Whether the reduction has reached its limit."""
+        """Return whether the reduction has reached its limit."""
         return self.reduction is not None and now_s >= self.reduction.deadline_s
 
     def give_up(self) -> list[Incarnation]:

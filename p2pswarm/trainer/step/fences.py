@@ -6,14 +6,13 @@ still push a fenced attempt to the newcomer, which was never asked. A suspended 
 for too, cannot: it is told of no newcomers any more.
 
 Units:   seconds on the caller's clock.
-Errors:  none.
 """
 
 import math
 
 from p2pswarm.run.messages.step import FencedWork
 from p2pswarm.run.view import Incarnation
-from p2pswarm.trainer.members.answer_limits import AnswerLimits
+from p2pswarm.trainer.members.membership import AnswerLimits
 from p2pswarm.trainer.step.in_flight import JobPhase, MicrobatchJob
 
 FENCE_S = 10.0  # an event loop answers at once; a lost packet or two may come in between
@@ -39,17 +38,17 @@ class Fences:
 
     @property
     def open(self) -> bool:
-        """Whether a round is under way."""
+        """True if a round is under way."""
         return self._open is not None
 
     @property
     def asking(self) -> bool:
-        """Whether a member that was asked in the open round has not answered."""
+        """True if a member that was asked in the open round has not answered."""
         return any(one not in self._absent for one in self._silent)
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to fence, now or next."""
+        """True if there is nothing to fence, now or next."""
         return self._open is None and not self._next and not self._probe
 
     @property
@@ -58,7 +57,7 @@ class Fences:
         return list(self._silent)
 
     def unsure(self, job: MicrobatchJob) -> bool:
-        """Whether somebody may still count an attempt of it that was given up.
+        """Return whether somebody may still count an attempt of it that was given up.
 
         It may be done all the same: the answer to a fence can tell that every stage has counted it.
         """
@@ -74,7 +73,7 @@ class Fences:
         self._probe = True
 
     def limit_s(self, one: Incarnation) -> float:
-        """How long a member may take to answer."""
+        """Return how long a member may take to answer."""
         return self._limits.limit_s(one.peer)
 
     def begin(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...]:

@@ -1,4 +1,12 @@
-"""Guards of a step: microbatches without a finite gradient, and spot checks of servers."""
+"""Guards of a step: microbatches that are set aside, and microbatches that are computed twice.
+
+Both may find that sums hold what must not be counted. A sum cannot give up one microbatch, so the
+incarnations that hold it are void, and their work is done again.
+
+Units:   `now_s` seconds on the caller's clock; microbatches by their global number; a check has the
+         number plus `CHECK_BASE`.
+Source:  docs/training.md, "A gradient that is not finite"; docs/spot_checks.md.
+"""
 
 import hashlib
 import math
@@ -14,28 +22,26 @@ from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.step.in_flight import InFlight, JobPhase, MicrobatchJob
 from p2pswarm.trainer.step.ledger import StepLedger
 
-# Microbatches without a finite gradient: set aside by order, recorded, and not too many of them.
-#
-# A microbatch that is not finite on any path counts as a gradient of zeros in every stage. The
-# step goes on with all the others, and divides by the same number as ever, so its weights are
-# those of a plain loop with the same rule. One such microbatch is an accident of the text. Many of
-# them, or some in each step, mean that the training has failed, and then the run ends while the
-# weights are whole.
-#
-# Source:  docs/training.md, "A gradient that is not finite".
-
-
 SHARE_MAX = 1 / 8  # of a step: what is left is still an unbiased gradient of most of the batch
 STEPS_MAX = 5  # in a row, each with a microbatch set aside: it is the weights by now, not the text
 
 
 def most_in_step(microbatches: int) -> int:
-    """How many microbatches of a step may be set aside: a share of it, and one at least."""
+    """Return how many microbatches of a step may be set aside: a share of it, and one at least."""
     return max(1, int(microbatches * SHARE_MAX))
 
 
 class Quarantine:
-    """What was set aside in the step in progress, and in the steps before it."""
+    """Microbatches that were set aside in the step in progress, and in the steps before it.
+
+    A microbatch that is not finite on any path counts as a gradient of zeros in every stage. The
+    step goes on with all the others, and divides by the same number as ever, so its weights are
+    those of a plain loop with the same rule. One such microbatch is an accident of the text. Many
+    of them, or some in each step, mean that the training has failed, and then the run ends while
+    the weights are whole.
+
+    Source: docs/training.md, "A gradient that is not finite".
+    """
 
     def __init__(self, microbatches: int) -> None:
         """`microbatches`: of a step."""
@@ -66,17 +72,6 @@ class Quarantine:
         return here
 
 
-# Spot checks: a share of the microbatches is computed twice, and what servers gave is compared.
-#
-# Which ones is a secret of the trainer. Every server tells sketches of what it took and gave, and
-# does not know whether anybody will look at them. Servers that took the same must give the same,
-# as far as rounding allows. Who is wrong is told by a server that contradicts itself, or by a
-# majority.
-#
-# Units:   microbatches by their global number; a check has the number plus `CHECK_BASE`.
-# Errors:  none; sketches that nobody asked for are forgotten.
-# Source:  docs/spot_checks.md.
-
 OPINIONS_MAX = 8  # attempts of one check: by chance a third server is mostly among them
 LARGER = 8.0  # a stage makes the differences of its inputs larger
 OF_DTYPE = {"float32": 1e-4, "float64": 1e-9}
@@ -102,7 +97,7 @@ UNTOLD = "it did not tell what it took and gave"
 
 
 def tolerance(config: RunConfig) -> float:
-    """How far apart two tensors may be that mean the same, relative to their length."""
+    """Return how far apart two tensors may be that mean the same, relative to their length."""
     codecs = config.codecs
     names = [codecs.activation, codecs.gradient]
     names += [entry.partition("=")[2] for entry in (*codecs.activation_keys, *codecs.gradient_keys)]
@@ -110,7 +105,7 @@ def tolerance(config: RunConfig) -> float:
 
 
 def agree(one: Numbers, other: Numbers, tolerance: float) -> bool:
-    """Whether two sketches are as close as `tolerance` times the longer of them allows.
+    """Return whether two sketches are as close as `tolerance` times the longer of them allows.
 
     Nobody knows it of an empty one, which agrees with all; sketches of two lengths do not agree.
     """
@@ -124,7 +119,7 @@ def agree(one: Numbers, other: Numbers, tolerance: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What one server made of one input."""
+    """One server's result for one input."""
 
     by: Incarnation
     took: Numbers
@@ -143,7 +138,7 @@ class _Dispute:
         return {opinion.by.peer: opinion.by for opinion in camp}
 
     def wrong(self) -> list[Incarnation]:
-        """Who is certainly wrong: who contradicts itself, or all but a clear majority."""
+        """Return who is certainly wrong: who contradicts itself, or all but a clear majority."""
         seen: dict[bytes, int] = {}
         for camp in self.camps:
             for peer in self.peers(camp):
@@ -159,7 +154,17 @@ class _Dispute:
 
 
 class SpotChecks:
-    """What is checked in the step in progress, and what came out."""
+    """The spot checks of the step in progress, and their results.
+
+    Which ones is a secret of the trainer. Every server tells sketches of what it took and gave,
+    and does not know whether anybody will look at them. Servers that took the same must give the
+    same, as far as rounding allows. Who is wrong is told by a server that contradicts itself, or
+    by a majority.
+
+    Errors: sketches that nobody asked for are forgotten.
+
+    Source: docs/spot_checks.md.
+    """
 
     def __init__(self, config: RunConfig, key: bytes) -> None:
         """`key`: a secret of the trainer."""
@@ -176,7 +181,7 @@ class SpotChecks:
         """Who has told something in this step that was forgotten."""
 
     def chosen(self, microbatch: int) -> bool:
-        """Whether a microbatch is to be computed twice."""
+        """Return whether a microbatch is to be computed twice."""
         digest = hashlib.sha256(self._key + microbatch.to_bytes(8)).digest()
         return int.from_bytes(digest[:8]) < self.share * 2**64
 
@@ -210,7 +215,7 @@ class SpotChecks:
         return drained
 
     def disputed(self, microbatch: int) -> bool:
-        """Whether servers disagree about it, and it is not clear who is wrong."""
+        """Return whether servers disagree about it, and it is not clear who is wrong."""
         return any(place[0] == microbatch for place in self._open)
 
     def tied(self, microbatch: int) -> act.ResultsTied | None:
@@ -279,14 +284,6 @@ class SpotChecks:
         self._wrong.setdefault(by, FoundWrong(by, stage, microbatch, reason))
 
 
-# What guards one step: microbatches that are set aside, and those that are computed twice.
-#
-# Both may find that sums hold what must not be counted. A sum cannot give up one microbatch, so
-# the incarnations that hold it are void, and their work is done again.
-#
-# Units:   `now_s` seconds on the caller's clock; microbatches by their global number.
-# Source:  docs/training.md, docs/spot_checks.md.
-
 HOLDS_IT = "its sum holds a microbatch that is not finite"
 
 
@@ -295,7 +292,7 @@ GuardReport = act.Quarantined | act.ResultsTied | act.WrongResult
 
 @dataclass(frozen=True, slots=True)
 class Guards:
-    """What is remembered from step to step."""
+    """The memory of the guards from step to step."""
 
     quarantine: Quarantine
     checks: SpotChecks
@@ -307,7 +304,13 @@ class Guards:
 
 
 class StepGuards:
-    """The guards in one step."""
+    """The guards in one step.
+
+    Both may find that sums hold what must not be counted. A sum cannot give up one microbatch, so
+    the incarnations that hold it are void, and their work is done again.
+
+    Source: docs/training.md, docs/spot_checks.md.
+    """
 
     def __init__(self, number: int, jobs: InFlight, ledger: StepLedger, guards: Guards) -> None:
         self._number = number
@@ -360,7 +363,7 @@ class StepGuards:
             self._condemned.remove(job)
 
     def to_void(self, blame: Blame, now_s: float) -> list[tuple[Incarnation, str]]:
-        """Whose incarnation must end because of what its sum holds, and why."""
+        """Return whose incarnation must end because of what its sum holds, and why."""
         for microbatch in blame.condemned():
             job = self._jobs.job(microbatch)
             if job is not None and not job.condemned:

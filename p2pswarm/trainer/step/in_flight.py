@@ -1,4 +1,4 @@
-"""The microbatches of a step under way: attempts, paths, deadlines, and what to launch next.
+"""Microbatches under way: their attempts, paths and time limits, how many may be, what is next.
 
 A job waits, runs, is perhaps fenced and waits again, and is done when every stage has counted it.
 The trainer asks after every note what is late and what to launch. So nothing here walks over what
@@ -6,10 +6,10 @@ is in flight: deadlines and retries stand in heaps, and what went through an inc
 incarnation. An entry of a heap is not taken out when it is no longer true, but dropped when it
 comes up.
 
-Units:   seconds on the caller's clock.
-Errors:  none; notes about attempts that are over get None or are ignored.
+Units:   seconds on the caller's clock; microbatches by their global number.
 """
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,20 +19,8 @@ from heapq import heappop, heappush
 from p2pswarm.base.estimates import Window
 from p2pswarm.run.messages.types import Work
 from p2pswarm.run.view import Incarnation
-
-# How long an attempt of a microbatch may take: what the last ones took, and what was not enough.
-#
-# An attempt may take four times the 95th percentile of those that finished, and twice the slowest
-# of them. Those that finish cannot teach that all have become slow, because all are given up
-# before. So an attempt that was late teaches too: the next may take twice as long as it was given,
-# until one finishes. A run is slowed by that and never stopped, until its servers need an hour for
-# an attempt.
-#
-# What is under way when others turn out late gets more time as well, but at most twice what it was
-# launched with. Else each of a window of attempts that are all lost would wait for the one before,
-# and double the time once more: sixteen of them would take 2^16 times as long.
-#
-# Source:  RFC 6298, section 5: a timer that expires is doubled until there is a new measurement.
+from p2pswarm.settings.config import RunConfig
+from p2pswarm.trainer.members.membership import Membership
 
 TIMEOUT_FIRST_S = 120.0  # nothing is measured yet, and first passes are slow
 TIMEOUT_MIN_S = 10.0  # below this a pause of the garbage collector or the kernel would count
@@ -45,7 +33,20 @@ MEASURED = 64  # attempts remembered
 
 
 class AttemptTimeout:
-    """The time that an attempt may take; kept from step to step."""
+    """The time that an attempt may take; kept from step to step.
+
+    An attempt may take four times the 95th percentile of those that finished, and twice the
+    slowest of them. Those that finish cannot teach that all have become slow, because all are
+    given up before. So an attempt that was late teaches too: the next may take twice as long as it
+    was given, until one finishes. A run is slowed by that and never stopped, until its servers
+    need an hour for an attempt.
+
+    What is under way when others turn out late gets more time as well, but at most twice what it
+    was launched with. Else each of a window of attempts that are all lost would wait for the one
+    before, and double the time once more: sixteen of them would take 2^16 times as long.
+
+    Source: RFC 6298, section 5: a timer that expires is doubled until there is a new measurement.
+    """
 
     def __init__(self) -> None:
         self._took_s = Window(MEASURED)
@@ -59,7 +60,7 @@ class AttemptTimeout:
         return max(self.usual_s, self._backed_off_s)
 
     def extended_s(self, given_s: float) -> float:
-        """How long an attempt may be under way by now that was launched with `given_s`."""
+        """Return how long an attempt may be under way by now that was launched with `given_s`."""
         return max(self.usual_s, min(self._backed_off_s, BACKOFF * given_s))
 
     def on_completion(self, took_s: float) -> None:
@@ -91,7 +92,7 @@ NEVER_S = float("-inf")  # it was never given up
 
 
 class JobPhase(Enum):
-    """What a job is doing."""
+    """The phases of a job."""
 
     WAITING = "to be launched"
     RUNNING = "in the pipeline"
@@ -127,12 +128,12 @@ class MicrobatchJob:
 
     @property
     def counts(self) -> bool:
-        """Whether stages are to count it."""
+        """True if stages are to count it."""
         return self.work is Work.FORWARD and not self.check
 
     @property
     def may_use_kept(self) -> bool:
-        """Whether who has counted it may hand on what it has computed before."""
+        """True if who has counted it may hand on what it has computed before."""
         return self.counts and not self.stuck
 
 
@@ -159,7 +160,7 @@ class InFlight:
 
     @property
     def finished(self) -> bool:
-        """Whether every job is done."""
+        """True if every job is done."""
         return not self._undone
 
     def add(self, job: MicrobatchJob) -> None:
@@ -170,7 +171,7 @@ class InFlight:
 
     @property
     def all_launched(self) -> bool:
-        """Whether no job waits to be launched for the first time."""
+        """True if no job waits to be launched for the first time."""
         while self._fresh and not _is_fresh(self._fresh[0]):
             self._fresh.popleft()
         return not self._fresh
@@ -180,7 +181,7 @@ class InFlight:
         return self._jobs.get(microbatch)
 
     def was_launched(self, microbatch: int) -> bool:
-        """Whether somebody can have counted it."""
+        """Return whether somebody can have counted it."""
         job = self._jobs.get(microbatch)
         return job is not None and job.attempt >= 0
 
@@ -320,30 +321,27 @@ class InFlight:
 
 
 def _is_fresh(job: MicrobatchJob) -> bool:
-    """Whether a job was never launched, and is not counted by all without that."""
+    """Return whether a job was never launched, and is not counted by all without that."""
     return job.phase is JobPhase.WAITING and job.not_before_s == NEVER_S
 
-
-# Work that the servers of a stage hand on to one that has come: what each gives up for it.
-#
-# All microbatches of a step are mostly under way when a server comes, and a push stays where it
-# is. So a stage that was served by one slow server for a while would be as slow for the rest of
-# the step, though three others are back. Therefore what a server has more than its share of is
-# given up, fenced like any attempt, and launched again; routers choose the new server then.
-#
-# The oldest attempts stay: they are the likeliest to be computed already. Each microbatch is
-# handed on a few times in a step at most, so servers that come and go cannot hold it up for ever.
-# Once would not do: servers come when the run begins, too, and what was handed on to one of them
-# then may be with a slow one when others are back from a cut.
-#
-# Units:   microbatches by their global number.
 
 SHARED_MIN = 3  # of one server: to launch two again costs about as much as to wait for them
 HANDED_ON_MAX = 4  # times in a step: what is lost each time is at most a forward in each stage
 
 
 class WorkStealing:
-    """What was handed on in one step."""
+    """The microbatches that were handed on in one step.
+
+    All microbatches of a step are mostly under way when a server comes, and a push stays where it
+    is. So a stage that was served by one slow server for a while would be as slow for the rest of
+    the step, though three others are back. Therefore what a server has more than its share of is
+    given up, fenced like any attempt, and launched again; routers choose the new server then.
+
+    The oldest attempts stay: they are the likeliest to be computed already. Each microbatch is
+    handed on a few times in a step at most, so servers that come and go cannot hold it up for
+    ever. Once would not do: servers come when the run begins, too, and what was handed on to one
+    of them then may be with a slow one when others are back from a cut.
+    """
 
     def __init__(self) -> None:
         self._moved: Counter[int] = Counter()
@@ -365,3 +363,109 @@ class WorkStealing:
         ]
         self._moved.update(job.microbatch for job in surplus)
         return surplus
+
+
+WINDOW_PER_ENTRY = 4  # a server of stage 0 computes one while three are on the wire
+WINDOW_PER_SERVER = 2  # deep pipelines: each server computes one while one is on its way there
+MARGIN, MARGIN_LEAST = 3.5, 1.5  # with 4, queues at the end of a step; bench/busy_share.py
+SHRINK, REGROW = 0.8, 1.1  # of the margin, with each step in which a graph was computed again
+CHANGE_MAX = 2.0  # from step to step
+MEASURED_LEAST = 16  # microbatches of a step; fewer have no middle
+FIRST_CHOICE = 4  # times the first servers: so many have finished when the first choice is made
+PER_ENTRY_MAX = 128  # inputs that one first-stage server holds; it refuses more than 512
+
+
+class LaunchPace:
+    """The pace of launches, measured by the microbatches that finish; kept from step to step.
+
+    Too few, and servers wait for work; too many, and their memory is full of inputs that wait for
+    gradients, without a gain. By Little's law as many are in flight as finish in a second, times
+    the seconds that one takes which waits for nobody. `MARGIN` times that are launched: while two
+    servers of a stage happen to get the same microbatch time, the others still have something to
+    do.
+
+    Both are measured in each step: the rate over its best quarter, so that filling and draining
+    the pipeline do not count, and the time by the first that finish, as many as there are first
+    servers, because nothing was before them. So in a window that is too small the rate shows it,
+    and the window grows; a queue makes neither greater, so it does not grow without end. Until
+    something was measured, the window is as many as keep all ready servers busy on a short path;
+    that is too few on a long one, so the first choice is made in the middle of the first step.
+
+    A server without memory for a microbatch's graph computes it once more when the gradient comes.
+    While any server does that, the margin shrinks with every step, and else it grows again.
+
+    Source: Little, "A Proof for the Queuing Formula L = lambda W" (1961); the best rate times the
+    least round trip, with a gain, as in BBR (Cardwell et al., ACM Queue 2016).
+    """
+
+    def __init__(self) -> None:
+        self._entries = 1
+        self._took_s: list[float] = []
+        """How long those of this step took, the first that finished first."""
+        self._finished_s: list[float] = []
+        self._margin = MARGIN
+        self._chosen: float | None = None
+        self._first = WINDOW_PER_ENTRY
+        """The window until something was measured."""
+        self._recomputed: dict[Incarnation, int] = {}
+        """The graphs that each member computed again, by its last word in this step or before."""
+        self._short = False
+        """Whether one has computed a graph again in this step."""
+
+    def begin(self) -> None:
+        """The next step begins: choose from what was measured in the last."""
+        margin = self._margin * (SHRINK if self._short else REGROW)
+        self._margin = max(MARGIN_LEAST, min(MARGIN, margin))
+        measured = self._measured()
+        if measured is not None:
+            before = self._chosen or measured
+            self._chosen = min(max(measured, before / CHANGE_MAX), before * CHANGE_MAX)
+        self._took_s, self._finished_s, self._short = [], [], False
+
+    def on_completion(self, launched_s: float, now_s: float) -> None:
+        """All stages have counted a microbatch that was launched then."""
+        if len(self._took_s) < self._entries:
+            self._took_s.append(max(0.0, now_s - launched_s))
+        self._finished_s.append(now_s)
+        if self._chosen is None and self._enough_for_a_first_choice():
+            measured = self._measured()
+            self._chosen = measured and min(measured, CHANGE_MAX * self._first)
+
+    def on_recomputation(self, member: Incarnation, graphs: int) -> None:
+        """A member says how many graphs it has had to compute again since it began."""
+        before = self._recomputed.get(member)
+        self._recomputed[member] = graphs
+        self._short |= before is not None and graphs > before
+
+    def on_end(self, member: Incarnation) -> None:
+        """An incarnation is over."""
+        self._recomputed.pop(member, None)
+
+    def window(self, entries: int, servers: int) -> int:
+        """Return how many may be in flight, with so many servers of stage 0, and of all stages."""
+        self._entries = max(1, entries)
+        if self._chosen is None:
+            self._first = max(WINDOW_PER_ENTRY * entries, WINDOW_PER_SERVER * servers)
+            return self._first
+        return math.ceil(min(max(self._chosen, 2 * entries), PER_ENTRY_MAX * entries))
+
+    def _enough_for_a_first_choice(self) -> bool:
+        """Looked at now and then only: each look goes over all that have finished."""
+        count = len(self._finished_s)
+        return count >= FIRST_CHOICE * self._entries and count % MEASURED_LEAST == 0
+
+    def _measured(self) -> float | None:
+        """`MARGIN` times what was in flight in the last step and waited for nobody."""
+        times_s, span = self._finished_s, len(self._finished_s) // 4
+        if len(times_s) < MEASURED_LEAST:
+            return None
+        pairs = zip(times_s, times_s[span:], strict=False)
+        least_s = min(later_s - sooner_s for sooner_s, later_s in pairs)
+        if least_s <= 0:  # they are told together, after a takeover
+            return None
+        return self._margin * span / least_s * sum(self._took_s) / len(self._took_s)
+
+
+def launch_window(config: RunConfig, members: Membership, pace: LaunchPace) -> int:
+    """The setting, or else what the pace asks for."""
+    return config.batch.window or pace.window(members.ready_count(0), members.ready_count())

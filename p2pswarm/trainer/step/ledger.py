@@ -1,4 +1,4 @@
-"""Which living member counts which microbatch, stage by stage: the proof that a step is complete.
+"""A ledger of which living member counts which microbatch, by stage: it proves a step complete.
 
 A step may be committed when, for every stage, exactly one living incarnation has counted each
 microbatch. The entries of an incarnation that ends are deleted, and their work is done again. A
@@ -51,7 +51,7 @@ class StepLedger:
 
     @property
     def complete(self) -> bool:
-        """Whether every stage has counted every microbatch."""
+        """True if every stage has counted every microbatch."""
         return self._left_in_all == 0
 
     def count(self, microbatch: int, stage: int, by: Incarnation) -> CountResult:
@@ -93,11 +93,11 @@ class StepLedger:
         return tuple(by[s].peer if s in by and s in wanted else b"" for s in range(stages))
 
     def all_counted(self, microbatch: int) -> bool:
-        """Whether every stage has counted it."""
+        """Return whether every stage has counted it."""
         return not self._left[microbatch - self._first]
 
     def who_counted(self, microbatch: int) -> tuple[Incarnation, ...]:
-        """Who has counted it, in any stage."""
+        """Return who has counted it, in any stage."""
         row = self._holder[microbatch - self._first]
         return tuple(dict.fromkeys(holder for holder in row if holder is not None))
 
@@ -107,7 +107,7 @@ class StepLedger:
         return [one for one, held in self._held.items() if held]
 
     def counted_by(self, microbatch: int) -> dict[int, Incarnation]:
-        """Who has counted it, by stage."""
+        """Return who has counted it, by stage."""
         row = self._holder[microbatch - self._first]
         return {stage: holder for stage, holder in enumerate(row) if holder is not None}
 
@@ -168,11 +168,11 @@ class StepLedger:
         return bytes(QUARANTINED if one is None else place[one] for one in in_stage)
 
     def counted_in(self, stage: int) -> int:
-        """How many microbatches a stage has counted."""
+        """Return how many microbatches a stage has counted."""
         return sum(holders[stage] is not None for holders in self._holder)
 
     def counted_by_one(self, one: Incarnation) -> int:
-        """How many microbatches one incarnation has counted."""
+        """Return how many microbatches one incarnation has counted."""
         return len(self._held.get(one, ()))
 
     def bitmap(self, of: Incarnation) -> bytes:

@@ -17,14 +17,23 @@ or a checkpoint's manifest names it. Until that is done, a digest stands while n
 when somebody does, none stands. So who speaks first decides nothing.
 
 Units:   versions count commits; seconds on the caller's clock.
-Errors:  none; reports about older versions, and of members that are not asked, change nothing.
+Errors:  reports about older versions, and of members that are not asked, change nothing.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from p2pswarm.run.chain.record import (
+    DIGEST_BYTES,
+)
 from p2pswarm.run.view import Incarnation
+
+
+def as_recorded(digest: bytes) -> bytes:
+    """A digest as a record has it: filled up with zeros to 32 bytes."""
+    return digest.ljust(DIGEST_BYTES, b"\0")
+
 
 OTHER_WEIGHTS = "its weights differ from those of its stage"
 OTHER_GRADIENT = "its reduced gradient differs from its stage's"

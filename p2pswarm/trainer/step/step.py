@@ -1,7 +1,7 @@
 """One step's microbatches: who has counted what, what is under way, what is being fenced.
 
 Units:   `now_s` seconds on the caller's clock; microbatches by their global number.
-Errors:  none; notes of another step or of attempts that are over change nothing.
+Errors:  notes of another step or of attempts that are over change nothing.
 """
 
 import math
@@ -21,8 +21,8 @@ from p2pswarm.run.messages.step import FencedWork
 from p2pswarm.run.messages.types import Work
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.trainer.members.answer_limits import AnswerLimits
 from p2pswarm.trainer.members.blame import Blame, FailedAttempt, Trouble
+from p2pswarm.trainer.members.membership import AnswerLimits
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.step.fences import Fences
 from p2pswarm.trainer.step.guards import OPINIONS_MAX, GuardReport, Guards, StepGuards
@@ -32,16 +32,16 @@ from p2pswarm.trainer.step.in_flight import (
     AttemptTimeout,
     InFlight,
     JobPhase,
+    LaunchPace,
     MicrobatchJob,
     WorkStealing,
 )
 from p2pswarm.trainer.step.ledger import CountResult, StepLedger
 from p2pswarm.trainer.step.sums import StepSums, mean_loss
-from p2pswarm.trainer.step.window import LaunchPace
 
 
 class Phase(Enum):
-    """What the run is doing."""
+    """The phases of a run."""
 
     GATHERING = "waiting for servers"
     FILLING = "microbatches are on their way"
@@ -72,6 +72,7 @@ class Step:
         self._timeout = AttemptTimeout()
         self._fence_limits = fences
         self._all_guards = guards
+        self._spot_checks = config.spot_check_share > 0
         self.pace = LaunchPace()
         """How many microbatches may be on their way; learned over all steps."""
         self._given_up: list[act.CancelLaunch] = []
@@ -110,12 +111,12 @@ class Step:
 
     @property
     def all_launched(self) -> bool:
-        """Whether nothing waits to be launched for the first time: the end of the step is near."""
+        """True if nothing waits to be launched for the first time: the end of the step is near."""
         return self._in_flight.all_launched
 
     @property
     def fencing(self) -> bool:
-        """Whether a member has not answered a fence."""
+        """True if a member has not answered a fence."""
         return self._fences.asking
 
     @property
@@ -129,7 +130,7 @@ class Step:
         return self._fences.deadline_s
 
     def fence_limit_s(self, one: Incarnation) -> float:
-        """How long a member may take to answer a fence."""
+        """Return how long a member may take to answer a fence."""
         return self._fences.limit_s(one)
 
     def fence_overdue(self, now_s: float) -> list[Incarnation]:
@@ -157,7 +158,7 @@ class Step:
         return mean_loss(losses) if losses else None
 
     def path(self, microbatch: int) -> list[Incarnation]:
-        """Whom the newest attempt of a microbatch was handed to."""
+        """Return whom the newest attempt of a microbatch was handed to."""
         return job.path if (job := self._in_flight.job(microbatch)) else []
 
     def bitmap(self, of: Incarnation) -> bytes:
@@ -265,7 +266,7 @@ class Step:
             self._give_up(job, f"{incarnation} is gone")
 
     def void(self, incarnation: Incarnation, now_s: float) -> int:
-        """What an incarnation had counted is done again; returns how much that is."""
+        """Return what an incarnation had counted is done again; returns how much that is."""
         self._fences.on_promise(incarnation)
         voided = self._ledger.void(incarnation)
         for microbatch in voided:
@@ -300,12 +301,15 @@ class Step:
                 self._give_up(job, "a server has come that shares the work")
 
     def _to_count(self, one: Incarnation, stage: int) -> list[MicrobatchJob]:
-        """What was handed to a server that its stage has not counted."""
+        """Return what was handed to a server that its stage has not counted."""
         jobs = [job for job in self._in_flight.touched_by(one) if job.counts]
         return [job for job in jobs if stage in self._ledger.missing(job.microbatch)]
 
     def who_counted(self, microbatch: int) -> tuple[Incarnation, ...]:
-        """Who has a microbatch in its sum, in any stage; of a check, the microbatch itself."""
+        """Return who has a microbatch in its sum, in any stage.
+
+        Of a check, the microbatch itself.
+        """
         job = self._in_flight.job(microbatch)
         held_out = job is None or job.work is Work.EVALUATE
         return () if held_out else self._ledger.who_counted(microbatch % CHECK_BASE)
@@ -315,7 +319,7 @@ class Step:
         self._guards.on_sketch(by, stage, note)
 
     def to_void(self, blame: Blame, now_s: float) -> list[tuple[Incarnation, str]]:
-        """Whose incarnation must end because of what its sum holds, and why."""
+        """Return whose incarnation must end because of what its sum holds, and why."""
         return self._guards.to_void(blame, now_s)
 
     def guarded(self, now_s: float) -> list[GuardReport]:
@@ -328,7 +332,7 @@ class Step:
         return act.StepDone(self.number, self.loss, gradient_norm, learning_rate, size, aside)
 
     def evaluation(self) -> list[act.EvaluationDone]:
-        """What people hear of the held-out batches, if there were any."""
+        """Return what people hear of the held-out batches, if there were any."""
         loss = self.held_out_loss
         return [] if loss is None else [act.EvaluationDone(self.number, loss)]
 
@@ -358,7 +362,7 @@ class Step:
 
     @property
     def fence_due(self) -> bool:
-        """Whether the next round is to be opened."""
+        """True if the next round is to be opened."""
         return not (self._fences.open or self._fences.idle)
 
     def fence(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...]:
@@ -393,7 +397,8 @@ class Step:
         """Every stage has counted a microbatch."""
         self.pace.on_completion(job.launched_s, now_s)
         self._in_flight.finish(job, now_s)
-        self._guards.on_completion(job.microbatch, now_s)
+        if self._spot_checks:
+            self._guards.on_completion(job.microbatch, now_s)
 
     def _running(self, step: int, microbatch: int, attempt: int) -> MicrobatchJob | None:
         return self._in_flight.running(microbatch, attempt) if step == self.number else None

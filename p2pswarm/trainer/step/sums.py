@@ -1,4 +1,11 @@
-"""Sums of a step: those in suspension, those of former incarnations and coordinators."""
+"""Sums of gradients that outlive an incarnation: which are kept, which are void, and for how long.
+
+A sum is a part of the step while its incarnation lives, or is suspended. It goes over to the next
+incarnation of its server if that comes with it in time, also from a former coordinator.
+
+Units:   seconds on the caller's clock; microbatches by their global number.
+Source:  docs/training.md, "A sum that outlives its link", "A sum that outlives its coordinator".
+"""
 
 import math
 from collections import Counter
@@ -12,16 +19,17 @@ from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.step.in_flight import InFlight
 from p2pswarm.trainer.step.ledger import StepLedger
 
-# Which sums of former incarnations can be parts of a step.
-#
-# Source:  docs/training.md, "A sum that outlives its link", "A sum that outlives its coordinator".
-
-
 LOSS_MAX = 1e9  # nats per token; 65,536 microbatches of it still sum to a float
 
 
 class StepSums:
-    """What servers say that they have summed of one step, against what the coordinator knows."""
+    """Sums of one step as servers tell of them, judged by what the coordinator knows.
+
+    Errors: what a server says of its sum is judged.
+
+    Source: docs/training.md, "A sum that outlives its link", "A sum that outlives its
+    coordinator".
+    """
 
     def __init__(self, step: int, ledger: StepLedger, in_flight: InFlight) -> None:
         self._step = step
@@ -36,11 +44,11 @@ class StepSums:
         return (now_s - begun_s) * self._ledger.counted_by_one(one) / in_stage
 
     def counted_by(self, one: Incarnation) -> int:
-        """How many microbatches an incarnation has counted."""
+        """Return how many microbatches an incarnation has counted."""
         return self._ledger.counted_by_one(one)
 
     def all_counted(self, stage: int) -> bool:
-        """Whether a stage has counted every microbatch of the step."""
+        """Return whether a stage has counted every microbatch of the step."""
         return self._ledger.counted_in(stage) == self._ledger.size
 
     def losses(self, told: HeldSum) -> dict[int, float]:
@@ -49,14 +57,14 @@ class StepSums:
         return {microbatch: loss for microbatch, loss in known if loss is not None}
 
     def fits(self, told: HeldSum | None, of: Incarnation, stage: int) -> bool:
-        """Whether it can be the sum of an incarnation that was suspended in this step."""
+        """Return whether it can be the sum of an incarnation that was suspended in this step."""
         if told is None or told.incarnation != of.number or told.step != self._step:
             return False
         beyond = self._ledger.fits(told.counted, of, stage)
         return beyond is not None and all(map(self._in_flight.was_launched, beyond))
 
     def takes(self, told: HeldSum, stage: int) -> bool:
-        """Whether a sum from before this coordinator can count.
+        """Return whether a sum from before this coordinator can count.
 
         Nobody else holds anything of it, and nobody can have begun to count anything of it since.
         """
@@ -73,16 +81,6 @@ def mean_loss(losses: list[float]) -> float:
         return math.nan
     return math.fsum(losses) / len(losses)
 
-
-# Suspensions: incarnations whose streams have ended, and whose sums are not void yet.
-#
-# A link can end although both its ends are well. The server is back within a second then, and
-# still has its sum of the step. Until it is back, or the sum is void, fences and the end of the
-# step wait for it. So a suspension is short where another server can do the work. The coordinator
-# dials it: one that has died is mostly known at once, and one that answers is given more time.
-#
-# Units:   seconds on the caller's clock.
-# Source:  docs/training.md, "A sum that outlives its link".
 
 SUSPENDED_S = 1.0  # to answer, or to dial again behind the pause before it
 REDO_SHARE = 0.25  # of the time to do its work again: if it does not come, no more is lost
@@ -126,7 +124,16 @@ class _Suspended:
 
 
 class Suspensions:
-    """The suspended incarnations of the step in progress."""
+    """The suspended incarnations of the step in progress.
+
+    A link can end although both its ends are well. The server is back within a second then, and
+    still has its sum of the step. Until it is back, or the sum is void, fences and the end of the
+    step wait for it. So a suspension is short where another server can do the work. The
+    coordinator dials it: one that has died is mostly known at once, and one that answers is given
+    more time.
+
+    Source: docs/training.md, "A sum that outlives its link".
+    """
 
     def __init__(
         self,
@@ -192,7 +199,7 @@ class Suspensions:
                 one.since_s = now_s
 
     def overdue(self, now_s: float) -> list[Incarnation]:
-        """Whose sums are to be void now."""
+        """Return whose sums are to be void now."""
         return [one.incarnation for due_s, one in self._due() if now_s >= due_s]
 
     def next_deadline_s(self) -> float | None:
@@ -209,20 +216,18 @@ class Suspensions:
         return [(one.since_s + one.limit_s, one) for one in there if one.since_s is not None]
 
 
-# Sums of the step that were counted under former coordinators, after a takeover.
-#
-# Servers come to a new coordinator with the sums that they had. It takes those that do not
-# overlap, and of which it has launched nothing itself. So it launches nothing until those who
-# should have sums are here, or a moment has passed.
-#
-# Units:   seconds on the caller's clock; terms as in docs/chain.md.
-# Source:  docs/training.md, "A sum that outlives its coordinator".
-
 FORMER_SUMS_S = 1.5  # one that hears nothing asks twice a second who leads, and then dials
 
 
 class FormerSums:
-    """Who should come with a sum, and what was taken."""
+    """Sums from former coordinators: who should come with one, and whether any was taken.
+
+    Servers come to a new coordinator with the sums that they had. It takes those that do not
+    overlap, and of which it has launched nothing itself. So it launches nothing until those who
+    should have sums are here, or a moment has passed.
+
+    Source: docs/training.md, "A sum that outlives its coordinator".
+    """
 
     def __init__(
         self, term: int, era: int, named: Iterable[bytes], wait_s: float = FORMER_SUMS_S
@@ -259,7 +264,7 @@ class FormerSums:
         return told if term_of(told.incarnation) < self._term else None
 
     def trusts(self, one: Incarnation) -> bool:
-        """Whether a sum says that its server has served: a stranger can claim one, too."""
+        """Return whether a sum says that its server has served: a stranger can claim one, too."""
         return not self.taken or one.peer in self._named
 
     def on_wrong_state(self, peer: bytes) -> bool:
@@ -273,7 +278,7 @@ class FormerSums:
         return self.taken
 
     def awaited(self, now_s: float) -> bool:
-        """Whether a sum may come that holds what is not launched yet."""
+        """Return whether a sum may come that holds what is not launched yet."""
         return bool(self._awaited) and (self._due_s is None or now_s < self._due_s)
 
     def next_deadline_s(self, now_s: float) -> float | None:

@@ -46,10 +46,10 @@ class Play:
     now_s: float = 0.0
 
     def seen(self, kind: type) -> list:
-        return [action for action in self.rules.actions() if isinstance(action, kind)]
+        return [action for action in self.rules.drain() if isinstance(action, kind)]
 
     def decided(self, version: int, holders=HOLDERS) -> list:
-        self.rules.decided(version, HEAD, holders, self.now_s)
+        self.rules.on_decision(version, HEAD, holders, self.now_s)
         return self.seen(AskToSave)
 
     def begun(self, holders=HOLDERS) -> None:
@@ -69,10 +69,10 @@ class Play:
             pieces=b"p" * 64,
             **(values | changes),
         )
-        self.rules.wrote(by, report, self.now_s)
+        self.rules.on_file(by, report, self.now_s)
 
     def heard(self, by: Incarnation, written: int = 1, failed: str = "", version: int = 10):
-        self.rules.heard(by, Saving(RUN, version, written, 9, failed), self.now_s)
+        self.rules.on_progress(by, Saving(RUN, version, written, 9, failed), self.now_s)
 
     def pass_time(self, seconds: float) -> None:
         self.now_s += seconds
@@ -129,7 +129,7 @@ def test_a_version_is_saved_when_the_manifest_is_there():
     assert play.rules.next_deadline_s() is None  # while the manifest is written
     play.rules.on_deadline(play.now_s + 1000)
 
-    play.rules.published(10, "there", play.now_s)
+    play.rules.on_manifest(10, "there", play.now_s)
 
     assert play.seen(CheckpointSaved) == [CheckpointSaved(10, "there", 3.0)]
     assert (play.rules.saved, play.rules.saved_s, play.rules.idle) == (10, 3.0, True)
@@ -141,7 +141,7 @@ def test_a_manifest_that_cannot_be_written_costs_the_checkpoint_and_no_more():
     play.wrote(member(0, 0))
     play.wrote(member(1, 0))
 
-    play.rules.not_published(10, "the disk is full", play.now_s)
+    play.rules.on_manifest_failure(10, "the disk is full", play.now_s)
 
     assert play.seen(CheckpointFailed) == [CheckpointFailed(10, "the disk is full")]
     assert (play.rules.saved, play.rules.idle) == (0, True)
@@ -167,9 +167,9 @@ def test_one_writer_of_a_stage_may_die_or_fail():
     play.begun()
     play.wrote(member(0, 0))
     play.wrote(member(1, 0))
-    play.rules.lost(member(0, 1), play.now_s)
-    play.rules.lost(member(0, 0), play.now_s)  # its file is there all the same
-    play.rules.lost(member(0, 2), play.now_s)
+    play.rules.on_end(member(0, 1), play.now_s)
+    play.rules.on_end(member(0, 0), play.now_s)  # its file is there all the same
+    play.rules.on_end(member(0, 2), play.now_s)
     assert not play.seen(WriteManifest)
 
     play.heard(member(1, 1), failed="the disk is full")
@@ -181,7 +181,7 @@ def test_one_writer_of_a_stage_may_die_or_fail():
 def test_a_stage_that_nobody_can_save_ends_the_checkpoint_with_the_reasons():
     play = Play()
     play.begun()
-    play.rules.lost(member(1, 0), play.now_s)
+    play.rules.on_end(member(1, 0), play.now_s)
     play.heard(member(1, 1), failed="the disk is full")
 
     (failed,) = play.seen(CheckpointFailed)
@@ -189,14 +189,14 @@ def test_a_stage_that_nobody_can_save_ends_the_checkpoint_with_the_reasons():
     assert play.rules.idle
     play.wrote(member(0, 0))  # late words about it are nothing
     play.heard(member(0, 1))
-    play.rules.lost(member(0, 0), play.now_s)
-    assert play.rules.actions() == []
+    play.rules.on_end(member(0, 0), play.now_s)
+    assert play.rules.drain() == []
 
 
 def test_a_stage_without_servers_is_named():
     play = Play()
 
-    play.rules.decided(10, HEAD, [HOLDERS[0], []], 0.0)
+    play.rules.on_decision(10, HEAD, [HOLDERS[0], []], 0.0)
 
     (failed,) = play.seen(CheckpointFailed)
     assert failed.reason == "stage 1 was not saved: no server holds it"
@@ -221,7 +221,7 @@ def test_a_checkpoint_that_falls_due_while_another_is_written_is_left_out():
     play.begun()
 
     assert not play.decided(20)
-    play.rules.decided(30, HEAD, HOLDERS, 0.0)
+    play.rules.on_decision(30, HEAD, HOLDERS, 0.0)
 
     (failed,) = play.seen(CheckpointFailed)
     assert failed.reason == "that of step 10 is still being written"
@@ -237,7 +237,7 @@ def test_one_that_somebody_asks_for_follows_the_one_that_is_written():
     play.wrote(member(0, 0))
     play.wrote(member(1, 0))
 
-    play.rules.published(10, "there", 1.0)
+    play.rules.on_manifest(10, "there", 1.0)
 
     assert [order.version for order in play.seen(AskToSave)] == [13, 13]
     play.rules.save(10, HEAD, FIRST, 0.0)
@@ -301,11 +301,11 @@ def test_a_word_of_one_that_was_not_asked_is_nothing(by):
     play.begun()
     play.seen(AskToSave)
 
-    play.rules.wrote(by, Saved(RUN, 10, 0, 0, 2, HEAD, 3, HEAD, 2, b"p" * 64), 0.0)
+    play.rules.on_file(by, Saved(RUN, 10, 0, 0, 2, HEAD, 3, HEAD, 2, b"p" * 64), 0.0)
     play.heard(by, failed="no")
     play.wrote(member(0, 0), version=9)
 
-    assert play.rules.actions() == []
+    assert play.rules.drain() == []
 
 
 WORDS = st.lists(
@@ -327,7 +327,7 @@ def test_whatever_happens_a_version_is_saved_only_whole_and_the_rules_come_to_re
         match what:
             case "step":
                 version += 5
-                play.rules.decided(version, HEAD, HOLDERS, play.now_s)
+                play.rules.on_decision(version, HEAD, HOLDERS, play.now_s)
             case "wrote" if by in asked:
                 play.wrote(by, version=asked[by])
             case "fails" if by in asked:
@@ -335,7 +335,7 @@ def test_whatever_happens_a_version_is_saved_only_whole_and_the_rules_come_to_re
             case "says" if by in asked:
                 play.heard(by, written=int(play.now_s) + 1, version=asked[by])
             case "dies":
-                play.rules.lost(by, play.now_s)
+                play.rules.on_end(by, play.now_s)
             case "wait":
                 play.pass_time(QUIET_S * number)
             case "written" | "refused" if manifest is not None:
@@ -344,7 +344,7 @@ def test_whatever_happens_a_version_is_saved_only_whole_and_the_rules_come_to_re
                 manifest = None
             case _:
                 pass
-        for action in play.rules.actions():
+        for action in play.rules.drain():
             match action:
                 case AskToSave():
                     assert manifest is None, "one at a time"

@@ -36,8 +36,8 @@ def test_a_member_hears_its_assignment_and_then_who_is_there():
     connections.publish([joined(1)], 0.0)
 
     assert ann.incarnation == FIRST
-    assert connections.changed() == [ann]
-    assert connections.changed() == []
+    assert connections.drain() == [ann]
+    assert connections.drain() == []
     assert said(connections, ann) == [ASSIGNED, *view_parts(1, (joined(1).record,))]
     assert said(connections, bob) == []
 
@@ -47,7 +47,7 @@ def test_an_assignment_for_a_stream_that_has_ended_goes_nowhere():
     connections.close(ann)
     connections.assign(FIRST, ASSIGNED)
 
-    assert connections.changed() == []
+    assert connections.drain() == []
     assert len(connections) == 0
 
 
@@ -118,10 +118,10 @@ def test_a_stream_that_ended_is_told_nothing_more():
     connections, (ann,) = opened(ANN)
     connections.assign(FIRST, ASSIGNED)
     connections.close(ann)
-    connections.changed()
+    connections.drain()
     connections.publish([joined(1)], 0.0)
 
-    assert connections.changed() == []
+    assert connections.drain() == []
 
 
 def test_views_wait_for_the_end_of_the_pause_or_for_an_order():
@@ -153,7 +153,7 @@ def test_one_without_a_place_hears_nothing_and_ends():
     connections.decline(BOB, "full")
 
     assert (ann.declined, ann.over) == ("full", True)
-    assert connections.changed() == [ann]
+    assert connections.drain() == [ann]
 
 
 def test_at_the_end_everybody_is_told_why_assigned_or_not():
@@ -190,9 +190,9 @@ def test_a_member_is_told_of_the_trainers_after_its_assignment_and_only_the_newe
 
     assert said(connections, ann)[:2] == [ASSIGNED, trainers(3)]
     assert said(connections, bob) == []
-    connections.changed()
+    connections.drain()
     connections.announce(trainers(4))
-    assert connections.changed() == [ann]
+    assert connections.drain() == [ann]
     assert said(connections, ann) == [trainers(4)]
 
 
@@ -233,7 +233,7 @@ def test_who_is_back_before_all_have_ended_is_told_the_same():
 
     back = connections.open(ANN)
 
-    assert back in connections.changed()
+    assert back in connections.drain()
     assert said(connections, back) == [then]
     assert back.over
 

@@ -21,7 +21,7 @@ from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
-from p2pswarm.trainer.coordinator_io.chain_start import founding_place
+from p2pswarm.trainer.coordinator_io.chain_start import founding_start
 from p2pswarm.trainer.coordinator_io.context import TrainerContext, raised
 from p2pswarm.trainer.coordinator_io.dispatch import Dispatcher
 from p2pswarm.trainer.reports import actions as act
@@ -42,7 +42,7 @@ class Scene:
         self.server.serve_stream(Push, self.pushed)
         rpc = world.rpc(TRAINER.peer_id)
         tensors, rng, corpus = TensorTransfer(Budget()), random.Random(1), numbered_corpus(CONFIG)
-        place = founding_place(TRAINER, RUN, CONFIG)
+        place = founding_start(TRAINER, RUN, CONFIG)
         context = TrainerContext(rpc, tensors, CONFIG, RUN, corpus, lambda _: None, rng, place)
         self.context = context
         self.coordinator = Coordinator(CONFIG, RUN)

@@ -36,8 +36,8 @@ from p2pswarm.trainer.coordinator_io.server_reports import (
     handed_note,
     limit_s,
     on_answer,
+    on_report,
     samples_of,
-    take_note,
     undelivered_note,
 )
 from p2pswarm.trainer.reports import actions as act
@@ -162,16 +162,16 @@ LOAD = Load(1, 0.1, 0.1, 2.0, 0)
 def test_a_note_becomes_an_event(note, heard):
     ears = Ears()
 
-    take_note(ears, TO, note, 5.0)
+    on_report(ears, TO, note, 5.0)
 
     assert ears.heard == [heard]
 
 
 def test_what_is_no_note_or_comes_too_early_breaks_the_protocol():
     with pytest.raises(BadMessage, match="a Reduced where a note is due"):
-        take_note(Ears(), TO, REDUCED, 5.0)
+        on_report(Ears(), TO, REDUCED, 5.0)
     with pytest.raises(BadMessage, match="a Ready before Assigned"):
-        take_note(Ears(), None, READY, 5.0)
+        on_report(Ears(), None, READY, 5.0)
 
 
 def test_a_members_load_is_reported_while_it_lives():
@@ -194,25 +194,25 @@ def peer(number: int) -> PeerId:
 def test_the_first_server_is_told_of_at_once():
     refusals = VersionRefusals(ours=1)
 
-    refusals.receive(peer(1), 2, 5.0)
+    refusals.on_notice(peer(1), 2, 5.0)
 
-    assert refusals.events() == [act.VersionsRefused(1, (2,), 1)]
-    assert refusals.events() == []
+    assert refusals.drain() == [act.VersionsRefused(1, (2,), 1)]
+    assert refusals.drain() == []
     assert refusals.next_deadline_s() is None
 
 
 def test_those_who_follow_are_told_of_together_when_it_is_time():
     refusals = VersionRefusals(ours=1)
     for number in (1, 2, 3):
-        refusals.receive(peer(number), 2, 5.0)
-    assert refusals.events() == [act.VersionsRefused(1, (2,), 1)]
+        refusals.on_notice(peer(number), 2, 5.0)
+    assert refusals.drain() == [act.VersionsRefused(1, (2,), 1)]
 
     refusals.on_deadline(4.9 + SAY_EVERY_S)
-    assert refusals.events() == []
+    assert refusals.drain() == []
     assert refusals.next_deadline_s() == 5.0 + SAY_EVERY_S
     refusals.on_deadline(5.0 + SAY_EVERY_S)
 
-    assert refusals.events() == [act.VersionsRefused(3, (2,), 1)]
+    assert refusals.drain() == [act.VersionsRefused(3, (2,), 1)]
     assert refusals.next_deadline_s() is None
 
 
@@ -220,18 +220,18 @@ def test_a_server_that_calls_a_thousand_times_is_told_of_once():
     refusals = VersionRefusals(ours=1)
 
     for number in range(1000):
-        refusals.receive(peer(1), 2 + number % 3, number * SAY_EVERY_S)
+        refusals.on_notice(peer(1), 2 + number % 3, number * SAY_EVERY_S)
 
-    assert refusals.events() == [act.VersionsRefused(1, (2,), 1)]
+    assert refusals.drain() == [act.VersionsRefused(1, (2,), 1)]
     assert refusals.next_deadline_s() is None
 
 
 def test_a_server_that_speaks_our_version_is_no_news():
     refusals = VersionRefusals(ours=7)
 
-    refusals.receive(peer(1), 7, 5.0)
+    refusals.on_notice(peer(1), 7, 5.0)
 
-    assert refusals.events() == []
+    assert refusals.drain() == []
     assert refusals.next_deadline_s() is None
 
 
@@ -240,23 +240,23 @@ def test_the_common_versions_are_named_by_what_each_server_said_last():
     said = [(1, 9), (1, 3), (2, 2), (3, 3), *((10 + n, 20 + n) for n in range(VERSIONS_MAX))]
 
     for number, speaks in said:
-        refusals.receive(peer(number), speaks, 5.0)
-    refusals.events()
+        refusals.on_notice(peer(number), speaks, 5.0)
+    refusals.drain()
     refusals.on_deadline(5.0 + SAY_EVERY_S)
 
-    assert refusals.events() == [act.VersionsRefused(3 + VERSIONS_MAX, (3, 2, 20, 21), 1)]
+    assert refusals.drain() == [act.VersionsRefused(3 + VERSIONS_MAX, (3, 2, 20, 21), 1)]
 
 
 def test_a_crowd_is_counted_up_to_the_limit():
     refusals = VersionRefusals(ours=1)
 
     for number in range(PEERS_MAX + 10):
-        refusals.receive(peer(number), 2, 5.0)
-    refusals.events()
+        refusals.on_notice(peer(number), 2, 5.0)
+    refusals.drain()
     refusals.on_deadline(50.0)
-    refusals.receive(peer(PEERS_MAX + 10), 2, 100.0)
+    refusals.on_notice(peer(PEERS_MAX + 10), 2, 100.0)
 
-    assert refusals.events() == [act.VersionsRefused(PEERS_MAX, (2,), 1)]
+    assert refusals.drain() == [act.VersionsRefused(PEERS_MAX, (2,), 1)]
     assert refusals.next_deadline_s() is None
 
 
@@ -264,22 +264,22 @@ def test_whoever_is_counted_may_correct_itself_in_a_crowd():
     refusals = VersionRefusals(ours=1, peers_max=2)
 
     for number, speaks in ((1, 9), (2, 3), (3, 9), (1, 3)):
-        refusals.receive(peer(number), speaks, 5.0)
-    refusals.events()
+        refusals.on_notice(peer(number), speaks, 5.0)
+    refusals.drain()
     refusals.on_deadline(5.0 + SAY_EVERY_S)
 
-    assert refusals.events() == [act.VersionsRefused(2, (3,), 1)]
+    assert refusals.drain() == [act.VersionsRefused(2, (3,), 1)]
 
 
 def test_after_the_run_nothing_is_told():
     refusals = VersionRefusals(ours=1)
-    refusals.receive(peer(1), 2, 5.0)
+    refusals.on_notice(peer(1), 2, 5.0)
 
     refusals.close()
-    refusals.receive(peer(2), 2, 50.0)
+    refusals.on_notice(peer(2), 2, 50.0)
     refusals.on_deadline(60.0)
 
-    assert refusals.events() == []
+    assert refusals.drain() == []
     assert refusals.next_deadline_s() is None
 
 
@@ -288,7 +288,7 @@ def test_reports_grow_and_keep_their_distance_and_nobody_is_left_out(calls):
     refusals, now_s, told = VersionRefusals(ours=1, peers_max=4), 0.0, []
 
     def heard() -> None:
-        told.extend((now_s, report.servers) for report in refusals.events())
+        told.extend((now_s, report.servers) for report in refusals.drain())
 
     for number, speaks, pause_s in calls:
         due_s = refusals.next_deadline_s()
@@ -298,7 +298,7 @@ def test_reports_grow_and_keep_their_distance_and_nobody_is_left_out(calls):
             heard()
         else:
             now_s += pause_s
-        refusals.receive(peer(number), speaks, now_s)
+        refusals.on_notice(peer(number), speaks, now_s)
         heard()
     if (due_s := refusals.next_deadline_s()) is not None:
         now_s = due_s

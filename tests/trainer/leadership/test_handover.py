@@ -189,7 +189,7 @@ def test_who_knocks_at_a_standby_with_the_weights_is_asked_about_the_next_time()
     rule = Handover(2)
     for now_s in (0.0, MISSED_S):
         rule.look([FIRST, []], never, now_s)
-    rule.knocked([Knock(1, 3, where("old")), Knock(1, 6, where("k")), Knock(0, 7, where("o"))], 7)
+    rule.on_knocks([Knock(1, 3, where("old")), Knock(1, 6, where("k")), Knock(0, 7, where("o"))], 7)
 
     assert set(rule.question([], MISSED_S)) == {where("k"), where("f")}
     assert rule.successor(set(), [(X, peers("f", "k"))], [X], MISSED_S) == X
@@ -197,14 +197,14 @@ def test_who_knocks_at_a_standby_with_the_weights_is_asked_about_the_next_time()
 
 def test_servers_that_knock_take_only_so_much_room():
     rule = missing()
-    rule.knocked([Knock(1, 7, where(f"k{n}")) for n in range(KNOCKS_MAX)], 7)
+    rule.on_knocks([Knock(1, 7, where(f"k{n}")) for n in range(KNOCKS_MAX)], 7)
 
     assert len(rule.missed(MISSED_S)) <= 8
 
 
 def test_a_new_term_waits_for_its_members_first():
     rule = asked(missing())
-    rule.leads()
+    rule.on_term()
 
     assert not rule.look([[], []], never, 100.0)
     assert rule.look([[], []], never, 100.0 + MISSED_S)
@@ -217,7 +217,7 @@ def test_without_progress_the_pauses_between_handovers_grow():
         if rule.look([FIRST, []], never, now_s):
             rule.question([where("x")], now_s)
             if rule.successor(set(), REACHES_ALL, [X], now_s) == X:
-                rule.handed_over(X, 5, now_s)
+                rule.on_handover(X, 5, now_s)
                 times.append(now_s)
     pauses = [later - at for at, later in pairwise(times)]
 
@@ -230,8 +230,8 @@ def test_without_progress_the_pauses_between_handovers_grow():
 def test_a_record_that_was_decided_since_makes_the_pause_small_again():
     rule = missing()
     for height in (5, 5, 5):
-        rule.handed_over(X, height, 0.0)
-    rule.handed_over(X, 6, 0.0)
+        rule.on_handover(X, height, 0.0)
+    rule.on_handover(X, 6, 0.0)
     asked(rule)
 
     assert rule.successor(set(), REACHES_ALL, [X], PAUSE_S - 0.1) is None
@@ -240,7 +240,7 @@ def test_a_record_that_was_decided_since_makes_the_pause_small_again():
 
 def test_when_the_one_that_was_named_is_gone_another_is_named_at_once():
     rule = asked(missing())
-    rule.handed_over(X, 5, MISSED_S)
+    rule.on_handover(X, 5, MISSED_S)
     reaches = peers("f", "s", "x")
 
     assert rule.successor(set(), [(X, reaches), (Y, reaches)], VOTERS, 3.0) is None
@@ -250,8 +250,8 @@ def test_when_the_one_that_was_named_is_gone_another_is_named_at_once():
 
 def test_one_that_was_named_in_vain_is_not_named_again_at_once_whoever_came_after_it():
     rule = asked(missing())
-    rule.handed_over(X, 5, MISSED_S)
-    rule.handed_over(Y, 5, MISSED_S)
+    rule.on_handover(X, 5, MISSED_S)
+    rule.on_handover(Y, 5, MISSED_S)
 
     assert rule.successor(set(), REACHES_ALL, VOTERS, 3.0) is None
     assert rule.successor(set(), REACHES_ALL, VOTERS, MISSED_S + PAUSE_S) == X
@@ -267,9 +267,9 @@ def test_two_trainers_whose_answers_are_false_hand_over_rarely(seed):
         if rule.look([FIRST, SECOND if rng.random() < 0.1 else []], never, now_s):
             rule.question([where("x")], now_s)
             if rule.successor(set(), [(X, peers("f", "s", "x"))], [X], now_s) == X:
-                rule.handed_over(X, 5, now_s)
+                rule.on_handover(X, 5, now_s)
                 leads, count = 1 - leads, count + 1
-                rules[leads].leads()
+                rules[leads].on_term()
 
     assert 2 <= count <= 2 * (5000 / PAUSE_MAX_S + 7)
 
@@ -277,8 +277,8 @@ def test_two_trainers_whose_answers_are_false_hand_over_rarely(seed):
 def test_one_server_is_one_seeker_whatever_incarnations_it_names():
     knocks = Knocks()
     for number in range(2 * KNOCKS_MAX):
-        knocks.sought(Unheard(peer("liar"), number), 0.0)
-    knocks.sought(Unheard(peer("honest"), 7), 0.0)
+        knocks.on_search(Unheard(peer("liar"), number), 0.0)
+    knocks.on_search(Unheard(peer("honest"), 7), 0.0)
 
     assert knocks.seekers(0.0) == (
         Unheard(peer("liar"), 2 * KNOCKS_MAX - 1),
@@ -289,11 +289,11 @@ def test_one_server_is_one_seeker_whatever_incarnations_it_names():
 def test_knocks_are_forgotten_and_their_number_is_limited():
     knocks = Knocks()
     for number in range(2 * KNOCKS_MAX):
-        knocks.knocked(Knock(0, 1, where(f"k{number}")), 0.0)
-        knocks.sought(Unheard(peer(f"k{number}"), 7), 0.0)
+        knocks.on_knock(Knock(0, 1, where(f"k{number}")), 0.0)
+        knocks.on_search(Unheard(peer(f"k{number}"), 7), 0.0)
     again = Knock(1, 2, where("k0"))
-    knocks.knocked(again, 1.0)
-    knocks.sought(Unheard(peer("k0"), 7), 1.0)
+    knocks.on_knock(again, 1.0)
+    knocks.on_search(Unheard(peer("k0"), 7), 1.0)
 
     assert len(knocks.at_the_door(1.0)) == len(knocks.seekers(1.0)) == KNOCKS_MAX
     assert knocks.seekers(SEEK_S) == (Unheard(peer("k0"), 7),)

@@ -44,7 +44,7 @@ def votes(memories: dict[bytes, bytes]) -> Votes:
 def roll(*standbys: int) -> KnownTrainers:
     made = KnownTrainers(contact(1))
     for number in standbys:
-        made.enlisted(contact(number))
+        made.on_standby(contact(number))
     return made
 
 
@@ -58,8 +58,8 @@ def test_those_that_stand_by_are_named_behind_those_that_were():
 
 def test_of_too_many_trainers_those_are_left_out_that_have_been_gone_for_longest():
     many = roll(*range(2, TRAINERS_MAX + 2))
-    many.gone(peer(3), 10.0)
-    many.gone(peer(7), 5.0)
+    many.on_standby_end(peer(3), 10.0)
+    many.on_standby_end(peer(7), 5.0)
     named = (ME, *(peer(number) for number in range(2, TRAINERS_MAX + 2)))
 
     left = many.next_trainers(named)
@@ -72,7 +72,7 @@ def test_of_too_many_trainers_those_are_left_out_that_have_been_gone_for_longest
 def test_a_record_has_room_for_its_trainers_and_its_coordinator_is_one(numbers, gone):
     many = roll(*numbers)
     for number in numbers[:gone]:
-        many.gone(peer(number), float(number))
+        many.on_standby_end(peer(number), float(number))
 
     named = many.next_trainers(tuple(peer(number) for number in numbers[:TRAINERS_MAX]))
 
@@ -155,7 +155,7 @@ def test_all_are_told_where_trainers_and_voters_are():
 
 def test_a_standby_finds_whom_the_coordinator_has_named():
     mine = KnownTrainers(contact(2))
-    mine.told(
+    mine.on_trainers(
         Trainers(
             RUN,
             1,
@@ -175,11 +175,11 @@ def test_a_standby_finds_whom_the_coordinator_has_named():
 
 def test_a_trainer_that_has_another_address_is_found_there():
     mine = roll()
-    mine.met(contact(2))
-    mine.met(contact(2, port=5000))
-    mine.met(contact(1))
-    mine.voter_at(peer(30), "10.0.0.30:4000")
-    mine.voter_at(peer(31), "nowhere")
+    mine.on_trainer(contact(2))
+    mine.on_trainer(contact(2, port=5000))
+    mine.on_trainer(contact(1))
+    mine.on_voter(peer(30), "10.0.0.30:4000")
+    mine.on_voter(peer(31), "nowhere")
 
     assert mine.find(peer(2)) == contact(2, port=5000)
     assert mine.contacts() == [contact(2, port=5000)]
@@ -208,8 +208,8 @@ def test_all_are_asked_in_turn_and_then_there_is_a_pause():
 def test_the_one_that_is_named_is_asked_at_once():
     search = CoordinatorSearch()
     search.ask([A, B])
-    search.hint(C)
-    search.hint(None)
+    search.on_hint(C)
+    search.on_hint(None)
 
     assert [search.ask([A, B]) for _ in range(2)] == [C, B]
 
@@ -219,7 +219,7 @@ def test_trainers_that_name_each_other_send_a_standby_round_no_circle():
     asked = []
     for _ in range(20):
         asked.append(search.ask([A]))
-        search.hint(B)
+        search.on_hint(B)
         if asked[-1] is None:
             break
 
@@ -229,6 +229,6 @@ def test_trainers_that_name_each_other_send_a_standby_round_no_circle():
 def test_once_the_coordinator_was_found_all_begins_anew():
     search = CoordinatorSearch()
     search.ask([A, B])
-    search.found()
+    search.on_coordinator()
 
     assert search.ask([A, B]) == A

@@ -33,7 +33,7 @@ from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.coordinator_io.chain_start import founding_place
+from p2pswarm.trainer.coordinator_io.chain_start import founding_start
 from p2pswarm.trainer.coordinator_io.context import TrainerContext
 from p2pswarm.trainer.leadership.participant import Trainer
 from p2pswarm.trainer.reports import actions as act
@@ -80,7 +80,7 @@ class Swarm:
             corpus=corpus(config),
             report=self.reported,
             rng=self.rng,
-            chain=founding_place(TRAINER, run_id(run_to_json(config)), config),
+            chain=founding_start(TRAINER, run_id(run_to_json(config)), config),
         )
         self.trainer = Trainer(context)
         self.context = context

@@ -72,12 +72,12 @@ class Play:
             self.town.start(name)
         self.seat = self.town.seats["a"]
         self.roll = KnownTrainers(contact("a"))
-        self.roll.enlisted(contact("b"))
+        self.roll.on_standby(contact("b"))
         self.reports: list = []
         self.coordination = Coordination()
         self.joins("c", *servers)
         self.proposals = Proposals(Context(self.reports), self.seat, self.roll)
-        self.proposals.step(self.step(), self.coordination, self.town.now_s)
+        self.proposals.propose_step(self.step(), self.coordination, self.town.now_s)
         self.run(1.0)
         assert self.head.height == 1
 
@@ -116,14 +116,14 @@ class Play:
         self.run(0.2)
 
     def looks(self) -> None:
-        self.proposals.voters(self.coordination, self.town.now_s)
+        self.proposals.propose_voters(self.coordination, self.town.now_s)
 
     def run(self, seconds: float) -> None:
         before = self.head
         self.town.carry_out("a")
         self.town.run(self.town.now_s + seconds)
         if self.head != before:
-            self.proposals.decided(self.town.now_s)
+            self.proposals.on_decision(self.town.now_s)
             self.town.carry_out("a")
 
 
@@ -186,7 +186,7 @@ def test_before_the_first_step_there_is_no_such_record():
     proposals = Proposals(Context([]), play.seat, play.roll)
     play.seat.unanswered(peer("c"))
 
-    proposals.voters(play.coordination, play.town.now_s)
+    proposals.propose_voters(play.coordination, play.town.now_s)
 
     assert play.seat.leader.pending is None
 
@@ -197,7 +197,7 @@ def test_a_step_waits_for_the_record_of_voters_and_follows_it():
     play.looks()
     first = play.seat.leader.pending
 
-    play.proposals.step(play.step(), play.coordination, play.town.now_s)
+    play.proposals.propose_step(play.step(), play.coordination, play.town.now_s)
     assert play.seat.leader.pending is first
     play.run(0.2)
 
@@ -212,7 +212,7 @@ def test_what_waited_is_void_when_members_begin_anew():
     play = Play("d")
     play.dies("c")
     play.looks()
-    play.proposals.step(play.step(), play.coordination, play.town.now_s)
+    play.proposals.propose_step(play.step(), play.coordination, play.town.now_s)
 
     play.proposals.clear()
     play.run(0.2)
@@ -226,7 +226,7 @@ def test_going_back_waits_for_the_record_of_voters_too_and_holds_the_steps_then(
     play.dies("c")
     play.looks()
 
-    play.proposals.go_back(back_to_the_first(), play.coordination, play.town.now_s)
+    play.proposals.propose_rollback(back_to_the_first(), play.coordination, play.town.now_s)
     assert not play.coordination.held
     play.run(0.2)
 
@@ -242,7 +242,7 @@ def test_a_stage_that_came_back_meanwhile_lets_the_run_go_on():
     play = Play("d")
     play.dies("c")
     play.looks()
-    play.proposals.go_back(back_to_the_first(), play.coordination, play.town.now_s)
+    play.proposals.propose_rollback(back_to_the_first(), play.coordination, play.town.now_s)
 
     play.coordination.may_go_back = False
     play.run(0.2)
@@ -253,12 +253,12 @@ def test_a_stage_that_came_back_meanwhile_lets_the_run_go_on():
 
 def test_while_a_step_is_decided_the_run_does_not_go_back_and_voters_stay():
     play = Play("d")
-    play.proposals.step(play.step(), play.coordination, play.town.now_s)
+    play.proposals.propose_step(play.step(), play.coordination, play.town.now_s)
     pending = play.seat.leader.pending
     play.dies("c")
 
     play.looks()
-    play.proposals.go_back(back_to_the_first(), play.coordination, play.town.now_s)
+    play.proposals.propose_rollback(back_to_the_first(), play.coordination, play.town.now_s)
 
     assert play.seat.leader.pending is pending
     assert not play.coordination.held
@@ -268,7 +268,7 @@ def test_a_state_that_was_another_one_cannot_be_gone_back_to():
     play = Play("d")
     other = Rollback(0, (b"x" * 32,), None, "another one")
 
-    play.proposals.go_back(other, play.coordination, play.town.now_s)
+    play.proposals.propose_rollback(other, play.coordination, play.town.now_s)
 
     assert [type(report) for report in play.reports] == [CannotGoBack]
     assert play.seat.leader.pending is None
@@ -295,11 +295,11 @@ def test_one_that_leads_no_more_proposes_nothing(what):
     play.seat.leader.give_up("another leads")
 
     if what == "step":
-        play.proposals.step(decide, play.coordination, 0.0)
+        play.proposals.propose_step(decide, play.coordination, 0.0)
     elif what == "voters":
         play.looks()
     else:
-        play.proposals.go_back(back_to_the_first(), play.coordination, 0.0)
+        play.proposals.propose_rollback(back_to_the_first(), play.coordination, 0.0)
 
     asked = [a for a in play.seat.actions() if isinstance(getattr(a, "message", None), Propose)]
     assert asked == []
@@ -347,7 +347,7 @@ def test_voters_are_removed_when_no_spare_has_come_for_a_while():
 def test_a_voter_that_came_back_begins_the_wait_anew():
     changes = VoterChanges()
     changes.due((A, B, C), (A,), {C.peer}, 1.0)
-    changes.whole()
+    changes.reset()
 
     assert not changes.due((A, B, C), (A,), {C.peer}, 1.0 + SPARE_S)
     changes.due((A, B, C), (A, B, C), NOBODY, 2.0 + SPARE_S)
@@ -368,7 +368,7 @@ def test_records_of_their_own_are_few():
 
     for _ in range(AT_ONCE):
         assert changes.due((A, B, C), (A, B, D), {C.peer}, 100.0)
-        changes.proposed(100.0)
+        changes.on_proposal(100.0)
 
     assert not changes.due((A, B, C), (A, B, D), {C.peer}, 99.0 + AGAIN_S)
     assert changes.due((A, B, C), (A, B, D), {C.peer}, 100.0 + AGAIN_S)
@@ -380,7 +380,7 @@ def test_a_voter_that_comes_and_goes_does_not_flood_the_chain(pauses_s):
     for pause_s in pauses_s:
         now_s += pause_s
         if changes.due((A, B, C), (A, B, D), {C.peer}, now_s):
-            changes.proposed(now_s)
+            changes.on_proposal(now_s)
             records += 1
 
     assert records <= AT_ONCE + (now_s - 50.0) / AGAIN_S + 1e-6
