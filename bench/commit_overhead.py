@@ -34,6 +34,7 @@ from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.coordinator_io import coordinator_io as coordination
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import RunFinished
 
 PARTS = "average", "decide", "launch", "commit"
 Times = dict[str, float]
@@ -67,7 +68,7 @@ class TimedCoordinator(Coordinator):
                     self._at(action.message.step).setdefault("reduce", time.monotonic())
                 case act.SendCommit():
                     self._at(action.message.step).setdefault("commit", time.monotonic())
-                case act.RunFinished():
+                case RunFinished():
                     print(json.dumps({"times": self.times}), file=sys.stderr, flush=True)
         return drained
 

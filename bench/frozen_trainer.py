@@ -22,8 +22,7 @@ from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
-from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.leadership_reports import Leads
+from p2pswarm.trainer.reports.reports import Leads, MemberLost
 
 HOUR_S, STOPPED_S = 3600.0, 60.0
 MICROBATCHES = 16
@@ -57,7 +56,7 @@ def play(hours: int, seed: int, trainers: int) -> dict[str, object]:
     async def main() -> dict[str, object]:
         swarm = SimSwarm(config)
         result = await swarm.play()
-        losses = [one for one in swarm.reports if isinstance(one, act.MemberLost)]
+        losses = [one for one in swarm.reports if isinstance(one, MemberLost)]
         return {
             "hours": result.seconds / HOUR_S,
             "stops": len(swarm.faults.happened),

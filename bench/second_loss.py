@@ -15,13 +15,13 @@ import random
 import statistics
 from pathlib import Path
 
+from p2pswarm.progress.events import Report
 from p2pswarm.settings.config import BatchConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
-from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import StepDone
 
 TRAINERS, STAGES, SERVERS, STEPS = 2, 3, 8, 20
 FORWARD_S = 1.0
@@ -67,7 +67,7 @@ class SecondLoss:
 
     def _heard(self, report: Report) -> None:
         loop = asyncio.get_running_loop()
-        if not isinstance(report, act.StepDone) or self._done.done():
+        if not isinstance(report, StepDone) or self._done.done():
             return
         self._steps += 1
         if self._steps == AFTER_STEPS:

@@ -16,7 +16,7 @@ from p2pswarm.trainer.coordinator.decision import to_decide
 from p2pswarm.trainer.coordinator.effects import Change, Effects
 from p2pswarm.trainer.coordinator.incarnations import Incarnations, MemberRecords
 from p2pswarm.trainer.members.membership import Membership
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import AveragingSlow, DigestsTied, RunFinished
 from p2pswarm.trainer.step.averaging_attempts import (
     AveragingAttempts,
     Decided,
@@ -171,7 +171,7 @@ class StepEnd:
         match reduction.verdict():
             case Disagreed(incarnations, tied):
                 made = self._step.number + 1
-                effects.actions += [act.DigestsTied(stage, made) for stage in tied]
+                effects.actions += [DigestsTied(stage, made) for stage in tied]
                 for one in incarnations:
                     effects += self._incarnations.evict_and_blame(one, OTHER_GRADIENT, now_s)
             case EndsDiffer((first, last)):
@@ -194,14 +194,14 @@ class StepEnd:
         if self._step.phase is Phase.ENDED:
             return Effects()
         self._step.phase = Phase.ENDED
-        return Effects([act.RunFinished(reason, failed)], Change.PHASE)
+        return Effects([RunFinished(reason, failed)], Change.PHASE)
 
     def _average_later(self, now_s: float) -> Effects:
         """A reduction takes too long: give the next one more time."""
         took_s = self._attempts.limit.seconds
         blamed = self._attempts.give_up()
         limit_s = self._attempts.limit.seconds
-        slow = act.AveragingSlow(self._step.number, took_s, limit_s)
+        slow = AveragingSlow(self._step.number, took_s, limit_s)
         effects = Effects([slow], Change.PHASE)
         self._step.average_again()
         for one in blamed:

@@ -30,6 +30,7 @@ from p2pswarm.tensors.codecs.meta import TensorMeta
 from p2pswarm.trainer.coordinator.admission import COMMIT_MAX_S
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import VersionsRefused
 from p2pswarm.trainer.step.in_flight import EVALUATION_BASE
 
 
@@ -198,7 +199,7 @@ class VersionRefusals:
         self._speaks: dict[PeerId, int] = {}
         self._told = 0
         self._told_s = float("-inf")
-        self._reports: list[act.VersionsRefused] = []
+        self._reports: list[VersionsRefused] = []
         self._closed = False
 
     def receive(self, peer: PeerId, speaks: int, now_s: float) -> None:
@@ -214,7 +215,7 @@ class VersionRefusals:
         self._closed = True
         self._reports = []
 
-    def events(self) -> list[act.VersionsRefused]:
+    def events(self) -> list[VersionsRefused]:
         """Reports to tell; drained by reading."""
         reports, self._reports = self._reports, []
         return reports
@@ -233,4 +234,4 @@ class VersionRefusals:
         self._told, self._told_s = len(self._speaks), now_s
         common = Counter(self._speaks.values()).most_common(VERSIONS_MAX)
         versions = tuple(version for version, _ in common)
-        self._reports.append(act.VersionsRefused(self._told, versions, self.ours))
+        self._reports.append(VersionsRefused(self._told, versions, self.ours))

@@ -26,7 +26,7 @@ from p2pswarm.trainer.coordinator_io.coordinator_io import CoordinatorIo
 from p2pswarm.trainer.leadership.known_trainers import KnownTrainers, longest_serving
 from p2pswarm.trainer.leadership.rollback import Rollback
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.rollback_reports import CannotGoBack
+from p2pswarm.trainer.reports.reports import CannotGoBack
 
 # When a coordinator has its voters changed by a record of their own, not by the next step's.
 #
