@@ -34,14 +34,14 @@ from dataclasses import dataclass, field
 from results import command_line, write_json
 
 from p2pswarm.base.ids import PeerId
+from p2pswarm.progress.events import Report
 from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
 from p2pswarm.sim.compute import BACKWARD_SHARE, Cost
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import RunBegun, StepDone
 
 CAUSES = "fill", "starved", "drain", "commit", "ends"
 STATE_BYTES = 1 << 20
@@ -134,12 +134,12 @@ async def play(config: SwarmConfig) -> tuple[SwarmResult, Timeline, Counter[str]
             timeline.counted_s[step] = loop.time()
 
     def heard(report: Report) -> None:
-        if isinstance(report, act.RunBegun):
+        if isinstance(report, RunBegun):
             timeline.begun_s = loop.time()
             for number, machine in enumerate(swarm.machines):
                 spans = timeline.spans_s.setdefault(number, [])
                 machine.processor.worked = lambda a_s, b_s, to=spans: to.append((a_s, b_s))
-        elif isinstance(report, act.StepDone):
+        elif isinstance(report, StepDone):
             timeline.decided_s.append(loop.time())
 
     swarm = SimSwarm(config, counted)

@@ -68,7 +68,7 @@ class Seen:
 
     steps: list[int] = field(default_factory=list)
     """Those that it decided, in order."""
-    peers: Peers = field(default_factory=lambda: Peers(0.0, ()))
+    peers: Peers = field(default_factory=lambda: Peers(()))
     notes: list[str] = field(default_factory=list)
     ended: Ended | None = None
 

@@ -55,7 +55,7 @@ def main() -> None:
         quarantined += batch.microbatches - len(losses)
         loss = sum(losses) / len(losses) if losses else float("nan")
         counts = MicrobatchCounts(done, done - quarantined, 0, quarantined)
-        event = Stepped(seconds, step + 1, loss, tokens / seconds, rate, norm, counts)
+        event = Stepped(step + 1, loss, tokens / seconds, rate, norm, counts, seconds=seconds)
         print(to_line(event), flush=True)
     if options.weights:
         parameters = named_parameters(loop.flat.numbers, loop.flat.blocks)

@@ -34,6 +34,7 @@ from random import Random
 from check_chain import Wrong, check
 from results import command_line, write_json
 
+from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.chain_log import log_entry, log_header
 from p2pswarm.settings.config import BatchConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
@@ -42,9 +43,7 @@ from p2pswarm.sim.swarm import SimMachine, SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.sim.traces import HOUR_S, fleet_changes, shipped_traces, trace_of
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.step.sums import SumVoided
+from p2pswarm.trainer.reports.reports import MemberLost, Replayed, RunFinished, StepDone, SumVoided
 
 STATE_BYTES = 32 << 20
 BYTES_PER_S = 1e6  # so a newcomer downloads for half a minute, as of many GB over a good link
@@ -129,17 +128,17 @@ class Day:
 
     def _heard(self, report: Report) -> None:
         match report:
-            case act.StepDone():
+            case StepDone():
                 self._steps_s.append(asyncio.get_running_loop().time())
                 alive = sum(machine.died_s is None for machine in self._swarm.machines)
                 self._there.append(alive)
                 self._tell_hour()
-            case act.MemberLost(reason=reason, voided=voided):
+            case MemberLost(reason=reason, voided=voided):
                 self._waste[f"lost: {_short(reason)}"] += 1
                 self._waste["counts that were void"] += voided
             case SumVoided(microbatches=voided):
                 self._waste["counts that were void"] += voided
-            case act.Replayed(microbatches=again):
+            case Replayed(microbatches=again):
                 self._waste["attempts done again"] += len(again)
 
     def _tell_hour(self) -> None:
@@ -154,7 +153,7 @@ class Day:
             told = f"hour {hours}: {steps} steps, useful {useful:.4f}, chain {chain['chain']}"
             print(f"{told}, {self.taken} machines taken, {dict(self._waste)}", flush=True)
 
-    def _result(self, ended: act.RunFinished | None) -> dict[str, object]:
+    def _result(self, ended: RunFinished | None) -> dict[str, object]:
         pressed = self._pressed
         took_s = [pressed * (b - a) for a, b in zip(self._steps_s, self._steps_s[1:], strict=False)]
         return {

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from results import command_line, write_json
 
 from p2pswarm.plan.capacity import CapacityMeter
+from p2pswarm.progress.events import Report
 from p2pswarm.run.messages.balance import Capacity
 from p2pswarm.run.messages.membership import Load
 from p2pswarm.settings.config import BalanceConfig, BatchConfig
@@ -33,9 +34,8 @@ from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.trainer.balance.balance import Balance
 from p2pswarm.trainer.balance.balance_reports import OrderedMove, OrderedPreparation
 from p2pswarm.trainer.balance.move_preparation import StageDecided
-from p2pswarm.trainer.coordinator.outputs import Report
 from p2pswarm.trainer.members.membership import Membership
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberLost, RunBegun, StepDone
 
 STAGES, SERVERS = 4, 24
 WORST = ((1.0,) * 6, (1.0,) * 2 + (2.0,) * 4, (2.0,) * 4 + (4.0,) * 2, (4.0,) * 6)
@@ -91,11 +91,11 @@ def played(
     def heard(report: Report) -> None:
         nonlocal lost
         now_s = asyncio.get_running_loop().time()
-        if isinstance(report, act.RunBegun | act.StepDone):
+        if isinstance(report, RunBegun | StepDone):
             ends_s.append(now_s)
         if isinstance(report, OrderedMove):
             moves_s.append(now_s)
-        if isinstance(report, act.MemberLost):
+        if isinstance(report, MemberLost):
             lost += report.voided
 
     swarm.heard = heard

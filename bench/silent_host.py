@@ -16,6 +16,7 @@ import statistics
 
 from results import command_line, write_json
 
+from p2pswarm.progress.events import Report
 from p2pswarm.settings.config import BatchConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
@@ -23,8 +24,7 @@ from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberLost, RunBegun, StepDone
 
 SERVERS, MICROBATCHES, STEPS = 6, 24, 8
 AFTER_STEPS = 3.2  # by then servers know how long a microbatch takes
@@ -53,13 +53,13 @@ def played(config: SwarmConfig) -> tuple[list[float], int]:
     ends_s: list[float] = []
 
     def heard(report: Report) -> None:
-        if isinstance(report, act.RunBegun | act.StepDone):
+        if isinstance(report, RunBegun | StepDone):
             ends_s.append(asyncio.get_running_loop().time())
 
     swarm.heard = heard
     ended = run(swarm.play(), config.seed).ended
     assert not ended.failed, ended.reason
-    lost = sum(isinstance(report, act.MemberLost) for report in swarm.reports)
+    lost = sum(isinstance(report, MemberLost) for report in swarm.reports)
     return [b - a for a, b in itertools.pairwise(ends_s)], lost
 
 

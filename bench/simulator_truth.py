@@ -36,7 +36,7 @@ from wan_lab import FRAME_OVERHEAD_BYTES, HOSTS_MAX, Lab, LabUnavailable, Link
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.flat_parameters import layout_of
 from p2pswarm.plan.network import RegionNetwork, shipped_network
-from p2pswarm.progress.events import Stepped
+from p2pswarm.progress.events import Report, Stepped
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.devices import SimDevice
@@ -44,8 +44,7 @@ from p2pswarm.sim.loop import run as in_virtual_time
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import RunBegun, StepDone
 
 REGIONS = ("Oregon", "Virginia", "Tokyo", "Ireland")
 STAGES = 4
@@ -162,9 +161,9 @@ def simulated_s(setting: Setting, run: RunConfig, count: int) -> list[float]:
 
     def heard(report: Report) -> None:
         now_s = played.trainers.seats[0].rpc.clock.time()
-        if isinstance(report, act.RunBegun):
+        if isinstance(report, RunBegun):
             begun_s.append(now_s)
-        elif isinstance(report, act.StepDone):
+        elif isinstance(report, StepDone):
             ends_s.append(now_s)
 
     played.heard = heard

@@ -20,14 +20,14 @@ from results import command_line, write_json
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.node.run.run_match import check_records
+from p2pswarm.progress.events import Report
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import RunBegun, StepDone
 
 STATE_BYTES = 4096
 REGIONS = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.9))
@@ -58,9 +58,9 @@ async def play(
     clock_s: list[float] = []
 
     def heard(report: Report) -> None:
-        if isinstance(report, act.RunBegun) and profile is not None:
+        if isinstance(report, RunBegun) and profile is not None:
             profile.enable()
-        if isinstance(report, act.RunBegun | act.StepDone):
+        if isinstance(report, RunBegun | StepDone):
             clock_s.append(time.process_time())
 
     swarm = SimSwarm(config)

@@ -14,14 +14,14 @@ import statistics
 
 from results import command_line, write_json
 
+from p2pswarm.progress.events import Report
 from p2pswarm.settings.config import BatchConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
-from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import StepDone
 
 TRAINERS, STAGES, SERVERS, STEPS = 3, 3, 6, 400
 WARM_S = 4.0  # by then the first records name the standbys, and three voters
@@ -78,7 +78,7 @@ class Takeover:
 
     def _heard(self, report: Report) -> None:
         now_s = asyncio.get_running_loop().time()
-        if not isinstance(report, act.StepDone) or self._done.done():
+        if not isinstance(report, StepDone) or self._done.done():
             return
         if self._lost_s is None:
             self._steps_s.append(now_s)

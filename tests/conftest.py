@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anybody imports torch
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="p2pswarm-hub-")  # not the user's cache
@@ -61,3 +61,21 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Half as many again as processors, where all tests are of those that wait."""
     waiting = all(Path(each).name in WAITING for each in config.args)
     return -(-3 * (os.cpu_count() or 1) // 2) if waiting else None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Offer `--update`."""
+    parser.addoption("--update", action="store_true", help="write the files that texts must equal")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, Sequence[str]], None]:
+    """Compare lines with a file in `golden/`; with `--update` write the file instead."""
+
+    def compare(name: str, lines: Sequence[str]) -> None:
+        path = HERE / "golden" / name
+        if request.config.getoption("--update"):
+            path.write_text("\n".join([*lines, ""]))
+        assert list(lines) == path.read_text().splitlines()
+
+    return compare

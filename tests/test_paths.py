@@ -19,6 +19,7 @@ from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.sim.loop import run
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberJoined
 
 WARM_REQUEST_FILES_MAX = 17
 DHT_GET_FILES_MAX = 16
@@ -220,7 +221,7 @@ def test_a_join_asks_for_a_place_and_for_weights(capsys):
     actions = run.trace(lambda: run.coordinator.on_join(b"x" * 32, run.join_message(), run.now_s))
 
     joined = run.files()
-    assert [type(action) for action in actions] == [act.Assign, act.MemberJoined, act.Publish]
+    assert [type(action) for action in actions] == [act.Assign, MemberJoined, act.Publish]
     assert len(joined) <= 12
     show(capsys, "join", joined)
 

@@ -42,7 +42,7 @@ from p2pswarm.node.run.run_text import describe
 from p2pswarm.node.run.weights_file import model_size, state_sizes, weights_name, write_run
 from p2pswarm.node.serve import tensors_within
 from p2pswarm.node.stack.stack import NodeStack
-from p2pswarm.progress.events import Event
+from p2pswarm.progress.events import Event, Report
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.run.messages.balance import AskBalance, AskCapacities, BalanceStatus, RunCapacities
 from p2pswarm.run.messages.run import RunOver
@@ -50,10 +50,9 @@ from p2pswarm.run.messages.status import AskStatus, RunStatus
 from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.settings.config import NodeConfig, RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceReport
-from p2pswarm.trainer.coordinator.outputs import Report
 from p2pswarm.trainer.coordinator_io.context import TrainerContext, raised
 from p2pswarm.trainer.leadership.participant import Trainer
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import RunFinished
 
 LEFT_EARLY = 130  # exit code: the run is not over; scripts should know
 SAVE_S = 2.0  # Ctrl-C ends the process within 5 s: enough to fetch a small model's weights
@@ -157,12 +156,12 @@ class RunReports:
         """Take a report of the trainer."""
         now_s = self._loop.time()
         if isinstance(report, BalanceReport):
-            self._balance.told(report, now_s)
-        self._show(self._reporter.report(report, now_s))
+            self._balance.on_report(report, now_s)
+        self._show(self._reporter.on_report(report, now_s))
 
     def _show(self, events: Iterable[Event]) -> None:
         for event in events:
-            self._status.told(event, self._loop.time())
+            self._status.on_event(event, self._loop.time())
             self._tell(event)
 
     def _asked(self, peer: PeerId, question: AskStatus) -> RunStatus:
@@ -269,7 +268,7 @@ async def _meet_others(stack: NodeStack, run: RunIdentity, trainer: Trainer) -> 
 
 
 async def _leave_word(
-    stack: NodeStack, run: RunIdentity, trainer: Trainer, ended: act.RunFinished
+    stack: NodeStack, run: RunIdentity, trainer: Trainer, ended: RunFinished
 ) -> None:
     if trainer.leads:
         reason = ended.reason[:REASON_CHARS]
@@ -277,7 +276,7 @@ async def _leave_word(
 
 
 async def _save_state(
-    trainer: Trainer, config: NodeConfig, ended: act.RunFinished | None, say: Say
+    trainer: Trainer, config: NodeConfig, ended: RunFinished | None, say: Say
 ) -> None:
     """Have the last version saved, if the run has checkpoints; events tell how far that is."""
     if not config.checkpoint.target or (ended is not None and ended.failed):
@@ -290,7 +289,7 @@ async def _save_state(
 async def _save(
     trainer: Trainer,
     config: NodeConfig,
-    ended: act.RunFinished | None,
+    ended: RunFinished | None,
     tokenizer: Tokenizer | None,
     *,
     patient: bool,

@@ -1,13 +1,44 @@
-"""The events that a trainer reports about its run, one JSON object per line.
+"""What a run reports: each report has a sentence for people, and an event a line of JSON as well.
 
-Units:   `seconds` since the first step began, 0 before it; losses in nats per byte.
+Units:   seconds since the first step began, 0 before it; losses in nats per byte.
 Errors:  ValueError for a line that is no event.
 """
 
 import dataclasses
+import functools
 import json
-from dataclasses import dataclass
+import typing
+from dataclasses import dataclass, field
 from typing import Any
+
+
+class Report:
+    """Something that a run reports."""
+
+    __slots__ = ()
+
+    @property
+    def text(self) -> str:
+        """The sentence for people; "" for figures that only become a part of an event."""
+        return ""
+
+
+KINDS: dict[str, type["Event"]] = {}
+"""The kinds of events by their names in JSON; each class of an event adds itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event(Report):
+    """A report that scripts read: `to_line` writes all of its fields.
+
+    A subclass needs its fields and its `text`; its name in JSON is that of the class.
+    """
+
+    seconds: float = field(default=0.0, kw_only=True)
+    """When it happened, since the first step began."""
+
+    def __init_subclass__(cls) -> None:
+        KINDS[cls.__name__.lower()] = cls
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +75,33 @@ class PeerLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Event):
     """The run waits for servers of these stages; if there are none, it goes on."""
 
-    seconds: float
     stages: tuple[int, ...]
 
+    @property
+    def text(self) -> str:
+        if not self.stages:
+            return "every stage is served"
+        return f"waiting for a server of stage {', '.join(map(str, self.stages))}"
+
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class Started(Event):
     """The first step begins."""
 
-    seconds: float
     parameters: int
+
+    @property
+    def text(self) -> str:
+        return f"training begins: {self.parameters:,} parameters"
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
+class Stepped(Event):
     """A step is committed."""
 
-    seconds: float
     step: int
     """The number of steps done: 1 after the first."""
     loss: float
@@ -73,41 +111,55 @@ class Stepped:
     gradient_norm: float
     counts: MicrobatchCounts
 
+    @property
+    def text(self) -> str:
+        figures = _figures(self.tokens_per_s, self.counts)
+        return f"step {self.step:5}  loss {self.loss:.4f}{figures}"
+
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
+class HeldOut(Event):
     """The loss on text that is never trained on."""
 
-    seconds: float
     step: int
     nats_per_token: float
     """Of a run without a tokenizer a token is a byte."""
 
+    @property
+    def text(self) -> str:
+        return f"step {self.step:5}  held-out loss {self.nats_per_token:.4f} nats/token"
+
 
 @dataclass(frozen=True, slots=True)
-class Checkpointed:
+class Checkpointed(Event):
     """The whole state of the run after a step is saved."""
 
-    seconds: float
     step: int
     place: str
     """The checkpoint's folder or URL."""
     took_s: float
+    """From the request to the end."""
+
+    @property
+    def text(self) -> str:
+        return f"checkpoint of step {self.step} in {self.took_s:.1f} s: {self.place}"
 
 
 @dataclass(frozen=True, slots=True)
-class Peers:
+class Peers(Event):
     """The servers of the run."""
 
-    seconds: float
     peers: tuple[PeerLine, ...]
+
+    @property
+    def text(self) -> str:
+        return f"{len(self.peers)} servers"
 
 
 @dataclass(frozen=True, slots=True)
-class Relocated:
+class Relocated(Event):
     """A server is sent to another stage."""
 
-    seconds: float
     server: str
     """The short form of its peer id."""
     source: int
@@ -119,20 +171,23 @@ class Relocated:
     planned: int
     """Moves of that plan."""
 
+    @property
+    def text(self) -> str:
+        worth = worth_text(self.gain, self.planned, self.away_s)
+        return f"{self.server} moves from stage {self.source} to {self.target}: {worth}"
+
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class Note(Event):
     """A message for people."""
 
-    seconds: float
-    text: str
+    text: str = field()  # without `field()` the property of `Report` would be its default
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Event):
     """The run is over."""
 
-    seconds: float
     step: int
     reason: str
     failed: bool
@@ -140,23 +195,18 @@ class Ended:
     """The rate over the whole run."""
     counts: MicrobatchCounts
 
+    @property
+    def outcome(self) -> str:
+        """How the run ended, without figures."""
+        return f"{'failed' if self.failed else 'done'} after {self.step} steps: {self.reason}"
 
-Event = Waiting | Started | Stepped | HeldOut | Checkpointed | Peers | Relocated | Note | Ended
-KINDS: dict[str, type[Event]] = {
-    kind.__name__.lower(): kind
-    for kind in (Waiting, Started, Stepped, HeldOut, Checkpointed, Peers, Relocated, Note, Ended)
-}
-
-
-def checkpoint_text(event: Checkpointed) -> str:
-    """A checkpoint as people read it."""
-    return f"checkpoint of step {event.step} in {event.took_s:.1f} s: {event.place}"
+    @property
+    def text(self) -> str:
+        return self.outcome + _figures(self.tokens_per_s, self.counts)
 
 
-def relocated_text(event: Relocated) -> str:
-    """A move as people read it."""
-    worth = worth_text(event.gain, event.planned, event.away_s)
-    return f"{event.server} moves from stage {event.source} to {event.target}: {worth}"
+def _figures(tokens_per_s: float, counts: MicrobatchCounts) -> str:
+    return f"  {tokens_per_s:7.0f} tokens/s  counted {counts.counted}  replayed {counts.replayed}"
 
 
 def gain_text(gain: float) -> str:
@@ -185,13 +235,23 @@ def from_line(line: str) -> Event:
     """Read an event that `to_line` wrote; ValueError for any other line."""
     try:
         fields: Any = json.loads(line)
-        kind = KINDS[fields.pop("event")]
-        if "counts" in fields:
-            fields["counts"] = MicrobatchCounts(**fields["counts"])
-        if "peers" in fields:
-            fields["peers"] = tuple(PeerLine(**peer) for peer in fields["peers"])
-        if "stages" in fields:
-            fields["stages"] = tuple(fields["stages"])
-        return kind(**fields)
+        event: Event = _read(KINDS[fields.pop("event")], fields)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not an event of a run: {line[:80]!r}") from error
+    return event
+
+
+def _read(kind: Any, value: Any) -> Any:
+    """A value of the type `kind` from JSON, which has neither dataclasses nor tuples."""
+    if typing.get_origin(kind) is tuple:
+        return tuple(_read(typing.get_args(kind)[0], each) for each in value)
+    if not dataclasses.is_dataclass(kind):
+        return value
+    make: Any = kind
+    types = _types(make)
+    return make(**{name: _read(types[name], each) for name, each in value.items()})
+
+
+@functools.cache
+def _types(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)

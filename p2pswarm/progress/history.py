@@ -19,8 +19,6 @@ from p2pswarm.progress.events import (
     Started,
     Stepped,
     Waiting,
-    checkpoint_text,
-    relocated_text,
 )
 
 NOTES_SHOWN = 10  # what fits under the tables of a small terminal
@@ -41,14 +39,15 @@ class RunHistory:
         self.steps: list[Stepped] = []
         self.held_out: list[HeldOut] = []
         self.peers: tuple[PeerLine, ...] = ()
-        self.notes: deque[Note] = deque(maxlen=NOTES_SHOWN)
+        self.notes: deque[Event] = deque(maxlen=NOTES_SHOWN)
+        """What the page shows as sentences."""
         self.kills: list[Kill] = []
         self.moves: list[Relocated] = []
         self.waiting: Waiting | None = None
         self.started: Started | None = None
         self.ended: Ended | None = None
 
-    def told(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Add one event."""
         match event:
             case Stepped():
@@ -57,13 +56,11 @@ class RunHistory:
                 self.held_out.append(event)
             case Peers():
                 self.peers = event.peers
-            case Note():
+            case Note() | Checkpointed():
                 self.notes.append(event)
-            case Checkpointed(seconds=seconds):
-                self.notes.append(Note(seconds, checkpoint_text(event)))
-            case Relocated(seconds=seconds):
+            case Relocated():
                 self.moves.append(event)
-                self.notes.append(Note(seconds, relocated_text(event)))
+                self.notes.append(event)
             case Waiting():
                 self.waiting = event if event.stages else None
             case Started():
@@ -71,7 +68,7 @@ class RunHistory:
             case Ended():
                 self.ended = event
 
-    def killed(self) -> None:
+    def on_kill(self) -> None:
         """Note that a server was killed just now."""
         self.kills.append(Kill(self.seconds, self.step))
 

@@ -36,12 +36,10 @@ def page(history: RunHistory, steps: int, title: str) -> RenderableType:
 def _state(history: RunHistory) -> RenderableType:
     """One line that tells what the run is doing."""
     if history.ended:
-        how, style = ("failed", "red") if history.ended.failed else ("done", "green")
-        told = f"{how} after {history.ended.step} steps: {history.ended.reason}"
-        return Text(printable(told), style=style)
+        style = "red" if history.ended.failed else "green"
+        return Text(printable(history.ended.outcome), style=style)
     if history.waiting:
-        where = ", ".join(str(stage) for stage in history.waiting.stages)
-        return Text(f"waiting for a server of stage {where}", style="yellow")
+        return Text(history.waiting.text, style="yellow")
     if not history.steps:
         return Text("waiting for the first step", style="yellow")
     return Text("training", style="dim")

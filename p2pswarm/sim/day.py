@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from p2pswarm.progress.events import Report
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.compute import BACKWARD_SHARE, Cost
 from p2pswarm.sim.day_record import DayRecord, StepSample, best_rate
@@ -23,8 +24,7 @@ from p2pswarm.sim.swarm import SimMachine, SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig
 from p2pswarm.sim.traces import Stay
 from p2pswarm.sim.world import Place, WorldConfig
-from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberLost, Replayed, StepDone
 
 LEAVE_SHARE = 0.9  # of the notice, for a server to leave in; the rest is for its process to end
 STEPS_MAX = 10**6  # more than a day has time for
@@ -181,11 +181,11 @@ class SimDay:
     def _heard(self, report: Report) -> None:
         record, now_s = self._record, self._now_s()
         match report:
-            case act.StepDone(microbatches=microbatches):
+            case StepDone(microbatches=microbatches):
                 record.step(StepSample(now_s, microbatches, self._members()))
-            case act.Replayed(microbatches=again):
+            case Replayed(microbatches=again):
                 record.waste["attempts done again"] += len(again)
-            case act.MemberLost(voided=voided):
+            case MemberLost(voided=voided):
                 record.waste["counts that were void"] += voided
                 record.lost += 1
 

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.ids import PeerId
+from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES
 from p2pswarm.run.messages.trainers import WhoLeads
@@ -46,8 +47,7 @@ from p2pswarm.sim.swarm_trainers import SwarmTrainers, TrainerMachine
 from p2pswarm.sim.world import Place
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
-from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import RunBegun, RunFinished, StepDone
 
 T = TypeVar("T")
 
@@ -158,7 +158,7 @@ class SimSwarm:
         begun besides is waste: what was done again or was cut short, evaluations, spot checks.
         """
         run, begun_s = self.config.run, self._begun_work_s()
-        steps = sum(isinstance(report, act.StepDone) for report in self.reports)
+        steps = sum(isinstance(report, StepDone) for report in self.reports)
         passes = steps * run.batch.microbatches * run.stages
         return passes * (1 + BACKWARD_SHARE) * self.config.cost.forward_s / begun_s
 
@@ -331,7 +331,7 @@ class SimSwarm:
     def _trainer_says(self, machine: TrainerMachine, report: Report) -> None:
         if not machine.rpc.running:
             return  # a process that was ended has nobody to tell
-        if isinstance(report, act.RunBegun) and not self._begun_s:
+        if isinstance(report, RunBegun) and not self._begun_s:
             self._begun_s = asyncio.get_running_loop().time()
             self.faults.start(asyncio.get_running_loop())
         self.reports.append(report)
@@ -359,7 +359,7 @@ class SimSwarm:
         drift = SpeedDrift(device.speed, device.drift, chance)
         return DriftingProcessor(drift, asyncio.get_running_loop().time)
 
-    def _result(self, ended: act.RunFinished) -> SwarmResult:
+    def _result(self, ended: RunFinished) -> SwarmResult:
         record = RunRecord(
             ended=ended,
             reports=self.reports,

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.chain import Genesis
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import VoterId
@@ -16,8 +17,7 @@ from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.devices import SimDevice
 from p2pswarm.sim.faults import FaultPlan
 from p2pswarm.sim.world import Place, WorldConfig
-from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberLost, Replayed, RunFinished, StepDone
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class SwarmConfig:
 class SwarmResult:
     """The result of a run."""
 
-    ended: act.RunFinished
+    ended: RunFinished
     steps: int
     seconds: float
     """From the start of the first step to the end of the run."""
@@ -192,7 +192,7 @@ def may_die(machines: Sequence[MachineRecord]) -> list[int]:
 class RunRecord:
     """Everything recorded of a run."""
 
-    ended: act.RunFinished
+    ended: RunFinished
     reports: Sequence[Report]
     machines: Sequence[MachineRecord]
     begun_s: float
@@ -204,7 +204,7 @@ class RunRecord:
 
     def result(self) -> SwarmResult:
         """Sum the record up."""
-        steps = [r for r in self.reports if isinstance(r, act.StepDone)]
+        steps = [r for r in self.reports if isinstance(r, StepDone)]
         seconds = self.ended_s - self.begun_s
         there_s = sum(m.there_s(self.begun_s, self.ended_s) for m in self.machines)
         story = "\n".join(map(repr, self.reports)) + self.world_digest
@@ -213,8 +213,8 @@ class RunRecord:
             steps=len(steps),
             seconds=seconds,
             microbatches_per_s=sum(r.microbatches for r in steps) / seconds,
-            replayed=sum(len(r.microbatches) for r in self.reports if isinstance(r, act.Replayed)),
-            lost=sum(isinstance(r, act.MemberLost) for r in self.reports),
+            replayed=sum(len(r.microbatches) for r in self.reports if isinstance(r, Replayed)),
+            lost=sum(isinstance(r, MemberLost) for r in self.reports),
             busy_share=sum(m.busy_s for m in self.machines) / there_s,
             trainer_bytes=self.trainer_bytes,
             moved_bytes=sum(self.sent_bytes),

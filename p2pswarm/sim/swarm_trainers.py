@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from p2pswarm.base.ids import Contact
 from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.chain import Genesis
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES, VoterId
@@ -21,11 +22,10 @@ from p2pswarm.sim.swarm_run import ChainDisk
 from p2pswarm.sim.world import Place
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
-from p2pswarm.trainer.coordinator.outputs import Report
 from p2pswarm.trainer.coordinator_io.chain_start import ChainStart
 from p2pswarm.trainer.coordinator_io.context import TrainerContext
 from p2pswarm.trainer.leadership.participant import Trainer
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import RunFinished
 
 KEY_BYTES = 16
 
@@ -70,9 +70,7 @@ class SwarmTrainers:
     ) -> None:
         """`place`: of the trainer that comes n-th."""
         self.seats: list[TrainerMachine] = []
-        self.first_done: asyncio.Future[act.RunFinished] = (
-            asyncio.get_running_loop().create_future()
-        )
+        self.first_done: asyncio.Future[RunFinished] = asyncio.get_running_loop().create_future()
         """How the run ended, as the first trainer says whose task is over."""
         self._run_id, self._run = run_id, run
         self._world = world

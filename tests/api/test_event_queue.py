@@ -5,10 +5,10 @@ from p2pswarm.progress.events import Ended, MicrobatchCounts, Note
 
 
 def note(number: int) -> Note:
-    return Note(0.0, str(number))
+    return Note(str(number))
 
 
-ENDED = Ended(1.0, 2, "all steps are done", False, 3.0, MicrobatchCounts(4, 4, 0))
+ENDED = Ended(2, "all steps are done", False, 3.0, MicrobatchCounts(4, 4, 0), seconds=1.0)
 
 
 def test_events_are_taken_in_their_order():

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from p2pswarm.base.ids import PeerId
+from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.record import CommitRecord, term_of
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig
@@ -16,9 +17,7 @@ from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimRpc
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
-from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.step.sums import SumKept
+from p2pswarm.trainer.reports.reports import MemberLost, RunBegun, StepDone, SumKept
 
 from .invariants import Contributions, Digests, Records, Stalls
 
@@ -186,16 +185,16 @@ class WatchedSwarm:
     def _heard(self, report: Report) -> None:
         now_s = asyncio.get_running_loop().time()
         match report:
-            case act.RunBegun() | act.StepDone():
+            case RunBegun() | StepDone():
                 self.stalls.step_done(now_s)
                 self._stepped.set()
                 self._look()
             case SumKept():
                 first = report.step * MICROBATCHES
                 self._contributions.kept(report.stage, first, report.former, report.incarnation)
-            case act.MemberLost(reason=reason) if "another had counted" in reason:
+            case MemberLost(reason=reason) if "another had counted" in reason:
                 self._break(f"clash: {report.incarnation}: {reason}")
-            case act.MemberLost(reason=reason) if "differ" in reason:
+            case MemberLost(reason=reason) if "differ" in reason:
                 self._break(f"{report.incarnation}: {reason}")
 
     def _look(self) -> None:

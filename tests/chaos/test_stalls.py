@@ -16,7 +16,7 @@ from chaos.chaos_run import (
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan, draw_plan
 from p2pswarm.sim.loop import run
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberReady
 
 SEED = 1
 TWO_EACH = Shape(6, 1.0, Cost(state_bytes=1 << 14, forward_s=0.1), steps=6)
@@ -76,7 +76,7 @@ def test_a_newcomer_that_misses_a_reduction_behind_a_cut_fetches_the_weights_soo
         heard = watched.swarm.heard
 
         def hear(report):
-            if isinstance(report, act.MemberReady):
+            if isinstance(report, MemberReady):
                 ready_s.append(asyncio.get_running_loop().time())
             heard(report)
 

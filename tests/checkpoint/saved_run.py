@@ -19,6 +19,7 @@ from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.node.run.resume import proof_of, resumed_from
+from p2pswarm.progress.events import Report
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.run.router import Router
 from p2pswarm.run.schedule import learning_rate
@@ -36,7 +37,6 @@ from p2pswarm.sim.loop import run as run_simulated
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
-from p2pswarm.trainer.coordinator.outputs import Report
 from p2pswarm.trainer.coordinator_io.chain_start import founding_start
 from p2pswarm.trainer.coordinator_io.checkpoints import SavingPlan
 from p2pswarm.trainer.coordinator_io.context import TrainerContext

@@ -9,11 +9,10 @@ import torch
 from checkpoint.saved_run import CONFIG, plain_weights, saved_run, steps_saved, virtual
 
 from p2pswarm.command_line import main
+from p2pswarm.progress.events import Checkpointed
 from p2pswarm.run.chain.chain_log import HEADER_BYTES, LogReader, log_entry
 from p2pswarm.run.chain.record import RecordKind
-from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.checkpoint_reports import CheckpointSaved
-from p2pswarm.trainer.reports.rollback_reports import CannotGoBack, NewestCopy, WentBack
+from p2pswarm.trainer.reports.reports import CannotGoBack, NewestCopy, StepDone, WentBack
 
 REWIND = replace(CONFIG, steps=9, on_stage_lost="rewind", rewind_after_s=20.0)
 
@@ -52,11 +51,11 @@ def played(target, story, config=REWIND, every_steps=3):
 
 
 def done(step: int):
-    return lambda report: isinstance(report, act.StepDone) and report.step == step
+    return lambda report: isinstance(report, StepDone) and report.step == step
 
 
 def saved(step: int):
-    return lambda report: isinstance(report, CheckpointSaved) and report.version == step
+    return lambda report: isinstance(report, Checkpointed) and report.step == step
 
 
 def test_the_weights_are_those_of_the_plain_loop_after_all_servers_of_a_stage_have_died(tmp_path):
@@ -72,7 +71,7 @@ def test_the_weights_are_those_of_the_plain_loop_after_all_servers_of_a_stage_ha
     assert (copy.stages, copy.version, copy.saved) == ((1,), 5, 3)
     assert copy.rewind_s == pytest.approx(15.0, abs=0.1)
     assert run.seen(WentBack) == [WentBack(3, 5)]
-    assert [report.step for report in run.seen(act.StepDone)] == [0, 1, 2, 3, 4, 3, 4, 5, 6, 7, 8]
+    assert [report.step for report in run.seen(StepDone)] == [0, 1, 2, 3, 4, 3, 4, 5, 6, 7, 8]
     assert equal(run.weights(), plain_weights(REWIND))
     records = list(run.chain.store.records(0, 99))
     assert [r.step for r in records if r.kind == RecordKind.BACK] == [3]
@@ -115,7 +114,7 @@ def test_a_server_that_comes_back_in_time_brings_its_weights_and_nothing_is_done
     run = played(tmp_path, story, config)
 
     assert run.seen(WentBack) == []
-    assert len(run.seen(act.StepDone)) == config.steps
+    assert len(run.seen(StepDone)) == config.steps
     assert equal(run.weights(), plain_weights(config))
 
 

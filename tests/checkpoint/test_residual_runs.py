@@ -9,9 +9,9 @@ from models.residual import FAMILY, Whole
 
 from p2pswarm.models.blocks import block_count
 from p2pswarm.models.compute.flat_parameters import FlatParameters
+from p2pswarm.progress.events import Report
 from p2pswarm.run.schedule import learning_rate
-from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberLost, StepDone
 
 RUN = replace(
     CONFIG,
@@ -75,7 +75,7 @@ def train(target, stage: int) -> SavedRun:
         async with saved_run(target, RUN) as run:
 
             def die(report: Report) -> None:
-                if isinstance(report, act.StepDone) and report.step == 2:
+                if isinstance(report, StepDone) and report.step == 2:
                     lost = run.server_of(stage)
                     run.kill(lost)
                     run.serve(100 + lost)
@@ -94,7 +94,7 @@ def train(target, stage: int) -> SavedRun:
 def test_weights_are_those_of_the_whole_model_whichever_stage_loses_a_server(tmp_path, stage):
     run = train(tmp_path, stage)
 
-    assert run.seen(act.MemberLost)
+    assert run.seen(MemberLost)
     theirs, seen = trained_alone(), set()
     for engine in run.engines.values():
         for name, ours in by_name(engine.weights._flat).items():

@@ -11,10 +11,10 @@ from p2pswarm.checkpoint.verification import verify
 from p2pswarm.models.compute.flat_parameters import named_parameters
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.node.run.resume import check_records
+from p2pswarm.progress.events import Report
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberLost, StepDone
 
 CLIPPED = replace(CONFIG.optimizer, clip_norm=0.05)  # below every norm, so that each step is scaled
 TIED = replace(
@@ -46,7 +46,7 @@ def norms_and_weights(config: RunConfig):
 
 def assert_as_in_a_plain_loop(run: SavedRun, config: RunConfig) -> None:
     norms, theirs = norms_and_weights(config)
-    told = run.seen(act.StepDone)
+    told = run.seen(StepDone)
     assert [one.gradient_norm for one in told] == pytest.approx(norms[told[0].step :], rel=1e-12)
     for engine in run.engines.values():
         flat = engine.weights._flat
@@ -61,7 +61,7 @@ def train(target: Path, config: RunConfig, servers, deaths=None, **values) -> Sa
         async with saved_run(target, config, **values) as run:
 
             def die(report: Report) -> None:
-                if isinstance(report, act.StepDone) and report.step in (deaths or {}):
+                if isinstance(report, StepDone) and report.step in (deaths or {}):
                     lost = run.server_of(deaths[report.step])
                     run.kill(lost)
                     run.serve(100 + lost)
@@ -80,8 +80,8 @@ def train(target: Path, config: RunConfig, servers, deaths=None, **values) -> Sa
 def test_servers_that_die_at_either_end_leave_no_trace_in_weights_and_norms(tmp_path):
     run = train(tmp_path, TIED, range(1, 7), DEATHS)
 
-    assert len(run.seen(act.MemberLost)) >= len(DEATHS)
-    assert [one.step for one in run.seen(act.StepDone)] == list(range(TIED.steps))
+    assert len(run.seen(MemberLost)) >= len(DEATHS)
+    assert [one.step for one in run.seen(StepDone)] == list(range(TIED.steps))
     assert_as_in_a_plain_loop(run, TIED)
 
 
@@ -92,7 +92,7 @@ def test_a_tied_run_goes_on_from_a_checkpoint_in_another_cut(tmp_path, stages):
 
     run = train(tmp_path, after, range(10, 15), resume=True, nonce=b"n" * 16)
 
-    assert [one.step for one in run.seen(act.StepDone)] == [4, 5, 6, 7]
+    assert [one.step for one in run.seen(StepDone)] == [4, 5, 6, 7]
     assert_as_in_a_plain_loop(run, after)
     assert steps_saved(tmp_path)[-1] == 8
     newest = max(tmp_path.iterdir(), key=lambda path: path.name.split(".step-")[1])
@@ -106,7 +106,7 @@ def test_a_fault_in_the_memory_of_one_end_ends_the_run_with_the_remedy(tmp_path)
         async with saved_run(tmp_path, TIED) as run:
 
             def damage(report: Report) -> None:
-                if isinstance(report, act.StepDone) and report.step == 2:
+                if isinstance(report, StepDone) and report.step == 2:
                     flat = run.engines[run.server_of(2)].weights._flat
                     flat.exp_avg_N[flat.tied.start + 5] += 1.0
 

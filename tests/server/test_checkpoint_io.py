@@ -9,13 +9,9 @@ from checkpoint.saved_run import CONFIG, plain_weights, saved_run, steps_saved, 
 
 from p2pswarm.checkpoint.verification import verify
 from p2pswarm.node.run.resume import check_records
+from p2pswarm.progress.events import Checkpointed
 from p2pswarm.server.session import SavingLimits
-from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.checkpoint_reports import (
-    CheckpointFailed,
-    CheckpointProgress,
-    CheckpointSaved,
-)
+from p2pswarm.trainer.reports.reports import CheckpointFailed, CheckpointProgress, StepDone
 
 
 def equal(ours, theirs) -> bool:
@@ -51,7 +47,7 @@ def test_a_run_is_saved_while_it_trains_and_its_weights_are_those_of_a_plain_loo
     run = train(tmp_path, replace(CONFIG, min_replicas=2))
 
     assert steps_saved(tmp_path) == [2, 4, 6]
-    assert [report.version for report in run.seen(CheckpointSaved)] == [2, 4, 6]
+    assert [report.step for report in run.seen(Checkpointed)] == [2, 4, 6]
     assert not run.seen(CheckpointFailed)
     saved = [record.saved for record in run.chain.store.records(0, CONFIG.steps)]
     assert saved == sorted(saved)  # each record tells the newest
@@ -98,7 +94,7 @@ def test_a_state_is_read_while_its_digest_is_computed(tmp_path):
             await run.trainer.save_state()
         return run
 
-    assert [report.version for report in virtual(story).seen(CheckpointSaved)] == [1]
+    assert [report.step for report in virtual(story).seen(Checkpointed)] == [1]
     assert verified(tmp_path / newest(tmp_path))[0]
 
 
@@ -115,7 +111,7 @@ def test_a_run_goes_on_bit_by_bit_with_another_cut_and_other_servers(
 
     assert f"going on from step 6 of {tmp_path}" in run.said[0]
     assert any("loaded from" in line for line in run.said)
-    assert [report.step for report in run.seen(act.StepDone)] == [6, 7, 8, 9, 10]
+    assert [report.step for report in run.seen(StepDone)] == [6, 7, 8, 9, 10]
     assert equal(run.weights(), plain_weights(after))
     assert steps_saved(tmp_path)[-1] == 11
     ok, lines = verified(tmp_path / newest(tmp_path))
@@ -185,7 +181,7 @@ def test_a_trainer_that_leaves_has_the_present_version_saved_and_trains_no_furth
             for number in (1, 2, 3):
                 run.serve(number)
             third = asyncio.Event()
-            run.on_report = lambda _: len(run.seen(act.StepDone)) < 3 or third.set()
+            run.on_report = lambda _: len(run.seen(StepDone)) < 3 or third.set()
             await third.wait()
             await run.trainer.save_state()
             step = run.trainer.coordinator.step
@@ -195,7 +191,7 @@ def test_a_trainer_that_leaves_has_the_present_version_saved_and_trains_no_furth
 
     run, step = virtual(story)
     assert steps_saved(tmp_path) == [step]
-    assert [report.version for report in run.seen(CheckpointSaved)] == [step]
+    assert [report.step for report in run.seen(Checkpointed)] == [step]
     assert run.seen(CheckpointProgress)
     assert verified(tmp_path / newest(tmp_path))[0]
 
@@ -218,7 +214,7 @@ def test_a_writer_that_dies_leaves_the_file_of_the_other(tmp_path):
                 run.serve(number)
 
             def kill(report) -> None:
-                if isinstance(report, act.StepDone) and report.step == 3:
+                if isinstance(report, StepDone) and report.step == 3:
                     run.running[1].cancel()
 
             run.on_report = kill
@@ -227,5 +223,5 @@ def test_a_writer_that_dies_leaves_the_file_of_the_other(tmp_path):
         return run
 
     run = virtual(story)
-    assert [report.version for report in run.seen(CheckpointSaved)] == [4]
+    assert [report.step for report in run.seen(Checkpointed)] == [4]
     assert verified(tmp_path / newest(tmp_path))[0]

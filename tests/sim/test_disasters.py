@@ -6,16 +6,16 @@ from collections.abc import Callable
 import pytest
 from sim.seed import SEED
 
+from p2pswarm.progress.events import Report
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
-from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import RunBegun, RunFinished, StepDone, WeightsSought
 
 STAGES, SERVERS, STEPS = 3, 12, 4
 STRUCK_AT = 1  # the step after which it happens: version 2, which no newcomer can draw
 WAITS_S = 600.0
-ALL_DONE = act.RunFinished("all steps are done", failed=False)
+ALL_DONE = RunFinished("all steps are done", failed=False)
 Blow = Callable[[SimSwarm], None]
 
 
@@ -43,8 +43,8 @@ async def struck(swarm: SimSwarm, after_step: int, blow: Blow) -> asyncio.Task[S
     done = asyncio.Event()
 
     def heard(report: Report) -> None:
-        begun = isinstance(report, act.RunBegun) and after_step < 0
-        stepped = isinstance(report, act.StepDone) and report.step == after_step
+        begun = isinstance(report, RunBegun) and after_step < 0
+        stepped = isinstance(report, StepDone) and report.step == after_step
         if begun or stepped:
             done.set()
 
@@ -57,7 +57,7 @@ async def struck(swarm: SimSwarm, after_step: int, blow: Blow) -> asyncio.Task[S
 
 
 def steps_of(swarm: SimSwarm) -> list[int]:
-    return [report.step for report in swarm.reports if isinstance(report, act.StepDone)]
+    return [report.step for report in swarm.reports if isinstance(report, StepDone)]
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["killed", "power lost"])
@@ -123,7 +123,7 @@ def test_run_waits_and_says_so_when_no_server_holds_weights_any_more(same):
         return ended
 
     assert not run(main(), SEED)
-    sought = [report for report in swarm.reports if isinstance(report, act.WeightsSought)]
+    sought = [report for report in swarm.reports if isinstance(report, WeightsSought)]
     assert {report.stage for report in sought} == set(range(STAGES))
     assert {report.version for report in sought} == {STRUCK_AT + 1}
     assert steps_of(swarm) == list(range(STRUCK_AT + 1))

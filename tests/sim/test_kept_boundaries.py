@@ -9,8 +9,7 @@ from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
-from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.step.sums import SumVoided
+from p2pswarm.trainer.reports.reports import RunFinished, SumVoided
 
 STAGES, MICROBATCHES, FORWARD_S = 4, 16, 0.2
 WORK_S = 3 * FORWARD_S  # a forward, and a backward of twice its time
@@ -35,7 +34,7 @@ def done_again_s(seat: int, kept_bytes: int) -> tuple[float, int]:
     )
     swarm = SimSwarm(config)
     result = run(swarm.play(), config.seed)
-    assert result.ended == act.RunFinished("all steps are done", failed=False)
+    assert result.ended == RunFinished("all steps are done", failed=False)
     (voided,) = (one.microbatches for one in swarm.reports if isinstance(one, SumVoided))
     assert voided > 0, "it had counted something"
     useful_s = 3 * MICROBATCHES * STAGES * WORK_S

@@ -3,12 +3,12 @@
 import pytest
 from sim.seed import SEED
 
+from p2pswarm.progress.events import Report
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
-from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberJoined, MemberLost
 
 FIVE_REGIONS = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.5), (0.1, 0.9), (0.9, 0.9))
 STEP_S = 2.0  # about what a step of these runs takes
@@ -38,6 +38,6 @@ def test_newcomer_is_not_held_to_a_commit_whose_reduction_is_still_on_its_way(
     """The commit is a few bytes and the reduction many: it overtakes what it commits."""
     reports = latecomers(seed, state_bytes=state_bytes)
 
-    assert [report for report in reports if isinstance(report, act.MemberLost)] == []
-    joined = sum(isinstance(report, act.MemberJoined) for report in reports)
+    assert [report for report in reports if isinstance(report, MemberLost)] == []
+    joined = sum(isinstance(report, MemberJoined) for report in reports)
     assert joined == 6 + 8

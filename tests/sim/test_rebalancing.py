@@ -6,6 +6,7 @@ import itertools
 import pytest
 from sim.seed import SEED
 
+from p2pswarm.progress.events import Report
 from p2pswarm.settings.config import BalanceConfig, BatchConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
@@ -17,9 +18,15 @@ from p2pswarm.trainer.balance.balance_reports import (
     OrderedPreparation,
 )
 from p2pswarm.trainer.balance.move_preparation import StopPreparing
-from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.leadership_reports import Leads
+from p2pswarm.trainer.reports.reports import (
+    Leads,
+    MemberJoined,
+    MemberLost,
+    MemberReady,
+    Replayed,
+    RunBegun,
+    StepDone,
+)
 
 FAST_AND_SLOW = (4.0, 1.0, 4.0, 1.0, 4.0, 1.0, 4.0, 1.0)
 """Every second server is slow: stage 1 does a quarter of what stage 0 does."""
@@ -51,7 +58,7 @@ def played(config: SwarmConfig) -> tuple[SimSwarm, list[float]]:
     swarm, ends_s = SimSwarm(config), []
 
     def heard(report: Report) -> None:
-        if isinstance(report, act.RunBegun | act.StepDone):
+        if isinstance(report, RunBegun | StepDone):
             ends_s.append(asyncio.get_running_loop().time())
 
     swarm.heard = heard
@@ -73,7 +80,7 @@ def idle_s(config: SwarmConfig) -> list[float]:
         now_s = asyncio.get_running_loop().time()
         if isinstance(report, OrderedMove):
             left_s[report.incarnation.peer] = now_s
-        elif isinstance(report, act.MemberReady) and report.incarnation.peer in left_s:
+        elif isinstance(report, MemberReady) and report.incarnation.peer in left_s:
             idle.append(now_s - left_s.pop(report.incarnation.peer))
 
     swarm.heard = heard
@@ -135,10 +142,10 @@ def test_servers_move_to_the_slow_stage_and_no_microbatch_is_lost(seed, free_byt
     moves = of(swarm, OrderedMove)
     assert {(move.source, move.target) for move in moves} <= {(0, 1), (1, 0)}
     assert moves
-    lost = of(swarm, act.MemberLost)
+    lost = of(swarm, MemberLost)
     assert [report.voided for report in lost] == [0] * len(lost)
     assert {report.reason for report in lost} == {move.reason for move in moves}
-    assert {report.reason for report in of(swarm, act.Replayed)} <= {SHARED}
+    assert {report.reason for report in of(swarm, Replayed)} <= {SHARED}
     assert min(took_s[-5:]) < 0.6 * took_s[0]
 
 
@@ -248,5 +255,5 @@ def test_a_newcomer_helps_the_slow_stage_though_it_has_more_servers():
     )
     swarm, _ = played(config)
 
-    last = of(swarm, act.MemberJoined)[-1]
+    last = of(swarm, MemberJoined)[-1]
     assert last.stage == 1

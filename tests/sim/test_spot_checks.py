@@ -5,7 +5,7 @@ import pytest
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberLost, ResultsTied, WrongResult
 
 
 def play(config: SwarmConfig) -> tuple[SimSwarm, SwarmResult]:
@@ -17,7 +17,7 @@ def play(config: SwarmConfig) -> tuple[SimSwarm, SwarmResult]:
 
 
 def found(swarm: SimSwarm) -> list[bytes]:
-    return [r.incarnation.peer for r in swarm.reports if isinstance(r, act.WrongResult)]
+    return [r.incarnation.peer for r in swarm.reports if isinstance(r, WrongResult)]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -39,7 +39,7 @@ def test_honest_servers_are_not_suspected_and_their_steps_are_not_done_again():
 
     assert not result.ended.failed
     assert found(swarm) == []
-    assert not any(isinstance(r, act.ResultsTied | act.MemberLost) for r in swarm.reports)
+    assert not any(isinstance(r, ResultsTied | MemberLost) for r in swarm.reports)
 
 
 def test_a_share_of_microbatches_is_computed_once_more():

@@ -12,8 +12,7 @@ from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.step.sums import SumVoided
+from p2pswarm.trainer.reports.reports import MemberLost, RunFinished, SumVoided
 
 FIVE_REGIONS = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.5), (0.1, 0.9), (0.9, 0.9))
 
@@ -26,7 +25,7 @@ def play(config: SwarmConfig) -> tuple[SwarmResult, SimSwarm]:
 def test_calm_run_does_every_step_and_loses_nothing() -> None:
     result, swarm = play(SwarmConfig(seed=SEED, regions=FIVE_REGIONS))
 
-    assert result.ended == act.RunFinished("all steps are done", failed=False)
+    assert result.ended == RunFinished("all steps are done", failed=False)
     assert result.steps == swarm.config.run.steps
     assert (result.lost, result.replayed) == (0, 0)
     assert 0.3 < result.busy_share <= 1.0
@@ -48,7 +47,7 @@ def test_run_through_deaths_counts_each_microbatch_once(seed: int) -> None:
 
     result, swarm = play(config)
 
-    assert result.ended == act.RunFinished("all steps are done", failed=False)
+    assert result.ended == RunFinished("all steps are done", failed=False)
     assert result.steps == 12
     assert result.lost >= 2
     assert swarm.useful_share < 1.0
@@ -132,7 +131,7 @@ def test_machine_that_is_told_of_its_end_costs_work_only_if_it_is_told_too_late(
 
     result = run(main(), SEED)
 
-    assert result.ended == act.RunFinished("all steps are done", failed=False)
-    void = [one.voided for one in swarm.reports if isinstance(one, act.MemberLost)]
+    assert result.ended == RunFinished("all steps are done", failed=False)
+    void = [one.voided for one in swarm.reports if isinstance(one, MemberLost)]
     void += [one.microbatches for one in swarm.reports if isinstance(one, SumVoided)]
     assert (sum(void) == 0) == (notice_s == 30.0)

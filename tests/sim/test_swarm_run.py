@@ -17,7 +17,7 @@ from p2pswarm.sim.swarm_run import (
     may_lose_disk,
     may_lose_memory,
 )
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberLost, Replayed, RunFinished, StepDone
 
 
 def disk(name: str, *entries, memory: int = 0) -> ChainDisk:
@@ -127,14 +127,14 @@ def test_a_machine_is_counted_while_the_run_and_it_were_there(record, there_s) -
 
 
 def test_a_record_adds_up() -> None:
-    ended = act.RunFinished("all steps are done", failed=False)
+    ended = RunFinished("all steps are done", failed=False)
     record = RunRecord(
         ended=ended,
         reports=[
-            act.StepDone(0, 2.0, 1.0, 0.1, 6),
-            act.Replayed(1, (6, 7), "late"),
-            act.MemberLost(PEER, 0, "gone", 1),
-            act.StepDone(1, 1.0, 1.0, 0.1, 6),
+            StepDone(0, 2.0, 1.0, 0.1, 6),
+            Replayed(1, (6, 7), "late"),
+            MemberLost(PEER, 0, "gone", 1),
+            StepDone(1, 1.0, 1.0, 0.1, 6),
         ],
         machines=[machine(), machine(died_s=15.0)],
         begun_s=10.0,

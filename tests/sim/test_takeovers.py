@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from sim.seed import SEED
 
+from p2pswarm.progress.events import Report
 from p2pswarm.settings.config import BatchConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
@@ -12,12 +13,10 @@ from p2pswarm.sim.loop import run
 from p2pswarm.sim.process import SimProcess
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
-from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.leadership_reports import Leads, SteppedDown
+from p2pswarm.trainer.reports.reports import Leads, MemberReady, RunFinished, StepDone, SteppedDown
 from p2pswarm.trainer.step.fences import FENCE_S
 
-ALL_DONE = act.RunFinished("all steps are done", failed=False)
+ALL_DONE = RunFinished("all steps are done", failed=False)
 STEPS = 4
 ONE_EACH = {"run": small_run(steps=STEPS, min_replicas=1), "servers": 3}
 AFTER_A_STEP_S = 3.0  # before the first record, the founder is the only voter
@@ -49,7 +48,7 @@ def test_another_trainer_goes_on_when_the_coordinator_is_lost(kind):
 
     assert result.ended == ALL_DONE
     assert terms(swarm) == [1, 2]
-    done = [report.step for report in swarm.reports if isinstance(report, act.StepDone)]
+    done = [report.step for report in swarm.reports if isinstance(report, StepDone)]
     assert done == list(range(STEPS))
 
 
@@ -100,7 +99,7 @@ def test_two_of_three_voters_that_die_within_one_step_do_not_stop_the_run():
         swarm.end(seat, silent=False, same=False)
 
     def heard(report: Report) -> None:
-        if isinstance(report, act.StepDone) and report.step == 3 and not voters:
+        if isinstance(report, StepDone) and report.step == 3 and not voters:
             asyncio.get_running_loop().call_later(5.0, lose_the_coordinator)
 
     swarm.heard = heard
@@ -169,13 +168,13 @@ def test_a_server_that_stands_still_as_soon_as_it_has_joined_is_missed_like_any_
 
     def heard(report: Report) -> None:
         now_s = asyncio.get_running_loop().time()
-        if isinstance(report, act.StepDone):
+        if isinstance(report, StepDone):
             if report.step == 3:
                 asyncio.get_running_loop().call_later(0.1, end_the_coordinator)
             elif report.step == 4:
                 times_s["done"] = now_s
                 swarm.world.thaw(stopped[0])
-        elif isinstance(report, act.MemberReady) and "stopped" not in times_s:
+        elif isinstance(report, MemberReady) and "stopped" not in times_s:
             if report.incarnation.number >= 2 << 32:
                 servers = range(config.trainers, config.trainers + config.servers)
                 peers = {swarm.process_at(seat).host.peer.raw: seat for seat in servers}

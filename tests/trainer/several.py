@@ -11,6 +11,7 @@ from p2pswarm.base.ids import PeerId
 from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.chain import Genesis
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import VoterId
@@ -23,12 +24,11 @@ from p2pswarm.settings.parser import run_id, run_to_json
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
-from p2pswarm.trainer.coordinator.outputs import Report
 from p2pswarm.trainer.coordinator_io.chain_start import ChainStart
 from p2pswarm.trainer.coordinator_io.checkpoints import SavingPlan
 from p2pswarm.trainer.coordinator_io.context import TrainerContext
 from p2pswarm.trainer.leadership.participant import Trainer
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import RunFinished
 
 
 def key(name: str) -> Identity:
@@ -40,7 +40,7 @@ class OneTrainer:
 
     def __init__(self, name: str, rpc: SimRpc, trainer: Trainer) -> None:
         self.name, self.rpc, self.trainer = name, rpc, trainer
-        self.ended: act.RunFinished | None = None
+        self.ended: RunFinished | None = None
         self.weights: torch.Tensor | None = None
         self.leave = asyncio.Event()
         self.task: asyncio.Task

@@ -5,12 +5,14 @@ import math
 
 from trainer.harness import CONFIG, Play
 
+from p2pswarm.progress.events import HeldOut
 from p2pswarm.run.messages.microbatch import Evaluated
 from p2pswarm.run.messages.types import Work
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.balance.stage_coverage import UNSERVED_STAGE_S
 from p2pswarm.trainer.coordinator.admission import COMMIT_S
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import RunFinished, StepDone, WeightsSought
 from p2pswarm.trainer.step.fences import FENCE_S
 
 
@@ -46,7 +48,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run():
     play.count(ann, 0, 1)
     play.told_reduced(ann, 1, norm=None)
 
-    (ended,) = play.seen(act.RunFinished)
+    (ended,) = play.seen(RunFinished)
     assert ended.failed
     assert "lower the learning rate" in ended.reason
 
@@ -112,10 +114,10 @@ def test_a_stage_without_servers_ends_the_run_after_a_while():
     assert play.coordinator.next_deadline_s() is not None
 
     play.wait(UNSERVED_STAGE_S - 1)
-    assert play.seen(act.RunFinished) == []
+    assert play.seen(RunFinished) == []
     play.wait(1)
 
-    (ended,) = play.seen(act.RunFinished)
+    (ended,) = play.seen(RunFinished)
     assert ended.reason == "stage 0 has no server left that holds its weights"
     assert play.coordinator.next_deadline_s() is None
 
@@ -135,7 +137,7 @@ def test_an_evaluation_counts_nothing_and_is_told_with_its_step():
     play.count(ann, 0)
     play.told_reduced(ann, 1)
 
-    assert play.seen(act.EvaluationDone) == [act.EvaluationDone(0, 3.5)]
+    assert play.seen(HeldOut) == [HeldOut(0, 3.5)]
 
 
 def test_after_the_end_nothing_is_asked_for():
@@ -200,7 +202,7 @@ def test_a_step_of_which_only_fences_tell_is_done_without_a_loss():
 
     play.reduce(ann)
 
-    (done,) = play.seen(act.StepDone)
+    (done,) = play.seen(StepDone)
     assert math.isnan(done.loss)
     assert done.microbatches == 2
 
@@ -214,7 +216,7 @@ def test_the_loss_of_a_step_is_the_mean_of_those_that_were_told():
 
     play.reduce(ann)
 
-    assert play.seen(act.StepDone)[0].loss == 1.0
+    assert play.seen(StepDone)[0].loss == 1.0
 
 
 def test_an_evaluation_that_nobody_tells_of_is_done_again_and_the_step_waits_for_it():
@@ -239,4 +241,4 @@ def test_people_are_told_where_the_weights_of_a_lost_stage_were_last():
     ann, bob = play.serve("a"), play.join("b")
     play.lose(ann, bob)
 
-    assert play.seen(act.WeightsSought) == [act.WeightsSought(0, 0, ann, "h:1")]
+    assert play.seen(WeightsSought) == [WeightsSought(0, 0, ann, "h:1")]

@@ -10,6 +10,7 @@ from p2pswarm.run.messages.step import Committed
 from p2pswarm.trainer.coordinator.admission import COMMIT_S
 from p2pswarm.trainer.coordinator.decision import DecidedStep
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberReady, RunFinished
 from p2pswarm.trainer.step.stage_digests import as_recorded
 
 HELD = HeldReduction(0, 1, b"g")
@@ -50,7 +51,7 @@ def test_a_server_that_holds_the_gradient_keeps_it_and_gets_the_commit_again():
 def test_it_is_ready_once_it_has_applied_the_commit_and_the_run_goes_on():
     play = decided("a")
     ann = rejoin(play, "a")
-    assert play.seen(act.MemberReady) == []
+    assert play.seen(MemberReady) == []
 
     play.commit(ann, b"w1")
 
@@ -170,12 +171,12 @@ def test_the_run_ends_only_when_the_last_commit_has_arrived():
         if step == 0:
             play.commit(ann, b"w1")
     play.lose(ann)
-    assert play.seen(act.RunFinished) == []
+    assert play.seen(RunFinished) == []
 
     again = rejoin(play, "a", version=1, digest=b"w1", held=HeldReduction(1, 2, b"g"))
     play.commit(again, b"w2", step=1)
 
-    (ended,) = play.seen(act.RunFinished)
+    (ended,) = play.seen(RunFinished)
     assert not ended.failed
 
 
@@ -187,10 +188,10 @@ def test_a_server_with_the_current_weights_keeps_them_before_others_have_told_th
 
     again = play.join("b", stage=0, version=1, digest=b"w1")
     assert play.seen(act.Assign)[0].message.keep
-    assert play.seen(act.MemberReady) == []
+    assert play.seen(MemberReady) == []
     play.commit(ann, b"w1")
 
-    assert [r.incarnation for r in play.seen(act.MemberReady)] == [again]
+    assert [r.incarnation for r in play.seen(MemberReady)] == [again]
 
 
 def test_joins_that_wait_are_answered_when_the_averaging_fails():

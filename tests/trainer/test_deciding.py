@@ -12,6 +12,7 @@ from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart, DecidedStep, unsigned_record
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberLost, RunFinished, StepDone
 from p2pswarm.trainer.step.stage_digests import as_recorded
 
 TERM = 7
@@ -64,14 +65,14 @@ def test_a_member_that_is_lost_while_the_voters_are_asked_changes_nothing():
     play, (ann, bob), decide = deciding()
 
     play.lose(ann)
-    play.seen(act.MemberLost)
+    play.seen(MemberLost)
     play.wait(1.0)
     assert play.seen(act.Launch) == []
     play.coordinator.on_decision(decide.step, play.now_s)
 
     actions = play.coordinator.drain()
     assert [a.incarnation for a in actions if isinstance(a, act.SendCommit)] == [bob]
-    assert any(isinstance(a, act.StepDone) for a in actions)
+    assert any(isinstance(a, StepDone) for a in actions)
 
 
 def test_one_that_comes_back_meanwhile_is_sent_the_commit_afterwards():
@@ -141,7 +142,7 @@ def test_after_the_last_record_only_the_last_commit_has_to_arrive():
 
     play.join("a", stage=0, version=3, digest=b"w3")
 
-    (ended,) = play.seen(act.RunFinished)
+    (ended,) = play.seen(RunFinished)
     assert not ended.failed
 
 

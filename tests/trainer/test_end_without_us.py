@@ -7,7 +7,7 @@ from trainer.several import ManyTrainers, key
 from trainer.test_several_trainers import ended, play, start
 
 from p2pswarm.run.messages.run import Finished, RunOver
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import RunFinished, StepDone
 
 STEPS = 12
 
@@ -21,7 +21,7 @@ def back_alone(many: ManyTrainers, *says: tuple[str, RunOver]) -> list[bool]:
 def test_only_a_trainer_that_the_chain_names_is_believed_and_only_about_this_run():
     async def story(many: ManyTrainers) -> None:
         await start(many)
-        await until(many, act.StepDone, step=4)
+        await until(many, StepDone, step=4)
         many.kill("b")
         for task in many.servers.values():
             task.cancel()
@@ -36,7 +36,7 @@ def test_only_a_trainer_that_the_chain_names_is_believed_and_only_about_this_run
     many = play(story)
 
     assert many.believed == [False, False, True]
-    assert many.trainers["b"].ended == act.RunFinished("all steps are done", failed=False)
+    assert many.trainers["b"].ended == RunFinished("all steps are done", failed=False)
     assert many.trainers["b"].ended.version == STEPS
 
 
@@ -67,10 +67,10 @@ def test_a_standby_is_told_at_which_version_the_run_ended():
 def test_an_end_that_a_chain_lags_behind_is_no_failure():
     async def story(many: ManyTrainers) -> None:
         await start(many)
-        await until(many, act.StepDone, step=4)
+        await until(many, StepDone, step=4)
         many.trainers["b"].trainer._told_over(Finished("all steps are done", many.config.steps))
         await ended(many, "a", "b")
 
     many = play(story)
 
-    assert many.trainers["b"].ended == act.RunFinished("all steps are done", failed=False)
+    assert many.trainers["b"].ended == RunFinished("all steps are done", failed=False)

@@ -9,6 +9,7 @@ import pytest
 from p2pswarm.base.errors import LinkLost
 from p2pswarm.base.ids import PeerId
 from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.progress.events import Report
 from p2pswarm.run.messages.membership import Assigned, Join, Leaving, Ready, View
 from p2pswarm.run.messages.microbatch import Counted, Push, Undelivered
 from p2pswarm.run.messages.run import Finished
@@ -20,11 +21,10 @@ from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
-from p2pswarm.trainer.coordinator.outputs import Report
 from p2pswarm.trainer.coordinator_io.chain_start import founding_start
 from p2pswarm.trainer.coordinator_io.context import TrainerContext
 from p2pswarm.trainer.leadership.participant import Trainer
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import RunBegun, RunFinished
 
 TRAINER = Identity.generate(b"trainer")
 CONFIG = RunConfig(
@@ -118,7 +118,7 @@ class Swarm:
         self.trainer = Trainer(context)
 
     def reported(self, report: Report) -> None:
-        if isinstance(report, act.RunBegun):
+        if isinstance(report, RunBegun):
             self.begun.set()
 
 
@@ -135,7 +135,7 @@ REDUCED = Reduced(b"g", 1.0, state=b"w")
     ids=["reduce", "commit"],
 )
 def test_failed_run_ends_though_a_member_never_answers(unanswered: type, answers: dict) -> None:
-    async def story() -> tuple[float, act.RunFinished, Mute]:
+    async def story() -> tuple[float, RunFinished, Mute]:
         async with asyncio.TaskGroup() as tasks:
             swarm = Swarm(tasks)
             async with swarm.trainer as trainer:
@@ -206,7 +206,7 @@ def test_when_the_trainer_is_gone_its_members_have_heard_why() -> None:
 
 
 def test_member_that_comes_after_the_end_is_told_so() -> None:
-    async def story() -> tuple[act.RunFinished, str | None]:
+    async def story() -> tuple[RunFinished, str | None]:
         async with asyncio.TaskGroup() as tasks:
             swarm = Swarm(tasks)
             async with swarm.trainer as trainer:

@@ -16,6 +16,7 @@ from p2pswarm.run.messages.types import GROUP_MAX, REASON_CHARS
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberLost, StepDone
 from p2pswarm.trainer.step.in_flight import EVALUATION_BASE
 
 HUGE = sys.float_info.max
@@ -134,7 +135,7 @@ def test_a_step_whose_losses_nobody_told_has_none():
         play.coordinator.on_count(ann, note, play.now_s)
     play.reduce(ann)
 
-    (done,) = play.seen(act.StepDone)
+    (done,) = play.seen(StepDone)
     assert math.isnan(done.loss)
 
 
@@ -146,7 +147,7 @@ def test_losses_too_large_to_add_up_are_none():
         play.coordinator.on_count(ann, note, play.now_s)
     play.reduce(ann)
 
-    (done,) = play.seen(act.StepDone)
+    (done,) = play.seen(StepDone)
     assert math.isnan(done.loss)
 
 
@@ -158,7 +159,7 @@ def test_only_the_last_stage_tells_a_loss_and_only_of_this_step():
         play.coordinator.on_count(by, note, play.now_s)
     play.reduce(ann, bob)
 
-    (done,) = play.seen(act.StepDone)
+    (done,) = play.seen(StepDone)
     assert done.loss == 2.0
 
 
@@ -235,4 +236,4 @@ def test_a_thousand_joins_of_one_peer_are_one_member():
         play.join("a")
 
     assert len(play.coordinator.members.records()) == 1
-    assert len(play.seen(act.MemberLost)) == 999
+    assert len(play.seen(MemberLost)) == 999

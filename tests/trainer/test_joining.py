@@ -6,6 +6,7 @@ from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.admission import READY_S
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberReady
 
 
 def test_nobody_becomes_ready_while_a_fence_is_open():
@@ -16,10 +17,10 @@ def test_nobody_becomes_ready_while_a_fence_is_open():
     assert [f.incarnation for f in play.seen(act.SendFence)] == [ann]
 
     bob = play.serve("b")
-    assert play.seen(act.MemberReady) == []
+    assert play.seen(MemberReady) == []
     play.promise(ann)
 
-    assert [r.incarnation for r in play.seen(act.MemberReady)] == [bob]
+    assert [r.incarnation for r in play.seen(MemberReady)] == [bob]
 
 
 def test_one_that_joins_while_a_step_closes_is_answered_after_it():
@@ -54,11 +55,11 @@ def test_a_newcomer_that_caught_up_while_a_step_closes_is_ready_if_the_closing_f
     ann, bob = play.serve("a"), play.join("b")
     play.count(ann, 0, 1)
     play.ready(bob)
-    assert [r.incarnation for r in play.seen(act.MemberReady)] == [ann]
+    assert [r.incarnation for r in play.seen(MemberReady)] == [ann]
 
     play.lose(ann)
 
-    assert [r.incarnation for r in play.seen(act.MemberReady)] == [bob]
+    assert [r.incarnation for r in play.seen(MemberReady)] == [bob]
 
 
 def test_ready_in_the_middle_of_a_commit_is_said_again_later():
@@ -66,13 +67,13 @@ def test_ready_in_the_middle_of_a_commit_is_said_again_later():
     ann, bob = play.serve("a"), play.join("b")
     play.count(ann, 0, 1)
     play.ready(bob)
-    assert [r.incarnation for r in play.seen(act.MemberReady)] == [ann]
+    assert [r.incarnation for r in play.seen(MemberReady)] == [ann]
 
     play.told_reduced(ann, 1)
     play.commit(ann, b"w1")
     play.ready(bob, version=1, digest=b"w1")
 
-    assert [r.incarnation for r in play.seen(act.MemberReady)] == [bob]
+    assert [r.incarnation for r in play.seen(MemberReady)] == [bob]
 
 
 def test_a_newcomers_word_is_not_believed_before_a_members():
@@ -82,7 +83,7 @@ def test_a_newcomers_word_is_not_believed_before_a_members():
     play.count(ann, 0, 1)
     play.reduce(ann)
     play.ready(bob, version=1, digest=b"wrong")
-    assert play.seen(act.MemberReady) == []
+    assert play.seen(MemberReady) == []
 
     play.commit(ann, b"w1")
 
@@ -158,7 +159,7 @@ def test_a_newcomer_that_never_becomes_ready_loses_its_place_and_has_longer_the_
     play.wait(1.5 * READY_S)
     assert play.seen(act.Evict) == []
     play.ready(again)
-    assert [one.incarnation for one in play.seen(act.MemberReady)][-1] == again
+    assert [one.incarnation for one in play.seen(MemberReady)][-1] == again
     play.wait(10 * READY_S)
     assert again in [member.incarnation for member in play.coordinator.members.ready(0)]
 

@@ -13,15 +13,9 @@ from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart
 from p2pswarm.trainer.coordinator.silence import SILENT_S
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberLost, StepDone, SumKept, SumVoided
 from p2pswarm.trainer.step.in_flight import RETRY_MAX_S
-from p2pswarm.trainer.step.sums import (
-    ANSWERED_S,
-    REDO_SHARE,
-    SUSPENDED_S,
-    TIMES_MAX,
-    SumKept,
-    SumVoided,
-)
+from p2pswarm.trainer.step.sums import ANSWERED_S, REDO_SHARE, SUSPENDED_S, TIMES_MAX
 
 ANN, BOB = Incarnation(b"a" * 32, 1), Incarnation(b"b" * 32, 2)
 FIRST, SECOND, BOTH, NONE = b"\x01", b"\x02", b"\x03", b"\x00"
@@ -79,7 +73,7 @@ def test_a_server_that_is_back_at_once_keeps_what_it_had_counted():
 
     play.lose(ann)
     assert play.coordinator.holds(ann)
-    assert [a.voided for a in play.seen(act.MemberLost)] == [0]
+    assert [a.voided for a in play.seen(MemberLost)] == [0]
     back = play.rejoin("a", ann, FIRST)
 
     assert play.assigned()
@@ -304,7 +298,7 @@ def test_while_a_step_is_decided_a_loss_changes_nothing():
     assert not play.coordinator.holds(ann)
     play.coordinator.on_decision(0, play.now_s)
 
-    assert [a.step for a in play.seen(act.StepDone)] == [0]
+    assert [a.step for a in play.seen(StepDone)] == [0]
 
 
 def test_who_was_silent_before_its_link_ended_was_waited_for_already():

@@ -9,9 +9,9 @@ from p2pswarm.run.messages.types import Obstacle, Work
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import Replayed, RunFinished, SumVoided
 from p2pswarm.trainer.step.fences import FENCE_S
 from p2pswarm.trainer.step.in_flight import REFUSALS_MAX, TIMEOUT_FIRST_S
-from p2pswarm.trainer.step.sums import SumVoided
 
 
 def test_what_a_fence_finds_counted_is_not_launched_again():
@@ -105,7 +105,7 @@ def test_a_fence_with_nobody_to_ask_is_settled_at_once():
 
     play.lose(ann)
 
-    assert [r.microbatches for r in play.seen(act.Replayed)] == [(0,)]
+    assert [r.microbatches for r in play.seen(Replayed)] == [(0,)]
 
 
 def test_a_microbatch_handed_to_one_who_is_gone_is_given_up():
@@ -154,12 +154,12 @@ def test_the_second_to_count_a_microbatch_is_out():
     assert [d.incarnation for d in play.seen(act.Evict)] == [bob]
 
 
-def fail_often(play: Play, ann: Incarnation, obstacle: Obstacle) -> list[act.RunFinished]:
+def fail_often(play: Play, ann: Incarnation, obstacle: Obstacle) -> list[RunFinished]:
     for attempt in range(REFUSALS_MAX):
         play.stuck(0, attempt, by=ann, obstacle=obstacle)
         play.promise(ann)
         play.wait(5.0)
-    return play.seen(act.RunFinished)
+    return play.seen(RunFinished)
 
 
 def test_a_microbatch_that_nobody_can_do_ends_the_run_with_its_reason():

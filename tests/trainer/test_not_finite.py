@@ -13,10 +13,11 @@ from trainer.leadership.test_participant import CONFIG, Swarm, corpus, distance,
 
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.registry import register
+from p2pswarm.progress.events import HeldOut
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.settings.config import CodecConfig, ModelConfig, RunConfig
 from p2pswarm.sim.loop import run as run_simulated
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberLost, Quarantined, RunFinished, StepDone
 
 POISON = 6 * 2 + 1, 6 * 5 + 4  # microbatches of steps 2 and 5
 _names = itertools.count()
@@ -98,8 +99,8 @@ def plain(config: RunConfig) -> tuple[ReferenceTrainer, list[int]]:
     return loop, trained_on
 
 
-def train(config: RunConfig, servers: int) -> tuple[act.RunFinished, Tensor, Swarm]:
-    async def story() -> tuple[act.RunFinished, Tensor, Swarm]:
+def train(config: RunConfig, servers: int) -> tuple[RunFinished, Tensor, Swarm]:
+    async def story() -> tuple[RunFinished, Tensor, Swarm]:
         async with asyncio.TaskGroup() as tasks:
             swarm = Swarm(tasks, config)
             for number in range(2, 2 + servers):
@@ -119,7 +120,7 @@ def test_the_weights_are_those_of_a_loop_that_leaves_it_out(spoils: Callable, se
     assert not ended.failed, ended.reason
     loop, trained_on = plain(config)
     assert distance(weights, loop.flat.params_N.detach()) <= 1e-9
-    done = swarm.of_kind(act.StepDone)
+    done = swarm.of_kind(StepDone)
     assert [len(r.quarantined) for r in done] == [6 - count for count in trained_on]
     assert tuple(m for r in done for m in r.quarantined) == POISON
     assert all(torch.isfinite(torch.tensor(r.loss)) for r in done)
@@ -129,16 +130,16 @@ def test_what_its_codec_cannot_hold_because_it_is_not_finite_is_set_aside_too():
     ended, _, swarm = train(config_of(forward_nan, codec="int8"), 2)
 
     assert not ended.failed, ended.reason
-    assert [r.microbatch for r in swarm.of_kind(act.Quarantined)] == list(POISON)
+    assert [r.microbatch for r in swarm.of_kind(Quarantined)] == list(POISON)
 
 
 def test_a_held_out_batch_that_is_not_finite_ends_nothing_and_has_no_loss():
     ended, _, swarm = train(config_of(forward_nan, held_out=True), 2)
 
     assert not ended.failed, ended.reason
-    assert swarm.of_kind(act.MemberLost) == []
-    assert {r.held_out for r in swarm.of_kind(act.Quarantined)} == {True}
-    assert all(math.isnan(r.loss) for r in swarm.of_kind(act.EvaluationDone))
+    assert swarm.of_kind(MemberLost) == []
+    assert {r.held_out for r in swarm.of_kind(Quarantined)} == {True}
+    assert all(math.isnan(r.nats_per_token) for r in swarm.of_kind(HeldOut))
 
 
 def test_the_loop_adds_what_is_finite_bit_for_bit():

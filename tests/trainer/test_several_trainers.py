@@ -7,10 +7,9 @@ import pytest
 from trainer.leadership.test_participant import CONFIG, distance, plain
 from trainer.several import ManyTrainers
 
+from p2pswarm.progress.events import Report
 from p2pswarm.sim.loop import run
-from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.leadership_reports import Leads, TrainerEnlisted
+from p2pswarm.trainer.reports.reports import Leads, RunFinished, StepDone, TrainerEnlisted
 
 LIMIT_S = 300.0
 
@@ -31,7 +30,7 @@ def after_step(many: ManyTrainers, step: int, then: Callable[[str], None]) -> No
     """Call `then` with the coordinator's name when a step is done, once."""
 
     def heard(name: str, report: Report) -> None:
-        if isinstance(report, act.StepDone) and report.step == step:
+        if isinstance(report, StepDone) and report.step == step:
             many.heard = lambda name, report: None
             asyncio.get_running_loop().call_soon(then, name)
 
@@ -40,10 +39,10 @@ def after_step(many: ManyTrainers, step: int, then: Callable[[str], None]) -> No
 
 def check_exact(many: ManyTrainers, *names: str) -> None:
     for name in names:
-        assert many.trainers[name].ended == act.RunFinished("all steps are done", failed=False)
+        assert many.trainers[name].ended == RunFinished("all steps are done", failed=False)
     (weights,) = [one.weights for one in many.trainers.values() if one.weights is not None]
     assert distance(weights, plain(many.config).flat.params_N.detach()) <= 1e-9
-    done = [report.step for _, report in many.of_kind(act.StepDone)]
+    done = [report.step for _, report in many.of_kind(StepDone)]
     assert sorted(set(done)) == list(range(many.config.steps))
 
 
@@ -75,7 +74,7 @@ def test_a_standby_enlists_and_ends_with_the_run():
 def test_a_trainer_that_comes_while_the_coordinator_says_goodbye_is_told_that_the_run_is_over():
     async def story(many: ManyTrainers) -> None:
         def heard(name: str, report: Report) -> None:
-            if name == "a" and isinstance(report, act.RunFinished):
+            if name == "a" and isinstance(report, RunFinished):
                 many.kill("c", silent=True)  # the goodbyes wait for it
                 asyncio.get_running_loop().call_later(1.0, again)
 

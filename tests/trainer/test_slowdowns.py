@@ -14,6 +14,7 @@ from p2pswarm.run.messages.step import Committed, Reduced
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import RoadBroken, ServerFails, StepDone
 from p2pswarm.trainer.step.in_flight import BACKOFF_MAX_S
 
 ANN = b"a" * 32
@@ -60,9 +61,9 @@ class SlowServer:
                     self.later(FENCE_S, action)
                 case act.SendReduce() | act.SendCommit():
                     self.later(FENCE_S, action)
-                case act.StepDone():
+                case StepDone():
                     self.ends_s.append(self.now_s)
-                case act.ServerFails() | act.RoadBroken():
+                case ServerFails() | RoadBroken():
                     self.reports.append(action)
 
     def answer(self, action: Action) -> None:
@@ -126,7 +127,7 @@ def test_people_hear_of_a_server_that_needs_more_than_an_hour_for_every_attempt(
     server.run(3 * DAY_S)
 
     assert len(server.ends_s) == 1
-    assert {report.incarnation for report in server.reports if isinstance(report, act.ServerFails)}
+    assert {report.incarnation for report in server.reports if isinstance(report, ServerFails)}
 
 
 class SwallowingServer(SlowServer):

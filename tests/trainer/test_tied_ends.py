@@ -8,6 +8,7 @@ from trainer.harness import CONFIG, Play
 from p2pswarm.run.messages.step import TiedReduced
 from p2pswarm.settings.config import ModelConfig
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import RunFinished, StepDone
 
 TIED = dataclasses.replace(CONFIG, stages=3, model=ModelConfig(tie=True))
 SAID = TiedReduced(b"t", 9.0, b"s")
@@ -38,7 +39,7 @@ def of(kind: type, actions: list) -> list:
 def test_the_tied_tensor_is_once_in_the_norm_of_the_decision():
     play = Ends()
 
-    (decided,) = of(act.StepDone, play.answer())
+    (decided,) = of(StepDone, play.answer())
 
     assert decided.gradient_norm == pytest.approx((3 * 1.0 + 9.0) ** 0.5)
 
@@ -47,7 +48,7 @@ def test_ends_with_different_tied_tensors_end_the_run_with_the_remedy():
     play = Ends()
     play.tied[play.ann] = TiedReduced(b"t", 9.0, b"damaged")
 
-    (over,) = of(act.RunFinished, play.answer())
+    (over,) = of(RunFinished, play.answer())
 
     assert over.failed
     assert "tied tensor of stages 0 and 2 is not the same" in over.reason
@@ -62,7 +63,7 @@ def test_an_end_that_says_nothing_sound_of_the_tied_tensor_is_out(said):
     actions = play.answer()
 
     assert [one.incarnation for one in of(act.Evict, actions)] == [play.dan]
-    assert not of(act.StepDone, actions)
+    assert not of(StepDone, actions)
 
 
 def test_a_member_that_is_lost_ends_the_averaging_of_both_ends():
@@ -96,4 +97,4 @@ def test_a_cut_between_two_servers_that_are_alone_at_their_ends_costs_no_sum():
 
     actions = play.coordinator.drain()
     assert not of(act.Evict, actions)
-    assert of(act.StepDone, actions)
+    assert of(StepDone, actions)

@@ -11,7 +11,7 @@ from trainer.leadership.test_participant import CONFIG, Swarm, distance, peer, p
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.compute.base import Engine, Stage
 from p2pswarm.sim.loop import run as run_simulated
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberLost, ResultsTied, WrongResult
 
 CHECKED = replace(
     CONFIG, steps=6, spot_check_share=1.0, batch=replace(CONFIG.batch, evaluate_every=0)
@@ -79,7 +79,7 @@ def test_a_faulty_server_is_named_and_the_weights_are_those_of_a_plain_loop(what
     swarm, weights, faulty = train(what, servers=6)
 
     assert sum(one.errors for one in faulty) > 0
-    found = {r.incarnation.peer for r in swarm.of_kind(act.WrongResult)}
+    found = {r.incarnation.peer for r in swarm.of_kind(WrongResult)}
     assert found == {peer(faulty[0].number).raw}
     assert distance(weights, plain(CHECKED).flat.params_N.detach()) <= 1e-9
 
@@ -87,6 +87,6 @@ def test_a_faulty_server_is_named_and_the_weights_are_those_of_a_plain_loop(what
 def test_checks_alone_change_nothing():
     swarm, weights, _ = train("nothing", servers=4)
 
-    assert swarm.of_kind(act.WrongResult) == swarm.of_kind(act.ResultsTied) == []
-    assert swarm.of_kind(act.MemberLost) == []
+    assert swarm.of_kind(WrongResult) == swarm.of_kind(ResultsTied) == []
+    assert swarm.of_kind(MemberLost) == []
     assert distance(weights, plain(CHECKED).flat.params_N.detach()) <= 1e-9

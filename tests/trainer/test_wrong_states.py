@@ -10,6 +10,7 @@ from p2pswarm.run.messages.membership import HeldReduction
 from p2pswarm.run.messages.step import Committed, Reduced
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberLost, MemberReady, RunFinished, StepDone
 from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS
 
 TWO_STAGES = RunConfig(stages=2, steps=2, batch=BatchConfig(microbatches=2, evaluate_every=0))
@@ -47,12 +48,12 @@ def test_all_sums_of_the_step_are_void_and_nothing_is_decided():
 
     actions = play.coordinator.drain()
     assert reasons(actions) == {cid: OTHER_WEIGHTS, ann: AGAIN, bob: AGAIN}
-    assert {a.incarnation: a.voided for a in of(act.MemberLost, actions)} == {
+    assert {a.incarnation: a.voided for a in of(MemberLost, actions)} == {
         cid: 0,
         ann: 1,
         bob: 1,
     }
-    assert of(act.StepDone, actions) == of(act.SendCommit, actions) == []
+    assert of(StepDone, actions) == of(act.SendCommit, actions) == []
 
 
 def test_sums_of_other_stages_hold_what_it_gave_and_are_void_too():
@@ -87,14 +88,14 @@ def test_the_step_is_done_again_by_those_that_come_back_and_the_wrong_one_downlo
 
     actions = play.coordinator.drain()
     assert [a.message.keep for a in of(act.Assign, actions)] == [True, True, False]
-    assert [a.incarnation for a in of(act.MemberReady, actions)] == [ann, bob]
+    assert [a.incarnation for a in of(MemberReady, actions)] == [ann, bob]
     play.wait(1.0)
     launched = play.seen(act.Launch)
     assert {(a.microbatch, a.counting) for a in launched} == {(0, (0,)), (1, (0,))}
     for launch, member in zip(launched, (ann, bob), strict=True):
         play.count(member, launch.microbatch, attempt=launch.attempt)
     play.reduce(ann, bob)
-    assert [done.step for done in play.seen(act.StepDone)] == [0]
+    assert [done.step for done in play.seen(StepDone)] == [0]
 
 
 def test_one_that_dies_after_its_word_has_still_given_wrong_activations():
@@ -146,7 +147,7 @@ def test_after_the_last_commit_only_the_wrong_one_is_out():
 
     actions = play.coordinator.drain()
     assert reasons(actions) == {cid: OTHER_WEIGHTS}
-    assert [end.failed for end in of(act.RunFinished, actions)] == [False]
+    assert [end.failed for end in of(RunFinished, actions)] == [False]
 
 
 def test_the_run_ends_only_when_the_digest_of_the_last_version_is_known():
@@ -155,11 +156,11 @@ def test_the_run_ends_only_when_the_digest_of_the_last_version_is_known():
     play.count(ann, 0, 1)
     play.reduce(ann)
     play.coordinator.on_commit_answer(ann, 0, Committed(1, applied=True), play.now_s)
-    assert play.seen(act.RunFinished) == []
+    assert play.seen(RunFinished) == []
 
     play.ready(ann, 1, b"w1")
 
-    assert [end.failed for end in play.seen(act.RunFinished)] == [False]
+    assert [end.failed for end in play.seen(RunFinished)] == [False]
 
 
 def test_a_lone_replica_is_believed():
@@ -173,7 +174,7 @@ def test_a_lone_replica_is_believed():
 
     computed_with(play, ann, b"nobody can tell", generation=2)
 
-    assert [done.step for done in play.seen(act.StepDone)] == [0, 1]
+    assert [done.step for done in play.seen(StepDone)] == [0, 1]
 
 
 def test_a_server_that_is_wrong_again_and_again_is_avoided():
@@ -223,7 +224,7 @@ def test_a_step_is_decided_only_if_all_computed_it_with_one_state(states, random
 
     actions = play.coordinator.drain()
     alike = len(set(states)) == 1
-    assert bool(of(act.StepDone, actions)) == alike
+    assert bool(of(StepDone, actions)) == alike
     if not alike:
         assert set(reasons(actions)) == set(members)
         most = max(Counter(states).values())

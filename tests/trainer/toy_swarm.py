@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from trainer.toy_server import Server, ToyServers, digest
 
+from p2pswarm.progress.events import HeldOut
 from p2pswarm.run.chain.record import QUARANTINED
 from p2pswarm.run.messages.membership import HeldReduction, Join, Ready
 from p2pswarm.run.messages.microbatch import Handed, Undelivered
@@ -24,7 +25,7 @@ from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.step.sums import SumKept, SumVoided
+from p2pswarm.trainer.reports.reports import MemberLost, RunFinished, StepDone, SumKept, SumVoided
 
 RUN = b"r" * 16
 
@@ -54,15 +55,15 @@ class World(ToyServers):
         self.cancelled: set[tuple[int, int]] = set()
         self.resent = 0
         self.miss_share = 0.0  # of the reductions that do not reach a newcomer
-        self.ended: act.RunFinished | None = None
-        self.done: list[act.StepDone] = []
-        self.evaluations: list[act.EvaluationDone] = []
+        self.ended: RunFinished | None = None
+        self.done: list[StepDone] = []
+        self.evaluations: list[HeldOut] = []
         self.deadline_s: float | None = None
         self.views = 0
         self.poison: dict[int, int] = {}  # microbatch -> the stage where it is not finite
         self.launched: Counter = Counter()
         self.skipped = 0
-        self.lost: list[act.MemberLost] = []
+        self.lost: list[MemberLost] = []
         self.kept = self.voided = 0  # microbatches in the sums of suspended incarnations
 
     # Time and roads.
@@ -151,19 +152,19 @@ class World(ToyServers):
                 self.send_commit(incarnation, message)
             case act.Evict(incarnation, _):
                 self.drop_link(self.servers[incarnation.peer], incarnation)
-            case act.StepDone():
+            case StepDone():
                 self.done.append(action)
                 self.cancelled.clear()  # held-out batches have the same numbers in every step
-            case act.EvaluationDone():
+            case HeldOut():
                 self.evaluations.append(action)
-            case act.MemberLost():
+            case MemberLost():
                 self.lost.append(action)
             case SumKept():
                 self.heirs[action.former] = action.incarnation
                 self.kept += action.microbatches
             case SumVoided():
                 self.voided += action.microbatches
-            case act.RunFinished():
+            case RunFinished():
                 self.ended = action
             case _:
                 pass

@@ -152,15 +152,15 @@ class Demo:
         await self._act()
 
     def _say(self, text: str) -> None:
-        note = Note(self._history.seconds, text)
-        self._history.told(note)
+        note = Note(text, seconds=self._history.seconds)
+        self._history.on_event(note)
         self._show(note)
 
     def _show(self, event: Event) -> None:
         """Draw the page again, or print the event's line."""
         if self._console.is_terminal:
             self._live.update(page(self._history, self._options.steps, TITLE), refresh=True)
-        elif text := self._lines.told(event):
+        elif text := self._lines.line(event):
             self._console.print(text, highlight=False, soft_wrap=True)
 
 

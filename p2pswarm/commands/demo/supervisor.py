@@ -107,7 +107,7 @@ class Supervisor:
 
     def told(self, event: Event) -> None:
         """Note an event of the run, and kill a server if one is due."""
-        self.history.told(event)
+        self.history.on_event(event)
         if isinstance(event, Stepped) and self._kills.due(self.history.step):
             self._kill()
 
@@ -146,7 +146,7 @@ class Supervisor:
             return
         name = self._names.pop(victim)
         self._killed.add(name)
-        self.history.killed()
+        self.history.on_kill()
         self._kills.done(self.history.step)
         self._spare_asked = False
         text = f"KILLED server {victim} (SIGKILL); another is started"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.guard.bans import time_left
-from p2pswarm.progress.events import gain_text, seconds_text, worth_text
+from p2pswarm.progress.events import Relocated, Waiting, gain_text, seconds_text
 from p2pswarm.progress.printable import printable
 from p2pswarm.run.manifest import RunOffer
 from p2pswarm.run.messages.balance import BalanceStatus, MovesTake, PastMove, ServerPreparing
@@ -93,7 +93,7 @@ def _phase(offer: RunOffer, status: RunStatus) -> str:
         parts.append(f"{status.tokens_per_s:,.0f} tokens/s")
         parts.append(f"last commit {status.committed_ago_s:.1f} s ago")
     if status.waiting:
-        parts.append(f"waiting for a server of stage {', '.join(map(str, status.waiting))}")
+        parts.append(Waiting(status.waiting).text)
     return ", ".join(parts)
 
 
@@ -205,9 +205,10 @@ def _measured(moves: int) -> str:
 
 
 def _move_line(move: PastMove) -> str:
-    worth = worth_text(move.gain, move.planned, move.away_s)
-    where = f"from stage {move.source} to {move.target}"
-    return f"{time_left(move.ago_s)} ago: {PeerId(move.peer).short} moves {where}: {worth}"
+    """A move in the words of its event."""
+    server, worth = PeerId(move.peer).short, (move.gain, move.away_s, move.planned)
+    moves = Relocated(server, move.source, move.target, *worth)
+    return f"{time_left(move.ago_s)} ago: {moves.text}"
 
 
 def _preparing_line(one: ServerPreparing) -> str:

@@ -28,13 +28,13 @@ def output(kind: str, steps: int, title: str) -> Iterator[Tell]:
     console = Console()
     lines = LineFormat()
     if kind == "lines" or (kind == "auto" and not console.is_terminal):
-        yield lambda event: _write_if(lines.told(event))
+        yield lambda event: _write_if(lines.line(event))
         return
     history = RunHistory()
     with Live(console=console, auto_refresh=False) as live:
 
         def tell(event: Event) -> None:
-            history.told(event)
+            history.on_event(event)
             live.update(page(history, steps, title), refresh=True)
 
         yield tell

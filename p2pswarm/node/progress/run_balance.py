@@ -53,7 +53,7 @@ class LatestBalance:
         self._preparing: dict[PreparedMove, tuple[float, float]] = {}
         """When each was ordered, and its gain."""
 
-    def told(self, report: BalanceReport, now_s: float) -> None:
+    def on_report(self, report: BalanceReport, now_s: float) -> None:
         """Take a report; of the questions only the newest is kept."""
         match report:
             case BalanceAsked():

@@ -41,13 +41,13 @@ class LatestStatus:
         self._stepped: Stepped | None = None
         self._committed_s = math.nan
         self._held_out: float | None = None
-        self._peers: Peers = Peers(0.0, ())
+        self._peers: Peers = Peers(())
         self._waiting: tuple[int, ...] = ()
         self._ended: Ended | None = None
         self._saved: Checkpointed | None = None
         self._saved_s = math.nan
 
-    def told(self, event: Event, now_s: float) -> None:
+    def on_event(self, event: Event, now_s: float) -> None:
         """Take an event of the run; only the newest of a kind is kept."""
         match event:
             case Stepped():

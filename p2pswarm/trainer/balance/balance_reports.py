@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from p2pswarm.plan.move_times import NO_MOVES, MoveTimes
 from p2pswarm.plan.moves import Decision
-from p2pswarm.progress.events import worth_text
+from p2pswarm.progress.events import Report, gain_text, worth_text
 from p2pswarm.run.messages.balance import Capacity
 from p2pswarm.run.messages.membership import PrepareStage
 from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.balance.move_preparation import PreparedMove, StopPreparing
+from p2pswarm.trainer.reports.reports import short
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,8 @@ class KnownServer:
 
 
 @dataclass(frozen=True, slots=True)
-class BalanceAsked:
-    """Report: the rule was asked whether somebody should move."""
+class BalanceAsked(Report):
+    """The rule was asked whether somebody should move."""
 
     decision: Decision
     stages: tuple[StageState, ...]
@@ -54,8 +55,8 @@ class BalanceAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class OrderedMove:
-    """Report: a server moves to another stage."""
+class OrderedMove(Report):
+    """A server moves to another stage."""
 
     incarnation: Incarnation
     source: int
@@ -78,8 +79,8 @@ class OrderedMove:
 
 
 @dataclass(frozen=True, slots=True)
-class OrderedPreparation:
-    """Report: a server fetches another stage's weights, and serves its own meanwhile."""
+class OrderedPreparation(Report):
+    """A server fetches another stage's weights, and serves its own meanwhile."""
 
     incarnation: Incarnation
     source: int
@@ -88,6 +89,12 @@ class OrderedPreparation:
     planned: int
     order: PrepareStage
     """What it is told."""
+
+    @property
+    def text(self) -> str:
+        """The move, and what the server does meanwhile."""
+        goes = f"to move from stage {self.source} to {self.target} ({gain_text(self.gain)})"
+        return f"{short(self.incarnation)} is {goes}: it fetches the weights while it serves on"
 
 
 BalanceReport = BalanceAsked | OrderedMove | OrderedPreparation | StopPreparing

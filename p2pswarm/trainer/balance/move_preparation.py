@@ -26,7 +26,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from p2pswarm.progress.events import Report
 from p2pswarm.run.view import Incarnation
+from p2pswarm.trainer.reports.reports import short
 
 PREPARE_S = 3600.0  # as long as a newcomer may take: 10 GB at 22 Mbit/s
 REST_S = 120.0  # for the rest of that gradient: 1 GB at 70 Mbit/s; a silent one ends long before
@@ -53,12 +55,17 @@ class ChangeStage:
 
 
 @dataclass(frozen=True, slots=True)
-class StopPreparing:
+class StopPreparing(Report):
     """A mover stays where it is, and frees the memory."""
 
     move: PreparedMove
     reason: str
     """In words that follow "it stays in stage 1: "."""
+
+    @property
+    def text(self) -> str:
+        """The server, its stage, and the reason."""
+        return f"{short(self.move.mover)} stays in stage {self.move.source}: {self.reason}"
 
 
 Ended = ChangeStage | StopPreparing

@@ -6,11 +6,13 @@ Units:   seconds on the caller's clock; versions count commits.
 import math
 from dataclasses import dataclass
 
+from p2pswarm.progress.events import Waiting
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.members.blame import FailingServers
 from p2pswarm.trainer.members.membership import Member, Membership
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import LastLeaves, WeightsSought
 
 UNSERVED_STAGE_S = 30.0  # how long `on_stage_lost = "end"` waits for a server that rejoins
 REWIND_S = 60.0  # the default of run.rewind_after_s
@@ -46,7 +48,7 @@ class UnservedStages:
 
     def watch(
         self, stages: list[int], version: int, now_s: float, *, counting: bool
-    ) -> list[act.StagesUnserved | act.WeightsSought]:
+    ) -> list[Waiting | WeightsSought]:
         """Note which stages lack servers; what to tell if they have changed.
 
         The time counts only once the run has begun: `counting` is False while servers gather.
@@ -59,11 +61,11 @@ class UnservedStages:
             return []
         self._told = tuple(stages)
         sought = [
-            act.WeightsSought(stage, version, *self._last[stage])
+            WeightsSought(stage, version, *self._last[stage])
             for stage in lost
             if stage in self._last
         ]
-        return [act.StagesUnserved(self._told), *sought]
+        return [Waiting(self._told), *sought]
 
     def hopeless(self, now_s: float) -> str | None:
         """Why the run ends, if a stage has waited for too long."""
@@ -111,18 +113,6 @@ class AnswerLeave:
 
     incarnation: Incarnation
     may: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LastLeaves:
-    """Report: the last server of a stage that has the weights was asked to leave."""
-
-    stage: int
-    version: int
-    incarnation: Incarnation
-    stays_s: float
-    saved: bool = False
-    """A checkpoint is being written."""
 
 
 class Departures:
@@ -284,7 +274,7 @@ class StageCoverage:
 
     def watch(
         self, version: int, now_s: float, *, gathering: bool
-    ) -> list[act.StagesUnserved | act.WeightsSought]:
+    ) -> list[Waiting | WeightsSought]:
         """Remember since when a stage has had no ready server; what to tell if that has changed."""
         unserved = self._members.unserved_stages(self._kept(gathering=gathering))
         return self._unserved.watch(unserved, version, now_s, counting=not gathering)

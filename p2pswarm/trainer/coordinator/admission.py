@@ -27,6 +27,7 @@ from p2pswarm.trainer.coordinator.decision import (
 from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.members.membership import AnswerLimits, Member, Membership
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import BeganWrong, DigestsTied, MemberJoined, MemberReady
 from p2pswarm.trainer.step.averaging_attempts import Decided, Reduction
 from p2pswarm.trainer.step.stage_digests import StageDigests, as_recorded
 
@@ -195,7 +196,7 @@ FOLLOWED = b""  # instead of a digest: it has applied the last commit to what th
 class NewlyReady:
     """The outcome for the newcomers that had caught up."""
 
-    ready: list[act.MemberReady]
+    ready: list[MemberReady]
     differing: list[Incarnation]
     """Their weights are not those of their stage."""
 
@@ -280,7 +281,7 @@ class Admission:
         )
         actions: list[Action] = [
             act.Assign(to, assigned),
-            act.MemberJoined(to, member.stage, member.address),
+            MemberJoined(to, member.stage, member.address),
         ]
         resent = self._last if welcome is Welcome.RESEND else None
         changed = self._digests.on_join(to, member.stage, step, reports=keep)
@@ -377,15 +378,15 @@ class Admission:
         """The members whose weights differ from those of their stage; drained by reading."""
         return self._digests.differing()
 
-    def tied(self) -> list[act.DigestsTied]:
+    def tied(self) -> list[DigestsTied]:
         """Stages where nobody can tell who is right; drained by reading."""
-        return [act.DigestsTied(stage, version) for stage, version in self._digests.tied()]
+        return [DigestsTied(stage, version) for stage, version in self._digests.tied()]
 
     def agreed(self, stage: int, version: int) -> bytes | None:
         """The digest of a stage's state; None while it is not known."""
         return self._digests.known(stage, version)
 
-    def on_proof(self, stage: int, digest: bytes | None) -> list[act.BeganWrong]:
+    def on_proof(self, stage: int, digest: bytes | None) -> list[BeganWrong]:
         """The state that a stage begins with has this digest, whoever says another.
 
         If it cannot be proved (None), what most members say stands.
@@ -395,7 +396,7 @@ class Admission:
             return []
         self._digests.on_proof(stage, self._start.version, digest)
         right = as_recorded(digest)
-        return [act.BeganWrong(stage)] if self._began_with.get(stage, right) != right else []
+        return [BeganWrong(stage)] if self._began_with.get(stage, right) != right else []
 
     def disputed(self) -> list[int]:
         """The stages whose members said different digests; it is being proved which is right."""
@@ -458,10 +459,10 @@ class Admission:
                 outcome.differing.append(incarnation)
         return outcome
 
-    def _ready(self, member: Member) -> act.MemberReady:
+    def _ready(self, member: Member) -> MemberReady:
         self._members.make_ready(member.incarnation)
         self.newcomers.on_end(member.incarnation)
-        return act.MemberReady(member.incarnation, member.stage)
+        return MemberReady(member.incarnation, member.stage)
 
     def spares(self, stage: int, step: int) -> list[Incarnation]:
         """Who has a stage's weights and could be ready at once, but waits while others are."""

@@ -35,6 +35,7 @@ from p2pswarm.trainer.coordinator.step_end import StepEnd
 from p2pswarm.trainer.members.blame import Blame, FailedAttempt, UnreachablePairs
 from p2pswarm.trainer.members.membership import AnswerLimits, Membership
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import Loaded, RunBegun
 from p2pswarm.trainer.step.averaging_attempts import AveragingAttempts
 from p2pswarm.trainer.step.fences import FENCE_MAX_S, FENCE_S
 from p2pswarm.trainer.step.guards import Guards
@@ -232,7 +233,7 @@ class Coordinator:
         if member := self.members.alive(by):
             self._balance.on_load(member, note)
             self._step.pace.on_recomputation(by, note.recomputed)
-            self._actions.append(act.Loaded(by, member.stage, note))
+            self._actions.append(Loaded(by, member.stage, note))
 
     def on_unreachable_peers(self, by: Incarnation, peers: Iterable[bytes], now_s: float) -> None:
         """A member says from which others of its stage nothing comes at present."""
@@ -540,7 +541,7 @@ class Coordinator:
         gathers = self._step.phase is Phase.GATHERING
         if gathers and not self.members.unserved_stages(self._config.min_replicas):
             self._step.phase = Phase.FILLING
-            return Effects([act.RunBegun()], Change.PHASE | Change.BEGUN)
+            return Effects([RunBegun()], Change.PHASE | Change.BEGUN)
         return None
 
     def _end_unreachable(self, now_s: float) -> Effects | None:

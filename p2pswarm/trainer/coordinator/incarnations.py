@@ -20,10 +20,11 @@ from p2pswarm.trainer.coordinator.silence import Silence
 from p2pswarm.trainer.members.blame import Blame, UnreachablePairs
 from p2pswarm.trainer.members.membership import Member, Membership
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberLost, SumKept, SumVoided
 from p2pswarm.trainer.step.averaging_attempts import AveragingAttempts
 from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS
 from p2pswarm.trainer.step.step import Phase, Step
-from p2pswarm.trainer.step.sums import FormerSums, SumKept, SumVoided, Suspensions
+from p2pswarm.trainer.step.sums import FormerSums, Suspensions
 
 WITHOUT_ITS_SUM = "it has joined without the sum that it had"
 
@@ -223,7 +224,7 @@ class Incarnations:
             step.average_again()  # servers count nothing from `Reduce` until the next fence
             effects.changes |= Change.PHASE
         if step.phase is not Phase.ENDED:  # all members leave then
-            effects.actions.append(act.MemberLost(one, member.stage, reason, voided))
+            effects.actions.append(MemberLost(one, member.stage, reason, voided))
         return effects
 
     def _suspend(self, member: Member, now_s: float, *, silent: bool) -> bool:

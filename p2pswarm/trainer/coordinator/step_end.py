@@ -20,7 +20,8 @@ from p2pswarm.trainer.balance.move_preparation import StageDecided
 from p2pswarm.trainer.coordinator.effects import Change, Effects
 from p2pswarm.trainer.coordinator.incarnations import Incarnations, MemberRecords
 from p2pswarm.trainer.members.membership import Membership
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.actions import Decide
+from p2pswarm.trainer.reports.reports import AveragingSlow, DigestsTied, RunFinished
 from p2pswarm.trainer.step.averaging_attempts import (
     AveragingAttempts,
     Decided,
@@ -33,7 +34,7 @@ from p2pswarm.trainer.step.stage_digests import OTHER_GRADIENT, as_recorded
 from p2pswarm.trainer.step.step import Phase, Step
 
 
-def to_decide(step: Step, reduction: Reduction, decided: Decided, rate: float) -> act.Decide:
+def to_decide(step: Step, reduction: Reduction, decided: Decided, rate: float) -> Decide:
     """Return what the voters are asked to accept."""
     stages = []
     for stage, gradient in sorted(reduction.gradients.items()):
@@ -45,7 +46,7 @@ def to_decide(step: Step, reduction: Reduction, decided: Decided, rate: float) -
         )
     loss = None if math.isnan(step.loss) else step.loss
     norm, generation = decided.gradient_norm, reduction.generation
-    return act.Decide(step.number, generation, decided.scale, rate, loss, norm, tuple(stages))
+    return Decide(step.number, generation, decided.scale, rate, loss, norm, tuple(stages))
 
 
 APART = "nothing passes between it and another of its stage, as both say"
@@ -196,7 +197,7 @@ class StepEnd:
         match reduction.verdict():
             case Disagreed(incarnations, tied):
                 made = self._step.number + 1
-                effects.actions += [act.DigestsTied(stage, made) for stage in tied]
+                effects.actions += [DigestsTied(stage, made) for stage in tied]
                 for one in incarnations:
                     effects += self._incarnations.evict_and_blame(one, OTHER_GRADIENT, now_s)
             case EndsDiffer((first, last)):
@@ -218,14 +219,14 @@ class StepEnd:
         if self._step.phase is Phase.ENDED:
             return Effects()
         self._step.phase = Phase.ENDED
-        return Effects([act.RunFinished(reason, failed)], Change.PHASE)
+        return Effects([RunFinished(reason, failed)], Change.PHASE)
 
     def _average_later(self, now_s: float) -> Effects:
         """A reduction takes too long: give the next one more time."""
         took_s = self._attempts.limit.seconds
         blamed = self._attempts.give_up()
         limit_s = self._attempts.limit.seconds
-        slow = act.AveragingSlow(self._step.number, took_s, limit_s)
+        slow = AveragingSlow(self._step.number, took_s, limit_s)
         effects = Effects([slow], Change.PHASE)
         self._step.average_again()
         for one in blamed:

@@ -21,6 +21,7 @@ from p2pswarm.checkpoint.manifest import CheckpointManifest, Cursor, SavedStage
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.checkpoint.writer import chain_file, joined, saved_by
 from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.progress.events import Checkpointed
 from p2pswarm.run.chain.base import ChainStore
 from p2pswarm.run.chain.branch import Branch
 from p2pswarm.run.chain.chain import Chain, Genesis
@@ -33,12 +34,7 @@ from p2pswarm.run.schedule import learning_rate
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import CheckpointConfig, RunConfig
 from p2pswarm.settings.parser import run_to_json
-from p2pswarm.trainer.reports.checkpoint_reports import (
-    CheckpointFailed,
-    CheckpointProgress,
-    CheckpointReport,
-    CheckpointSaved,
-)
+from p2pswarm.trainer.reports.reports import CheckpointFailed, CheckpointProgress
 
 WRITERS = 2  # of each stage: one may die, and its disk with it
 SECOND_COPY_S = 5.0  # how long a whole checkpoint waits for the copies that are still being written
@@ -67,7 +63,7 @@ class WriteManifest:
     stages: tuple[SavedStage, ...]
 
 
-CheckpointAction = AskToSave | WriteManifest | CheckpointReport
+CheckpointAction = AskToSave | WriteManifest | Checkpointed | CheckpointFailed | CheckpointProgress
 
 
 @dataclass(slots=True)
@@ -199,7 +195,7 @@ class Checkpoints:
         checkpoint = self._now
         assert checkpoint is not None, "its manifest was asked for"
         self.saved, self.saved_s = version, now_s
-        self._actions.append(CheckpointSaved(version, place, now_s - checkpoint.begun_s))
+        self._actions.append(Checkpointed(version, place, now_s - checkpoint.begun_s))
         self._end(now_s)
 
     def on_manifest_failure(self, version: int, reason: str, now_s: float) -> None:

@@ -30,8 +30,7 @@ from p2pswarm.trainer.coordinator_io.checkpoints import (
 )
 from p2pswarm.trainer.coordinator_io.context import TrainerContext
 from p2pswarm.trainer.reports.actions import SeekCopy
-from p2pswarm.trainer.reports.checkpoint_reports import CheckpointFailed
-from p2pswarm.trainer.reports.rollback_reports import NewestCopy
+from p2pswarm.trainer.reports.reports import CheckpointFailed, NewestCopy
 
 TRIES_MAX = 3  # to save the last version: a step may be decided meanwhile
 

@@ -8,10 +8,10 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.base.ids import Contact
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.net.rpc.base import Rpc
+from p2pswarm.progress.events import Report
 from p2pswarm.run.member_cards import NO_CARDS, MemberCards
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.transfer import TensorTransfer
-from p2pswarm.trainer.coordinator.outputs import Report
 from p2pswarm.trainer.coordinator_io.chain_start import ChainStart
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom, SavingPlan
 

@@ -20,6 +20,7 @@ from p2pswarm.base.suspend_aware_clock import SuspendAwareClock
 from p2pswarm.checkpoint.checkpoint_io import last_of
 from p2pswarm.net.rpc.base import Stream
 from p2pswarm.net.wire.message import Message
+from p2pswarm.progress.events import Report
 from p2pswarm.run.messages.checkpoint import LoadState
 from p2pswarm.run.messages.membership import Join, Leaving, MayLeave, MoveTo, PrepareStage, StandsBy
 from p2pswarm.run.messages.state import FetchPieces
@@ -30,10 +31,10 @@ from p2pswarm.run.state.snapshot import Snapshot
 from p2pswarm.run.view import Incarnation, contact
 from p2pswarm.trainer.balance.balance_reports import OrderedMove, OrderedPreparation
 from p2pswarm.trainer.balance.move_preparation import StopPreparing
-from p2pswarm.trainer.balance.stage_coverage import AnswerLeave, LastLeaves
+from p2pswarm.trainer.balance.stage_coverage import AnswerLeave
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart
-from p2pswarm.trainer.coordinator.outputs import Action, Report
+from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.coordinator_io.checkpoints import SavedChain
 from p2pswarm.trainer.coordinator_io.checkpoints_io import CheckpointsIo, newest_copy
 from p2pswarm.trainer.coordinator_io.connections import Connections, MemberConnection
@@ -42,6 +43,7 @@ from p2pswarm.trainer.coordinator_io.dispatch import Dispatcher
 from p2pswarm.trainer.coordinator_io.server_reports import on_report
 from p2pswarm.trainer.coordinator_io.views import Views
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import LastLeaves, RunFinished, StepDone
 
 
 async def prove_states(
@@ -84,7 +86,7 @@ class CoordinatorOwner:
 
     decide: Callable[[act.Decide], None]
     """Have the record of a step decided."""
-    finished: Callable[[act.RunFinished], None]
+    finished: Callable[[RunFinished], None]
     """The run is over."""
     chain: SavedChain
     """For checkpoints."""
@@ -354,11 +356,11 @@ class CoordinatorIo:
                 self._dispatcher.probe(action)
             case act.Decide() | act.GoBack() | act.SeekCopy():
                 self._ask_owner(action)
-            case act.RunFinished():
+            case RunFinished():
                 self._dispatcher.stop(commits=action.failed)
                 self._connections.refuse(action.reason)
                 self._owner.finished(action)
-            case act.StepDone() | LastLeaves():
+            case StepDone() | LastLeaves():
                 self._report_and_save(action)
             case _:
                 self._tell_mover(action)
@@ -383,14 +385,14 @@ class CoordinatorIo:
             case act.SeekCopy():
                 self._context.report(newest_copy(action, self._context.saving, self.keeper))
 
-    def _report_and_save(self, action: act.StepDone | LastLeaves) -> None:
+    def _report_and_save(self, action: StepDone | LastLeaves) -> None:
         keeper = self.keeper
         if isinstance(action, LastLeaves):
             action = replace(action, saved=keeper is not None)
         self._context.report(action)
         if keeper is None:
             return
-        if isinstance(action, act.StepDone):
+        if isinstance(action, StepDone):
             keeper.on_decision(action.step + 1)
         else:
             keeper.save_now()

@@ -31,6 +31,7 @@ from p2pswarm.tensors.codecs.meta import TensorMeta
 from p2pswarm.trainer.coordinator.admission import COMMIT_MAX_S
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import VersionsRefused
 from p2pswarm.trainer.step.in_flight import EVALUATION_BASE
 
 
@@ -196,7 +197,7 @@ class VersionRefusals:
         self._speaks: dict[PeerId, int] = {}
         self._told = 0
         self._told_s = float("-inf")
-        self._reports: list[act.VersionsRefused] = []
+        self._reports: list[VersionsRefused] = []
         self._closed = False
 
     def on_notice(self, peer: PeerId, speaks: int, now_s: float) -> None:
@@ -212,7 +213,7 @@ class VersionRefusals:
         self._closed = True
         self._reports = []
 
-    def drain(self) -> list[act.VersionsRefused]:
+    def drain(self) -> list[VersionsRefused]:
         """Reports to tell; drained by reading."""
         reports, self._reports = self._reports, []
         return reports
@@ -231,4 +232,4 @@ class VersionRefusals:
         self._told, self._told_s = len(self._speaks), now_s
         common = Counter(self._speaks.values()).most_common(VERSIONS_MAX)
         versions = tuple(version for version, _ in common)
-        self._reports.append(act.VersionsRefused(self._told, versions, self.ours))
+        self._reports.append(VersionsRefused(self._told, versions, self.ours))

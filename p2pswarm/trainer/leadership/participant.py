@@ -17,6 +17,7 @@ from typing import Self
 from p2pswarm.base.errors import BadMessage, NotServing, SwarmError
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.rpc.base import Rpc, Stream
+from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.actions import (
     Deposed,
     Leading,
@@ -39,7 +40,6 @@ from p2pswarm.run.state.snapshot import Snapshot
 from p2pswarm.run.view import contact
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart
-from p2pswarm.trainer.coordinator.outputs import Report
 from p2pswarm.trainer.coordinator_io.checkpoints import SavedChain
 from p2pswarm.trainer.coordinator_io.context import TrainerContext
 from p2pswarm.trainer.coordinator_io.coordinator_io import (
@@ -55,13 +55,14 @@ from p2pswarm.trainer.leadership.rollback import Rollback
 from p2pswarm.trainer.leadership.rollback_io import RollbackIo
 from p2pswarm.trainer.leadership.standby_streams import CoordinatorStream, StandbyStreams
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.leadership_reports import (
+from p2pswarm.trainer.reports.reports import (
     Leads,
+    RunFinished,
     SteppedDown,
     TrainerEnlisted,
     VotesLacking,
+    WentBack,
 )
-from p2pswarm.trainer.reports.rollback_reports import WentBack
 
 
 class RefusalNotices:
@@ -115,7 +116,7 @@ class Trainer:
         self._coordination: CoordinatorIo | None = None
         """The run under this trainer, also when it is over; None while another one leads."""
         self._stack = AsyncExitStack()
-        self._ended: asyncio.Future[act.RunFinished]
+        self._ended: asyncio.Future[RunFinished]
         self._tasks: asyncio.TaskGroup
         self._seat: Seat
         self._node: ChainNode
@@ -186,7 +187,7 @@ class Trainer:
         self._node.close()
         await self._stack.__aexit__(kind, error, trace)
 
-    async def run(self) -> act.RunFinished:
+    async def run(self) -> RunFinished:
         """Take part until all steps are done or the run cannot go on; how it ended."""
         return await asyncio.shield(self._ended)
 
@@ -310,7 +311,7 @@ class Trainer:
             case VotesMissing(voters=voters):
                 self._context.report(VotesLacking(tuple(map(self._located, voters))))
             case StoreFailed(reason=reason):
-                self._over(act.RunFinished(reason, failed=True))
+                self._over(RunFinished(reason, failed=True))
                 self._step_down(reason)
 
     def _decided(self, coordination: CoordinatorIo, record: CommitRecord) -> None:
@@ -426,9 +427,9 @@ class Trainer:
         """The coordinator says that the run is over; its last record may not have come here."""
         version = max(finished.version or 0, self._seat.follower.chain.head.version)
         failed = version < self._context.run.steps
-        self._over(act.RunFinished(finished.reason, failed, version))
+        self._over(RunFinished(finished.reason, failed, version))
 
-    def _over(self, finished: act.RunFinished) -> None:
+    def _over(self, finished: RunFinished) -> None:
         self._refusals.close()
         self._handing.stop()
         if not self._ended.done():

@@ -26,7 +26,7 @@ from p2pswarm.trainer.coordinator_io.coordinator_io import CoordinatorIo
 from p2pswarm.trainer.leadership.known_trainers import KnownTrainers, longest_serving
 from p2pswarm.trainer.leadership.rollback import Rollback
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.rollback_reports import CannotGoBack
+from p2pswarm.trainer.reports.reports import CannotGoBack
 
 SPARE_S = 5.0  # servers join a new coordinator within a second, most of them: wait for a spare
 AT_ONCE = 4  # a takeover takes two: dead voters are replaced, then missing ones added; and twice

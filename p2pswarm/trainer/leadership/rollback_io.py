@@ -13,7 +13,7 @@ from p2pswarm.trainer.coordinator_io.checkpoints import SavedChain
 from p2pswarm.trainer.coordinator_io.context import TrainerContext
 from p2pswarm.trainer.coordinator_io.coordinator_io import CoordinatorIo
 from p2pswarm.trainer.leadership.rollback import Rollback, SavedPast
-from p2pswarm.trainer.reports.rollback_reports import CannotGoBack
+from p2pswarm.trainer.reports.reports import CannotGoBack
 
 LOOK_AGAIN_S = 10.0  # nothing tells when a target can be read again
 

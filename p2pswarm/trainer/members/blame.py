@@ -21,7 +21,7 @@ from enum import Enum, IntEnum
 from p2pswarm.run.messages.types import MEMBERS_MAX
 from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.members.membership import Member, Membership
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import NotFiniteThere, RoadBroken, ServerFails, WrongResult
 
 IN_A_ROW = 3  # failures with no success between; then a server is avoided
 SAME_TROUBLE_S = 0.5  # failures closer than this are one: a server has several microbatches in hand
@@ -182,7 +182,7 @@ Road = tuple[Incarnation | None, Incarnation | None]
 """From the lower stage to the upper one; None: the trainer below, or one that is not known."""
 
 
-BlameReport = act.NotFiniteThere | act.RoadBroken | act.ServerFails | act.WrongResult
+BlameReport = NotFiniteThere | RoadBroken | ServerFails | WrongResult
 
 
 class Trouble(IntEnum):
@@ -292,12 +292,12 @@ class Blame:
             reports += self._broken(road, failed.reason)
         return reports
 
-    def on_wrong_result(self, found: FoundWrong, now_s: float) -> act.WrongResult:
+    def on_wrong_result(self, found: FoundWrong, now_s: float) -> WrongResult:
         """A spot check has found a server: it gets a pause, if it can be spared."""
         one = found.incarnation
         spared = self._can_be_spared(one, now_s)
         pause_s = self.servers.avoid(one.peer, now_s) if spared else None
-        return act.WrongResult(one, found.stage, found.microbatch, found.reason, pause_s)
+        return WrongResult(one, found.stage, found.microbatch, found.reason, pause_s)
 
     def on_averaging_failure(self, by: Incarnation, reason: str, now_s: float) -> list[BlameReport]:
         """Hear that a member could not average; what people are to know."""
@@ -343,7 +343,7 @@ class Blame:
 
     def on_averaging(
         self, members: Iterable[Incarnation], holders: Callable[[int], tuple[Incarnation, ...]]
-    ) -> list[act.NotFiniteThere]:
+    ) -> list[NotFiniteThere]:
         """A step was decided: these have averaged, and `holders` have counted a microbatch.
 
         Tells who made gradients that were not finite.
@@ -357,7 +357,7 @@ class Blame:
             suspects = trouble.suspects(holders(microbatch))
             named = tuple((one, trouble.stages[one]) for one in suspects if one in trouble.stages)
             if named and not trouble.condemned:
-                report = act.NotFiniteThere(trouble.step, microbatch, named, trouble.reason)
+                report = NotFiniteThere(trouble.step, microbatch, named, trouble.reason)
                 reports.append(report)
         self._not_finite.clear()
         return reports
@@ -380,7 +380,7 @@ class Blame:
         spared = [one for one in often if self._can_be_spared(one, now_s)]
         if not spared:
             return [
-                act.ServerFails(one, member.stage, counts[one], reason, None)
+                ServerFails(one, member.stage, counts[one], reason, None)
                 for one in often
                 if _tells(counts[one]) and (member := self._members.alive(one))
             ]
@@ -416,15 +416,13 @@ class Blame:
             return [self._leave_out(spared[0], tries, failed.reason, now_s)]
         return []
 
-    def _leave_out(
-        self, one: Incarnation, failures: int, reason: str, now_s: float
-    ) -> act.ServerFails:
+    def _leave_out(self, one: Incarnation, failures: int, reason: str, now_s: float) -> ServerFails:
         """Let a server that can be spared pause."""
         member = self._members.alive(one)
         assert member is not None, "only the living can be spared"
         pause_s = self.servers.avoid(one.peer, now_s)
         self._to_end.append((one, f"it fails again and again: {reason}"))
-        return act.ServerFails(one, member.stage, failures, reason, pause_s)
+        return ServerFails(one, member.stage, failures, reason, pause_s)
 
     def _road(self, failed: FailedAttempt) -> Road:
         """Between which two servers an attempt was, as far as can be told."""
@@ -468,7 +466,7 @@ class Blame:
         member = self._members.alive(upper)
         if member is None or not _tells(failures):
             return []
-        return [act.RoadBroken(lower, upper, member.stage, failures, reason)]
+        return [RoadBroken(lower, upper, member.stage, failures, reason)]
 
 
 def _tells(failures: int) -> bool:

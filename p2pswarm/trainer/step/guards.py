@@ -18,7 +18,7 @@ from p2pswarm.run.messages.types import Work
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.members.blame import Blame, FoundWrong
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import Quarantined, ResultsTied, WrongResult
 from p2pswarm.trainer.step.in_flight import InFlight, JobPhase, MicrobatchJob
 from p2pswarm.trainer.step.ledger import StepLedger
 
@@ -52,7 +52,7 @@ class Quarantine:
         self.hopeless: str | None = None
         """Why the run must end, if it must."""
 
-    def add(self, aside: act.Quarantined) -> None:
+    def add(self, aside: Quarantined) -> None:
         """Hear what was set aside in the step."""
         if aside.held_out:
             return  # nothing is trained on it
@@ -218,14 +218,14 @@ class SpotChecks:
         """Return whether servers disagree about it, and it is not clear who is wrong."""
         return any(place[0] == microbatch for place in self._open)
 
-    def tied(self, microbatch: int) -> act.ResultsTied | None:
+    def tied(self, microbatch: int) -> ResultsTied | None:
         """No more opinions will come: who disagrees, if anybody does."""
         places = [place for place in sorted(self._open) if place[0] == microbatch]
         if not places:
             return None
         self._open.difference_update(places)
         by = dict.fromkeys(opinion.by for opinion in self._opinions[places[0]])
-        return act.ResultsTied(microbatch, self._stage(places[0]), tuple(by))
+        return ResultsTied(microbatch, self._stage(places[0]), tuple(by))
 
     def clear(self) -> None:
         """A step begins: forget what was told."""
@@ -287,7 +287,7 @@ class SpotChecks:
 HOLDS_IT = "its sum holds a microbatch that is not finite"
 
 
-GuardReport = act.Quarantined | act.ResultsTied | act.WrongResult
+GuardReport = Quarantined | ResultsTied | WrongResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +390,7 @@ class StepGuards:
             self.aside.add(job.microbatch)
             if not held_out:
                 self._ledger.set_aside(job.microbatch)
-            report = act.Quarantined(self._number, job.microbatch, job.reason, held_out)
+            report = Quarantined(self._number, job.microbatch, job.reason, held_out)
             self._quarantine.add(report)
             self._reports.append(report)
         drained, self._reports = self._reports, []

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from enum import Enum
 
+from p2pswarm.progress.events import HeldOut
 from p2pswarm.run.messages.membership import HeldSum
 from p2pswarm.run.messages.microbatch import (
     CHECK_BASE,
@@ -24,6 +25,7 @@ from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.members.blame import Blame, FailedAttempt, Trouble
 from p2pswarm.trainer.members.membership import AnswerLimits
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import Replayed, StepDone
 from p2pswarm.trainer.step.fences import Fences
 from p2pswarm.trainer.step.guards import OPINIONS_MAX, GuardReport, Guards, StepGuards
 from p2pswarm.trainer.step.in_flight import (
@@ -280,7 +282,7 @@ class Step:
                 self._in_flight.again(held, now_s)
         return len(voided)
 
-    def settle(self, now_s: float) -> act.Replayed | None:
+    def settle(self, now_s: float) -> Replayed | None:
         """Close a round that all have answered: its jobs may be launched again."""
         settled = self._fences.settle()
         for job in settled:
@@ -292,7 +294,7 @@ class Step:
             else:
                 self._in_flight.again(job, now_s)
         numbers = tuple(job.microbatch for job in settled)
-        return act.Replayed(self.number, numbers, settled[0].reason) if numbers else None
+        return Replayed(self.number, numbers, settled[0].reason) if numbers else None
 
     def share(self, stage: int, servers: Sequence[Incarnation]) -> None:
         """One of the servers of a stage is new: it takes its share of what is under way to them."""
@@ -326,15 +328,15 @@ class Step:
         """The sums to be voided are void: what people are to know."""
         return self._guards.set_aside(now_s)
 
-    def report(self, gradient_norm: float, learning_rate: float) -> act.StepDone:
+    def report(self, gradient_norm: float, learning_rate: float) -> StepDone:
         """The step is decided: what people hear of it."""
         aside, size = self._guards.on_decision(), self._ledger.size
-        return act.StepDone(self.number, self.loss, gradient_norm, learning_rate, size, aside)
+        return StepDone(self.number, self.loss, gradient_norm, learning_rate, size, aside)
 
-    def evaluation(self) -> list[act.EvaluationDone]:
+    def evaluation(self) -> list[HeldOut]:
         """Return what people hear of the held-out batches, if there were any."""
         loss = self.held_out_loss
-        return [] if loss is None else [act.EvaluationDone(self.number, loss)]
+        return [] if loss is None else [HeldOut(self.number, loss)]
 
     def hopeless(self) -> str | None:
         """Why the run cannot go on: a microbatch was refused too often, or too many set aside."""

@@ -89,31 +89,6 @@ ANSWERED_S = 4.0  # its process lives and is reached: it asks other trainers fir
 TIMES_MAX = 3  # in one step: a peer that loses its link on purpose holds no step up for longer
 
 
-@dataclass(frozen=True, slots=True)
-class SumKept:
-    """Report: a server has joined again in time, with what it had summed of the current step."""
-
-    step: int
-    former: Incarnation
-    incarnation: Incarnation
-    stage: int
-    microbatches: int
-
-
-@dataclass(frozen=True, slots=True)
-class SumVoided:
-    """Report: what a server had summed that was lost is done again."""
-
-    incarnation: Incarnation
-    stage: int
-    reason: str
-    microbatches: int
-
-
-SumReport = SumKept | SumVoided
-"""What became of a sum whose incarnation is over."""
-
-
 @dataclass(slots=True)
 class _Suspended:
     incarnation: Incarnation

@@ -23,11 +23,13 @@ def told() -> RunHistory:
     history = RunHistory()
     for step in range(1, 30):
         counts = MicrobatchCounts(8 * step, 8 * step, 0)
-        history.told(Stepped(step / 2, step, 5.0 / step, 900.0 + step, 1e-3, 1.0, counts))
+        history.on_event(
+            Stepped(step, 5.0 / step, 900.0 + step, 1e-3, 1.0, counts, seconds=step / 2)
+        )
         if step == 15:
-            history.killed()
-    history.told(HeldOut(0.0, 0, 5.5))
-    history.told(HeldOut(14.5, 29, 2.5))
+            history.on_kill()
+    history.on_event(HeldOut(0, 5.5))
+    history.on_event(HeldOut(29, 2.5, seconds=14.5))
     return history
 
 
@@ -39,7 +41,7 @@ def test_the_picture_is_drawn(tmp_path):
 
 def test_the_picture_of_a_short_run_is_drawn_too(tmp_path):
     history = RunHistory()
-    history.told(Stepped(1.0, 1, 5.0, 900.0, 1e-3, 1.0, MicrobatchCounts(8, 8, 0)))
+    history.on_event(Stepped(1, 5.0, 900.0, 1e-3, 1.0, MicrobatchCounts(8, 8, 0), seconds=1.0))
 
     draw(history, tmp_path / "loss.svg", "a run", "svg")
 
@@ -48,7 +50,7 @@ def test_the_picture_of_a_short_run_is_drawn_too(tmp_path):
 
 def test_the_picture_of_a_rehearsal_names_who_moved(tmp_path):
     history = told()
-    history.told(Relocated(3.0, "abcd2345", 0, 1, 0.5, 5.0, 1))
+    history.on_event(Relocated("abcd2345", 0, 1, 0.5, 5.0, 1, seconds=3.0))
 
     draw_moves(history, tmp_path / "moves.svg", "a run", "svg")
 
@@ -58,7 +60,7 @@ def test_the_picture_of_a_rehearsal_names_who_moved(tmp_path):
 
 def test_the_summary_has_the_keys_that_scripts_read():
     history = told()
-    history.told(Ended(15.0, 29, "done", False, 912.5, MicrobatchCounts(232, 232, 5)))
+    history.on_event(Ended(29, "done", False, 912.5, MicrobatchCounts(232, 232, 5), seconds=15.0))
 
     assert summary(history, 7.5) == {
         "held_out": [[0.0, 0, 5.5], [14.5, 29, 2.5]],
@@ -91,7 +93,7 @@ def test_a_format_that_there_is_not_is_named_with_those_there_are(name, complain
 
 def test_the_rows_say_what_came_out():
     history = told()
-    history.told(Ended(15.0, 29, "done", False, 912.5, MicrobatchCounts(232, 232, 5)))
+    history.on_event(Ended(29, "done", False, 912.5, MicrobatchCounts(232, 232, 5), seconds=15.0))
 
     shown = dict(rows(history, 7.5))
 
@@ -110,18 +112,21 @@ def test_the_rows_say_what_came_out():
     ("ended", "why"),
     [
         (None, "the run did not end"),
-        (Ended(1.0, 1, "stage 1 is bare", True, 1.0, MicrobatchCounts(8, 0, 0)), "stage 1 is bare"),
         (
-            Ended(1.0, 1, "done", False, 1.0, MicrobatchCounts(8, 5, 0)),
+            Ended(1, "stage 1 is bare", True, 1.0, MicrobatchCounts(8, 0, 0), seconds=1.0),
+            "stage 1 is bare",
+        ),
+        (
+            Ended(1, "done", False, 1.0, MicrobatchCounts(8, 5, 0), seconds=1.0),
             "3 microbatches were not counted",
         ),
-        (Ended(1.0, 1, "done", False, 1.0, MicrobatchCounts(8, 8, 0)), ""),
+        (Ended(1, "done", False, 1.0, MicrobatchCounts(8, 8, 0), seconds=1.0), ""),
     ],
 )
 def test_a_run_that_is_not_whole_has_failed(ended, why):
     history = RunHistory()
     if ended:
-        history.told(ended)
+        history.on_event(ended)
 
     assert failure(history) == why
 

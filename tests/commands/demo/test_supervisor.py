@@ -20,8 +20,8 @@ from p2pswarm.progress.history import RunHistory
 
 def history(*servers: tuple[str, int, bool]) -> RunHistory:
     told = RunHistory()
-    told.told(
-        Peers(0.0, tuple(PeerLine(name, stage, ready, 0, 0.0) for name, stage, ready in servers))
+    told.on_event(
+        Peers(tuple(PeerLine(name, stage, ready, 0, 0.0) for name, stage, ready in servers))
     )
     return told
 
@@ -91,11 +91,11 @@ def begun(replicas: int = 2, kill_every: int | None = 1) -> Supervisor:
 
 
 def peers(*numbers: int) -> Peers:
-    return Peers(0.0, tuple(PeerLine(f"p{n}", n % 2, True, 0, 0.0) for n in numbers))
+    return Peers(tuple(PeerLine(f"p{n}", n % 2, True, 0, 0.0) for n in numbers))
 
 
 def stepped(step: int) -> Stepped:
-    return Stepped(float(step), step, 3.0, 1000.0, 1e-3, 0.5, COUNTS)
+    return Stepped(step, 3.0, 1000.0, 1e-3, 0.5, COUNTS, seconds=float(step))
 
 
 @pytest.mark.parametrize(("stages", "replicas"), [(1, 1), (2, 3)])
@@ -180,7 +180,7 @@ def test_a_server_that_ends_before_it_said_who_it_is_is_replaced_too():
 
 def test_servers_may_end_with_the_run():
     supervisor = begun()
-    supervisor.told(Ended(1.0, 1, "done", False, 1.0, COUNTS))
+    supervisor.told(Ended(1, "done", False, 1.0, COUNTS, seconds=1.0))
 
     supervisor.server_ended("server-1", "")
 

@@ -47,7 +47,7 @@ def asked(count: int, stages: int = 2) -> BalanceAsked:
 def latest_of(run: bytes, *reports: BalanceAsked) -> LatestBalance:
     latest = LatestBalance(run, "priced")
     for report in reports:
-        latest.told(report, 1.0)
+        latest.on_report(report, 1.0)
     return latest
 
 

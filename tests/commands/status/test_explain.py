@@ -9,13 +9,11 @@ from p2pswarm.base.errors import NotServing
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.commands.status.texts import NOT_ASKED, balance_lines, balances_as_json
 from p2pswarm.net.wire.message import decode, encode
-from p2pswarm.node.progress.balance_news import balance_events
+from p2pswarm.node.progress.reporter import Reporter
 from p2pswarm.node.progress.run_balance import LatestBalance
 from p2pswarm.plan.move_times import MoveTimes
 from p2pswarm.plan.moves import Decision
-from p2pswarm.progress.events import Relocated, from_line, relocated_text, to_line
-from p2pswarm.progress.history import RunHistory
-from p2pswarm.progress.lines import LineFormat
+from p2pswarm.progress.events import Relocated
 from p2pswarm.run.messages.balance import MOVES_TOLD_MAX, AskBalance
 from p2pswarm.run.messages.membership import PrepareStage
 from p2pswarm.run.view import Incarnation
@@ -59,30 +57,22 @@ class Offer:
 def answered(*reports, now_s: float = 100.0):
     latest = LatestBalance(RUN, "priced")
     for at_s, report in reports:
-        latest.told(report, at_s)
+        latest.on_report(report, at_s)
     status = latest.answer(AskBalance(RUN), now_s)
     assert decode(encode(status)) == status
     return status
 
 
 def test_a_decision_reads_as_what_it_brings_and_what_it_costs():
-    (event,) = balance_events(MOVE, 12.0)
+    (event,) = Reporter(RunConfig(), 1000).on_report(MOVE, 12.0)
 
-    assert event == Relocated(12.0, SHORT, 1, 2, 0.114, 40.2, 3)
-    told = (
-        f"{SHORT} moves from stage 1 to 2: +11 % for everybody with 2 more, costs 40 s of its time"
-    )
-    assert relocated_text(event) == told
-    assert told in LineFormat().told(event)
-    assert from_line(to_line(event)) == event
-    history = RunHistory()
-    history.told(event)
-    assert history.notes[-1].text == TOLD
+    assert event == Relocated(SHORT, 1, 2, 0.114, 40.2, 3)
+    assert event.text == TOLD
     assert MOVE.reason.startswith("it moves to stage 2: +11 % for everybody")
 
 
 def test_that_nobody_moves_is_no_event():
-    assert balance_events(ASKED, 1.0) == []
+    assert Reporter(RunConfig(), 1000).on_report(ASKED, 1.0) == []
 
 
 def test_the_lines_name_the_slowest_stage_the_moves_and_why_others_stay():

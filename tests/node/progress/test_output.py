@@ -7,8 +7,8 @@ from p2pswarm.progress.events import Ended, MicrobatchCounts, Note, from_line
 
 ESCAPES = "\x1b[2J\rforged\n"
 EVENTS = [
-    Note(1.0, f"a server left: {ESCAPES}"),
-    Ended(2.0, 3, ESCAPES, True, 1.0, MicrobatchCounts(0, 0, 0)),
+    Note(f"a server left: {ESCAPES}", seconds=1.0),
+    Ended(3, ESCAPES, True, 1.0, MicrobatchCounts(0, 0, 0), seconds=2.0),
 ]
 
 

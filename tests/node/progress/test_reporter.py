@@ -17,10 +17,19 @@ from p2pswarm.progress.events import (
 from p2pswarm.run.messages.membership import Load
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
-from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.checkpoint_reports import CheckpointSaved
-from p2pswarm.trainer.reports.leadership_reports import Leads, SteppedDown
-from p2pswarm.trainer.reports.rollback_reports import WentBack
+from p2pswarm.trainer.reports.reports import (
+    Leads,
+    Loaded,
+    MemberJoined,
+    MemberLost,
+    MemberReady,
+    Replayed,
+    RunBegun,
+    RunFinished,
+    StepDone,
+    SteppedDown,
+    WentBack,
+)
 
 RUN = RunConfig(
     steps=3,
@@ -34,12 +43,12 @@ NAME = PeerId(LIFE.peer).short
 
 def begun(at_s: float = 100.0) -> Reporter:
     telling = Reporter(RUN, 1000)
-    assert telling.report(act.RunBegun(), at_s) == [Started(0.0, 1000)]
+    assert telling.on_report(RunBegun(), at_s) == [Started(1000)]
     return telling
 
 
-def done(step: int) -> act.StepDone:
-    return act.StepDone(step, 3.0, 0.5, 1e-3, 4)
+def done(step: int) -> StepDone:
+    return StepDone(step, 3.0, 0.5, 1e-3, 4)
 
 
 def load(rate: float, queued: int = 0) -> Load:
@@ -49,44 +58,44 @@ def load(rate: float, queued: int = 0) -> Load:
 def test_time_counts_from_the_first_step():
     telling = Reporter(RUN, 1000)
 
-    assert telling.report(act.StagesUnserved((0, 1)), 90.0) == [Waiting(0.0, (0, 1))]
-    telling.report(act.RunBegun(), 100.0)
-    assert telling.report(act.EvaluationDone(0, 5.5), 101.5) == [HeldOut(1.5, 0, 5.5)]
+    assert telling.on_report(Waiting((0, 1)), 90.0) == [Waiting((0, 1))]
+    telling.on_report(RunBegun(), 100.0)
+    assert telling.on_report(HeldOut(0, 5.5), 101.5) == [HeldOut(0, 5.5, seconds=1.5)]
 
 
 def test_a_trainer_that_leads_again_names_only_servers_that_joined_it_since():
     telling = begun()
-    telling.report(act.MemberReady(LIFE, 0), 101.0)
-    telling.report(SteppedDown("this trainer follows another one"), 102.0)
+    telling.on_report(MemberReady(LIFE, 0), 101.0)
+    telling.on_report(SteppedDown("this trainer follows another one"), 102.0)
 
-    telling.report(Leads(3, 2), 110.0)
+    telling.on_report(Leads(3, 2), 110.0)
     again = Incarnation(LIFE.peer, 9)
-    told = telling.report(act.MemberJoined(again, 0, "a:1"), 111.0)
+    told = telling.on_report(MemberJoined(again, 0, "a:1"), 111.0)
 
-    assert told[-1] == Peers(1.0, (PeerLine(NAME, 0, False, 0, 0.0),))
+    assert told[-1] == Peers((PeerLine(NAME, 0, False, 0, 0.0),), seconds=1.0)
 
 
 def test_after_a_run_has_gone_back_only_servers_that_joined_anew_are_named():
     telling = begun()
-    telling.report(act.MemberReady(LIFE, 0), 101.0)
+    telling.on_report(MemberReady(LIFE, 0), 101.0)
 
-    telling.report(WentBack(1, 2), 110.0)
+    telling.on_report(WentBack(1, 2), 110.0)
     again = Incarnation(LIFE.peer, 9)
-    told = telling.report(act.MemberJoined(again, 0, "a:1"), 111.0)
+    told = telling.on_report(MemberJoined(again, 0, "a:1"), 111.0)
 
-    assert told[-1] == Peers(11.0, (PeerLine(NAME, 0, False, 0, 0.0),))
+    assert told[-1] == Peers((PeerLine(NAME, 0, False, 0, 0.0),), seconds=11.0)
 
 
 def test_a_run_that_is_offered_waits_for_every_stage():
     reporter = Reporter(RunConfig(stages=3), 1000)
 
-    assert reporter.report(Leads(1, 0), 5.0) == [Waiting(0.0, (0, 1, 2))]
+    assert reporter.on_report(Leads(1, 0), 5.0) == [Waiting((0, 1, 2))]
 
 
 def test_a_step_counts_what_all_stages_counted_and_asks_for_the_next():
     telling = begun()
 
-    tallies = [telling.report(done(i), 101.0 + i)[0].counts for i in range(3)]
+    tallies = [telling.on_report(done(i), 101.0 + i)[0].counts for i in range(3)]
 
     assert tallies == [
         MicrobatchCounts(8, 4, 0),
@@ -98,8 +107,8 @@ def test_a_step_counts_what_all_stages_counted_and_asks_for_the_next():
 def test_throughput_is_told_over_the_last_steps():
     telling = begun()
 
-    first = telling.report(done(0), 102.0)[0]
-    second = telling.report(done(1), 103.0)[0]
+    first = telling.on_report(done(0), 102.0)[0]
+    second = telling.on_report(done(1), 103.0)[0]
 
     assert first.tokens_per_s == pytest.approx(STEP_TOKENS / 2)
     assert second.tokens_per_s == pytest.approx(2 * STEP_TOKENS / 3)
@@ -109,9 +118,9 @@ def test_throughput_is_told_over_the_last_steps():
 
 def test_the_end_tells_the_whole_runs_throughput():
     telling = begun()
-    telling.report(done(0), 102.0)
+    telling.on_report(done(0), 102.0)
 
-    ended = telling.report(act.RunFinished("stage 1 is bare", failed=True), 150.0)[0]
+    ended = telling.on_report(RunFinished("stage 1 is bare", failed=True), 150.0)[0]
 
     assert (ended.step, ended.reason, ended.failed) == (1, "stage 1 is bare", True)
     assert ended.tokens_per_s == pytest.approx(STEP_TOKENS / 2)
@@ -119,17 +128,17 @@ def test_the_end_tells_the_whole_runs_throughput():
 
 
 def test_a_run_that_ends_before_its_first_step_has_no_throughput():
-    ended = Reporter(RUN, 1000).report(act.RunFinished("nobody came", failed=True), 1.0)[0]
+    ended = Reporter(RUN, 1000).on_report(RunFinished("nobody came", failed=True), 1.0)[0]
 
     assert (ended.step, ended.tokens_per_s, ended.counts) == (0, 0.0, MicrobatchCounts(0, 0, 0))
 
 
 def test_a_run_that_goes_on_counts_its_steps_from_there():
     telling = Reporter(RUN, 1000, done=1)
-    telling.report(act.RunBegun(), 100.0)
+    telling.on_report(RunBegun(), 100.0)
 
-    steps = [telling.report(done(i), 101.0 + i)[0] for i in (1, 2)]
-    (ended,) = telling.report(act.RunFinished("done", failed=False), 104.0)
+    steps = [telling.on_report(done(i), 101.0 + i)[0] for i in (1, 2)]
+    (ended,) = telling.on_report(RunFinished("done", failed=False), 104.0)
 
     assert [event.step for event in steps] == [2, 3]
     assert (ended.step, ended.tokens_per_s) == (3, 2 * STEP_TOKENS / 3)
@@ -138,11 +147,11 @@ def test_a_run_that_goes_on_counts_its_steps_from_there():
 @pytest.mark.parametrize(("at", "lost"), [(1, "the steps up to 2 are done anew"), (2, "nothing")])
 def test_a_run_that_goes_back_counts_the_steps_from_there(at, lost):
     telling = begun()
-    telling.report(done(1), 101.0)
-    telling.report(done(2), 102.0)
+    telling.on_report(done(1), 101.0)
+    telling.on_report(done(2), 102.0)
 
-    (note,) = telling.report(WentBack(at, 2), 110.0)
-    (again,) = telling.report(done(at), 112.0)
+    (note,) = telling.on_report(WentBack(at, 2), 110.0)
+    (again,) = telling.on_report(done(at), 112.0)
 
     assert isinstance(note, Note)
     assert f"gone back to its checkpoint of step {at}: {lost}" in note.text
@@ -151,76 +160,65 @@ def test_a_run_that_goes_back_counts_the_steps_from_there(at, lost):
 
 
 def test_a_checkpoint_is_told():
-    (event,) = begun().report(CheckpointSaved(2, "/there", 0.25), 103.0)
+    (event,) = begun().on_report(Checkpointed(2, "/there", 0.25), 103.0)
 
-    assert event == Checkpointed(3.0, 2, "/there", 0.25)
+    assert event == Checkpointed(2, "/there", 0.25, seconds=3.0)
 
 
 def test_replays_are_counted_and_said():
     telling = begun()
 
-    told = telling.report(act.Replayed(0, (1, 2), "it was late"), 101.0)
-    telling.report(act.Replayed(0, (1,), "again"), 101.0)
+    told = telling.on_report(Replayed(0, (1, 2), "it was late"), 101.0)
+    telling.on_report(Replayed(0, (1,), "again"), 101.0)
 
-    assert told == [Note(1.0, "2 microbatches are sent again: it was late")]
-    assert telling.report(done(0), 102.0)[0].counts.replayed == 3
-
-
-@pytest.mark.parametrize(
-    ("servers", "versions", "text"),
-    [
-        (1, (2,), "1 server speaks version 2 of runs, this trainer 1"),
-        (3, (2,), "3 servers speak version 2 of runs, this trainer 1"),
-        (3, (3, 2), "3 servers speak versions 3, 2 of runs, this trainer 1"),
-    ],
-)
-def test_servers_of_another_version_are_told_with_the_remedy(servers, versions, text):
-    told = begun().report(act.VersionsRefused(servers, versions, 1), 101.0)
-
-    assert told == [Note(1.0, f"{text}: install the same release on both sides")]
+    assert told == [Note("2 microbatches are sent again: it was late", seconds=1.0)]
+    assert telling.on_report(done(0), 102.0)[0].counts.replayed == 3
 
 
 def test_a_servers_life_is_told_from_joining_to_loss():
     telling = begun()
 
-    joined = telling.report(act.MemberJoined(LIFE, 1, "a:1"), 100.0)
-    ready = telling.report(act.MemberReady(LIFE, 1), 101.0)
-    lost = telling.report(act.MemberLost(LIFE, 1, "link lost", 3), 102.0)
+    joined = telling.on_report(MemberJoined(LIFE, 1, "a:1"), 100.0)
+    ready = telling.on_report(MemberReady(LIFE, 1), 101.0)
+    lost = telling.on_report(MemberLost(LIFE, 1, "link lost", 3), 102.0)
 
     assert joined == [
-        Note(0.0, f"server {NAME} joins stage 1"),
-        Peers(0.0, (PeerLine(NAME, 1, False, 0, 0.0),)),
+        Note(f"server {NAME} joins stage 1"),
+        Peers((PeerLine(NAME, 1, False, 0, 0.0),)),
     ]
-    assert ready[1] == Peers(1.0, (PeerLine(NAME, 1, True, 0, 0.0),))
+    assert ready[1] == Peers((PeerLine(NAME, 1, True, 0, 0.0),), seconds=1.0)
     assert lost == [
-        Note(2.0, f"server {NAME} of stage 1 is lost: link lost; its 3 microbatches count anew"),
-        Peers(2.0, ()),
+        Note(
+            f"server {NAME} of stage 1 is lost: link lost; its 3 microbatches count anew",
+            seconds=2.0,
+        ),
+        Peers((), seconds=2.0),
     ]
 
 
 def test_loads_are_told_but_not_each_of_them():
     telling = begun()
-    telling.report(act.MemberReady(LIFE, 0), 100.0)
+    telling.on_report(MemberReady(LIFE, 0), 100.0)
 
-    soon = telling.report(act.Loaded(LIFE, 0, load(2.0, queued=1)), 100.0 + PEERS_EVERY_S / 2)
-    later = telling.report(act.Loaded(LIFE, 0, load(3.0, queued=2)), 100.0 + PEERS_EVERY_S)
+    soon = telling.on_report(Loaded(LIFE, 0, load(2.0, queued=1)), 100.0 + PEERS_EVERY_S / 2)
+    later = telling.on_report(Loaded(LIFE, 0, load(3.0, queued=2)), 100.0 + PEERS_EVERY_S)
 
     assert soon == []
-    assert later == [Peers(PEERS_EVERY_S, (PeerLine(NAME, 0, True, 2, 3.0),))]
+    assert later == [Peers((PeerLine(NAME, 0, True, 2, 3.0),), seconds=PEERS_EVERY_S)]
 
 
 def test_the_load_of_somebody_unknown_is_passed_over():
-    told = begun().report(act.Loaded(LIFE, 0, load(2.0)), 101.0)
+    told = begun().on_report(Loaded(LIFE, 0, load(2.0)), 101.0)
 
-    assert told == [Peers(1.0, ())]
+    assert told == [Peers((), seconds=1.0)]
 
 
 def test_when_the_run_is_over_servers_that_wait_for_its_weights_are_told_no_more():
     """A script reads `Ended`, and after it only what becomes of the run's files."""
     telling = begun()
-    telling.report(act.MemberReady(LIFE, 0), 100.0)
-    telling.report(act.RunFinished("done", False), 101.0)
+    telling.on_report(MemberReady(LIFE, 0), 100.0)
+    telling.on_report(RunFinished("done", False), 101.0)
 
-    assert telling.report(act.Loaded(LIFE, 0, load(3.0)), 101.0 + 9 * PEERS_EVERY_S) == []
-    (note,) = telling.report(act.MemberLost(LIFE, 0, "it left", 0), 109.0)
+    assert telling.on_report(Loaded(LIFE, 0, load(3.0)), 101.0 + 9 * PEERS_EVERY_S) == []
+    (note,) = telling.on_report(MemberLost(LIFE, 0, "it left", 0), 109.0)
     assert note.text == f"server {NAME} of stage 0 is lost: it left"

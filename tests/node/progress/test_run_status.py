@@ -43,12 +43,12 @@ COUNTS = MicrobatchCounts(1_024, 1_016, 3)
 
 
 def stepped(loss: float = 1.5) -> Stepped:
-    return Stepped(12.0, 127, loss, 9_000.0, 1e-3, 0.5, COUNTS)
+    return Stepped(127, loss, 9_000.0, 1e-3, 0.5, COUNTS, seconds=12.0)
 
 
 def test_a_run_that_waits_for_its_servers_says_for_which():
     latest = LatestStatus(RUN, stages=2)
-    latest.told(Waiting(0.0, (0, 1)), 5.0)
+    latest.on_event(Waiting((0, 1)), 5.0)
 
     status = latest.answer(ASK, 9.0)
 
@@ -60,19 +60,20 @@ def test_a_run_that_waits_for_its_servers_says_for_which():
 def test_the_newest_of_each_kind_of_event_is_told():
     latest = LatestStatus(RUN, stages=2)
     for event in (
-        Waiting(0.0, (1,)),
-        Started(0.0, 10),
-        Waiting(0.0, ()),
-        Peers(1.0, (PeerLine("a", 0, True, 0, 0.0),)),
+        Waiting((1,)),
+        Started(10),
+        Waiting(()),
+        Peers((PeerLine("a", 0, True, 0, 0.0),), seconds=1.0),
         Peers(
-            2.0, tuple(PeerLine(p, s, p != "c", 0, 0.0) for p, s in (("a", 0), ("b", 1), ("c", 1)))
+            tuple(PeerLine(p, s, p != "c", 0, 0.0) for p, s in (("a", 0), ("b", 1), ("c", 1))),
+            seconds=2.0,
         ),
-        HeldOut(3.0, 100, 1.6),
+        HeldOut(100, 1.6, seconds=3.0),
         stepped(2.0),
         stepped(1.5),
-        Note(4.0, "a message for people"),
+        Note("a message for people", seconds=4.0),
     ):
-        latest.told(event, 20.0)
+        latest.on_event(event, 20.0)
 
     status = latest.answer(ASK, 22.5)
 
@@ -86,8 +87,8 @@ def test_the_newest_of_each_kind_of_event_is_told():
 
 def test_a_loss_that_is_no_number_is_not_told():
     latest = LatestStatus(RUN, stages=2)
-    latest.told(stepped(float("nan")), 20.0)
-    latest.told(HeldOut(1.0, 2, float("inf")), 20.0)
+    latest.on_event(stepped(float("nan")), 20.0)
+    latest.on_event(HeldOut(2, float("inf"), seconds=1.0), 20.0)
 
     status = latest.answer(ASK, 21.0)
 
@@ -98,8 +99,10 @@ def test_a_loss_that_is_no_number_is_not_told():
 
 def test_a_run_that_is_over_says_why_however_long_the_reason_is():
     latest = LatestStatus(RUN, stages=2)
-    latest.told(stepped(), 20.0)
-    latest.told(Ended(30.0, 128, "x" * 1_000, True, 8_000.0, MicrobatchCounts(9, 8, 7)), 21.0)
+    latest.on_event(stepped(), 20.0)
+    latest.on_event(
+        Ended(128, "x" * 1_000, True, 8_000.0, MicrobatchCounts(9, 8, 7), seconds=30.0), 21.0
+    )
 
     status = latest.answer(ASK, 22.0)
 
@@ -153,8 +156,8 @@ def test_a_trainer_is_named_where_it_was_reached_and_else_as_it_says():
 def test_the_age_of_the_newest_checkpoint_is_told():
     latest = LatestStatus(RUN, stages=2, done=100)
     assert latest.answer(ASK, 5.0).saved is None
-    latest.told(Checkpointed(3.0, 110, "/there", 1.0), 10.0)
-    latest.told(Checkpointed(4.0, 120, "/there", 1.0), 20.0)
+    latest.on_event(Checkpointed(110, "/there", 1.0, seconds=3.0), 10.0)
+    latest.on_event(Checkpointed(120, "/there", 1.0, seconds=4.0), 20.0)
 
     status = latest.answer(ASK, 95.0)
 
@@ -191,7 +194,7 @@ def test_a_trainer_that_does_not_answer_is_said_to_be_gone():
 def test_people_see_how_the_links_of_a_stage_lead():
     latest = LatestStatus(RUN, stages=2)
     at_home = PeerLine("a", 0, True, 0, 0.0, direct=1, punched=2)
-    latest.told(Peers(1.0, (at_home, PeerLine("b", 0, True, 0, 0.0, relayed=3))), 1.0)
+    latest.on_event(Peers((at_home, PeerLine("b", 0, True, 0, 0.0, relayed=3)), seconds=1.0), 1.0)
 
     stages = latest.answer(ASK, 2.0).stages
 

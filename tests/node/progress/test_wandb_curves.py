@@ -29,8 +29,8 @@ from p2pswarm.progress.events import HeldOut, MicrobatchCounts, Note, Stepped
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.settings.config import ModelConfig, NodeConfig, RunConfig
 
-STEP = Stepped(1.5, 1, 4.25, 900.0, 1e-3, 0.5, MicrobatchCounts(16, 8, 2))
-EVENTS = [STEP, Note(1.6, "a note"), HeldOut(2.0, 1, 4.5)]
+STEP = Stepped(1, 4.25, 900.0, 1e-3, 0.5, MicrobatchCounts(16, 8, 2), seconds=1.5)
+EVENTS = [STEP, Note("a note", seconds=1.6), HeldOut(1, 4.5, seconds=2.0)]
 ROWS = [row_of(event) for event in EVENTS if row_of(event)]
 SECRET = "/home/anna/models"
 RUN = RunConfig(

@@ -14,7 +14,7 @@ from p2pswarm.models.compute.torch_weights import first_state
 from p2pswarm.node.run.resume import proof_of, resumed_from, saved_state
 from p2pswarm.run.manifest import RunIdentity, RunOrigin
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberLost
 from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS
 
 SHORT = replace(CONFIG, steps=2, stages=1)
@@ -35,7 +35,7 @@ async def wrong_speaks_first(tmp_path):
         ended = await run.trainer.run()
         whole = [number for number in (2, 3) if run.servers[number].version == SHORT.steps]
         weights = [run.engines[number].weights._flat.parameters for number in whole]
-        return ended, weights, run.seen(act.MemberLost)
+        return ended, weights, run.seen(MemberLost)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from p2pswarm.trainer.balance.balance_reports import (
 )
 from p2pswarm.trainer.balance.move_preparation import StopPreparing
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberLost
 from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS
 
 AT_ONCE = BalanceConfig(steady_s=0.0)
@@ -128,7 +129,7 @@ def test_a_server_is_sent_right_after_a_commit_with_an_empty_sum():
     (evicted,) = (one for one in actions if isinstance(one, act.Evict))
     assert evicted.incarnation == move.incarnation
     assert evicted.reason.startswith("it moves to stage 1: +")
-    (lost,) = (one for one in actions if isinstance(one, act.MemberLost))
+    (lost,) = (one for one in actions if isinstance(one, MemberLost))
     assert lost.voided == 0
 
 
@@ -384,7 +385,7 @@ def test_it_changes_once_it_has_the_weights_and_the_old_stage_loses_nothing():
 
     (move,) = moves
     assert move.incarnation == order.incarnation
-    assert [one.voided for one in actions if isinstance(one, act.MemberLost)] == [0]
+    assert [one.voided for one in actions if isinstance(one, MemberLost)] == [0]
     assert play.coordinator.beside == []
     name = move.incarnation.peer[:1].decode()
     digest = f"w{play.version}".encode()

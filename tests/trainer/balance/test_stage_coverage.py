@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer.harness import CONFIG, Play
 
+from p2pswarm.progress.events import Waiting
 from p2pswarm.run.messages.membership import Join
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
@@ -15,13 +16,13 @@ from p2pswarm.trainer.balance.stage_coverage import (
     MOVE_S,
     AnswerLeave,
     Departures,
-    LastLeaves,
     UnservedStages,
 )
 from p2pswarm.trainer.coordinator.admission import Newcomers
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart
 from p2pswarm.trainer.members.membership import Member, Membership
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import LastLeaves, WeightsSought
 
 ANN = Incarnation(b"a" * 32, 1)
 
@@ -37,10 +38,10 @@ def test_people_are_told_once_of_every_change():
 
     assert reports == [
         [],
-        [act.StagesUnserved((1,))],
+        [Waiting((1,))],
         [],
-        [act.StagesUnserved((0, 1))],
-        [act.StagesUnserved(())],
+        [Waiting((0, 1))],
+        [Waiting(())],
     ]
 
 
@@ -50,7 +51,7 @@ def test_people_are_told_who_held_the_weights_last():
 
     reports = told(unserved, [1])
 
-    assert reports == [act.StagesUnserved((1,)), act.WeightsSought(1, 7, ANN, "h:1")]
+    assert reports == [Waiting((1,)), WeightsSought(1, 7, ANN, "h:1")]
 
 
 def test_a_run_that_ends_for_a_stage_does_so_after_a_while():

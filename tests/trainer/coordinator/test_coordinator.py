@@ -23,7 +23,7 @@ def test_a_calm_run_launches_every_microbatch_once():
     assert not world.ended.failed
     assert [d.step for d in world.done] == list(range(6))
     assert set(world.launched.values()) <= {1, 4}  # held-out numbers recur once an evaluation
-    assert [e.version for e in world.evaluations] == [0, 2, 4, 6]
+    assert [e.step for e in world.evaluations] == [0, 2, 4, 6]
 
 
 def one_of(world: World) -> Server | None:

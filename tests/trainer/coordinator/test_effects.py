@@ -7,7 +7,7 @@ from trainer.toy_takeovers import Takeovers
 
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.effects import Change, Effects
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberReady
 
 
 class ThoroughCoordinator(Coordinator):
@@ -55,7 +55,7 @@ def test_nor_has_it_after_a_takeover(seed: int, monkeypatch):
 
 
 def test_effects_follow_one_another():
-    joined = act.MemberReady(None, 0)
+    joined = MemberReady(None, 0)
     effects = Effects([joined], Change.READY)
 
     effects += Effects(changes=Change.STATES)

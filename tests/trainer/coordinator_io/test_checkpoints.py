@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import PeerId
 from p2pswarm.checkpoint.names import stage_file_name
+from p2pswarm.progress.events import Checkpointed
 from p2pswarm.run.messages.checkpoint import Saved, Saving
 from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.coordinator_io.checkpoints import (
@@ -19,11 +20,7 @@ from p2pswarm.trainer.coordinator_io.checkpoints import (
     Checkpoints,
     WriteManifest,
 )
-from p2pswarm.trainer.reports.checkpoint_reports import (
-    CheckpointFailed,
-    CheckpointProgress,
-    CheckpointSaved,
-)
+from p2pswarm.trainer.reports.reports import CheckpointFailed, CheckpointProgress
 
 RUN = b"r" * 16
 HEAD = b"h" * 32
@@ -131,7 +128,7 @@ def test_a_version_is_saved_when_the_manifest_is_there():
 
     play.rules.on_manifest(10, "there", play.now_s)
 
-    assert play.seen(CheckpointSaved) == [CheckpointSaved(10, "there", 3.0)]
+    assert play.seen(Checkpointed) == [Checkpointed(10, "there", 3.0)]
     assert (play.rules.saved, play.rules.saved_s, play.rules.idle) == (10, 3.0, True)
 
 
@@ -353,8 +350,8 @@ def test_whatever_happens_a_version_is_saved_only_whole_and_the_rules_come_to_re
                     manifest = action
                     assert len(action.stages) == len(CUT)
                     assert action.version % 10 == 0
-                case CheckpointSaved():
-                    assert play.rules.saved == action.version
+                case Checkpointed():
+                    assert play.rules.saved == action.step
                 case _:
                     pass
         assert play.rules.saved <= version

@@ -12,6 +12,7 @@ from p2pswarm.sim.loop import run as run_simulated
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart
 from p2pswarm.trainer.coordinator_io.coordinator_io import prove_states
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import BeganWrong, StepDone
 from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS
 
 RIGHT, WRONG = b"right", b"wrong"
@@ -108,12 +109,12 @@ def test_a_state_that_changed_on_the_way_is_found_when_the_proof_is_here():
         play.coordinator.on_reduction(
             member, generation, Reduced(b"g", 1.0, state=state), play.now_s
         )
-    assert play.seen(act.StepDone) == []
+    assert play.seen(StepDone) == []
 
     play.coordinator.on_proof(0, RIGHT, play.now_s)
 
     actions = play.coordinator.drain()
-    assert [a for a in actions if isinstance(a, act.StepDone)] == []
+    assert [a for a in actions if isinstance(a, StepDone)] == []
     assert {a.incarnation for a in actions if isinstance(a, act.Evict)} == {ann, bob}
 
 
@@ -166,7 +167,7 @@ def test_a_checkpoints_state_is_proved_like_the_first_one():
     assert ready(play) == "a"
 
 
-@pytest.mark.parametrize(("state", "told"), [(RIGHT, []), (WRONG, [act.BeganWrong(0)])])
+@pytest.mark.parametrize(("state", "told"), [(RIGHT, []), (WRONG, [BeganWrong(0)])])
 def test_a_proof_that_comes_after_the_first_step_still_tells(state, told):
     play = proving()
     wrong = come(play, "x", state)
@@ -178,7 +179,7 @@ def test_a_proof_that_comes_after_the_first_step_still_tells(state, told):
     play.coordinator.on_proof(0, RIGHT, play.now_s)
 
     actions = play.coordinator.drain()
-    assert [a for a in actions if isinstance(a, act.BeganWrong)] == told
+    assert [a for a in actions if isinstance(a, BeganWrong)] == told
     assert [a for a in actions if isinstance(a, act.Evict)] == []
 
 

@@ -41,6 +41,7 @@ from p2pswarm.trainer.coordinator_io.server_reports import (
     undelivered_note,
 )
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import Loaded, VersionsRefused
 from p2pswarm.trainer.step.in_flight import EVALUATION_BASE
 
 TO = Incarnation(b"a" * 32, 3)
@@ -180,11 +181,11 @@ def test_a_members_load_is_reported_while_it_lives():
     play.seen(object)
 
     play.coordinator.on_load(ann, LOAD)
-    assert play.seen(act.Loaded) == [act.Loaded(ann, 0, LOAD)]
+    assert play.seen(Loaded) == [Loaded(ann, 0, LOAD)]
 
     play.lose(ann)
     play.coordinator.on_load(ann, LOAD)
-    assert play.seen(act.Loaded) == []
+    assert play.seen(Loaded) == []
 
 
 def peer(number: int) -> PeerId:
@@ -196,7 +197,7 @@ def test_the_first_server_is_told_of_at_once():
 
     refusals.on_notice(peer(1), 2, 5.0)
 
-    assert refusals.drain() == [act.VersionsRefused(1, (2,), 1)]
+    assert refusals.drain() == [VersionsRefused(1, (2,), 1)]
     assert refusals.drain() == []
     assert refusals.next_deadline_s() is None
 
@@ -205,14 +206,14 @@ def test_those_who_follow_are_told_of_together_when_it_is_time():
     refusals = VersionRefusals(ours=1)
     for number in (1, 2, 3):
         refusals.on_notice(peer(number), 2, 5.0)
-    assert refusals.drain() == [act.VersionsRefused(1, (2,), 1)]
+    assert refusals.drain() == [VersionsRefused(1, (2,), 1)]
 
     refusals.on_deadline(4.9 + SAY_EVERY_S)
     assert refusals.drain() == []
     assert refusals.next_deadline_s() == 5.0 + SAY_EVERY_S
     refusals.on_deadline(5.0 + SAY_EVERY_S)
 
-    assert refusals.drain() == [act.VersionsRefused(3, (2,), 1)]
+    assert refusals.drain() == [VersionsRefused(3, (2,), 1)]
     assert refusals.next_deadline_s() is None
 
 
@@ -222,7 +223,7 @@ def test_a_server_that_calls_a_thousand_times_is_told_of_once():
     for number in range(1000):
         refusals.on_notice(peer(1), 2 + number % 3, number * SAY_EVERY_S)
 
-    assert refusals.drain() == [act.VersionsRefused(1, (2,), 1)]
+    assert refusals.drain() == [VersionsRefused(1, (2,), 1)]
     assert refusals.next_deadline_s() is None
 
 
@@ -244,7 +245,7 @@ def test_the_common_versions_are_named_by_what_each_server_said_last():
     refusals.drain()
     refusals.on_deadline(5.0 + SAY_EVERY_S)
 
-    assert refusals.drain() == [act.VersionsRefused(3 + VERSIONS_MAX, (3, 2, 20, 21), 1)]
+    assert refusals.drain() == [VersionsRefused(3 + VERSIONS_MAX, (3, 2, 20, 21), 1)]
 
 
 def test_a_crowd_is_counted_up_to_the_limit():
@@ -256,7 +257,7 @@ def test_a_crowd_is_counted_up_to_the_limit():
     refusals.on_deadline(50.0)
     refusals.on_notice(peer(PEERS_MAX + 10), 2, 100.0)
 
-    assert refusals.drain() == [act.VersionsRefused(PEERS_MAX, (2,), 1)]
+    assert refusals.drain() == [VersionsRefused(PEERS_MAX, (2,), 1)]
     assert refusals.next_deadline_s() is None
 
 
@@ -268,7 +269,7 @@ def test_whoever_is_counted_may_correct_itself_in_a_crowd():
     refusals.drain()
     refusals.on_deadline(5.0 + SAY_EVERY_S)
 
-    assert refusals.drain() == [act.VersionsRefused(2, (3,), 1)]
+    assert refusals.drain() == [VersionsRefused(2, (3,), 1)]
 
 
 def test_after_the_run_nothing_is_told():

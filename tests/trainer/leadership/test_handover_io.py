@@ -8,7 +8,7 @@ from trainer.test_several_trainers import after_step, check_exact, ended, play, 
 
 from p2pswarm.run.messages.trainers import SILENCE_S, WhoLeads
 from p2pswarm.run.view import Incarnation
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberLost
 
 ASK_S = 1.0
 SERVER = 2
@@ -36,7 +36,7 @@ def lost_after_a_question(asked_in: str) -> tuple[Incarnation, list[Incarnation]
 
     many = play(story)
     check_exact(many, "a", "b")
-    return asking[0], [report.incarnation for _, report in many.of_kind(act.MemberLost)]
+    return asking[0], [report.incarnation for _, report in many.of_kind(MemberLost)]
 
 
 @pytest.mark.parametrize("asked_in", ["a former", "none"])

@@ -15,6 +15,7 @@ from p2pswarm.models.compute.base import Engine
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.progress.events import HeldOut, Report
 from p2pswarm.run.router import Router
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.run.state.host_state import StateSize
@@ -32,11 +33,10 @@ from p2pswarm.sim.loop import run as run_simulated
 from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
-from p2pswarm.trainer.coordinator.outputs import Report
 from p2pswarm.trainer.coordinator_io.chain_start import founding_start
 from p2pswarm.trainer.coordinator_io.context import TrainerContext
 from p2pswarm.trainer.leadership.participant import Trainer
-from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import MemberLost, RunFinished, StepDone
 
 TRAINER = Identity.generate(b"trainer")
 CONFIG = RunConfig(
@@ -134,7 +134,7 @@ def plain(config: RunConfig = CONFIG) -> ReferenceTrainer:
 VALUE_BYTES = 8  # of float64; a stage's state is one piece
 
 
-async def trained(swarm: Swarm) -> tuple[act.RunFinished, torch.Tensor]:
+async def trained(swarm: Swarm) -> tuple[RunFinished, torch.Tensor]:
     """Run to the end; all stages' parameters in one vector."""
     async with swarm.trainer as trainer:
         ended = await trainer.run()
@@ -160,7 +160,7 @@ def distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 def test_a_calm_run_makes_the_weights_of_a_plain_loop(optimizer):
     config = replace(CONFIG, optimizer=replace(CONFIG.optimizer, name=optimizer))
 
-    async def story() -> tuple[act.RunFinished, torch.Tensor, Swarm]:
+    async def story() -> tuple[RunFinished, torch.Tensor, Swarm]:
         async with asyncio.TaskGroup() as tasks:
             swarm = Swarm(tasks, config)
             for number in range(2, 6):
@@ -172,13 +172,13 @@ def test_a_calm_run_makes_the_weights_of_a_plain_loop(optimizer):
 
     assert not ended.failed
     assert distance(weights, plain(config).flat.params_N.detach()) <= 1e-9
-    assert [r.step for r in swarm.of_kind(act.StepDone)] == list(range(12))
-    assert [r.version for r in swarm.of_kind(act.EvaluationDone)] == [0, 4, 8, 12]
-    assert swarm.of_kind(act.MemberLost) == []
+    assert [r.step for r in swarm.of_kind(StepDone)] == list(range(12))
+    assert [r.step for r in swarm.of_kind(HeldOut)] == [0, 4, 8, 12]
+    assert swarm.of_kind(MemberLost) == []
 
 
 def test_a_kill_every_third_step_changes_nothing():
-    async def story() -> tuple[act.RunFinished, torch.Tensor, Swarm]:
+    async def story() -> tuple[RunFinished, torch.Tensor, Swarm]:
         async with asyncio.TaskGroup() as tasks:
             swarm = Swarm(tasks)
             for number in range(2, 6):
@@ -186,7 +186,7 @@ def test_a_kill_every_third_step_changes_nothing():
             names = iter(range(10, 99))
 
             def trouble(report: Report) -> None:
-                if not isinstance(report, act.StepDone) or report.step % 3 != 1:
+                if not isinstance(report, StepDone) or report.step % 3 != 1:
                     return
                 members = swarm.trainer.coordinator.members
                 stages = [s for s in range(2) if len(members.ready(s)) > 1]
@@ -205,5 +205,5 @@ def test_a_kill_every_third_step_changes_nothing():
     ended, weights, swarm = run_simulated(story(), seed=1)
 
     assert not ended.failed
-    assert len(swarm.of_kind(act.MemberLost)) >= 3
+    assert len(swarm.of_kind(MemberLost)) >= 3
     assert distance(weights, plain().flat.params_N.detach()) <= 1e-9

@@ -10,17 +10,17 @@ from run.chain.town import Town, begun
 from run.chain.world import Node
 
 from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.messages import Propose
 from p2pswarm.run.chain.record import RecordKind, VoterId, first_number
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
-from p2pswarm.trainer.coordinator.outputs import Report
 from p2pswarm.trainer.leadership.known_trainers import KnownTrainers
 from p2pswarm.trainer.leadership.proposals import AGAIN_S, AT_ONCE, SPARE_S, Proposals, VoterChanges
 from p2pswarm.trainer.leadership.rollback import Rollback
 from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.rollback_reports import CannotGoBack
+from p2pswarm.trainer.reports.reports import CannotGoBack
 
 
 @dataclass

@@ -8,11 +8,16 @@ from trainer.leadership.test_participant import CONFIG
 from trainer.several import ManyTrainers, key
 from trainer.test_several_trainers import LIMIT_S, check_exact, ended, start
 
+from p2pswarm.progress.events import Report
 from p2pswarm.sim.loop import run
-from p2pswarm.trainer.coordinator.outputs import Report
-from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.reports.leadership_reports import Leads, VotesLacking
-from p2pswarm.trainer.reports.rollback_reports import CannotGoBack, NewestCopy, WentBack
+from p2pswarm.trainer.reports.reports import (
+    CannotGoBack,
+    Leads,
+    NewestCopy,
+    StepDone,
+    VotesLacking,
+    WentBack,
+)
 
 REWIND = replace(CONFIG, on_stage_lost="rewind", rewind_after_s=20.0)
 
@@ -53,7 +58,7 @@ def stage_without_voters(many: ManyTrainers, name: str) -> int:
 def test_a_trainer_that_takes_over_after_going_back_finds_the_checkpoint(tmp_path, silent):
     async def story(many: ManyTrainers) -> None:
         await start(many)
-        name = await until(many, act.StepDone, step=7)
+        name = await until(many, StepDone, step=7)
         lost = many.kill_stage(stage_without_voters(many, name))
         await until(many, WentBack)
         many.kill(name, silent=silent)
@@ -71,7 +76,7 @@ def test_a_trainer_that_takes_over_after_going_back_finds_the_checkpoint(tmp_pat
 def test_a_trainer_that_cannot_read_the_target_after_a_takeover_tries_again(tmp_path):
     async def story(many: ManyTrainers) -> None:
         await start(many)
-        name = await until(many, act.StepDone, step=7)
+        name = await until(many, StepDone, step=7)
         lost = many.kill_stage(stage_without_voters(many, name))
         await until(many, WentBack)
         hidden = tmp_path.rename(tmp_path.with_name("hidden"))
@@ -91,7 +96,7 @@ def test_a_trainer_that_cannot_read_the_target_after_a_takeover_tries_again(tmp_
 def test_a_trainer_that_takes_over_while_a_stage_is_lost_goes_back_itself(tmp_path):
     async def story(many: ManyTrainers) -> None:
         await start(many)
-        name = await until(many, act.StepDone, step=7)
+        name = await until(many, StepDone, step=7)
         lost = many.kill_stage(stage_without_voters(many, name))
         await until(many, NewestCopy)
         many.kill(name)
@@ -110,7 +115,7 @@ def test_without_a_checkpoint_that_can_be_read_the_run_waits_and_says_so(tmp_pat
 
     async def story(many: ManyTrainers) -> None:
         await start(many, "a")
-        await until(many, act.StepDone, step=7)
+        await until(many, StepDone, step=7)
         many.kill_stage(1)
         hidden = tmp_path.rename(tmp_path.with_name("hidden"))
         await until(many, CannotGoBack)
@@ -130,7 +135,7 @@ def test_without_a_checkpoint_that_can_be_read_the_run_waits_and_says_so(tmp_pat
 def test_without_a_majority_of_voters_the_trainer_says_whom_it_lacks(tmp_path):
     async def story(many: ManyTrainers) -> None:
         await start(many)
-        name = await until(many, act.StepDone, step=7)
+        name = await until(many, StepDone, step=7)
         voters = many.trainers[name].trainer._seat.follower.chain.head.voters
         lost = {voter.peer for voter in voters} - {key(name).peer_id.raw}
         for other in many.trainers:

@@ -28,6 +28,7 @@ from p2pswarm.trainer.members.blame import (
 )
 from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import NotFiniteThere, RoadBroken, RunFinished, ServerFails
 from p2pswarm.trainer.step.in_flight import TIMEOUT_FIRST_S
 
 
@@ -61,7 +62,7 @@ def test_a_server_that_fails_in_a_row_is_ended_and_avoided_if_its_stage_has_anot
 
     (report,) = crew.often(Trouble.WORK, 0, 1, by=1)
 
-    assert report == act.ServerFails(crew.servers[1], 1, IN_A_ROW, "why", PAUSE_FIRST_S)
+    assert report == ServerFails(crew.servers[1], 1, IN_A_ROW, "why", PAUSE_FIRST_S)
     assert [one for one, _ in crew.blame.to_end()] == [crew.servers[1]]
     assert crew.blame.to_end() == []
     assert crew.blame.servers.avoided(crew.servers[1].peer, crew.now_s)
@@ -72,7 +73,7 @@ def test_the_only_server_of_a_stage_is_named_and_goes_on():
 
     (report,) = crew.often(Trouble.WORK, 0, 1, by=1)
 
-    assert report == act.ServerFails(crew.servers[1], 1, IN_A_ROW, "why", None)
+    assert report == ServerFails(crew.servers[1], 1, IN_A_ROW, "why", None)
     assert crew.blame.to_end() == []
 
 
@@ -125,7 +126,7 @@ def test_the_road_where_attempts_end_is_named(trouble, path, by, missing, road):
 
     reports = crew.often(trouble, *path, by=by, missing=missing)
 
-    (broken,) = [report for report in reports if isinstance(report, act.RoadBroken)]
+    (broken,) = [report for report in reports if isinstance(report, RoadBroken)]
     lower, upper = (None if end is None else crew.servers[end] for end in road)
     assert (broken.lower, broken.upper, broken.stage) == (lower, upper, road[1])
     assert (broken.failures, broken.reason) == (IN_A_ROW, "why")
@@ -134,7 +135,7 @@ def test_the_road_where_attempts_end_is_named(trouble, path, by, missing, road):
 def test_a_road_to_one_of_several_servers_that_is_not_known_is_not_named():
     crew = Crew(0, 1, 1, 2)
 
-    assert [r for r in crew.often(Trouble.ROAD, 0, by=0) if isinstance(r, act.RoadBroken)] == []
+    assert [r for r in crew.often(Trouble.ROAD, 0, by=0) if isinstance(r, RoadBroken)] == []
 
 
 def test_a_road_that_carries_again_is_forgotten():
@@ -201,7 +202,7 @@ def test_a_server_that_was_in_many_attempts_is_left_out_though_it_works_well_in_
         reports = crew.fail(Trouble.NOT_FINITE, 0, 1, 3, by=1)
         crew.blame.on_count(crew.servers[1], [])
 
-    assert reports == [act.ServerFails(crew.servers[1], 1, NOT_FINITE_LEFT_OUT, "why", 10.0)]
+    assert reports == [ServerFails(crew.servers[1], 1, NOT_FINITE_LEFT_OUT, "why", 10.0)]
     assert [one for one, _ in crew.blame.to_end()] == [crew.servers[1]]
     assert crew.blame.condemned() == []
 
@@ -243,7 +244,7 @@ def test_who_was_only_in_the_attempts_that_failed_is_named(paths, holders, suspe
 
     stages = (0, 1, 1, 2, 2)
     named = tuple((crew.servers[number], stages[number]) for number in suspects)
-    assert report == act.NotFiniteThere(4, 7, named, "why")
+    assert report == NotFiniteThere(4, 7, named, "why")
     assert crew.blame.on_averaging(counted, lambda _: counted) == []
 
 
@@ -301,7 +302,7 @@ def test_a_pair_whose_road_stays_broken_is_named_and_the_run_goes_on():
         play.wait(TIMEOUT_FIRST_S * 2**attempt)  # one that was late has twice the time
         play.promise(ann, bob)
         play.wait(2.0)
-        reports += play.seen(act.RoadBroken | act.RunFinished)
+        reports += play.seen(RoadBroken | RunFinished)
 
     assert [(r.lower, r.upper, r.failures) for r in reports] == [
         (ann, bob, failures) for failures in (3, 6, 12, 24)
@@ -339,7 +340,7 @@ def test_a_held_out_batch_that_is_late_is_on_its_way_up():
         play.wait(TIMEOUT_FIRST_S * 2**attempt)
         play.promise(ann, bob)
         play.wait(2.0)
-        reports += play.seen(act.RoadBroken)
+        reports += play.seen(RoadBroken)
 
     assert [(report.lower, report.upper) for report in reports] == [(ann, bob)]
 

@@ -12,6 +12,7 @@ from p2pswarm.settings.config import BatchConfig, OptimizerConfig
 from p2pswarm.trainer.balance.move_preparation import Movers
 from p2pswarm.trainer.members.membership import Member, Membership, StageGroup
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import AveragingSlow, StepDone
 from p2pswarm.trainer.step.averaging_attempts import (
     FAILED_RETRIES,
     FIRST_LIMIT_S,
@@ -119,7 +120,7 @@ def slow_stage(averaging_s: float, tries: int) -> Play:
     for _ in range(tries):
         actions = play.coordinator.drain()
         orders = [a for a in actions if isinstance(a, act.SendReduce)]
-        done += [a for a in actions if isinstance(a, act.AveragingSlow | act.Evict | act.StepDone)]
+        done += [a for a in actions if isinstance(a, AveragingSlow | act.Evict | StepDone)]
         if orders and orders[0].limit_s > averaging_s:
             play.now_s += averaging_s
             for one in (ann, bob):
@@ -135,10 +136,10 @@ def slow_stage(averaging_s: float, tries: int) -> Play:
 def test_a_slow_averaging_succeeds_in_the_end_and_people_are_told():
     play = slow_stage(averaging_s=400.0, tries=12)
 
-    slow = [a for a in play.done if isinstance(a, act.AveragingSlow)]
+    slow = [a for a in play.done if isinstance(a, AveragingSlow)]
     assert [(a.took_s, a.limit_s) for a in slow] == [(120.0, 240.0), (240.0, 480.0)]
     assert [a for a in play.done if isinstance(a, act.Evict)] == []
-    assert [a.step for a in play.done if isinstance(a, act.StepDone)] == [0]
+    assert [a.step for a in play.done if isinstance(a, StepDone)] == [0]
 
 
 def test_one_that_never_finishes_while_the_other_does_is_out():

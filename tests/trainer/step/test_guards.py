@@ -14,6 +14,13 @@ from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
 from p2pswarm.trainer.members.blame import NOT_FINITE_MIN
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import (
+    Quarantined,
+    ResultsTied,
+    RunFinished,
+    StepDone,
+    WrongResult,
+)
 from p2pswarm.trainer.step.guards import (
     BROKEN_WAY,
     CONTRADICTS,
@@ -51,8 +58,8 @@ def test_a_step_goes_on_without_a_microbatch_that_no_server_has_a_finite_gradien
     play = Play(config(2))
     ann, bob = play.serve("a"), play.serve("b")
     fail(play, 0, by=bob)
-    (aside,) = play.seen(act.Quarantined)
-    assert aside == act.Quarantined(0, 0, "no road", held_out=False)
+    (aside,) = play.seen(Quarantined)
+    assert aside == Quarantined(0, 0, "no road", held_out=False)
 
     for one in (ann, bob):
         play.count(one, 1)
@@ -61,7 +68,7 @@ def test_a_step_goes_on_without_a_microbatch_that_no_server_has_a_finite_gradien
     for one in (ann, bob):
         play.told_reduced(one, orders[0].message.generation)
 
-    (done,) = play.seen(act.StepDone)
+    (done,) = play.seen(StepDone)
     assert (done.microbatches, done.quarantined, done.loss) == (2, (0,), 1.0)
 
 
@@ -113,7 +120,7 @@ def test_one_that_all_stages_have_counted_after_all_is_not_set_aside():
 
     fail(play, 0, by=bob, counted=(ann, bob))
 
-    assert play.seen(act.Quarantined) == []
+    assert play.seen(Quarantined) == []
     for one in (ann, bob):
         play.count(one, 1)
     assert {order.message.counted for order in play.seen(act.SendReduce)} == {b"\x03"}
@@ -126,7 +133,7 @@ def test_a_held_out_batch_without_a_loss_does_not_hold_the_run_up():
 
     fail(play, held_out, by=bob)
 
-    (aside,) = play.seen(act.Quarantined)
+    (aside,) = play.seen(Quarantined)
     assert aside.held_out
     for one in (ann, bob):
         play.count(one, 0)
@@ -138,11 +145,11 @@ def test_too_many_in_one_step_end_the_run_and_say_what_to_do():
     _, bob = play.serve("a"), play.serve("b")
     for microbatch in range(most_in_step(16)):
         fail(play, microbatch, by=bob)
-    assert play.seen(act.RunFinished) == []
+    assert play.seen(RunFinished) == []
 
     fail(play, most_in_step(16), by=bob)
 
-    (ended,) = play.seen(act.RunFinished)
+    (ended,) = play.seen(RunFinished)
     assert ended.failed
     text = "3 of the 16 microbatches of step 0 are not finite on any server: no road"
     assert ended.reason == text
@@ -153,8 +160,8 @@ def test_an_eighth_of_a_step_may_be_set_aside_and_one_at_least(microbatches, mos
     assert most_in_step(microbatches) == most
 
 
-def aside(step: int, microbatch: int, *, held_out: bool = False) -> act.Quarantined:
-    return act.Quarantined(step, microbatch, WHY, held_out)
+def aside(step: int, microbatch: int, *, held_out: bool = False) -> Quarantined:
+    return Quarantined(step, microbatch, WHY, held_out)
 
 
 def test_steps_in_a_row_with_one_set_aside_end_the_run():
@@ -273,7 +280,7 @@ def test_two_that_insist_are_a_tie():
         tell(checks, ANN, WRONG, attempt=attempt)
         tell(checks, BOB, attempt=attempt, check=True)
 
-    assert checks.tied(7) == act.ResultsTied(7, 1, (ANN, BOB))
+    assert checks.tied(7) == ResultsTied(7, 1, (ANN, BOB))
     assert not checks.disputed(7)
     assert named(checks) == []
 
@@ -479,8 +486,8 @@ def test_the_step_of_a_wrong_server_is_done_again_without_it():
     play, crew = wrong_server()
 
     actions = play.coordinator.drain()
-    (found,) = [x for x in actions if isinstance(x, act.WrongResult)]
-    assert found == act.WrongResult(crew[1], 1, 0, CONTRADICTS, 10.0)
+    (found,) = [x for x in actions if isinstance(x, WrongResult)]
+    assert found == WrongResult(crew[1], 1, 0, CONTRADICTS, 10.0)
     evicted = [x.incarnation for x in actions if isinstance(x, act.Evict)]
     assert set(evicted) == {crew[0], crew[1]}  # all that hold counts
     assert not any(isinstance(x, act.SendReduce) for x in actions)
@@ -517,7 +524,7 @@ def test_a_tie_is_told_and_the_run_goes_on():
         play.wait(2.0)
 
     reports = play.coordinator.drain()
-    assert act.ResultsTied(0, 1, (bob, dan)) in reports
+    assert ResultsTied(0, 1, (bob, dan)) in reports
     assert any(isinstance(x, act.SendReduce) for x in reports)
 
 
@@ -526,7 +533,7 @@ def test_a_check_that_never_gets_through_does_not_hold_the_run_up():
     ann, bob = play.serve("a"), play.serve("b")
     computed(play, ann, bob)
     for attempt in range(OPINIONS_MAX):
-        assert play.seen(act.SendReduce | act.RunFinished) == []
+        assert play.seen(act.SendReduce | RunFinished) == []
         play.stuck(CHECK_BASE, attempt)
         play.promise(ann, bob)
         play.wait(3.0)

@@ -9,6 +9,7 @@ from trainer.harness import Play
 
 from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import DigestsTied, MemberReady
 from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS, StageDigests
 
 
@@ -151,7 +152,7 @@ def test_two_right_replicas_stay_though_a_wrong_one_speaks_first():
     assert (evicted[0].incarnation, evicted[0].reason) == (ann, OTHER_WEIGHTS)
     assert [d.incarnation for d in evicted[1:]] == [bob, cid]  # their sums are void
     assert play.join("b", stage=0, version=1, digest=b"w1")
-    assert [m.incarnation.peer for m in play.seen(act.MemberReady)] == [bob.peer]
+    assert [m.incarnation.peer for m in play.seen(MemberReady)] == [bob.peer]
 
 
 def test_a_tie_of_two_replicas_is_told():
@@ -162,7 +163,7 @@ def test_a_tie_of_two_replicas_is_told():
     play.commit(ann, b"y")
 
     actions = play.coordinator.drain()
-    assert [a for a in actions if isinstance(a, act.DigestsTied)] == [act.DigestsTied(0, 1)]
+    assert [a for a in actions if isinstance(a, DigestsTied)] == [DigestsTied(0, 1)]
     assert [a.incarnation for a in actions if isinstance(a, act.Evict)] == [bob, ann]
 
 

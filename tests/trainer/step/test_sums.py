@@ -13,6 +13,7 @@ from p2pswarm.run.messages.membership import HeldSum, Join
 from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart, DecidedStep
 from p2pswarm.trainer.reports import actions as act
+from p2pswarm.trainer.reports.reports import SumKept, SumVoided
 from p2pswarm.trainer.step.sums import (
     ANSWERED_S,
     FORMER_SUMS_S,
@@ -21,8 +22,6 @@ from p2pswarm.trainer.step.sums import (
     SUSPENDED_S,
     TIMES_MAX,
     FormerSums,
-    SumKept,
-    SumVoided,
     Suspensions,
 )
 
