@@ -3,7 +3,6 @@
 Ids are free, and addresses of one network nearly so. So what is scarce is shared between networks
 first, then within each: handshakes, links, bulk connections, and handlers of calls.
 
-Units:   counts.
 Errors:  Busy, DialFailed or BadHandshake where nobody can make way.
 Source:  max-min fairness; `net/os/addresses.py` for the groups; Choudhury and Hahne, "Dynamic queue
          length thresholds for shared-memory packet switches" (1998), with alpha 1, for handlers.
