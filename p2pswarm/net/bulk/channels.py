@@ -8,7 +8,6 @@ A channel that ends costs the time of its chunks. Each side tells the other how 
 it, and sends the others again on another channel. So it is with a channel that falls silent, which
 the side that sends notices by what the other tells while it awaits transfers (`silence.py`).
 
-Units:   bytes.
 Errors:  LinkLost for every task that waits when the link ends.
 """
 

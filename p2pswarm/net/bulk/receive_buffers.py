@@ -4,7 +4,6 @@ The chunks of a transfer come in any order on any bulk connection, each byte onc
 late chunk for memory that was taken back is dropped. It is a breach of the protocol
 to send what was not granted, or bytes outside the transfer, or bytes twice.
 
-Units:   bytes.
 Errors:  BadChunk for a breach; Busy if too many buffers are granted.
 """
 

@@ -7,9 +7,6 @@ are already under way. What is not urgent also yields to the other links (`uploa
 A transfer is over when the peer says so. Until then each chunk is known by the connection that
 took it. When a connection breaks, the peer tells how many chunks came on it; the others are sent
 again, on any connection.
-
-Units:   bytes.
-Errors:  none that a peer can cause.
 """
 
 from collections.abc import Callable

@@ -14,7 +14,7 @@ A connection that was only slow costs its chunks once more. So that a slow path 
 and again, the patience doubles with each connection that is closed, to 20 s at most.
 
 Units:   seconds on the caller's monotonic clock; bytes; chunks are counted from 0.
-Errors:  none: a peer that reports nonsense harms its own transfers.
+Errors:  a peer that reports nonsense harms its own transfers.
 Source:  docs/paths.md; `net/link/liveness.py`, which does the same for the control connection.
 """
 

@@ -12,7 +12,6 @@ woken when urgent bytes have made tokens, or when the last urgent transfer is ov
 again by itself, because something urgent may be stuck for as long as a slow peer likes.
 
 Units:   bytes; `now_s` seconds on a clock that all links share.
-Errors:  none.
 Source:  a token bucket, as in tc-tbf(8); LEDBAT (RFC 6817) yields like this by measuring delay.
 """
 

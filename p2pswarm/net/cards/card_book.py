@@ -6,9 +6,7 @@ of many invented peers pushes out what it told itself.
 
 Of a card nothing is known to be true but who signed it: `card_claims.py` says what is dialled.
 
-Units:   counts.
 Shapes:  at most `most` cards of peers without a link; one a link beside them.
-Errors:  none.
 Source:  docs/addresses.md.
 """
 

@@ -14,7 +14,6 @@ where others, or we ourselves, have found them.
 
 Units:   seconds on the caller's monotonic clock.
 Shapes:  at most `FOUND_MAX` contacts and `TRIED_MAX` hosts are remembered.
-Errors:  none.
 Source:  docs/addresses.md; RFC 9000, 8.1 and 21.5.
 """
 

@@ -3,7 +3,6 @@
 Two nodes with one identity would displace each other in every routing table, so the
 file stays locked while a node uses it.
 
-Units:   bytes.
 Errors:  Unusable, one line with the remedy.
 """
 

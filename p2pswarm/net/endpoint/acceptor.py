@@ -5,7 +5,7 @@ handshakes and a line in the log. Decisions: `guard/slots.py`, `guard/fair_queue
 `guard/flood_thinning.py`.
 
 Units:   seconds.
-Errors:  none: what goes wrong with a connection is logged, and ends it alone.
+Errors:  what goes wrong with a connection is logged, and ends it alone.
 """
 
 import asyncio

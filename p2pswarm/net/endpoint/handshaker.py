@@ -2,7 +2,6 @@
 
 It knows who we are. What the bytes mean is decided by `raw_handshake.py`.
 
-Units:   bytes.
 Errors:  BadHandshake for whatever the peer sends; LinkLost if the connection ends.
 """
 

@@ -1,7 +1,7 @@
 """LinkPaths: the connections that carry one link, one after another.
 
 Units:   `now_s` seconds on the caller's monotonic clock.
-Errors:  none: a connection that may not take over is closed.
+Errors:  a connection that may not take over is closed.
 Source:  docs/paths.md.
 """
 

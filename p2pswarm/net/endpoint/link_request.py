@@ -7,7 +7,6 @@ it from now on. Nobody else can make such a message, or learn from it which link
 
 Both take one round trip and no asymmetric cryptography.
 
-Units:   bytes.
 Errors:  BadHandshake for a message that is not authentic; UnknownLink for an answer of zeros.
 Source:  docs/wire.md, docs/paths.md.
 """

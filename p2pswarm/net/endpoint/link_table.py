@@ -6,7 +6,6 @@ other one drain. Of two links that the same side dialled, the newer one is prefe
 no peer dials while it has a link, so the older link must be dead at that end.
 
 Units:   seconds on the caller's monotonic clock.
-Errors:  none that a peer can cause.
 Source:  docs/wire.md, "One link".
 """
 

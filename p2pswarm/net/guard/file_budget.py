@@ -4,7 +4,6 @@ Each connection is an open file, and many systems allow a process 1,024 of them.
 strangers drive to that limit can neither accept nor dial, nor open its own files.
 
 Units:   open files.
-Errors:  none.
 """
 
 from dataclasses import replace

@@ -17,7 +17,6 @@ thinned for what others say in its name: a connection arrives when its address h
 kernel.
 
 Units:   seconds on the caller's monotonic clock; a level: one of 4 ** level connections passes.
-Errors:  none.
 """
 
 from collections import defaultdict

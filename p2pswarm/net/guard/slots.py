@@ -3,7 +3,6 @@
 Ids are free, and addresses of one network nearly so. So what is scarce is shared between networks
 first, then within each: handshakes, links, bulk connections, and handlers of calls.
 
-Units:   counts.
 Errors:  Busy, DialFailed or BadHandshake where nobody can make way.
 Source:  max-min fairness; `net/os/addresses.py` for the groups; Choudhury and Hahne, "Dynamic queue
          length thresholds for shared-memory packet switches" (1998), with alpha 1, for handlers.
@@ -41,19 +40,18 @@ class GroupCounter(Generic[G]):
         """Iterate over the groups that have any."""
         return iter(self._counts)
 
-    def add(self, *groups: G) -> None:
-        """Count one more in each of the groups that it belongs to."""
-        for group in groups:
-            self._counts[group] = self._counts.get(group, 0) + 1
+    def add(self, group: G) -> None:
+        """Count one more."""
+        counts = self._counts
+        counts[group] = counts.get(group, 0) + 1
 
-    def remove(self, *groups: G) -> None:
-        """Count one less in each of them."""
-        for group in groups:
-            left = self._counts[group] - 1
-            if left:
-                self._counts[group] = left
-            else:
-                del self._counts[group]
+    def remove(self, group: G) -> None:
+        """Count one less."""
+        left = self._counts[group] - 1
+        if left:
+            self._counts[group] = left
+        else:
+            del self._counts[group]
 
 
 class _Group(Generic[T]):
@@ -341,14 +339,14 @@ class ConcurrencyLimit:
         free = self._limits.total - self.count
         if mine >= self._limits.per_peer or not free or near > free:
             raise Busy(f"{mine} calls of yours and {self.count} in all are under way")
-        self._running.add(*_counted(peer, network))
+        self._running.add(peer.raw)
+        if network:
+            self._running.add(network)
         self.count += 1
 
     def leave(self, peer: PeerId, network: str = "") -> None:
         """Count a handler of `peer` that has ended."""
         self.count -= 1
-        self._running.remove(*_counted(peer, network))
-
-
-def _counted(peer: PeerId, network: str) -> tuple[bytes | str, ...]:
-    return (peer.raw, network) if network else (peer.raw,)
+        self._running.remove(peer.raw)
+        if network:
+            self._running.remove(network)

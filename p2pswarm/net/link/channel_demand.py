@@ -5,7 +5,6 @@ sides by the number under which it joined, and no number joins twice. Who dials 
 how many are best (`connection_count.py`), and remembers it for the next link to this peer.
 
 Units:   seconds on the caller's monotonic clock; counts.
-Errors:  none; `late` tells that nobody has joined in time.
 Source:  docs/paths.md, docs/bulk.md.
 """
 

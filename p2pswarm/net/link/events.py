@@ -3,8 +3,6 @@
 A stream carries messages both ways inside a link. Each side sends DATA until it ends
 its half, or one side resets the stream. Events come in the order of the wire, from
 inside the event loop's read callback, so their handlers must be quick.
-
-Units:   bytes.
 """
 
 from dataclasses import dataclass

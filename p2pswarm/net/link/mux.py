@@ -9,7 +9,6 @@ urgent message waits for at most one record of less urgent ones.
 A message costs its length and `MESSAGE_COST_BYTES`, because many tiny messages take
 memory too. A message is never split, so it waits for credit for all of its bytes.
 
-Units:   bytes.
 Errors:  BadFrame if the peer breaks the rules; Busy if we would open too many streams.
 Source:  docs/wire.md; HTTP/2 (RFC 9113 5.2) for two levels of credit.
 """

@@ -4,7 +4,6 @@ A *path candidate* leads to a peer and can be taken any number of times: an addr
 to ask, a hole to punch. Taking it gives a raw connection that the peer's acceptor reads. A *path*
 is such a connection, once it carries a link.
 
-Units:   none.
 Errors:  PathError, if a candidate leads nowhere now; NobodyThere, if nobody listens at its end.
 """
 

@@ -9,7 +9,6 @@ beyond the sum by as much as a reply may be long. What streams add all the same 
 a link at twice the sum. What was sent and is not acknowledged (`control_records.py`) is in the same
 sum: a reply that nobody reads lies there, and once more in the socket's buffer.
 
-Units:   bytes.
 Source:  Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches"
          (1998), with alpha 1.
 """

@@ -1,6 +1,5 @@
 """The introduction that peers send in the handshake, and the session that follows from it.
 
-Units:   bytes.
 Errors:  BadHandshake for an introduction that cannot be read, or has another peer's card.
 Source:  docs/wire.md.
 """

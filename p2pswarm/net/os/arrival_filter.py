@@ -7,7 +7,6 @@ connections that are up always pass: the sockets of accepted connections inherit
 
 Units:   levels: one of 4 ** level new connections passes, by chance.
 Shapes:  8 bytes an instruction.
-Errors:  none.
 Source:  socket(7), SO_ATTACH_FILTER; Linux, Documentation/networking/filter.rst, "classic BPF";
          RFC 9293 3.1, RFC 791 3.1, RFC 8200 3 for the offsets.
 """

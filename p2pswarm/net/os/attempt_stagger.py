@@ -8,7 +8,6 @@ given the time that it took then.
 
 Units:   seconds; `now_s` on the caller's monotonic clock.
 Shapes:  at most TIMES_MAX hosts are remembered.
-Errors:  none.
 Source:  RFC 8305 section 5 and 8 (the delay, and that a measured round trip may be used).
 """
 

@@ -6,7 +6,6 @@ sleeps. When nothing came in that time, it sleeps at once until waits are short 
 waits are long never polls this way.
 
 Units:   seconds.
-Errors:  none.
 """
 
 import asyncio

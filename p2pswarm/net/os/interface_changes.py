@@ -4,7 +4,7 @@ On Linux the kernel tells of changes over netlink. Elsewhere nobody does, and ca
 then.
 
 Units:   seconds.
-Errors:  none: where the kernel does not tell, nothing ever comes.
+Errors:  where the kernel does not tell, nothing ever comes.
 Source:  rtnetlink(7).
 """
 

@@ -5,7 +5,7 @@ then dropped from where they came (MSG_PEEK, MSG_TRUNC). So a reader that stands
 memory here, all directions of all circuits use one buffer, and TCP's own window stops the sender.
 
 Units:   bytes, seconds.
-Errors:  none: whatever ends a connection ends the splice.
+Errors:  whatever ends a connection ends the splice.
 Source:  docs/relays.md; docs/figures.md: os.splice and threads of the kernel's cost the same.
 """
 

@@ -5,7 +5,6 @@
 Numbers are big-endian. Stream 0 is the link itself. A frame never spans records, and a
 message never spans frames: what one side sends in one call arrives in one event.
 
-Units:   bytes.
 Errors:  BadFrame for bytes that are not complete, known frames.
 Source:  docs/wire.md; yamux, which also has 12 bytes but no session credit.
 """

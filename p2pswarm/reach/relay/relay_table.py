@@ -193,7 +193,8 @@ class RelayTable:
         until_s = now_s + self._limits.ticket_s
         ticket = self._entropy(TICKET_BYTES)
         circuit = Circuit(self._last_number, ticket, held, dialler, until_s)
-        self._held.add(*counted)
+        for name in counted:
+            self._held.add(name)
         self._circuits[circuit.number] = self._waiting[ticket] = circuit
         return circuit
 
@@ -211,7 +212,7 @@ class RelayTable:
         if self._circuits.pop(circuit.number, None) is None:
             return
         self._wait_over(circuit)
-        self._held.remove(*_counted(circuit.reservation, circuit.dialler))
+        self._lower(_counted(circuit.reservation, circuit.dialler))
 
     # inside
 
@@ -243,7 +244,11 @@ class RelayTable:
 
     def _wait_over(self, circuit: Circuit) -> None:
         if self._waiting.pop(circuit.ticket, None) is not None:
-            self._held.remove(*_counted_waiting(circuit.reservation, circuit.dialler))
+            self._lower(_counted_waiting(circuit.reservation, circuit.dialler))
+
+    def _lower(self, counted: set[tuple[str, ...]]) -> None:
+        for name in counted:
+            self._held.remove(name)
 
     def _most(self) -> dict[str, int]:
         limits = self._limits

@@ -432,8 +432,8 @@ def test_a_network_whose_handlers_have_ended_is_forgotten():
 def test_a_group_counts_what_is_in_it_and_takes_no_memory_without():
     counter = GroupCounter()
 
-    counter.add("network", "host")
-    counter.add("network")
+    for group in ("network", "host", "network"):
+        counter.add(group)
     counter.remove("host")
 
     assert [counter["network"], counter["host"], counter["elsewhere"]] == [2, 0, 0]
