@@ -202,7 +202,9 @@ OFFERS = {"data/__init__.py", "models/__init__.py"}
 """What programs see as `p2pswarm.data` and `p2pswarm.models`: these name what they offer."""
 FILE_LINES_MAX, FUNCTION_LINES_MAX = 600, 60
 """Where one asks whether these are two subjects; LONG has the files where the answer is no."""
-LONG: dict[str, str] = {}
+LONG = {
+    "trainer/coordinator/coordinator.py": "each input and its owner: one table, read as a whole",
+}
 """Longer files, each with the reason why it is one subject."""
 GUIDE_WORDS_MAX = 900
 
