@@ -18,11 +18,14 @@ import hypothesis
 import pytest
 
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
-hypothesis.settings.register_profile("any machine", deadline=None, print_blob=True)
-hypothesis.settings.load_profile("any machine")
+hypothesis.settings.register_profile("full", deadline=None, print_blob=True)
+hypothesis.settings.register_profile(
+    "short", hypothesis.settings.get_profile("full"), max_examples=30
+)
+hypothesis.settings.load_profile("short")  # `--hypothesis-profile=full`: make test-all
 
 HERE = Path(__file__).parent
-WAITING = {"procs", "wanlab", "natlab"}
+WAITING = ("procs", "wanlab", "natlab")
 """Folders whose tests mostly wait: for processes that start, and for networks."""
 UNTRACED = {
     *(
@@ -57,7 +60,25 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         sys.settrace(tracer)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Half as many again as processors, where all tests are of those that wait."""
-    waiting = all(Path(each).name in WAITING for each in config.args)
-    return -(-3 * (os.cpu_count() or 1) // 2) if waiting else None
+    """Half as many again as processors, where some of the tests wait."""
+    folders = {path.name for each in config.args for path in (Path(each), *Path(each).glob("*"))}
+    return -(-3 * (os.cpu_count() or 1) // 2) if folders.intersection(WAITING) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread the tests that wait evenly among those that compute: they fill each other's pauses."""
+    waiting = [item for item in items if is_waiting(item.path)]
+    computing = [item for item in items if not is_waiting(item.path)]
+    place = {
+        item: (number + 0.5) / len(some)
+        for some in (waiting, computing)
+        for number, item in enumerate(some)
+    }
+    items.sort(key=place.__getitem__)
+
+
+def is_waiting(path: Path) -> bool:
+    """Tell whether a file's tests wait."""
+    return any(path.is_relative_to(HERE / folder) for folder in WAITING)

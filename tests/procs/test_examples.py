@@ -52,13 +52,18 @@ SAID = {
 LINES_MAX = 40
 MODEL_LIBRARIES = ("torch", "transformers", "safetensors")
 EACH = pytest.mark.parametrize("name", sorted(SAID))
+CORE = {"server_and_trainer", "simulated_swarm", "three_node_dht", "typed_messages"}
+"""Of what the others show, other tests have the core."""
 
 
 def test_every_example_is_tested():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SAID)
 
 
-@EACH
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in CORE else pytest.mark.full) for name in sorted(SAID)],
+)
 def test_example_runs_and_says_what_it_did(name, tmp_path):
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py")],
