@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anybody imports torch
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="p2pswarm-hub-")  # not the user's cache
@@ -58,6 +58,28 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     yield
     if untraced and tracer is not None:
         sys.settrace(tracer)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--update`."""
+    parser.addoption("--update", action="store_true", help="write the texts of tests/golden anew")
+
+
+@pytest.fixture
+def golden(pytestconfig: pytest.Config) -> Callable[[str, dict[str, str]], None]:
+    """Compares texts, by what each is of, with the file of a name in tests/golden.
+
+    `pytest --update` writes the file anew; the change is then read in the diff.
+    """
+
+    def compare(name: str, texts: dict[str, str]) -> None:
+        path = HERE / "golden" / f"{name}.txt"
+        shown = "\n".join(f"== {title}\n{text.rstrip()}\n" for title, text in texts.items())
+        if pytestconfig.getoption("update"):
+            path.write_text(shown)
+        assert shown == path.read_text()
+
+    return compare
 
 
 @pytest.hookimpl(optionalhook=True)
