@@ -12,6 +12,7 @@ from chaos.__main__ import kinds_in, seeds_in, summary
 from chaos.chaos_run import Outcome, Shape, in_short, in_words, options_of, play, play_plan
 from chaos.known_failures import KNOWN_FAILURES
 from chaos.scenes import ONE_EACH, SCENES
+from core import core_of
 
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan, draw_plan
@@ -38,9 +39,7 @@ def test_nothing_is_lost_or_counted_twice_and_the_run_goes_on(seed: int) -> None
     assert outcome.what is None, f"python -m tests.chaos --seeds {seed}: {outcome.happened}"
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in (1, 2, 3))]
-)
+@pytest.mark.parametrize("seed", core_of(range(4), [0]))
 def test_of_a_tied_model_nothing_is_lost_or_counted_twice_at_either_end(seed: int) -> None:
     outcome = play(seed, tied=True)
 

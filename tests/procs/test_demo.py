@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from core import core_of
 
 
 @pytest.fixture
@@ -75,12 +76,7 @@ def test_the_demo_says_at_once_that_it_begins_and_may_be_interrupted_then(start)
 
 
 @pytest.mark.parametrize(
-    "way",
-    [
-        signal.SIGKILL,
-        pytest.param(signal.SIGINT, marks=pytest.mark.full),
-        pytest.param(signal.SIGHUP, marks=pytest.mark.full),
-    ],
+    "way", core_of([signal.SIGINT, signal.SIGHUP, signal.SIGKILL], [signal.SIGKILL])
 )
 def test_no_process_outlives_the_demo(start, text, way):
     demo = start("demo", "--stages", 1, "--replicas", 1, "--data", text, module="p2pswarm.cli")

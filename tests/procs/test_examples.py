@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from core import core_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAID = {
@@ -60,10 +61,7 @@ def test_every_example_is_tested():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SAID)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in CORE else pytest.mark.full) for name in sorted(SAID)],
-)
+@pytest.mark.parametrize("name", core_of(sorted(SAID), CORE))
 def test_example_runs_and_says_what_it_did(name, tmp_path):
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py")],
