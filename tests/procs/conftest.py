@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from procs.fork_server import Forked, ForkServer
+from procs.fork_server import Forked, ForkServer, environment
 
 SMALL_DISK_BYTES = 4 << 20
 COMMANDS = {"p2pswarm.node": ["node"], "p2pswarm": [], "p2pswarm.cli": []}
@@ -88,7 +88,7 @@ def interpreter(command: list[str], folder: Path, errors: IO[bytes]) -> subproce
         text=True,
         cwd=folder,
         start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+        env=environment(),
     )
 
 

@@ -24,6 +24,11 @@ MOST_BYTES = 1 << 17  # of a request: flags and environment
 EXIT_BYTES = 16
 
 
+def environment() -> dict[str, str]:
+    """The environment of each process: one torch thread, and each line told at once."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
 class ForkServer:
     """The server, as the program that asks it for processes sees it."""
 
@@ -34,19 +39,13 @@ class ForkServer:
                 [sys.executable, __file__, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
-                env={
-                    **os.environ,
-                    "OMP_NUM_THREADS": "1",
-                    "PYTHONUNBUFFERED": "1",
-                    "PYTHONPATH": os.pathsep.join(sys.path),
-                },
+                env=environment(),
             )
 
     def start(self, flags: list[str], folder: Path, errors: IO[bytes]) -> "Forked":
         """Start `p2pswarm` with these flags."""
         process = Forked()
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        request = json.dumps([flags, str(folder), environment]).encode()
+        request = json.dumps([flags, str(folder), environment()]).encode()
         assert len(request) <= MOST_BYTES
         theirs = [*process.theirs, errors.fileno()]
         socket.send_fds(self._control, [request], theirs)
@@ -119,14 +118,15 @@ def serve(control: socket.socket) -> None:
             return
         if os.fork() == 0:
             control.close()
-            flags, folder, environment = json.loads(request)
+            flags, folder, variables = json.loads(request)
             parent, *streams = received
             with socket.socket(fileno=parent) as to_asker:
                 watch(to_asker, streams)
             os.chdir(folder)
             os.environ.clear()
-            os.environ.update(environment)
+            os.environ.update(variables)
             sys.argv[:] = ["p2pswarm", *flags]
+            sys.path[0] = folder  # as `python -m` has it
             cli = importlib.import_module("p2pswarm.cli")
             sys.exit(cli.main(flags))
         for each in received:
