@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from core import core_of
 from models.compute.test_torch_stage import without_memory
 from models.families import family_run
 from models.harness import Between, End, Start, run_of
@@ -273,7 +274,7 @@ def test_block_by_block_gives_the_bits_of_whole_graphs(model, spec):
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler: apt install g++")
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore")  # torch warns of its own code
-@pytest.mark.parametrize("precision", ["full", "bf16"])
+@pytest.mark.parametrize("precision", core_of(["full", "bf16"], ["bf16"]))
 def test_compiled_blocks_give_the_same_bits_and_are_compiled_once(precision):
     run = replace(GPT, stages=2, precision=precision, model=replace(GPT.model, layers=3))
     expected, _ = computed(run, WHOLE, compiles=True)
