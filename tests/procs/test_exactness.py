@@ -15,14 +15,9 @@ MINIATURE = (
 )
 
 
+@pytest.mark.full  # a server and a trainer are killed below
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "model",
-    [
-        pytest.param((), id="untied"),
-        pytest.param(("--tied",), id="tied", marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.parametrize("model", [(), ("--tied",)], ids=["untied", "tied"])
 def test_a_killed_server_leaves_no_trace_in_the_weights(tmp_path, model):
     text = tmp_path / "text"
     text.write_bytes(random.Random(1).randbytes(20_000).replace(b"\0", b" "))
