@@ -12,14 +12,15 @@ ARGS ?=
 SEEDS ?= 0:2000
 INPUTS ?= 100000
 
-.PHONY: help venv demo test chaos fuzz coverage lint docs map bench clean
+.PHONY: help venv demo test test-all chaos fuzz coverage lint docs map bench clean
 
 help:
 	@echo "make demo    train a small transformer over six processes on this machine (about 6 minutes)"
-	@echo "make test    every test, through tox"
+	@echo "make test    mypy, ruff, docs, every rule, and the core of each laboratory (about 8 minutes on 2 processors)"
+	@echo "make test-all  and what takes long: branch coverage, the laboratories in full, more examples, chaos and fuzz"
 	@echo "make chaos   thousands of random faults in the simulated world: make chaos SEEDS=0:2000"
 	@echo "make fuzz    mutated inputs for each parser, answers in fuzz.json; goes on where it ended: make fuzz INPUTS=1000000"
-	@echo "make coverage  the tests of the rules, with their branch coverage"
+	@echo "make coverage  the tests of the rules in full, with their branch coverage"
 	@echo "make lint    ruff and mypy alone, and the links of the docs"
 	@echo "make docs    the documentation as a site, in site/"
 	@echo "make map     docs/map.md: each module with the first sentence of its docstring"
@@ -47,6 +48,11 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/tox run $(ARGS)
 
+test-all: $(STAMP)
+	$(BIN)/tox run -e types,lint,docs,coverage,labs $(ARGS)
+	$(MAKE) chaos SEEDS=0:300
+	$(MAKE) fuzz INPUTS=20000
+
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos --seeds $(SEEDS) $(ARGS)
 
@@ -54,7 +60,7 @@ fuzz: $(STAMP)
 	$(BIN)/python bench/fuzz.py --inputs $(INPUTS) --json fuzz.json --resume $(ARGS)
 
 coverage: $(STAMP)
-	P2PSWARM_COVERAGE="--cov --cov-report=term" $(BIN)/tox run -e rules $(ARGS)
+	$(BIN)/tox run -e coverage $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/tox run -e types,lint,docs $(ARGS)

@@ -18,11 +18,14 @@ import hypothesis
 import pytest
 
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
-hypothesis.settings.register_profile("any machine", deadline=None, print_blob=True)
-hypothesis.settings.load_profile("any machine")
+hypothesis.settings.register_profile("full", deadline=None, print_blob=True)
+hypothesis.settings.register_profile(
+    "short", hypothesis.settings.get_profile("full"), max_examples=30
+)
+hypothesis.settings.load_profile("short")  # `--hypothesis-profile=full`: make test-all
 
 HERE = Path(__file__).parent
-WAITING = {"procs", "wanlab", "natlab"}
+WAITING = ("procs", "wanlab", "natlab")
 """Folders whose tests mostly wait: for processes that start, and for networks."""
 UNTRACED = {
     *(
@@ -57,24 +60,59 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         sys.settrace(tracer)
 
 
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Half as many again as processors, where all tests are of those that wait."""
-    waiting = all(Path(each).name in WAITING for each in config.args)
-    return -(-3 * (os.cpu_count() or 1) // 2) if waiting else None
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Offer `--update`."""
-    parser.addoption("--update", action="store_true", help="write the files that texts must equal")
+    """Add `--update`."""
+    parser.addoption("--update", action="store_true", help="write the texts of tests/golden anew")
 
 
 @pytest.fixture
-def golden(request: pytest.FixtureRequest) -> Callable[[str, Sequence[str]], None]:
-    """Compare lines with a file in `golden/`; with `--update` write the file instead."""
+def golden(pytestconfig: pytest.Config) -> Callable[[str, dict[str, str]], None]:
+    """Compares texts, by what each is of, with the file of a name in tests/golden.
+
+    `pytest --update` writes the file anew; the change is then read in the diff.
+    """
+
+    def compare(name: str, texts: dict[str, str]) -> None:
+        path = HERE / "golden" / f"{name}.txt"
+        shown = "\n".join(f"== {title}\n{text.rstrip()}\n" for title, text in texts.items())
+        if pytestconfig.getoption("update"):
+            path.write_text(shown)
+        assert shown == path.read_text()
+
+    return compare
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Half as many again as processors, where some of the tests wait."""
+    folders = {path.name for each in config.args for path in (Path(each), *Path(each).glob("*"))}
+    return -(-3 * (os.cpu_count() or 1) // 2) if folders.intersection(WAITING) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread the tests that wait evenly among those that compute: they fill each other's pauses."""
+    waiting = [item for item in items if is_waiting(item.path)]
+    computing = [item for item in items if not is_waiting(item.path)]
+    place = {
+        item: (number + 0.5) / len(some)
+        for some in (waiting, computing)
+        for number, item in enumerate(some)
+    }
+    items.sort(key=place.__getitem__)
+
+
+def is_waiting(path: Path) -> bool:
+    """Tell whether a file's tests wait."""
+    return any(path.is_relative_to(HERE / folder) for folder in WAITING)
+
+
+@pytest.fixture
+def golden_lines(pytestconfig: pytest.Config) -> Callable[[str, Sequence[str]], None]:
+    """Compares lines with a file of tests/golden; `pytest --update` writes it anew."""
 
     def compare(name: str, lines: Sequence[str]) -> None:
         path = HERE / "golden" / name
-        if request.config.getoption("--update"):
+        if pytestconfig.getoption("update"):
             path.write_text("\n".join([*lines, ""]))
         assert list(lines) == path.read_text().splitlines()
 

@@ -135,8 +135,7 @@ class RunTrainer:
 
         Raises:
             ValueError: There is no such role, or `for_s` or `uses` is out of its limits.
-            p2pswarm.base.errors.Unusable: The run is open, or its owner's key is not in this
-                folder.
+            p2pswarm.base.errors.Unusable: The run is open, or its owner's key is not here.
         """
         check_asked(role, uses)
         return await asyncio.to_thread(

@@ -80,6 +80,7 @@ def test_nodes_reach_a_public_one_from_behind_a_symmetric_nat_and_say_how(tmp_pa
     assert rows["symmetric", "symmetric"]["path"] in {"no", "relayed"}
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("allowed")
 def test_nodes_behind_symmetric_nats_reach_each_other_through_relays_that_they_name(tmp_path):
     rows = rows_of(tmp_path / "rows.json", "--profiles", "symmetric", "--relays", "2")
@@ -193,6 +194,7 @@ def test_wrong_flag_is_told_in_one_line_before_anything_begins(flags):
     assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("allowed")
 def test_ctrl_c_ends_every_process_and_shows_what_there_is():
     flags = ["--profiles", "none", "--tries", "1000", "--settle-s", "0"]

@@ -144,6 +144,7 @@ def test_packet_that_comes_early_takes_the_port_away_where_no_firewall_drops_it(
     assert (seen == port) is kept
 
 
+@pytest.mark.full
 def test_holes_can_be_punched_unless_a_random_port_meets_a_router_that_minds_ports():
     """By plain sockets, both dialling at once: what nodes can do at best (RFC 5382, REQ-2)."""
     names = ["address-restricted", "port-restricted", "masquerade", "symmetric"]

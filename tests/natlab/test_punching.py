@@ -65,8 +65,8 @@ def lab():
     ("a", "b"),
     [
         ("port-restricted", "masquerade-drop"),
-        ("symmetric", "address-restricted"),
-        ("double", "masquerade"),
+        pytest.param("symmetric", "address-restricted", marks=pytest.mark.full),
+        pytest.param("double", "masquerade", marks=pytest.mark.full),
         ("none", "symmetric"),
     ],
 )
@@ -113,6 +113,7 @@ table ip cut {{
 """
 
 
+@pytest.mark.full
 def test_a_punched_path_that_is_cut_is_replaced_by_the_relay_and_used_again_when_it_is_back(lab):
     """Calls go on all the time; none fails. A silent path is noticed after 10 s."""
     opened = lab("port-restricted", "masquerade-drop", public=3)
@@ -140,6 +141,7 @@ def test_a_punched_path_that_is_cut_is_replaced_by_the_relay_and_used_again_when
     assert relayed_s < again_s
 
 
+@pytest.mark.full
 def test_a_link_between_two_symmetric_nats_stays_relayed(lab):
     opened = lab("symmetric", "symmetric", public=3)
     sites = opened.sites

@@ -61,6 +61,7 @@ def lab():
         pytest.skip(str(reason))
 
 
+@pytest.mark.full
 @pytest.mark.timeout(400)
 def test_servers_behind_two_nats_train_and_status_shows_how_their_links_lead(lab, tmp_path):
     """One NAT has another port for each call, so nothing but the relay leads from one to both."""

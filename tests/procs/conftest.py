@@ -9,29 +9,25 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
+from procs.fork_server import Forked, ForkServer, environment
 
 SMALL_DISK_BYTES = 4 << 20
+COMMANDS = {"p2pswarm.node": ["node"], "p2pswarm": [], "p2pswarm.cli": []}
+"""The first words of `p2pswarm`, by the module that begins with them."""
+Process = subprocess.Popen[str] | Forked
 
 
 class Node:
     """A process and what it said."""
 
-    def __init__(self, command: list[str], folder: Path, name: str) -> None:
+    def __init__(self, process: Process, log: IO[bytes]) -> None:
         self.said = ""
         """What it wrote to stdout from when its end was waited for."""
-        self._log = (folder / f"{name}.err").open("w+b")
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            cwd=folder,
-            start_new_session=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
-        )
+        self.process = process
+        self._log = log
 
     def line_with(self, mark: str) -> str:
         """The next line on stdout that contains `mark`."""
@@ -82,20 +78,52 @@ class Node:
         self._log.close()
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator:
-    """Starts `python -m p2pswarm.node` with flags; `module=` starts another program.
+def interpreter(command: list[str], folder: Path, errors: IO[bytes]) -> subprocess.Popen[str]:
+    """A process with imports of its own."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        cwd=folder,
+        start_new_session=True,
+        env=environment(),
+    )
 
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    """Starts processes without the seconds of their imports."""
+    server = ForkServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path, fork_server: ForkServer) -> Iterator:
+    """Starts `python -m p2pswarm.node` with flags; `module="p2pswarm"` starts any of its commands.
+
+    It is a fork of a process that has the imports, unless it shall be `fresh`.
     `inside`: what to write before the command, so that the node sees a disk that others do not.
     """
     nodes: list[Node] = []
 
     def starter(
-        *flags: object, module: str = "p2pswarm.node", inside: tuple[str, ...] = ()
+        *flags: object,
+        module: str = "p2pswarm.node",
+        inside: tuple[str, ...] = (),
+        fresh: bool = False,
     ) -> Node:
         texts = [str(flag) for flag in flags]
-        command = [*inside, sys.executable, "-m", module, *texts]
-        node = Node(command, tmp_path, f"node-{len(nodes)}")
+        log = (tmp_path / f"node-{len(nodes)}.err").open("w+b")
+        process: Process
+        if fresh or inside:
+            command = [*inside, sys.executable, "-m", module, *texts]
+            process = interpreter(command, tmp_path, log)
+        else:
+            process = fork_server.start([*COMMANDS[module], *texts], tmp_path, log)
+        node = Node(process, log)
         nodes.append(node)
         return node
 

@@ -36,6 +36,7 @@ def test_honest_peers_get_in_beside_garbage_and_keep_their_records(tmp_path):
     assert rows[2]["did"]["refused"] == rows[2]["did"]["announced"]
 
 
+@pytest.mark.full
 @LINUX
 def test_nothing_is_left_of_peers_that_were_killed(tmp_path):
     flags = ("--minutes", "1", "--cycles", "4", "--peers", "2")

@@ -76,7 +76,13 @@ def run_file(tmp_path, text_folder):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("low", ["full", "bf16"], ids=["float32", "weights in bfloat16"])
+@pytest.mark.parametrize(
+    "low",
+    [
+        pytest.param("full", id="float32"),
+        pytest.param("bf16", id="weights in bfloat16", marks=pytest.mark.full),
+    ],
+)
 def test_a_run_that_was_killed_goes_on_with_another_cut_and_has_the_weights_of_a_plain_loop(
     start, seed_node, run_file, tmp_path, low
 ):
@@ -153,6 +159,7 @@ def test_a_text_that_changes_under_a_run_ends_in_a_checkpoint_and_weights(
     assert manifests(tmp_path)
 
 
+@pytest.mark.full
 def test_a_second_ctrl_c_leaves_without_a_checkpoint(start, seed_node, run_file, tmp_path):
     """A server that stands still can save nothing, and the trainer waits for it."""
     _, address = seed_node
@@ -184,6 +191,7 @@ def test_a_target_that_cannot_be_written_is_one_line_before_the_run_begins(
     assert trainer.errors.count("\n") == 1
 
 
+@pytest.mark.full
 def test_a_disk_that_is_full_costs_checkpoints_and_the_next_one_is_written_when_it_is_not(
     start, seed_node, run_file, tmp_path
 ):
@@ -209,6 +217,7 @@ def test_a_disk_that_is_full_costs_checkpoints_and_the_next_one_is_written_when_
     assert not [part for part in parts if part.parent <= newest.parent]
 
 
+@pytest.mark.full
 def test_a_checkpoint_that_is_torn_is_named_and_the_one_before_is_used(
     start, seed_node, run_file, tmp_path
 ):

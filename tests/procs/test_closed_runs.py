@@ -3,8 +3,6 @@
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -58,19 +56,13 @@ def run_file(tmp_path, text_folder):
 
 
 @pytest.fixture
-def owner(tmp_path):
+def owner(start):
     """Runs one of the owner's commands; returns what it printed."""
 
     def command(*flags: object, code: int = 0) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "p2pswarm", *map(str, flags)],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == code, done.stderr
-        return (done.stdout or done.stderr).strip()
+        done = start(*flags, module="p2pswarm")
+        assert done.end() == code, done.errors
+        return (done.said or done.errors).strip()
 
     return command
 
@@ -150,6 +142,7 @@ async def test_a_stranger_reaches_no_handler_of_a_closed_run(start, run_file, ow
     assert server.process.poll() is None
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_revoked_server_stops_and_the_run_goes_on_and_stays_exact(
     start, run_file, owner, tmp_path
@@ -178,6 +171,7 @@ def test_a_revoked_server_stops_and_the_run_goes_on_and_stays_exact(
     assert all(torch.equal(swarm[name], plain[name]) for name in plain)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_tokens_hold_when_the_trainer_is_killed_and_a_standby_takes_over(start, run_file, owner):
     run = run_file(steps=1_000_000)
@@ -214,6 +208,7 @@ def test_tokens_hold_when_the_trainer_is_killed_and_a_standby_takes_over(start, 
     assert server.process.poll() is None
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_the_run_goes_on_closed_when_its_trainer_is_started_again_without_the_flag(
     start, run_file, owner
@@ -264,6 +259,7 @@ def test_what_is_mistyped_or_of_another_kind_is_said_in_one_line(start, run_file
     assert "not invited" in owner("status", "--bootstrap", address)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_revoked_standby_ends_with_one_line(start, run_file, owner):
     run = run_file(steps=1_000_000)

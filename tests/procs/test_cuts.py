@@ -1,7 +1,6 @@
 """Real processes that are cut off or stopped for a while; skipped where no lab may be opened."""
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -13,10 +12,6 @@ from wanlab.link import Link
 
 BENCH = Path(__file__).parents[2] / "bench" / "cut_in_two.py"
 STEPS = 42
-SLOW = pytest.mark.skipif(
-    os.environ.get("P2PSWARM_CUTS") != "all",
-    reason="a minute or two; P2PSWARM_CUTS=all plays it",
-)
 
 
 @pytest.mark.timeout(600)
@@ -27,22 +22,22 @@ SLOW = pytest.mark.skipif(
         pytest.param(
             ("--cut", "alone", "--one-way", "--apart-s", "10"),
             id="the coordinator is not heard",
-            marks=SLOW,
+            marks=pytest.mark.full,
         ),
         pytest.param(
             ("--cut", "stage", "--apart-s", "30"),  # longer than a link lives
             id="the coordinator misses a stage",
-            marks=SLOW,
+            marks=pytest.mark.full,
         ),
         pytest.param(
             ("--cut", "stage", "--one-way", "--apart-s", "30"),
             id="a stage does not hear the coordinator",
-            marks=SLOW,
+            marks=pytest.mark.full,
         ),
         pytest.param(
             ("--cut", "stopped", "--apart-s", "20"),  # longer than a link lives
             id="coordinator and server are stopped",
-            marks=SLOW,
+            marks=pytest.mark.full,
         ),
     ],
 )

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from core import core_of
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_a_run_survives_its_kills_and_counts_every_microbatch_once(start, text, 
 
 
 def test_the_demo_says_at_once_that_it_begins_and_may_be_interrupted_then(start):
-    demo = start("demo", module="p2pswarm")
+    demo = start("demo", module="p2pswarm", fresh=True)
     assert demo.line_with("p2pswarm demo: starting")
 
     demo.interrupt()  # while the library that draws is imported
@@ -74,7 +75,9 @@ def test_the_demo_says_at_once_that_it_begins_and_may_be_interrupted_then(start)
     assert "Traceback" not in demo.errors
 
 
-@pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "way", core_of([signal.SIGINT, signal.SIGHUP, signal.SIGKILL], [signal.SIGKILL])
+)
 def test_no_process_outlives_the_demo(start, text, way):
     demo = start("demo", "--stages", 1, "--replicas", 1, "--data", text, module="p2pswarm.cli")
     assert demo.line_with("waiting for a server")

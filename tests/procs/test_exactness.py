@@ -15,6 +15,7 @@ MINIATURE = (
 )
 
 
+@pytest.mark.full  # a server and a trainer are killed below
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("model", [(), ("--tied",)], ids=["untied", "tied"])
 def test_a_killed_server_leaves_no_trace_in_the_weights(tmp_path, model):
@@ -38,7 +39,13 @@ def test_a_killed_server_leaves_no_trace_in_the_weights(tmp_path, model):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("trainers", [1, 2], ids=["started again", "taken over"])
+@pytest.mark.parametrize(
+    "trainers",
+    [
+        pytest.param(1, id="started again", marks=pytest.mark.full),
+        pytest.param(2, id="taken over"),
+    ],
+)
 def test_a_killed_trainer_leaves_no_trace_in_the_weights_and_the_chain_is_whole(tmp_path, trainers):
     text = tmp_path / "text"
     text.write_bytes(random.Random(1).randbytes(20_000).replace(b"\0", b" "))
@@ -58,6 +65,7 @@ def test_a_killed_trainer_leaves_no_trace_in_the_weights_and_the_chain_is_whole(
     assert figures["relative_difference"] <= 1e-9
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_rehearsal_with_a_killed_server_makes_the_same_bits_as_one_process(tmp_path):
     """Servers that compute nothing: their sums are exact, so not one bit may differ."""

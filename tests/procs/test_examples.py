@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from core import core_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAID = {
@@ -52,13 +53,15 @@ SAID = {
 LINES_MAX = 40
 MODEL_LIBRARIES = ("torch", "transformers", "safetensors")
 EACH = pytest.mark.parametrize("name", sorted(SAID))
+CORE = {"server_and_trainer", "simulated_swarm", "three_node_dht", "typed_messages"}
+"""Of what the others show, other tests have the core."""
 
 
 def test_every_example_is_tested():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SAID)
 
 
-@EACH
+@pytest.mark.parametrize("name", core_of(sorted(SAID), CORE))
 def test_example_runs_and_says_what_it_did(name, tmp_path):
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py")],

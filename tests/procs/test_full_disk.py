@@ -105,6 +105,7 @@ def test_a_full_target_costs_checkpoints_and_the_next_one_is_written_when_there_
     assert verify.end() == 0, verify.errors
 
 
+@pytest.mark.full
 def test_a_server_whose_disk_is_full_votes_from_memory_so_that_a_trainer_may_still_die(
     start, seed_node, settings, small_disk, tmp_path
 ):
@@ -133,6 +134,7 @@ def test_a_server_whose_disk_is_full_votes_from_memory_so_that_a_trainer_may_sti
     assert server.process.poll() is None
 
 
+@pytest.mark.full
 def test_a_lone_trainer_whose_disk_is_full_ends_with_one_line_and_goes_on_when_there_is_space(
     start, seed_node, settings, small_disk, tmp_path
 ):
@@ -160,6 +162,7 @@ def test_a_lone_trainer_whose_disk_is_full_ends_with_one_line_and_goes_on_when_t
     assert all(torch.allclose(ours[n], theirs[n], rtol=0, atol=1e-12) for n in theirs)
 
 
+@pytest.mark.full
 def test_a_coordinator_whose_disk_is_full_says_so_and_another_trainer_leads(
     start, seed_node, settings, small_disk
 ):
@@ -188,6 +191,7 @@ def test_a_coordinator_whose_disk_is_full_says_so_and_another_trainer_leads(
     assert again.end() == 0, again.errors
 
 
+@pytest.mark.full
 def test_weights_are_told_of_even_if_the_folder_cannot_say_that_the_run_is_over(
     start, seed_node, settings, tmp_path
 ):

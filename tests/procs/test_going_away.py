@@ -47,6 +47,7 @@ def patient(tmp_path):
     return ("--config", path)
 
 
+@pytest.mark.full
 def test_a_trainer_that_was_killed_comes_back_as_another_peer_and_has_its_server(
     start, seed_node, run_of
 ):
@@ -84,6 +85,7 @@ def test_the_last_server_of_a_stage_hands_over_when_its_machine_is_about_to_end(
     assert old.errors == ""
 
 
+@pytest.mark.full
 def test_when_the_last_two_servers_of_a_stage_must_leave_at_once_one_hands_over(
     start, seed_node, run_of, patient
 ):
@@ -105,6 +107,7 @@ def test_when_the_last_two_servers_of_a_stage_must_leave_at_once_one_hands_over(
     assert trainer.process.poll() is None
 
 
+@pytest.mark.full
 def test_when_all_servers_must_leave_and_nobody_can_take_over_a_checkpoint_is_written(
     start, seed_node, run_of, tmp_path
 ):

@@ -82,7 +82,7 @@ def test_a_node_joins_through_any_of_its_bootstrap_addresses(start, seed_node):
 def test_a_bootstrap_node_needs_no_torch(start, tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('a bootstrap node loads torch')\n")
 
-    node = start("--role", "bootstrap", *HERE)
+    node = start("--role", "bootstrap", *HERE, fresh=True)
 
     assert node.line_with("--bootstrap")
     node.interrupt()
@@ -112,7 +112,7 @@ def test_a_node_leaves_when_it_is_told(start, tmp_path, way):
 @pytest.mark.parametrize("library", ["_socket", "_ssl", "_rust"])
 def test_ctrl_c_while_the_node_still_loads_leaves_no_traceback(start, library):
     """It is sent when the process has mapped a library that is loaded early, later, or late."""
-    node = start(*HERE)
+    node = start(*HERE, fresh=True)
     while library not in Path(f"/proc/{node.process.pid}/maps").read_text():
         assert node.process.poll() is None
 
@@ -283,7 +283,7 @@ def test_a_server_waits_for_a_run_says_so_and_leaves_when_told(start, seed_node)
 def test_a_second_ctrl_c_leaves_at_once(start, seed_node):
     """While torch is imported nothing can be drained: the first waits, the second does not."""
     _, address = seed_node
-    node = start("--bootstrap", address, *HERE)
+    node = start("--bootstrap", address, *HERE, fresh=True)
     assert node.address
 
     node.interrupt()

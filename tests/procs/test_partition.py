@@ -68,6 +68,7 @@ class Watched:
         return time.monotonic() - begun_s
 
 
+@pytest.mark.full
 @pytest.mark.timeout(400)
 def test_two_halves_of_real_nodes_are_one_directory_and_one_table_again_after_a_cut():
     try:

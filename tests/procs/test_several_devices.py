@@ -58,6 +58,7 @@ def test_a_server_with_two_devices_and_one_with_one_train_what_a_plain_loop_does
     trains_what_a_plain_loop_does(start, join, run_file, two_devices)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(240)
 def test_a_family_of_transformers_trains_by_tensors_beside_servers_of_one_device(
     start, seed_node, run_file, tmp_path
@@ -96,6 +97,7 @@ def served(server):
     return re.search(r"stage (\d)", server.line_with("serving stage"))[1]
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120)
 def test_a_device_that_dies_ends_its_server_in_one_line_and_the_run_goes_on(
     start, seed_node, run_file, two_devices

@@ -98,6 +98,7 @@ def test_a_folder_goes_on_with_its_run_and_new_begins_another(start, seed_node, 
     assert new.end() == 0, new.errors
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_trainer_that_comes_back_after_the_end_is_told_so(start, seed_node, run_file):
     """The one that led it is gone by then: the swarm remembers."""

@@ -42,10 +42,10 @@ EVENTS = [
 ]
 
 
-def test_the_lines_and_the_texts_of_events(golden):
+def test_the_lines_and_the_texts_of_events(golden_lines):
     assert {type(event) for event in EVENTS} == set(KINDS.values())
-    golden("event_lines.txt", [to_line(event) for event in EVENTS])
-    golden("event_texts.txt", [repr(event.text) for event in EVENTS])
+    golden_lines("event_lines.txt", [to_line(event) for event in EVENTS])
+    golden_lines("event_texts.txt", [repr(event.text) for event in EVENTS])
 
 
 @st.composite

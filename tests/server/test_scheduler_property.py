@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from core import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -168,5 +169,5 @@ class ExactlyOnce(RuleBasedStateMachine):
         assert self.scheduler.queued() + in_hand == len(self.open)
 
 
-ExactlyOnce.TestCase.settings = settings(max_examples=200, stateful_step_count=60)
+ExactlyOnce.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=60)
 TestExactlyOnce = ExactlyOnce.TestCase

@@ -42,8 +42,8 @@ async def found_by(config: AttackConfig, values: int, readers: int) -> tuple[int
 @pytest.mark.parametrize(
     ("nodes", "hostile", "ground"),
     [
-        pytest.param(300, 0.2, 0, id="a fifth is hostile"),
-        pytest.param(300, 0.0, 20, id="20 ids next to each key"),
+        pytest.param(300, 0.2, 0, id="a fifth is hostile", marks=pytest.mark.full),
+        pytest.param(300, 0.0, 20, id="20 ids next to each key", marks=pytest.mark.full),
         pytest.param(300, 0.2, 20, id="both"),
     ],
 )

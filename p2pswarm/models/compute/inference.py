@@ -219,8 +219,7 @@ def load_model(path: str | Path, packages: Iterable[str] = ()) -> TrainedModel:
         packages: Packages whose code may be run for it: its model may be a function of one.
 
     Raises:
-        p2pswarm.base.errors.Unusable: The file holds no weights of a run, or they do not fit its
-            model.
+        p2pswarm.base.errors.Unusable: The file holds no weights, or they do not fit the model.
     """
     trust(packages)
     path = file_of(Path(path))

@@ -183,7 +183,7 @@ def test_a_model_of_ones_own_that_fails_in_use_is_one_line(model: TrainedModel):
 
     failing = TrainedModel(model.run, [Failing()])
 
-    with pytest.raises(Unusable, match=r"cannot be computed: Mine: no wish \(test_trained_model"):
+    with pytest.raises(Unusable, match=r"cannot be computed: Mine: no wish \(test_inference"):
         failing.scores(torch.zeros(1, 4, dtype=torch.int64))
 
 

@@ -83,7 +83,7 @@ def test_a_bug_of_ours_passes():
 
 
 def test_what_a_models_own_code_raises_is_a_refusal_with_its_line():
-    match = r"own code fails, mend it: KeyError: 'theirs' \(test_torch_errors\.py, line \d+\)$"
+    match = r"own code fails, mend it: KeyError: 'theirs' \(test_torch_device\.py, line \d+\)$"
     with pytest.raises(Refused, match=match), computing():
         raise KeyError("theirs")
 

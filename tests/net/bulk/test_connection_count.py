@@ -4,6 +4,7 @@ import itertools
 import random
 
 import pytest
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,7 +66,7 @@ def test_when_the_road_changes_it_follows():
     assert count.settled == 16
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     floor=st.integers(1, 16),
     most=st.integers(1, 16),

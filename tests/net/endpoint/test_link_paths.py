@@ -3,6 +3,7 @@
 from collections import defaultdict
 
 import pytest
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from net.link.harness import LinkPair, machine
@@ -123,7 +124,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(STEPS, max_size=60))
 def test_every_message_arrives_once_and_in_order_whatever_is_cut_or_altered_and_when(steps):
     pair = CutPair()

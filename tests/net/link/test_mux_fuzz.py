@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,7 +79,7 @@ FRAMES = st.builds(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(sent=st.lists(FRAMES, max_size=40), seed=st.integers(0, 2**32), dialled=st.booleans())
 def test_whatever_a_peer_sends_our_own_user_makes_no_mistake(sent, seed: int, dialled: bool):
     rng = random.Random(seed)

@@ -20,7 +20,11 @@ from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 CPU = torch.device("cpu")
 TWO = DeviceGroup(("cpu", "cpu"), threads=1)
 SHARED = replace(TWO, tensors=True)
-WAYS = pytest.mark.parametrize("way", [TWO, SHARED], ids=["rows", "tensors"])
+WAYS = pytest.mark.parametrize(
+    "way",
+    [pytest.param(TWO, id="rows", marks=pytest.mark.full), pytest.param(SHARED, id="tensors")],
+)
+TOGETHER = pytest.mark.xdist_group("a group of two devices")
 TESTS = Path(__file__).parents[2]
 ALL = BackwardSpec(counting=True, returning=True)
 PLENTY = 1 << 30
@@ -96,9 +100,20 @@ def steps_of(engine, stage, rows=ROWS):
     return found
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2])
 @pytest.mark.parametrize(
-    ("rows", "way"), [(1, TWO), (3, TWO), (1, SHARED)], ids=["1-rows", "3-rows", "1-tensors"]
+    ("rows", "way", "stage"),
+    [
+        pytest.param(3, TWO, 1, id="3-rows-1"),
+        pytest.param(1, SHARED, 2, id="1-tensors-2"),
+        *(
+            pytest.param(*each, id=f"{each[0]}-{name}-{each[2]}", marks=pytest.mark.full)
+            for name, each in (
+                *(("rows", (1, TWO, stage)) for stage in range(3)),
+                *(("rows", (3, TWO, stage)) for stage in (0, 2)),
+                *(("tensors", (1, SHARED, stage)) for stage in (0, 1)),
+            )
+        ),
+    ],
 )
 def test_two_devices_compute_what_one_does(stage, rows, way):
     group, one = both(stage, config(rows=rows), way)
@@ -110,7 +125,12 @@ def test_two_devices_compute_what_one_does(stage, rows, way):
 
 
 @pytest.mark.parametrize(
-    ("stage", "way"), [(0, TWO), (2, TWO), (2, SHARED)], ids=["0-rows", "2-rows", "2-tensors"]
+    ("stage", "way"),
+    [
+        pytest.param(0, TWO, id="0-rows", marks=pytest.mark.full),
+        pytest.param(2, TWO, id="2-rows", marks=pytest.mark.full),
+        pytest.param(2, SHARED, id="2-tensors"),
+    ],
 )
 def test_two_devices_serve_an_end_of_a_tied_model(stage, way):
     untied = config()
@@ -123,7 +143,9 @@ def test_two_devices_serve_an_end_of_a_tied_model(stage, way):
 
 
 @WAYS
-@pytest.mark.parametrize(("stage", "precision"), [(1, "full"), (2, "bf16")])
+@pytest.mark.parametrize(
+    ("stage", "precision"), [(1, "full"), pytest.param(2, "bf16", marks=pytest.mark.full)]
+)
 def test_two_devices_give_the_same_bits_block_by_block_and_keep_less(stage, precision, way):
     dtype = "float64" if precision == "full" else "float32"
     run = config(dtype, precision=precision, cut=(1, 2, 1))
@@ -149,8 +171,11 @@ def test_graphs_that_have_no_room_are_made_again():
 
 @pytest.mark.parametrize(
     ("storage", "way"),
-    [("full", TWO), ("bf16", TWO), ("bf16", SHARED)],
-    ids=["full-rows", "bf16-rows", "bf16-tensors"],
+    [
+        pytest.param("full", TWO, id="full-rows", marks=pytest.mark.full),
+        pytest.param("bf16", TWO, id="bf16-rows"),
+        pytest.param("bf16", SHARED, id="bf16-tensors", marks=pytest.mark.full),
+    ],
 )
 def test_bf16_is_as_on_one_device(storage, way):
     run = config("float32", precision="bf16", weight_storage=storage)
@@ -166,6 +191,7 @@ def test_bf16_is_as_on_one_device(storage, way):
         assert (ours - theirs).abs().max() <= 2e-2 * theirs.abs().max()
 
 
+@TOGETHER
 def test_what_is_not_to_count_changes_no_sum(group):
     withdrawn = CountPermit()
     withdrawn.withdraw()
@@ -179,6 +205,7 @@ def test_what_is_not_to_count_changes_no_sum(group):
     assert not sums(group).any()
 
 
+@TOGETHER
 def test_a_gradient_that_is_not_finite_is_told_and_not_added(group):
     group.stage.forward((0, 0), tokens(0), bundle(1))
     group.stage.forward((1, 0), tokens(0), bundle(1))
@@ -194,6 +221,7 @@ def test_a_gradient_that_is_not_finite_is_told_and_not_added(group):
     assert sums(group).any()
 
 
+@TOGETHER
 def test_what_is_dropped_is_gone_and_tokens_are_checked(group):
     group.stage.forward((0, 0), tokens(0), bundle(1))
     group.stage.forward((1, 0), tokens(1), bundle(1))

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from core import core_of
 from models.families import family_run, tied_run
 from server.devices.harness import CPU, apart, by_ranks, engine_alone, group_alone, rank_results
 
@@ -49,21 +50,28 @@ def every_stage_is_what_one_device_computes(rank, ranks, runs, tensors=True):
                 assert found <= asked, f"{name}, stage {stage}: {found}"
 
 
-def test_two_devices_compute_what_one_does_in_every_family_that_they_share_by_tensors():
-    runs = {name: family(name, ranks=2) for name in SHARED}
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(("llama", "gemma2", "phi3", "mixtral", "deepseek_v3"), id="core"),
+        pytest.param(SHARED, id="all", marks=pytest.mark.full),
+    ],
+)
+def test_two_devices_compute_what_one_does_in_every_family_that_they_share_by_tensors(names):
+    runs = {name: family(name, ranks=2) for name in names}
     runs["llama with biases"] = family("llama", ranks=2, **BIASED)
     for stages in (1, 3):
         heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
         runs[f"tied, {stages} stages"] = replace(tied_run("gemma", **heads), stages=stages)
     runs["a token that is not trained"] = family("gemma", ranks=2, pad_token_id=20)
-    for name in SHARED:
+    for name in names:
         model = replace(runs[name].model, dtype="float32")
         runs[f"{name} in float32"] = replace(runs[name], model=model)
 
     by_ranks(2, every_stage_is_what_one_device_computes, runs)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", core_of([2, 3], [2]))
 def test_devices_that_share_our_transformer_compute_what_one_does(ranks):
     runs = {
         "float64": gpt(),

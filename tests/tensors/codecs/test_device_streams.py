@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensors.recording_device import ModelStream, RecordedStream, RecordingDevice
@@ -112,7 +113,7 @@ class Computing:
         yield
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.data())
 def test_nothing_races_however_encoding_computing_decoding_and_freeing_interleave(data):
     device = RecordingDevice()

@@ -116,8 +116,8 @@ def test_each_kind_of_report_has_a_sentence_or_is_a_figure():
     assert not any(report.text for report in FIGURES)
 
 
-def test_the_sentences(golden):
-    golden("report_texts.txt", [f"{type(each).__name__}: {each.text}" for each in SENTENCES])
+def test_the_sentences(golden_lines):
+    golden_lines("report_texts.txt", [f"{type(each).__name__}: {each.text}" for each in SENTENCES])
 
 
 @pytest.mark.parametrize("report", SENTENCES)
