@@ -31,7 +31,7 @@ UNTRACED = {
     *(
         "run/chain/test_model.py",
         "reach/nat/test_router.py",
-        "commands/simulate/test_simulating.py",
+        "commands/simulate/test_simulate.py",
     ),
     *("plan/test_pipelined.py", "plan/test_moves.py", "plan/test_search.py"),
     *("chaos/test_stalls.py", "trainer/test_toy_takeovers.py"),

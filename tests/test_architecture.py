@@ -9,6 +9,7 @@ import functools
 import graphlib
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -66,7 +67,7 @@ SHELL = frozenset(
         "discovery/dht/node.py",
         "discovery/dht/query_runner.py",
         "discovery/gossip/directory_io.py",
-        "net/bulk/channels.py",
+        "net/bulk/channel_set.py",
         "net/crypto/key_file.py",
         "net/endpoint/acceptor.py",
         "net/endpoint/dialler.py",
@@ -126,7 +127,6 @@ SHELL = frozenset(
         "server/forwarder.py",
         "server/leadership.py",
         "server/orders_io.py",
-        "server/preparation.py",
         "server/replica.py",
         "server/session_io.py",
         "server/stage_server.py",
@@ -200,6 +200,7 @@ LATE_IMPORTS = {
 own names, the roles of a node, a run's model, WebSocket, and parquet."""
 OFFERS = {"data/__init__.py", "models/__init__.py"}
 """What programs see as `p2pswarm.data` and `p2pswarm.models`: these name what they offer."""
+FOLDER_FILES_MAX = 20  # directly in a folder
 FILE_LINES_MAX, FUNCTION_LINES_MAX = 600, 60
 """Where one asks whether these are two subjects; LONG has the files where the answer is no."""
 LONG = {
@@ -207,6 +208,42 @@ LONG = {
 }
 """Longer files, each with the reason why it is one subject."""
 GUIDE_WORDS_MAX = 900
+CONTRACTS = {"Closing"}
+"""Bases that call what they ask of a subclass: `async with` ends what it began by `close`."""
+ADJECTIVES = {
+    "closed_run",
+    "observed_addresses",
+    "pretrained",
+    "routing_table",
+    "unverified_contacts",
+}
+"""Terms of users and of the field, of which a participle is a part."""
+NOUNS_IN_ING = {"annealing", "averaging", "crowding", "framing", "healing", "mapping", "settings"}
+NOUNS_IN_ING |= {"testing", "thinning", "tying", "setting"}
+"""Words of the field that end as a participle does, such as weight tying and port mapping."""
+ENDINGS = [
+    "ings",
+    "ing",
+    "ations",
+    "ation",
+    "ions",
+    "ion",
+    "ers",
+    "er",
+    "ors",
+    "or",
+    "ed",
+    "es",
+    "s",
+    "e",
+    "y",
+]
+NEAR_NAMES = {
+    ("framing", "frames"): "the bytes of calls, above those of streams",
+    ("handshake", "handshaker"): "the machine, and what does it on a connection",
+    ("records", "record"): "of the DHT, and of a run's directory",
+}
+"""Modules whose names differ by an ending, with the reason why both are the field's words."""
 
 Coroutine = ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith
 Functions = ast.FunctionDef | ast.AsyncFunctionDef
@@ -406,6 +443,121 @@ def empty_names(package: Path) -> Iterator[str]:
                 yield f"{path}: {node.name}"
 
 
+def crowded_folders(package: Path) -> Iterator[str]:
+    """A folder is what a reader holds in the head."""
+    counts = Counter(path.parent.as_posix() for path, _ in modules(package))
+    for folder, count in counts.items():
+        if count > FOLDER_FILES_MAX:
+            yield f"{folder}: {count} files"
+
+
+def unlike_tuples(package: Path) -> Iterator[str]:
+    """What a parameter holds has names: no tuple of unlike things."""
+    for path, tree in modules(package):
+        for node in ast.walk(tree):
+            if not isinstance(node, Functions):
+                continue
+            for argument in node.args.posonlyargs + node.args.args + node.args.kwonlyargs:
+                match argument.annotation:
+                    case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=parts)):
+                        kinds = {ast.unparse(part) for part in parts}
+                        if len(kinds) > 1 and ast.unparse(parts[-1]) != "...":
+                            yield f"{path}:{node.lineno}: {node.name}: {argument.arg}"
+
+
+def halves_of_classes(package: Path) -> Iterator[str]:
+    """A base is whole: it neither annotates nor calls what only a subclass sets."""
+    classes = {
+        node.name: (path, node)
+        for path, tree in modules(package)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    bases = {name for _, node in classes.values() for name in base_names(node)}
+    for name in sorted(bases & classes.keys()):
+        path, node = classes[name]
+        if "Protocol" in base_names(node) or name in CONTRACTS:
+            continue
+        used = {attribute.attr for attribute in on_self(node)}
+        there = members(classes, name)
+        asked = {method.name for method in methods(node) if is_abstract(method)}
+        missing = (used - there if there is not None else set()) | (used & asked)
+        if missing:
+            yield f"{path}: {name} leaves to a subclass: {', '.join(sorted(missing))}"
+
+
+def members(classes: dict[str, tuple[Path, ast.ClassDef]], name: str) -> set[str] | None:
+    """What a class and its bases set; None if a base is not of the package."""
+    _, node = classes[name]
+    values = any("dataclass" in ast.unparse(each) for each in node.decorator_list)
+    there = {method.name for method in methods(node)}
+    there |= {each.attr for each in on_self(node) if isinstance(each.ctx, ast.Store)}
+    for each in node.body:
+        match each:
+            case ast.Assign(targets=targets):
+                there |= {target.id for target in targets if isinstance(target, ast.Name)}
+            case ast.AnnAssign(target=ast.Name(id=field), value=value) if values or value:
+                there.add(field)
+    for base in base_names(node):
+        if base in classes:
+            inherited = members(classes, base)
+            if inherited is None:
+                return None
+            there |= inherited
+        elif base not in ("object", "ABC", "Generic", "Protocol"):
+            return None
+    return there
+
+
+def methods(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [each for each in node.body if isinstance(each, Functions)]
+
+
+def on_self(node: ast.ClassDef) -> Iterator[ast.Attribute]:
+    """Every attribute of `self` that the methods of a class name."""
+    for method in methods(node):
+        for each in ast.walk(method):
+            match each:
+                case ast.Attribute(value=ast.Name(id="self")):
+                    yield each
+
+
+def is_abstract(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any("abstract" in ast.unparse(each) for each in method.decorator_list)
+
+
+def base_names(node: ast.ClassDef) -> list[str]:
+    plain = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
+    return [ast.unparse(base) for base in plain]
+
+
+def participles(package: Path) -> Iterator[str]:
+    """A module is a noun of the field: neither a participle nor a past form."""
+    for path, _ in modules(package):
+        words = set(path.stem.split("_")) - NOUNS_IN_ING
+        if path.stem not in ADJECTIVES and any(re.fullmatch(r"\w{2,}ing|\w{3,}ed", w) for w in words):
+            yield f"{path}: a participle"
+
+
+def names_that_differ_by_an_ending(package: Path) -> Iterator[str]:
+    """Two modules of one part of the package have names that tell them apart."""
+    alike: dict[tuple[str, str], set[str]] = {}
+    for path, _ in modules(package):
+        stem = "_".join(map(without_ending, path.stem.split("_")))
+        alike.setdefault((path.parts[0], stem), set()).add(path.stem)
+    allowed = [set(pair) for pair in NEAR_NAMES]
+    for (part, _), names in alike.items():
+        if len(names) > 1 and names not in allowed:
+            yield f"{part}: {', '.join(sorted(names))}"
+
+
+def without_ending(word: str) -> str:
+    for ending in ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= len("word"):
+            return without_ending(word.removesuffix(ending))
+    return word
+
+
 RULES: tuple[Rule, ...] = (
     upward_imports,
     circles,
@@ -420,6 +572,11 @@ RULES: tuple[Rule, ...] = (
     code_in_init,
     too_long,
     empty_names,
+    crowded_folders,
+    unlike_tuples,
+    halves_of_classes,
+    participles,
+    names_that_differ_by_an_ending,
 )
 
 
@@ -471,6 +628,8 @@ def test_shells_are_there_and_few(capsys):
     share = sum(lines[path] for path in waiting) / sum(lines.values())
     with capsys.disabled():
         print(f"\nshell share: {share:.2f}")
+        folders = Counter(path.parent for path in lines)
+        print(f"files: {len(lines)}, most in a folder: {max(folders.values())}")
 
     assert {path.as_posix() for path in waiting} <= SHELL
     assert share <= SHELL_SHARE_MAX

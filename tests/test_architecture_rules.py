@@ -3,18 +3,24 @@
 import pytest
 from test_architecture import (
     FILE_LINES_MAX,
+    FOLDER_FILES_MAX,
     FUNCTION_LINES_MAX,
     awaiting_rules,
     circles,
     code_in_init,
+    crowded_folders,
     empty_names,
     files_named_after_a_layer,
     global_chance,
+    halves_of_classes,
     late_imports,
     lonely_modules,
     names_defined_twice,
+    names_that_differ_by_an_ending,
+    participles,
     stray_torch,
     too_long,
+    unlike_tuples,
     upward_imports,
     worldly_rules,
 )
@@ -45,6 +51,20 @@ BREACHES = [
     (code_in_init, "data/__init__.py", '"""Text."""\ndef f(): ...'),
     (too_long, "base/ids.py", "x = 1\n" * (FILE_LINES_MAX + 1)),
     (too_long, "base/ids.py", "def f():\n" + "    x = 1\n" * FUNCTION_LINES_MAX),
+    (crowded_folders, "base/ids.py", ""),
+    (unlike_tuples, "base/ids.py", "def f(run: tuple[bytes, RunConfig]): ..."),
+    (
+        halves_of_classes,
+        "base/ids.py",
+        "class A:\n    def f(self):\n        self.g()\nclass B(A):\n    def g(self): ...",
+    ),
+    (
+        halves_of_classes,
+        "base/ids.py",
+        "class A:\n    _x: int\n    def f(self):\n        return self._x\nclass B(A): ...",
+    ),
+    (participles, "trainer/going_back.py", ""),
+    (participles, "server/expected.py", ""),
     (empty_names, "discovery/dht/utils.py", ""),
     (empty_names, "discovery/dht/node.py", "class LookupManager: ..."),
 ]
@@ -54,6 +74,9 @@ BREACHES = [
 def test_a_breach_is_seen(rule, place, text, tmp_path):
     path = tmp_path / place
     path.parent.mkdir(parents=True, exist_ok=True)
+    if rule is crowded_folders:
+        for number in range(FOLDER_FILES_MAX):
+            (path.parent / f"a{number}.py").write_text("")
     path.write_text(text)
 
     assert len(list(rule(tmp_path))) == 1
@@ -65,6 +88,14 @@ def test_a_circle_is_seen(tmp_path):
     (tmp_path / "discovery/dht/b.py").write_text("from p2pswarm.discovery.dht.a import y")
 
     assert len(list(circles(tmp_path))) == 1
+
+
+def test_names_that_differ_by_an_ending_are_seen(tmp_path):
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer/standby.py").write_text("")
+    (tmp_path / "trainer/standbys.py").write_text("")
+
+    assert len(list(names_that_differ_by_an_ending(tmp_path))) == 1
 
 
 def test_a_docstring_does_not_make_a_function_long(tmp_path):

@@ -24,7 +24,7 @@ from p2pswarm.commands.arguments import (
     file_path,
     whole,
 )
-from p2pswarm.commands.setting_report import check_files, report
+from p2pswarm.commands.settings_report import check_files, report
 from p2pswarm.node.run.invitation_text import joining
 from p2pswarm.node.stack.addresses import check
 from p2pswarm.settings.config import LOG_LEVELS, ROLES, NetworkConfig, NodeConfig

@@ -1,17 +1,31 @@
-"""Orders that a server carries out, and the reductions that an observer waits for."""
+"""Orders that take time: a stage that is prepared, and reductions that an observer waits for."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from p2pswarm.base.errors import NotServing, SwarmError
 from p2pswarm.base.signal import Signal
+from p2pswarm.base.tasks import to_its_end
+from p2pswarm.models.compute.base import Engine
+from p2pswarm.net.rpc.base import Stream
+from p2pswarm.plan.arrangement import beside_bytes
+from p2pswarm.run.averaging.averaging_io import AveragingSettings
 from p2pswarm.run.averaging.base import AveragedGradient
 from p2pswarm.run.averaging.stage_averaging import StageAveraging
-from p2pswarm.run.messages.step import Reduce
-from p2pswarm.server.commit_log import ObserverPatience
+from p2pswarm.run.messages.averaging import Shard
+from p2pswarm.run.messages.membership import CannotPrepare, PrepareStage
+from p2pswarm.run.messages.step import Commit, Committed, Reduce, Reduced
+from p2pswarm.run.messages.types import REASON_CHARS
+from p2pswarm.server.commit_log import ObserverPatience, WeightsLost
 from p2pswarm.server.replica import Replica
+from p2pswarm.server.session import MemberSession
+from p2pswarm.server.weights_download import fetch_weights, make_replica
 from p2pswarm.server.work_plan import OVER
+from p2pswarm.trainer.balance.move_preparation import REST_S
+
+# Orders that a server carries out, and the reductions that an observer waits for.
 
 # What a server is carrying out, so that all of it can be cut short at once.
 #
@@ -113,3 +127,182 @@ class ObservedReductions:
         for step, scope in self._waited.items():
             if not scope.expired():
                 scope.reschedule(self._patience.give_up_s(step))
+
+
+# A stage that a server prepares for while it serves another one.
+#
+# It observes that stage as a newcomer does: it is sent what the stage reduces, fetches the pieces
+# of its state from the members, and makes each commit. It has no incarnation there, counts
+# nothing, and nobody waits for it. When the session ends because the server is sent there, the
+# replica goes over to the next session; in any other case it is forgotten.
+#
+# Errors:  NotServing for an order that names another stage, or comes when this is over. A stage
+#   that cannot be prepared is told to the trainer, and changes nothing.
+# Source:  docs/rebalancing.md, "Fetching beforehand".
+
+log = logging.getLogger(__name__)
+
+
+class Preparation:
+    """One stage beside the one that is served, from `PrepareStage` to the change or its end."""
+
+    def __init__(
+        self,
+        session: MemberSession,
+        order: PrepareStage,
+        stage: int,
+        era: int,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        """`session`: in which another stage is served, with its `tasks`.
+
+        What has been fetched outlives it.
+        """
+        self.stage = stage
+        context, members = session.context, session.members
+        self._context, self._members, self._note = context, members, session.note
+        self._order = order
+        self._era = era
+        self._replica: Replica | None = None
+        self._made = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._observed = ObservedReductions()
+        self._last_step: int | None = None
+        """The step of the last reduction that it was told of."""
+        self._orders = OpenOrders()
+        self._averaging = StageAveraging(
+            *(context.rpc, context.tensors, context.compute, members.find, tasks),
+            AveragingSettings(secret=context.secret),
+        )
+        self._task = tasks.create_task(self._run())
+
+    @property
+    def whole(self) -> bool:
+        """Whether the weights of the stage are here."""
+        return self._replica is not None and self._replica.version is not None
+
+    def close(self) -> None:
+        """It is over, and its memory is free."""
+        self._task.cancel()
+        self._orders.cut_short()
+        self._replica = None
+        self._made.set()
+
+    async def handed_over(self) -> Replica | None:
+        """The replica, for the session that begins; None if the weights are not here.
+
+        What is being reduced is decided by now, so it is waited for as long as its pieces come; and
+        so is the commit, which may be here before it.
+        """
+        self._task.cancel()
+        if self._last_step is not None:
+            self._observed.decided(self._last_step)
+        try:
+            async with asyncio.timeout(REST_S):
+                await self._orders.until_idle()
+        except TimeoutError:
+            log.info("the last reduction of stage %d has not come: going on without", self.stage)
+        self._orders.cut_short()
+        return self._replica if self.whole else None
+
+    def gets_from(self, peer: bytes) -> bool:
+        """Whether a member sends pieces of this stage's reductions, and not of the one served."""
+        record = self._members.record(peer)
+        return record is not None and record.stage == self.stage
+
+    def members_changed(self) -> None:
+        """A new view is here."""
+        self._averaging.members_changed()
+        if self._replica is not None:
+            self._replica.donors_changed()
+
+    async def shard(self, stream: Stream, shard: Shard) -> None:
+        """Receive a piece of a reduction."""
+        async with self._orders.carrying_out(), self._observed.receiving(shard.step):
+            await self._averaging.shard(stream, shard)
+
+    async def reduce(self, order: Reduce) -> Reduced:
+        """Take what the stage has averaged; says the state of that step, if it is here."""
+        self._last_step = order.step
+        async with self._orders.carrying_out():
+            replica = await self._ready()
+            await replica.committed_before(order.step)
+            outcome = await to_its_end(self._observe(replica, order))
+            return await replica.answer(order.step, outcome)
+
+    async def commit(self, order: Commit) -> Committed:
+        """Let what is here follow a commit."""
+        async with self._orders.carrying_out():
+            replica = await self._ready()
+            self._observed.decided(order.step)
+            applied = await to_its_end(self._follow(replica, order))
+        return Committed(order.step + 1, applied)
+
+    async def _observe(self, replica: Replica, order: Reduce) -> AveragedGradient:
+        """Wait for a reduction: also when the call has ended, as it does with the incarnation.
+
+        A newer order ends it, and so does the end of the preparation.
+        """
+        async with self._orders.carrying_out():
+            try:
+                return await self._observed.observe(order, replica, self._averaging)
+            except WeightsLost:
+                await self._anew(replica, order.step + 1)
+                raise
+
+    async def _follow(self, replica: Replica, order: Commit) -> bool:
+        """Make a commit, likewise; it waits for its reduction for a limited time."""
+        async with self._orders.carrying_out():
+            try:
+                return await replica.commit(order)
+            except WeightsLost:
+                await self._anew(replica, order.step + 1)
+                raise
+
+    async def _ready(self) -> Replica:
+        """The replica, as soon as its memory is here."""
+        await self._made.wait()
+        if self._replica is None:
+            raise NotServing(f"stage {self.stage} is not being prepared")
+        return self._replica
+
+    async def _anew(self, replica: Replica, since: int) -> None:
+        """A reduction was missed: what is here is too old, and is fetched again."""
+        await replica.begin(since, keep=False)
+        self._lost.set()
+
+    async def _run(self) -> None:
+        """Make memory, and fetch the weights; again, if they cannot follow."""
+        try:
+            replica = await self._make()
+            if replica is None:
+                return
+            while True:
+                await fetch_weights(self._context, replica, self._members)
+                await self._lost.wait()
+                self._lost.clear()
+        except SwarmError as error:
+            self._cannot(0, str(error))
+        finally:
+            self._made.set()
+
+    async def _make(self) -> Replica | None:
+        """Memory for the stage; None if there is too little."""
+        context, order = self._context, self._order
+        free = context.free_bytes()
+        lacks = 0 if free is None else beside_bytes(order.state_bytes, free)
+        if lacks:
+            self._cannot(lacks, "memory for both stages is short")
+            return None
+        make = context.background or context.compute  # the compute thread serves meanwhile
+        engine: Engine = await make(lambda: context.make_engine(self.stage))
+        replica = make_replica(context, self.stage, engine)
+        await replica.enter(self._era, keep=False)
+        await replica.begin(order.since, keep=False, agreed=order.state)
+        self._replica = replica
+        self._made.set()
+        return replica
+
+    def _cannot(self, lacks_bytes: int, reason: str) -> None:
+        self._replica = None
+        self._note(CannotPrepare(self.stage, lacks_bytes, reason[:REASON_CHARS]))

@@ -37,8 +37,7 @@ from p2pswarm.server.commit_log import ClosedSum, HeldWeights
 from p2pswarm.server.forwarder import Forwarder
 from p2pswarm.server.kept_boundaries import KeptBoundaries
 from p2pswarm.server.lifecycle import Lifecycle
-from p2pswarm.server.orders_io import ObservedReductions, OpenOrders
-from p2pswarm.server.preparation import Preparation
+from p2pswarm.server.orders_io import ObservedReductions, OpenOrders, Preparation
 from p2pswarm.server.replica import Replica
 from p2pswarm.server.reports import NoteQueue, SignOfLife
 from p2pswarm.server.scheduler import Scheduler, bitmap_of, expected_tensors

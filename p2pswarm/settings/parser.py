@@ -40,7 +40,7 @@ from p2pswarm.settings.limits import (
     is_pinned,
     names_fit,
 )
-from p2pswarm.settings.setting_names import unknown
+from p2pswarm.settings.names import unknown
 from p2pswarm.settings.train_config import TrainConfig
 
 RUN_VERSION = 5  # rises when a manifest's meaning, a run's arithmetic or its messages change

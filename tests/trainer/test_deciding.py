@@ -47,7 +47,7 @@ def test_the_record_says_who_counted_what_and_may_follow_the_genesis():
     assert term_of(decide.generation) == TERM
     head = dataclasses.replace(genesis.head(), trainers=(key_of_zeros(),))
     run = b"r" * 16, dataclasses.replace(CONFIG, stages=1)
-    record = unsigned_record(decide, head, TERM, run, head.trainers, head.voters)
+    record = unsigned_record(decide, head, TERM, *run, head.trainers, head.voters)
     check_next(genesis, head, record)
 
 
@@ -57,7 +57,7 @@ def key_of_zeros() -> bytes:
     _, _, decide = deciding()
     run = b"r" * 16, CONFIG
     return unsigned_record(
-        decide, genesis.head(), TERM, run, (b"t" * 32,), genesis.voters
+        decide, genesis.head(), TERM, *run, (b"t" * 32,), genesis.voters
     ).coordinator
 
 

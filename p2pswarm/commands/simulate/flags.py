@@ -1,6 +1,6 @@
 """`p2pswarm simulate`: a day of machines that come and go, in virtual time.
 
-Errors:  those of `commands/simulate/simulating.py`.
+Errors:  those of `commands/simulate/simulate.py`.
 """
 
 import argparse
@@ -41,7 +41,7 @@ class SimulateCommand:
     def run(self, begun_s: float) -> int:
         """Play it with modules that only this command needs."""
         del begun_s
-        code: int = importlib.import_module("p2pswarm.commands.simulate.simulating").main(self)
+        code: int = importlib.import_module("p2pswarm.commands.simulate.simulate").main(self)
         return code
 
 

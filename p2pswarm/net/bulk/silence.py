@@ -28,10 +28,11 @@ CALM_S = 60.0  # without a silent connection, after which one doubling is taken 
 class _Progress:
     """The progress of one connection."""
 
-    __slots__ = ("heard_s", "mark", "silent_s")
+    __slots__ = ("acknowledged", "came", "heard_s", "silent_s")
 
-    def __init__(self, mark: tuple[int, int | None], now_s: float) -> None:
-        self.mark = mark
+    def __init__(self, came: int, acknowledged: int | None, now_s: float) -> None:
+        self.came = came
+        self.acknowledged = acknowledged
         self.heard_s = now_s
         """The time of the last report."""
         self.silent_s = 0.0
@@ -65,14 +66,14 @@ class ChannelSilence:
         `taken`: how many it has taken to send. `acknowledged`: bytes that the other kernel has, as
         far as ours knows; None if it does not say. `patience_s`: what TCP needs for three losses.
         """
-        mark = (came, acknowledged)
         progress = self._progress.get(number)
         if progress is None:
-            progress = self._progress[number] = _Progress(mark, now_s)
+            progress = self._progress[number] = _Progress(came, acknowledged, now_s)
         passed_s = min(now_s - progress.heard_s, COUNTED_S_MAX)
         progress.heard_s = now_s
-        if came >= taken or mark != progress.mark:
-            progress.mark, progress.silent_s = mark, 0.0
+        still = (came, acknowledged) == (progress.came, progress.acknowledged)
+        if came >= taken or not still:
+            progress.came, progress.acknowledged, progress.silent_s = came, acknowledged, 0.0
             return False
         progress.silent_s += passed_s
         if acknowledged is None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from p2pswarm.base.errors import LinkLost
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.base.tasks import Closing, OwnedTasks
-from p2pswarm.net.bulk.channels import BulkArrival
+from p2pswarm.net.bulk.channel_set import BulkArrival
 from p2pswarm.net.bulk.upload_share import UploadShare
 from p2pswarm.net.cards.card import Card, CardFlags
 from p2pswarm.net.cards.node_cards import CardContents, NodeCards

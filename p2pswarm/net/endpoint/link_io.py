@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 
 from p2pswarm.base.errors import LinkLost, PeerError, SwarmError
 from p2pswarm.net.bulk.channel import BulkKeys
-from p2pswarm.net.bulk.channels import BulkArrival, BulkChannels, ChannelsUser
+from p2pswarm.net.bulk.channel_set import BulkArrival, BulkChannels, ChannelsUser
 from p2pswarm.net.bulk.connection_count import CountMemory
 from p2pswarm.net.bulk.upload_share import UploadShare
 from p2pswarm.net.config import TransportConfig

@@ -85,11 +85,11 @@ def chosen(
         if known is None or (each.rtt_s and not known.rtt_s):
             best[peer] = each
 
-    def rank(one: tuple[PeerId, RelayCandidate]) -> tuple[bool, int, int]:
-        peer, each = one
+    def rank(peer: PeerId) -> tuple[bool, int, int]:
+        each = best[peer]
         return each.mapped, distance_class(each.rtt_s), peer.distance(us.raw)
 
-    return [each.relay for _, each in sorted(best.items(), key=rank)]
+    return [best[peer].relay for peer in sorted(best, key=rank)]
 
 
 def distance_class(rtt_s: float) -> int:

@@ -52,7 +52,3 @@ class StatefulCodec(Codec):
         self, tensor: Tensor, carried: Sequence[Tensor], pool: TensorPool
     ) -> tuple[memoryview, Tensor]:
         """The bytes of a tensor and what to carry to the next; `carried` is from tensors before."""
-
-    def encode(self, tensor: Tensor, pool: TensorPool) -> memoryview:
-        """The bytes of the first tensor on an edge."""
-        return self.encode_after(tensor, (), pool)[0]

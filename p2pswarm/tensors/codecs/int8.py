@@ -183,6 +183,10 @@ class Int8ErrorFeedback(StatefulCodec):
         """The same as for int8."""
         return self._int8.memory_bytes(layout, encoded_bytes)
 
+    def encode(self, tensor: Tensor, pool: TensorPool) -> memoryview:
+        """The bytes of the first tensor on an edge."""
+        return self.encode_after(tensor, (), pool)[0]
+
     def encode_after(
         self, tensor: Tensor, carried: Sequence[Tensor], pool: TensorPool
     ) -> tuple[memoryview, Tensor]:

@@ -148,12 +148,12 @@ def unsigned_record(
     decide: act.Decide,
     head: ChainHead,
     term: int,
-    run: tuple[bytes, RunConfig],
+    run_id: bytes,
+    config: RunConfig,
     trainers: tuple[bytes, ...],
     voters: tuple[VoterId, ...],
 ) -> CommitRecord:
-    """The record of a step, to be signed by the leader of `term`; `run` is its id and settings."""
-    run_id, config = run
+    """The record of a step, to be signed by the leader of `term`."""
     size = config.batch.microbatches
     return CommitRecord(
         run=run_id,

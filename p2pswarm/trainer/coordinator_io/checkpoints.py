@@ -389,12 +389,13 @@ class SavingPlan:
 
 def manifest_of(
     plan: SavingPlan,
-    run: tuple[RunConfig, bytes],
+    config: RunConfig,
+    run_id: bytes,
     what: WriteManifest,
     records: bytes | None,
 ) -> CheckpointManifest:
-    """The manifest of a checkpoint; `run`: its configuration and its id."""
-    (config, run_id), version = run, what.version
+    """The manifest of a checkpoint."""
+    version = what.version
     return CheckpointManifest(
         run=run_id,
         config=run_to_json(config),

@@ -45,19 +45,20 @@ class HandoverIo:
     def __init__(
         self,
         rpc: Rpc,
-        run: tuple[bytes, int],
-        seats: tuple[Seat, ChainNode],
-        known: tuple[KnownTrainers, Callable[[bytes], Contact | None], MemberCards],
+        run_id: bytes,
+        stages: int,
+        seat: Seat,
+        node: ChainNode,
+        roll: KnownTrainers,
+        find: Callable[[bytes], Contact | None],
+        cards: MemberCards,
         tasks: asyncio.TaskGroup,
     ) -> None:
-        """`run`: its id, and how many stages it has.
-
-        `known`: the trainers, what tells where a peer is dialled, and the cards.
-        """
+        """`find` tells where a peer is dialled."""
         self._rpc = rpc
-        self._run, self._stages = run
-        self._seat, self._node = seats
-        self._roll, self._find, self._cards = known
+        self._run, self._stages = run_id, stages
+        self._seat, self._node = seat, node
+        self._roll, self._find, self._cards = roll, find, cards
         self._tasks = tasks
         self._rule = Handover(self._stages)
         self._knocks = Knocks()

@@ -142,11 +142,20 @@ class Trainer:
         self._node = ChainNode(
             context.rpc, self._seat, place.store, self._find, self._told, self._tasks
         )
-        seats = self._seat, self._node
-        self.watch = CoordinatorStream(context, seats, self._roll, self._told_over, self._tasks)
-        run = context.run_id, context.run.stages
-        known = self._roll, self._find, context.cards
-        self._handing = HandoverIo(context.rpc, run, seats, known, self._tasks)
+        self.watch = CoordinatorStream(
+            context, self._seat, self._node, self._roll, self._told_over, self._tasks
+        )
+        self._handing = HandoverIo(
+            context.rpc,
+            context.run_id,
+            context.run.stages,
+            self._seat,
+            self._node,
+            self._roll,
+            self._find,
+            context.cards,
+            self._tasks,
+        )
         context.rpc.serve_stream(Join, self._attend)
         context.rpc.serve_stream(Enlist, self._enlist)
         context.rpc.serve_unary(WhoLeads, self._who_leads)

@@ -181,8 +181,15 @@ class Proposals:
         servers = self.meet(coordination)
         trainers = self._roll.next_trainers(leader.head.trainers)
         voters = self._roll.next_voters(leader.head, trainers, leader.votes, servers)
-        run = self._context.run_id, self._context.run
-        return unsigned_record(decide, leader.head, leader.attempt.term, run, trainers, voters)
+        return unsigned_record(
+            decide,
+            leader.head,
+            leader.attempt.term,
+            self._context.run_id,
+            self._context.run,
+            trainers,
+            voters,
+        )
 
     def _signed(self, record: CommitRecord) -> CommitRecord:
         return sign(record, self._context.chain.identity)

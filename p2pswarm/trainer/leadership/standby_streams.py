@@ -142,7 +142,8 @@ class CoordinatorStream:
     def __init__(
         self,
         context: TrainerContext,
-        seats: tuple[Seat, ChainNode],
+        seat: Seat,
+        node: ChainNode,
         roll: KnownTrainers,
         over: Callable[[Finished], None],
         tasks: asyncio.TaskGroup,
@@ -150,7 +151,7 @@ class CoordinatorStream:
         self._rpc = context.rpc
         self._run = context.run_id
         self._cards = context.cards
-        self._seat, self._node = seats
+        self._seat, self._node = seat, node
         self._roll = roll
         self._over = over
         self._tasks = tasks

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import nullcontext
 
 from p2pswarm.net.bulk.channel import BulkKeys
-from p2pswarm.net.bulk.channels import BulkChannels, ChannelsUser
+from p2pswarm.net.bulk.channel_set import BulkChannels, ChannelsUser
 from p2pswarm.net.bulk.upload_share import FLOOR_BYTES_PER_S, UploadShare
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.suite import Suite

@@ -1,13 +1,4 @@
-"""`p2pswarm simulate`: reads what is to be played, plays it, and tells what came of it.
-
-A day has millions of microbatches, which would take hours to play. So one may stand for several of
-the run's: it computes, and weighs, as much as they do together. A step has at least as many of them
-as keep all machines busy, so that it may stand for several, too. What a step loses when a machine
-dies is then larger than in the run, and the share that is told is a bit too low. And a day in which
-microbatches stand for several is pressed (`sim/day.py`), which makes it harder, too.
-
-Errors:  Unusable, one line with the remedy.
-"""
+"""`p2pswarm simulate`: reads what is to be played, plays it, and tells what came of it."""
 
 import contextlib
 import functools
@@ -43,6 +34,17 @@ from p2pswarm.sim.loop import run as in_virtual_time
 from p2pswarm.sim.traces import HOUR_S, Trace, shortage, stays, trace_of
 from p2pswarm.sim.world import WorldConfig
 from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout
+
+# `p2pswarm simulate`: reads what is to be played, plays it, and tells what came of it.
+#
+# A day has millions of microbatches, which would take hours to play. So one may stand for several
+# of the run's: it computes, and weighs, as much as they do together. A step has at least as many
+# of them as keep all machines busy, so that it may stand for several, too. What a step loses when
+# a machine dies is then larger than in the run, and the share that is told is a bit too low. And a
+# day in which microbatches stand for several is pressed (`sim/day.py`), which makes it harder,
+# too.
+#
+# Errors:  Unusable, one line with the remedy.
 
 TERA = 1e12
 FLOPS_A_COST = 2  # a multiplication and an addition

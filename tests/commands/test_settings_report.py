@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.commands.setting_report import check_files, report
+from p2pswarm.commands.settings_report import check_files, report
 from p2pswarm.settings.config import (
     CheckpointConfig,
     ModelConfig,

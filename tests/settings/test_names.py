@@ -6,7 +6,7 @@ import typing
 import pytest
 
 from p2pswarm.settings.config import NodeConfig, RunConfig
-from p2pswarm.settings.setting_names import EXPLAINED, RENAMED, unknown
+from p2pswarm.settings.names import EXPLAINED, RENAMED, unknown
 
 TOP = sorted(field.name for field in dataclasses.fields(NodeConfig))
 RUN = sorted(field.name for field in dataclasses.fields(RunConfig))

@@ -1,12 +1,13 @@
 """BulkChannels: the bulk connections of one link, and the tasks that wait for transfers.
 
-Transfers share all channels of a link: each channel takes its next chunk from one send
-queue and fills one set of receive buffers. Channels run by themselves, on sockets in
-threads, and report only complete transfers.
+Transfers share all channels of a link: each channel takes its next chunk from one send queue and
+fills one set of receive buffers. Channels run by themselves, on sockets in threads, and report
+only complete transfers.
 
-A channel that ends costs the time of its chunks. Each side tells the other how many chunks came on
-it, and sends the others again on another channel. So it is with a channel that falls silent, which
-the side that sends notices by what the other tells while it awaits transfers (`silence.py`).
+A channel that ends costs the time of its chunks. Each side tells the other how many chunks came
+on it, and sends the others again on another channel. So it is with a channel that falls silent,
+which the side that sends notices by what the other tells while it awaits transfers
+(`silence.py`).
 
 Errors:  LinkLost for every task that waits when the link ends.
 """
