@@ -535,7 +535,9 @@ def participles(package: Path) -> Iterator[str]:
     """A module is a noun of the field: neither a participle nor a past form."""
     for path, _ in modules(package):
         words = set(path.stem.split("_")) - NOUNS_IN_ING
-        if path.stem not in ADJECTIVES and any(re.fullmatch(r"\w{2,}ing|\w{3,}ed", w) for w in words):
+        if path.stem not in ADJECTIVES and any(
+            re.fullmatch(r"\w{2,}ing|\w{3,}ed", w) for w in words
+        ):
             yield f"{path}: a participle"
 
 

@@ -18,7 +18,7 @@ class EventQueue:
         self.lost = 0
         """The number of events that were dropped unread."""
         self.finished = False
-        """Whether `Ended` was taken; then no more events come."""
+        """True if `Ended` was taken; then no more events come."""
 
     def put(self, event: Event) -> None:
         """Add the newest event; the oldest is dropped if there are too many."""

@@ -103,7 +103,7 @@ class Node:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether it has a folder of `state`."""
+        """Return whether it has a folder of `state`."""
         return self._config.state is not None
 
     @property

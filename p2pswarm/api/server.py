@@ -79,7 +79,7 @@ class Server:
 
     @property
     def version(self) -> int | None:
-        """How many steps the weights have seen; None while there are none."""
+        """Return how many steps the weights have seen; None while there are none."""
         return self._server.version if self._server else None
 
     async def serve(self) -> str:

@@ -128,5 +128,5 @@ class OtherCheckpoint(Unusable):
 
 
 def one_line(error: BaseException, chars_max: int | None = None) -> str:
-    """What an error of others' code says, as a part of one of our lines; never empty."""
+    """Return what an error of others' code says, as a part of one of our lines; never empty."""
     return " ".join(str(error).split())[:chars_max] or type(error).__name__

@@ -66,7 +66,7 @@ class RoundTrip:
 
     @property
     def deadline_s(self) -> float:
-        """How long to wait for an answer."""
+        """Return how long to wait for an answer."""
         expected_s = self._initial_s
         if self.srtt_s is not None:
             expected_s = max(self._deadline_min_s, self.srtt_s + K * self.rttvar_s)

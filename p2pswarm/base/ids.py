@@ -124,7 +124,7 @@ class Address:
 
     @property
     def place(self) -> "Address":
-        """What is dialled itself: the relay, if there is one."""
+        """Return what is dialled itself: the relay, if there is one."""
         return Address(self.host, self.port, web=self.web) if self.circuit else self
 
     def through(self, peer: PeerId) -> "Address":
@@ -166,7 +166,7 @@ def _is_ipv6(host: str) -> bool:
 
 
 def _is_name(host: str) -> bool:
-    """Whether a resolver accepts the name; Python's encoder raises for wrong lengths."""
+    """Return whether a resolver accepts the name; Python's encoder raises for wrong lengths."""
     return len(host) <= HOST_CHARS_MAX and HOST_NAME.fullmatch(host) is not None
 
 

@@ -44,5 +44,7 @@ class SuspendAwareClock:
         return self._now_s
 
     def timer_s(self, due_s: float) -> float:
-        """When the loop's next timer is to fire: at `due_s` of this clock, or for the next tick."""
+        """Return when the loop's next timer is to fire: at `due_s` of this clock, or for the next
+        tick.
+        """
         return min(self._seen_s + self._tick_s, due_s + self._stopped_s) + ROUNDING_S

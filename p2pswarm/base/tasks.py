@@ -74,7 +74,7 @@ class OwnedTasks:
     def __init__(self) -> None:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.closing = False
-        """Whether `close` was called: start nothing that it would have to wait for."""
+        """True if `close` was called: start nothing that it would have to wait for."""
 
     def spawn(
         self, work: Coroutine[None, None, None], end: Callable[[], None] | None = None

@@ -20,7 +20,7 @@ class TokenBucket:
         self._paid_until_s = float("-inf")
 
     def left(self, now_s: float) -> bool:
-        """Whether there is a use left now."""
+        """Return whether there is a use left now."""
         return now_s >= self.next_s()
 
     def take(self, now_s: float) -> bool:

@@ -29,7 +29,7 @@ class FileDigest:
     """The SHA-256 of each piece; the last may be shorter."""
 
     def matches(self, number: int, piece: bytes) -> bool:
-        """Whether `piece` is the file's piece of this number."""
+        """Return whether `piece` is the file's piece of this number."""
         return hashlib.sha256(piece).digest() == self.pieces[number]
 
 

@@ -225,7 +225,7 @@ class CheckpointManifest:
             ) from error
 
     def id(self) -> CheckpointId:
-        """What it is a checkpoint of."""
+        """Return what it is a checkpoint of."""
         return CheckpointId(self.run_config().name, self.run, self.step, self.head)
 
 

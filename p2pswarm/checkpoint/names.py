@@ -55,7 +55,7 @@ class FolderName:
     """The first digits of the run's id."""
 
     def is_of(self, run: bytes) -> bool:
-        """Whether it can be a checkpoint of this run."""
+        """Return whether it can be a checkpoint of this run."""
         return run.hex().startswith(self.run_prefix)
 
 
@@ -94,7 +94,7 @@ def part_name(name: str, writer: str) -> str:
 
 
 def is_ours(name: str) -> bool:
-    """Whether a checkpoint may hold a file of this name, whole or in part."""
+    """Return whether a checkpoint may hold a file of this name, whole or in part."""
     part = PART.fullmatch(name)
     whole = part["whole"] if part else name
     return whole in (MANIFEST_NAME, CHAIN_NAME) or STAGE_FILE.fullmatch(whole) is not None

@@ -51,7 +51,7 @@ class TensorInFile:
 
 
 def kinds(layout: FlatLayout) -> tuple[str, ...]:
-    """What stands before the names of a state's tensors."""
+    """Return what stands before the names of a state's tensors."""
     return KINDS[: len(layout.dtypes)]
 
 
@@ -148,7 +148,7 @@ class StageFileDecoder:
 
 
 def _tensor_spans(layout: FlatLayout) -> Iterator[tuple[int, int]]:
-    """Where the parameters lie in the state, in bytes: start and stop of each."""
+    """Yield where the parameters lie in the state, in bytes: start and stop of each."""
     base = 0
     for item_bytes in layout.item_bytes:
         for tensor in layout.tensors:

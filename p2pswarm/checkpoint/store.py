@@ -52,5 +52,5 @@ class CheckpointStore(Protocol):
         ...
 
     def free_bytes(self) -> int | None:
-        """How many bytes fit; None if the place does not say."""
+        """Return how many bytes fit; None if the place does not say."""
         ...

@@ -78,7 +78,7 @@ class LocalFolder:
         self._open_file = open_file
 
     def entries(self, folder: str = "") -> dict[str, int | None]:
-        """What is in a folder."""
+        """Return what is in a folder."""
         try:
             places = sorted((self._folder / folder).iterdir())
         except FileNotFoundError:
@@ -236,7 +236,7 @@ class FsspecStore:
             ) from error
 
     def entries(self, folder: str = "") -> dict[str, int | None]:
-        """What is in a folder; a listing that was kept from before is not used."""
+        """Return what is in a folder; a listing that was kept from before is not used."""
         place = self._path(folder)
         with _as_os_error():
             self._files.invalidate_cache()

@@ -88,7 +88,7 @@ def _folder(store: CheckpointStore, say: Say) -> str:
 
 
 def _check_stage(checkpoint: Checkpoint, stage: SavedStage, say: Say) -> bool:
-    """Whether a copy of the stage is whole; every copy is read."""
+    """Return whether a copy of the stage is whole; every copy is read."""
     blocks = f"blocks {stage.first_block}..{stage.end_block - 1}"
     line = f"stage {stage.stage} of {stage.stages}, {blocks}, {stage.digest.size:,} bytes: "
     good, faults = 0, []

@@ -91,7 +91,7 @@ class StageFileWriter:
 
     @property
     def done(self) -> float:
-        """How far it is: the share of what is to be written and hashed."""
+        """Return how far it is: the share of what is to be written and hashed."""
         return (self._written + self._hashed) / (2 * self._size)
 
     def begin(self) -> None:
@@ -194,7 +194,7 @@ def write_manifest(
 
 
 def chain_file(chain: bytes) -> RecordsFile:
-    """What the manifest says of the run's records."""
+    """Return what the manifest says of the run's records."""
     return RecordsFile(len(chain), hashlib.sha256(chain).digest())
 
 
@@ -281,7 +281,7 @@ def joined(reports: Iterable[SavedStage], cut: Sequence[range]) -> tuple[SavedSt
 
 
 def report_of(saved: SavedStage, run: bytes, step: int) -> Saved:
-    """What a server says to the trainer when its file is whole."""
+    """Return what a server says to the trainer when its file is whole."""
     digest = saved.digest
     return Saved(
         run,
@@ -298,7 +298,9 @@ def report_of(saved: SavedStage, run: bytes, step: int) -> Saved:
 
 
 def saved_by(report: Saved, peer: PeerId, stages: int) -> SavedStage:
-    """What a report of `peer` means; its name is in the file's, so it can name no other file."""
+    """Return what a report of `peer` means; its name is in the file's, so it can name no other
+    file.
+    """
     raw = report.pieces
     pieces = tuple(raw[i : i + DIGEST_BYTES] for i in range(0, len(raw), DIGEST_BYTES))
     try:

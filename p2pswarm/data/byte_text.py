@@ -63,7 +63,7 @@ TrainedText = Bytes | Tokenised | Mixture
 
 
 def settings_of(text: TrainedText) -> dict[str, object]:
-    """What `[train]` would say of it."""
+    """Return what `[train]` would say of it."""
     values: dict[str, object] = {
         "tokenizer": str(text.tokenizer),
         "suffixes": text.suffixes,

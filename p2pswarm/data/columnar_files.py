@@ -260,7 +260,7 @@ class ParquetFiles:
                 yield column
 
     def _keep(self, file: int, end: Any) -> Any:
-        """What the end of a file says of its groups."""
+        """Return what the end of a file says of its groups."""
         self._ends[file] = end
         self._ends.move_to_end(file)
         while len(self._ends) > FILES_KEPT:
@@ -306,7 +306,7 @@ class ArrowFiles:
 
     @property
     def groups(self) -> Sequence[int]:
-        """Where each batch begins, and where the last ends, if they are made whole."""
+        """Return where each batch begins, and where the last ends, if they are made whole."""
         return self._begins if self._compressed else ()
 
     def __len__(self) -> int:
@@ -384,7 +384,7 @@ def _next_message(source: Any) -> Any:
 
 
 def _is_made(message: Any, schema: Any) -> bool:
-    """Whether a batch of rows is made of what is in its message, and not found there."""
+    """Return whether a batch of rows is made of what is in its message, and not found there."""
     batch = pyarrow_part("ipc").read_record_batch(message, schema)
     begin = message.body.address
     there = range(begin, begin + message.body.size + 1)

@@ -89,12 +89,12 @@ class Corpus:
 
     @property
     def blocks(self) -> bool:
-        """Whether making samples may take more than a moment: then a thread makes them."""
+        """Return whether making samples may take more than a moment: then a thread makes them."""
         return False
 
     @property
     def counted(self) -> bool:
-        """Whether its tokens are counted; else its lengths are in bytes of its files."""
+        """Return whether its tokens are counted; else its lengths are in bytes of its files."""
         return True
 
     @property

@@ -98,7 +98,7 @@ def _field_of(line: bytes, file: Path, field: str, row: str) -> object:
 
 
 def _opens_array(line: bytes) -> bool:
-    """Whether a line begins a list of objects that goes on in the next ones."""
+    """Return whether a line begins a list of objects that goes on in the next ones."""
     return line.strip().startswith(b"[")
 
 

@@ -135,7 +135,7 @@ class Documents:
         return Fraction(int(self.lengths.sum(dtype=np.int64)), len(self.lengths))
 
     def chosen(self, number: int, seed: int) -> tuple[int, int]:
-        """Where the document begins that is taken as this one, and its length."""
+        """Return where the document begins that is taken as this one, and its length."""
         epoch, place = divmod(number, len(self.begins))
         document = order_of(self.orders, f"{seed}:{epoch}", place, len(self.begins))
         return int(self.begins[document]), int(self.lengths[document])
@@ -159,7 +159,7 @@ class PackedCorpus(Corpus):
 
     @property
     def documents_each_step(self) -> int:
-        """How many of them a step takes."""
+        """Return how many of them a step takes."""
         room = self.microbatches * self.rows * (self.sequence_length + 1)
         counts = zip(self.documents, self.order.counts, strict=True)
         mean = sum(each.mean * count for each, count in counts) / PERIOD
@@ -223,7 +223,9 @@ class _Packing:
 def documents_of(
     text: TokenText, end: int, longest: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Where documents begin, and their lengths with the token before them, of `longest` at most."""
+    """Return where documents begin, and their lengths with the token before them, of `longest` at
+    most.
+    """
     ends = [
         np.flatnonzero(text[start : start + SCAN_TOKENS] == end) + start
         for start in range(0, len(text), SCAN_TOKENS)
@@ -271,6 +273,6 @@ def _in_documents(corpus: Corpus, microbatches: int, end: int) -> PackedCorpus:
 
 
 def _same(corpus: Corpus) -> tuple[TokenText, TokenText, int, int, int, int, int]:
-    """What all kinds of a corpus have."""
+    """Return what all kinds of a corpus have."""
     texts, counts = (corpus.train, corpus.held_out), (corpus.files, corpus.seed, corpus.rows)
     return *texts, *counts, corpus.sequence_length, corpus.held_out_bytes

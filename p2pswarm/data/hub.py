@@ -231,7 +231,7 @@ def _metadata(name: str, revision: str, file: str) -> Any:
 
 
 def _endpoint() -> str | None:
-    """Where the hub is; None: where the library says."""
+    """Return where the hub is; None: where the library says."""
     return os.environ.get(ENDPOINT, "").rstrip("/") or None
 
 

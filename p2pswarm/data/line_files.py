@@ -90,7 +90,7 @@ class _Line:
 
 
 def _line_begin(file: BinaryIO, place: int) -> int:
-    """Where the line begins that a byte is in; the break that ends a line is in it."""
+    """Return where the line begins that a byte is in; the break that ends a line is in it."""
     end = place
     while end > 0:
         start = max(0, end - BLOCK_BYTES)

@@ -61,7 +61,7 @@ Orders = OrderedDict[str, Permutation]
 
 
 def order_of(orders: Orders, key: str, place: int, count: int) -> int:
-    """What stands at a place in the order of a key; `orders` keeps the last ones."""
+    """Return what stands at a place in the order of a key; `orders` keeps the last ones."""
     if key not in orders:
         orders[key] = Permutation(count, key)
         while len(orders) > ORDERS_KEPT:
@@ -100,7 +100,9 @@ class MixtureOrder:
 
 
 def shares(weights: Sequence[Fraction | float]) -> list[int]:
-    """How many of `PERIOD` rows each text has: at least one, and by its weight but for rounding."""
+    """Return how many of `PERIOD` rows each text has: at least one, and by its weight but for
+    rounding.
+    """
     exact = [Fraction(weight) for weight in weights]
     total = sum(exact)
     wished = [weight * PERIOD / total for weight in exact]

@@ -21,7 +21,7 @@ FOLLOWING = range(0x80, 0xC0)
 
 
 def end_of(tokenizer: Tokenizer | None) -> Tokens:
-    """What follows a document: the token that ends it, or else a line break."""
+    """Return what follows a document: the token that ends it, or else a line break."""
     if tokenizer is None:
         return np.frombuffer(LINE, dtype=np.uint8)
     if tokenizer.end is None:
@@ -75,7 +75,7 @@ class TextBatch:
     """Where each begins, and where the last one ends."""
     texts: Texts
     ended: bool = True
-    """Whether the last one is the end of its document; the others are."""
+    """True if the last one is the end of its document; the others are."""
 
 
 class Side(Protocol):
@@ -83,7 +83,7 @@ class Side(Protocol):
 
     @property
     def name(self) -> str:
-        """What its documents are, for an error."""
+        """Return what its documents are, for an error."""
         ...
 
     def __len__(self) -> int:
@@ -95,7 +95,7 @@ class Side(Protocol):
         ...
 
     def holds(self, document: bytes, /) -> bool:
-        """Whether a document is on this side."""
+        """Return whether a document is on this side."""
         ...
 
 
@@ -111,7 +111,7 @@ class Row:
 
     @property
     def full(self) -> bool:
-        """Whether it needs no more."""
+        """Return whether it needs no more."""
         return not self.lacking
 
     @property
@@ -165,7 +165,7 @@ class _Filling:
 
     @property
     def done(self) -> bool:
-        """Whether all rows are full."""
+        """Return whether all rows are full."""
         return not self._waiting and not self._open
 
     def lap(self) -> None:
@@ -189,7 +189,7 @@ class _Filling:
 
     @property
     def _lacking(self) -> int:
-        """How many tokens all rows need."""
+        """Return how many tokens all rows need."""
         return sum(row.lacking for row in (*self._waiting, *self._open))
 
     def _take(self, batch: TextBatch) -> None:
@@ -274,11 +274,11 @@ class RowPlaces:
 
     @property
     def shape(self) -> str:
-        """What decides places besides the text and the seed; empty if nothing does."""
+        """Return what decides places besides the text and the seed; empty if nothing does."""
         return f" {self.open} groups {self.each} rows" if self.each > 1 else ""
 
     def visit(self, number: int) -> tuple[int, int]:
-        """What rows that are filled in one pass with this one have in common."""
+        """Return what rows that are filled in one pass with this one have in common."""
         if self.each == 1:
             return 0, number
         turn, slot = divmod(number, self.open)
@@ -293,7 +293,7 @@ class RowPlaces:
         return range(max(0, first) * self.open + slot, (first + self.each) * self.open, self.open)
 
     def place(self, kind: str, number: int) -> int:
-        """Where a row of this kind begins."""
+        """Return where a row of this kind begins."""
         microbatch, row = divmod(number, self._rows)
         drawn = stable_hash(f"{kind}:{self._seed}:{microbatch}:{row}")
         if self.each == 1:

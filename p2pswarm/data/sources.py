@@ -47,7 +47,7 @@ def tokenizer_file(place: Path) -> Path:
 
 
 def is_pattern(data: Path) -> bool:
-    """Whether a path that is not there is a pattern, such as corpus/*.jsonl."""
+    """Return whether a path that is not there is a pattern, such as corpus/*.jsonl."""
     return not _exists(data) and not WILDCARDS.isdisjoint(str(data))
 
 
@@ -122,7 +122,8 @@ def _found(data: Path) -> list[Path]:
 
 
 def _matching(place: Path, pattern: tuple[str, ...]) -> Iterator[Path]:
-    """What a pattern finds below a place, as the library `glob` does; that hangs where links loop.
+    """Yield what a pattern finds below a place, as the library `glob` does; that hangs where links
+    loop.
 
     A link to a folder above itself is passed over: the files there come without it.
     """
@@ -146,7 +147,7 @@ def _matching(place: Path, pattern: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _is_meant(one: Path, part: str) -> bool:
-    """Whether a name fits a part of a pattern; hidden ones have to be asked for."""
+    """Return whether a name fits a part of a pattern; hidden ones have to be asked for."""
     hidden = one.name.startswith(".") and not part.startswith(".")
     return not hidden and (part == ANY_FOLDERS or fnmatch.fnmatchcase(one.name, part))
 

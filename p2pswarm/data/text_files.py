@@ -91,7 +91,7 @@ def names_of(path: Path, files: Sequence[Path]) -> list[str]:
 
 
 def is_held_out(name: str, share: float) -> bool:
-    """Whether a file of this name, relative to the folder, is kept from training."""
+    """Return whether a file of this name, relative to the folder, is kept from training."""
     return stable_hash(f"file:{name}") / 2**64 < share
 
 
@@ -143,7 +143,7 @@ def split_texts(
 
 
 def _passed_over(files: int, texts: int) -> str:
-    """Why fewer files were used than the user sees."""
+    """Return why fewer files were used than the user sees."""
     if files == texts:
         return ""
     if files == 1:
@@ -281,7 +281,7 @@ def _cut_at_end(spans: Sequence[FileSpan], share: float) -> tuple[list[FileSpan]
 
 
 def _is_text(path: Path) -> bool:
-    """Whether a file is neither empty nor binary."""
+    """Return whether a file is neither empty nor binary."""
     try:
         with path.open("rb") as file:
             probe = file.read(PROBE_BYTES)

@@ -41,7 +41,7 @@ class RowFiles(Protocol):
 
     @property
     def files(self) -> FixedFiles:
-        """What is read."""
+        """Return what is read."""
         ...
 
     @property
@@ -78,7 +78,7 @@ class RowSide:
 
     @property
     def name(self) -> str:
-        """What its documents are."""
+        """Return what its documents are."""
         return f"{'held out' if self.held_out else 'to train on'} in {self.data}"
 
     def __len__(self) -> int:
@@ -266,7 +266,7 @@ def streamed(
 
 
 def _text(train: TrainConfig) -> _StreamedText:
-    """What `train.data` means."""
+    """Return what `train.data` means."""
     assert train.data is not None, "the command line requires it"
     share = train.held_out_share
     files = row_files(train.data)

@@ -42,13 +42,13 @@ class Sources:
     data: Path
     files: list[Path]
     rows: bool
-    """Whether a row of a file is a document, and not a file."""
+    """True if a row of a file is a document, and not a file."""
     streamed: bool
-    """Whether text files may be larger than the memory; they are then read in parts."""
+    """True if text files may be larger than the memory; they are then read in parts."""
 
     @property
     def settings(self) -> str:
-        """What decides which text there is, and on which side."""
+        """Return what decides which text there is, and on which side."""
         train = self.train
         return f"{train.field!r} {train.suffixes!r} {train.held_out_share!r} {self.rows}"
 
@@ -120,7 +120,7 @@ def tokenised(
 
 
 def learnt_texts(texts: Sequence[Sources], bytes_max: int = LEARNT_BYTES) -> Iterator[bytes]:
-    """What a tokenizer is learnt from: of each text of a mixture as much as of the others."""
+    """Yield what a tokenizer is learnt from: of each text of a mixture as much as of the others."""
     for sources in texts:
         yield from texts_to_learn(sources, bytes_max // len(texts))
 

@@ -88,7 +88,7 @@ class StoredText:
 
 
 def is_held_out_document(document: bytes, share: float) -> bool:
-    """Whether a document is kept from training: a hash of its text alone decides."""
+    """Return whether a document is kept from training: a hash of its text alone decides."""
     digest = hashlib.sha256(b"document:" + document).digest()
     return int.from_bytes(digest[:8]) / 2**64 < share
 

@@ -78,12 +78,12 @@ class Tokenizer:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """How tokens lie on disk."""
+        """Return how tokens lie on disk."""
         return np.dtype("<u2" if self.size <= SMALL_TOKENS else "<u4")
 
     @property
     def end_text(self) -> str | None:
-        """How the token that ends a document is written; None without one."""
+        """Return how the token that ends a document is written; None without one."""
         return None if self.end is None else str(self._tokenizer.id_to_token(self.end))
 
     def ending_with(self, end: int) -> "Tokenizer":
@@ -124,7 +124,7 @@ class Tokenizer:
             yield self._piece(before, waiting)
 
     def _piece(self, before: Sequence[int], waiting: Sequence[int]) -> str:
-        """What tokens add to the text of those before them."""
+        """Return what tokens add to the text of those before them."""
         shown = self._text([*before])
         text = self._text([*before, *waiting])
         if text.startswith(shown):

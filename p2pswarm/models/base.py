@@ -44,7 +44,7 @@ class WholeBlock(Block):
     """A block of a model that has names, and ways to make buffers, of its own."""
 
     random: bool
-    """Whether its forward draws (`chance.py`)."""
+    """True if its forward draws (`chance.py`)."""
     constants: frozenset[str] = frozenset()
     """The full names of what files of weights hold and no gradient trains."""
     ignored: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class WholeBlock(Block):
 
 
 def bundle_of(value: Value) -> Bundle:
-    """What a block gave, as a bundle."""
+    """Return what a block gave, as a bundle."""
     return {LONE_KEY: value} if isinstance(value, Tensor) else value
 
 

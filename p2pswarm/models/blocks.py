@@ -41,12 +41,12 @@ COSTS_KEPT = 8  # models whose costs are remembered; a process serves one or two
 
 
 def block_count(model: ModelConfig) -> int:
-    """How many blocks the family makes of `model`."""
+    """Return how many blocks the family makes of `model`."""
     return len(block_costs(model))
 
 
 def block_costs(model: ModelConfig) -> tuple[float, ...]:
-    """What each block costs: its attribute `cost`, else the number of its parameters."""
+    """Return what each block costs: its attribute `cost`, else the number of its parameters."""
     return _costs(family(model.family, model.package), model)
 
 

@@ -32,7 +32,7 @@ class CarriedTensor:
     dtype: torch.dtype
     shape: tuple[int, ...]
     differentiable: bool
-    """Whether it depends on weights; then a gradient of it goes back."""
+    """True if it depends on weights; then a gradient of it goes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Boundary:
 
     tensors: tuple[CarriedTensor, ...]
     lone: bool
-    """Whether the block gives a tensor without a bundle, which the next block takes."""
+    """True if the block gives a tensor without a bundle, which the next block takes."""
 
     @property
     def differentiable(self) -> tuple[str, ...]:
@@ -53,7 +53,9 @@ class Boundary:
         return bundle[LONE_KEY] if self.lone else bundle
 
     def ordered(self, value: Value) -> Bundle:
-        """What the block gave, in the order of the boundary; Unusable if it is another bundle."""
+        """Return what the block gave, in the order of the boundary; Unusable if it is another
+        bundle.
+        """
         bundle = bundle_of(value)
         keys = tuple(each.key for each in self.tensors)
         if bundle.keys() != set(keys):
@@ -64,7 +66,7 @@ class Boundary:
 
 
 def boundaries(run: RunConfig) -> tuple[Boundary, ...]:
-    """What each block of the model gives, in order."""
+    """Return what each block of the model gives, in order."""
     return _traced(family(run.model.family, run.model.package), run)
 
 

@@ -40,7 +40,7 @@ DRAWING = (
 
 
 def draws(block: nn.Module) -> bool:
-    """Whether a block's forward draws: it says so (`random`), or has dropout."""
+    """Return whether a block's forward draws: it says so (`random`), or has dropout."""
     told = getattr(block, "random", None)
     if isinstance(told, bool):
         return told

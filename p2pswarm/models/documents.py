@@ -40,7 +40,7 @@ def positions_of(tokens_BT: Tensor, end: int) -> Tensor:
 
 
 def beside(x_BTD: Tensor, position_BT: Tensor | None) -> Value:
-    """What travels to the next block; no positions: documents are joined."""
+    """Return what travels to the next block; no positions: documents are joined."""
     return x_BTD if position_BT is None else {LONE_KEY: x_BTD, POSITION_KEY: position_BT}
 
 

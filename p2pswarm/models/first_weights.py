@@ -192,7 +192,7 @@ class PortableDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return tensor.copy_(drawn)
 
     def _place(self, name: str) -> str:
-        """What the values of a parameter depend on, besides how often it was drawn."""
+        """Return what the values of a parameter depend on, besides how often it was drawn."""
         if name and self._name_in_model is not None:
             return f"{TAG}:{self._seed}:{self._name_in_model(name)}"
         if self._tied is not None and name == self._tied[0]:

@@ -63,7 +63,7 @@ def foreign(what: str, remedy: str = "") -> Iterator[None]:
 
 
 def is_foreign(error: BaseException) -> bool:
-    """Whether code of others raised an error, to where this is asked.
+    """Return whether code of others raised an error, to where this is asked.
 
     The last frame tells. In ours it is still theirs if they called us with what cannot be, or if
     torch raised it, whose C code has no frames.
@@ -79,7 +79,8 @@ def is_foreign(error: BaseException) -> bool:
 
 
 def _could_not_be_called(error: BaseException) -> bool:
-    """Whether it was raised in the block itself that `foreign` is round: it calls what is not ours.
+    """Return whether it was raised in the block itself that `foreign` is round: it calls what is
+    not ours.
 
     A function with other arguments and a module without that name have no frame of their own.
     """
@@ -88,7 +89,7 @@ def _could_not_be_called(error: BaseException) -> bool:
 
 
 def said(error: BaseException) -> str:
-    """What an error is, what it says first, and which line raised it."""
+    """Return what an error is, what it says first, and which line raised it."""
     what = _first_sentence(str(error))[:LINE_CHARS_MAX].rstrip(".")
     if isinstance(error, SwarmError):  # ours, and a line of its own
         return what

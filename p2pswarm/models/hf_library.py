@@ -71,7 +71,7 @@ CODE = {
 
 
 def config_text(config: Mapping[str, Any]) -> str:
-    """What of a config.json travels, as canonical JSON."""
+    """Return what of a config.json travels, as canonical JSON."""
     dropped = DROPPED | ({PATTERN} if LAYER_TYPES in config else set())
     kept = {key: value for key, value in config.items() if key not in dropped}
     text = json.dumps(kept, sort_keys=True, separators=(",", ":"))

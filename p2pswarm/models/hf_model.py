@@ -123,7 +123,7 @@ def core(whole: Any) -> Any:
 
 
 def layers_name(whole: Any) -> str:
-    """What the model calls its list of layers."""
+    """Return what the model calls its list of layers."""
     kind = str(whole.config.model_type)
     if kind in NOT_IN_TURN:
         raise Unusable(f"{kind} cannot be cut: {NOT_IN_TURN[kind]}")
@@ -323,7 +323,7 @@ def _require_all_named(kind: str, base: Any, found: dict[str, Style]) -> None:
 
 
 def _units(kind: str, base: Any, name: str, style: Style) -> int:
-    """How many heads a matrix has that is cut by heads."""
+    """Return how many heads a matrix has that is cut by heads."""
     parent, _, leaf = name.rpartition(".")
     owner, config = base.get_submodule(parent), base.config
     by_heads = hasattr(owner, "head_dim") or hasattr(owner, "head_size")
@@ -435,7 +435,9 @@ class SlicedBlock(WholeBlock):
             before.x_BTD = behind.x_BTD = None
 
     def trace(self, value: Value) -> Value:
-        """What `forward` gives, in shape: a mixture of experts cannot run on the meta device."""
+        """Return what `forward` gives, in shape: a mixture of experts cannot run on the meta
+        device.
+        """
         bundle, dtype = bundle_of(value), next(self.parameters()).dtype
         x, position_BT = bundle[LONE_KEY], self._positions(bundle)
         if self.first:
@@ -458,7 +460,7 @@ class SlicedBlock(WholeBlock):
 
     @property
     def tensor_plan(self) -> TensorPlan:
-        """How devices share the block's tensors, as the family's own plan says."""
+        """Return how devices share the block's tensors, as the family's own plan says."""
         plan = library_plan(self.inner, first=self.first, last=self.last)
         return {f"inner.{name}": share for name, share in plan.items()}
 
@@ -534,7 +536,8 @@ class SlicedBlock(WholeBlock):
 
 
 def _ignored(whole: Any) -> tuple[str, ...]:
-    """What files of weights may hold besides, as regular expressions: also the library ignores it.
+    """Return what files of weights may hold besides, as regular expressions: also the library
+    ignores it.
 
     Such are heads that are tied, and constants that older versions have saved.
     """
@@ -544,7 +547,7 @@ def _ignored(whole: Any) -> tuple[str, ...]:
 
 
 def _end_of(whole: Any, block: SlicedBlock) -> tuple[str, str]:
-    """What the first or the last block of a tied model has in common with the other."""
+    """Return what the first or the last block of a tied model has in common with the other."""
     inner = block.inner
     ends = [whole.get_input_embeddings(), whole.get_output_embeddings()]
     names = [name for end in ends for name, p in whole.named_parameters() if p is end.weight]

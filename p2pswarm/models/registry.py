@@ -57,7 +57,7 @@ def trust(packages: Iterable[str]) -> None:
 
 
 def is_place(family: str) -> bool:
-    """Whether a family's name names a function of a package."""
+    """Return whether a family's name names a function of a package."""
     return PLACE.fullmatch(family) is not None and not family.startswith(HF)
 
 
@@ -67,7 +67,8 @@ def package_of(family: str) -> str:
 
 
 def requirement_of(family: str) -> str:
-    """What a manifest says of the function's package: NAME==VERSION, or a name without version.
+    """Return what a manifest says of the function's package: NAME==VERSION, or a name without
+    version.
 
     A package that was never installed, such as a folder beside the script, has no version.
     """

@@ -29,7 +29,7 @@ def unset(tensor: Tensor) -> Tensor:
 
 
 def is_unset(tensor: Tensor) -> bool:
-    """Whether an element still has no value."""
+    """Return whether an element still has no value."""
     if tensor.is_floating_point():
         return bool(tensor.isnan().any())
     signed = tensor.dtype.is_signed
@@ -86,7 +86,7 @@ def require_trainable(number: int, block: nn.Module) -> None:
 
 
 def reset_of(module: nn.Module) -> Callable[[], object] | None:
-    """How a module of torch draws its own parameters."""
+    """Return how a module of torch draws its own parameters."""
     found = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
     return found if callable(found) else None
 

@@ -115,7 +115,7 @@ class WeightFiles(Protocol):
 
     @property
     def where(self) -> str:
-        """Where they are, for people."""
+        """Return where they are, for people."""
         ...
 
     def places(self) -> dict[str, str]:

@@ -122,7 +122,7 @@ def load_role(role: str) -> ModuleType:
 
 
 def told_early(config: NodeConfig) -> bool:
-    """Whether a role's settings may be wrong in what only its module finds.
+    """Return whether a role's settings may be wrong in what only its module finds.
 
     Such a node loads its role, mostly torch, before it is in a swarm; any other one meanwhile.
     """

@@ -234,7 +234,7 @@ def stage_server(
 
 
 def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.device) -> Engine:
-    """What computes a stage, or takes its time."""
+    """Return what computes a stage, or takes its time."""
     if serve.device == EMULATED:
         return emulated_engine(run, stage, serve.emulated_forward_s, time.sleep)
     trust(serve.packages)
@@ -267,7 +267,7 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
 
 
 def kept_pieces(state: Path | None) -> PartialFolder | None:
-    """Where pieces of weights are kept for the process after this one."""
+    """Return where pieces of weights are kept for the process after this one."""
     if state is None:
         return None
     folder = PartialFolder(state)
@@ -278,7 +278,7 @@ def kept_pieces(state: Path | None) -> PartialFolder | None:
 def voters_chain(
     state: Path | None, identity: RunIdentity, say: Say
 ) -> tuple[ChainStore, Restored]:
-    """Where this server's voter keeps its promises for a run, and what it kept before.
+    """Return where this server's voter keeps its promises for a run, and what it kept before.
 
     Without a folder it is another voter each time. Raises Unusable for a file that cannot be used.
     """
@@ -318,7 +318,7 @@ async def serve_run(
 
 
 def standing_of(server: StageServer) -> RunRole:
-    """What a server says of itself in the run's directory."""
+    """Return what a server says of itself in the run's directory."""
     activity = Activity.WORKING if server.version is not None else Activity.LOADING
     if server.seeker.seeks:
         activity = Activity.SEEKING

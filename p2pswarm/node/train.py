@@ -64,7 +64,7 @@ Say = Callable[[str], None]
 
 
 def prepare(config: NodeConfig, identity: Identity, say: Say) -> PreparedRun:
-    """What a trainer needs no swarm for; its input is wrong before its node begins."""
+    """Return what a trainer needs no swarm for; its input is wrong before its node begins."""
     return prepare_run(config, identity.peer_id.short, say)
 
 
@@ -246,7 +246,7 @@ async def _context(
 
 
 def standing_of(trainer: Trainer) -> RunRole:
-    """What a trainer says of itself in the run's directory."""
+    """Return what a trainer says of itself in the run's directory."""
     activity = Activity.WORKING if trainer.leads else Activity.STANDING_BY
     return RunRole(RoleKind.TRAINER, activity, None, figures({FigureKey.TERM: float(trainer.term)}))
 

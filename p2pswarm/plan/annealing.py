@@ -130,7 +130,9 @@ def anneal(
 def _draw(
     luck: RandomState, stages: int, width: int, cooling: Cooling
 ) -> tuple[int, Where, int, int]:
-    """What a turn is about: its kind, where, how many places are judged, and which comes first."""
+    """Return what a turn is about: its kind, where, how many places are judged, and which comes
+    first.
+    """
     drawn = _random(luck)
     share, place = _part(drawn, 0, 65536) / 65536, _part(drawn, 16, width)
     kind = EXCHANGE
@@ -152,7 +154,7 @@ def _draw(
 
 @inlined
 def _spots(kind: int, where: Where, turn: int) -> Spots:
-    """What a hit means."""
+    """Return what a hit means."""
     one, place, other, first, _ = where
     return (
         (one, place, first + turn + 1, place) if kind == OWN else (one, place, other, first + turn)

@@ -95,7 +95,7 @@ class Arrangement:
         object.__setattr__(self, "largest_state", largest)
 
     def cost(self, stage: int) -> float:
-        """What a microbatch costs in a stage."""
+        """Return what a microbatch costs in a stage."""
         return self.costs[stage] if self.costs else 1.0
 
     def speed(self, one: StagedServer) -> float:
@@ -135,7 +135,7 @@ class Arrangement:
         return self.largest_state if told is None else told
 
     def may_fetch_first(self, one: StagedServer, stage: int) -> bool:
-        """Whether a server can hold a stage's state beside its own, as far as is known."""
+        """Return whether a server can hold a stage's state beside its own, as far as is known."""
         return (
             self.fetch_first
             and one.free_bytes is not None
@@ -153,7 +153,7 @@ class Arrangement:
         return min(LOAD_MAX_S, times.prepared_s + times.waits_s + self.fetch_s(one, stage))
 
     def fetch_s(self, one: StagedServer, stage: int) -> float:
-        """How long a stage's state takes over a server's link."""
+        """Return how long a stage's state takes over a server's link."""
         rate = max(one.link_bytes_per_s or LINK_ASSUMED_BYTES_PER_S, LINK_LEAST_BYTES_PER_S)
         return min(LOAD_MAX_S, self.state_of(stage) / rate)
 
@@ -165,13 +165,14 @@ class Arrangement:
         return max(0, int(more * ENGINE_BYTES_PER_STATE_BYTE) - one.free_bytes)
 
     def lacks_beside_bytes(self, one: StagedServer, stage: int) -> int:
-        """How much memory a server lacks to hold a stage beside its own; 0 if none."""
+        """Return how much memory a server lacks to hold a stage beside its own; 0 if none."""
         if one.free_bytes is None:
             return 0
         return beside_bytes(self.state_of(stage), one.free_bytes)
 
     def still_helps(self, moves: Iterable[tuple[bytes, int, int]]) -> bool:
-        """Whether moves that are under way are still worth making: server, source and target.
+        """Return whether moves that are under way are still worth making: server, source and
+        target.
 
         The servers count where they go. Without the moves, the slowest of all stages that they
         concern would be slower.
@@ -189,7 +190,7 @@ class Arrangement:
 
 
 def beside_bytes(state_bytes: int, free_bytes: int) -> int:
-    """How much memory lacks for another stage beside the one that is served; 0 if none.
+    """Return how much memory lacks for another stage beside the one that is served; 0 if none.
 
     Its weights, moments, sum and average, and the pieces that are on their way.
     """
@@ -198,7 +199,7 @@ def beside_bytes(state_bytes: int, free_bytes: int) -> int:
 
 
 def replicas_needed(deaths_per_s: float, replace_s: float, most: int) -> int:
-    """How many servers a stage needs, so that it seldom loses all of them; at most `most`.
+    """Return how many servers a stage needs, so that it seldom loses all of them; at most `most`.
 
     One of n dies; then all others would have to die before another has the weights, `replace_s`
     later. That happens n d (d t)^(n-1) times a second.
@@ -211,7 +212,7 @@ def replicas_needed(deaths_per_s: float, replace_s: float, most: int) -> int:
 
 
 def deaths_per_s(deaths: int, server_s: float) -> float:
-    """How often a server dies, by those that did in so many seconds of all servers together.
+    """Return how often a server dies, by those that did in so many seconds of all servers together.
 
     Before much was seen, it is taken to live for `SERVER_LIFE_ASSUMED_S`.
     """

@@ -96,7 +96,7 @@ class Measured:
         return None if seconds is None or self.error_s is None else self.error_s / seconds
 
     def _transfer_s(self, nbytes: float | None) -> float:
-        """How long the link is full with so many bytes; 0 where that is not known."""
+        """Return how long the link is full with so many bytes; 0 where that is not known."""
         if not nbytes or not self.link_bytes_per_s:
             return 0.0
         return nbytes / self.link_bytes_per_s

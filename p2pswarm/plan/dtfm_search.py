@@ -77,7 +77,7 @@ def least_cost_s(costs: LinkCosts, task: DtfmTask) -> float:
 
 
 def _near_most(nearest_kn: Floats, task: DtfmTask, level_s: float) -> int:
-    """How many boundaries there can be of a level at most, by the first fact."""
+    """Return how many boundaries there can be of a level at most, by the first fact."""
     once, twice = (
         int(np.searchsorted(row, level_s, "right")) // task.pipelines for row in nearest_kn
     )
@@ -86,7 +86,7 @@ def _near_most(nearest_kn: Floats, task: DtfmTask, level_s: float) -> int:
 
 
 def _allowed(near: int, need_m: Sequence[float], groups_s: float) -> int:
-    """How many such boundaries there can be, if groups cost so much at most."""
+    """Return how many such boundaries there can be, if groups cost so much at most."""
     while near > 0 and need_m and need_m[near] > groups_s * (1 + ROUNDING):
         near -= 1
     return near
@@ -112,7 +112,7 @@ def _spells(pipeline_s_nn: Floats) -> list[_Spell]:
 
 @compiled
 def _joins(devices: int, before: Ints, after: Ints) -> Ints:
-    """Which links, from the cheapest on, join what was apart (Kruskal)."""
+    """Return which links, from the cheapest on, join what was apart (Kruskal)."""
     above = np.arange(devices)
     joins = np.zeros(devices - 1, np.int64)
     count = 0
@@ -184,7 +184,7 @@ def _partitions(number: int, most: int) -> Iterator[tuple[int, ...]]:
 
 
 def _is_sum(parts: Sequence[int], sizes: set[int]) -> bool:
-    """Whether each size but 0 is a sum of the parts, each as often as one likes."""
+    """Return whether each size but 0 is a sum of the parts, each as often as one likes."""
     reached = [True] + [False] * max(sizes)
     for size in range(1, len(reached)):
         reached[size] = any(reached[size - part] for part in set(parts) if part <= size)
@@ -213,7 +213,7 @@ class Exact:
     bound_s: float
     """No plan costs less."""
     proven: bool
-    """Whether the stages are the cheapest there are."""
+    """True if the stages are the cheapest there are."""
 
 
 def solve(
@@ -264,7 +264,7 @@ class _Model:
         return Exact(self._expanded(counts_sc), bound_s, status == cp_model.OPTIMAL)
 
     def _counts(self) -> list[list[cp_model.IntVar]]:
-        """How many of each class are in each stage."""
+        """Return how many of each class are in each stage."""
         task = self._task
         counts_sc = [
             [
@@ -296,7 +296,7 @@ class _Model:
     def _over(
         self, before: Sequence[cp_model.IntVar], after: Sequence[cp_model.IntVar]
     ) -> list[cp_model.IntVar]:
-        """Whether one boundary is at each level but the first, or over it.
+        """Return whether one boundary is at each level but the first, or over it.
 
         A pairing of the two stages that uses no link over its level must exist.
         """

@@ -74,13 +74,15 @@ def judged(costs_2mm: Floats, device_sp: Ints) -> tuple[Ints, Floats, Floats]:
 
 @compiled
 def cost_s(parts_tk: Floats) -> float:
-    """What a plan costs with its pairings as they are."""
+    """Return what a plan costs with its pairings as they are."""
     return float(parts_tk[:, GROUP].max() + parts_tk[:, MOST].sum())
 
 
 @compiled
 def guide_s(parts_tk: Floats) -> float:
-    """What is added to a plan's cost while it is annealed: means, which see more than a maximum."""
+    """Return what is added to a plan's cost while it is annealed: means, which see more than a
+    maximum.
+    """
     groups_s = parts_tk[:, GROUP].sum() / (len(parts_tk) - 2)
     return float(groups_s + parts_tk[:, POWER].sum())
 
@@ -206,7 +208,9 @@ def likely_far(
     where: Where,
     rule: Rule,
 ) -> int:
-    """Which devices of a stage may change places with one of a stage not beside it; a bit each."""
+    """Return which devices of a stage may change places with one of a stage not beside it; a bit
+    each.
+    """
     stage, place, other, first, luck = where
     device, hits = device_tp[stage, place], 0
     for turn in range(min(device_tp.shape[1] - first, LOOK_MAX)):
@@ -228,7 +232,8 @@ def likely_own(
     where: Where,
     rule: Rule,
 ) -> int:
-    """Which devices of a pipeline may change places with one of it, but those beside; a bit each.
+    """Return which devices of a pipeline may change places with one of it, but those beside; a bit
+    each.
 
     `where`: its stage and place; a number that is not used, the first stage less one, the luck.
     """
@@ -292,7 +297,7 @@ def likely_crossings(
     where: Where,
     rule: Rule,
 ) -> int:
-    """Which pipelines may change with one what they have after a stage; a bit each."""
+    """Return which pipelines may change with one what they have after a stage; a bit each."""
     boundary, place, _, first, luck = where
     before, after, hits = device_tp[boundary, place], device_tp[boundary + 1, place], 0
     for turn in range(min(device_tp.shape[1] - first, LOOK_MAX)):

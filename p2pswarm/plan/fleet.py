@@ -73,7 +73,7 @@ class DeviceFleet:
 
     @property
     def links_bytes_nn(self) -> Floats:
-        """What each link carries with as many connections as there may be."""
+        """Return what each link carries with as many connections as there may be."""
         rates_nn = self.connections * self.network.gbps_nn * BYTES_PER_GBIT
         lines_nn = np.minimum(self.access_bytes_n[:, None], self.access_bytes_n[None, :])
         return np.minimum(rates_nn, lines_nn)
@@ -128,7 +128,7 @@ class WorkLoad:
 
     @property
     def boundary_bytes(self) -> float:
-        """What crosses between two stages for a microbatch, one way."""
+        """Return what crosses between two stages for a microbatch, one way."""
         return self.boundary_values * self.codec.bytes_per_value
 
     def with_averaging(self, work_s: float, averaging_s: float) -> float:
@@ -158,7 +158,7 @@ class WorkLoad:
             )
 
     def fitting(self, fleet: DeviceFleet, stages: int) -> int:
-        """How many stages of a cut can have a device of their own that holds them, at most.
+        """Return how many stages of a cut can have a device of their own that holds them, at most.
 
         Each of the largest devices in turn takes as many blocks as it holds; if these are all the
         blocks, every stage can have one. No order of the devices takes fewer in a bad way: the
@@ -214,7 +214,9 @@ class MeasuredFleet:
 
 
 def measured_fleet(servers: Sequence[MeasuredServer], flops_s: Sequence[float]) -> MeasuredFleet:
-    """What the servers would be as devices of a plan; `flops_s`: the work of each present stage."""
+    """Return what the servers would be as devices of a plan; `flops_s`: the work of each present
+    stage.
+    """
     last = len(flops_s) - 1
     rates = [_flops(one, flops_s[one.stage], last=one.stage == last) for one in servers]
     if all(rate is None for rate in rates):
@@ -248,7 +250,7 @@ def _kind(flops: float) -> str:
 
 
 def _flops(one: MeasuredServer, work: float, *, last: bool) -> float | None:
-    """How fast it computes; the last stage's forward, loss and backward are one call."""
+    """Return how fast it computes; the last stage's forward, loss and backward are one call."""
     backward_s = 0.0 if last else one.measured.backward_s
     if one.measured.forward_s is None or backward_s is None:
         return None
@@ -261,7 +263,7 @@ def _line(told: float | None) -> float | None:
 
 
 def _memory(measured: Measured) -> float | None:
-    """What it has for a stage: what is free, and what its present one takes."""
+    """Return what it has for a stage: what is free, and what its present one takes."""
     if measured.free_bytes is None or measured.state_bytes is None:
         return None
     held = HELD_BYTES_PER_STATE_BYTE * measured.state_bytes
@@ -269,7 +271,7 @@ def _memory(measured: Measured) -> float | None:
 
 
 def _filled(known: Sequence[float | None], otherwise: float) -> Floats:
-    """Where a number is missing, the median of the others."""
+    """Return where a number is missing, the median of the others."""
     told = [each for each in known if each is not None]
     usual = statistics.median(told) if told else otherwise
     return np.array([usual if each is None else each for each in known], dtype=np.float64)

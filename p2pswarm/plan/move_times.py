@@ -104,7 +104,7 @@ class MoveMeter:
 
     @property
     def times(self) -> MoveTimes:
-        """What is expected of the next move."""
+        """Return what is expected of the next move."""
         return replace(self._times, waits_s=self._waits * (self._step_s or 0.0))
 
 

@@ -35,7 +35,7 @@ class Weariness:
         self._there: frozenset[bytes] | None = None
 
     def see(self, servers: Iterable[bytes], now_s: float) -> bool:
-        """Who is there now; True if somebody has come or gone since the last time."""
+        """Return who is there now; True if somebody has come or gone since the last time."""
         there = frozenset(servers)
         changes = 0 if self._there is None else len(there ^ self._there)
         self._there = there
@@ -90,7 +90,7 @@ class Relocation:
 
     @property
     def fetches_first(self) -> bool:
-        """Whether it serves its old stage until it holds the weights of the new one."""
+        """Return whether it serves its old stage until it holds the weights of the new one."""
         return self.away_s < self.load_s
 
 
@@ -180,7 +180,7 @@ class PricedPlan:
 
     @property
     def moves(self) -> int:
-        """How many servers move."""
+        """Return how many servers move."""
         return sum(len(step.moves) for step in self.steps)
 
 
@@ -220,7 +220,7 @@ class _PaperMoves:
         return None if taken is None else self._take(*taken, slowest)
 
     def _candidates(self, target: int) -> Iterator[tuple[StagedServer, StagedServer | None, int]]:
-        """Who comes, who goes in exchange, and from which stage."""
+        """Yield who comes, who goes in exchange, and from which stage."""
         arrangement = self.arrangement
         for source, rate in enumerate(self.rates):
             if rate <= self.rates[target]:
@@ -250,7 +250,9 @@ class _PaperMoves:
                         break
 
     def _fits(self, one: StagedServer, stage: int) -> bool:
-        """Whether a server has the memory for a stage, and is there before nobody gains by it."""
+        """Return whether a server has the memory for a stage, and is there before nobody gains by
+        it.
+        """
         arrangement = self.arrangement
         there = arrangement.load_s(one, stage) < self.horizon_s
         return there and not arrangement.lacks_bytes(one, stage)
@@ -351,7 +353,7 @@ class Decision:
 
     @property
     def gain(self) -> float:
-        """What everybody gains, as a share."""
+        """Return what everybody gains, as a share."""
         return self.rate_after / self.rate_before - 1 if self.rate_before else 0.0
 
 
@@ -373,7 +375,7 @@ class Rebalancing:
         """When `swarm` moves somebody next."""
 
     def decide(self, arrangement: Arrangement, now_s: float) -> Decision:
-        """Who is to move now; call it when nothing is lost by a move."""
+        """Return who is to move now; call it when nothing is lost by a move."""
         self._begun = True
         self._rests = {one: until for one, until in self._rests.items() if now_s < until}
         changed = self._weariness.see((one.server for one in arrangement.servers), now_s)
@@ -468,7 +470,7 @@ class Rebalancing:
         return Decision(moves, *numbers, why, stay)
 
     def _refused(self, plan: PricedPlan, least_gain: float) -> str:
-        """Why nobody is to move; empty if the plan is worth it."""
+        """Return why nobody is to move; empty if the plan is worth it."""
         before = plan.rate_before
         if not plan.steps:
             return "no move makes the slowest stage faster for what it costs"
@@ -521,7 +523,7 @@ def _may_move(one: StagedServer) -> bool:
 
 
 def _bound(arrangement: Arrangement, rests: dict[bytes, float]) -> tuple[tuple[str, int], ...]:
-    """Why servers cannot be moved."""
+    """Return why servers cannot be moved."""
     reasons: Counter[str] = Counter()
     for one in arrangement.servers:
         if one.bound:

@@ -56,7 +56,7 @@ class DeviceNetwork:
 
     @property
     def devices(self) -> int:
-        """How many devices there are."""
+        """Return how many devices there are."""
         return len(self.gbps_nn)
 
 

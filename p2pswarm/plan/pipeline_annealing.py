@@ -58,7 +58,7 @@ class Parts(NamedTuple):
 
 @compiled
 def parts_of(needs: Needs, draft: Draft) -> Parts:
-    """What all parts cost."""
+    """Return what all parts cost."""
     stages = len(draft.borders_s) - 1
     parts = Parts(np.zeros((stages, 4)), np.zeros((max(stages - 1, 0), 2)))
     for stage in range(stages):

@@ -155,7 +155,7 @@ def _largest_flow(needs: Needs, draft: Draft) -> tuple[float, dict[tuple[int, in
 
 
 def _limit(fleet: DeviceFleet, load: WorkLoad, draft: Draft, rates_s: Floats, pace: float) -> str:
-    """What sets the pace."""
+    """Return what sets the pace."""
     stage = int(np.argmin(rates_s))
     if pace < 0.99 * rates_s[stage]:
         return "links between stages: no stage's devices are busy all the time"

@@ -30,7 +30,7 @@ PLANS_MAX = 30_000  # to be tried: a second and a half; four devices, eight bloc
 
 
 def plan_count(devices: int, blocks: int, stages: int) -> int:
-    """How many plans `every_draft` gives at most."""
+    """Return how many plans `every_draft` gives at most."""
     placements: int = (stages + 1) ** devices
     return placements * math.comb(blocks - 1, stages - 1)
 
@@ -106,7 +106,7 @@ class PipelinedPlan:
 
     @property
     def proven(self) -> bool:
-        """Whether no plan takes less."""
+        """Return whether no plan takes less."""
         return self.seconds <= self.lower_bound_s * (1 + ROUNDING)
 
 
@@ -181,7 +181,7 @@ def _refuse_unfit(best: _Contender) -> None:
 
 
 def step_bound_s(fleet: DeviceFleet, load: WorkLoad, stages: int) -> float:
-    """What no step of so many stages takes less than.
+    """Return what no step of so many stages takes less than.
 
     Nobody computes faster than it can, or sends more than its line carries; a microbatch passes
     all blocks and every boundary twice; stages of one device average nothing, but then no more
@@ -336,7 +336,9 @@ def _codec_rate(load: WorkLoad) -> float:
 
 
 def _least_averaging_s(fleet: DeviceFleet, load: WorkLoad, stages: int) -> float:
-    """What averaging takes at least, if any stage has two devices: half of the smallest stage."""
+    """Return what averaging takes at least, if any stage has two devices: half of the smallest
+    stage.
+    """
     if len(fleet.names) < 2:  # noqa: PLR2004
         return 0.0
     smallest = float(np.sort(load.values_k)[0]) if stages > 1 else load.whole_values(1)

@@ -197,7 +197,7 @@ class Ended(Event):
 
     @property
     def outcome(self) -> str:
-        """How the run ended, without figures."""
+        """Return how the run ended, without figures."""
         return f"{'failed' if self.failed else 'done'} after {self.step} steps: {self.reason}"
 
     @property
@@ -210,12 +210,12 @@ def _figures(tokens_per_s: float, counts: MicrobatchCounts) -> str:
 
 
 def gain_text(gain: float) -> str:
-    """What a move brings, as a share."""
+    """Return what a move brings, as a share."""
     return f"{100 * gain:+.0f} % for everybody"
 
 
 def worth_text(gain: float, planned: int, away_s: float) -> str:
-    """What a move brings and what it costs."""
+    """Return what a move brings and what it costs."""
     more = f" with {planned - 1} more" if planned > 1 else ""
     return f"{gain_text(gain)}{more}, costs {seconds_text(away_s)} of its time"
 

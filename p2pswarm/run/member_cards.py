@@ -40,7 +40,7 @@ class MemberCards(Protocol):
         ...
 
     def links(self, peers: Iterable[bytes]) -> PathCounts:
-        """How links that are up lead to these peers."""
+        """Return how links that are up lead to these peers."""
         ...
 
     def watch(self, on_news: Callable[[bytes], None]) -> Callable[[], None]:
@@ -72,7 +72,7 @@ NO_CARDS = NoCards()
 
 @lru_cache(maxsize=CARDS_LOOKED_INTO)
 def leads_there(card: bytes, address: str) -> bool:
-    """Whether a card names this address, of its peer or of the peer at a relay of its.
+    """Return whether a card names this address, of its peer or of the peer at a relay of its.
 
     No signature is checked: who asks has done that.
     """

@@ -191,7 +191,7 @@ class Roads:
             times_s.append(took_s)
 
     def is_broken(self, peer: bytes) -> bool:
-        """Whether nothing comes from a peer at present."""
+        """Return whether nothing comes from a peer at present."""
         return peer in self._silent
 
     def answered(self, question: Question, now_s: float, *, there: bool) -> None:
@@ -229,7 +229,7 @@ class Roads:
         return iter(drained)
 
     def next_deadline_s(self) -> float | None:
-        """When to call `on_deadline`; sooner than needed, if what was due is over."""
+        """Return when to call `on_deadline`; sooner than needed, if what was due is over."""
         if not self._roads:
             self._dues.clear()
         return self._dues[0][0] if self._dues else None
@@ -245,7 +245,7 @@ class Roads:
                 self._on_due(peer, road, now_s)
 
     def _holds(self, due: _Due) -> bool:
-        """Whether a road is still due then."""
+        """Return whether a road is still due then."""
         due_s, _, peer, road = due
         return road.due_s == due_s and self._roads.get(peer) is road
 
@@ -293,13 +293,13 @@ class Roads:
         self._to_ask.append(road.open)
 
     def _least_s(self, peer: bytes) -> float:
-        """How long a peer may be silent, if it was never slow."""
+        """Return how long a peer may be silent, if it was never slow."""
         if not (averagings_s := self._averagings_s.get(peer)):
             return self._silent_s
         return min(self._silent_s, max(SILENT_S, AVERAGING_FACTOR * max(averagings_s)))
 
     def _limit_s(self, peer: bytes) -> float:
-        """How long a peer may be silent; a third one's bytes may be in the way, too."""
+        """Return how long a peer may be silent; a third one's bytes may be in the way, too."""
         return self._patience_s(peer, self._least_s(peer))
 
     def _patience_s(self, peer: bytes, least_s: float) -> float:

@@ -98,7 +98,7 @@ class WatchedRpc(ForwardingRpc):
         self._roads.averaged(peers, took_s)
 
     def is_broken(self, peer: bytes) -> bool:
-        """Whether nothing comes from a peer at present."""
+        """Return whether nothing comes from a peer at present."""
         return self._roads.is_broken(peer)
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class WatchedRpc(ForwardingRpc):
 
 
 async def is_there(rpc: Rpc, peer: Contact, within_s: float) -> bool:
-    """Whether a server's event loop answers in time; a refusal is an answer, too."""
+    """Return whether a server's event loop answers in time; a refusal is an answer, too."""
     try:
         await rpc.call(peer, StillThere(), within_s)
     except (PathError, Late):

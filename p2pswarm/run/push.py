@@ -89,7 +89,7 @@ class Candidates(Protocol):
 
     @property
     def others_may_come(self) -> bool:
-        """Whether a view may bring a server while none is known."""
+        """Return whether a view may bring a server while none is known."""
         ...
 
     def choose(self, now_s: float) -> MemberRecord | None:
@@ -121,11 +121,11 @@ class Candidates(Protocol):
         ...
 
     def nobody_reached(self, now_s: float) -> bool:
-        """Whether no server was reached the last time, by this push or by another."""
+        """Return whether no server was reached the last time, by this push or by another."""
         ...
 
     def free_at_s(self) -> float | None:
-        """When the first busy server may be asked again; None if no server is known."""
+        """Return when the first busy server may be asked again; None if no server is known."""
         ...
 
 
@@ -171,12 +171,12 @@ class OnlyPeer:
         self.refused(peer, now_s)
 
     def nobody_reached(self, now_s: float) -> bool:
-        """What was not reached is gone."""
+        """Return what was not reached is gone."""
         del now_s
         return False
 
     def free_at_s(self) -> float | None:
-        """When it may be asked again; None if never."""
+        """Return when it may be asked again; None if never."""
         known = not self._gone and self._members.record(self._peer) is not None
         return self._free_s if known else None
 
@@ -202,7 +202,7 @@ class PushProgress:
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing more to do."""
+        """Return whether there is nothing more to do."""
         return self.state in OVER
 
     def next_deadline_s(self) -> float | None:
@@ -319,11 +319,11 @@ class KeeperFirst:
 
     @property
     def others_may_come(self) -> bool:
-        """Whether a view may bring a server while none is known."""
+        """Return whether a view may bring a server while none is known."""
         return self._router.others_may_come
 
     def keeps(self, peer: bytes) -> bool:
-        """Whether a peer is asked as the keeper: others are to compute."""
+        """Return whether a peer is asked as the keeper: others are to compute."""
         return peer == self._asked
 
     def choose(self, now_s: float) -> MemberRecord | None:
@@ -363,16 +363,18 @@ class KeeperFirst:
             self._router.lost(peer, now_s)
 
     def nobody_reached(self, now_s: float) -> bool:
-        """Whether no server was reached the last time, by this push or by another."""
+        """Return whether no server was reached the last time, by this push or by another."""
         return self._keeper is None and self._router.nobody_reached(now_s)
 
     def free_at_s(self) -> float | None:
-        """When the first busy server may be asked again; None if no server is known."""
+        """Return when the first busy server may be asked again; None if no server is known."""
         return self._router.free_at_s()
 
 
 def keepers_for(keepers: tuple[bytes, ...], stage: int, *, asked: bool) -> tuple[bytes, ...]:
-    """What a push to a server of `stage` says of them; unless it is `asked`, it is to compute."""
+    """Return what a push to a server of `stage` says of them; unless it is `asked`, it is to
+    compute.
+    """
     if asked or stage >= len(keepers):
         return keepers
     return (*keepers[:stage], b"", *keepers[stage + 1 :])

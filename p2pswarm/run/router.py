@@ -93,11 +93,11 @@ class _ServerEstimate:
         self.late_s = max(BEHIND_LEAST_S, BEHIND * (self.answer_s.value or 0.0))
 
     def answered_level_s(self) -> float:
-        """What it was charged, without what it has yet to answer."""
+        """Return what it was charged, without what it has yet to answer."""
         return self.charged_s - len(self.pending_s) * self.expected_s
 
     def behind(self, now_s: float) -> bool:
-        """Whether it has had something for much longer than it usually takes."""
+        """Return whether it has had something for much longer than it usually takes."""
         return bool(self.pending_s) and now_s - self.pending_s[0] > self.late_s
 
 
@@ -236,7 +236,7 @@ class Router:
             server.busy_until_s = server.lost_until_s = server.avoid_until_s
 
     def nobody_reached(self, now_s: float) -> bool:
-        """Whether there are servers, and none of them was reached the last time."""
+        """Return whether there are servers, and none of them was reached the last time."""
         servers = self._servers.values()
         return bool(servers) and all(now_s < server.lost_until_s for server in servers)
 

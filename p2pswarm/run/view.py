@@ -41,7 +41,7 @@ def incarnation_of(member: MemberRecord) -> Incarnation:
 
 
 def contact(member: MemberRecord) -> Contact:
-    """Where to dial a member; raises DialFailed if its address cannot be read."""
+    """Return where to dial a member; raises DialFailed if its address cannot be read."""
     try:
         return Contact(PeerId(member.peer), _address(member.address))
     except ValueError as error:
@@ -161,7 +161,7 @@ class MemberView:
         return self._members.get(peer)
 
     def find(self, peer: bytes) -> Contact | None:
-        """Where to dial a member of the run; None if no view has named it."""
+        """Return where to dial a member of the run; None if no view has named it."""
         record = self._members.get(peer)
         return contact(record) if record else None
 

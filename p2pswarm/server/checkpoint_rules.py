@@ -44,7 +44,7 @@ def require_allowed(context: ServerContext, order: SaveState) -> None:
 def stage_to_save(
     context: ServerContext, stage: int, order: SaveState, agreed: Callable[[], Awaitable[bytes]]
 ) -> StageToSave:
-    """What is to be written of our stage; `agreed` gives the digest of the state."""
+    """Return what is to be written of our stage; `agreed` gives the digest of the state."""
     run = context.run
     blocks = stage_blocks(run, stage)
     return StageToSave(
@@ -58,7 +58,7 @@ def stage_to_save(
 
 
 def _may_be_named(target: str) -> bool:
-    """Whether a trainer may have this server open a target."""
+    """Return whether a trainer may have this server open a target."""
     return bool(target) and target.isprintable() and CHAIN_MARK not in target
 
 

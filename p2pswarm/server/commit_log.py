@@ -40,7 +40,9 @@ class WeightsLost(NotServing):
 
 
 def lost_by(error: SwarmError, what: str) -> SwarmError:
-    """What follows of an error: the weights are lost, or the whole device is, which is worse."""
+    """Return what follows of an error: the weights are lost, or the whole device is, which is
+    worse.
+    """
     return error if isinstance(error, Unusable) else WeightsLost(f"{what}: {error}")
 
 
@@ -174,7 +176,8 @@ class HeldWeights:
 
     @property
     def named(self) -> NamedWeights | None:
-        """How the trainer is told what they are; None if that takes their digest, which lacks.
+        """Return how the trainer is told what they are; None if that takes their digest, which
+        lacks.
 
         Whoever has the digest of the weights before a commit, and of the gradient that it applied,
         can tell what it made. A sum is of the weights as they are, so it takes their own digest.
@@ -185,7 +188,7 @@ class HeldWeights:
 
     @property
     def reduction(self) -> HeldReduction | None:
-        """What the trainer is told of the reduction."""
+        """Return what the trainer is told of the reduction."""
         if self.reduced is None:
             return None
         round_ = self.reduced.round
@@ -322,11 +325,11 @@ class CommitLog:
         self._drop_closed()
 
     def has_made(self, order: Commit) -> bool:
-        """Whether the weights hold a commit already, so that it changes nothing."""
+        """Return whether the weights hold a commit already, so that it changes nothing."""
         return self.version is not None and order.step < self.version
 
     def holds(self, step: int) -> bool:
-        """Whether the weights to work with hold the commit of a step."""
+        """Return whether the weights to work with hold the commit of a step."""
         return self.version is not None and self.version > step
 
     def reduction_begun(self, order: Reduce) -> None:
@@ -336,7 +339,7 @@ class CommitLog:
 
     @property
     def averages(self) -> bool:
-        """Whether a reduction is under way."""
+        """Return whether a reduction is under way."""
         return self._begun is not None
 
     def reduction_over(self, round_: RoundId, reduced: ReducedGradient | None) -> None:
@@ -397,7 +400,7 @@ class CommitLog:
         return reduced if reduced is not None and reduced.round.step == version else None
 
     def _may_go_on(self, held: HeldWeights, since: int) -> bool:
-        """Whether weights can be brought to version `since` without a download."""
+        """Return whether weights can be brought to version `since` without a download."""
         return held.version == since or (held.version == since - 1 and held.reduced is not None)
 
     def _require_same(self, order: Commit) -> None:
@@ -409,14 +412,16 @@ class CommitLog:
             )
 
     def _decided_before(self, order: Commit) -> CommitDecision | None:
-        """What was decided about a commit that came before, while the weights are on their way."""
+        """Return what was decided about a commit that came before, while the weights are on their
+        way.
+        """
         if order.step >= self.needed:
             return None
         followed = self._made.get(order.step) == order.generation
         return CommitDecision.KEPT if followed else CommitDecision.MISSED
 
     def _is_ahead(self, order: Commit) -> bool:
-        """Whether a commit has overtaken the one before it."""
+        """Return whether a commit has overtaken the one before it."""
         return self.version is not None and order.step > self.version
 
     def _follow_or_missed(self, order: Commit, *, here: bool) -> CommitDecision:

@@ -60,13 +60,13 @@ class _PendingBundle:
 
     @property
     def obstacle(self) -> Obstacle:
-        """Why it cannot be encoded: it is not finite, or its codec does not suit it."""
+        """Return why it cannot be encoded: it is not finite, or its codec does not suit it."""
         values = [x for x in self._made.result().values() if x.is_floating_point()]
         finite = all(bool(x.isfinite().all()) for x in values)
         return Obstacle.WORK if finite else Obstacle.NOT_FINITE
 
     async def metas(self, to: MemberRecord) -> Metas:
-        """What announces it: foreseen, or the metas of the encoded tensors."""
+        """Return what announces it: foreseen, or the metas of the encoded tensors."""
         foreseen = self._direction.forecast.foreseen
         if not self._made.done() and foreseen is not None:
             return foreseen

@@ -127,7 +127,7 @@ class KeptBoundaries:
             self._kept[microbatch] = entry
 
     def answer(self, push: Push) -> KeptAnswer | None:
-        """What a push gets that names this peer as the keeper; None if it is to be computed.
+        """Return what a push gets that names this peer as the keeper; None if it is to be computed.
 
         Nobody below the lowest stage that counts it needs a graph, and nobody above the highest one
         adds anything.
@@ -166,7 +166,7 @@ class KeptBoundaries:
                 self.held_bytes += sum(map(_size, bundles))
 
     def leave(self) -> dict[int, _Given]:
-        """What is kept here is another's from now on."""
+        """Return what is kept here is another's from now on."""
         kept, self._kept, self.held_bytes = self._kept, {}, 0
         return kept
 

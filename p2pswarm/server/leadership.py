@@ -64,7 +64,7 @@ class Leadership:
 
     @property
     def records(self) -> int:
-        """How many decided records its vote knows."""
+        """Return how many decided records its vote knows."""
         return self.node.machine.follower.chain.head.height if self.node else 0
 
     def begin(self, lifecycle: Lifecycle, tasks: asyncio.TaskGroup) -> None:
@@ -99,7 +99,7 @@ class Leadership:
 
     @property
     def silent(self) -> bool:
-        """Whether the coordinator has said nothing for so long that others are asked."""
+        """Return whether the coordinator has said nothing for so long that others are asked."""
         return self._watch.silent
 
     @property
@@ -234,7 +234,7 @@ class Seeker:
 
     @property
     def gave_up(self) -> bool:
-        """Whether it ended because it stopped looking for its trainer."""
+        """Return whether it ended because it stopped looking for its trainer."""
         end = self.lifecycle.end if self.lifecycle else None
         return end is not None and end.gave_up
 
@@ -261,7 +261,9 @@ class Seeker:
         self._moved()
 
     def may_change_run(self) -> bool:
-        """Whether no trainer of this run has answered for so long that another run is better."""
+        """Return whether no trainer of this run has answered for so long that another run is
+        better.
+        """
         now_s = asyncio.get_running_loop().time()
         return self.lifecycle is not None and self.lifecycle.may_change_run(now_s)
 

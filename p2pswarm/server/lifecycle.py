@@ -108,7 +108,7 @@ class Lifecycle:
 
     @property
     def state(self) -> ServerState:
-        """Where the server is."""
+        """Return where the server is."""
         return self._state
 
     @property
@@ -118,7 +118,7 @@ class Lifecycle:
 
     @property
     def orders_wait(self) -> bool:
-        """Whether an order of the trainer is too early.
+        """Return whether an order of the trainer is too early.
 
         An order may overtake the assignment that it follows, and the memory that it needs. A
         newcomer that refused one would miss a reduction.
@@ -127,36 +127,36 @@ class Lifecycle:
 
     @property
     def may_join(self) -> bool:
-        """Whether it is time to ask a trainer for a stage."""
+        """Return whether it is time to ask a trainer for a stage."""
         return self._state is ServerState.OUT and self._due_s is None
 
     @property
     def seeking(self) -> bool:
-        """Whether it has no session."""
+        """Return whether it has no session."""
         return self._state in (ServerState.OUT, ServerState.JOINING)
 
     @property
     def leaving(self) -> bool:
-        """Whether it was asked to leave and is still in the run."""
+        """Return whether it was asked to leave and is still in the run."""
         return self._state in (ServerState.STAYING, ServerState.FINISHING, ServerState.LEAVING)
 
     @property
     def closing(self) -> bool:
-        """Whether it takes no new microbatch."""
+        """Return whether it takes no new microbatch."""
         return self._state in (ServerState.FINISHING, ServerState.LEAVING)
 
     @property
     def must_say_goodbye(self) -> bool:
-        """Whether the trainer is to be told that this server leaves."""
+        """Return whether the trainer is to be told that this server leaves."""
         return self._state is ServerState.LEAVING
 
     def remarks(self) -> list[str]:
-        """What the user is to be told; drained by reading."""
+        """Return what the user is to be told; drained by reading."""
         remarks, self._remarks = self._remarks, []
         return remarks
 
     def knock_s(self) -> float | None:
-        """How long this try may take to reach a trainer; None: as long as a dial takes."""
+        """Return how long this try may take to reach a trainer; None: as long as a dial takes."""
         return self._pauses.knock_s(others=bool(self.trainers.others))
 
     def may_change_run(self, now_s: float) -> bool:
@@ -164,11 +164,11 @@ class Lifecycle:
         return self.seeking and (not self._ever_met or self._gone(now_s))
 
     def look_again_s(self, now_s: float) -> float:
-        """How long to wait until the run's trainers are looked up again."""
+        """Return how long to wait until the run's trainers are looked up again."""
         return SEEK_S if self._gone(now_s) else REJOIN_MAX_S / 2
 
     def next_deadline_s(self) -> float | None:
-        """When to call `on_deadline`."""
+        """Return when to call `on_deadline`."""
         return self._due_s
 
     def on_deadline(self, now_s: float) -> None:
@@ -359,7 +359,7 @@ class Lifecycle:
         self._due_s = now_s + wait_s
 
     def _outside(self, term: int) -> bool:
-        """Whether a leader of `term` is another one than the coordinator that it serves."""
+        """Return whether a leader of `term` is another one than the coordinator that it serves."""
         return self.seeking or self.incarnation is None or term > term_of(self.incarnation)
 
     def _rather(self, leader: Contact | None, now_s: float) -> bool:
@@ -384,7 +384,7 @@ class Lifecycle:
         return self.trainers.present not in trainers
 
     def _gone(self, now_s: float) -> bool:
-        """Whether the trainer has been gone for so long that it is looked for less often."""
+        """Return whether the trainer has been gone for so long that it is looked for less often."""
         return self.seeking and self._pauses.gone(now_s)
 
     def _tell_gone(self, reason: str, now_s: float) -> None:

@@ -40,7 +40,7 @@ class OpenOrders:
         self._ended = Signal()
 
     def __bool__(self) -> bool:
-        """Whether anything is being carried out."""
+        """Return whether anything is being carried out."""
         return bool(self._scopes)
 
     @asynccontextmanager
@@ -178,7 +178,7 @@ class Preparation:
 
     @property
     def whole(self) -> bool:
-        """Whether the weights of the stage are here."""
+        """Return whether the weights of the stage are here."""
         return self._replica is not None and self._replica.version is not None
 
     def close(self) -> None:
@@ -206,7 +206,9 @@ class Preparation:
         return self._replica if self.whole else None
 
     def gets_from(self, peer: bytes) -> bool:
-        """Whether a member sends pieces of this stage's reductions, and not of the one served."""
+        """Return whether a member sends pieces of this stage's reductions, and not of the one
+        served.
+        """
         record = self._members.record(peer)
         return record is not None and record.stage == self.stage
 

@@ -87,7 +87,9 @@ class Loading:
 
     @property
     def enough(self) -> bool:
-        """Whether the pieces can be worked with: all are here, and proved as far as is possible."""
+        """Return whether the pieces can be worked with: all are here, and proved as far as is
+        possible.
+        """
         rules = self.rules
         return rules.complete or (rules.whole and not rules.provable)
 
@@ -210,7 +212,7 @@ def pieces_of(data: memoryview, state: StateMemory) -> Iterator[list[memoryview]
 
 
 def parts_of(data: memoryview, sizes: Sequence[int]) -> list[memoryview]:
-    """What lies one after another in `data`, whose last part ends where it is too short."""
+    """Return what lies one after another in `data`, whose last part ends where it is too short."""
     stops = list(itertools.accumulate(sizes))
     return [data[stop - size : stop] for stop, size in zip(stops, sizes, strict=True)]
 
@@ -270,7 +272,7 @@ class Replica:
 
     @property
     def pieces(self) -> int:
-        """How many pieces a newcomer has to fetch."""
+        """Return how many pieces a newcomer has to fetch."""
         return self.engine.state.pieces
 
     async def held(self) -> HeldWeights | None:

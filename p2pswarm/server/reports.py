@@ -61,15 +61,15 @@ class NoteQueue:
         return self._notes.popleft()
 
     def next_deadline_s(self) -> float:
-        """When to ask whether something is due."""
+        """Return when to ask whether something is due."""
         return min(self._look_due_s, self._alive_due_s)
 
     def looks(self, now_s: float) -> bool:
-        """Whether a second has passed since the last look; asked before `due`."""
+        """Return whether a second has passed since the last look; asked before `due`."""
         return now_s >= self._look_due_s
 
     def due(self, now_s: float, members: int, unheard_s: float) -> SignOfLife | None:
-        """What to say now, if there is no note; the next time is a period later.
+        """Return what to say now, if there is no note; the next time is a period later.
 
         `members`: how many the run has. `unheard_s`: for how long nothing came from the trainer.
         """
@@ -126,6 +126,6 @@ class GradientReturns:
             self._away.pop(key, None)
 
     def usual_s(self, now_s: float) -> float:
-        """How long a gradient takes at present; 0 while nothing is known."""
+        """Return how long a gradient takes at present; 0 while nothing is known."""
         oldest_s = next(iter(self._away.values()), now_s)
         return max(self._took_s.value or 0.0, now_s - oldest_s, 0.0)

@@ -89,7 +89,7 @@ class ExpectedTensors:
 
 
 def expected_tensors(run: RunConfig, engine: Engine) -> ExpectedTensors:
-    """What pushes to the stage of `engine` announce."""
+    """Return what pushes to the stage of `engine` announce."""
     shape = run.batch.rows, run.model.sequence_length + 1
     return ExpectedTensors(shape, engine.takes, engine.gives.gradient())
 
@@ -152,7 +152,7 @@ class Scheduler:
         self._permit = CountPermit()
         """Of what is in hand."""
         self._reducing = False
-        """Whether the sum is being averaged: nothing of the step is taken up."""
+        """True if the sum is being averaged: nothing of the step is taken up."""
         self._held: dict[Key, HeldInput] = {}
         self._service = Ema(SMOOTHING)
         self._period = Period(0.0)
@@ -164,7 +164,7 @@ class Scheduler:
 
     @property
     def adding(self) -> bool:
-        """Whether the compute thread may be adding to the sum just now."""
+        """Return whether the compute thread may be adding to the sum just now."""
         return self._permit.taken and not self._permit.whole
 
     def closed_sum(self) -> ClosedSum | None:
@@ -182,23 +182,23 @@ class Scheduler:
 
     @property
     def in_hand(self) -> WorkItem | None:
-        """What is being computed now."""
+        """Return what is being computed now."""
         return self._in_hand
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is here that the end of this incarnation would void."""
+        """Return whether nothing is here that the end of this incarnation would void."""
         return not (self._ledger or self._held or self._in_hand or self.queued())
 
     def spec(self, item: WorkItem) -> BackwardSpec:
-        """What a backward pass of the item is to do here."""
+        """Return what a backward pass of the item is to do here."""
         push = item.push
         counting = self.stage in push.counting and push.microbatch not in self._ledger
         returning = any(stage < self.stage for stage in push.counting)
         return BackwardSpec(counting, returning, self._permit)
 
     def returns(self, item: WorkItem) -> bool:
-        """Whether the gradient of a forward will come back here."""
+        """Return whether the gradient of a forward will come back here."""
         return any(stage <= self.stage for stage in item.push.counting)
 
     def admit(self, push: Push, sender: bytes) -> WorkItem:
@@ -226,7 +226,9 @@ class Scheduler:
         self._queue[item] = now_s
 
     def answered(self, item: WorkItem) -> KeptAnswer | None:
-        """What an item that has arrived gets at once, without computing; it waits no more then."""
+        """Return what an item that has arrived gets at once, without computing; it waits no more
+        then.
+        """
         answer = self.kept.answer(item.push) if item.push.step == self.version else None
         if answer is not None:
             del self._queue[item]
@@ -303,7 +305,7 @@ class Scheduler:
         return self._drop([t for t in self._all() if self._fenced(t)], keys)
 
     def counted(self, fence: Fence) -> tuple[int, ...]:
-        """Which of the fenced microbatches are in the sum."""
+        """Return which of the fenced microbatches are in the sum."""
         if fence.step != self.version:
             return ()
         counted = self._in_sum()
@@ -342,16 +344,16 @@ class Scheduler:
         self._permit.withdraw()
 
     def retry_after_s(self) -> float:
-        """How long until the queue is likely shorter: the time that one forward takes."""
+        """Return how long until the queue is likely shorter: the time that one forward takes."""
         service_s = RETRY_FIRST_S if self._service.value is None else self._service.value
         return min(max(service_s, RETRY_MIN_S), RETRY_MAX_S)
 
     def queued(self) -> int:
-        """How much waits, its bytes here or not."""
+        """Return how much waits, its bytes here or not."""
         return len(self._coming) + len(self._queue)
 
     def period(self, now_s: float) -> Period:
-        """What was done since the last call."""
+        """Return what was done since the last call."""
         done, self._period = self._period, Period(now_s)
         return done
 
@@ -363,7 +365,7 @@ class Scheduler:
         return self._ledger | {item.push.microbatch}
 
     def _all(self) -> Iterator[WorkItem]:
-        """What is on its way here or queued."""
+        """Yield what is on its way here or queued."""
         yield from self._coming
         yield from self._queue
 
@@ -431,7 +433,7 @@ def bitmap_of(counted: Iterable[int], step: int, microbatches: int) -> bytes:
 
 
 def _same(item: WorkItem, other: WorkItem | None) -> bool:
-    """Whether two pushes ask for the same work."""
+    """Return whether two pushes ask for the same work."""
     if other is None or other.work is not item.work:
         return False
     return other.key == item.key and other.push.step == item.push.step

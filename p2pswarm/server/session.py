@@ -86,7 +86,7 @@ class ServerContext:
 
     @property
     def first_stage(self) -> int | None:
-        """What to ask for before any stage was served."""
+        """Return what to ask for before any stage was served."""
         return self.planned_stage if self.stage is None else self.stage
 
     @property
@@ -126,7 +126,7 @@ class MemberSession:
         return self.context.run.stages * len(self.members.ready(self.scheduler.stage))
 
     def links(self) -> PathCounts:
-        """How its links to the trainer and to the members that it knows lead there."""
+        """Return how its links to the trainer and to the members that it knows lead there."""
         peers = self.members.peers
         if self.trainer.peer is not None:
             peers.append(self.trainer.peer.raw)

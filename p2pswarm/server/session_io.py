@@ -69,7 +69,7 @@ class SessionParts:
     """The stage that it is to serve next, if it was told to prepare for one."""
 
     def word(self, now_s: float, unheard_s: Callable[[], float]) -> Load | Alive | None:
-        """What to tell the trainer though nothing has happened, if that is due."""
+        """Return what to tell the trainer though nothing has happened, if that is due."""
         members, silent_s = 0, 0.0
         if self.notes.looks(now_s):
             members, silent_s = self.session.members_about, unheard_s()
@@ -126,7 +126,7 @@ class SessionParts:
         self.preparation = Preparation(session, order, order.stage, self.replica.era, tasks)
 
     def prepares_for(self, stage: int) -> bool:
-        """Whether that is the stage that it was told to prepare for."""
+        """Return whether that is the stage that it was told to prepare for."""
         return self.preparation is not None and self.preparation.stage == stage
 
     async def prepared(self) -> Replica | None:
@@ -190,7 +190,7 @@ class SessionParts:
 
 
 async def join_of(context: ServerContext, replica: Replica | None, records: int) -> Join:
-    """What a server asks a trainer for; `records`: how many its voter knows."""
+    """Return what a server asks a trainer for; `records`: how many its voter knows."""
     held = await replica.held() if replica else None
     named = held.named if held else None
     return Join(
@@ -209,7 +209,7 @@ async def join_of(context: ServerContext, replica: Replica | None, records: int)
 
 
 def _held_sum(held: HeldWeights, microbatches: int) -> HeldSum | None:
-    """What the trainer is told of the sum that the last session has left."""
+    """Return what the trainer is told of the sum that the last session has left."""
     if (left := held.sum) is None:
         return None
     bitmap = bitmap_of(left.counted, left.step, microbatches)

@@ -47,7 +47,7 @@ class JoinPauses:
         self._seen_s, self._knock_s = now_s, KNOCK_FIRST_S
 
     def knock_s(self, *, others: bool) -> float | None:
-        """How long the next try may take to reach a trainer; None: as long as a dial takes.
+        """Return how long the next try may take to reach a trainer; None: as long as a dial takes.
 
         Whoever was just in the run tries anew soon: the kernel asks less and less often, and what
         it is in the run for waits. `others`: there are other trainers to ask.
@@ -58,19 +58,19 @@ class JoinPauses:
         return knock_s if knock_s < DIAL_S else None
 
     def gone_s(self, now_s: float) -> float:
-        """How long it has been out of the run."""
+        """Return how long it has been out of the run."""
         return now_s - self._seen_s
 
     def gone(self, now_s: float) -> bool:
-        """Whether that is so long that the trainer is looked for less often."""
+        """Return whether that is so long that the trainer is looked for less often."""
         return self.gone_s(now_s) >= self._rejoin_s
 
     def steady(self, now_s: float) -> bool:
-        """Whether the session that ends now was a good one."""
+        """Return whether the session that ends now was a good one."""
         return now_s - self.tried_s > STEADY_S
 
     def next_s(self, now_s: float, *, met: bool, several: bool, elsewhere: bool) -> float:
-        """How long to wait after a try, or a session, that has failed; 0: ask at once.
+        """Return how long to wait after a try, or a session, that has failed; 0: ask at once.
 
         `met`: it was a session. `several`: more than one trainer is known. `elsewhere`: it is known
         whom to ask next, and that one was not asked yet.
@@ -119,12 +119,12 @@ class TrainerSearch:
 
     @property
     def others(self) -> bool:
-        """Whether there is another trainer to ask before the next pause."""
+        """Return whether there is another trainer to ask before the next pause."""
         return len(self._asked) < TRAINERS_MAX and any(t not in self._asked for t in self._trainers)
 
     @property
     def several(self) -> bool:
-        """Whether more than one trainer is known."""
+        """Return whether more than one trainer is known."""
         return len(self._trainers) > 1
 
     def beside(self, trainer: Contact) -> list[Contact]:
@@ -132,7 +132,7 @@ class TrainerSearch:
         return [t for t in self._trainers if not _same(t, trainer)]
 
     def find(self, peer: bytes) -> Contact | None:
-        """Where a trainer is dialled, if that is known."""
+        """Return where a trainer is dialled, if that is known."""
         return next((t for t in self._trainers if t.peer is not None and t.peer.raw == peer), None)
 
     def ask(self) -> Contact:
@@ -149,7 +149,7 @@ class TrainerSearch:
         self._reached_s = now_s
 
     def has_reached(self, now_s: float) -> bool:
-        """Whether the trainer that was asked lives, and is to be given time to answer."""
+        """Return whether the trainer that was asked lives, and is to be given time to answer."""
         return now_s < self._reached_s + REACHED_S
 
     def coordinates(self) -> None:
@@ -178,7 +178,7 @@ class TrainerSearch:
 
 
 def _same(one: Contact, other: Contact) -> bool:
-    """Whether two contacts are one peer, perhaps at two addresses."""
+    """Return whether two contacts are one peer, perhaps at two addresses."""
     return one == other or (one.peer is not None and one.peer == other.peer)
 
 
@@ -203,7 +203,7 @@ class CoordinatorWatch:
         """When to call `on_deadline`; None while there is no stream."""
         self._heard_s = math.inf
         self.silent = False
-        """Whether the other trainers are being asked."""
+        """True if the other trainers are being asked."""
 
     def heard(self, now_s: float) -> None:
         """The stream was opened, or something came."""
@@ -220,7 +220,7 @@ class CoordinatorWatch:
         self.silent = False
 
     def on_deadline(self, now_s: float) -> bool:
-        """Whether it is time to ask the other trainers who leads."""
+        """Return whether it is time to ask the other trainers who leads."""
         if self.next_deadline_s is None or now_s < self.next_deadline_s:
             return False
         self.next_deadline_s = now_s + ASK_AGAIN_S

@@ -41,7 +41,7 @@ class VersionDigest:
 
     @property
     def under_way(self) -> bool:
-        """Whether the weights in memory are being hashed."""
+        """Return whether the weights in memory are being hashed."""
         return self._hashing is not None and not self._hashing.done()
 
     def compute(self) -> None:

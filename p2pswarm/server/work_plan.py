@@ -55,12 +55,12 @@ class WorkPlan:
 
     @property
     def returning(self) -> bool:
-        """Whether its gradient is to come back here from the next stage."""
+        """Return whether its gradient is to come back here from the next stage."""
         return self.call is StageCall.FORWARD
 
     @property
     def counted(self) -> bool:
-        """Whether the gradient is in the sum; known once the call has returned."""
+        """Return whether the gradient is in the sum; known once the call has returned."""
         return self.spec.added
 
     def run(self, stage: Stage, inputs: WorkInputs) -> Made:
@@ -89,7 +89,7 @@ class WorkPlan:
             kept.counted(self.item.key, bundle if self.exit is Exit.BACK else None)
 
     def note(self, made: Made) -> Counted | Evaluated | None:
-        """What the trainer is to know of the result."""
+        """Return what the trainer is to know of the result."""
         push = self.item.push
         if isinstance(made, float):
             return Evaluated(push.step, push.microbatch, made)
@@ -101,7 +101,9 @@ class WorkPlan:
 def sketch_of(
     plan: WorkPlan, sketcher: Sketcher, stage: Stage, inputs: WorkInputs, made: Made
 ) -> Sketch | None:
-    """What the trainer of a run with spot checks is told of a result; None of a held-out batch."""
+    """Return what the trainer of a run with spot checks is told of a result; None of a held-out
+    batch.
+    """
     push = plan.item.push
     if push.work == Work.EVALUATE:
         return None
@@ -114,7 +116,7 @@ def sketch_of(
 
 
 def plan(scheduler: Scheduler, item: WorkItem) -> WorkPlan:
-    """What to do with an item that the worker has just taken."""
+    """Return what to do with an item that the worker has just taken."""
     spec = scheduler.spec(item)
     if item.work is Work.BACKWARD:
         forward = scheduler.held_from(item.key)
@@ -162,7 +164,7 @@ def refuse_stranger(
 
 
 def cut_short(push: Push, left: ClosedSum | None) -> SwarmError:
-    """What the sender of a push is told if the session ends before the push is answered.
+    """Return what the sender of a push is told if the session ends before the push is answered.
 
     NotServing is a promise that the microbatch is not here, so that another server may be asked. A
     sum outlives its session, so the promise holds only for what is not in it. `left`: the sum; None
@@ -187,23 +189,25 @@ def refuse_cut_off(
 
 
 def undelivered(push: Push, reason: str, obstacle: Obstacle = Obstacle.ROAD) -> Undelivered:
-    """What the trainer is told of a microbatch that cannot go on from here."""
+    """Return what the trainer is told of a microbatch that cannot go on from here."""
     return Undelivered(push.step, push.microbatch, push.attempt, reason[:REASON_CHARS], obstacle)
 
 
 def not_computed(push: Push, error: SwarmError, failure: NotComputed) -> Undelivered:
-    """What the trainer is told of a microbatch that the stage has refused with `error`."""
+    """Return what the trainer is told of a microbatch that the stage has refused with `error`."""
     obstacle = Obstacle.NOT_FINITE if isinstance(error, NotFiniteHere) else Obstacle.WORK
     return undelivered(push, str(failure), obstacle)
 
 
 def refusal_of(me: bytes, error: SwarmError) -> NotComputed:
-    """What the sender is told instead of a receipt, and the trainer in its note: who and why."""
+    """Return what the sender is told instead of a receipt, and the trainer in its note: who and
+    why.
+    """
     return NotComputed(f"{PeerId(me).short} could not compute it: {error}"[:REASON_CHARS])
 
 
 def load_of(period: Period, queued: int, recomputed: int, now_s: float) -> Load:
-    """What was done since the last report."""
+    """Return what was done since the last report."""
     span_s = max(now_s - period.started_s, 1e-9)
     waits_s, computes_s = _mean(period.waits_s), _mean(period.computes_s)
     return Load(queued, waits_s, computes_s, period.counted / span_s, recomputed)
@@ -223,7 +227,7 @@ Metas = tuple[TensorMeta, ...]
 
 
 def metas_of(encoded: Sequence[EncodedTensor]) -> Metas:
-    """What announces the encoded tensors."""
+    """Return what announces the encoded tensors."""
     return tuple(each.meta for each in encoded)
 
 
@@ -333,5 +337,5 @@ def push_back(item: WorkItem, stage: int, metas: Metas) -> Push:
 
 
 def handed(push: Push, to: MemberRecord) -> Handed:
-    """What the trainer is told before the bytes go to the next server."""
+    """Return what the trainer is told before the bytes go to the next server."""
     return Handed(push.step, push.microbatch, push.attempt, to.peer, to.incarnation)

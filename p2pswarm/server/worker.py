@@ -145,7 +145,7 @@ class Worker:
             self._end(item, cut_short(item.push, left))
 
     def cut_short(self, push: Push) -> SwarmError:
-        """What its sender is told if the session ends before the push is answered."""
+        """Return what its sender is told if the session ends before the push is answered."""
         return cut_short(push, self._session.scheduler.closed_sum())
 
     def load(self, now_s: float) -> Load:

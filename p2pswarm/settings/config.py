@@ -124,7 +124,9 @@ class OptimizerConfig:
 
     @property
     def state_tensors(self) -> int:
-        """How many numbers the state has for each parameter: two moments, perhaps an average."""
+        """Return how many numbers the state has for each parameter: two moments, perhaps an
+        average.
+        """
         return 4 if self.average_decay else 3
 
 
@@ -395,7 +397,7 @@ class NodeConfig:
 
     @property
     def key_file(self) -> Path | None:
-        """Where the node's key is kept; None if it has a new one each time."""
+        """Return where the node's key is kept; None if it has a new one each time."""
         if self.identity is None and self.state is not None:
             return self.state / KEY_FILE
         return self.identity

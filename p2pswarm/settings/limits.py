@@ -74,7 +74,7 @@ def hub_name(text: str) -> tuple[str, str] | None:
 
 
 def is_pinned(text: str) -> bool:
-    """Whether it is NAME@COMMIT, which names the same files for ever."""
+    """Return whether it is NAME@COMMIT, which names the same files for ever."""
     found = hub_name(text)
     return found is not None and COMMIT.fullmatch(found[1]) is not None
 
@@ -84,7 +84,7 @@ LONG_NAME = f"a name of more than {NAME_BYTES_MAX} bytes, which no file system h
 
 
 def names_fit(path: str) -> bool:
-    """Whether no part of a path is longer than names of files may be."""
+    """Return whether no part of a path is longer than names of files may be."""
     return all(
         len(part.encode("utf-8", "replace")) <= NAME_BYTES_MAX for part in PurePath(path).parts
     )
@@ -103,7 +103,7 @@ class Tokenizing:
     longest: int = 1_000
 
     def allows(self, text: str) -> bool:
-        """Whether it does."""
+        """Return whether it does."""
         if text.startswith(TRAIN):
             number = trained_tokens(text) or 0
             return TRAINED_TOKENS.low <= number <= TRAINED_TOKENS.high
@@ -124,7 +124,7 @@ class Wandb:
     longest: int = 128
 
     def allows(self, text: str) -> bool:
-        """Whether it is."""
+        """Return whether it is."""
         parts = text.split("/", 1) if text else []
         usable = (re.fullmatch(r"[^/\\#?%:]+", part) and part.strip() for part in parts)
         short = all(len(part) <= self.longest for part in parts)
@@ -136,7 +136,7 @@ class Wandb:
 
 
 def trained_tokens(text: str) -> int | None:
-    """How many tokens are to be learnt; None if it is not "train:" and a number."""
+    """Return how many tokens are to be learnt; None if it is not "train:" and a number."""
     if not text.startswith(TRAIN):
         return None
     digits = text.removeprefix(TRAIN)
@@ -154,6 +154,6 @@ def check_entries(name: str, entries: tuple[str, ...], allowed: OneOf, most: int
 
 
 def entry_for(key: str, entries: tuple[str, ...]) -> str | None:
-    """What was set for a key, if anything."""
+    """Return what was set for a key, if anything."""
     pairs = (entry.partition("=") for entry in entries)
     return next((value for name, _, value in pairs if name == key), None)

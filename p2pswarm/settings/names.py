@@ -92,7 +92,7 @@ def _shown(path: str) -> str:
 
 
 def _places(name: str) -> list[str]:
-    """Where a setting or a table of this name is, as one writes it in a file."""
+    """Return where a setting or a table of this name is, as one writes it in a file."""
     found = []
     for table, field, is_table in _settings(NodeConfig, ""):
         if field == name and is_table:

@@ -89,7 +89,7 @@ class SwarmTrainers:
 
     @property
     def contacts(self) -> list[Contact]:
-        """Where the living trainers are."""
+        """Return where the living trainers are."""
         return [machine.rpc.contact for machine in self.seats if machine.rpc.running]
 
     @property

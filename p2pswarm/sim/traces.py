@@ -110,7 +110,8 @@ class Stay:
 
 
 def stays(trace: Trace, machines: int, hours: float, rng: Random) -> list[Stay]:
-    """When each machine of a fleet is there; which one is taken is chance, which one comes, too.
+    """Return when each machine of a fleet is there; which one is taken is chance, which one comes,
+    too.
 
     The trace is scaled so that all machines are there at its best.
     """
@@ -138,7 +139,9 @@ class Shortage:
 
 
 def shortage(there: Sequence[Stay], needed: int, seconds: float) -> Shortage | None:
-    """When fewer than `needed` machines are there within `seconds`; None if there always are."""
+    """Return when fewer than `needed` machines are there within `seconds`; None if there always
+    are.
+    """
     changes = [(stay.begin_s, 1) for stay in there] + [(stay.end_s, -1) for stay in there]
     count, since_s, first_s, total_s = 0, 0.0, math.inf, 0.0
     for at_s, change in [*sorted(one for one in changes if one[0] < seconds), (seconds, 0)]:

@@ -184,7 +184,7 @@ class World:
             host.island = 0
 
     def arrival_s(self, source: Host, target: Host, size_bytes: int, now_s: float) -> float | None:
-        """When bytes that `source` sends now reach `target`; None if they never will."""
+        """Return when bytes that `source` sends now reach `target`; None if they never will."""
         self._events.update(_EVENT.pack(now_s, source.index, target.index, size_bytes))
         source.sent_bytes += size_bytes
         if not self.connected(source, target):

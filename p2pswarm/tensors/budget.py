@@ -102,7 +102,7 @@ class ReservedTensor:
     arrival: Arrival | None
     """None for a tensor whose bytes came inline."""
     on_thread: bool
-    """Whether decoding it is worth a thread."""
+    """True if decoding it is worth a thread."""
 
 
 class Reservation:
@@ -159,7 +159,7 @@ def granted(grant: Grant, encoded: Sequence[EncodedTensor]) -> list[tuple[int, m
 
 
 def worth_a_thread(tensors: Sequence[tuple[str, Tensor]], pool: TensorPool) -> bool:
-    """Whether to encode in a thread; `tensors`: each with its codec.
+    """Return whether to encode in a thread; `tensors`: each with its codec.
 
     What is on a device is copied to the host, however small it is, and the copy is waited for.
     """

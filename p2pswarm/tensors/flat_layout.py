@@ -61,7 +61,7 @@ class FlatLayout:
         return self.length * sum(self.item_bytes)
 
     def row_blocks(self) -> Iterator[Span]:
-        """Where the row blocks of all matrices lie, in their order."""
+        """Yield where the row blocks of all matrices lie, in their order."""
         for tensor in self.tensors:
             for start, stop in row_blocks(tensor.shape):
                 yield tensor.start + start, tensor.start + stop

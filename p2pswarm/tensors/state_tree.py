@@ -25,7 +25,7 @@ SLACK = 8  # an eighth: a norm's weights between two matrices make no piece of t
 def piece_spans(
     length: int, piece_values: int = PIECE_VALUES, whole: Iterable[Span] = ()
 ) -> list[Span]:
-    """Where the pieces of a state lie; an empty state has one piece.
+    """Return where the pieces of a state lie; an empty state has one piece.
 
     `whole`: in their order, spans that lie in one piece each. A piece is longer by an eighth where
     that keeps such a span beside the few elements before it, and by more for one that is longer.

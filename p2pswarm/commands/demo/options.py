@@ -47,7 +47,7 @@ def server_settings(bootstrap: str, options: Options, *, slow: bool = False) -> 
 
 
 def _gathered(options: Options) -> int:
-    """How many servers each stage has for sure, in whichever order they come."""
+    """Return how many servers each stage has for sure, in whichever order they come."""
     if not options.uneven:
         return options.replicas
     fast = options.stages * options.replicas - SLOW_SERVERS

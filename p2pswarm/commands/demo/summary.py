@@ -71,7 +71,7 @@ def title(options: Options) -> str:
 
 
 def failure(history: RunHistory) -> str:
-    """Why the run failed; empty if it did not."""
+    """Return why the run failed; empty if it did not."""
     if history.ended is None:
         return "the run did not end"
     if history.ended.failed:

@@ -28,7 +28,7 @@ class Kills:
         self._rng = rng
 
     def due(self, step: int) -> bool:
-        """Whether a kill is due at `step`; after the last step none is."""
+        """Return whether a kill is due at `step`; after the last step none is."""
         return bool(self._next_step) and self._next_step <= step < self._steps
 
     def victim(self, history: RunHistory) -> str | None:
@@ -126,7 +126,7 @@ class Supervisor:
             self._start()
 
     def actions(self) -> list[DemoAction]:
-        """What to do now; drained by reading."""
+        """Return what to do now; drained by reading."""
         actions, self._actions = self._actions, []
         return actions
 

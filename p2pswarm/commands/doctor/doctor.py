@@ -94,7 +94,7 @@ async def _look(stack: NodeStack, failure: str, *, named: bool) -> Findings:
 
 
 async def _bans(stack: NodeStack) -> tuple[RunBan, ...]:
-    """Whom the trainers of the swarm's runs have banned, as far as they tell us."""
+    """Return whom the trainers of the swarm's runs have banned, as far as they tell us."""
     try:
         found = await statuses(stack, "")
     except Unusable as error:  # there is no run

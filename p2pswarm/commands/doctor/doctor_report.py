@@ -26,7 +26,7 @@ class Family:
     own_host: str | None
     """This machine's address; None without one."""
     listening: bool
-    """Whether the node listens in it."""
+    """True if the node listens in it."""
     belief: Belief
 
 
@@ -74,7 +74,7 @@ class Findings:
     disk_free_bytes: int
     gpus: tuple[str, ...]
     driver: bool
-    """Whether the system has a driver of NVIDIA's."""
+    """True if the system has a driver of NVIDIA's."""
     banned_by: tuple[str, ...] = ()
     """What the peers say that have banned this node's identity, a line each."""
     bans: tuple[RunBan, ...] = ()
@@ -82,7 +82,7 @@ class Findings:
 
     @property
     def reachable(self) -> str:
-        """How others reach the node."""
+        """Return how others reach the node."""
         return "relayed" if self.best.reachable == "no" and self.relayed else self.best.reachable
 
     @property
@@ -156,7 +156,7 @@ def as_lines(found: Findings) -> list[str]:
 
 
 def advice(found: Findings) -> list[str]:
-    """What to change, the most important first; each line says what it is good for."""
+    """Return what to change, the most important first; each line says what it is good for."""
     return [*found.banned_by, *_about_reaching(found), *_about_machine(found)]
 
 
@@ -175,7 +175,7 @@ def _about_reaching(found: Findings) -> list[str]:
 
 
 def _about_nat(found: Findings, kind: NatKind) -> str:
-    """How a node that others cannot dial becomes one that they can."""
+    """Return how a node that others cannot dial becomes one that they can."""
     means = "until then other servers cannot send it work"
     if found.relayed:
         means = "until then its links begin at a relay, and stay there where punching fails"

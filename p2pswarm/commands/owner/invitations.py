@@ -152,7 +152,7 @@ def _peer_id(text: str) -> PeerId:
 
 
 def _places(config: NodeConfig, folder: OwnerFolder) -> tuple[Address, ...]:
-    """Where the run's swarm can be joined."""
+    """Return where the run's swarm can be joined."""
     named = tuple(Address.parse(place) for place in config.bootstrap)
     trainer = folder.trainer_address()
     return tuple(dict.fromkeys((*named, *((trainer,) if trainer else ()))))

@@ -47,7 +47,7 @@ async def capacities(stack: NodeStack, name: str) -> tuple[RunOffer, list[Server
 
 
 async def _servers(stack: NodeStack, offer: RunOffer) -> Servers | None:
-    """What one trainer tells, by peer; None if it does not answer."""
+    """Return what one trainer tells, by peer; None if it does not answer."""
     servers: Servers = {}
     asked = 0
     for _ in range(ANSWERS_MAX):

@@ -208,7 +208,7 @@ def plan_of(
 
 
 def load_of(run: RunConfig, options: PlanOptions) -> WorkLoad:
-    """What a step of the run asks of its devices."""
+    """Return what a step of the run asks of its devices."""
     costs = block_costs(run.model)
     with torch.device("meta"):
         blocks = make_blocks(run, range(len(costs)))
@@ -241,7 +241,7 @@ def held_bytes_per_value(run: RunConfig) -> float:
 
 
 def lines(found: PlanAnswer) -> list[str]:
-    """What was found, for people."""
+    """Return what was found, for people."""
     plan, cost, fleet = found.plan, found.plan.cost, found.fleet
     above = plan.seconds / plan.lower_bound_s - 1
     work_s = (found.load.microbatches - 1) * cost.pace_s

@@ -37,7 +37,7 @@ def main(matrix: Path, seconds: float, seed: int, out: Path | None) -> int:
 
 
 def _processors() -> int:
-    """How many this process may use."""
+    """Return how many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -71,7 +71,7 @@ class _TaskFile:
         self._fields: dict[str, Any] = fields
 
     def has(self, name: str) -> bool:
-        """Whether a field is there."""
+        """Return whether a field is there."""
         return self._fields.get(name) is not None
 
     def rows(self, name: str) -> list[Any]:
@@ -102,7 +102,7 @@ class _TaskFile:
 
 
 def _lines(found: Plan) -> list[str]:
-    """What was found, for people."""
+    """Return what was found, for people."""
     stages = [
         f"  stage {number:3d}  devices {' '.join(map(str, devices))}"
         for number, devices in enumerate(found.stages)

@@ -82,7 +82,7 @@ class PlanCommand:
 
 
 def _planning(name: str) -> ModuleType:
-    """What searches; Unusable if a solver is missing."""
+    """Return what searches; Unusable if a solver is missing."""
     try:
         return importlib.import_module(f"p2pswarm.commands.plan.{name}")
     except ModuleNotFoundError as error:

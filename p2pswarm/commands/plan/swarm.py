@@ -83,7 +83,7 @@ def living_plan(
 
 
 def living_lines(found: LivingPlan) -> list[str]:
-    """What was found, for people."""
+    """Return what was found, for people."""
     best, now, measured = found.answer.plan.seconds, found.now.seconds, found.measured
     count = len(measured.fleet.names)
     faster = (

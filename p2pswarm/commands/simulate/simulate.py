@@ -125,7 +125,7 @@ def _without_warnings() -> Iterator[None]:
 
 
 def planned_day(asked: Asked) -> PlannedDay:
-    """What is to be played; Unusable for what cannot be."""
+    """Return what is to be played; Unusable for what cannot be."""
     settings = load(asked.config)
     given = read_devices(asked.devices)
     listed = [entry for entry in given.device for _ in range(entry.count)]
@@ -216,7 +216,7 @@ def _possible(day: DayConfig) -> float:
 
 
 def about(planned: PlannedDay) -> list[str]:
-    """What is going to be played."""
+    """Return what is going to be played."""
     day = planned.day
     hours = day.seconds / HOUR_S
     size = f"{len(day.fleet)} machines at most, {day.run.stages} stages"
@@ -236,7 +236,7 @@ def about(planned: PlannedDay) -> list[str]:
 
 
 def outcome(record: DayRecord, planned: PlannedDay, took_s: float) -> list[str]:
-    """What came of it, for people."""
+    """Return what came of it, for people."""
     hours = record.ended_s / HOUR_S
     rate = planned.bundled * record.done(0.0, record.ended_s) / record.ended_s
     best = planned.bundled * record.possible(0.0, record.ended_s) / record.ended_s
@@ -267,7 +267,7 @@ def outcome(record: DayRecord, planned: PlannedDay, took_s: float) -> list[str]:
 
 
 def as_json(record: DayRecord, planned: PlannedDay, asked: Asked, took_s: float) -> dict[str, Any]:
-    """What came of it, for scripts."""
+    """Return what came of it, for scripts."""
     per_s, end_s = planned.bundled, record.ended_s
     return {
         "trace": asked.trace,
@@ -328,7 +328,7 @@ def _network(asked: Asked, name: str, listed: list[SiteDevices]) -> RegionNetwor
 
 
 def _cost(run: RunConfig, blocks: Sequence[range], layouts: Sequence[FlatLayout]) -> Cost:
-    """What a stage of the run costs, and how the stages differ."""
+    """Return what a stage of the run costs, and how the stages differ."""
     block_cost = block_costs(run.model)
     costs = [sum(block_cost[number] for number in each) for each in blocks]
     mean_cost, tokens = statistics.fmean(costs), run.batch.rows * run.model.sequence_length

@@ -74,7 +74,7 @@ def _status_fields(status: RunStatus) -> dict[str, object]:
 
 
 def nothing_found(name: str, there: list[str]) -> str:
-    """What to say where no run has the name that was asked for, or there is none at all."""
+    """Return what to say where no run has the name that was asked for, or there is none at all."""
     if not there:
         return NO_RUN
     return f"no run is named {name!r}; there is {', '.join(map(repr, sorted(there)))}"
@@ -106,7 +106,7 @@ def _ago(seconds: float) -> str:
 
 
 def _links(links: PathCounts) -> str:
-    """How links lead, the kinds that there are; nothing if no server has said."""
+    """Return how links lead, the kinds that there are; nothing if no server has said."""
     kinds = [f"{count} {kind}" for kind, count in dataclasses.asdict(links).items() if count]
     return f" (links: {', '.join(kinds)})" if kinds else ""
 
@@ -191,7 +191,7 @@ def _stage_lines(status: BalanceStatus) -> list[str]:
 
 
 def _take_line(take: MovesTake) -> str:
-    """What a move costs its server, and whether that was measured."""
+    """Return what a move costs its server, and whether that was measured."""
     waits = f" and waits {take.waits_s:.1f} s for a step" if take.waits_s else ""
     return (
         f"a move takes {seconds_text(take.prepared_s)} if it fetches first{waits}"

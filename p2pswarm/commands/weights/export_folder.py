@@ -127,7 +127,7 @@ def _name_end(theirs: Any, end: int) -> None:
 
 
 def _small_files(like: Path, model: TrainedModel) -> dict[str, bytes]:
-    """What goes along from the folder of a model with the same tokenizer."""
+    """Return what goes along from the folder of a model with the same tokenizer."""
     asked, file = model.run.model, like / TOKENIZER_FILE
     if not file.is_file():
         raise Unusable(f"{like}: there is no {TOKENIZER_FILE} in it: name the first model's folder")

@@ -29,7 +29,7 @@ def shown(pieces: Iterable[str]) -> Iterator[str]:
 def evaluate(
     weights: Path, settings: Path, tokens_max: int, tell: Callable[[str], None]
 ) -> "TextQualities":
-    """How well the weights predict the held-out text of a trainer's settings."""
+    """Return how well the weights predict the held-out text of a trainer's settings."""
     config = load(settings)
     family = config.run.model.family  # by the user's own settings its code may be run
     model = load_model(weights, [package_of(family)] if is_place(family) else ())

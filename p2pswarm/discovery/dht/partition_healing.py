@@ -136,7 +136,7 @@ class PartitionHealing:
         return self._rng.choice(list(self._lost.values()))[0]
 
     def next_deadline_s(self) -> float | None:
-        """When the next of both is due; None if nothing is."""
+        """Return when the next of both is due; None if nothing is."""
         due_s = min(self._probe_s, self._greet_s)
         return None if due_s == NEVER_S else due_s
 

@@ -390,7 +390,7 @@ class StoreBatcher:
         return [(batch.contact, batch.batched) for batch in batches]
 
     def next_deadline_s(self) -> float | None:
-        """When the first batch is due, -inf if one is full; None if there is none."""
+        """Return when the first batch is due, -inf if one is full; None if there is none."""
         if self._full:
             return float("-inf")
         first = next(iter(self._batches.values()), None)

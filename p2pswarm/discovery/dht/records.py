@@ -348,7 +348,7 @@ class RecordStore:
         return Verdict.KEPT
 
     def _invalid(self, record: Record, now_ms: int) -> Verdict | None:
-        """Why a record must be refused whoever signed it, or None."""
+        """Return why a record must be refused whoever signed it, or None."""
         if record.expires_ms <= now_ms:
             return Verdict.EXPIRED
         latest_ms = now_ms + int(1000 * (self._config.ttl_most_s + self._config.skew_s))
@@ -361,7 +361,9 @@ class RecordStore:
     def _beyond_share(
         self, record: Record, size_bytes: int, held: StoredRecord | None
     ) -> Verdict | None:
-        """Why a publisher may not keep so much here, or None; `held`: what would be replaced."""
+        """Return why a publisher may not keep so much here, or None; `held`: what would be
+        replaced.
+        """
         config, publisher = self._config, record.public_key
         freed_bytes = held.size_bytes if held else 0
         records, used_bytes = self._shares.used(publisher)

@@ -348,7 +348,9 @@ class Table:
         return [self._id_in(index, rng) for index in range(count)]
 
     def next_refresh_s(self) -> float | None:
-        """When the first bucket is due, -inf for one never refreshed; None for an empty table."""
+        """Return when the first bucket is due, -inf for one never refreshed; None for an empty
+        table.
+        """
         looked_s = [self._looked_s(index) for index in range(self.depth)]
         return min(looked_s) + self.config.refresh_s if looked_s else None
 

@@ -187,7 +187,7 @@ class Upkeep:
             self._rest_s = now_s + REFRESH_PAUSE_S
 
     def next_deadline_s(self) -> float | None:
-        """When to poll again, unless a duty ends earlier; None if nothing will be due."""
+        """Return when to poll again, unless a duty ends earlier; None if nothing will be due."""
         deadlines_s = (
             self.seeds.next_deadline_s(),
             None if self.joining else self._healing.next_deadline_s(),
@@ -248,7 +248,7 @@ class Upkeep:
         return [self._rounds.popleft()]
 
     def _next_refresh_s(self) -> float | None:
-        """When the next round of refreshing begins; None during a round or while joining."""
+        """Return when the next round of refreshing begins; None during a round or while joining."""
         stale_s = self._table.next_refresh_s()
         if stale_s is None or self._rest_s is None:
             return None
@@ -294,7 +294,7 @@ class JoinRound:
 
     @property
     def failure(self) -> NoRoute | None:
-        """Why joining failed, or None. It is no failure if the only seed is this node."""
+        """Return why joining failed, or None. It is no failure if the only seed is this node."""
         if not self.over or self._joined or not self._silent:
             return None
         addresses = ", ".join(str(seed.address) for seed in self._silent)

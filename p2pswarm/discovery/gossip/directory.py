@@ -307,7 +307,7 @@ class Directory:
     # Life
 
     def next_deadline_s(self) -> float:
-        """When a record may die; infinite for an empty directory."""
+        """Return when a record may die; infinite for an empty directory."""
         return self._next_s
 
     def on_deadline(self, now_s: float) -> list[PeerRecord]:

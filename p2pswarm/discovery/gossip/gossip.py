@@ -147,7 +147,7 @@ class Partners:
                     self._avoid(contact.address.host, now_s + HOST_AVOIDED_S)
 
     def contact(self, record: PeerRecord) -> Contact | None:
-        """Where a member can be dialled, as far as it is believed."""
+        """Return where a member can be dialled, as far as it is believed."""
         return contact_of(record, self._least, self._own.address)
 
     def _anybody(self, directory: Directory, now_s: float) -> Contact | None:
@@ -177,7 +177,7 @@ class Partners:
         return missing[-1] if self._latest else self._rng.choice(missing)
 
     def _askable(self, record: PeerRecord, directory: Directory, now_s: float) -> Contact | None:
-        """Where to ask a peer; None if it cannot be dialled, or its host is left alone."""
+        """Return where to ask a peer; None if it cannot be dialled, or its host is left alone."""
         if record.peer == self._own.peer or record.left:
             return None
         contact = self.contact(record)
@@ -287,7 +287,7 @@ class Gossip:
         return Exchange(contact, self.directory.question(self._membership.run))
 
     def next_deadline_s(self) -> float:
-        """When to poll again."""
+        """Return when to poll again."""
         return min(self._round_s, self.directory.next_deadline_s(), self._own.next_deadline_s())
 
     def _renew(self, card: Card, now_s: float, wall_ms: int) -> PeerRecord:

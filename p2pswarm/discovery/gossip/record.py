@@ -161,7 +161,8 @@ class RecordReader:
 
 
 def contact_of(record: PeerRecord, least: Scope, us: Address) -> Contact | None:
-    """Where to dial a peer: the first address that is believed, or its relay; None if nowhere.
+    """Return where to dial a peer: the first address that is believed, or its relay; None if
+    nowhere.
 
     `least`: the smallest scope that we believe; `us`: our own address.
     """
@@ -258,7 +259,7 @@ class OwnRecord:
             self._renew_s = min(self._renew_s, now_s)
 
     def next_deadline_s(self) -> float:
-        """When to sign the next record; infinite if there is nothing to say."""
+        """Return when to sign the next record; infinite if there is nothing to say."""
         if not self._roles and not self._said:
             return NEVER_S
         if self._urgent:

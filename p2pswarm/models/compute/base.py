@@ -43,7 +43,7 @@ class CountPermit:
         self._rights = deque((None,))
         self._withdrawn = False
         self.whole = False
-        """Whether the call that could take it has ended without an error."""
+        """True if the call that could take it has ended without an error."""
 
     @property
     def taken(self) -> bool:
@@ -51,7 +51,7 @@ class CountPermit:
         return not self._rights and not self._withdrawn
 
     def take(self) -> bool:
-        """Whether the gradient may be added; whoever gets True adds it."""
+        """Return whether the gradient may be added; whoever gets True adds it."""
         try:
             self._rights.pop()
         except IndexError:
@@ -59,7 +59,7 @@ class CountPermit:
         return True
 
     def withdraw(self) -> bool:
-        """Whether the gradient will never be in the sum; False if it was taken before."""
+        """Return whether the gradient will never be in the sum; False if it was taken before."""
         if not self._withdrawn:
             self._withdrawn = self.take()
         return self._withdrawn
@@ -176,7 +176,7 @@ class Weights(Protocol):
     """
 
     spread: bool
-    """Whether the sum has to be brought together for its reduction, from several devices."""
+    """True if the sum has to be brought together for its reduction, from several devices."""
 
     def reset(self, *, draw: bool) -> None:
         """Empty the gradient sum; `draw`: make the weights of version 0."""

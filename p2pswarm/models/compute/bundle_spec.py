@@ -17,7 +17,7 @@ from p2pswarm.tensors.codecs.registry import bundle_codecs
 
 
 def boundary_above(run: RunConfig, stage: int) -> Boundary | None:
-    """What crosses from `stage` to the next one; None above the last and below the first."""
+    """Return what crosses from `stage` to the next one; None above the last and below the first."""
     if not 0 <= stage < run.stages - 1:
         return None
     return boundaries(run)[stage_blocks(run, stage).stop - 1]

@@ -51,7 +51,8 @@ def compiled(call: F) -> F:
 
 
 def compiled_precision(run: RunConfig, stage: int, flat: FlatParameters) -> Precision:
-    """How the blocks of a stage are run, compiled and tried out. The weights are zeros afterwards.
+    """Return how the blocks of a stage are run, compiled and tried out. The weights are zeros
+    afterwards.
 
     It is for a stage whose weights are not there yet.
     """
@@ -102,7 +103,7 @@ def _tensor(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def _there(given: Value, device: torch.device) -> Value:
-    """What is given, on the device; numbers that are not counts are leaves of a graph."""
+    """Return what is given, on the device; numbers that are not counts are leaves of a graph."""
     if isinstance(given, Tensor):
         return _leaf(given, device)
     return {key: _leaf(x, device) for key, x in given.items()}
@@ -113,7 +114,7 @@ def _leaf(x: Tensor, device: torch.device) -> Tensor:
 
 
 def _computed(precision: Precision, given: Value, device: torch.device) -> Tensor:
-    """What the blocks give, and the gradients of the weights, in one row of numbers."""
+    """Return what the blocks give, and the gradients of the weights, in one row of numbers."""
     made = bundle_of(precision.run(_there(given, device), None)).values()
     ends = [x for x in made if x.requires_grad]
     gradients = torch.autograd.grad(

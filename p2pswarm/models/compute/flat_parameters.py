@@ -66,7 +66,7 @@ def placed_parameters(
 
 
 def layout_of(run: RunConfig, numbers: range) -> FlatLayout:
-    """How the state of the blocks `numbers` lies flat; no memory is made for it."""
+    """Return how the state of the blocks `numbers` lies flat; no memory is made for it."""
     with torch.device("meta"):
         blocks = make_blocks(run, numbers)
     shapes: Iterator[tuple[str, Shape]] = (
@@ -124,7 +124,7 @@ class Segment:
     start: int
     stop: int
     decays: bool
-    """Whether weight decay applies, as `OptimizerConfig.decays` says."""
+    """True if weight decay applies, as `OptimizerConfig.decays` says."""
     inner: bool
     """It is of a block that is neither the first nor the last."""
 
@@ -204,7 +204,7 @@ class FlatParameters:
         return digest_of(self.state(), self.spans())
 
     def spans(self, piece_values: int = PIECE_VALUES) -> list[Span]:
-        """Where the pieces of the state lie."""
+        """Return where the pieces of the state lie."""
         return piece_spans(self.length, piece_values, self.layout.row_blocks())
 
     def weights(self, start: int, stop: int) -> Tensor:
@@ -222,7 +222,7 @@ class FlatParameters:
 
 
 def decays(rule: str, dimensions: int, *, inner: bool) -> bool:
-    """Whether a parameter is drawn towards zero; norms, biases and other vectors seldom are.
+    """Return whether a parameter is drawn towards zero; norms, biases and other vectors seldom are.
 
     `inner`: it is of a block that is neither the first nor the last.
     """
@@ -239,7 +239,7 @@ def bare_blocks(run: RunConfig, numbers: range, device: torch.device) -> list[nn
 
 
 def block_layout(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) -> FlatLayout:
-    """How the parameters of these blocks lie flat."""
+    """Return how the parameters of these blocks lie flat."""
     shapes = ((name, tuple(p.shape)) for name, p in named_parameters(numbers, blocks))
     return flat_layout(run.state_dtypes, shapes)
 

@@ -60,25 +60,26 @@ class GraphBudget:
         self._room_bytes = limits.room_bytes
         self._recompute = limits.recompute
         self._short = False
-        """Whether there was no memory for a whole graph."""
+        """True if there was no memory for a whole graph."""
         self._sizes: dict[tuple[Hashable, GraphKind], int] = {}
         self._above: dict[Hashable, float] = {}
         """Whole graphs that were broken off: they take more than that."""
 
     @property
     def always_by_block(self) -> bool:
-        """Whether all graphs were made block by block from the start, which leaves most memory.
+        """Return whether all graphs were made block by block from the start, which leaves most
+        memory.
 
         What a larger graph has left behind is in pieces, so one that begins so may need less.
         """
         return self._recompute == "block"
 
     def kind_to_keep(self, shape: Hashable) -> GraphKind:
-        """How to make the graph that may be kept."""
+        """Return how to make the graph that may be kept."""
         return self._kind(shape, self.keep_bytes)
 
     def kind_at_once(self, shape: Hashable) -> GraphKind:
-        """How to make the graph for a backward that follows at once."""
+        """Return how to make the graph for a backward that follows at once."""
         return self._kind(shape, self._room_bytes)
 
     def _kind(self, shape: Hashable, limit_bytes: float) -> GraphKind:
@@ -117,7 +118,7 @@ class GraphBudget:
         self._above[shape] = most_bytes
 
     def fits(self, size_bytes: int) -> bool:
-        """Whether there is room to keep one more of that size."""
+        """Return whether there is room to keep one more of that size."""
         return self.kept_bytes + size_bytes <= self.keep_bytes
 
     def given_up(self, held_bytes: int) -> None:
@@ -199,11 +200,11 @@ class KeptGraphs:
 
     @property
     def kept_bytes(self) -> int:
-        """What the graphs hold that are kept."""
+        """Return what the graphs hold that are kept."""
         return self._budget.kept_bytes
 
     def forward(self, kept: Kept, run: Callable[[Around], T]) -> tuple[T, bool]:
-        """What `run` gives, and whether it comes with a graph that is charged to `kept`."""
+        """Return what `run` gives, and whether it comes with a graph that is charged to `kept`."""
         budget, shape = self._budget, kept.shape
         kind = budget.kind_to_keep(shape)
         size_bytes = budget.size_bytes(shape, kind)
@@ -223,7 +224,7 @@ class KeptGraphs:
             return run(_around(kind)), fits and self._charged(kept, size_bytes)
 
     def at_once(self, shape: Hashable, run: Callable[[Around], T]) -> T:
-        """What `run` gives, with a graph for the backward that follows."""
+        """Return what `run` gives, with a graph for the backward that follows."""
         budget = self._budget
         kind = budget.kind_at_once(shape)
         around = _around(kind, self._last)
@@ -244,7 +245,7 @@ class KeptGraphs:
         self._kept[key] = kept
 
     def take(self, key: Key) -> Kept:
-        """What is kept for a key; it is charged no longer."""
+        """Return what is kept for a key; it is charged no longer."""
         kept = self._kept.pop(key, None)
         if kept is None:
             raise NotServing(f"nothing is kept for microbatch {key[0]}, attempt {key[1]}")

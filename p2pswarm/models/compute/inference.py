@@ -100,7 +100,7 @@ class Quality:
 
     @property
     def bits_per_byte(self) -> float:
-        """What a tokenizer does not change: models with different ones can be compared."""
+        """Return what a tokenizer does not change: models with different ones can be compared."""
         return self.loss / math.log(2) / self.bytes_per_token
 
 
@@ -131,7 +131,7 @@ class TrainedModel:
         return loss_of(self.scores(tokens_BS[:, :-1]), tokens_BS[:, 1:]).item()
 
     def evaluate(self, batches: Iterable[Tensor]) -> Quality:
-        """How well it predicts all `batches` of tokens_BS together."""
+        """Return how well it predicts all `batches` of tokens_BS together."""
         tokens, total = 0, 0.0
         for tokens_BS in batches:
             count = tokens_BS.shape[0] * (tokens_BS.shape[1] - 1)
@@ -180,7 +180,7 @@ class TrainedModel:
         top_p: float = 1.0,
         seed: int = 1,
     ) -> Iterator[str]:
-        """What goes on from `prompt`, in pieces of text; as `generate`."""
+        """Yield what goes on from `prompt`, in pieces of text; as `generate`."""
         found = self.generate(
             prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
         )

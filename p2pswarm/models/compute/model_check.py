@@ -78,7 +78,7 @@ class Computed:
 
     @property
     def finite(self) -> bool:
-        """Whether all of it is."""
+        """Return whether all of it is."""
         each = (gradient.isfinite().all() for gradient in self.gradients.values())
         return math.isfinite(self.loss) and all(each)
 
@@ -245,7 +245,7 @@ def check_stages(run: RunConfig) -> ModelCheck:
 
 @lru_cache(maxsize=CHECKED_KEPT)
 def _low_precision(run: RunConfig) -> str:
-    """What is wrong with a small copy in the run's precision; empty if nothing is."""
+    """Return what is wrong with a small copy in the run's precision; empty if nothing is."""
     try:
         _, problem = difference_of(_blocks(run), _stages(run, 0))
     except (Exception, SystemExit) as error:  # noqa: BLE001  what is our bug is raised again

@@ -98,7 +98,7 @@ def orthogonal(x_BRC: Tensor) -> Tensor:
 
 
 def place_of(device: torch.device) -> torch.device:
-    """Where the matrices of a device are made orthogonal.
+    """Return where the matrices of a device are made orthogonal.
 
     CPUs and CUDA devices multiply float32 as IEEE 754 says. Of others nobody has measured it, and
     mps has no float64 to begin with.
@@ -107,7 +107,7 @@ def place_of(device: torch.device) -> torch.device:
 
 
 def float32_is_exact(device: torch.device) -> bool:
-    """Whether torch leaves the factors of a float32 product as they are."""
+    """Return whether torch leaves the factors of a float32 product as they are."""
     try:
         whole = torch.get_float32_matmul_precision() == "highest"
     except RuntimeError:  # set in torch's older way and in its newer one, which differ
@@ -127,12 +127,12 @@ class Products:
 
     @property
     def fit_B(self) -> Tensor:
-        """Whether all factors of a matrix were as short as exact products need them."""
+        """Return whether all factors of a matrix were as short as exact products need them."""
         return self._longest_B < self._limit
 
     @property
     def agree(self) -> bool:
-        """Whether the norm of each row came out of its product; waits for the device."""
+        """Return whether the norm of each row came out of its product; waits for the device."""
         return bool(self._agree)
 
     def gram(self, x_BRC: Tensor) -> Tensor:
@@ -212,7 +212,7 @@ def peaked(x_BRC: Tensor) -> Tensor:
 
 
 def _scale(x_BRC: Tensor, units: Units) -> Tensor:
-    """What makes the longest row or column of each matrix as long as a factor's may be."""
+    """Return what makes the longest row or column of each matrix as long as a factor's may be."""
     square_BRC = x_BRC.round().square_()  # rounded to the dtype, and whole numbers all the same
     sums = (square_BRC.sum(way, dtype=torch.float64).amax(1) for way in (1, 2))
     norm_B = torch.maximum(*sums).clamp_(min=1.0).sqrt_().mul_(SHORT)

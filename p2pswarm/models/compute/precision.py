@@ -98,7 +98,7 @@ class Bfloat16(Precision):
         self._numbers = {block: number for number, block in enumerate(flat.blocks)}
 
     def _leaf(self, parameter: nn.Parameter, place: Segment) -> Tensor:
-        """What a block computes with instead of a parameter."""
+        """Return what a block computes with instead of a parameter."""
         if parameter.dim() >= MATRIX:
             part = self._copy_N[place.start : place.stop]
             return part.view(parameter.shape).requires_grad_()
@@ -140,7 +140,7 @@ def _with_weights(block: nn.Module, weights: Mapping[str, Tensor], value: Value)
 
 
 def in_dtypes_of(made: Value, given: Boundary) -> Value:
-    """What a block gave, in the dtypes that it has without autocast."""
+    """Return what a block gave, in the dtypes that it has without autocast."""
     if isinstance(made, Tensor):
         return made.to(given.tensors[0].dtype)
     dtypes = {tensor.key: tensor.dtype for tensor in given.tensors}
@@ -148,7 +148,7 @@ def in_dtypes_of(made: Value, given: Boundary) -> Value:
 
 
 def precision_of(run: RunConfig, flat: FlatParameters, made: Made = as_it_is) -> Precision:
-    """How the stage's blocks are run; `made` of the function that runs one."""
+    """Return how the stage's blocks are run; `made` of the function that runs one."""
     if run.precision == "bf16":
         return Bfloat16(flat, boundaries(run)[flat.numbers.start : flat.numbers.stop], made)
     return FullPrecision(flat, made)

@@ -102,7 +102,7 @@ class EmulatedStage:
             self._kept.pop(key, None)
 
     def _place(self, tokens_BS: Tensor) -> int:
-        """Where the gradient of these tokens has its one."""
+        """Return where the gradient of these tokens has its one."""
         tokens_BS = checked_tokens(tokens_BS, CPU, self._vocabulary)
         return gradient_place(tokens_BS, self._flat.length)
 
@@ -113,13 +113,15 @@ class EmulatedStage:
 
 
 def gradient_place(tokens_BS: Tensor, length: int) -> int:
-    """Which of `length` elements the gradient of these tokens has its one in; the rest are zero."""
+    """Return which of `length` elements the gradient of these tokens has its one in; the rest are
+    zero.
+    """
     hashed = hashlib.blake2b(bytes_of(tokens_BS.to(torch.int64)), digest_size=PLACE_BYTES)
     return int.from_bytes(hashed.digest()) % length
 
 
 def engine_bundles(run: RunConfig, stage: int) -> tuple[BundleSpec, BundleSpec]:
-    """What a stage takes and what it gives."""
+    """Return what a stage takes and what it gives."""
     return bundle_spec(boundary_above(run, stage - 1)), bundle_spec(boundary_above(run, stage))
 
 

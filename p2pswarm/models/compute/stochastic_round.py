@@ -101,7 +101,7 @@ def rounded(value_C: Tensor, chance_C: Tensor) -> Tensor:
 
 
 def _far_from_infinity(value_C: Tensor) -> bool:
-    """Whether no value is so large that a carry makes it infinite; false for NaN.
+    """Return whether no value is so large that a carry makes it infinite; false for NaN.
 
     On a CPU it costs a twentieth of what it saves. A GPU would have to wait for the answer.
     """

@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 def lacks(kind: str, dtype: torch.dtype) -> bool:
-    """Whether a kind of device, such as `cuda` or `mps`, has no such dtype."""
+    """Return whether a kind of device, such as `cuda` or `mps`, has no such dtype."""
     return dtype in LACKED.get(kind, ())
 
 
@@ -84,12 +84,12 @@ def setting_up(stage: int) -> Iterator[None]:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there is no memory."""
+    """Return whether an error says that there is no memory."""
     known = isinstance(error, torch.OutOfMemoryError | MemoryError)
     return known or (isinstance(error, RuntimeError) and ALLOCATOR in str(error))
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without the advice that follows."""
+    """Return what an error says, without the advice that follows."""
     line = str(error).strip().partition("\n")[0] or type(error).__name__
     return line[:REASON_CHARS_MAX]

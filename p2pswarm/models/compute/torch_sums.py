@@ -154,7 +154,7 @@ class TorchSums:
         return AveragedGradient(digest, norm if math.isfinite(norm) else None)
 
     def _at(self, span: Span) -> slice:
-        """Where a span lies in the flat buffers."""
+        """Return where a span lies in the flat buffers."""
         shift = self._hole.length if span.start >= self._hole.start else 0
         return slice(span.start + shift, span.stop + shift)
 

@@ -39,7 +39,7 @@ class _Try:
     begun_s: float
     wide_net: str
     counts: bool = False
-    """Whether somebody was found meanwhile, so that our own network works."""
+    """True if somebody was found meanwhile, so that our own network works."""
 
 
 class CardClaims:

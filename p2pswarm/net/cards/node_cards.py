@@ -162,9 +162,9 @@ class HeardCard:
     answer: bytes = b""
     """The peer's card that counts, if the peer does not know it."""
     moved: bool = False
-    """Whether the peer has new addresses."""
+    """True if the peer has new addresses."""
     outdone: bool = False
-    """Whether we have to make a card that counts more than one of an earlier process of ours."""
+    """True if we have to make a card that counts more than one of an earlier process of ours."""
 
 
 class NodeCards(Generic[L]):

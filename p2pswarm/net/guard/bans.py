@@ -258,7 +258,7 @@ class PeerBans:
             raise DialFailed(why)
 
     def reason(self, peer: PeerId, now_s: float) -> str:
-        """Why a peer is banned, and for how long, in words; empty if it is not."""
+        """Return why a peer is banned, and for how long, in words; empty if it is not."""
         ban = self._scores.ban(peer.raw, now_s)
         return "" if ban is None else in_words(ban, now_s)
 

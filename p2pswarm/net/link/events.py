@@ -23,7 +23,7 @@ class StreamOpened:
     data: bytes
     """The first message."""
     ended: bool
-    """Whether the peer sends no more; we may still answer."""
+    """True if the peer sends no more; we may still answer."""
 
 
 @dataclass(frozen=True, slots=True)

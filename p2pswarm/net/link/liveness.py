@@ -65,7 +65,7 @@ class PathWatch:
         self.at_s: float | None = None
         """The time of `on_deadline`; None while nothing is under way."""
         self.doubted = False
-        """Whether the path is doubted; ask `doubts`, which knows what came since."""
+        """True if the path is doubted; ask `doubts`, which knows what came since."""
         self._heard = 0  # records that had come at the last tick
         self._asked_s: float | None = None  # since when the peer has owed an answer
         self._patience_s = 0.0  # from the question to the next doubt

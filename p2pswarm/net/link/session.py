@@ -67,7 +67,7 @@ class Session:
     remote: Address
     """The address of the other end of the control connection."""
     dialled: bool
-    """Whether we dialled."""
+    """True if we dialled."""
     incarnation: bytes
     """The random bytes of the peer's process."""
     keys: Keys

@@ -25,7 +25,7 @@ def greeting(config: NodeConfig, own: Contact, ready_s: float) -> list[str]:
 
 
 def _serve_settings(run: RunConfig) -> list[str]:
-    """What a server has to say in its own settings, since no manifest may say it."""
+    """Return what a server has to say in its own settings, since no manifest may say it."""
     model = run.model
     if run.start == "pretrained" and model.folder is not None:
         there = model.folder.is_dir() or not model.hub
@@ -38,7 +38,7 @@ def _serve_settings(run: RunConfig) -> list[str]:
 
 
 def _servers(config: NodeConfig) -> str:
-    """How many servers the first step waits for."""
+    """Return how many servers the first step waits for."""
     run = config.run
     count = run.stages * run.min_replicas
     each = f", {run.min_replicas} a stage" if run.min_replicas > 1 and run.stages > 1 else ""

@@ -69,7 +69,7 @@ def try_curves(path: Path | None) -> None:
 
 
 def row_of(event: Event) -> Row | None:
-    """What an event adds to the curves, by the names of `HEADER`; None for most events."""
+    """Return what an event adds to the curves, by the names of `HEADER`; None for most events."""
     match event:
         case Stepped():
             return {

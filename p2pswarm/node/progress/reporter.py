@@ -66,7 +66,7 @@ class Reporter:
         """Whether `Ended` was told; servers stay until their weights are fetched."""
 
     def on_report(self, report: Report, now_s: float) -> list[Event]:
-        """What a report means to people and scripts."""
+        """Return what a report means to people and scripts."""
         seconds = now_s - self._begun_s if self._begun_s is not None else 0.0
         match report:
             case RunBegun():
@@ -170,7 +170,7 @@ class Reporter:
 
 
 def _alone(report: Report, seconds: float) -> list[Event]:
-    """What a report means that nothing is added to."""
+    """Return what a report means that nothing is added to."""
     match report:
         case Event():
             return [dataclasses.replace(report, seconds=seconds)]

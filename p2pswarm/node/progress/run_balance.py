@@ -115,7 +115,7 @@ class LatestBalance:
         )
 
     def capacities(self, question: AskCapacities, rtts_s: Mapping[bytes, float]) -> RunCapacities:
-        """What servers have measured; `rtts_s`: of this node's links, by peer.
+        """Return what servers have measured; `rtts_s`: of this node's links, by peer.
 
         Nothing is known before the first step was looked at.
         """
@@ -131,7 +131,7 @@ class LatestBalance:
 
 
 def _moves_take(times: MoveTimes) -> MovesTake:
-    """What moves take, as it is told."""
+    """Return what moves take, as it is told."""
     return MovesTake(
         times.prepared_s, times.waits_s, times.unprepared_s, times.prepared, times.unprepared
     )

@@ -16,7 +16,7 @@ from p2pswarm.settings.config import EMULATED, NodeConfig, RunConfig, ServeConfi
 
 
 def admits(offer: RunOffer, invitation: Invitation | None, me: PeerId | None = None) -> str:
-    """Why this node cannot join a run, for its user; empty if it can.
+    """Return why this node cannot join a run, for its user; empty if it can.
 
     `me`: our peer id, if it is the same next time: then an invitation can be for it alone.
     """
@@ -67,7 +67,7 @@ def run_choice(config: NodeConfig, peer: PeerId) -> RunChoice:
 
 
 def owner_of(manifests: Mapping[bytes, bytes], invitation: Invitation | None) -> str:
-    """Who closed the run of an invitation, if it is offered; empty otherwise."""
+    """Return who closed the run of an invitation, if it is offered; empty otherwise."""
     for value in manifests.values() if invitation is not None else ():
         offer = readable(value)
         if offer is not None and not admits(offer, invitation):

@@ -86,7 +86,9 @@ async def run_calls(stack: NodeStack, identity: RunIdentity, say: Say) -> AsyncI
 
 
 def own_refusal(rpc: Rpc) -> str:
-    """Why this node is no member of its closed run any more; empty if it is, or the run is open."""
+    """Return why this node is no member of its closed run any more; empty if it is, or the run is
+    open.
+    """
     return rpc.gate.own_refusal(time.time()) if isinstance(rpc, GuardedRpc) else ""
 
 

@@ -43,7 +43,7 @@ class TrainerSeeker(Protocol):
 
     @property
     def seeks(self) -> bool:
-        """Whether it has no session now."""
+        """Return whether it has no session now."""
         ...
 
     async def seeking(self) -> float:
@@ -55,7 +55,7 @@ class TrainerSeeker(Protocol):
         ...
 
     def may_change_run(self) -> bool:
-        """Whether it may join another run."""
+        """Return whether it may join another run."""
         ...
 
     def give_up(self, reason: str) -> None:
@@ -192,7 +192,7 @@ async def manifests(stack: NodeStack, holders: int = 1) -> dict[bytes, bytes]:
 
 
 async def looked_up(stack: NodeStack, look: Callable[[], Awaitable[Sequence[T]]]) -> Sequence[T]:
-    """What `look` finds in the DHT, for who looks only once.
+    """Return what `look` finds in the DHT, for who looks only once.
 
     A busy peer answers late, and it may be the only one that knows. So while nothing is found and
     not all have answered, it is looked for again, for `ONCE_S`.
@@ -229,7 +229,7 @@ async def ends(stack: NodeStack, run: RunConfig, corpus: bytes) -> list[tuple[by
 
 
 async def offered(stack: NodeStack, run: bytes) -> list[Contact]:
-    """Where the trainers of a run are, as far as they have announced it.
+    """Return where the trainers of a run are, as far as they have announced it.
 
     What this node holds itself is not enough: a trainer that has just come back holds its own
     manifest alone, until the others are announced again.

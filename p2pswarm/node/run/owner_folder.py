@@ -87,7 +87,7 @@ class OwnerFolder:
             _write(self._file(access.run, "access"), encode(access))
 
     def trainer_address(self) -> Address | None:
-        """Where the trainer of this folder was reachable when it started."""
+        """Return where the trainer of this folder was reachable when it started."""
         data = _read(self.path / ADDRESS_FILE)
         try:
             return None if data is None else Address.parse(data.decode().strip())

@@ -71,7 +71,7 @@ def check_records(parts: Iterable[bytes], manifest: CheckpointManifest) -> str:
 
 
 def _back(steps: list[int]) -> str:
-    """How often the run has gone back, and where to."""
+    """Return how often the run has gone back, and where to."""
     if len(steps) == 1:
         return f"and went back to step {steps[0]} on the way"
     return f"and went back {len(steps):,} times on the way, the last time to step {steps[-1]}"
@@ -96,7 +96,7 @@ def _records(parts: Iterable[bytes], run: bytes) -> Iterator[CommitRecord]:
 
 
 def _genesis(first: CommitRecord, microbatches: int) -> Genesis:
-    """What the first record says of the beginning; its run is the manifest's."""
+    """Return what the first record says of the beginning; its run is the manifest's."""
     founder = (first.coordinator,)
     voters, stages = first.voters_before, len(first.stages)
     genesis = Genesis(first.run, stages, microbatches, founder, voters)
@@ -111,7 +111,9 @@ PORTABLE = "gpt"  # the family whose first weights are the same bits everywhere
 
 
 def proof_of(run: RunIdentity, source: ResumedFrom | None) -> Proof:
-    """How the states that a run begins with are proved; `source`: its checkpoint, if it has one."""
+    """Return how the states that a run begins with are proved; `source`: its checkpoint, if it has
+    one.
+    """
     if run.origin is None:
         return lambda stage: drawn_state(run.config, stage)
     return lambda stage: saved_state(run.config, stage, source)

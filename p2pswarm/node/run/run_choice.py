@@ -119,7 +119,7 @@ class RunChoice:
         return sorted(fitting, key=lambda offer: offer.run != lost.run)
 
     def remarks(self) -> list[str]:
-        """What is to be said, each thing once; drained by reading."""
+        """Return what is to be said, each thing once; drained by reading."""
         remarks, self._remarks = self._remarks, []
         return remarks
 

@@ -149,7 +149,7 @@ async def _stand_by(
 
 
 def _hearsay(said_by: bytes, over: RunOver) -> str:
-    """What the user is told of an end that nothing proves."""
+    """Return what the user is told of an end that nothing proves."""
     return (
         f"{PeerId(said_by).short} says that such a run is over after {over.version} steps; anybody "
         "can say so, and this trainer goes on waiting: if you know that it is true, end this one"

@@ -84,7 +84,7 @@ class RunFolder:
             raise _unusable(self.path, error) from error
 
     def has_chain(self, run: bytes) -> bool:
-        """Whether the chain file of a run is here."""
+        """Return whether the chain file of a run is here."""
         return self._chain(run).exists()
 
     def open_chain(self, genesis: Genesis, memory: bytes) -> tuple[ChainFile, Restored]:

@@ -35,7 +35,7 @@ def check_records(run: RunConfig) -> None:
 
 
 def genesis_of(identity: RunIdentity) -> Genesis:
-    """What the first record of a run is checked against."""
+    """Return what the first record of a run is checked against."""
     return founded_genesis(identity.run, identity.founder, identity.config, identity.origin)
 
 
@@ -69,7 +69,7 @@ def fitting(
 
 
 def _other(there: RunConfig, here: RunConfig) -> str:
-    """Which setting of two runs is not the same, by its name in a settings file."""
+    """Return which setting of two runs is not the same, by its name in a settings file."""
     values = dict(_flat(dataclasses.asdict(here), "run"))
     name, value = next(
         (name, value)

@@ -48,7 +48,7 @@ KEPT_MAX = 16  # tokenizers beside checkpoints: one a run, of runs that share a 
 
 
 def describe(corpus: Corpus, tokenizer: Tokenizer | None) -> str:
-    """How much there is to learn from, in a line."""
+    """Return how much there is to learn from, in a line."""
     files = "1 file" if corpus.files == 1 else f"{corpus.files} files"
     if not corpus.counted:
         size_bytes = len(corpus.train) + len(corpus.held_out)

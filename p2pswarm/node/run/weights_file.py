@@ -93,7 +93,7 @@ def named_weights(
 
 
 def _spans(layout: FlatLayout) -> list[Span]:
-    """Where the pieces of a stage's state lie."""
+    """Return where the pieces of a stage's state lie."""
     return piece_spans(layout.length, whole=layout.row_blocks())
 
 

@@ -42,7 +42,9 @@ def relays(config: NodeConfig) -> tuple[Contact, ...]:
 
 
 def places_to_listen(text: str) -> tuple[Address, ...]:
-    """Where to listen: the first of these that is possible. Without a host: on all addresses."""
+    """Return where to listen: the first of these that is possible. Without a host: on all
+    addresses.
+    """
     if not text:
         return tuple(Address(host, port) for port in (USUAL_PORT, 0) for host in EVERY_HOST)
     if not text.strip().startswith(":"):

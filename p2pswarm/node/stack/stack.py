@@ -150,7 +150,7 @@ async def _join(endpoint: Endpoint, dht: Dht, through: tuple[Contact, ...]) -> N
 
 
 async def _why_not(endpoint: Endpoint, seed: Contact) -> SwarmError:
-    """Why a seed cannot be joined."""
+    """Return why a seed cannot be joined."""
     try:
         link = await endpoint.link(seed)
     except SwarmError as error:

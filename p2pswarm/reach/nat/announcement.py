@@ -145,7 +145,7 @@ class Announcer:
         return events
 
     def next_deadline_s(self) -> float | None:
-        """When something becomes due by itself."""
+        """Return when something becomes due by itself."""
         due = [lost.until_s for lost in self._lost.values()]
         if self._reached_s is not None and not self._through_relays:
             due += [self._reached_s + RELAYS_LINGER_S] if self._seeks > self._spare else []

@@ -46,7 +46,7 @@ class GroupVotes(Generic[Answer]):
             del self._cast[next(iter(self._cast))]
 
     def at_s(self, group: str) -> float | None:
-        """When a group has voted last; None if it has not."""
+        """Return when a group has voted last; None if it has not."""
         return self._cast[group][1] if group in self._cast else None
 
     def count(self, now_s: float) -> Counter[Answer]:
@@ -261,7 +261,7 @@ class ReachabilityBelief:
         return tuple(dict.fromkeys([*leased, self._listen_port]))
 
     def asked_s(self, peer_host: str) -> float | None:
-        """When a peer's group has dialled us last; None if it never did."""
+        """Return when a peer's group has dialled us last; None if it never did."""
         group = group_of(peer_host)
         times_s = [votes.at_s(group) for votes in self._tried.values()]
         return max((at_s for at_s in times_s if at_s is not None), default=None)
@@ -352,7 +352,7 @@ class ReachabilityBelief:
         return NatKind.HARD if votes == 1 else NatKind.UNKNOWN
 
     def _outside_address(self, now_s: float) -> Address | None:
-        """Where two groups or more, and most of them, see calls from the listening port."""
+        """Return where two groups or more, and most of them, see calls from the listening port."""
         seen = self._outside.count(now_s)
         named = _most_named(seen)
         return named if named is not None and seen[named] >= CONFIRM_GROUPS else None

@@ -339,7 +339,7 @@ class LeaseSearch:
         return outputs
 
     def next_deadline_s(self) -> float | None:
-        """When `on_deadline` is due; None when the search is over."""
+        """Return when `on_deadline` is due; None when the search is over."""
         if self.over:
             return None
         if not self._repeated:

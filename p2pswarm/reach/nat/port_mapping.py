@@ -194,7 +194,7 @@ class PortMapping:
         return outputs
 
     def next_deadline_s(self) -> float | None:
-        """When `on_deadline` is due."""
+        """Return when `on_deadline` is due."""
         if self._search is not None:
             return self._search.next_deadline_s()
         due_s = [each for each in (self._due_s, self._question_s) if each is not None]

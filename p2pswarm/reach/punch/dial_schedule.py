@@ -80,6 +80,6 @@ class DialSchedule:
             self._due_s[dial] = at_s
 
     def next_deadline_s(self) -> float | None:
-        """When something is due, or all is over; None if nothing is known yet."""
+        """Return when something is due, or all is over; None if nothing is known yet."""
         at_s = min((*self._due_s.values(), self.over_s))
         return None if at_s == float("inf") else at_s

@@ -48,7 +48,7 @@ class ObservationRequests:
         self._asking: dict[tuple[Address, int], asyncio.Future[Sighting]] = {}
 
     async def see(self, relay: Address, port: int) -> Sighting:
-        """Where a relay sees one of our ports, known or asked now."""
+        """Return where a relay sees one of our ports, known or asked now."""
         loop = asyncio.get_running_loop()
         known = self._book.fresh(relay, port, loop.time())
         if known is not None:
@@ -56,7 +56,7 @@ class ObservationRequests:
         return await self.look(relay, port)
 
     async def look(self, relay: Address, port: int) -> Sighting:
-        """Where a relay sees one of our ports now."""
+        """Return where a relay sees one of our ports now."""
         if relay.web or relay.circuit:
             raise DialFailed(f"{relay} sees no port of ours: it is not called by TCP alone")
         if self._tasks.closing:

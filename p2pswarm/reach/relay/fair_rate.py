@@ -121,7 +121,7 @@ class FairRate(Generic[F]):
         return flows
 
     def next_deadline_s(self) -> float | None:
-        """When to call `grants` again; None if nobody waits."""
+        """Return when to call `grants` again; None if nobody waits."""
         ends = [self._limited[0][0]] if self._limited else []
         if self._ready:
             ends.append(self._total.free_s)

@@ -57,7 +57,7 @@ class RelayKeeper(Closing):
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """Where we are reachable through relays, best first."""
+        """Return where we are reachable through relays, best first."""
         us = self._endpoint.peer_id
         return tuple(relay.address.through(us) for relay in self._reservations.held)
 

@@ -125,7 +125,7 @@ class RelayTable:
         return told
 
     def next_deadline_s(self) -> float | None:
-        """When something ends by itself next."""
+        """Return when something ends by itself next."""
         first = next(iter(self._waiting.values()), None)
         ends = [each.expires_s for each in self._reservations.values()]
         return min([*ends, first.waits_until_s] if first else ends, default=None)

@@ -175,7 +175,7 @@ class Reservations:
 
     @property
     def held(self) -> tuple[Contact, ...]:
-        """Where we are reachable, in the order in which the relays were named."""
+        """Return where we are reachable, in the order in which the relays were named."""
         states = (RelayState.HELD, RelayState.RENEWING)
         return tuple(each.relay for each in self._relays.values() if each.state in states)
 
@@ -238,7 +238,7 @@ class Reservations:
         return told
 
     def next_deadline_s(self) -> float | None:
-        """When to ask for actions again, if nothing happens before."""
+        """Return when to ask for actions again, if nothing happens before."""
         due = list(self._relays.values())
         if self._missing() <= 0:
             due = [each for each in due if each.state in UNDER_WAY]

@@ -72,7 +72,7 @@ class KnownList:
         self._extended = {one.serial: one.not_after for one in access.extended}
 
     def revoked(self, serial: bytes, peer: bytes) -> bool:
-        """Whether a grant is revoked, for this peer."""
+        """Return whether a grant is revoked, for this peer."""
         return serial in self._serials or peer in self._peers
 
     def not_after(self, serial: bytes, granted: int) -> int:
@@ -94,7 +94,7 @@ class _Acquaintance:
     version: int = 0
     """Of the list that it has, as far as we know."""
     shown: bool = False
-    """Whether it has taken our token, and we its."""
+    """True if it has taken our token, and we its."""
 
 
 class Acquaintances:
@@ -105,7 +105,7 @@ class Acquaintances:
         self._ask_s: float | None = None
 
     def shown(self, peer: bytes) -> bool:
-        """Whether a peer has taken our token since it was last lost."""
+        """Return whether a peer has taken our token since it was last lost."""
         known = self._known.get(peer)
         return known is not None and known.shown
 
@@ -131,11 +131,11 @@ class Acquaintances:
         self._known.pop(peer, None)
 
     def behind(self, version: int) -> list[Contact]:
-        """Where those are that have an older list."""
+        """Return where those are that have an older list."""
         return [one.contact for one in self._known.values() if one.version < version]
 
     def to_ask(self, now_s: float, members: Iterable[bytes]) -> Contact | None:
-        """Whom to ask now for a newer list; one after the other."""
+        """Return whom to ask now for a newer list; one after the other."""
         first = self._ask_s is None  # it was shown the token just now
         if not first and now_s < (self._ask_s or 0.0):
             return None
@@ -151,5 +151,5 @@ class Acquaintances:
         return None
 
     def next_deadline_s(self) -> float | None:
-        """When to ask again; None while nobody is known."""
+        """Return when to ask again; None while nobody is known."""
         return self._ask_s or 0.0 if self._known else None

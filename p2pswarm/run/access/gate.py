@@ -111,7 +111,7 @@ class AccessGate:
         return refusal
 
     def refusal(self, peer: bytes, needed: Access, now_s: float) -> str:
-        """Why a peer may not do what any of the roles `needed` may; empty if it may."""
+        """Return why a peer may not do what any of the roles `needed` may; empty if it may."""
         if not needed:
             return ""
         if peer == self.door.founder:
@@ -155,7 +155,7 @@ class AccessGate:
         return drained
 
     def warning(self, now_s: float) -> int | None:
-        """When our own token expires, if that is soon and was not said before."""
+        """Return when our own token expires, if that is soon and was not said before."""
         if self.token is None:
             return None
         until = self._not_after(serial_of(self.token.grant), self.token.grant)
@@ -165,7 +165,7 @@ class AccessGate:
         return until
 
     def next_deadline_s(self) -> float | None:
-        """When the first token expires."""
+        """Return when the first token expires."""
         times = [self._not_after(one.serial, one.token.grant) for one in self._proven.values()]
         return min(times) + CLOCK_TOLERANCE_S if times else None
 

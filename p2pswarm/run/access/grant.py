@@ -84,7 +84,7 @@ def signed_part(grant: AccessGrant) -> bytes:
 
 
 def is_signed(grant: AccessGrant, owner: bytes) -> bool:
-    """Whether the holder of the public key `owner` signed a grant."""
+    """Return whether the holder of the public key `owner` signed a grant."""
     return verify(owner, GRANT_TAG, signed_part(grant), grant.signature)
 
 
@@ -94,7 +94,7 @@ def serial_of(grant: AccessGrant) -> bytes:
 
 
 def token_for(grant: AccessGrant, key: Identity | None, peer: PeerId) -> Token:
-    """What `peer` shows; `key` is the invitation's, if the grant is for its bearer.
+    """Return what `peer` shows; `key` is the invitation's, if the grant is for its bearer.
 
     Raises ValueError for a grant that is another peer's.
     """
@@ -118,7 +118,7 @@ def check_subject(token: Token, peer: bytes) -> None:
 
 
 def time_refusal(not_before: int, not_after: int, now_s: float) -> str:
-    """Why a grant of these times is not good now; empty if it is."""
+    """Return why a grant of these times is not good now; empty if it is."""
     if now_s < not_before - CLOCK_TOLERANCE_S:
         return f"this invitation is good from {day(not_before)} on: compare the clocks"
     if now_s > not_after + CLOCK_TOLERANCE_S:

@@ -57,7 +57,7 @@ class Invitation:
         return self.grant.run
 
     def token(self, peer: PeerId) -> Token:
-        """What `peer` shows. Raises Unusable for an invitation of another peer."""
+        """Return what `peer` shows. Raises Unusable for an invitation of another peer."""
         try:
             return token_for(self.grant, key_of(self.seed) if self.seed else None, peer)
         except ValueError as error:

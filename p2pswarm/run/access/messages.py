@@ -46,7 +46,7 @@ class AccessGrant(Message):
     subject: Annotated[bytes, Size(32, 32)]
     """A peer id; or the public key of an invitation, if it is for its bearer."""
     bearer: bool
-    """Whether it is for whoever has the invitation's key."""
+    """True if it is for whoever has the invitation's key."""
     roles: Annotated[int, Range(1, 7)]
     uses: Annotated[int, Range(0, USES_MAX)]
     """How many peers may use it; 0: as many as want to."""

@@ -210,7 +210,7 @@ class GuardedRpc(ForwardingRpc, Closing):
             raise NotAdmitted(f"{to.address} may not be asked that: {refusal}")
 
     def _met(self, peer: bytes) -> bool:
-        """Whether both sides have taken the other's token."""
+        """Return whether both sides have taken the other's token."""
         return self._known.shown(peer) and not self.gate.refusal(peer, ANY, self._clock())
 
     async def _show(self, to: Contact, timeout_s: float) -> None:

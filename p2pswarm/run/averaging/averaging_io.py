@@ -151,7 +151,7 @@ class AveragingSettings:
     """Nobody else may know it: no member can then foresee the key of a digest."""
 
     tied: bool = False
-    """Whether it averages the tensor that two stages have in common, beside another one."""
+    """True if it averages the tensor that two stages have in common, beside another one."""
     early_max: int = EARLY_MAX
     observed_max: int = OBSERVED_MAX
     early_s: float = EARLY_S

@@ -58,7 +58,7 @@ class PieceDelivery:
         self._wake_s = now_s + min(view_s, piece_s)
 
     def next_deadline_s(self) -> float:
-        """When to call `on_deadline`, unless something happens before."""
+        """Return when to call `on_deadline`, unless something happens before."""
         return self._give_up_s if self.state is DeliveryState.SENDING else self._wake_s
 
     def located(self, to: Contact | None) -> None:

@@ -86,7 +86,7 @@ def cut_at(planned: Sequence[ShardPiece], cut: int) -> Iterator[ShardPiece]:
 
 
 def _grain(length: int, members: int) -> int:
-    """What the shards' borders are multiples of."""
+    """Return what the shards' borders are multiples of."""
     if members <= OWNERS_LEAST:
         return ALIGN
     return ALIGN * max(1, -(-min(SHARD_LEAST, -(-length // OWNERS_LEAST)) // ALIGN))
@@ -137,7 +137,7 @@ def shares_by_bandwidth(bytes_per_s: Sequence[float]) -> Shares:
 
 
 def round_time(shares: Shares, bytes_per_s: Sequence[float]) -> float:
-    """When the last of the members is done whose rates are known."""
+    """Return when the last of the members is done whose rates are known."""
     members = len(bytes_per_s)
     shares = shares or (1,) * members
     total = sum(shares)

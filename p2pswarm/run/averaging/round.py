@@ -70,7 +70,7 @@ class KeyShares:
 
     @property
     def collects(self) -> bool:
-        """Whether it is we who send the list to all."""
+        """Return whether it is we who send the list to all."""
         return self._collector == self._me
 
     @property
@@ -81,12 +81,12 @@ class KeyShares:
 
     @property
     def tells_observers(self) -> bool:
-        """Whether observers are told our share, too; else the collector's list has it."""
+        """Return whether observers are told our share, too; else the collector's list has it."""
         return self._collector is None
 
     @property
     def whole(self) -> bool:
-        """Whether every member's share is here."""
+        """Return whether every member's share is here."""
         return len(self._shares) == len(self._group)
 
     def reveal(self, share: bytes) -> None:
@@ -206,7 +206,7 @@ class Round:
 
     @property
     def adds(self) -> bool:
-        """Whether our sum is among those that are added; an observer's is not."""
+        """Return whether our sum is among those that are added; an observer's is not."""
         return self.me in self.order.group
 
     @property
@@ -226,7 +226,7 @@ class Round:
 
     @property
     def complete(self) -> bool:
-        """Whether every piece has come, and ours are reduced."""
+        """Return whether every piece has come, and ours are reduced."""
         return not self._missing and not self._parts_missing
 
     @property
@@ -235,21 +235,21 @@ class Round:
         return tuple(self._missing)
 
     def has_parts(self, index: int) -> bool:
-        """Whether every part of a piece of ours has come."""
+        """Return whether every part of a piece of ours has come."""
         return not self._parts_missing.get(index)
 
     def is_reduced(self, index: int) -> bool:
-        """Whether a piece of ours is reduced."""
+        """Return whether a piece of ours is reduced."""
         return index not in self._parts_missing
 
     def shard(self, index: int, tensor: TensorMeta, *, gathered: bool) -> Shard:
-        """What opens the stream of one piece."""
+        """Return what opens the stream of one piece."""
         order = self.order
         place = order.run, order.step, order.generation
         return Shard(*place, gathered, index, tensor, self._tied)
 
     def reveal(self, secret: bytes) -> Shard:
-        """What tells the others our share of the key; only when everything is complete."""
+        """Return what tells the others our share of the key; only when everything is complete."""
         assert self.complete, "whoever knows a share could still choose a piece by it"
         # two averagings of one order must not have one share: the first would tell it too soon
         what = b" tied" if self._tied else b""
@@ -260,17 +260,17 @@ class Round:
 
     @property
     def share_to(self) -> tuple[bytes, ...]:
-        """Who is told our share of the key."""
+        """Return who is told our share of the key."""
         to = self._shares.tells
         return to + self.order.observers if self._shares.tells_observers else to
 
     @property
     def collects(self) -> bool:
-        """Whether it is we who tell all members and observers the shares of all."""
+        """Return whether it is we who tell all members and observers the shares of all."""
         return self._shares.collects
 
     def all_shares(self) -> Shard:
-        """What tells the shares of all, once they are here."""
+        """Return what tells the shares of all, once they are here."""
         return self._key_message(self._shares.listed)
 
     def revealed(self, sender: bytes, shard: Shard) -> None:
@@ -285,7 +285,7 @@ class Round:
 
     @property
     def has_key(self) -> bool:
-        """Whether every member's share of the key is known."""
+        """Return whether every member's share of the key is known."""
         return self._shares.whole
 
     @property
@@ -341,7 +341,7 @@ class Round:
             self._ahead[wanted.sender] -= 1
 
     def _is_current(self, wanted: ExpectedPiece) -> bool:
-        """Whether a piece has not come, and its sender has made no later offer of it."""
+        """Return whether a piece has not come, and its sender has made no later offer of it."""
         return wanted in self._missing and self._offers[wanted] == wanted.offer
 
     def reduced(self, index: int) -> None:

@@ -32,6 +32,6 @@ def tied_order(order: Reduce, tied: TiedGroup) -> Reduce:
 def joined(
     rest: AveragedGradient, tied: AveragedGradient, bytes_per_s: float = 0.0
 ) -> AveragedGradient:
-    """What both averagings gave, as one; `bytes_per_s`: what the links carried for both."""
+    """Return what both averagings gave, as one; `bytes_per_s`: what the links carried for both."""
     digest = hashlib.blake2b(rest.digest + tied.digest, digest_size=DIGEST_BYTES).digest()
     return AveragedGradient(digest, rest.squared_norm, bytes_per_s, tied)

@@ -58,7 +58,7 @@ class Turns:
         self._early -= 1
 
     def serve_observer(self) -> bool:
-        """Whether one more piece may be under way to newcomers; if so, it is counted."""
+        """Return whether one more piece may be under way to newcomers; if so, it is counted."""
         if self._observed >= self._observed_max:
             return False
         self._observed += 1

@@ -41,7 +41,7 @@ class VoterSeat:
         return cls(Voter(VoterId(peer, memory), follower.chain, restored.register), follower)
 
     def actions(self) -> list[Action]:
-        """What to do now, in this order; drained by reading."""
+        """Return what to do now, in this order; drained by reading."""
         drained, self._actions = self._actions, []
         return drained
 

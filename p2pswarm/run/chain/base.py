@@ -24,7 +24,7 @@ class ChainStore(Protocol):
     memory: bytes
     """With the node's peer id it is the node's `VoterId`."""
     slow: bool
-    """Whether `append` waits for a disk, so that a thread must do it."""
+    """True if `append` waits for a disk, so that a thread must do it."""
 
     def append(self, entry: Message) -> None:
         """Keep an entry; Unusable if that is not sure."""
@@ -45,11 +45,11 @@ class ChainMachine(Protocol):
 
     @property
     def next_deadline_s(self) -> float | None:
-        """When to call `on_deadline`."""
+        """Return when to call `on_deadline`."""
         ...
 
     def actions(self) -> list[Action]:
-        """What to do now, in this order; drained by reading."""
+        """Return what to do now, in this order; drained by reading."""
         ...
 
     def asked(self, sender: bytes, message: Message, now_s: float) -> None:

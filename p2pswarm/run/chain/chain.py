@@ -135,7 +135,7 @@ def check_next(genesis: Genesis, head: ChainHead, record: CommitRecord) -> None:
 
 
 def may_change(before: tuple[VoterId, ...], after: tuple[VoterId, ...]) -> bool:
-    """Whether the next record may name the voters `after`.
+    """Return whether the next record may name the voters `after`.
 
     Their number is 1, 3 or 5: an even number survives no more losses than one voter fewer would.
     So a record keeps them, replaces one, adds two, or removes two.
@@ -206,12 +206,12 @@ def _check_voters(head: ChainHead, record: CommitRecord) -> None:
 
 
 def _commits(record: CommitRecord) -> bool:
-    """Whether it has a number that only the commit of a step has."""
+    """Return whether it has a number that only the commit of a step has."""
     return any((record.count, record.first, record.generation, record.scale))
 
 
 def _counts(record: CommitRecord) -> bool:
-    """Whether it says of a stage who added what."""
+    """Return whether it says of a stage who added what."""
     return any(stage.members or stage.holders or stage.gradient for stage in record.stages)
 
 

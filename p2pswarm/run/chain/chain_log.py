@@ -50,7 +50,7 @@ class Restored:
     follower: Follower
 
     def votes_alone(self, voter: VoterId) -> bool:
-        """Whether nobody else votes on the next record, so that nobody is to be waited for.
+        """Return whether nobody else votes on the next record, so that nobody is to be waited for.
 
         A record that was accepted may be decided: then its voters are asked, too.
         """
@@ -108,7 +108,7 @@ class LogReader:
             raise self._damaged()
 
     def finish(self) -> int:
-        """How many bytes at the end of the file are a torn entry.
+        """Return how many bytes at the end of the file are a torn entry.
 
         Raises Unusable if whole entries follow it: then it was whole once, too, and somebody was
         told of it.
@@ -146,7 +146,7 @@ def _sound_size(data: memoryview) -> int | None:
 
 
 def blank(genesis: Genesis) -> Restored:
-    """What a file without entries says."""
+    """Return what a file without entries says."""
     return Restored(Register(), Follower(Chain(genesis)))
 
 

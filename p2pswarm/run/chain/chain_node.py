@@ -287,7 +287,7 @@ class ChainNode:
     async def _records_of(
         self, contact: Contact, height: int
     ) -> AsyncGenerator[CommitRecord, None]:
-        """What a peer calls decided, from a height on."""
+        """Return what a peer calls decided, from a height on."""
         request = FetchRecords(self._run, height)
         async with self._rpc.open_stream(contact, request, FETCH_S) as stream:
             while (record := await stream.receive()) is not None:

@@ -57,7 +57,7 @@ class Follower:
         self._actions: list[Persist | Fetch] = []
 
     def actions(self) -> list[Persist | Fetch]:
-        """What to do now, in this order; drained by reading."""
+        """Return what to do now, in this order; drained by reading."""
         drained, self._actions = self._actions, []
         return drained
 

@@ -97,7 +97,7 @@ class Leader:
         self._prepare()
 
     def actions(self) -> list[LeaderAction]:
-        """What to do now, in this order; drained by reading."""
+        """Return what to do now, in this order; drained by reading."""
         drained, self._actions = self._actions, []
         return drained
 
@@ -201,7 +201,7 @@ class Leader:
 
     @property
     def leads(self) -> bool:
-        """Whether what it proposes may be decided."""
+        """Return whether what it proposes may be decided."""
         return self.phase is LeaderPhase.LEADING
 
     def _promised(self, sender: bytes, answer: Promise) -> None:
@@ -380,5 +380,5 @@ def _majority(voters: Electorate, yes: Container[VoterId]) -> bool:
 
 
 def _blocked(voters: Electorate, no: dict[VoterId, None]) -> bool:
-    """Whether the voters that have not refused are no majority."""
+    """Return whether the voters that have not refused are no majority."""
     return 2 * sum(voter not in no for voter in voters) <= len(voters)

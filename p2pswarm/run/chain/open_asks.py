@@ -21,7 +21,9 @@ class OpenAsks:
         self._long: dict[tuple[bytes, int, bytes], None] = {}
 
     def begin(self, ask: Ask) -> float | None:
-        """How long the call may take; None if the same is under way, so it should not be made."""
+        """Return how long the call may take; None if the same is under way, so it should not be
+        made.
+        """
         key = _key(ask)
         if key is None:
             return ASK_S
@@ -37,7 +39,7 @@ class OpenAsks:
 
 
 def _key(ask: Ask) -> tuple[bytes, int, bytes] | None:
-    """Who is asked to accept which long record under which term; None for any other call."""
+    """Return who is asked to accept which long record under which term; None for any other call."""
     message = ask.message
     if not isinstance(message, Propose) or about_bytes(message.record) <= FRAME_BYTES_MAX:
         return None

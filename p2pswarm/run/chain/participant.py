@@ -53,7 +53,7 @@ class Standby:
         self.term = 0
         """The greatest term that was heard of, led or promised."""
         self.named = False
-        """Whether the coordinator has handed over to this trainer, which has not led since."""
+        """True if the coordinator has handed over to this trainer, which has not led since."""
         self._rng = rng
         self.state = StandbyState.FOLLOWING
         self._failures = 0
@@ -167,7 +167,7 @@ class Seat:
         self._hung = 0
 
     def actions(self) -> list[Action]:
-        """What to do now, in this order; drained by reading."""
+        """Return what to do now, in this order; drained by reading."""
         drained, self._actions = self._actions, []
         return drained
 
@@ -189,7 +189,7 @@ class Seat:
 
     @property
     def next_deadline_s(self) -> float | None:
-        """When to call `on_deadline`."""
+        """Return when to call `on_deadline`."""
         leader = [self.leader.next_deadline_s] if self.leader else []
         standby = self.standby.next_deadline_s
         return min([*leader, *([] if standby is None else [standby])], default=None)

@@ -165,7 +165,7 @@ class CommitRecord(Message):
         return self.voters_before, self.voters
 
     def name(self) -> str:
-        """Who it is, for people."""
+        """Return who it is, for people."""
         return f"record {self.height} of term {self.term} ({digest(self).hex()[:8]})"
 
 
@@ -192,7 +192,7 @@ def digest(record: CommitRecord) -> bytes:
 
 @functools.lru_cache(maxsize=CACHED)
 def authentic(record: CommitRecord) -> bool:
-    """Whether the signature is that of the key in the record, and the size is allowed."""
+    """Return whether the signature is that of the key in the record, and the size is allowed."""
     data = encode(record)
     if len(data) > RECORD_BYTES_MAX:
         return False
@@ -200,7 +200,7 @@ def authentic(record: CommitRecord) -> bool:
 
 
 def members_that_fit(stages: int, microbatches: int) -> int:
-    """How many members a record has room for, all stages together; negative if for none.
+    """Return how many members a record has room for, all stages together; negative if for none.
 
     A run that begins with more is refused when it is set up; who comes later is declined.
     """

@@ -76,7 +76,7 @@ class Voter:
         self._actions: list[Persist | Reply] = []
 
     def actions(self) -> list[Persist | Reply]:
-        """What to do now, in this order; drained by reading."""
+        """Return what to do now, in this order; drained by reading."""
         drained, self._actions = self._actions, []
         return drained
 
@@ -117,7 +117,7 @@ class Voter:
         self._actions.clear()
 
     def calm(self, now_s: float) -> bool:
-        """Whether the coordinator was heard a moment ago."""
+        """Return whether the coordinator was heard a moment ago."""
         return now_s - self._heard_s < CALM_S
 
     def _prepared(self, sender: bytes, message: Prepare, now_s: float) -> Message | Denial:
@@ -163,7 +163,7 @@ class Voter:
         return self._accepted()
 
     def _refusal(self, message: Propose) -> Denial | None:
-        """What is wrong with a record, as far as this voter can tell."""
+        """Return what is wrong with a record, as far as this voter can tell."""
         record = message.record
         if record.term > message.term or not authentic(record):
             return Denial.INVALID
@@ -200,7 +200,7 @@ class Voter:
         return self._accepted()
 
     def _knows(self, sender: bytes, run: bytes) -> bool:
-        """Whether the sender may lead this run, and this voter may vote."""
+        """Return whether the sender may lead this run, and this voter may vote."""
         named = (trainer for head in self._heads() for trainer in head.trainers)
         known = sender in self._named or sender in named
         return run == self._chain.genesis.run and known and not self._mute

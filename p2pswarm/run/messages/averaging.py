@@ -28,4 +28,4 @@ class Shard(Message):
     all in the order of the group, which a large group's collector tells."""
     tensor: TensorMeta
     tied: bool = False
-    """Whether the piece is of the tensor that two stages have in common."""
+    """True if the piece is of the tensor that two stages have in common."""

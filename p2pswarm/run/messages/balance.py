@@ -39,12 +39,12 @@ class Capacity(Message):
 
     @classmethod
     def of(cls, measured: Measured) -> "Capacity":
-        """What a server tells of what it has measured."""
+        """Return what a server tells of what it has measured."""
         return cls(*_VALUES(measured))
 
     @property
     def measured(self) -> Measured:
-        """What the sender has measured."""
+        """Return what the sender has measured."""
         return Measured(**dict(zip(_NAMES, _VALUES(self), strict=True)))
 
 

@@ -179,4 +179,4 @@ class Committed(Message):
 
     version: Step
     applied: bool
-    """Whether the weights are of that version, or a later one; a newcomer may wait for them."""
+    """True if the weights are of that version, or a later one; a newcomer may wait for them."""

@@ -43,7 +43,7 @@ class Whereabouts(Message):
 
     @property
     def contact(self) -> Contact | None:
-        """Where to dial it; None if the address cannot be read."""
+        """Return where to dial it; None if the address cannot be read."""
         try:
             return Contact(PeerId(self.peer), Address.parse(self.address))
         except ValueError:

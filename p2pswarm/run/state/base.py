@@ -30,7 +30,7 @@ class DonatedState(Protocol):
 
     @property
     def pieces(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
         ...
 
     async def reached(self, version: int) -> None:

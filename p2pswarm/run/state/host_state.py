@@ -53,11 +53,11 @@ class HostState:
 
     @property
     def enough(self) -> bool:
-        """Whether all is here and proved."""
+        """Return whether all is here and proved."""
         return self.rules.complete
 
     def usable(self, donor: Contact) -> bool:
-        """Whether a donor has given nothing damaged."""
+        """Return whether a donor has given nothing damaged."""
         return donor.peer is None or not self.rules.is_bad(donor.peer.raw)
 
     def piece_bytes(self, piece: int) -> int:

@@ -41,7 +41,7 @@ class PartialLayout:
         self._stride = SLOT_HEAD_BYTES + max(self.sizes, default=0)
 
     def offset(self, piece: int) -> int:
-        """Where a piece's slot begins."""
+        """Return where a piece's slot begins."""
         return len(self.head) + piece * self._stride
 
 
@@ -76,7 +76,7 @@ class PartialMap:
         return sorted(piece for piece, kept in self._versions.items() if kept == version)
 
     def remark(self, restored: int, version: int) -> str:
-        """What a person should know of a file that was here; empty if there was none."""
+        """Return what a person should know of a file that was here; empty if there was none."""
         usable, all_ = len(self.usable(version)), len(self._versions)
         found = []
         if usable:

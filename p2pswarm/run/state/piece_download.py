@@ -143,7 +143,7 @@ class PieceDownload:
 
     @property
     def begun(self) -> bool:
-        """Whether a piece is here: what the memory held before is whole no more."""
+        """Return whether a piece is here: what the memory held before is whole no more."""
         return bool(self._held)
 
     @property
@@ -158,18 +158,20 @@ class PieceDownload:
 
     @property
     def whole(self) -> bool:
-        """Whether every piece is here and of the current version, proved or not."""
+        """Return whether every piece is here and of the current version, proved or not."""
         current = [held for held in self._held.values() if held.version == self.version]
         return len(current) == self.pieces
 
     @property
     def provable(self) -> bool:
-        """Whether the digest of the current version is known: what is of it can be proved now."""
+        """Return whether the digest of the current version is known: what is of it can be proved
+        now.
+        """
         return self.version in self._digests
 
     @property
     def complete(self) -> bool:
-        """Whether every piece is here, proved, and of the current version."""
+        """Return whether every piece is here, proved, and of the current version."""
         whole = [h for h in self._held.values() if h.version == self.version and not h.unproved]
         return len(whole) == self.pieces
 
@@ -179,7 +181,7 @@ class PieceDownload:
         return drained
 
     def is_bad(self, donor: bytes) -> bool:
-        """Whether a donor gave what it should not."""
+        """Return whether a donor gave what it should not."""
         return donor in self._bad
 
     def forget(self) -> None:
@@ -307,7 +309,7 @@ class PieceDownload:
         self._retry_s[donor] = now_s + RETRY_S
 
     def wanted(self, now_s: float) -> list[PieceWanted | HashesWanted]:
-        """What to ask for now; drained by reading."""
+        """Return what to ask for now; drained by reading."""
         rested = self._rested_donors(now_s)
         donors = rested[: self._limits.donors]
         self._give_up_unprovable()
@@ -330,7 +332,7 @@ class PieceDownload:
         return found
 
     def next_deadline_s(self) -> float | None:
-        """When to call `on_deadline`, or `wanted` again."""
+        """Return when to call `on_deadline`, or `wanted` again."""
         asked = self._asked()
         due = [due_s for donor, due_s in self._due_s.items() if donor in asked]
         return min([*due, *self._retry_s.values()], default=None)

@@ -146,7 +146,7 @@ class HeldVersion:
 
     @property
     def version(self) -> int:
-        """What is read."""
+        """Return what is read."""
         return self._hold.version
 
     async def read(self, tensor: int, piece: int) -> memoryview:

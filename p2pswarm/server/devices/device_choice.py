@@ -115,7 +115,7 @@ def free_bytes(device: torch.device, meminfo: Path = MEMINFO) -> int | None:
 
 
 def graph_bytes(asked_mib: int, device: torch.device, free: int | None, engine_bytes: float) -> int:
-    """What graphs may take of a device on which `free` bytes are free.
+    """Return what graphs may take of a device on which `free` bytes are free.
 
     `asked_mib`: 0 for what there is room for beside the weights and all else of `engine_bytes`.
     """
@@ -127,7 +127,8 @@ def graph_bytes(asked_mib: int, device: torch.device, free: int | None, engine_b
 
 
 def room_bytes(free: int | None, engine_bytes: float) -> float:
-    """What one graph may take that is made for a backward at once, beside those that are kept.
+    """Return what one graph may take that is made for a backward at once, beside those that are
+    kept.
 
     A larger one is made block by block: a host has no error to tell when its memory is gone.
     """

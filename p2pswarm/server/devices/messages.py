@@ -65,7 +65,7 @@ class RunForward:
     microbatch: int
     attempt: int
     keep: bool
-    """Whether to keep the graph for the backward."""
+    """True if to keep the graph for the backward."""
 
 
 @dataclass(frozen=True, slots=True)

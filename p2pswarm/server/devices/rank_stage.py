@@ -92,7 +92,7 @@ class RankStage:
 
     @property
     def weight_bytes(self) -> int:
-        """What lies on this device of the weights, besides those that are being gathered."""
+        """Return what lies on this device of the weights, besides those that are being gathered."""
         return sum(self._shards.local(p).nbytes for p in self._parameters)
 
     def empty_sums(self) -> None:
@@ -248,7 +248,7 @@ class RankStage:
         return note
 
     def _gathered(self) -> set[int]:
-        """Where the weights lie that are gathered at the moment."""
+        """Return where the weights lie that are gathered at the moment."""
         return {
             p.untyped_storage().data_ptr()
             for p in self._model.parameters()

@@ -83,6 +83,6 @@ def _with_a_row_more(run: RunConfig) -> RunConfig:
 
 
 def _by_rows(one: CarriedTensor, taller: CarriedTensor, run: RunConfig) -> bool:
-    """Whether a tensor grows by a row with the microbatch."""
+    """Return whether a tensor grows by a row with the microbatch."""
     a, b = one.shape, taller.shape
     return len(a) > 0 and a[1:] == b[1:] and (a[0], b[0]) == (run.batch.rows, run.batch.rows + 1)

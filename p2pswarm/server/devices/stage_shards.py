@@ -81,7 +81,9 @@ class StageShards(Protocol):
         ...
 
     def pairs(self, number: int, flat_N: Tensor, local: Tensor) -> Pairs:
-        """Where the parts of parameter `number` lie in a flat buffer, and in this rank's memory."""
+        """Return where the parts of parameter `number` lie in a flat buffer, and in this rank's
+        memory.
+        """
         ...
 
     def tells(self, number: int) -> bool:
@@ -200,7 +202,7 @@ class TensorShards:
                 dist.all_reduce(each.parameter.grad)
 
     def loss(self, scores: Tensor, targets_BT: Tensor) -> Tensor:
-        """Whether the head is split is seen by its scores: of a part, or of all tokens."""
+        """Return whether the head is split is seen by its scores: of a part, or of all tokens."""
         if scores.shape[-1] == self._vocabulary:
             return loss_of(scores, targets_BT)
         return self._group.loss(scores, targets_BT, self._vocabulary)

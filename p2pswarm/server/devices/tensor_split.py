@@ -63,7 +63,9 @@ def local_shape(split: TensorSplit, shape: Sequence[int], rank: int, ranks: int)
 
 
 def shared_block(block: nn.Module, plan: TensorPlan) -> SharedBlock:
-    """What a plan means; Unusable for names that the block does not have, and others' layers."""
+    """Return what a plan means; Unusable for names that the block does not have, and others'
+    layers.
+    """
     modules, parameters = dict(block.named_modules()), dict(block.named_parameters())
     found = SharedBlock()
     for name, entry in plan.items():

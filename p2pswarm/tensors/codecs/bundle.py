@@ -24,7 +24,7 @@ class BundleKey:
     name: str
     layout: TensorLayout
     differentiable: bool
-    """Whether a gradient of it goes back."""
+    """True if a gradient of it goes back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ class Codec(ABC):
     uses: Use
     dtypes: frozenset[Dtype]
     heavy: bool
-    """Whether encoding and decoding are worth a thread; raw only points at memory."""
+    """True if encoding and decoding are worth a thread; raw only points at memory."""
 
     @abstractmethod
     def check(self, layout: TensorLayout, encoded_bytes: int) -> None:

@@ -69,7 +69,7 @@ def _page_locked(size_bytes: int) -> Tensor:
 
 
 def streams_of(device: torch.device) -> DeviceStreams:
-    """Where codecs work for tensors on `device`."""
+    """Return where codecs work for tensors on `device`."""
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
         return _cuda_streams(torch.device("cuda", index))

@@ -45,13 +45,13 @@ class StreamDevice(Protocol):
     """What a device has for work beside computing."""
 
     apart: bool
-    """Whether its memory is apart from the host's."""
+    """True if its memory is apart from the host's."""
 
     def new_stream(self) -> SideStream:
         """A stream that is not ordered with any other."""
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether a tensor lies in the memory of a device, and not of the host."""
+        """Return whether a tensor lies in the memory of a device, and not of the host."""
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         """An uninitialised tensor on a device, in memory of this thread's current stream."""
@@ -121,7 +121,7 @@ class DeviceStreams:
             self._idle.append(stream)
 
     def decoded(self, finish: Callable[[], Tensor]) -> Tensor:
-        """What `finish` decodes, for a compute call."""
+        """Return what `finish` decodes, for a compute call."""
 
         def marked() -> Tensor:
             tensor = finish()

@@ -24,7 +24,7 @@ class EdgeState:
 
     @property
     def carried(self) -> tuple[tuple[Tensor, ...], ...]:
-        """What the next bundle will be encoded with, tensor by tensor."""
+        """Return what the next bundle will be encoded with, tensor by tensor."""
         return tuple(self._carried)
 
     def start(self) -> "EdgeTransfer":

@@ -47,7 +47,7 @@ class Slabs:
         return torch.from_numpy(lease)[:need_bytes]
 
     def idle_bytes(self) -> int:
-        """What is kept and not in use."""
+        """Return what is kept and not in use."""
         return sum(size_bytes * len(idle) for size_bytes, idle in self._idle.items())
 
 

@@ -90,7 +90,7 @@ class TensorLayout:
 
 
 def bytes_of(metas: Iterable[TensorMeta]) -> int:
-    """What all that is announced takes on a link."""
+    """Return what all that is announced takes on a link."""
     return sum(meta.encoded_bytes for meta in metas)
 
 
@@ -113,5 +113,5 @@ def layout(meta: TensorMeta) -> TensorLayout:
 
 
 def travels_alone(meta: TensorMeta) -> bool:
-    """Whether the encoded bytes come as a transfer rather than inline."""
+    """Return whether the encoded bytes come as a transfer rather than inline."""
     return meta.encoded_bytes > len(meta.inline)

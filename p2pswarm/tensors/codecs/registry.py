@@ -82,7 +82,7 @@ def named(name: str, use: Use | None = None) -> Codec:
 
 
 def keeps_state(name: str) -> bool:
-    """Whether the codec carries something from one tensor of an edge to the next."""
+    """Return whether the codec carries something from one tensor of an edge to the next."""
     return isinstance(named(name), StatefulCodec)
 
 

@@ -40,7 +40,7 @@ class TensorPool:
 
     @property
     def apart(self) -> bool:
-        """Whether tensors on `device` have to be copied to the host and back."""
+        """Return whether tensors on `device` have to be copied to the host and back."""
         return self.streams.device.apart
 
     def host(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

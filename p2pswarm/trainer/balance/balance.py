@@ -207,7 +207,9 @@ class Balance:
         self._meter.computes(peer, now_s)
 
     def proved(self, peer: bytes, stage: int | None) -> bool:
-        """Whether a server was sent to this stage with weights that it has shown to be right."""
+        """Return whether a server was sent to this stage with weights that it has shown to be
+        right.
+        """
         moving = self._moving.get(peer)
         return moving is not None and moving.proved and moving.target == stage
 
@@ -387,7 +389,9 @@ class Balance:
         )
 
     def _roomy(self, servers: Sequence[StagedServer]) -> bool:
-        """Whether most servers can hold another stage beside their own, so that moves are cheap."""
+        """Return whether most servers can hold another stage beside their own, so that moves are
+        cheap.
+        """
         largest = max((nbytes for nbytes in self._told.state_bytes() if nbytes), default=0)
         room = [one.free_bytes for one in servers if one.free_bytes is not None]
         return 2 * sum(not beside_bytes(largest, free) for free in room) > len(servers)

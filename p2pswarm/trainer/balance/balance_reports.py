@@ -69,12 +69,12 @@ class OrderedMove(Report):
 
     @property
     def worth(self) -> str:
-        """What it brings and what it costs."""
+        """Return what it brings and what it costs."""
         return worth_text(self.gain, self.planned, self.away_s)
 
     @property
     def reason(self) -> str:
-        """Why its session ends."""
+        """Return why its session ends."""
         return f"it moves to stage {self.target}: {self.worth}"
 
 

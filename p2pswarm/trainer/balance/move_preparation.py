@@ -250,7 +250,7 @@ class PreparedMoves:
                 self._end(group, [ChangeStage(move, here) for move, here in pairs])
 
     def next_deadline_s(self) -> float | None:
-        """When to `look`, unless something happens before."""
+        """Return when to `look`, unless something happens before."""
         return min((group.until_s for group in self._groups), default=None)
 
     def _progress(self, group: _MoveGroup, move: PreparedMove, step: int) -> _MoverProgress:

@@ -68,7 +68,7 @@ class UnservedStages:
         return [Waiting(self._told), *sought]
 
     def hopeless(self, now_s: float) -> str | None:
-        """Why the run ends, if a stage has waited for too long."""
+        """Return why the run ends, if a stage has waited for too long."""
         if self._answer != "end" or now_s < self._overdue_s:
             return None
         stage = min(self._since_s, key=lambda stage: self._since_s[stage])
@@ -91,7 +91,7 @@ class UnservedStages:
         return asked
 
     def next_deadline_s(self) -> float | None:
-        """When something is to be told or done about them; None if it is not."""
+        """Return when something is to be told or done about them; None if it is not."""
         due_s = [] if self._answer == "wait" else [self._overdue_s]
         due_s += [] if self._copies_told else [self._tell_s]
         soonest_s = min(due_s, default=math.inf)
@@ -103,7 +103,7 @@ class UnservedStages:
 
     @property
     def _overdue_s(self) -> float:
-        """When the first of them has waited for too long."""
+        """Return when the first of them has waited for too long."""
         return max(min(self._since_s.values(), default=math.inf), self._asked_s) + self._limit_s
 
 
@@ -216,12 +216,12 @@ class Moves:
         return None
 
     def next_deadline_s(self, now_s: float) -> float | None:
-        """When somebody may have to move; who lacks until then is noticed when it comes."""
+        """Return when somebody may have to move; who lacks until then is noticed when it comes."""
         times = [due_s for stage in self._since_s if (due_s := self._due_s(stage)) > now_s]
         return min(times, default=None)
 
     def _due_s(self, stage: int) -> float:
-        """When a server is to move to a stage: later if one loads its weights already."""
+        """Return when a server is to move to a stage: later if one loads its weights already."""
         first_s = AGAIN_S if self._members.waiting(stage) else MOVE_S
         wait_s = min(AGAIN_MAX_S, first_s * 2.0 ** self._sent.get(stage, 0))
         return self._since_s.get(stage, math.inf) + wait_s
@@ -291,7 +291,7 @@ class StageCoverage:
         return self._departures.answers(version, now_s)
 
     def hopeless(self, now_s: float) -> str | None:
-        """Why the run ends, if a stage has waited for too long."""
+        """Return why the run ends, if a stage has waited for too long."""
         return self._unserved.hopeless(now_s)
 
     def overdue(self, version: int, now_s: float) -> list[act.SeekCopy | act.GoBack]:
@@ -299,7 +299,7 @@ class StageCoverage:
         return self._unserved.overdue(now_s, version)
 
     def next_deadline_s(self, now_s: float) -> float | None:
-        """When something is to be told or done about a stage that waits."""
+        """Return when something is to be told or done about a stage that waits."""
         times = self._unserved.next_deadline_s(), self._moves.next_deadline_s(now_s)
         return min((time_s for time_s in times if time_s is not None), default=None)
 

@@ -74,7 +74,7 @@ class Newcomers:
         self._limits.on_timeout(incarnation.peer)
 
     def next_deadline_s(self) -> float | None:
-        """When to ask who is overdue."""
+        """Return when to ask who is overdue."""
         return self._looks[0][0] if self._looks else None
 
     def park(self, peer: bytes, join: Join) -> None:
@@ -185,7 +185,7 @@ class Commits:
         return late
 
     def next_deadline_s(self) -> float | None:
-        """When to ask who is overdue."""
+        """Return when to ask who is overdue."""
         return self._next_s if self._asked_s else None
 
 
@@ -207,7 +207,7 @@ class Admitted:
 
     actions: list[Action]
     states_changed: bool
-    """Whether something is known of the stages' weights by that, or is owed."""
+    """True if something is known of the stages' weights by that, or is owed."""
 
 
 class Admission:
@@ -411,7 +411,7 @@ class Admission:
         return self._digests.settle(now_s)
 
     def next_deadline_s(self) -> float | None:
-        """When somebody has not committed, caught up or come back in time."""
+        """Return when somebody has not committed, caught up or come back in time."""
         limits = self.commits, self.newcomers, self._digests
         times = [limit.next_deadline_s() for limit in limits]
         return min((time_s for time_s in times if time_s is not None), default=None)

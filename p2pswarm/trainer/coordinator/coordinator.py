@@ -156,7 +156,7 @@ class Coordinator:
 
     @property
     def phase(self) -> Phase:
-        """What the run is doing."""
+        """Return what the run is doing."""
         return self._step.phase
 
     @property
@@ -373,7 +373,7 @@ class Coordinator:
         return drained
 
     def next_deadline_s(self) -> float | None:
-        """When to call `on_deadline`, if nothing happens before."""
+        """Return when to call `on_deadline`, if nothing happens before."""
         if self._step.phase is Phase.ENDED:
             return None
         silence_s = self.silence.next_deadline_s()

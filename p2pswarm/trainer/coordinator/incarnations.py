@@ -310,9 +310,13 @@ class Incarnations:
         )
 
     def _returned(self, one: Incarnation) -> bool:
-        """Whether a newcomer has a sum of this step, and need not wait for its stage's digest."""
+        """Return whether a newcomer has a sum of this step, and need not wait for its stage's
+        digest.
+        """
         return one in self._step.counting and self._former_sums.trusts(one)
 
     def _served(self, one: Incarnation) -> bool:
-        """Whether a member that is not ready, and is wrong, may have served in this step before."""
+        """Return whether a member that is not ready, and is wrong, may have served in this step
+        before.
+        """
         return self._former_sums.on_wrong_state(one.peer) or one in self._step.counting

@@ -101,7 +101,9 @@ class Silence:
         return min(LEARNED_MAX_S, max(self._silent_s, learned_s))
 
     def silent(self, one: Incarnation, now_s: float) -> bool:
-        """Whether nothing has come from a member for too long, or nothing of ours comes to it."""
+        """Return whether nothing has come from a member for too long, or nothing of ours comes to
+        it.
+        """
         heard_s = self._heard_s.get(one)
         if heard_s is None:
             return False
@@ -129,7 +131,7 @@ class Silence:
         return [one for one in silent if self._replaceable(one, spares, now_s)]
 
     def next_deadline_s(self) -> float | None:
-        """When to ask whom to evict."""
+        """Return when to ask whom to evict."""
         due_s = min(self._look_s, self._looks[0][0]) if self._looks else self._look_s
         return due_s if due_s < math.inf else None
 

@@ -204,7 +204,7 @@ class Checkpoints:
         self._end(now_s)
 
     def next_deadline_s(self) -> float | None:
-        """When to call `on_deadline`, if nothing happens before."""
+        """Return when to call `on_deadline`, if nothing happens before."""
         checkpoint = self._now
         if checkpoint is None or checkpoint.publishing:
             return None
@@ -331,7 +331,7 @@ class SavedChain:
 
     @property
     def genesis(self) -> Genesis:
-        """What the first record was checked against."""
+        """Return what the first record was checked against."""
         return self._chain.genesis
 
     def branch(self) -> Branch:

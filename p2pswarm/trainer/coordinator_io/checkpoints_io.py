@@ -75,7 +75,7 @@ class CheckpointsIo:
 
     @property
     def newest(self) -> tuple[str, float] | None:
-        """Where the newest checkpoint is and how old; None if it was not written here."""
+        """Return where the newest checkpoint is and how old; None if it was not written here."""
         if self._newest is None:
             return None
         place, at_s = self._newest
@@ -129,7 +129,7 @@ class CheckpointsIo:
             self._timer.cancel()
 
     def _mark(self, version: int) -> ChainMark:
-        """Where the chain ends at the present version."""
+        """Return where the chain ends at the present version."""
         if version not in self._marks:
             under_way = self._rules.under_way
             self._marks = {v: m for v, m in self._marks.items() if v in under_way}

@@ -46,17 +46,17 @@ class MemberConnection:
         self.stage = 0
         """Of its incarnation."""
         self.said = False
-        """Whether it was told something since the last look."""
+        """True if it was told something since the last look."""
         self.silent = False
-        """Whether it is to be told that the coordinator lives, if there is nothing else."""
+        """True if it is to be told that the coordinator lives, if there is nothing else."""
         self.trainers: Trainers | None = None
         """What it was told last of the run's trainers."""
         self.view = 0
         """The number of the view that it was told last."""
         self.dismissed = False
-        """Whether its last message says that the run is over; the member then ends the stream."""
+        """True if its last message says that the run is over; the member then ends the stream."""
         self.leaves = False
-        """Whether the member has said that it leaves."""
+        """True if the member has said that it leaves."""
         self.declined: str | None = None
         """Why there is no place for it."""
         self._waiting: deque[Message] = deque()
@@ -105,7 +105,7 @@ class Connections:
         self._changed: dict[MemberConnection, None] = {}
         self._published = False
         self._closed = False
-        """Whether each stream that is opened is told the last word, and ends."""
+        """True if each stream that is opened is told the last word, and ends."""
         self._last_word: Finished | StandsBy | None = None
         self._trainers: Trainers | None = None
         self._alive_s: float | None = None
@@ -183,7 +183,7 @@ class Connections:
         return published
 
     def next_deadline_s(self) -> float | None:
-        """When to call `on_deadline`."""
+        """Return when to call `on_deadline`."""
         times = (self._views.next_deadline_s(), self._alive_s)
         return min((due_s for due_s in times if due_s is not None), default=None)
 

@@ -219,7 +219,7 @@ class VersionRefusals:
         return reports
 
     def next_deadline_s(self) -> float | None:
-        """When people are told of the peers that have come since the last time."""
+        """Return when people are told of the peers that have come since the last time."""
         if self._closed or len(self._speaks) == self._told:
             return None
         return self._told_s + SAY_EVERY_S

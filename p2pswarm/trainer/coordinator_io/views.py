@@ -238,5 +238,5 @@ class Views:
         return views.number, views.since(number, large=self._large)
 
     def next_deadline_s(self) -> float | None:
-        """When the pause is over, if something waits for that."""
+        """Return when the pause is over, if something waits for that."""
         return self._not_before_s if self._changed else None

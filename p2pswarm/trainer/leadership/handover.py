@@ -114,7 +114,8 @@ class Handover:
         voters: Collection[bytes],
         now_s: float,
     ) -> bytes | None:
-        """Who is to lead, if anybody; `theirs`: the standbys by rank, and whom each has reached.
+        """Return who is to lead, if anybody; `theirs`: the standbys by rank, and whom each has
+        reached.
 
         `ours`: whom this trainer has reached; `voters`: those of the head but this trainer's own.
         """

@@ -69,7 +69,7 @@ class KnownTrainers:
             self._voters[peer] = where
 
     def find(self, peer: bytes) -> Contact | None:
-        """Where a trainer or a voter is dialled, as far as this trainer was told."""
+        """Return where a trainer or a voter is dialled, as far as this trainer was told."""
         if peer == self._me:
             return self._own
         known = self._trainers.get(peer)
@@ -81,7 +81,7 @@ class KnownTrainers:
         return [peer for peer, known in self._trainers.items() if known.gone_s == math.inf]
 
     def contacts(self) -> list[Contact]:
-        """Where the other trainers are."""
+        """Return where the other trainers are."""
         return [known.contact for known in self._trainers.values()]
 
     def next_trainers(self, named: tuple[bytes, ...]) -> tuple[bytes, ...]:

@@ -202,7 +202,9 @@ class Trainer:
 
     @property
     def coordinator(self) -> Coordinator:
-        """Who is in the run, and how far it has come; ValueError while another trainer leads."""
+        """Return who is in the run, and how far it has come; ValueError while another trainer
+        leads.
+        """
         if self._coordination is None:
             raise ValueError("another trainer leads the run")
         return self._coordination.coordinator
@@ -424,7 +426,7 @@ class Trainer:
         return voter.peer, str(where.address) if where else ""
 
     def _find(self, peer: bytes) -> Contact | None:
-        """Where a trainer, a voter or a member is dialled."""
+        """Return where a trainer, a voter or a member is dialled."""
         if (known := self._roll.find(peer)) is not None:
             return known
         member = (

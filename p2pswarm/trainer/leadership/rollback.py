@@ -76,7 +76,7 @@ class SavedPast:
         return Rollback(manifest.step, states, source, place, found.refusals)
 
     def present(self) -> ResumedFrom:
-        """Where the version lies that the chain has gone back to, or that it begins with."""
+        """Return where the version lies that the chain has gone back to, or that it begins with."""
         genesis, version = self.chain.genesis, self.chain.version
         if version == genesis.version and self.origin is not None:
             return self.origin
@@ -112,7 +112,7 @@ class SavedPast:
         return Rollback(genesis.version, states, source, f"{source.target}/{source.folder}")
 
     def _misfit(self, manifest: CheckpointManifest, branch: Branch, version: int) -> str | None:
-        """Why a checkpoint of this run is not of its past; None if it is."""
+        """Return why a checkpoint of this run is not of its past; None if it is."""
         step, states = manifest.step, tuple(one.state_digest for one in manifest.stages)
         if step > version or manifest.head != branch.made(step):
             return f"step {step} of this run was taken back: it has gone on without it"

@@ -158,7 +158,7 @@ class CoordinatorStream:
         self._search = CoordinatorSearch()
         self._task: asyncio.Task[None] | None = None
         self.enlisted = False
-        """Whether a coordinator has taken this trainer as a standby, and its stream lasts."""
+        """True if a coordinator has taken this trainer as a standby, and its stream lasts."""
 
     def start(self) -> None:
         """Stand by from now on."""

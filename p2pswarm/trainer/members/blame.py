@@ -113,7 +113,7 @@ class FailingServers:
         return history is not None and now_s < history.until_s
 
     def next_deadline_s(self, now_s: float) -> float | None:
-        """When the next pause ends."""
+        """Return when the next pause ends."""
         ends_s = (history.until_s for history in self._histories.values())
         return min((end_s for end_s in ends_s if end_s > now_s), default=None)
 
@@ -223,7 +223,7 @@ class _Overflows:
 
     @property
     def common(self) -> list[Incarnation]:
-        """Who was in all of them."""
+        """Return who was in all of them."""
         *others, last = self.paths
         return [one for one in last if all(one in path for path in others)]
 
@@ -504,7 +504,7 @@ class UnreachablePairs:
         self._said: dict[Incarnation, frozenset[bytes]] = {}
         """From whom nothing comes, as each says."""
         self.any = False
-        """Whether there may be a pair; this is asked after every note."""
+        """True if there may be a pair; this is asked after every note."""
         self._stayed: dict[bytes, tuple[bytes, int]] = {}
         """Who stayed when which other one left, and for how many averagings that counts."""
 

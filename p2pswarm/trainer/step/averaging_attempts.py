@@ -101,7 +101,7 @@ class Reduction:
 
     @property
     def rates(self) -> dict[Incarnation, float]:
-        """What the links of each member that has answered carried, in bytes per second."""
+        """Return what the links of each member that has answered carried, in bytes per second."""
         return {one: answer.bytes_per_s for one, answer in self._answers.items()}
 
     @property

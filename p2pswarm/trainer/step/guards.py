@@ -325,7 +325,7 @@ class StepGuards:
 
     @property
     def hopeless(self) -> str | None:
-        """Why the run must end, if it must."""
+        """Return why the run must end, if it must."""
         return self._quarantine.hopeless
 
     def on_sketch(self, by: Incarnation, stage: int, note: Sketch) -> None:

@@ -56,7 +56,7 @@ class AttemptTimeout:
 
     @property
     def timeout_s(self) -> float:
-        """How long an attempt that is launched now may be under way."""
+        """Return how long an attempt that is launched now may be under way."""
         return max(self.usual_s, self._backed_off_s)
 
     def extended_s(self, given_s: float) -> float:
@@ -267,7 +267,7 @@ class InFlight:
         return [job for job, _ in late]
 
     def next_deadline_s(self, now_s: float) -> float | None:
-        """When to ask what is late, or what may be launched again."""
+        """Return when to ask what is late, or what may be launched again."""
         while self._late and self.running(*self._late[0][1:]) is None:
             heappop(self._late)
         times = [self._late[0][0]] if self._late else []
@@ -286,7 +286,7 @@ class InFlight:
         return jobs
 
     def _next_again_s(self) -> float | None:
-        """When the first of the jobs that wait may be launched again."""
+        """Return when the first of the jobs that wait may be launched again."""
         while self._again:
             not_before_s, microbatch = self._again[0]
             job = self._jobs[microbatch]
@@ -348,7 +348,8 @@ class WorkStealing:
         """How often each microbatch was handed on."""
 
     def surplus(self, there: Iterable[Sequence[MicrobatchJob]]) -> list[MicrobatchJob]:
-        """What is to be given up; `there`: what each server of a stage has yet to count, by age.
+        """Return what is to be given up; `there`: what each server of a stage has yet to count, by
+        age.
 
         The new one, which has nothing, is one of them.
         """
@@ -410,7 +411,7 @@ class LaunchPace:
         self._recomputed: dict[Incarnation, int] = {}
         """The graphs that each member computed again, by its last word in this step or before."""
         self._short = False
-        """Whether one has computed a graph again in this step."""
+        """True if one has computed a graph again in this step."""
 
     def begin(self) -> None:
         """The next step begins: choose from what was measured in the last."""

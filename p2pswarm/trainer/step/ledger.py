@@ -46,7 +46,7 @@ class StepLedger:
 
     @property
     def size(self) -> int:
-        """How many microbatches the step has."""
+        """Return how many microbatches the step has."""
         return len(self._holder)
 
     @property

@@ -64,7 +64,7 @@ class _Poll:
 
     @property
     def due_s(self) -> float | None:
-        """When those who are absent are not waited for any more."""
+        """Return when those who are absent are not waited for any more."""
         if self.since_s is None or self.standing is not None or not self.absent:
             return None
         return self.since_s + (ABSENT_S if self.named.keys() & self.votes.keys() else UNNAMED_S)
@@ -150,7 +150,7 @@ class StageDigests:
         return settled
 
     def next_deadline_s(self) -> float | None:
-        """When somebody who is absent is not waited for any more."""
+        """Return when somebody who is absent is not waited for any more."""
         times = (poll.due_s for poll in self._polls.values())
         return min((due_s for due_s in times if due_s is not None), default=None)
 

@@ -128,7 +128,7 @@ class Step:
 
     @property
     def fence_deadline_s(self) -> float:
-        """When to ask who should have answered."""
+        """Return when to ask who should have answered."""
         return self._fences.deadline_s
 
     def fence_limit_s(self, one: Incarnation) -> float:
@@ -339,7 +339,9 @@ class Step:
         return [] if loss is None else [HeldOut(self.number, loss)]
 
     def hopeless(self) -> str | None:
-        """Why the run cannot go on: a microbatch was refused too often, or too many set aside."""
+        """Return why the run cannot go on: a microbatch was refused too often, or too many set
+        aside.
+        """
         if self._guards.hopeless:
             return self._guards.hopeless
         job = self._in_flight.most_refused()
@@ -382,7 +384,7 @@ class Step:
         return launches
 
     def next_deadline_s(self, now_s: float) -> float | None:
-        """When a job is late or may go again."""
+        """Return when a job is late or may go again."""
         return self._in_flight.next_deadline_s(now_s)
 
     def _known(self, microbatch: int) -> bool:

@@ -178,7 +178,7 @@ class Suspensions:
         return [one.incarnation for due_s, one in self._due() if now_s >= due_s]
 
     def next_deadline_s(self) -> float | None:
-        """When to ask whose sums are to be void."""
+        """Return when to ask whose sums are to be void."""
         return min((due_s for due_s, _ in self._due()), default=None)
 
     def next_step(self) -> None:
@@ -257,7 +257,7 @@ class FormerSums:
         return bool(self._awaited) and (self._due_s is None or now_s < self._due_s)
 
     def next_deadline_s(self, now_s: float) -> float | None:
-        """When nobody is waited for any more."""
+        """Return when nobody is waited for any more."""
         return self._due_s if self.awaited(now_s) else None
 
     def next_step(self) -> None:
