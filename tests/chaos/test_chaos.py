@@ -32,7 +32,7 @@ def marked() -> Iterator:
         yield pytest.param(seed, marks=marks)
 
 
-@pytest.mark.parametrize("seed", marked())
+@pytest.mark.parametrize("seed", list(marked()))
 def test_nothing_is_lost_or_counted_twice_and_the_run_goes_on(seed: int) -> None:
     outcome = play(seed)
 

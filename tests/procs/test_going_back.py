@@ -14,10 +14,11 @@ STEPS = 60
 LOW = 'precision = "bf16"\nweight_storage = "bf16"\n'
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("dtype", "kept"),
-    [("float64", ""), pytest.param("float32", LOW, marks=pytest.mark.full)],
+    [("float64", ""), ("float32", LOW)],
 )
 def test_a_killed_stage_is_loaded_from_the_checkpoint_and_the_weights_are_those_of_the_loop(
     start, seed_node, text_folder, tmp_path, dtype, kept

@@ -5,11 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from local_hub import local_hub
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.full
 def test_three_servers_download_their_own_stages_and_train():
     small = ("--d-model", "256", "--layers", "4", "--steps", "1", "--parts", "2")
     command = [sys.executable, str(ROOT / "bench" / "hub_download.py"), *small]

@@ -29,6 +29,7 @@ class Balanced(Run):
         return super().settings() + BALANCE
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_fast_server_moves_to_the_slow_stage_and_the_weights_are_the_same_bits(tmp_path):
     """Two slow servers of stage 1 come first: then stage 0 is given three fast ones of four."""

@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 import torch
+from core import core_of
 from procs.harness import plain_loop, tensors
 from procs.test_checkpoints import HERE, RUN
 
@@ -42,7 +43,7 @@ def run_file(tmp_path, text_folder):
     return path
 
 
-@pytest.fixture(params=["rows", "tensor"])
+@pytest.fixture(params=core_of(["rows", "tensor"], ["rows"]))
 def two_devices(tmp_path, request):
     path = tmp_path / "two.toml"
     path.write_text(f'{TWO_DEVICES}parallel = "{request.param}"\n')

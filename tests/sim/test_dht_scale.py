@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from sim.seed import SEED
 from worlds.dht import DhtWorld, DhtWorldConfig
 
@@ -62,8 +63,11 @@ def test_a_thousand_nodes_of_whom_a_third_is_dead_find_every_value():
     assert taken_s[95] <= 0.6
 
 
-def test_the_same_seed_gives_the_same_digest():
-    first, again = (run(among(200, values=10), SEED) for _ in range(2))
+@pytest.mark.parametrize(
+    ("nodes", "values"), [(200, 10), pytest.param(1000, 100, marks=pytest.mark.full)]
+)
+def test_the_same_seed_gives_the_same_digest(nodes, values):
+    first, again = (run(among(nodes, values), SEED) for _ in range(2))
 
     assert first == again
 

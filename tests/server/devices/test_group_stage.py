@@ -124,13 +124,11 @@ def test_two_devices_compute_what_one_does(stage, rows, way):
     assert all(map(close, ours, theirs))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("stage", "way"),
-    [
-        pytest.param(0, TWO, id="0-rows", marks=pytest.mark.full),
-        pytest.param(2, TWO, id="2-rows", marks=pytest.mark.full),
-        pytest.param(2, SHARED, id="2-tensors"),
-    ],
+    [(0, TWO), (2, TWO), (2, SHARED)],
+    ids=["0-rows", "2-rows", "2-tensors"],
 )
 def test_two_devices_serve_an_end_of_a_tied_model(stage, way):
     untied = config()
@@ -142,6 +140,7 @@ def test_two_devices_serve_an_end_of_a_tied_model(stage, way):
     assert group.weights.reduction().apart() is not None
 
 
+@pytest.mark.full
 @WAYS
 @pytest.mark.parametrize(
     ("stage", "precision"), [(1, "full"), pytest.param(2, "bf16", marks=pytest.mark.full)]
@@ -169,13 +168,11 @@ def test_graphs_that_have_no_room_are_made_again():
     assert group.stage.recomputed == 6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("storage", "way"),
-    [
-        pytest.param("full", TWO, id="full-rows", marks=pytest.mark.full),
-        pytest.param("bf16", TWO, id="bf16-rows"),
-        pytest.param("bf16", SHARED, id="bf16-tensors", marks=pytest.mark.full),
-    ],
+    [("full", TWO), ("bf16", TWO), ("bf16", SHARED)],
+    ids=["full-rows", "bf16-rows", "bf16-tensors"],
 )
 def test_bf16_is_as_on_one_device(storage, way):
     run = config("float32", precision="bf16", weight_storage=storage)
@@ -292,6 +289,7 @@ def test_what_devices_cannot_share_is_refused_before_they_start():
         group_engine(config(), 1, replace(SHARED, devices=("cpu",) * 3))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stage", [0, 1])
 def test_each_of_two_devices_has_half_of_the_weights(stage):
     run = config()
