@@ -61,7 +61,7 @@ def shown(link: Link) -> dict[str, Any]:
     kind = getattr(path, "kind", None)
     return {
         "remote": (path or link).remote.host,
-        "dialled": link.session.dialled if path is None else path.way is not None,
+        "dialled": link.session.dialled if path is None else path.candidate is not None,
         "says": None if kind is None else kind.name.lower(),
     }
 
