@@ -240,7 +240,7 @@ class HostileLink:
         loop = asyncio.get_running_loop()
         join = BulkJoin.make(self.exporter, number, os.urandom(16))
         try:
-            await loop.sock_sendall(sock, join.raw)
+            await loop.sock_sendall(sock, join.request.raw)
             answer = b""
             while len(answer) < JOIN_ANSWER_BYTES:
                 answer += await some(sock, JOIN_ANSWER_BYTES - len(answer))

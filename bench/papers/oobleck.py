@@ -15,7 +15,7 @@ which one is taken is chance. What is charged to us, without a warning before a 
   in this step is done again by what is left of its stage; a step takes what it takes with 24 nodes
 * a stage that has lost its last weights costs 5 minutes (checkpoints each ten), and the load
 
-Rows with `ships` false are of a thing that is not built (docs/training.md, "Copies of sums"): each
+Rows with `ships` false are of a thing that is not built (docs/recovery.md, "Copies of sums"): each
 server gives a mate a copy of its sum, over half of its line at most.
 
 `own` is the share of what the present nodes could do at our own fault-free speed with so many,

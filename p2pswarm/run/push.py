@@ -305,7 +305,7 @@ class PushProgress:
 # The router learns nothing of a push to the keeper, which computes nothing: it would look fast.
 #
 # Units:   seconds on the caller's clock.
-# Source:  docs/training.md, "What is not computed again".
+# Source:  docs/recovery.md, "What is not computed again".
 
 
 class KeeperFirst:

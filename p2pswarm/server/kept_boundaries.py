@@ -2,7 +2,7 @@
 
 When a stage loses a sum, what was in it goes through that stage again. The stages below have
 computed the activation before, and the stages above the gradient; who counted the microbatch there
-hands on what it has, and computes nothing (docs/training.md, "What is not computed again").
+hands on what it has, and computes nothing (docs/recovery.md, "What is not computed again").
 
 Errors:  none; what does not fit is not kept, and is computed again if it is asked for.
 """

@@ -9,7 +9,7 @@ is not subtracted.
 
 Units:   milliseconds on the wire (u32, 0 = no deadline); seconds elsewhere.
 Errors:  BadMessage for bytes of another format; ValueError for a message that is too large.
-Source:  docs/wire.md, section 7.
+Source:  docs/wire_messages.md, section 7.
 """
 
 import logging

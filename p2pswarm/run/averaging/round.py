@@ -50,7 +50,7 @@ from p2pswarm.tensors.codecs.meta import Dtype, TensorMeta
 # sends different lists, the digests differ, because the key is hashed with the tags.
 #
 # Errors:  BadMessage for a share that is not due, or of another size.
-# Source:  docs/training.md, "The digest".
+# Source:  docs/reduction.md, "The digest".
 
 KEY_BYTES = 16  # of a share, and of the key of a digest
 TELL_ALL_MAX = 16  # members that tell each other directly: one way less, and at most 240 streams

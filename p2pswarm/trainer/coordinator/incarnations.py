@@ -4,7 +4,7 @@ A sum outlives its incarnation if its server is back with it at once, or if it w
 former coordinator and nothing of it was launched since.
 
 Units:   `now_s` seconds on the caller's clock.
-Source:  docs/training.md, "A sum that outlives its link", "A sum that outlives its coordinator".
+Source:  docs/recovery.md, "A sum that outlives its link", "A sum that outlives its coordinator".
 """
 
 from dataclasses import dataclass

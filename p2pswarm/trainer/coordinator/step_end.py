@@ -1,7 +1,7 @@
 """The end of a step: its reduction, attempt by attempt, the decision, and the commit.
 
 Units:   `now_s` seconds on the caller's clock.
-Source:  docs/training.md, "The end of a step".
+Source:  docs/reduction.md, "The end of a step".
 """
 
 import math

@@ -495,7 +495,7 @@ class UnreachablePairs:
 
     Errors: what a member says of peers that are not of its stage is passed over.
 
-    Source: docs/training.md, "Silence".
+    Source: docs/membership.md, "Silence".
     """
 
     def __init__(self, members: Membership, peers_max: int = MEMBERS_MAX) -> None:

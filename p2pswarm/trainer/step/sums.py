@@ -4,7 +4,7 @@ A sum is a part of the step while its incarnation lives, or is suspended. It goe
 incarnation of its server if that comes with it in time, also from a former coordinator.
 
 Units:   seconds on the caller's clock; microbatches by their global number.
-Source:  docs/training.md, "A sum that outlives its link", "A sum that outlives its coordinator".
+Source:  docs/recovery.md, "A sum that outlives its link", "A sum that outlives its coordinator".
 """
 
 import math
@@ -27,7 +27,7 @@ class StepSums:
 
     Errors: what a server says of its sum is judged.
 
-    Source: docs/training.md, "A sum that outlives its link", "A sum that outlives its
+    Source: docs/recovery.md, "A sum that outlives its link", "A sum that outlives its
     coordinator".
     """
 
@@ -107,7 +107,7 @@ class Suspensions:
     coordinator dials it: one that has died is mostly known at once, and one that answers is given
     more time.
 
-    Source: docs/training.md, "A sum that outlives its link".
+    Source: docs/recovery.md, "A sum that outlives its link".
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class FormerSums:
     overlap, and of which it has launched nothing itself. So it launches nothing until those who
     should have sums are here, or a moment has passed.
 
-    Source: docs/training.md, "A sum that outlives its coordinator".
+    Source: docs/recovery.md, "A sum that outlives its coordinator".
     """
 
     def __init__(
