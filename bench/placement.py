@@ -25,7 +25,7 @@ import numpy as np
 from results import command_line, write_json
 
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, cost_of
-from p2pswarm.plan.dtfm_search import Effort, search
+from p2pswarm.plan.dtfm_search import SearchBudget, search
 from p2pswarm.plan.jit import compiled
 from p2pswarm.plan.network import DeviceNetwork
 
@@ -163,7 +163,7 @@ def row_of(name: str, seed: int, seconds: float | None, threads: int) -> dict[st
     limit_s = seconds or (60.0 if name == "thousand" else 15.0)
     clock = time.process_time if threads == 1 else time.monotonic
     begun_s, busy_s = time.monotonic(), time.process_time()
-    found = search(costs, task, Effort(limit_s, seed, clock, threads))
+    found = search(costs, task, SearchBudget(limit_s, seed, clock, threads))
     return {
         "network": name,
         "seed": seed,

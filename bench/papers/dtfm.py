@@ -20,7 +20,7 @@ import numpy as np
 from papers.dtfm_program import LoggedRun, Parts, as_run, iteration_s, layer_s, shuffled
 
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, cost_of
-from p2pswarm.plan.dtfm_search import Effort, search
+from p2pswarm.plan.dtfm_search import SearchBudget, search
 from p2pswarm.plan.genetic import TRIALS, evolve
 from p2pswarm.plan.network import DeviceNetwork
 from p2pswarm.plan.pipeline_cost import serial_step_s
@@ -74,7 +74,7 @@ def searches(seconds: float, trials: int) -> list[dict[str, object]]:
     for published_s, (name, network) in zip(THEIR_SEARCH_S, cases().items(), strict=True):
         costs = LinkCosts.of(network, TASK)
         begun_s, used_s = time.monotonic(), time.process_time()
-        found = search(costs, TASK, Effort(seconds, 0, time.monotonic))
+        found = search(costs, TASK, SearchBudget(seconds, 0, time.monotonic))
         took_s, processor_s = time.monotonic() - begun_s, time.process_time() - used_s
         row = {
             "case": name,

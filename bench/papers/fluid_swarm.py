@@ -26,7 +26,7 @@ from p2pswarm.plan.move_times import MoveMeter
 from p2pswarm.plan.moves import Rebalancing
 from p2pswarm.settings.config import BalanceConfig
 from p2pswarm.sim.day_record import best_arrangement, best_rate
-from p2pswarm.sim.traces import Stay
+from p2pswarm.sim.traces import MachineStay
 
 WINDOW = 64  # microbatches under way
 ERROR_SHARE = 0.01  # the standard error of a measured speed
@@ -84,7 +84,7 @@ class Fleet:
     """Machines, and when they are there."""
 
     speeds: tuple[float, ...]
-    stays: tuple[Stay, ...]
+    stays: tuple[MachineStay, ...]
     seconds: float
 
 
@@ -115,14 +115,16 @@ class FluidSwarm:
         self.moves = 0
         self.lost_stages = 0
 
-    def play(self, stays: Sequence[Stay], seconds: float, spans: Sequence[float]) -> list[Totals]:
+    def play(
+        self, stays: Sequence[MachineStay], seconds: float, spans: Sequence[float]
+    ) -> list[Totals]:
         """Let machines come and go; the totals between each two times of `spans`."""
         changes = sorted({t for s in stays for t in (s.begin_s, s.end_s) if t < seconds})
         commits = [step * self._config.commit_s for step in range(1, self._commits(seconds))]
         due = sorted({*changes, *commits, *(t for t in spans if t < seconds)})
         totals = [Totals() for _ in spans[1:]]
-        ends: dict[float, list[Stay]] = {}
-        begins: dict[float, list[Stay]] = {}
+        ends: dict[float, list[MachineStay]] = {}
+        begins: dict[float, list[MachineStay]] = {}
         for stay in stays:
             ends.setdefault(stay.end_s, []).append(stay)
             begins.setdefault(stay.begin_s, []).append(stay)

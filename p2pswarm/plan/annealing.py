@@ -229,7 +229,7 @@ NEAREST = 2  # whose link says how fast a line is: with a neighbour it is not on
 TRIAL_SHARE = 0.1  # of the turns, for each of the two ways of cooling
 
 
-class Heats(NamedTuple):
+class AnnealSchedule(NamedTuple):
     """How a plan is annealed: temperatures, as shares, and how much the guide counts."""
 
     hot: float
@@ -238,9 +238,9 @@ class Heats(NamedTuple):
     cold_guide: float = 1.0
 
 
-COOL = Heats(1e-3, 5e-5, 16.0, 2.0)
-HOT = Heats(1.5e-2, 2e-4, 4.0, 1.0)
-POLISH = Heats(2e-3, 2e-4, 1.0, 0.1)
+COOL = AnnealSchedule(1e-3, 5e-5, 16.0, 2.0)
+HOT = AnnealSchedule(1.5e-2, 2e-4, 4.0, 1.0)
+POLISH = AnnealSchedule(2e-3, 2e-4, 1.0, 0.1)
 
 
 class Annealed(NamedTuple):
@@ -291,7 +291,7 @@ class Tempering:
             self._note(np.array(known, dtype=np.int64))
         begun_s = clock()
         plans = [self._by_chance() for _ in range(self._threads)]
-        self._anneal(plans, SLICE_TURNS, [Heats(LADDER[1], LADDER[1])] * self._threads)
+        self._anneal(plans, SLICE_TURNS, [AnnealSchedule(LADDER[1], LADDER[1])] * self._threads)
         each_s = max((clock() - begun_s) / SLICE_TURNS, 1e-9)  # of a turn of each thread
         left_s = max(ends_s - clock(), 0.0)
         devices = self._task.stages * self._task.pipelines
@@ -327,7 +327,7 @@ class Tempering:
 
     def _temper(self, ends_s: float, clock: Clock) -> None:
         shares = np.geomspace(*LADDER, REPLICAS)
-        ladder = [Heats(share, share) for share in shares]
+        ladder = [AnnealSchedule(share, share) for share in shares]
         replicas = [self._by_chance() for _ in shares]
         replicas[0] = self._paired(self.best)
         first, now_s, round_s = 0, clock(), 0.0
@@ -358,7 +358,9 @@ class Tempering:
         """Stages with their best pairings."""
         return np.array(pipelines_of(self._costs, stages), dtype=np.int64)
 
-    def _anneal(self, plans: Sequence[Ints], turns: int, heats: Sequence[Heats]) -> list[Annealed]:
+    def _anneal(
+        self, plans: Sequence[Ints], turns: int, heats: Sequence[AnnealSchedule]
+    ) -> list[Annealed]:
         """Anneal plans in place, note the best on the way; returns what each came to."""
         while len(self._lucks) < len(plans):
             self._lucks.append(self._chance.integers(1, 2**63, 1, dtype=np.uint64))
@@ -378,7 +380,9 @@ class Tempering:
                 self._note(one.best_sp)
         return found
 
-    def _annealed(self, plan: Ints, turns: int, heat: Heats, luck: RandomState) -> Annealed:
+    def _annealed(
+        self, plan: Ints, turns: int, heat: AnnealSchedule, luck: RandomState
+    ) -> Annealed:
         cooling = Cooling(
             turns,
             heat.hot * self._scale_s,

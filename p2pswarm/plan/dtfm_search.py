@@ -396,7 +396,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class SearchBudget:
     """What a search may take."""
 
     limit_s: float
@@ -406,7 +406,7 @@ class Effort:
     """So many plans are annealed at a time."""
 
 
-def search(costs: LinkCosts, task: DtfmTask, effort: Effort) -> Plan:
+def search(costs: LinkCosts, task: DtfmTask, effort: SearchBudget) -> Plan:
     """Search until the time is over, or a plan is proven.
 
     The first search on a machine compiles for some seconds more.

@@ -24,7 +24,7 @@ MOVES_A_CHANGE = 4  # an exchange for the stage that it changed, one for the sta
 REMEMBERED_MAX = 4096  # as many servers as a run can have
 
 
-class Weariness:
+class MoveDamping:
     """The moves and the changes of the last hour."""
 
     def __init__(self) -> None:
@@ -364,7 +364,7 @@ class Rebalancing:
         self._config = config
         self._rests: dict[bytes, float] = {}
         """Until when those stay that have moved."""
-        self._weariness = Weariness()
+        self._weariness = MoveDamping()
         self._begun = False
         """A step was done: who is there from the start has joined."""
         self._moved = False

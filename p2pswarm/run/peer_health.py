@@ -53,7 +53,7 @@ STALE_MAX = 8  # times the roads: so many dues are kept, most of which are over
 LATE_S = 1.0  # a deadline that comes later found this process stopped: it did not listen
 
 
-class RoadState(Enum):
+class PeerHealthState(Enum):
     """What is known of one road."""
 
     WAITING = auto()
@@ -80,7 +80,7 @@ class _Road:
 
     due_s: float
     streams: int = 0
-    state: RoadState = RoadState.WAITING
+    state: PeerHealthState = PeerHealthState.WAITING
     open: Question | None = None
     """The newest question, while it has no outcome."""
     broke_s: float = 0.0
@@ -92,7 +92,7 @@ _Due = tuple[float, int, bytes, _Road]
 """When, in which order, and the road to which peer."""
 
 
-class Roads:
+class PeerHealth:
     """The roads of one server, by peer."""
 
     def __init__(self, ask_after_s: float = ASK_AFTER_S, silent_s: float = SILENT_S) -> None:
@@ -124,7 +124,7 @@ class Roads:
         self._dues.clear()
         for peer, road in list(self._roads.items()):
             road.open = None
-            if road.state is RoadState.BROKEN:
+            if road.state is PeerHealthState.BROKEN:
                 self._ask(peer, road, now_s)
             elif road.streams:
                 self._wait(peer, road, now_s + self._ask_after_s)
@@ -155,10 +155,10 @@ class Roads:
         if peer not in self._roads:
             self._roads[peer] = _Road(0.0)
         road = self._roads[peer]
-        if not road.streams and road.state is RoadState.WAITING:
+        if not road.streams and road.state is PeerHealthState.WAITING:
             self._wait(peer, road, now_s + self._ask_after_s)
         road.streams += 1
-        if road.state is RoadState.ASKED:  # its bytes may be in the answer's way from now on
+        if road.state is PeerHealthState.ASKED:  # its bytes may be in the answer's way from now on
             self._set_due(peer, road, max(road.due_s, now_s + self._limit_s(peer)))
 
     def closed(self, peer: bytes) -> None:
@@ -174,13 +174,13 @@ class Roads:
             return
         before_s, road.asked_s = road.asked_s, now_s
         rare = now_s >= before_s + RARE * self._beat_s
-        if rare and road.state is RoadState.WAITING and not road.streams:
+        if rare and road.state is PeerHealthState.WAITING and not road.streams:
             self._set_due(peer, road, now_s + TURN * self._beat_s)
 
     def unreachable(self, peer: bytes, now_s: float) -> None:
         """A peer that a stream is in use to, or was to be, could not be dialled."""
         road = self._roads[peer]
-        if road.state is not RoadState.BROKEN:
+        if road.state is not PeerHealthState.BROKEN:
             self._break(peer, road, now_s)
 
     def averaged(self, peers: Iterable[bytes], took_s: float) -> None:
@@ -211,7 +211,7 @@ class Roads:
             if not newest:
                 return  # it is asked anew already
             awaited = peer in self._watched or now_s < road.broke_s + FORGOTTEN_S
-            if road.state is RoadState.BROKEN and awaited:
+            if road.state is PeerHealthState.BROKEN and awaited:
                 self._set_due(peer, road, now_s + self._ask_after_s)
                 return
         self._silent.discard(peer)
@@ -250,11 +250,11 @@ class Roads:
         return road.due_s == due_s and self._roads.get(peer) is road
 
     def _on_due(self, peer: bytes, road: _Road, now_s: float) -> None:
-        if road.state is RoadState.BROKEN:
+        if road.state is PeerHealthState.BROKEN:
             if road.open is None:
                 self._ask(peer, road, now_s)
-        elif road.state is RoadState.WAITING:
-            road.state = RoadState.ASKED
+        elif road.state is PeerHealthState.WAITING:
+            road.state = PeerHealthState.ASKED
             self._set_due(peer, road, now_s + self._limit_s(peer))
             self._ask(peer, road, now_s)
         elif now_s - road.due_s > LATE_S:
@@ -263,7 +263,7 @@ class Roads:
             self._break(peer, road, now_s)
 
     def _wait(self, peer: bytes, road: _Road, due_s: float) -> None:
-        road.state = RoadState.WAITING
+        road.state = PeerHealthState.WAITING
         self._set_due(peer, road, due_s)
 
     def _set_due(self, peer: bytes, road: _Road, due_s: float) -> None:
@@ -276,18 +276,18 @@ class Roads:
 
     def _drop_idle(self, peer: bytes, road: _Road) -> None:
         """Forget a road that is whole and that nobody needs."""
-        if not road.streams and road.state is RoadState.WAITING and peer not in self._watched:
+        if not road.streams and road.state is PeerHealthState.WAITING and peer not in self._watched:
             del self._roads[peer]
 
     def _break(self, peer: bytes, road: _Road, now_s: float) -> None:
         """Nothing comes from a peer: its streams end, and it is asked anew, by another dial."""
-        road.state, road.broke_s = RoadState.BROKEN, now_s
+        road.state, road.broke_s = PeerHealthState.BROKEN, now_s
         self._silent.add(peer)
         self._broken.append(peer)
         self._ask(peer, road, now_s)
 
     def _ask(self, peer: bytes, road: _Road, now_s: float) -> None:
-        broken = road.state is RoadState.BROKEN
+        broken = road.state is PeerHealthState.BROKEN
         within_s = self._patience_s(peer, SILENT_S) if broken else SILENT_MAX_S
         road.open = Question(peer, now_s, within_s)
         self._to_ask.append(road.open)

@@ -18,7 +18,7 @@ from p2pswarm.base.signal import Signal
 from p2pswarm.net.rpc.base import ForwardingRpc, Rpc, Stream
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.messages.peer_health import StillThere
-from p2pswarm.run.peer_health import SILENT_S, Question, Roads
+from p2pswarm.run.peer_health import SILENT_S, PeerHealth, Question
 
 
 class WatchedRpc(ForwardingRpc):
@@ -29,7 +29,7 @@ class WatchedRpc(ForwardingRpc):
         super().__init__(rpc)
         self._tasks: asyncio.TaskGroup
         self._loop = asyncio.get_running_loop()
-        self._roads = Roads(silent_s=silent_s)
+        self._roads = PeerHealth(silent_s=silent_s)
         self._wait_s = wait_s
         self._answered = Signal()
         self._contacts: dict[bytes, Contact] = {}

@@ -308,7 +308,7 @@ class PushProgress:
 # Source:  docs/recovery.md, "What is not computed again".
 
 
-class KeeperFirst:
+class PreferCached:
     """The servers that one push may go to; the keeper is asked once."""
 
     def __init__(self, router: Candidates, keeper: MemberRecord | None) -> None:

@@ -22,7 +22,7 @@ from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.messages.types import Obstacle
-from p2pswarm.run.push import KeeperFirst, OnlyPeer, PushProgress, keeper_among, keepers_for
+from p2pswarm.run.push import OnlyPeer, PreferCached, PushProgress, keeper_among, keepers_for
 from p2pswarm.run.push_io import Pusher, push_to_any
 from p2pswarm.server.kept_boundaries import WorkItem
 from p2pswarm.server.session import MemberSession
@@ -162,7 +162,7 @@ class Forwarder:
         keeper = keeper_among(item.push.keepers, stage + 1, session.members.ready(stage + 1))
         if keeper is not None and self._is_broken(keeper.peer):
             keeper = None
-        candidates = KeeperFirst(session.router, keeper)
+        candidates = PreferCached(session.router, keeper)
 
         async def push_once(member: MemberRecord, progress: PushProgress) -> None:
             push = push_onward(item, stage, metas_of(first) + await pending.metas(member))

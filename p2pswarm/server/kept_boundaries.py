@@ -20,7 +20,7 @@ from p2pswarm.run.messages.types import Work
 # Units:   seconds on the caller's clock.
 
 
-class Exit(Enum):
+class ResultRoute(Enum):
     """Where a result goes."""
 
     ONWARD = auto()
@@ -79,7 +79,7 @@ KEPT_BYTES = 1 << 30  # 64 microbatches of 2,048 tokens and 1,024 numbers each, 
 class KeptAnswer:
     """What a push gets at once: where it goes, and what."""
 
-    exit: Exit
+    exit: ResultRoute
     bundle: Bundle
 
 
@@ -139,9 +139,9 @@ class KeptBoundaries:
         if entry is None or not entry.counted:
             return None
         if self._stage < min(push.counting) and entry.activation is not None:
-            return KeptAnswer(Exit.ONWARD, entry.activation)
+            return KeptAnswer(ResultRoute.ONWARD, entry.activation)
         if self._stage > max(push.counting) and entry.gradient is not None:
-            return KeptAnswer(Exit.BACK, entry.gradient)
+            return KeptAnswer(ResultRoute.BACK, entry.gradient)
         return None
 
     def drop(self, key: Key) -> None:

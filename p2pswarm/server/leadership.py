@@ -9,7 +9,7 @@ from p2pswarm.base.errors import Late, SwarmError
 from p2pswarm.base.ids import Contact
 from p2pswarm.base.signal import Signal
 from p2pswarm.net.wire.message import Message
-from p2pswarm.run.chain.acceptor import VoterSeat
+from p2pswarm.run.chain.acceptor import ChainAcceptor
 from p2pswarm.run.chain.actions import Followed, StoreFailed
 from p2pswarm.run.chain.base import ChainStore
 from p2pswarm.run.chain.chain_log import Restored, blank
@@ -126,7 +126,7 @@ class Leadership:
     def _vote(self, store: ChainStore, restored: Restored) -> ChainNode:
         """Vote with what `store` keeps."""
         context = self._context
-        seat = VoterSeat.of(context.me, store.memory, restored)
+        seat = ChainAcceptor.of(context.me, store.memory, restored)
         find = self._lifecycle.trainers.find
         node = self.node = ChainNode(context.rpc, seat, store, find, self._told, self._tasks)
         node.start()

@@ -27,7 +27,7 @@ from p2pswarm.run.averaging.base import AveragedGradient, Compute, Sums
 from p2pswarm.run.averaging.round import RoundId
 from p2pswarm.run.averaging.stage_averaging import StageAveraging
 from p2pswarm.run.messages.step import Commit, Reduce, Reduced, TiedReduced
-from p2pswarm.run.state.base import Aside, at_once
+from p2pswarm.run.state.base import BackgroundThread, at_once
 from p2pswarm.run.state.piece_download import DownloadLimits, PieceDownload, Placement
 from p2pswarm.run.state.snapshot import Snapshot
 from p2pswarm.run.state.version_reader import WINDOW_BYTES, VersionReader
@@ -70,7 +70,7 @@ class Loading:
         self,
         state: StateMemory,
         compute: Compute,
-        aside: Aside,
+        aside: BackgroundThread,
         lock: asyncio.Lock,
         changing: Callable[[], AbstractAsyncContextManager[None]],
         since: int,
@@ -228,7 +228,7 @@ class Replica:
         stage: int,
         engine: Engine,
         compute: Compute,
-        aside: Aside = at_once,
+        aside: BackgroundThread = at_once,
         background: Compute | None = None,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:

@@ -17,7 +17,7 @@ from p2pswarm.run.manifest import RunOrigin
 from p2pswarm.run.member_cards import NO_CARDS, MemberCards
 from p2pswarm.run.messages.types import PathCounts
 from p2pswarm.run.router import Router
-from p2pswarm.run.state.base import Aside, at_once
+from p2pswarm.run.state.base import BackgroundThread, at_once
 from p2pswarm.run.state.partial_state import PartialFolder
 from p2pswarm.run.state.version_reader import WINDOW_BYTES
 from p2pswarm.run.view import MemberView
@@ -64,7 +64,7 @@ class ServerContext:
     """Other trainers of the run, to be asked if the first does not coordinate it."""
     say: Callable[[str], None] = log.info
     """Tells the user what a person should know."""
-    aside: Aside = at_once
+    aside: BackgroundThread = at_once
     """A thread that reads weights for others beside `compute`; a simulation needs none."""
     background: Compute | None = None
     """Computes digests beside `compute`; None: they take turns with it."""

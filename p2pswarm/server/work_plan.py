@@ -19,7 +19,7 @@ from p2pswarm.run.messages.membership import Load, MemberRecord
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Push, Sketch, Undelivered
 from p2pswarm.run.messages.types import REASON_CHARS, Obstacle, Work
 from p2pswarm.server.commit_log import ClosedSum
-from p2pswarm.server.kept_boundaries import Exit, KeptBoundaries, Period, WorkItem
+from p2pswarm.server.kept_boundaries import KeptBoundaries, Period, ResultRoute, WorkItem
 from p2pswarm.server.scheduler import Scheduler, WorkInputs
 from p2pswarm.tensors.codecs.base import Unencodable
 from p2pswarm.tensors.codecs.edge_state import EdgeKey, EdgeStates, EdgeTransfer
@@ -49,7 +49,7 @@ class WorkPlan:
     item: WorkItem
     call: StageCall
     spec: BackwardSpec
-    exit: Exit
+    exit: ResultRoute
     forward: WorkItem
     """The item whose sender a gradient goes back to."""
 
@@ -86,7 +86,7 @@ class WorkPlan:
         if self.returning and bundle is not None:
             kept.gave(self.item.key, bundle)
         elif self.counted:
-            kept.counted(self.item.key, bundle if self.exit is Exit.BACK else None)
+            kept.counted(self.item.key, bundle if self.exit is ResultRoute.BACK else None)
 
     def note(self, made: Made) -> Counted | Evaluated | None:
         """Return what the trainer is to know of the result."""
@@ -125,15 +125,15 @@ def plan(scheduler: Scheduler, item: WorkItem) -> WorkPlan:
     if not scheduler.last:
         kept = item.work is Work.FORWARD and scheduler.returns(item)
         return WorkPlan(
-            item, StageCall.FORWARD if kept else StageCall.EVALUATE, spec, Exit.ONWARD, item
+            item, StageCall.FORWARD if kept else StageCall.EVALUATE, spec, ResultRoute.ONWARD, item
         )
     if item.work is Work.EVALUATE:
-        return WorkPlan(item, StageCall.EVALUATE, spec, Exit.NOWHERE, item)
+        return WorkPlan(item, StageCall.EVALUATE, spec, ResultRoute.NOWHERE, item)
     return WorkPlan(item, StageCall.FINISH, spec, _back_if(spec.returning), item)
 
 
-def _back_if(wanted: bool) -> Exit:  # noqa: FBT001  a verb with its object
-    return Exit.BACK if wanted else Exit.NOWHERE
+def _back_if(wanted: bool) -> ResultRoute:  # noqa: FBT001  a verb with its object
+    return ResultRoute.BACK if wanted else ResultRoute.NOWHERE
 
 
 def loss_in(made: Made) -> float | None:

@@ -24,7 +24,7 @@ from p2pswarm.run.messages.microbatch import Push, Receipt, Sketch
 from p2pswarm.run.messages.step import Fence, Fenced
 from p2pswarm.run.messages.types import Work
 from p2pswarm.server.forwarder import Forwarder
-from p2pswarm.server.kept_boundaries import Exit, KeptAnswer, WorkItem
+from p2pswarm.server.kept_boundaries import KeptAnswer, ResultRoute, WorkItem
 from p2pswarm.server.reports import GradientReturns
 from p2pswarm.server.scheduler import WorkInputs
 from p2pswarm.server.session import MemberSession
@@ -221,10 +221,10 @@ class Worker:
 
     def _leaving(self, work: WorkPlan, inputs: WorkInputs) -> asyncio.Future[Bundle] | None:
         """The future that the forwarder waits for; None if no result leaves."""
-        if work.exit is Exit.ONWARD:
+        if work.exit is ResultRoute.ONWARD:
             assert inputs.tokens is not None, "only a gradient comes without tokens"
             return self._forwarder.onward(work.item, inputs.tokens)
-        return self._forwarder.back(work.forward) if work.exit is Exit.BACK else None
+        return self._forwarder.back(work.forward) if work.exit is ResultRoute.BACK else None
 
     def _pass_on(self, item: WorkItem, inputs: WorkInputs, kept: KeptAnswer) -> None:
         """Hand on what was computed before: an activation, or a gradient to the sender.
@@ -232,7 +232,7 @@ class Worker:
         One at a time for a microbatch, so what is under way is no more than what is kept.
         """
         self._forwarder.drop_fenced(*item.key)
-        if kept.exit is Exit.BACK:
+        if kept.exit is ResultRoute.BACK:
             leaving = self._forwarder.back(item)
         else:
             assert inputs.tokens is not None, "a forward comes with tokens"

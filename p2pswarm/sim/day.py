@@ -22,7 +22,7 @@ from p2pswarm.sim.day_record import DayRecord, StepSample, best_rate
 from p2pswarm.sim.devices import SimDevice
 from p2pswarm.sim.swarm import SimMachine, SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig
-from p2pswarm.sim.traces import Stay
+from p2pswarm.sim.traces import MachineStay
 from p2pswarm.sim.world import Place, WorldConfig
 from p2pswarm.trainer.reports.reports import MemberLost, Replayed, StepDone
 
@@ -37,7 +37,7 @@ class DayConfig:
 
     run: RunConfig
     fleet: tuple[SimDevice, ...]
-    stays: tuple[Stay, ...]
+    stays: tuple[MachineStay, ...]
     """When each machine of the fleet is there."""
     seconds: float
     cost: Cost

@@ -99,7 +99,7 @@ def fleet_changes(trace: Trace, servers: int, hours: float) -> list[FleetChange]
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class MachineStay:
     """One machine's time in a fleet."""
 
     machine: int
@@ -109,7 +109,7 @@ class Stay:
     """When it is taken; infinite if it stays to the end."""
 
 
-def stays(trace: Trace, machines: int, hours: float, rng: Random) -> list[Stay]:
+def stays(trace: Trace, machines: int, hours: float, rng: Random) -> list[MachineStay]:
     """Return when each machine of a fleet is there; which one is taken is chance, which one comes,
     too.
 
@@ -123,9 +123,9 @@ def stays(trace: Trace, machines: int, hours: float, rng: Random) -> list[Stay]:
             there[away.pop(rng.randrange(len(away)))] = at_s
         while len(there) > wanted:
             taken = rng.choice(sorted(there))
-            found.append(Stay(taken, there.pop(taken), at_s))
+            found.append(MachineStay(taken, there.pop(taken), at_s))
             away.append(taken)
-    found += [Stay(machine, begin_s, math.inf) for machine, begin_s in there.items()]
+    found += [MachineStay(machine, begin_s, math.inf) for machine, begin_s in there.items()]
     return sorted(found, key=lambda stay: (stay.begin_s, stay.machine))
 
 
@@ -138,7 +138,7 @@ class Shortage:
     """In all."""
 
 
-def shortage(there: Sequence[Stay], needed: int, seconds: float) -> Shortage | None:
+def shortage(there: Sequence[MachineStay], needed: int, seconds: float) -> Shortage | None:
     """Return when fewer than `needed` machines are there within `seconds`; None if there always
     are.
     """

@@ -29,7 +29,7 @@ from p2pswarm.discovery.dht.messages import (
     Store,
 )
 from p2pswarm.net.cards.card import Card
-from p2pswarm.net.cards.node_cards import CardNews
+from p2pswarm.net.cards.node_cards import CardUpdate
 from p2pswarm.net.crypto.handshake import Handshake, StaticKey
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.noise_xx import Role
@@ -160,7 +160,7 @@ def long_messages() -> Seeds:
 def messages() -> Seeds:
     return [
         INTRODUCTION,
-        encode(CardNews(CARD)),
+        encode(CardUpdate(CARD)),
         encode(Find(KEY)),
         encode(Got((SIGNED,), False, PEERS)),
         encode(RECORD),

@@ -14,8 +14,8 @@ from p2pswarm.plan.moves import (
     REST_MAX_S,
     WEARY,
     WEARY_S,
+    MoveDamping,
     Rebalancing,
-    Weariness,
     best_plan,
 )
 from p2pswarm.settings.config import BalanceConfig
@@ -24,7 +24,7 @@ SERVERS = tuple(bytes([number]) for number in range(8))
 
 
 def test_as_many_moves_as_servers_within_an_hour_make_a_move_bring_five_times_more():
-    weariness = Weariness()
+    weariness = MoveDamping()
     weariness.see(SERVERS, 0.0)
     for _ in SERVERS:
         weariness.moved(1.0)
@@ -35,7 +35,7 @@ def test_as_many_moves_as_servers_within_an_hour_make_a_move_bring_five_times_mo
 
 
 def test_moves_that_answer_a_change_count_only_where_they_are_dear():
-    weariness = Weariness()
+    weariness = MoveDamping()
     assert not weariness.see(SERVERS, 0.0)
     assert weariness.see(SERVERS[1:], 1.0)
     for _ in range(MOVES_A_CHANGE):
@@ -47,7 +47,7 @@ def test_moves_that_answer_a_change_count_only_where_they_are_dear():
 
 @given(st.lists(st.tuples(st.floats(0, 4000), st.sets(st.sampled_from(SERVERS)), st.booleans())))
 def test_a_factor_is_never_below_one_and_cheap_moves_never_weary_more(told):
-    weariness = Weariness()
+    weariness = MoveDamping()
     for now_s, there, moves in sorted(told, key=lambda each: each[0]):
         weariness.see(there, now_s)
         if moves:

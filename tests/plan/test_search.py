@@ -11,7 +11,7 @@ from plan.test_dtfm import stages_of
 from p2pswarm.base.errors import Unusable
 from p2pswarm.plan import dtfm_search as exact
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, cost_of
-from p2pswarm.plan.dtfm_search import Effort, search
+from p2pswarm.plan.dtfm_search import SearchBudget, search
 from p2pswarm.plan.network import DeviceNetwork, alike
 
 
@@ -70,7 +70,7 @@ def test_annealing_finds_the_cheapest_plan_of_a_small_network_without_classes(se
     task = DtfmTask(3, 2, 1.0, 1.0)
     costs = LinkCosts.of(jittered(6, np.random.default_rng(seed)), task)
 
-    found = search(costs, task, Effort(1.0, seed, clock_of_ticks()))
+    found = search(costs, task, SearchBudget(1.0, seed, clock_of_ticks()))
 
     cheapest = min(
         cost_of(costs, stages_of(order, task)).seconds for order in permutations(range(6))
@@ -83,7 +83,7 @@ def test_plan_uses_every_device_once_and_costs_what_it_says():
     task = DtfmTask(4, 5, 1.0, 1.0)
     costs = LinkCosts.of(jittered(20, np.random.default_rng(1)), task)
 
-    found = search(costs, task, Effort(1.0, 1, clock_of_ticks()))
+    found = search(costs, task, SearchBudget(1.0, 1, clock_of_ticks()))
 
     assert sorted(device for stage in found.stages for device in stage) == list(range(20))
     assert found.seconds == cost_of(costs, found.stages).seconds
@@ -97,7 +97,7 @@ def test_one_stage_or_one_pipeline_is_a_plan_too(shape):
     n = task.stages * task.pipelines
     costs = LinkCosts.of(jittered(n, np.random.default_rng(2)), task)
 
-    found = search(costs, task, Effort(1.0, 1, clock_of_ticks()))
+    found = search(costs, task, SearchBudget(1.0, 1, clock_of_ticks()))
 
     assert sorted(device for stage in found.stages for device in stage) == list(range(n))
 
@@ -112,7 +112,7 @@ def test_annealing_is_better_than_chance_by_far():
     task = DtfmTask(2, 8, 0.0, 1.0)
     costs = LinkCosts.of(network, task)
 
-    found = search(costs, task, Effort(1.0, 1, clock_of_ticks()))
+    found = search(costs, task, SearchBudget(1.0, 1, clock_of_ticks()))
 
     assert found.seconds < 0.25  # 2 Gbit at 9 Gbit/s; a pairing over any slow link takes 1.8 s
 
@@ -133,17 +133,19 @@ def test_search_without_time_says_so():
     task = DtfmTask(2, 1, 1.0, 1.0)
     costs = LinkCosts.of(jittered(2, np.random.default_rng(1)), task)
     with pytest.raises(Unusable, match="give it a second at least"):
-        search(costs, task, Effort(0.0, 1, clock_of_ticks()))
+        search(costs, task, SearchBudget(0.0, 1, clock_of_ticks()))
 
 
 def test_threads_find_the_same_plan_however_they_are_scheduled():
     task = DtfmTask(4, 4, 1.0, 1.0)
     costs = LinkCosts.of(jittered(16, np.random.default_rng(5)), task)
 
-    one, other = (search(costs, task, Effort(1.0, 7, clock_of_ticks(), threads=3)) for _ in "ab")
+    one, other = (
+        search(costs, task, SearchBudget(1.0, 7, clock_of_ticks(), threads=3)) for _ in "ab"
+    )
 
     assert one == other
     assert sorted(device for stage in one.stages for device in stage) == list(range(16))
-    alone = search(costs, task, Effort(1.0, 7, clock_of_ticks()))
+    alone = search(costs, task, SearchBudget(1.0, 7, clock_of_ticks()))
     assert one.seconds <= alone.seconds * 1.1
     assert one.evaluations > alone.evaluations

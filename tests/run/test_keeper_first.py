@@ -5,7 +5,7 @@ from run.test_push import member
 from p2pswarm.base.errors import Busy, DialFailed, LinkLost, NotServing
 from p2pswarm.run.messages.microbatch import Receipt
 from p2pswarm.run.push import (
-    KeeperFirst,
+    PreferCached,
     PushProgress,
     PushState,
     PushTimes,
@@ -54,7 +54,7 @@ class Heard:
 
 def test_the_keeper_is_asked_first_and_the_router_hears_nothing_of_it():
     router = Heard()
-    first = KeeperFirst(router, KEEPER)
+    first = PreferCached(router, KEEPER)
     progress = PushProgress(first, "nobody", 0.0)
 
     assert progress.choose(0.0) is KEEPER
@@ -71,7 +71,7 @@ def test_the_keeper_is_asked_first_and_the_router_hears_nothing_of_it():
 def test_after_a_refusal_the_router_chooses():
     for error in (Busy("full", 0.5), NotServing("gone"), DialFailed("dead")):
         router = Heard()
-        first = KeeperFirst(router, KEEPER)
+        first = PreferCached(router, KEEPER)
         progress = PushProgress(first, "nobody", 0.0)
         progress.choose(0.0)
 
@@ -85,7 +85,7 @@ def test_after_a_refusal_the_router_chooses():
 
 def test_what_the_router_chose_it_hears_of():
     router = Heard()
-    progress = PushProgress(KeeperFirst(router, None), "nobody", 0.0)
+    progress = PushProgress(PreferCached(router, None), "nobody", 0.0)
     progress.choose(0.0)
 
     progress.failed(LinkLost("cut"), 0.1)

@@ -18,7 +18,7 @@ from p2pswarm.run.peer_health import (
     SILENT_MAX_S,
     SILENT_S,
     STALE_MAX,
-    Roads,
+    PeerHealth,
 )
 
 ANN, BOB = b"a" * 32, b"b" * 32
@@ -29,7 +29,7 @@ class Town:
     """Roads and their clock."""
 
     def __init__(self, silent_s: float = SILENT_S) -> None:
-        self.roads = Roads(silent_s=silent_s)
+        self.roads = PeerHealth(silent_s=silent_s)
         self.now_s = 0.0
         self.asked = {}
         """The questions without an outcome, by peer, oldest first."""
@@ -494,7 +494,7 @@ def test_a_new_session_asks_broken_roads_again_and_begins_the_others_anew():
 
 
 def test_a_road_that_is_used_again_and_again_costs_no_memory():
-    roads = Roads()
+    roads = PeerHealth()
     for number in range(10_000):
         roads.opened(ANN, number * 1e-3)
         roads.closed(ANN)
@@ -504,7 +504,7 @@ def test_a_road_that_is_used_again_and_again_costs_no_memory():
 
 
 def test_many_roads_are_asked_in_the_order_in_which_they_are_due():
-    roads = Roads()
+    roads = PeerHealth()
     peers = [bytes([number]) * 32 for number in range(50)]
     for number, peer in enumerate(peers):
         roads.opened(peer, 0.01 * number)

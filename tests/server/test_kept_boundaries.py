@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server.pushes import ABOVE, ALL, BELOW, ME, backward, push, queue, scheduler
 
-from p2pswarm.server.kept_boundaries import Exit, KeptAnswer, KeptBoundaries
+from p2pswarm.server.kept_boundaries import KeptAnswer, KeptBoundaries, ResultRoute
 from p2pswarm.server.scheduler import Scheduler
 
 NUMBER_BYTES = 4
@@ -37,14 +37,14 @@ def test_a_stage_below_those_that_lack_it_hands_its_activation_on():
     one = kept()
     activation, _ = both(one)
 
-    assert one.answer(asks((2,))) == KeptAnswer(Exit.ONWARD, activation)
+    assert one.answer(asks((2,))) == KeptAnswer(ResultRoute.ONWARD, activation)
 
 
 def test_a_stage_above_those_that_lack_it_gives_its_gradient_back():
     one = kept()
     _, gradient = both(one)
 
-    assert one.answer(asks((0,))) == KeptAnswer(Exit.BACK, gradient)
+    assert one.answer(asks((0,))) == KeptAnswer(ResultRoute.BACK, gradient)
 
 
 def test_a_stage_that_counts_it_or_stands_between_two_that_do_computes():
@@ -98,7 +98,7 @@ def test_a_gradient_of_another_attempt_than_the_activation_is_kept_alone():
     one.counted((0, 1), bundle(2.0))
 
     assert one.answer(asks((2,))) is None
-    assert one.answer(asks((0,))) == KeptAnswer(Exit.BACK, bundle(2.0))
+    assert one.answer(asks((0,))) == KeptAnswer(ResultRoute.BACK, bundle(2.0))
     assert one.held_bytes == NUMBER_BYTES
 
 
@@ -108,8 +108,12 @@ def test_the_last_stage_keeps_gradients_and_the_first_activations():
     first.gave((0, 0), bundle(1.0))
     first.counted((0, 0), None)
 
-    assert last.answer(asks((0,), (b"", b"", ME), stage=2)) == KeptAnswer(Exit.BACK, bundle(2.0))
-    assert first.answer(asks((1,), (ME, b"", b""), stage=0)) == KeptAnswer(Exit.ONWARD, bundle(1.0))
+    assert last.answer(asks((0,), (b"", b"", ME), stage=2)) == KeptAnswer(
+        ResultRoute.BACK, bundle(2.0)
+    )
+    assert first.answer(asks((1,), (ME, b"", b""), stage=0)) == KeptAnswer(
+        ResultRoute.ONWARD, bundle(1.0)
+    )
 
 
 def test_the_next_step_begins_with_nothing():
@@ -180,7 +184,7 @@ def test_a_scheduler_answers_at_once_what_is_kept():
     answer = one.answered(item)
 
     assert answer is not None
-    assert answer.exit is Exit.ONWARD
+    assert answer.exit is ResultRoute.ONWARD
     assert one.take(0.0) is None
     assert one.queued() == 0
 

@@ -27,7 +27,7 @@ from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Undelivered
 from p2pswarm.run.messages.types import REASON_CHARS, Work
 from p2pswarm.server.commit_log import ClosedSum
-from p2pswarm.server.kept_boundaries import Exit, Period
+from p2pswarm.server.kept_boundaries import Period, ResultRoute
 from p2pswarm.server.scheduler import WorkInputs
 from p2pswarm.server.work_plan import (
     UNKNOWN_RETRY_S,
@@ -76,13 +76,13 @@ def gradient_taken(stage=1, counting=ALL):
 @pytest.mark.parametrize(
     ("stage", "counting", "call", "way"),
     [
-        (0, ALL, StageCall.FORWARD, Exit.ONWARD),
-        (1, ALL, StageCall.FORWARD, Exit.ONWARD),
-        (1, (0,), StageCall.FORWARD, Exit.ONWARD),
-        (1, (2,), StageCall.EVALUATE, Exit.ONWARD),  # its gradient ends above
-        (LAST, ALL, StageCall.FINISH, Exit.BACK),
-        (LAST, (0,), StageCall.FINISH, Exit.BACK),
-        (LAST, (2,), StageCall.FINISH, Exit.NOWHERE),
+        (0, ALL, StageCall.FORWARD, ResultRoute.ONWARD),
+        (1, ALL, StageCall.FORWARD, ResultRoute.ONWARD),
+        (1, (0,), StageCall.FORWARD, ResultRoute.ONWARD),
+        (1, (2,), StageCall.EVALUATE, ResultRoute.ONWARD),  # its gradient ends above
+        (LAST, ALL, StageCall.FINISH, ResultRoute.BACK),
+        (LAST, (0,), StageCall.FINISH, ResultRoute.BACK),
+        (LAST, (2,), StageCall.FINISH, ResultRoute.NOWHERE),
     ],
 )
 def test_a_microbatch_is_kept_only_where_its_gradient_comes_back(stage, counting, call, way):
@@ -97,10 +97,10 @@ def test_a_microbatch_is_kept_only_where_its_gradient_comes_back(stage, counting
 @pytest.mark.parametrize(
     ("stage", "counting", "way", "counted"),
     [
-        (1, ALL, Exit.BACK, True),
-        (1, (0,), Exit.BACK, False),
-        (1, (1,), Exit.NOWHERE, True),
-        (0, ALL, Exit.NOWHERE, True),
+        (1, ALL, ResultRoute.BACK, True),
+        (1, (0,), ResultRoute.BACK, False),
+        (1, (1,), ResultRoute.NOWHERE, True),
+        (0, ALL, ResultRoute.NOWHERE, True),
     ],
 )
 def test_a_gradient_goes_on_while_a_stage_below_counts(stage, counting, way, counted):
@@ -113,7 +113,7 @@ def test_a_gradient_goes_on_while_a_stage_below_counts(stage, counting, way, cou
     assert work.item.sender == ABOVE
 
 
-@pytest.mark.parametrize(("stage", "way"), [(1, Exit.ONWARD), (LAST, Exit.NOWHERE)])
+@pytest.mark.parametrize(("stage", "way"), [(1, ResultRoute.ONWARD), (LAST, ResultRoute.NOWHERE)])
 def test_a_held_out_batch_is_evaluated_and_never_counted(stage, way):
     work = taken(stage, evaluation(stage=stage, counting=()))
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from p2pswarm.base.errors import Unusable
 from p2pswarm.sim.traces import (
     HOUR_S,
+    MachineStay,
     Shortage,
-    Stay,
     Trace,
     fleet_changes,
     read_trace,
@@ -140,14 +140,18 @@ def test_who_stays_to_the_end_has_no_end():
 
 
 def test_too_few_machines_are_told_with_the_first_time_and_all_of_it():
-    there = [Stay(0, 10.0, 100.0), Stay(1, 20.0, 60.0), Stay(0, 100.0, math.inf)]
+    there = [
+        MachineStay(0, 10.0, 100.0),
+        MachineStay(1, 20.0, 60.0),
+        MachineStay(0, 100.0, math.inf),
+    ]
 
     assert shortage(there, 1, 200.0) == Shortage(0.0, 10.0)
     assert shortage(there, 2, 200.0) == Shortage(0.0, 20.0 + 140.0)
     assert shortage(there, 1, 5.0) == Shortage(0.0, 5.0)
     assert shortage(there[2:], 1, 50.0) == Shortage(0.0, 50.0)
-    assert shortage([Stay(0, 0.0, math.inf)], 1, 9.0) is None
-    assert shortage([Stay(0, 0.0, 4.0), Stay(1, 4.0, 9.0)], 1, 9.0) is None
+    assert shortage([MachineStay(0, 0.0, math.inf)], 1, 9.0) is None
+    assert shortage([MachineStay(0, 0.0, 4.0), MachineStay(1, 4.0, 9.0)], 1, 9.0) is None
 
 
 @given(traces, st.integers(1, 9), st.integers(1, 4), st.integers(0, 99))

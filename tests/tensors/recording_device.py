@@ -38,7 +38,7 @@ class ModelStream:
 
 
 @dataclass(frozen=True)
-class Use:
+class TensorUse:
     """A kernel that reads or writes a block."""
 
     stream: ModelStream
@@ -56,8 +56,8 @@ class Block:
 
     memory: np.ndarray
     stream: ModelStream
-    written: Use | None = None
-    read: list[Use] = field(default_factory=list)
+    written: TensorUse | None = None
+    read: list[TensorUse] = field(default_factory=list)
     told: set[ModelStream] = field(default_factory=set)
     held_by: list[tuple[ModelStream, int]] = field(default_factory=list)
 
@@ -131,7 +131,7 @@ class RecordingDevice:
         """Note a kernel, and what it may meet in memory."""
         stream = self._current
         stream.launched += 1
-        use = Use(stream, stream.launched, what)
+        use = TensorUse(stream, stream.launched, what)
         for block in filter(None, map(self._block, reads)):
             self._judge(block, use, [block.written])
             block.read.append(use)
@@ -139,7 +139,7 @@ class RecordingDevice:
             self._judge(block, use, [block.written, *block.read])
             block.written, block.read = use, []
 
-    def _judge(self, block: Block, use: Use, before: list[Use | None]) -> None:
+    def _judge(self, block: Block, use: TensorUse, before: list[TensorUse | None]) -> None:
         self.breaches += [
             f"{use.what} on {use.stream.name} beside {each.what} on {each.stream.name}"
             for each in before

@@ -14,7 +14,7 @@ from typing import Any
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import check_target, read_small, write_text
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts
-from p2pswarm.plan.dtfm_search import Effort, Plan, search
+from p2pswarm.plan.dtfm_search import Plan, SearchBudget, search
 from p2pswarm.plan.network import DeviceNetwork
 
 DEVICES_MAX = 4096  # a matrix of them is 128 MiB
@@ -26,7 +26,7 @@ def main(matrix: Path, seconds: float, seed: int, out: Path | None) -> int:
     if out is not None:
         check_target(out)
     task, network = _read(matrix)
-    effort = Effort(seconds, seed, time.monotonic, _processors())
+    effort = SearchBudget(seconds, seed, time.monotonic, _processors())
     found = search(LinkCosts.of(network, task), task, effort)
     sys.stdout.write("".join(f"{line}\n" for line in _lines(found)))
     if out is not None:

@@ -10,7 +10,7 @@ from p2pswarm.models.blocks import block_count, make_blocks, stage_blocks
 from p2pswarm.models.boundary import Boundary, boundaries
 from p2pswarm.models.chance import draws
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.tensors.codecs.base import DTYPES, Use
+from p2pswarm.tensors.codecs.base import DTYPES, TensorUse
 from p2pswarm.tensors.codecs.bundle import BundleKey, BundleSpec
 from p2pswarm.tensors.codecs.meta import TensorLayout
 from p2pswarm.tensors.codecs.registry import bundle_codecs
@@ -64,10 +64,10 @@ def check_model(run: RunConfig) -> None:
 def activation_codecs(run: RunConfig, bundle: BundleSpec) -> tuple[str, ...]:
     """The codec of each tensor of a bundle on its way to the stage above."""
     codecs = run.codecs
-    return bundle_codecs(bundle, codecs.activation, codecs.activation_of, Use.ACTIVATION)
+    return bundle_codecs(bundle, codecs.activation, codecs.activation_of, TensorUse.ACTIVATION)
 
 
 def gradient_codecs(run: RunConfig, bundle: BundleSpec) -> tuple[str, ...]:
     """The codec of each tensor of a bundle's gradient on its way back."""
     codecs = run.codecs
-    return bundle_codecs(bundle.gradient(), codecs.gradient, codecs.gradient_of, Use.GRADIENT)
+    return bundle_codecs(bundle.gradient(), codecs.gradient, codecs.gradient_of, TensorUse.GRADIENT)

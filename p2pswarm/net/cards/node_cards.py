@@ -237,7 +237,7 @@ ANSWER_S = 10.0  # after which nobody waits for `CardHeard` any more
 
 @message(11)
 @dataclass(frozen=True, slots=True)
-class CardNews(Message):
+class CardUpdate(Message):
     """The sender's card; or the receiver's own, newer than the one that it introduced."""
 
     card: Annotated[bytes, Size(1, CARD_BYTES_MAX)]
@@ -246,7 +246,7 @@ class CardNews(Message):
 @message(12)
 @dataclass(frozen=True, slots=True)
 class CardHeard(Message):
-    """The answer to `CardNews`."""
+    """The answer to `CardUpdate`."""
 
     newer: Annotated[bytes, Size(0, CARD_BYTES_MAX)]
     """A card of the sender of the news that counts more; empty if there is none."""

@@ -23,7 +23,7 @@ from p2pswarm.base.errors import BadMessage, Busy, Late, NotServing, PeerError, 
 from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.base.tasks import Closing
 from p2pswarm.net.cards.card import Card
-from p2pswarm.net.cards.node_cards import ANSWER_S, CardHeard, CardNews
+from p2pswarm.net.cards.node_cards import ANSWER_S, CardHeard, CardUpdate
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.endpoint.link_table import ProvenAddress
@@ -229,7 +229,7 @@ class LinkRpc(Closing):
         self._long = ConcurrencyLimit(AT_ONCE)
         endpoint.on_event = self._on_event
         endpoint.on_card = self._tell_card
-        self.serve_unary(CardNews, self._on_card)
+        self.serve_unary(CardUpdate, self._on_card)
 
     @property
     def contact(self) -> Contact:
@@ -308,14 +308,14 @@ class LinkRpc(Closing):
 
     # cards
 
-    def _on_card(self, peer: PeerId, told: CardNews) -> Message:
+    def _on_card(self, peer: PeerId, told: CardUpdate) -> Message:
         return CardHeard(self._endpoint.learn_card(peer, told.card))
 
     def _tell_card(self, link: Link, card: Card) -> None:
         """Tell the peer of a link a card that it does not have; nobody waits for it."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Message] = loop.create_future()
-        frame = pack_opening(Kind.UNARY, ANSWER_S, encode(CardNews(card.encode())))
+        frame = pack_opening(Kind.UNARY, ANSWER_S, encode(CardUpdate(card.encode())))
         try:
             listeners, stream = self._open(link, frame, _PendingCall(waiter), ended=True)
         except SwarmError as error:

@@ -4,6 +4,6 @@ A step is decided by one small signed record that names the record before it by 
 voters keep the records. A trainer that a majority of them has promised its term leads, and only a
 leader can have a record decided. docs/chain.md argues why that is safe.
 
-Entrances: `seat.Seat` (a trainer), `voter_seat.VoterSeat` (a server that votes),
+Entrances: `participant.ChainParticipant` (a trainer), `acceptor.ChainAcceptor` (a voting server),
 `chain_file.ChainFile` (the disk) and `memory_file.MemoryChain` (where there is no folder for it).
 """

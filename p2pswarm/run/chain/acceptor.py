@@ -1,7 +1,7 @@
 """One node's vote and its chain, joined: how a server takes part in deciding, and never leads.
 
 It answers what trainers ask of a voter, and learns from the same calls what is decided. It has
-the verbs of a trainer's `Seat`, so `ChainNode` serves both.
+the verbs of a trainer's `ChainParticipant`, so `ChainNode` serves both.
 
 Units:   seconds on the caller's clock.
 Errors:  Fork and BrokenRecord for what a peer sent: what the voter has said stands in `actions`,
@@ -19,7 +19,7 @@ from p2pswarm.run.chain.record import CommitRecord, VoterId
 from p2pswarm.run.chain.voter import Voter
 
 
-class VoterSeat:
+class ChainAcceptor:
     """The chain as a voter takes part in it."""
 
     next_deadline_s: float | None = None

@@ -38,7 +38,7 @@ class ChainStore(Protocol):
 
 
 class ChainMachine(Protocol):
-    """A `Seat` of a trainer, or a `VoterSeat` of a server."""
+    """A `ChainParticipant` of a trainer, or a `ChainAcceptor` of a server."""
 
     voter: Voter
     follower: Follower

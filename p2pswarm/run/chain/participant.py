@@ -5,7 +5,7 @@ import random
 from enum import Enum
 
 from p2pswarm.net.wire.message import Message
-from p2pswarm.run.chain.acceptor import VoterSeat
+from p2pswarm.run.chain.acceptor import ChainAcceptor
 from p2pswarm.run.chain.actions import Action, Deposed, Leading, RecordDecided, VotesMissing
 from p2pswarm.run.chain.follower import Follower
 from p2pswarm.run.chain.leader import Attempt, Leader
@@ -142,7 +142,7 @@ class Standby:
 # One trainer's seat: its vote, its patience, and its attempts to lead, joined.
 #
 # It serves what other trainers ask, decides when to stand, and says when this trainer leads, what
-# is decided, and when another leads. A server that votes has a `VoterSeat`.
+# is decided, and when another leads. A server that votes has a `ChainAcceptor`.
 #
 # Units:   seconds on the caller's clock.
 # Errors:  Fork and BrokenRecord for what a peer sent; nothing has changed then.
@@ -150,13 +150,13 @@ class Standby:
 HANGS = 2  # attempts in a row that found no majority, about 7 s, before people are told
 
 
-class Seat:
+class ChainParticipant:
     """The chain as one trainer takes part in it."""
 
     def __init__(self, voter: Voter, follower: Follower, rng: random.Random, now_s: float) -> None:
         self.voter = voter
         self.follower = follower
-        self._vote = VoterSeat(voter, follower)
+        self._vote = ChainAcceptor(voter, follower)
         self.leader: Leader | None = None
         """The attempt under way, or the leadership; None while another leads."""
         self._rng = rng

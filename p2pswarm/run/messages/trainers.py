@@ -119,7 +119,7 @@ class AskReachable(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Knock(Message):
+class CoordinatorProbe(Message):
     """A server that has asked a standby for a stage a moment ago."""
 
     stage: Stage
@@ -134,7 +134,7 @@ class ReachableStages(Message):
     """Those of the peers that have answered the standby just now, and who knocks at its door."""
 
     peers: Annotated[tuple[Peer, ...], Size(PROBES_MAX)]
-    knocks: Annotated[tuple[Knock, ...], Size(KNOCKS_MAX)]
+    knocks: Annotated[tuple[CoordinatorProbe, ...], Size(KNOCKS_MAX)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from p2pswarm.run.state.piece_download import PieceDownload
 T = TypeVar("T")
 
 
-class Aside(Protocol):
+class BackgroundThread(Protocol):
     """A thread for what blocks and needs no turn of the compute thread: copies and hashes."""
 
     async def __call__(self, work: Callable[[], T]) -> T:
@@ -21,7 +21,7 @@ class Aside(Protocol):
 
 
 async def at_once(work: Callable[[], T]) -> T:
-    """Do the work here: an `Aside` for virtual time."""
+    """Do the work here: an `BackgroundThread` for virtual time."""
     return work()
 
 

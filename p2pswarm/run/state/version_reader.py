@@ -17,7 +17,7 @@ from typing import Protocol
 
 from p2pswarm.base.errors import NotServing
 from p2pswarm.base.signal import Signal
-from p2pswarm.run.state.base import Aside
+from p2pswarm.run.state.base import BackgroundThread
 from p2pswarm.run.state.version_holds import WINDOW_PARTS, Hold, Part, VersionHolds
 
 WINDOW_BYTES = 96 << 20  # WINDOW_PARTS of float32
@@ -42,7 +42,7 @@ class VersionReader:
         self,
         state: ReadableState,
         version: Callable[[], int | None],
-        aside: Aside,
+        aside: BackgroundThread,
         window: int = WINDOW_PARTS,
     ) -> None:
         """`version`: what the memory is of now, None while it is not whole.

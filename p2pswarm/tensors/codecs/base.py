@@ -38,7 +38,7 @@ class Unencodable(ValueError):
     """The tensor has values that the codec cannot encode, as NaN in int8 or 1e6 in fp16."""
 
 
-class Use(Flag):
+class TensorUse(Flag):
     """What a tensor is for; a codec that suits one use may ruin another."""
 
     ACTIVATION = auto()
@@ -51,8 +51,8 @@ class Use(Flag):
     """Weights and optimizer state, which must be bit for bit the same on all replicas."""
 
 
-LOSSLESS = Use.ACTIVATION | Use.GRADIENT | Use.AVERAGING | Use.STATE
-LOSSY = Use.ACTIVATION | Use.GRADIENT | Use.AVERAGING
+LOSSLESS = TensorUse.ACTIVATION | TensorUse.GRADIENT | TensorUse.AVERAGING | TensorUse.STATE
+LOSSY = TensorUse.ACTIVATION | TensorUse.GRADIENT | TensorUse.AVERAGING
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ Errors:  Unencodable, a ValueError, for values that do not fit; BadMessage for a
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from p2pswarm.tensors.codecs.base import Decoder, Tensor, Use
+from p2pswarm.tensors.codecs.base import Decoder, Tensor, TensorUse
 from p2pswarm.tensors.codecs.meta import Dtype, TensorLayout
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 
@@ -18,7 +18,7 @@ class Codec(ABC):
     name: str
     code: int
     """The codec's number on the wire, 1..255; it never changes."""
-    uses: Use
+    uses: TensorUse
     dtypes: frozenset[Dtype]
     heavy: bool
     """True if encoding and decoding are worth a thread; raw only points at memory."""

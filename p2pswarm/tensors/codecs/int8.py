@@ -27,8 +27,8 @@ from p2pswarm.tensors.codecs.base import (
     LOSSY,
     TORCH,
     Decoder,
+    TensorUse,
     Unencodable,
-    Use,
     bytes_of,
     expect_bytes,
 )
@@ -168,7 +168,7 @@ class Int8ErrorFeedback(StatefulCodec):
 
     name = "int8-ef"
     code = 6
-    uses = Use.GRADIENT
+    uses = TensorUse.GRADIENT
     dtypes = FLOATS
     heavy = True
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from p2pswarm.base.errors import BadMessage, Unusable
-from p2pswarm.tensors.codecs.base import DTYPES, Decoder, Use
+from p2pswarm.tensors.codecs.base import DTYPES, Decoder, TensorUse
 from p2pswarm.tensors.codecs.bundle import BundleSpec
 from p2pswarm.tensors.codecs.cast import Cast
 from p2pswarm.tensors.codecs.codec import Codec, StatefulCodec
@@ -70,7 +70,7 @@ class AdmittedTensor:
     """The memory that receiving it takes."""
 
 
-def named(name: str, use: Use | None = None) -> Codec:
+def named(name: str, use: TensorUse | None = None) -> Codec:
     """The codec of that name; raises Unusable if there is none or it does not suit `use`."""
     codec = BY_NAME.get(name)
     if codec is None:
@@ -127,7 +127,7 @@ def encode_bundle(
 
 
 def bundle_codecs(
-    bundle: BundleSpec, default: str, set_for: Callable[[str], str | None], use: Use
+    bundle: BundleSpec, default: str, set_for: Callable[[str], str | None], use: TensorUse
 ) -> tuple[str, ...]:
     """The codec of each tensor of a bundle: the one that is set for its key, else the default.
 

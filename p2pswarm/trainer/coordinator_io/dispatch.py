@@ -22,7 +22,7 @@ from p2pswarm.data.corpus import Tokens
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.messages.peer_health import StillThere
-from p2pswarm.run.push import KeeperFirst, PushProgress, keeper_among, keepers_for
+from p2pswarm.run.push import PreferCached, PushProgress, keeper_among, keepers_for
 from p2pswarm.run.push_io import Pusher, push_to_any
 from p2pswarm.run.router import Router
 from p2pswarm.run.view import Incarnation, contact, incarnation_of
@@ -143,7 +143,7 @@ class Dispatcher:
         encoded = await context.tensors.pack([samples], "raw")
         first = first_push(order, context.run_id, encoded[0].meta)
         servers = tuple(m.record for m in coordinator.members.ready(0))
-        candidates = KeeperFirst(self._router, keeper_among(order.keepers, 0, servers))
+        candidates = PreferCached(self._router, keeper_among(order.keepers, 0, servers))
 
         async def push_once(member: MemberRecord, progress: PushProgress) -> None:
             asked = candidates.keeps(member.peer)

@@ -19,7 +19,13 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Generic, TypeVar
 
-from p2pswarm.run.messages.trainers import KNOCKS_MAX, PROBES_MAX, Knock, Unheard, Whereabouts
+from p2pswarm.run.messages.trainers import (
+    KNOCKS_MAX,
+    PROBES_MAX,
+    CoordinatorProbe,
+    Unheard,
+    Whereabouts,
+)
 from p2pswarm.run.messages.types import TRAINERS_MAX, VOTERS_MAX
 from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.members.membership import Member
@@ -96,7 +102,7 @@ class Handover:
         """The servers of the missed stages, which this trainer asks itself."""
         return [one for stage in self._missed(now_s) for one in self._servers[stage].values()]
 
-    def on_knocks(self, knocks: Iterable[Knock], step: int) -> None:
+    def on_knocks(self, knocks: Iterable[CoordinatorProbe], step: int) -> None:
         """Servers ask a standby for a stage: those that hold its weights are asked about, too.
 
         One that missed the last commit can apply it.
@@ -168,14 +174,14 @@ class Handover:
         return [s for s, since_s in sorted(self._missed_s.items()) if now_s >= since_s + MISSED_S]
 
 
-class Knocks:
+class CoordinatorProbes:
     """Servers that come to a trainer that stands by, because they have lost the coordinator."""
 
     def __init__(self) -> None:
-        self._knocks: _Recent[Knock] = _Recent(KNOCK_S)
+        self._knocks: _Recent[CoordinatorProbe] = _Recent(KNOCK_S)
         self._seekers: _Recent[Unheard] = _Recent(SEEK_S)
 
-    def on_knock(self, knock: Knock, now_s: float) -> None:
+    def on_knock(self, knock: CoordinatorProbe, now_s: float) -> None:
         """A server asks for a stage."""
         self._knocks.add(knock.where.peer, knock, now_s)
 
@@ -183,7 +189,7 @@ class Knocks:
         """A member that hears nothing from its coordinator asks who leads."""
         self._seekers.add(member.peer, member, now_s)
 
-    def at_the_door(self, now_s: float) -> tuple[Knock, ...]:
+    def at_the_door(self, now_s: float) -> tuple[CoordinatorProbe, ...]:
         """Those who asked for a stage a moment ago."""
         return self._knocks.all(now_s)
 

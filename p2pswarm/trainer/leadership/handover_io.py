@@ -14,12 +14,12 @@ from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.base.signal import Signal
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.run.chain.chain_node import ChainNode
-from p2pswarm.run.chain.participant import Seat
+from p2pswarm.run.chain.participant import ChainParticipant
 from p2pswarm.run.member_cards import MemberCards, as_far_as_they_fit, learn_all
 from p2pswarm.run.messages.membership import Join
 from p2pswarm.run.messages.trainers import (
     AskReachable,
-    Knock,
+    CoordinatorProbe,
     NotHeard,
     ReachableStages,
     Unheard,
@@ -27,7 +27,7 @@ from p2pswarm.run.messages.trainers import (
 )
 from p2pswarm.run.peer_health_io import is_there
 from p2pswarm.trainer.coordinator_io.coordinator_io import CoordinatorIo
-from p2pswarm.trainer.leadership.handover import Handover, Knocks
+from p2pswarm.trainer.leadership.handover import CoordinatorProbes, Handover
 from p2pswarm.trainer.leadership.known_trainers import KnownTrainers
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class HandoverIo:
         rpc: Rpc,
         run_id: bytes,
         stages: int,
-        seat: Seat,
+        seat: ChainParticipant,
         node: ChainNode,
         roll: KnownTrainers,
         find: Callable[[bytes], Contact | None],
@@ -61,7 +61,7 @@ class HandoverIo:
         self._roll, self._find, self._cards = roll, find, cards
         self._tasks = tasks
         self._rule = Handover(self._stages)
-        self._knocks = Knocks()
+        self._knocks = CoordinatorProbes()
         self._coordination: CoordinatorIo | None = None
         self._looking: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
@@ -89,7 +89,7 @@ class HandoverIo:
     def on_knock(self, peer: bytes, join: Join) -> None:
         """A server asks this trainer for a stage, which it cannot give."""
         if join.stage is not None and join.version is not None:
-            knock = Knock(join.stage, join.version, Whereabouts(peer, join.address))
+            knock = CoordinatorProbe(join.stage, join.version, Whereabouts(peer, join.address))
             self._knocks.on_knock(knock, asyncio.get_running_loop().time())
 
     async def wait_to_lead(self) -> None:

@@ -27,7 +27,7 @@ from p2pswarm.run.chain.actions import (
     VotesMissing,
 )
 from p2pswarm.run.chain.chain_node import ChainNode, Told
-from p2pswarm.run.chain.participant import Seat
+from p2pswarm.run.chain.participant import ChainParticipant
 from p2pswarm.run.chain.record import CommitRecord, RecordKind, VoterId
 from p2pswarm.run.chain.voter import Voter
 from p2pswarm.run.member_cards import with_cards
@@ -118,7 +118,7 @@ class Trainer:
         self._stack = AsyncExitStack()
         self._ended: asyncio.Future[RunFinished]
         self._tasks: asyncio.TaskGroup
-        self._seat: Seat
+        self._seat: ChainParticipant
         self._node: ChainNode
         self._past: SavedChain
         self._proposals: Proposals
@@ -135,7 +135,7 @@ class Trainer:
         follower = place.restored.follower
         voter = VoterId(self._me, place.store.memory)
         one = Voter(voter, follower.chain, place.restored.register)
-        self._seat = Seat(one, follower, context.rng, self._now_s())
+        self._seat = ChainParticipant(one, follower, context.rng, self._now_s())
         self._past = SavedChain(follower.chain, place.store)
         self._proposals = Proposals(context, self._seat, self._roll)
         self._rewinding = RollbackIo(context, self._past, self._go_back, self._tasks)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from p2pswarm.base.token_bucket import TokenBucket
 from p2pswarm.run.chain.chain import BrokenRecord
 from p2pswarm.run.chain.leader import Leader
-from p2pswarm.run.chain.participant import Seat
+from p2pswarm.run.chain.participant import ChainParticipant
 from p2pswarm.run.chain.record import CommitRecord, RecordKind, VoterId, sign
 from p2pswarm.trainer.coordinator.decision import (
     as_back,
@@ -83,7 +83,9 @@ class VoterChanges:
 class Proposals:
     """The records of one trainer, whenever it leads."""
 
-    def __init__(self, context: TrainerContext, seat: Seat, roll: KnownTrainers) -> None:
+    def __init__(
+        self, context: TrainerContext, seat: ChainParticipant, roll: KnownTrainers
+    ) -> None:
         self._context = context
         self._seat = seat
         self._roll = roll

@@ -17,7 +17,7 @@ from p2pswarm.base.errors import BadMessage, PathError, SwarmError
 from p2pswarm.base.ids import Contact
 from p2pswarm.net.rpc.base import Stream
 from p2pswarm.run.chain.chain_node import ChainNode
-from p2pswarm.run.chain.participant import Seat
+from p2pswarm.run.chain.participant import ChainParticipant
 from p2pswarm.run.member_cards import learn_all
 from p2pswarm.run.messages.membership import StandsBy
 from p2pswarm.run.messages.run import Finished
@@ -142,7 +142,7 @@ class CoordinatorStream:
     def __init__(
         self,
         context: TrainerContext,
-        seat: Seat,
+        seat: ChainParticipant,
         node: ChainNode,
         roll: KnownTrainers,
         over: Callable[[Finished], None],

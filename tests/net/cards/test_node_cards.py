@@ -21,7 +21,7 @@ from p2pswarm.net.cards.node_cards import (
     CardContents,
     CardExchange,
     CardHeard,
-    CardNews,
+    CardUpdate,
     HeardCard,
     NodeCards,
     OwnCard,
@@ -385,7 +385,7 @@ async def test_who_changes_its_mind_often_is_heard_seldom_and_the_last_word_coun
     await asyncio.sleep(2)
     heard = []
     rpc.serve_unary(
-        CardNews,
+        CardUpdate,
         lambda peer, news: heard.append(news) or CardHeard(bob.learn_card(peer, news.card)),
     )
     for number in range(500):
@@ -431,7 +431,7 @@ async def test_anothers_card_ends_the_link(peers):
     card = Card.make(EVE, 7, [MOVED]).encode()
 
     with pytest.raises(SwarmError):
-        await rpc.call(link.contact, CardNews(card), 5.0)
+        await rpc.call(link.contact, CardUpdate(card), 5.0)
     await asyncio.sleep(1)
 
     assert not bob.links()
@@ -449,7 +449,7 @@ async def test_garbage_is_a_bad_message_and_a_flood_is_not_looked_at(peers):
 
     for number in range(HEAR_BURST + 10):
         card = Card.make(ALICE, 10**9 + number, [Address("99.1.1.1", 1 + number)])
-        await rpc.call(link.contact, CardNews(card.encode()), 5.0)
+        await rpc.call(link.contact, CardUpdate(card.encode()), 5.0)
 
     heard = bob.cards.of(ALICE.peer_id)
     assert heard is not None
@@ -464,7 +464,7 @@ async def test_an_older_card_is_answered_with_the_newer_one(peers):
     link = await alice.link(Contact(None, bob.listening[0]))
     old = Card.make(ALICE, 1, [AGAIN])
 
-    reply = await rpc.call(link.contact, CardNews(old.encode()), 5.0)
+    reply = await rpc.call(link.contact, CardUpdate(old.encode()), 5.0)
 
     assert reply == CardHeard(alice.card.encode())
     assert known(bob, alice) == (MOVED,)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from run.chain.harness import RUN, chain_of, commit, genesis, peer, voter
 
-from p2pswarm.run.chain.acceptor import VoterSeat
+from p2pswarm.run.chain.acceptor import ChainAcceptor
 from p2pswarm.run.chain.actions import Fetch, Followed, Persist, Reply
 from p2pswarm.run.chain.chain import ChainHead, Fork
 from p2pswarm.run.chain.memory_file import MemoryChain
@@ -23,10 +23,10 @@ TRAINERS = st.sampled_from([peer(name) for name in "abcx"])
 TERMS = st.integers(0, 4)
 
 
-def fresh(disk: MemoryChain | None = None) -> VoterSeat:
+def fresh(disk: MemoryChain | None = None) -> ChainAcceptor:
     restored = (disk or MemoryChain(MEMORY)).restored(GENESIS)
     voted = Voter(ME, restored.follower.chain, restored.register)
-    return VoterSeat(voted, restored.follower)
+    return ChainAcceptor(voted, restored.follower)
 
 
 def beat(height: int, term: int = 1, record=None) -> Heartbeat:

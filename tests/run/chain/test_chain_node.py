@@ -19,7 +19,7 @@ from p2pswarm.run.chain.chain import Genesis
 from p2pswarm.run.chain.chain_node import OVERHEAR_S, OVERHEARD_MAX, ChainNode
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.messages import FetchRecords, Heartbeat, Prepare
-from p2pswarm.run.chain.participant import Seat
+from p2pswarm.run.chain.participant import ChainParticipant
 from p2pswarm.run.chain.record import CommitRecord
 from p2pswarm.run.chain.voter import Voter
 from p2pswarm.sim.loop import run
@@ -59,7 +59,7 @@ class Town:
         restored = self.stores[name].restored(self.origin)
         now_s = asyncio.get_running_loop().time()
         one = Voter(voter(name), restored.follower.chain, restored.register)
-        seat = Seat(one, restored.follower, random.Random(name + str(now_s)), now_s)
+        seat = ChainParticipant(one, restored.follower, random.Random(name + str(now_s)), now_s)
         node = ChainNode(
             self.rpcs[name], seat, self.stores[name], self.find, self.hearer(name), self.tasks
         )

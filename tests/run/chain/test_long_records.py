@@ -29,7 +29,7 @@ from p2pswarm.run.chain.chain_log import log_entry, log_header
 from p2pswarm.run.chain.chain_node import ChainNode
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.messages import Prepare, Propose
-from p2pswarm.run.chain.participant import Seat
+from p2pswarm.run.chain.participant import ChainParticipant
 from p2pswarm.run.chain.record import CommitRecord, digest
 from p2pswarm.run.chain.voter import Voter
 from p2pswarm.sim.loop import run
@@ -75,7 +75,7 @@ class LinkedTown:
         store = MemoryChain(voter(name).memory)
         restored, now_s = store.restored(origin), asyncio.get_running_loop().time()
         one = Voter(voter(name), restored.follower.chain, restored.register)
-        seat = Seat(one, restored.follower, random.Random(name), now_s)
+        seat = ChainParticipant(one, restored.follower, random.Random(name), now_s)
         told = self.told[name] = []
         node = ChainNode(self.rpcs[name], seat, store, self.find, told.append, self.tasks)
         self.nodes[name] = node

@@ -18,7 +18,7 @@ from p2pswarm.run.chain.actions import (
     VotesMissing,
 )
 from p2pswarm.run.chain.messages import Accepted, Denied, Promise
-from p2pswarm.run.chain.participant import Seat
+from p2pswarm.run.chain.participant import ChainParticipant
 
 LATENCY_S = 0.05
 ANSWERS = Promise | Accepted | Denied
@@ -32,7 +32,7 @@ class Town:
         self.genesis = genesis(trainers, voters)
         self.away: set[str] = set()
         self.nodes: dict[str, Node] = {}
-        self.seats: dict[str, Seat] = {}
+        self.seats: dict[str, ChainParticipant] = {}
         self.said: dict[str, list] = {}
         self._queue: list = []
         self._count = itertools.count()
@@ -45,7 +45,9 @@ class Town:
         node = self.nodes[name]
         node.start(self.genesis)
         seed = f"{name} {self.now_s}"
-        self.seats[name] = Seat(node.voter, node.follower, random.Random(seed), self.now_s)
+        self.seats[name] = ChainParticipant(
+            node.voter, node.follower, random.Random(seed), self.now_s
+        )
         self.said.setdefault(name, [])
 
     def run(self, until_s: float) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from p2pswarm.base.errors import BadMessage, Unusable
 from p2pswarm.tensors.codecs import exact as byte_planes
 from p2pswarm.tensors.codecs import int8
-from p2pswarm.tensors.codecs.base import DTYPES, FLOATS, TORCH, WIDE, Unencodable, Use
+from p2pswarm.tensors.codecs.base import DTYPES, FLOATS, TORCH, WIDE, TensorUse, Unencodable
 from p2pswarm.tensors.codecs.meta import INLINE_BYTES_MAX, VALUE_BYTES, Dtype, TensorMeta
 from p2pswarm.tensors.codecs.registry import (
     BY_NAME,
@@ -338,11 +338,11 @@ def test_unknown_codec_names_the_known_ones():
 
 def test_lossy_codec_is_refused_where_replicas_must_be_equal():
     with pytest.raises(Unusable, match="int8 is not fit for state: choose raw, planes-zstd"):
-        named("int8", Use.STATE)
+        named("int8", TensorUse.STATE)
 
-    for codec, use in itertools.product(EXACT, Use):
+    for codec, use in itertools.product(EXACT, TensorUse):
         assert named(codec, use).name == codec
-    assert named("bf16", Use.GRADIENT).name == "bf16"
+    assert named("bf16", TensorUse.GRADIENT).name == "bf16"
 
 
 def test_codes_and_dtypes_are_told_apart():

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.tensors.codecs.base import Unencodable, Use
+from p2pswarm.tensors.codecs.base import TensorUse, Unencodable
 from p2pswarm.tensors.codecs.bundle import BundleKey, BundleSpec
 from p2pswarm.tensors.codecs.edge_state import EdgeState, EdgeStates
 from p2pswarm.tensors.codecs.int8 import BLOCK_VALUES
@@ -182,16 +182,20 @@ SPEC = BundleSpec(
 def test_each_tensor_has_the_codec_of_its_key_and_whole_numbers_are_exact():
     chosen = {"x": "int8", "marks": "planes-zstd"}.get
 
-    assert bundle_codecs(SPEC, "bf16", chosen, Use.ACTIVATION) == ("int8", "raw", "planes-zstd")
-    assert bundle_codecs(SPEC, "int8", {}.get, Use.ACTIVATION) == ("int8", "int8", "raw")
+    assert bundle_codecs(SPEC, "bf16", chosen, TensorUse.ACTIVATION) == (
+        "int8",
+        "raw",
+        "planes-zstd",
+    )
+    assert bundle_codecs(SPEC, "int8", {}.get, TensorUse.ACTIVATION) == ("int8", "int8", "raw")
 
 
 @pytest.mark.parametrize(
     ("name", "codec", "use", "match"),
     [
-        ("marks", "int8", Use.ACTIVATION, "does not take marks, which is INT64"),
-        ("x", CODEC, Use.ACTIVATION, "not fit for activation"),
-        ("x", "gzip", Use.GRADIENT, "no codec"),
+        ("marks", "int8", TensorUse.ACTIVATION, "does not take marks, which is INT64"),
+        ("x", CODEC, TensorUse.ACTIVATION, "not fit for activation"),
+        ("x", "gzip", TensorUse.GRADIENT, "no codec"),
     ],
 )
 def test_a_codec_that_cannot_carry_a_tensor_is_the_users_mistake(name, codec, use, match):

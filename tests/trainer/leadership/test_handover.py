@@ -8,7 +8,7 @@ import pytest
 from p2pswarm.run.messages.trainers import (
     KNOCKS_MAX,
     PROBES_MAX,
-    Knock,
+    CoordinatorProbe,
     Unheard,
     Whereabouts,
 )
@@ -22,8 +22,8 @@ from p2pswarm.trainer.leadership.handover import (
     PAUSE_MAX_S,
     PAUSE_S,
     SEEK_S,
+    CoordinatorProbes,
     Handover,
-    Knocks,
 )
 from p2pswarm.trainer.members.membership import Member
 
@@ -189,7 +189,14 @@ def test_who_knocks_at_a_standby_with_the_weights_is_asked_about_the_next_time()
     rule = Handover(2)
     for now_s in (0.0, MISSED_S):
         rule.look([FIRST, []], never, now_s)
-    rule.on_knocks([Knock(1, 3, where("old")), Knock(1, 6, where("k")), Knock(0, 7, where("o"))], 7)
+    rule.on_knocks(
+        [
+            CoordinatorProbe(1, 3, where("old")),
+            CoordinatorProbe(1, 6, where("k")),
+            CoordinatorProbe(0, 7, where("o")),
+        ],
+        7,
+    )
 
     assert set(rule.question([], MISSED_S)) == {where("k"), where("f")}
     assert rule.successor(set(), [(X, peers("f", "k"))], [X], MISSED_S) == X
@@ -197,7 +204,7 @@ def test_who_knocks_at_a_standby_with_the_weights_is_asked_about_the_next_time()
 
 def test_servers_that_knock_take_only_so_much_room():
     rule = missing()
-    rule.on_knocks([Knock(1, 7, where(f"k{n}")) for n in range(KNOCKS_MAX)], 7)
+    rule.on_knocks([CoordinatorProbe(1, 7, where(f"k{n}")) for n in range(KNOCKS_MAX)], 7)
 
     assert len(rule.missed(MISSED_S)) <= 8
 
@@ -275,7 +282,7 @@ def test_two_trainers_whose_answers_are_false_hand_over_rarely(seed):
 
 
 def test_one_server_is_one_seeker_whatever_incarnations_it_names():
-    knocks = Knocks()
+    knocks = CoordinatorProbes()
     for number in range(2 * KNOCKS_MAX):
         knocks.on_search(Unheard(peer("liar"), number), 0.0)
     knocks.on_search(Unheard(peer("honest"), 7), 0.0)
@@ -287,11 +294,11 @@ def test_one_server_is_one_seeker_whatever_incarnations_it_names():
 
 
 def test_knocks_are_forgotten_and_their_number_is_limited():
-    knocks = Knocks()
+    knocks = CoordinatorProbes()
     for number in range(2 * KNOCKS_MAX):
-        knocks.on_knock(Knock(0, 1, where(f"k{number}")), 0.0)
+        knocks.on_knock(CoordinatorProbe(0, 1, where(f"k{number}")), 0.0)
         knocks.on_search(Unheard(peer(f"k{number}"), 7), 0.0)
-    again = Knock(1, 2, where("k0"))
+    again = CoordinatorProbe(1, 2, where("k0"))
     knocks.on_knock(again, 1.0)
     knocks.on_search(Unheard(peer("k0"), 7), 1.0)
 
