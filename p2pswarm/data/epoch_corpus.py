@@ -29,7 +29,6 @@ from p2pswarm.data.mixture import PERIOD, JoinedText, MixedCorpus, MixtureOrder,
 # room that is left; if there is room still, documents of the step come again from their beginning.
 # So every row is full, every token counts, and nothing is padded.
 #
-# Units:   tokens.
 # Source:  FlashCP balances documents by their squares; measured in bench/packing.py.
 
 

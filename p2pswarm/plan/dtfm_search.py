@@ -198,7 +198,6 @@ def _is_sum(parts: Sequence[int], sizes: set[int]) -> bool:
 # two stages is a flow between their classes that uses no link over the boundary's level.
 #
 # Units:   seconds; the solver counts whole ticks.
-# Errors:  none; a search that finds nothing in time returns no stages.
 # Source:  CP-SAT of OR-Tools; the cost is that of `dtfm.py`.
 
 TICK_S = 1e-6

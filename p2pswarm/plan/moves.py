@@ -15,7 +15,6 @@ from p2pswarm.settings.config import BalanceConfig
 # who is there do not count where they are cheap: a server that came or went leaves the stages
 # uneven, and evening them out takes some moves, however often that happens.
 #
-# Units:   seconds on the caller's clock.
 # Source:  docs/rebalancing.md, "`priced`".
 
 WEARY = 4.0  # as many moves within an hour as there are servers: a move has to bring 5 times more
@@ -65,7 +64,6 @@ class MoveDamping:
 # or one in exchange for a slower one. Of all such steps the best is the one after which the slower
 # of the two stages is fastest. The search goes on from there until no step helps.
 #
-# Units:   microbatches per second, microbatches, seconds.
 # Source:  docs/rebalancing.md, "`priced`".
 
 STEPS_MAX = 64  # of a plan: then it is made anew; a tenth of a second for 1,000 servers
@@ -322,7 +320,6 @@ def best_plan(arrangement: Arrangement, resting: frozenset[bytes] = frozenset())
 # arrangement and the time, and answers with a decision: who moves, the numbers that it was made
 # from, and why the rest stays. It never starts two moves of one server within `REST_LEAST_S`.
 #
-# Units:   seconds on the caller's clock; rates in microbatches per second.
 # Source:  docs/rebalancing.md; Ryabinin et al., "SWARM Parallelism" (ICML 2023), Algorithm 2, for
 #   `swarm`.
 

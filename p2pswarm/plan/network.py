@@ -137,7 +137,6 @@ def _within_access(gbps_nn: Floats, access_gbps: ArrayLike) -> Floats:
 # `networks/*.json` has the numbers, and says of each where it is from. What two machines of two
 # regions get is one rate, however many pairs send at once: none of the measurements says more.
 #
-# Units:   seconds, Gbit/s.
 # Errors:  Unusable, one line, for a network or a region that is not there.
 
 FOLDER = "networks"

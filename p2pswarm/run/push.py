@@ -304,7 +304,6 @@ class PushProgress:
 #
 # The router learns nothing of a push to the keeper, which computes nothing: it would look fast.
 #
-# Units:   seconds on the caller's clock.
 # Source:  docs/recovery.md, "What is not computed again".
 
 

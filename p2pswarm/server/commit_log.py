@@ -31,8 +31,6 @@ from p2pswarm.run.messages.step import Commit, Reduce
 from p2pswarm.server.kept_boundaries import KeptBoundaries
 
 # When a server's weights cannot follow the run any more, or its device cannot go on.
-#
-# Errors:  those that it is for.
 
 
 class WeightsLost(NotServing):
@@ -53,8 +51,6 @@ def lost_by(error: SwarmError, what: str) -> SwarmError:
 # up, and tells nobody. So an observer that knows of the decision, and to which nothing comes, need
 # not wait: it misses that step, and fetches the weights. A piece that is on its way may take as
 # long as its link needs.
-#
-# Units:   seconds on the caller's clock.
 
 SILENT_S = 5.0  # members send as soon as they have all, which is before the decision
 STEPS_KEPT = 64  # of which it is known when they were decided; an older one was long ago

@@ -16,8 +16,6 @@ from p2pswarm.run.messages.microbatch import Push
 from p2pswarm.run.messages.types import Work
 
 # What a scheduler keeps of the microbatches that were pushed to it.
-#
-# Units:   seconds on the caller's clock.
 
 
 class ResultRoute(Enum):

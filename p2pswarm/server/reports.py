@@ -18,7 +18,6 @@ from p2pswarm.run.messages.trainers import ALIVE_S, SILENCE_S
 # second; of a large one it does so less often, so that the trainer reads no more of them than it
 # can use. Who hears nothing from the trainer says that with its load, and does so each second.
 #
-# Units:   seconds on the caller's clock.
 # Errors:  LinkLost when the trainer does not read.
 
 NOTES_MAX = 100_000  # a trainer that has not read so many does not train any more
@@ -95,9 +94,6 @@ class NoteQueue:
 # microbatch after microbatch whose gradients do not return. So it measures the time from the end
 # of a forward until its gradient is here, and tells it with each receipt. The oldest that is still
 # on its way counts too, because of a road that is shut nothing comes back that could be measured.
-#
-# Units:   seconds on the caller's clock.
-# Errors:  none; what is not known is ignored.
 
 SMOOTHING = 0.2  # of the measured times: about the last ten
 

@@ -13,8 +13,6 @@ from p2pswarm.run.messages.types import TRAINERS_MAX
 # the session was a good one and another trainer may lead by now. Else a little, and twice as long
 # each time, so that a trainer which throws it out again and again is not hammered. A trainer that
 # has been gone for long is looked for seldom, and for ever.
-#
-# Units:   seconds on the caller's clock.
 
 REJOIN_FIRST_S, REJOIN_MAX_S = 0.25, 2.0
 ELECTION_S = 5.0  # after a coordinator of several is lost, another leads by then: ask often
@@ -189,8 +187,6 @@ def _same(one: Contact, other: Contact) -> bool:
 # coordinator may go on, and its own voter may be the one that is cut off. It asks the other
 # trainers who leads, and meanwhile looks for trainers that it does not know: the one that leads by
 # now may be new.
-#
-# Units:   seconds on the caller's clock.
 
 ASK_AGAIN_S = 0.5  # a takeover takes about one; a trainer that was asked in vain may lead by then
 

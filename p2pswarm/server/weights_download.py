@@ -51,7 +51,6 @@ def _enough(loading: Loading) -> bool:
 # It is a help and no part of the protocol: what cannot be written is told in one line, and the
 # download goes on in memory. The file is removed when the weights are whole.
 #
-# Errors:  none; those of the disk are told to the user.
 # Source:  docs/state.md.
 
 

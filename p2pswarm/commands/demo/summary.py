@@ -14,8 +14,6 @@ from p2pswarm.commands.demo.options import Options
 from p2pswarm.progress.history import RunHistory
 
 # The results of a demo: figures for scripts, rows for people, and why it failed.
-#
-# Units:   seconds; nats per byte; tokens per second.
 
 
 def summary(history: RunHistory, ready_s: float) -> dict[str, object]:

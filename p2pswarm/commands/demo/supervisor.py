@@ -14,7 +14,6 @@ from p2pswarm.progress.history import RunHistory
 
 # When the demo kills a server, and which: never the last ready one of its stage.
 #
-# Units:   steps.
 # Errors:  none; a kill that would stop the run waits until a replica is ready.
 
 

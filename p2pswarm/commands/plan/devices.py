@@ -48,8 +48,6 @@ def read_devices(path: Path) -> DeviceFile:
 
 
 # The picture of a plan: what each stage's devices can do together, and what the plan asks of them.
-#
-# Units:   microbatches per second.
 
 INK, PACE = "#222222", "#c0392b"
 KINDS = ("#1f5f99", "#4c8c4a", "#d08c2f", "#7b5ea7", "#9db8d2", "#a3623a", "#5a9e9a", "#888888")

@@ -69,7 +69,6 @@ def drawn(scores_V: Tensor, how: Sampling, generator: torch.Generator) -> int:
 # A model out of the file of its weights, in one process: what it writes, and how well it predicts.
 #
 # Shapes:  tokens_BT: B rows of T tokens; tokens_BS has S = T + 1 of them; V vocabulary.
-# Units:   nats per token.
 # Errors:  Unusable, one line, for a file that does not hold a run's weights.
 
 # ruff: noqa: N803, N806  shapes are written at the end of names

@@ -19,8 +19,6 @@ from p2pswarm.settings.parser import RUN_VERSION
 #
 # Who signs a manifest chooses the address that is dialled, so the number of manifests is limited
 # too.
-#
-# Units:   seconds on the caller's clock.
 
 TELL_AGAIN_S = 3600.0  # a trainer that did not listen is reminded, and hardly notices
 NOTICES_MAX = 64  # told of in that time: no swarm has so many trainers of an older release

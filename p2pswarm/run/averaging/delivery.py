@@ -12,9 +12,6 @@ from p2pswarm.base.ids import Contact, PeerId
 #     SENDING -> WAITING -> SENDING   it has no memory for us yet, and says when to come again
 #     SENDING -> SENDING              the link is lost: there may be another, see `LINKS_MAX`
 #     any -> FAILED                   the time is over, or the peer failed
-#
-# Units:   seconds on the caller's clock.
-# Errors:  none; `failure` is what to raise.
 
 PIECE_S = 3600.0  # as long as an averaging may take: its trainer ends it, and learns when
 VIEW_S = 5.0  # the view that names a member may come after the order that names it

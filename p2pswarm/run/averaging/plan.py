@@ -18,7 +18,6 @@ from statistics import median
 # members own nothing: else a hundred members would send each other twenty thousand streams of a
 # few bytes.
 #
-# Units:   elements.
 # Errors:  ValueError when there is no member, or the shares do not fit the members.
 
 ALIGN = 256  # the block of the int8 codec

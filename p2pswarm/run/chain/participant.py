@@ -20,7 +20,6 @@ from p2pswarm.run.messages.types import TERM_MAX
 # that voters will listen. Trainers wait by their rank, and a little by chance, so that usually one
 # of them stands alone. Nothing here is needed for safety: voters decide who leads.
 #
-# Units:   seconds on the caller's clock.
 # Source:  Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm" (2014), 5.2
 #   and 9.3, for chance; docs/chain.md.
 
@@ -144,7 +143,6 @@ class Standby:
 # It serves what other trainers ask, decides when to stand, and says when this trainer leads, what
 # is decided, and when another leads. A server that votes has a `ChainAcceptor`.
 #
-# Units:   seconds on the caller's clock.
 # Errors:  Fork and BrokenRecord for what a peer sent; nothing has changed then.
 
 HANGS = 2  # attempts in a row that found no majority, about 7 s, before people are told

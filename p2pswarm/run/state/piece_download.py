@@ -25,7 +25,6 @@ from p2pswarm.tensors.state_tree import root_of
 
 # What a download asks for, and what it says about pieces and donors.
 #
-# Units:   seconds on the caller's clock; version v = state after v commits.
 # Source:  docs/state.md.
 
 

@@ -89,7 +89,6 @@ def _check(setting: str, names: tuple[str, ...], gpus: int) -> None:
 
 # How much memory a device has free, where the system says so, and what of it graphs may take.
 #
-# Errors:  none; None where nobody can tell.
 # Source:  proc_meminfo(5), `MemAvailable`.
 
 MEMINFO = Path("/proc/meminfo")

@@ -57,8 +57,6 @@ class Slabs:
 # used again and never unlocked, and there is a limit to it: the system cannot move such pages.
 # Where the system refuses to lock, or the limit is reached, others get pageable memory: slower,
 # and right.
-#
-# Errors:  none; a refusal is logged.
 
 LOCKED_BYTES_MAX = 1 << 29  # for one device: four tensors of 64 MiB each way at a time
 
