@@ -34,7 +34,7 @@ def record_of(members: str):
     genesis = Genesis.founded(b"r" * 16, b"t" * 32, 1, len(members))
     head = genesis.head()
     run = b"r" * 16, play.coordinator._config
-    return unsigned_record(decide, head, 1, run, head.trainers, head.voters)
+    return unsigned_record(decide, head, 1, *run, head.trainers, head.voters)
 
 
 def taken_over(members: str) -> Play:
