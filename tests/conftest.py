@@ -73,11 +73,8 @@ def golden(pytestconfig: pytest.Config) -> Callable[[str, dict[str, str]], None]
     """
 
     def compare(name: str, texts: dict[str, str]) -> None:
-        path = HERE / "golden" / f"{name}.txt"
         shown = "\n".join(f"== {title}\n{text.rstrip()}\n" for title, text in texts.items())
-        if pytestconfig.getoption("update"):
-            path.write_text(shown)
-        assert shown == path.read_text()
+        compare_with_file(f"{name}.txt", shown, update=pytestconfig.getoption("update"))
 
     return compare
 
@@ -111,9 +108,15 @@ def golden_lines(pytestconfig: pytest.Config) -> Callable[[str, Sequence[str]], 
     """Compares lines with a file of tests/golden; `pytest --update` writes it anew."""
 
     def compare(name: str, lines: Sequence[str]) -> None:
-        path = HERE / "golden" / name
-        if pytestconfig.getoption("update"):
-            path.write_text("\n".join([*lines, ""]))
-        assert list(lines) == path.read_text().splitlines()
+        shown = "\n".join([*lines, ""])
+        compare_with_file(name, shown, update=pytestconfig.getoption("update"))
 
     return compare
+
+
+def compare_with_file(name: str, text: str, *, update: bool) -> None:
+    """Hold a text to the file of that name in tests/golden, or write that anew."""
+    path = HERE / "golden" / name
+    if update:
+        path.write_text(text)
+    assert text == path.read_text()

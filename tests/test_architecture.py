@@ -536,7 +536,7 @@ def participles(package: Path) -> Iterator[str]:
     for path, _ in modules(package):
         words = set(path.stem.split("_")) - NOUNS_IN_ING
         if path.stem not in ADJECTIVES and any(
-            re.fullmatch(r"\w{2,}ing|\w{3,}ed", w) for w in words
+            re.fullmatch(r"\w{2,}ing|\w{2,}ed", w) for w in words
         ):
             yield f"{path}: a participle"
 

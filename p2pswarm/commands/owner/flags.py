@@ -44,7 +44,6 @@ TEXTS = {
     ),
 }
 USES_MAX = 256
-SEEDS_HELP = "a node of the run's swarm; default: those of FILE, and where its trainer was"
 EPILOG = "docs/closed_runs.md says how closed runs work."
 
 

@@ -127,14 +127,3 @@ def telling_candidates(candidates: Sequence[PathCandidate]) -> Sequence[PathCand
         for candidate in candidates
         if not isinstance(candidate, ClaimedCandidate) or candidate.kind is PathKind.RELAYED
     ] or candidates
-
-
-class ContactCandidates:
-    """The one address of each contact: implements `CandidateSource`."""
-
-    def __init__(self, net: Net) -> None:
-        self._net = net
-
-    def candidates(self, to: Contact) -> Sequence[PathCandidate]:
-        """Its address, unless it cannot be dialled."""
-        return (DialledCandidate(self._net, to.address),) if to.address.port else ()

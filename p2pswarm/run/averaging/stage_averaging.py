@@ -12,7 +12,7 @@ from p2pswarm.net.rpc.base import Rpc, Stream
 from p2pswarm.run.averaging.averaging_io import Averaging, AveragingSettings, Find
 from p2pswarm.run.averaging.base import AveragedGradient, Compute, Sums
 from p2pswarm.run.averaging.delivery import BothWays
-from p2pswarm.run.averaging.tied import joined, tied_order
+from p2pswarm.run.averaging.tying import joined, tied_order
 from p2pswarm.run.messages.averaging import Shard
 from p2pswarm.run.messages.step import Reduce
 from p2pswarm.tensors.transfer import TensorTransfer
