@@ -19,6 +19,7 @@ to the same bits in any order. Then the weights have to be the same bits, too.
 
     python bench/exactness.py --kill-every 5 --json exactness.json
     python bench/exactness.py --trainers 2 --kill-every 7 --kill-trainer-every 10 --steps 60
+    python bench/exactness.py --device cuda --kill-every 5    # all servers on one GPU
 """
 
 import argparse
@@ -62,7 +63,6 @@ from p2pswarm.progress.events import (
 
 STAGES, REPLICAS = 2, 2
 WANTED = 1e-9
-SERVE = '[serve]\nthreads = 1\ndevice = "cpu"\n'
 REHEARSE = '[serve]\nthreads = 1\ndevice = "emulated"\nemulated_forward_s = 0.02\n'
 KINDS = {"F32": torch.float32, "F64": torch.float64}
 
@@ -163,7 +163,7 @@ class Killer:
     rng: random.Random
     servers: dict[str, str]
     """Short peer id -> name of the process."""
-    serve: str = SERVE
+    serve: str
     """The settings of a server."""
     killed: list[int] = field(default_factory=list)
     """The steps in which one died."""
@@ -220,7 +220,8 @@ def introduced(nodes: Nodes, name: str) -> tuple[str, str]:
 
 def train(run: Run, options: argparse.Namespace) -> tuple[Killer, MicrobatchCounts]:
     """The swarm's run; who was killed when, and what the last coordinator counted."""
-    serve = REHEARSE if options.emulated else SERVE
+    computing = f'[serve]\nthreads = 1\ndevice = "{options.device}"\n'
+    serve = REHEARSE if options.emulated else computing
     servers = [serve] * (STAGES * REPLICAS)
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -245,7 +246,8 @@ def train(run: Run, options: argparse.Namespace) -> tuple[Killer, MicrobatchCoun
 
 def train_plainly(run: Run, weights: Path, options: argparse.Namespace) -> list[float]:
     """The same in one process; the losses of the steps."""
-    with plain(run, ["--weights", str(weights)], options.patience_s) as nodes:
+    flags = ["--weights", str(weights), "--device", options.device]
+    with plain(run, flags, options.patience_s) as nodes:
         told = events(nodes.lines("plain"))
         return [event.loss for event in told if isinstance(event, Stepped)]
 
@@ -361,6 +363,7 @@ def _options() -> argparse.Namespace:
     kind.add_argument("--emulated", action="store_true", help="a rehearsal, compared bit for bit")
     kind.add_argument("--tied", action="store_true", help="embedding and head are one tensor")
     parser.add_argument("--codec", default="raw", help="of what passes between the stages")
+    parser.add_argument("--device", default="cpu", help="of the servers and the loop")
     parser.add_argument("--seed", type=int, default=1, help="of who is killed and when in a step")
     parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")
     return parser.parse_args()

@@ -107,7 +107,7 @@ class KeptBoundaries:
         microbatch, attempt = key
         self._forget(microbatch)
         if self._fits(activation):
-            self._kept[microbatch] = _Given(attempt, _on_cpu(activation))
+            self._kept[microbatch] = _Given(attempt, activation)
             self.held_bytes += _size(activation)
 
     def counted(self, key: Key, gradient: Bundle | None) -> None:
@@ -119,10 +119,24 @@ class KeptBoundaries:
             entry = _Given(attempt)
         entry.counted = True
         if gradient is not None and self._fits(gradient):
-            entry.gradient = _on_cpu(gradient)
+            entry.gradient = gradient
             self.held_bytes += _size(gradient)
         if entry.activation is not None or entry.gradient is not None:
             self._kept[microbatch] = entry
+
+    def keeps(self, microbatch: int, bundle: Bundle) -> bool:
+        """Return whether this bundle is what is kept of a microbatch."""
+        entry = self._kept.get(microbatch)
+        return entry is not None and (entry.activation is bundle or entry.gradient is bundle)
+
+    def replace(self, microbatch: int, bundle: Bundle, on_host: Bundle) -> None:
+        """Keep a copy on the host instead, if the bundle is still kept."""
+        if self.keeps(microbatch, bundle):
+            entry = self._kept[microbatch]
+            if entry.activation is bundle:
+                entry.activation = on_host
+            else:
+                entry.gradient = on_host
 
     def answer(self, push: Push) -> KeptAnswer | None:
         """Return what a push gets that names this peer as the keeper; None if it is to be computed.
@@ -175,11 +189,6 @@ class KeptBoundaries:
         entry = self._kept.pop(microbatch, None)
         if entry is not None:
             self.held_bytes -= _size(entry.activation or {}) + _size(entry.gradient or {})
-
-
-def _on_cpu(bundle: Bundle) -> Bundle:
-    """Memory of the device is for computing."""
-    return {name: x.cpu() for name, x in bundle.items()}
 
 
 def _size(bundle: Bundle) -> int:

@@ -269,7 +269,7 @@ def session_parts(
         AveragingSettings(secret=context.secret),
     )
     forwarder = Forwarder(session, pushing, tasks, pushing.is_broken)
-    worker = Worker(session, forwarder, pushing.is_broken)
+    worker = Worker(session, forwarder, tasks, pushing.is_broken)
     checkpointing = Checkpointing(context, replica, note, tasks)
     failed = loop.create_future()
     parts = session, worker, averaging, replica, notes

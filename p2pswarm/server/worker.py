@@ -58,9 +58,14 @@ class Worker:
     """Incoming pushes and the compute loop of one session."""
 
     def __init__(
-        self, session: MemberSession, forwarder: Forwarder, is_broken: Callable[[bytes], bool]
+        self,
+        session: MemberSession,
+        forwarder: Forwarder,
+        tasks: asyncio.TaskGroup,
+        is_broken: Callable[[bytes], bool],
     ) -> None:
         """`is_broken`: whether nothing comes from a peer at present."""
+        self._tasks = tasks
         self._session = session
         self._forwarder = forwarder
         self._is_broken = is_broken
@@ -180,6 +185,7 @@ class Worker:
             if session.scheduler.done(item, took_s, counted=work.counted, loss=loss):
                 result = made
                 work.keep(session.scheduler.kept, made)
+                self._unload(item.push.microbatch, bundle_in(made))
                 self._tell(work, made, sketch, loop.time())
             else:
                 if work.counted and sketch is not None:
@@ -195,6 +201,16 @@ class Worker:
             now_s = loop.time()
             receipt = Receipt(queue_s, now_s - started_s, self._returns.usual_s(now_s))
             job.waiting.set_result(receipt)
+
+    def _unload(self, microbatch: int, bundle: Bundle | None) -> None:
+        """Copy what is kept to the host, while others compute: a device's memory is for that."""
+        kept, tensors = self._session.scheduler.kept, self._session.context.tensors
+
+        async def unload(bundle: Bundle) -> None:
+            kept.replace(microbatch, bundle, await tensors.on_host(bundle))
+
+        if bundle and kept.keeps(microbatch, bundle) and tensors.is_on_device(bundle):
+            self._tasks.create_task(unload(bundle))
 
     def _tell(self, work: WorkPlan, made: Made, sketch: Sketch | None, now_s: float) -> None:
         """Note a result: what the trainer is to know, and that its gradient is to come back."""

@@ -17,7 +17,7 @@ Errors:  Busy or TooLarge if the receiver has no memory; BadMessage for an impos
 
 import asyncio
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -88,6 +88,15 @@ class TensorTransfer:
         encoding = functools.partial(encode_bundle, bundle, self._pool)
         return await self._encoded([(each.codec_name, each.tensor) for each in bundle], encoding)
 
+    def is_on_device(self, bundle: Mapping[str, Tensor]) -> bool:
+        """Return whether a bundle lies in memory of a device, and not of the host."""
+        return any(map(self._pool.streams.device.holds, bundle.values()))
+
+    async def on_host(self, bundle: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copy a bundle of complete tensors to the host, in a thread, beside computing."""
+        work = functools.partial(_cloned, bundle, self._pool)
+        return await asyncio.to_thread(self._pool.streams.aside, work)
+
     async def _encoded(
         self, tensors: Sequence[tuple[str, Tensor]], encoding: Callable[[], list[EncodedTensor]]
     ) -> list[EncodedTensor]:
@@ -116,3 +125,8 @@ class TensorTransfer:
         reservation = Reservation(stream.peer, metas, self._budget)
         reservation.open(self._pool, stream.expect)
         return IncomingTensors(reservation, self._pool)
+
+
+def _cloned(bundle: Mapping[str, Tensor], pool: TensorPool) -> dict[str, Tensor]:
+    """Through page-locked memory into pages of their own: locked ones are scarce."""
+    return {name: pool.on_host(tensor).clone() for name, tensor in bundle.items()}

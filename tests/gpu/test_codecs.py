@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from p2pswarm.tensors.codecs.base import TORCH
+from p2pswarm.tensors.codecs.base import FLOATS, TORCH
 from p2pswarm.tensors.codecs.registry import CODECS, decoder, encode
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 
@@ -22,7 +22,8 @@ def test_gpu_and_cpu_make_the_same_bytes_and_the_same_tensor(codec, shape):
         place.buffer[:] = encoded_tensor.data
         got = place.finish()
 
-        assert got.device.type == "cuda"
+        stays = codec.name == "raw" and dtype not in FLOATS  # tokens are checked on the host
+        assert got.device.type == ("cpu" if stays else "cuda")
         assert bytes(encoded_tensor.data) == bytes(encode(here, codec.name).data)
         ours = decoder(encoded_tensor.meta)
         ours.buffer[:] = encoded_tensor.data

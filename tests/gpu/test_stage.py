@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from p2pswarm.models.compute.base import BackwardSpec, Update
-from p2pswarm.models.compute.flat_parameters import FlatParameters
+from p2pswarm.models.compute.flat_parameters import FlatParameters, piece_hashes
 from p2pswarm.models.compute.graphs import GraphLimits
 from p2pswarm.models.compute.optimizer import AdamW
 from p2pswarm.models.compute.stochastic_round import chances, rounded
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.run.averaging.plan import Span
 from p2pswarm.settings.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.tensors.state_tree import piece_spans
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -75,7 +76,7 @@ def test_a_microbatch_gives_nearly_the_same_loss_and_gradient_on_every_device():
         losses.append(finish.loss)
 
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-    assert torch.allclose(*sums, rtol=1e-3, atol=1e-6)
+    assert (sums[0] - sums[1]).norm() <= 1e-4 * sums[0].norm()
 
 
 @pytest.mark.filterwarnings("default")
@@ -186,3 +187,17 @@ def test_a_gpu_without_memory_goes_block_by_block_and_serves_on():
 
     assert torch.allclose(found, expected, rtol=1e-4, atol=1e-6)
     assert stage._graphs.keep_bytes > 0
+
+
+def test_a_digest_is_that_of_the_cpu_and_is_taken_after_the_update():
+    """Page-locked memory, streams aside, and an update that is only launched when it begins."""
+    digests = []
+    for device in DEVICES:
+        flat = FlatParameters(replace(RUN, cut=(1, 2, 2)), range(1, 3), device)
+        flat.params_N.copy_(gradient(flat.length, 0))
+        if device.type == "cuda":
+            torch.cuda._sleep(500_000_000)
+        flat.params_N.mul_(0.5)
+        digests.append(piece_hashes(flat.state(), piece_spans(flat.length, 1 << 10)))
+
+    assert digests[0] == digests[1]

@@ -218,3 +218,28 @@ def test_what_a_fence_drops_is_not_kept():
 
     assert before == 3 * NUMBER_BYTES
     assert one.kept.held_bytes == 0
+
+
+def test_a_copy_on_the_host_takes_the_place_of_what_is_kept():
+    one = kept()
+    activation, gradient = both(one)
+    copies = bundle(1.0), bundle(2.0)
+
+    for given_bundle, copy in zip((activation, gradient), copies, strict=True):
+        assert one.keeps(0, given_bundle)
+        one.replace(0, given_bundle, copy)
+
+    assert one.answer(asks((2,))).bundle is copies[0]
+    assert one.answer(asks((0,))).bundle is copies[1]
+    assert one.held_bytes == 2 * NUMBER_BYTES
+
+
+def test_a_copy_of_what_is_no_longer_kept_is_dropped():
+    one = kept()
+    first, _ = both(one)
+    second, _ = both(one, attempt=1)
+
+    one.replace(0, first, bundle(9.0))
+    one.replace(7, first, bundle(9.0))
+
+    assert one.answer(asks((2,))).bundle is second

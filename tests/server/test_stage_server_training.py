@@ -25,8 +25,10 @@ from p2pswarm.net.rpc.base import Priority
 from p2pswarm.run.messages.membership import Ready
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Push, Undelivered
 from p2pswarm.run.messages.types import Work
+from p2pswarm.server.kept_boundaries import KeptBoundaries
 from p2pswarm.tensors.codecs.meta import Grant
 from p2pswarm.tensors.codecs.registry import encode
+from p2pswarm.tensors.transfer import TensorTransfer
 
 
 def test_two_stages_train_what_a_plain_loop_trains():
@@ -240,3 +242,30 @@ def test_a_whole_run_repeats_from_its_seed():
             return r.world.world.digest
 
     assert virtual(main) == virtual(main)
+
+
+def test_what_a_stage_keeps_for_its_neighbours_is_copied_from_a_device_to_the_host(monkeypatch):
+    """Here each bundle counts as one on a device."""
+    copied: list[int] = []
+
+    async def on_host(_, bundle):
+        return {name: tensor.clone() for name, tensor in bundle.items()}
+
+    def replace(kept, microbatch, bundle, copy):
+        assert kept.keeps(microbatch, bundle)
+        assert copy["x"] is not bundle["x"]
+        copied.append(microbatch)
+
+    monkeypatch.setattr(TensorTransfer, "is_on_device", lambda *_: True)
+    monkeypatch.setattr(TensorTransfer, "on_host", on_host)
+    monkeypatch.setattr(KeptBoundaries, "replace", replace)
+
+    async def main():
+        async with swarm() as r:
+            await r.ready_servers(2, 3)
+            await r.trainer.whole_step()
+
+    virtual(main)
+
+    microbatches = range(CONFIG.batch.microbatches)
+    assert sorted(copied) == sorted([*microbatches, *microbatches])  # an activation and a gradient

@@ -5,12 +5,17 @@ import asyncio
 import pytest
 import torch
 from tensors.harness import pair
+from tensors.recording_device import RecordingDevice
 
 from p2pswarm.base.errors import BadMessage, Busy, LinkLost, TooLarge
 from p2pswarm.net.rpc.base import Priority
 from p2pswarm.tensors.budget import Budget
+from p2pswarm.tensors.codecs.base import CPU
+from p2pswarm.tensors.codecs.device_streams import DeviceStreams
+from p2pswarm.tensors.codecs.host_memory import LockedMemory
 from p2pswarm.tensors.codecs.meta import TENSORS_MAX, Grant, TensorMeta
 from p2pswarm.tensors.codecs.registry import CODECS, encode
+from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 from p2pswarm.tensors.transfer import TensorTransfer
 
 
@@ -171,3 +176,23 @@ async def test_bytes_that_are_not_of_the_codec_are_a_broken_protocol():
             await incoming.tensors()
 
     assert budget.held_bytes == 0
+
+
+async def test_a_bundle_on_a_device_is_copied_aside_into_memory_of_its_own():
+    device, transfer = RecordingDevice(), TensorTransfer(Budget())
+    page_locked = LockedMemory(lambda size: torch.empty(size, dtype=torch.uint8), 1 << 20)
+    transfer._pool = TensorPool(CPU, streams=DeviceStreams(device, page_locked))
+    sent = torch.randn(1 << 17, generator=torch.Generator().manual_seed(1))
+    with device.launching_on(device.computing):
+        there = device.empty(tuple(sent.shape), sent.dtype, CPU).copy_(sent)
+    device.computing.finish()  # a compute call waits at its end
+
+    assert not transfer.is_on_device({"x": sent})
+    assert transfer.is_on_device({"x": there})
+    here = (await transfer.on_host({"x": there}))["x"]
+    locked = transfer._pool.way(tuple(sent.shape), sent.dtype)  # it is free again
+
+    assert torch.equal(here, sent)
+    assert not device.holds(here)
+    assert locked.data_ptr() != here.data_ptr()
+    assert device.breaches == []

@@ -26,6 +26,8 @@ from p2pswarm.models.weight_tying import shared_name, tied_in
 from p2pswarm.run.averaging.plan import Span as Shared
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import bytes_of
+from p2pswarm.tensors.codecs.cuda_device import streams_of, wait_for
+from p2pswarm.tensors.codecs.tensor_pool import on_host
 from p2pswarm.tensors.flat_layout import STATE_TENSORS, FlatLayout, Shape, Span, flat_layout
 from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_hash, piece_spans, root_of
 
@@ -84,8 +86,8 @@ def shared_in(run: RunConfig, numbers: range) -> str | None:
 # The digest of a stage's numbers: the same for the same bytes, on whatever device they are.
 #
 # The digest is the root of the tree of `tensors/state_tree.py`. One thread hashes 1.8 GB/s, and a
-# GPU would wait for it after every step of a large stage. So threads hash the pieces side by side,
-# each as soon as it is on the host.
+# GPU would wait for it after every step of a large stage. So threads hash the pieces side by side.
+# Each copies its pieces from a GPU itself, so that few of them are on the host at a time.
 #
 # Shapes:  N elements of one dtype in each tensor.
 
@@ -99,16 +101,19 @@ def digest_of(tensors: Sequence[Tensor], spans: Sequence[Span]) -> bytes:
 
 def piece_hashes(tensors: Sequence[Tensor], spans: Sequence[Span]) -> list[bytes]:
     """The hash of each piece of contiguous tensors of one length, on any device."""
-    pieces = ([x.detach()[start:stop].cpu() for x in tensors] for start, stop in spans)
+    device = tensors[0].device
+    streams = streams_of(device)
+    wait_for(device)  # streams aside do not wait for the update that is to be hashed
+
+    def hashed(span: Span) -> bytes:
+        start, stop = span
+        parts = streams.aside(lambda: [on_host(x[start:stop]) for x in tensors])
+        return piece_hash(bytes_of(part) for part in parts)
+
     if len(spans) == 1:  # no thread for a small stage
-        return [_hash(next(pieces))]
+        return [hashed(spans[0])]
     with ThreadPoolExecutor(THREADS) as pool:
-        hashes = [pool.submit(_hash, piece) for piece in pieces]
-        return [each.result() for each in hashes]
-
-
-def _hash(parts: Sequence[Tensor]) -> bytes:
-    return piece_hash(bytes_of(part) for part in parts)
+        return list(pool.map(hashed, spans))
 
 
 # ruff: noqa: N803, N806  shapes are written at the end of names
@@ -299,8 +304,8 @@ def squared_norm(x_N: Tensor) -> float:
     wide_N = torch.empty(min(len(x_N), NORM_CHUNK), dtype=torch.float64, device=there)
     for part_N in torch.split(x_N, NORM_CHUNK):
         part64_N = wide_N[: len(part_N)].copy_(part_N)
-        squares.append(torch.dot(part64_N, part64_N).item())
-    return sum_of_squares(squares)
+        squares.append(torch.dot(part64_N, part64_N))
+    return sum_of_squares(torch.stack(squares).tolist())  # waits once
 
 
 def sum_of_squares(squares: Sequence[float]) -> float:

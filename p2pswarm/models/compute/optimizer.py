@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -88,12 +89,23 @@ class AdamW:
         torch.mul(param, decayed, out=work)
         torch.where(self._decay_N[start:stop], work, param, out=param)
         correction = 1.0 / math.sqrt(1.0 - config.beta2**update.number)
-        torch.sqrt(square, out=work)
+        square_root(square, work)
         work.mul_(correction).add_(config.epsilon)
         torch.div(mean, work, out=work)
         param.sub_(work.mul_(update.learning_rate / (1.0 - config.beta1**update.number)))
         flat.keep(param, start, update.number)
         keep_average(config, flat, start, stop)
+
+
+def square_root(x_C: Tensor, out_C: Tensor) -> None:
+    """The square root as IEEE 754 rounds it, of contiguous tensors.
+
+    On a CPU torch takes MKL's, which is a last bit away now and then, not the same on each CPU.
+    """
+    if x_C.device.type == "cpu":
+        np.sqrt(x_C.numpy(), out=out_C.numpy())
+    else:
+        torch.sqrt(x_C, out=out_C)
 
 
 def keep_average(config: OptimizerConfig, flat: FlatParameters, start: int, stop: int) -> None:

@@ -28,7 +28,7 @@ from p2pswarm.run.averaging.plan import Span
 from p2pswarm.tensors.codecs.base import DTYPES, bytes_of
 from p2pswarm.tensors.codecs.meta import TensorMeta, travels_alone
 from p2pswarm.tensors.codecs.registry import EncodedTensor, decoder, encode, named
-from p2pswarm.tensors.codecs.tensor_pool import TensorPool
+from p2pswarm.tensors.codecs.tensor_pool import TensorPool, on_host
 
 DIGEST_BYTES = 32
 NONCE_BYTES = 12
@@ -172,7 +172,7 @@ def keyed_digest(key: bytes, tensors: Sequence[Tensor]) -> bytes:
     digest, hash_key = hashlib.blake2b(key, digest_size=DIGEST_BYTES), AESGCM(key)
     for number, part in enumerate(_parts(tensors)):
         nonce = number.to_bytes(NONCE_BYTES)
-        digest.update(hash_key.encrypt(nonce, b"", bytes_of(part.cpu())))
+        digest.update(hash_key.encrypt(nonce, b"", bytes_of(on_host(part))))
     return digest.digest()
 
 

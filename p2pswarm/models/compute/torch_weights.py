@@ -30,6 +30,7 @@ from p2pswarm.models.compute.torch_sums import GradientMemory, TorchSums, keyed_
 from p2pswarm.run.averaging.base import Sums
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import bytes_of
+from p2pswarm.tensors.codecs.tensor_pool import on_host
 from p2pswarm.tensors.flat_layout import STATE_TENSORS
 from p2pswarm.tensors.state_tree import PIECE_VALUES
 
@@ -62,7 +63,7 @@ class TorchState:
         """Copy a part; it stays as it is whatever happens to the weights."""
         start, stop = self._spans[piece]
         part = self._flat.state()[tensor].detach()[start:stop]
-        return bytes_of(part.clone() if part.device.type == "cpu" else part.cpu())
+        return bytes_of(part.clone() if part.device.type == "cpu" else on_host(part))
 
     @torch.no_grad()
     def write(self, piece: int, parts: Sequence[memoryview]) -> None:
@@ -80,7 +81,7 @@ class TorchState:
         assert isinstance(reduced, TorchSums)
         start, stop = self._spans[piece]
         part = reduced.reduced_N[start:stop]
-        return part.clone() if part.device.type == "cpu" else part.cpu()
+        return part.clone() if part.device.type == "cpu" else on_host(part)
 
     def follow(self, piece: int, gradient: Tensor, update: Update) -> None:
         """Apply a commit to one piece: what `Weights.apply` does to all of them."""

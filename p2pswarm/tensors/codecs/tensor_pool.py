@@ -96,3 +96,11 @@ def _pageable(size_bytes: int) -> Tensor:
 
 
 FRESH = TensorPool(keep_bytes=0)
+
+
+def on_host(tensor: Tensor) -> Tensor:
+    """Return the tensor contiguous and on the host; a GPU's bytes pass through page-locked memory.
+
+    Of a CPU's tensor no copy is made. Page-locked memory is scarce: who keeps the result clones it.
+    """
+    return TensorPool(tensor.device, keep_bytes=0).on_host(tensor)

@@ -1,5 +1,6 @@
 """Muon: orthogonal updates, whose bits depend neither on pieces nor on the cut into stages."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from p2pswarm.models.compute.base import Update
 from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.compute.optimizer import AdamW, Muon
+from p2pswarm.models.compute.optimizer import AdamW, Muon, square_root
 from p2pswarm.models.compute.torch_weights import TorchState
 from p2pswarm.settings.config import ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.tensors import flat_layout
@@ -37,6 +38,26 @@ def test_row_blocks_are_whole_rows_nearly_equal_and_no_longer_than_a_piece(rows,
         assert [i for start, stop in spans for i in range(start, stop)] == [*range(rows * columns)]
         assert all((stop - start) % columns == 0 and stop - start <= most for start, stop in spans)
         assert max(counts) - min(counts) <= 1
+
+
+@given(st.lists(st.floats(0.0, allow_infinity=False), min_size=1, max_size=40))
+def test_a_square_root_of_float64_is_the_nearest_number(values):
+    """`math.sqrt` is the processor's own instruction, which IEEE 754 binds."""
+    out = torch.empty(len(values), dtype=torch.float64)
+
+    square_root(torch.tensor(values, dtype=torch.float64), out)
+
+    assert out.tolist() == [math.sqrt(value) for value in values]
+
+
+def test_square_roots_of_float32_are_the_nearest_numbers():
+    """Of those that float64 gives, rounded once more: no root is near the middle of two floats."""
+    values = torch.rand(1 << 18, generator=torch.Generator().manual_seed(1)) ** 8
+    out = torch.empty_like(values)
+
+    square_root(values, out)
+
+    assert torch.equal(out.double(), torch.tensor(list(map(math.sqrt, values))).float().double())
 
 
 def stage(run=RUN, numbers=range(4)):
