@@ -43,7 +43,7 @@ from p2pswarm.settings.limits import (
 from p2pswarm.settings.names import unknown
 from p2pswarm.settings.train_config import TrainConfig
 
-RUN_VERSION = 6  # rises when a manifest's meaning, a run's arithmetic or its messages change
+RUN_VERSION = 5  # rises when a manifest's meaning, a run's arithmetic or its messages change
 RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most
 RUN_TAG = b"p2pswarm-run-2:"
 RUN_ID_BYTES = 16
