@@ -12,41 +12,27 @@ from p2pswarm.base.errors import RunEnded, SwarmError
 from p2pswarm.base.exception_group import cause_of
 from p2pswarm.base.version import VERSION
 from p2pswarm.commands import node, verify
-from p2pswarm.commands.arguments import Command, OneLineParser
+from p2pswarm.commands.arguments import OneLineParser
 from p2pswarm.commands.demo import flags as demo
 from p2pswarm.commands.doctor import flags as doctor
 from p2pswarm.commands.owner import flags as closed_runs
 from p2pswarm.commands.plan import flags as plan
 from p2pswarm.commands.simulate import flags as simulate
-from p2pswarm.commands.status import explain_flags as explain
 from p2pswarm.commands.status import flags as status
-from p2pswarm.commands.weights import check_model, evaluate, export, generate
+from p2pswarm.commands.weights import flags as weights
 from p2pswarm.progress.printable import printable
 
-ALL = (
-    node,
-    status,
-    explain,
-    doctor,
-    verify,
-    check_model,
-    generate,
-    evaluate,
-    export,
-    plan,
-    simulate,
-    closed_runs,
-    demo,
-)
+ALL = (node, status, doctor, verify, weights, plan, simulate, closed_runs, demo)
 """In the order of `--help`."""
 FAILED, UNUSABLE = 1, 2
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command that the flags name; returns the exit code."""
-    begun_s = time.monotonic()
+    begun = argparse.Namespace(begun_s=time.monotonic())
     try:
-        return parse(argv).run(begun_s)
+        flags = make_parser().parse_args(argv, begun)
+        code: int = flags.main(flags)
     except SwarmError as error:
         return _failed(error)
     except ExceptionGroup as group:
@@ -54,13 +40,7 @@ def main(argv: Sequence[str]) -> int:
         if not isinstance(cause, SwarmError):
             raise
         return _failed(cause)
-
-
-def parse(argv: Sequence[str]) -> Command:
-    """The command of a command line."""
-    flags = make_parser().parse_args(argv)
-    command: Command = flags.read(flags)
-    return command
+    return code
 
 
 def make_parser() -> argparse.ArgumentParser:

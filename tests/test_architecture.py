@@ -62,8 +62,6 @@ SHELL = frozenset(
         "commands/owner/invitations.py",
         "commands/plan/capacities_io.py",
         "commands/status/ask.py",
-        "commands/status/explain.py",
-        "commands/status/status.py",
         "discovery/dht/node.py",
         "discovery/dht/query_runner.py",
         "discovery/gossip/directory_io.py",

@@ -1,7 +1,6 @@
 """What each command of `p2pswarm` is: its flags, what they mean, and what is done.
 
-A command is a module. `add` gives the parser its flags and names the function that makes a value of
-them; the value's `run` does the work, and returns the exit code. Heavy modules are imported by name
-when a command runs, so that `--help` answers at once. Entrances: `parse` and `main` in `run.py`,
-used by `cli.py`.
+`add` of a module gives the parser the flags of its commands, and the function that takes them, does
+the work, and returns the exit code. Heavy modules are imported by name when a command runs, so that
+`--help` answers at once. Entrance: `main` in `command_line.py`.
 """

@@ -1,15 +1,15 @@
-"""What several commands share: flags, the text of a flag, and the lines that they print."""
+"""What several commands share: flags, the text of a flag, and the lines that they print.
+
+Errors:  SystemExit with one line for flags that cannot be read, as argparse does.
+"""
 
 import argparse
+import importlib
 import sys
 from pathlib import Path
-from typing import NoReturn, Protocol, TypeAlias
+from typing import NoReturn, TypeAlias
 
 from p2pswarm.settings.limits import LONG_NAME, names_fit
-
-# What several commands take, and how a flag's text is read.
-#
-# Errors:  SystemExit with one line for flags that cannot be read, as argparse does.
 
 USAGE_CODE = 2
 SEED_MAX = 2**32 - 1
@@ -19,12 +19,10 @@ TIME_UNITS = {"m": 60, "h": 3_600, "d": DAY_S, "w": 7 * DAY_S}
 LASTS_MAX_S = 3_650 * DAY_S
 
 
-class Command(Protocol):
-    """A command with all that it was told."""
-
-    def run(self, begun_s: float) -> int:
-        """Do it; returns the exit code. `begun_s`: when the process began, by its clock."""
-        ...
+def run_main(module: str, *arguments: object, **options: object) -> int:
+    """Call `main` of a module that only the command that runs needs; returns the exit code."""
+    code: int = importlib.import_module(f"p2pswarm.{module}").main(*arguments, **options)
+    return code
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -90,15 +88,12 @@ def duration(text: str) -> int:
     return lasts_s
 
 
-# What a command prints: its answer on stdout, and on stderr what is said beside it.
-
-
 def say(line: str) -> None:
-    """A line of the answer, at once: some answers take minutes."""
+    """Write a line of the answer, at once: some answers take minutes."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def say_beside(line: str) -> None:
-    """A line for people, where the answer is for scripts."""
+    """Write a line for people to stderr, where the answer is for scripts."""
     sys.stderr.write(f"{line}\n")

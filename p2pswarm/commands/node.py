@@ -7,10 +7,8 @@ Errors:  Unusable for settings that cannot be used.
 
 import argparse
 import dataclasses
-import importlib
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,10 +16,10 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.base.ids import PORT_MAX
 from p2pswarm.commands.arguments import (
     INVITE_HELP,
-    Command,
     Commands,
     add_bootstrap,
     file_path,
+    run_main,
     whole,
 )
 from p2pswarm.commands.settings_report import check_files, report
@@ -48,48 +46,6 @@ NETWORK_FLAGS = ("announce", "relay_port", "relay_web")
 S = TypeVar("S", NodeConfig, NetworkConfig, TrainConfig)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCommand:
-    """Run a node until it is done or asked to leave."""
-
-    config: NodeConfig
-
-    def run(self, begun_s: float) -> int:
-        """Run it in this process."""
-        check_files(self.config)
-        code: int = importlib.import_module("p2pswarm.node.process").main(self.config, begun_s)
-        return code
-
-
-@dataclass(frozen=True, slots=True)
-class CheckCommand:
-    """Print what the settings mean, and do nothing else."""
-
-    config: NodeConfig
-    source: Path | None
-    """The settings file."""
-
-    def run(self, begun_s: float) -> int:
-        """Print it."""
-        del begun_s
-        check_files(self.config)
-        sys.stdout.write(report(self.config, self.source))
-        return 0
-
-
-@dataclass(frozen=True, slots=True)
-class ExampleCommand:
-    """Print a commented settings file."""
-
-    text: str
-
-    def run(self, begun_s: float) -> int:
-        """Print it."""
-        del begun_s
-        sys.stdout.write(self.text)
-        return 0
-
-
 def add(commands: Commands) -> None:
     """Add both commands."""
     node = commands.add_parser(
@@ -98,7 +54,7 @@ def add(commands: Commands) -> None:
         description=NODE_TEXT,
         epilog="python -m p2pswarm.node is the same.",
     )
-    node.set_defaults(read=_node, resume=None, standby=False, new=False, closed=False)
+    node.set_defaults(main=_run, resume=None, standby=False, new=False, closed=False)
     node.add_argument(
         "--role", choices=ROLES, help="default: stage with --bootstrap, else bootstrap"
     )
@@ -119,7 +75,7 @@ def _add_train(commands: Commands) -> None:
         description=TRAIN_TEXT,
         epilog="p2pswarm node --example trainer prints a file to begin with.",
     )
-    train.set_defaults(read=_node, role="trainer", example=None)
+    train.set_defaults(main=_run, role="trainer", example=None)
     train.add_argument("config", type=file_path, metavar="FILE", help="the run's settings, in TOML")
     train.add_argument(
         "--resume",
@@ -196,14 +152,25 @@ def _add_relay_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _node(flags: argparse.Namespace) -> Command:
+def _run(flags: argparse.Namespace) -> int:
+    """Run a node until it is done or asked to leave; or print an example or what settings mean."""
     if flags.example:
-        return ExampleCommand((EXAMPLES / f"{flags.example}.toml").read_text())
-    config = _settings(flags)
-    return CheckCommand(config, flags.config) if flags.check else NodeCommand(config)
+        return print_example(flags.example)
+    config = settings_of(flags)
+    check_files(config)
+    if not flags.check:
+        return run_main("node.process", config, flags.begun_s)
+    sys.stdout.write(report(config, flags.config))
+    return 0
 
 
-def _settings(flags: argparse.Namespace) -> NodeConfig:
+def print_example(name: str) -> int:
+    """Print a commented settings file."""
+    sys.stdout.write((EXAMPLES / f"{name}.toml").read_text())
+    return 0
+
+
+def settings_of(flags: argparse.Namespace) -> NodeConfig:
     """The settings of the file and the flags together."""
     config = load(flags.config) if flags.config else NodeConfig()
     values = {

@@ -6,7 +6,6 @@ Errors:  Unusable if there is none.
 import argparse
 import importlib
 import json
-from dataclasses import dataclass
 
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.commands.arguments import Commands, add_json, say, say_beside
@@ -18,32 +17,6 @@ TEXT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyCommand:
-    """Prove that a checkpoint is whole."""
-
-    target: str
-    """A checkpoint, or a folder or URL that holds some."""
-    json: bool
-    """Print one JSON object instead of lines."""
-
-    def run(self, begun_s: float) -> int:
-        """Prove it; scripts get their JSON whatever is found."""
-        del begun_s
-        verification = importlib.import_module("p2pswarm.checkpoint.verification")
-        proof = importlib.import_module("p2pswarm.node.run.resume")
-        tell = say_beside if self.json else say
-        try:
-            found = verification.verify(self.target, tell, proof.check_records)
-        except SwarmError:
-            if self.json:
-                say(json.dumps(verification.NOTHING.as_json()))
-            raise
-        if self.json:
-            say(json.dumps(found.as_json()))
-        return 0 if found.ok else FAILED
-
-
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser(
@@ -52,7 +25,7 @@ def add(commands: Commands) -> None:
         description=TEXT,
         epilog="Exit code: 0 if it is whole, 1 if it is not, 2 if there is none.",
     )
-    parser.set_defaults(read=_read)
+    parser.set_defaults(main=_run)
     parser.add_argument(
         "target",
         metavar="PATH",
@@ -61,5 +34,18 @@ def add(commands: Commands) -> None:
     add_json(parser, "print one JSON object, for scripts")
 
 
-def _read(flags: argparse.Namespace) -> VerifyCommand:
-    return VerifyCommand(flags.target, flags.json)
+def _run(flags: argparse.Namespace) -> int:
+    """Prove it; scripts get their JSON whatever is found."""
+    verification = importlib.import_module("p2pswarm.checkpoint.verification")
+    proof = importlib.import_module("p2pswarm.node.run.resume")
+    try:
+        found = verification.verify(
+            flags.target, say_beside if flags.json else say, proof.check_records
+        )
+    except SwarmError:
+        if flags.json:
+            say(json.dumps(verification.NOTHING.as_json()))
+        raise
+    if flags.json:
+        say(json.dumps(found.as_json()))
+    return 0 if found.ok else FAILED

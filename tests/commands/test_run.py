@@ -1,5 +1,7 @@
 """What a command answers, and its exit code, where no process has to live."""
 
+import re
+
 import pytest
 
 from p2pswarm.command_line import main
@@ -10,9 +12,14 @@ def test_an_example_is_printed(capsys):
     assert 'role = "stage"' in capsys.readouterr().out
 
 
-def test_a_check_prints_what_the_settings_mean(capsys):
+def test_a_check_prints_what_the_settings_mean(capsys, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text("role = 'stage'")
+
     assert main(["node", "--check"]) == 0
     assert capsys.readouterr().out.startswith("the flags: good\nrole ")
+    assert main(["node", "--config", str(file), "--check"]) == 0
+    assert re.match(rf"{file}: good\nrole +stage\n", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from node.harness import Clock, Town, identity_of, play
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.commands.status.status import statuses
+from p2pswarm.commands.status.ask import statuses
 from p2pswarm.node.run.discovery import announce, find_run, manifests
 from p2pswarm.node.run.run_choice import CLOCKS_DIFFER, RunChoice
 from p2pswarm.settings.config import ServeConfig

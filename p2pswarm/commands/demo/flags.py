@@ -5,13 +5,11 @@ Errors:  Unusable for files that cannot be written.
 
 import argparse
 import dataclasses
-import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NoReturn
 
 from p2pswarm.base.files import check_target
-from p2pswarm.commands.arguments import Commands, file_path, say, whole
+from p2pswarm.commands.arguments import Commands, file_path, run_main, say, whole
 from p2pswarm.commands.demo.options import UNEVEN_REPLICAS, UNEVEN_STEPS, Options
 
 STAGES_MAX, REPLICAS_MAX = 8, 16  # processes on one machine
@@ -22,29 +20,12 @@ TEXT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DemoCommand:
-    """Train on this machine alone."""
-
-    options: Options
-
-    def run(self, begun_s: float) -> int:
-        """Train, with a line before the first library is loaded."""
-        del begun_s
-        for path in (self.options.json, self.options.plot):
-            if path:
-                check_target(path)
-        say("p2pswarm demo: starting")
-        code: int = importlib.import_module("p2pswarm.commands.demo.demo").main(self.options)
-        return code
-
-
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "demo", help="train a small transformer on this machine alone", description=TEXT
     )
-    parser.set_defaults(read=lambda flags: _read(flags, parser.error))
+    parser.set_defaults(main=lambda flags: _run(options_of(flags, parser.error)))
     base = Options()
     stages, replicas, steps = whole(1, STAGES_MAX), whole(1, REPLICAS_MAX), whole(1, STEPS_MAX)
     parser.add_argument(
@@ -97,8 +78,17 @@ def _add_files(parser: argparse.ArgumentParser, base: Options) -> None:
     )
 
 
-def _read(flags: argparse.Namespace, error: Callable[[str], NoReturn]) -> DemoCommand:
-    """`error` ends the process with one line."""
+def _run(options: Options) -> int:
+    """Train, with a line before the first library is loaded."""
+    for path in (options.json, options.plot):
+        if path:
+            check_target(path)
+    say("p2pswarm demo: starting")
+    return run_main("commands.demo.demo", options)
+
+
+def options_of(flags: argparse.Namespace, error: Callable[[str], NoReturn]) -> Options:
+    """The options of the flags; `error` ends the process with one line."""
     if flags.uneven:
         flags.steps = flags.steps or UNEVEN_STEPS
         flags.replicas = flags.replicas or UNEVEN_REPLICAS
@@ -113,4 +103,4 @@ def _read(flags: argparse.Namespace, error: Callable[[str], NoReturn]) -> DemoCo
             error(f"there is no folder {path.parent} for {path.name}")
     if options.data and not options.data.exists():
         error(f"there is no file or folder {options.data}")
-    return DemoCommand(options)
+    return options

@@ -26,7 +26,7 @@ from p2pswarm.commands.doctor.doctor_report import (
     as_json,
     as_lines,
 )
-from p2pswarm.commands.status.status import statuses
+from p2pswarm.commands.status.ask import statuses
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.os.event_loop import run as run_loop

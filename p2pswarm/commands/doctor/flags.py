@@ -4,10 +4,8 @@ Errors:  Unusable for addresses that cannot be used.
 """
 
 import argparse
-import importlib
-from dataclasses import dataclass
 
-from p2pswarm.commands.arguments import Commands, add_bootstrap, add_json, file_path
+from p2pswarm.commands.arguments import Commands, add_bootstrap, add_json, file_path, run_main
 from p2pswarm.node.stack.addresses import check
 from p2pswarm.settings.config import NodeConfig
 
@@ -17,28 +15,12 @@ TEXT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorCommand:
-    """Find out how others reach this machine, and what slows it down."""
-
-    config: NodeConfig
-    json: bool
-    """Print one JSON object instead of lines."""
-
-    def run(self, begun_s: float) -> int:
-        """Find out, and print it."""
-        del begun_s
-        doctor = importlib.import_module("p2pswarm.commands.doctor.doctor")
-        code: int = doctor.main(self.config, json=self.json)
-        return code
-
-
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "doctor", help="what is wrong with this machine's network", description=TEXT
     )
-    parser.set_defaults(read=_read)
+    parser.set_defaults(main=_run)
     text = "a node that tries to dial this machine, with its swarm; may be given several times"
     add_bootstrap(parser, text)
     parser.add_argument(
@@ -53,11 +35,16 @@ def add(commands: Commands) -> None:
     add_json(parser)
 
 
-def _read(flags: argparse.Namespace) -> DoctorCommand:
+def config_of(flags: argparse.Namespace) -> NodeConfig:
+    """The settings of a node that only looks; Unusable for addresses that cannot be used."""
     config = NodeConfig(
         bootstrap=tuple(flags.bootstrap or ()),
         listen=flags.listen or "",
         identity=flags.identity,
     )
     check(config)
-    return DoctorCommand(config, flags.json)
+    return config
+
+
+def _run(flags: argparse.Namespace) -> int:
+    return run_main("commands.doctor.doctor", config_of(flags), json=flags.json)

@@ -5,12 +5,10 @@ Errors:  Unusable for settings that cannot be used, and for invitations that are
 
 import argparse
 import importlib
-from dataclasses import dataclass
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.commands.arguments import (
     DAY_S,
-    Command,
     Commands,
     add_bootstrap,
     add_json,
@@ -24,7 +22,6 @@ from p2pswarm.node.stack.addresses import check
 from p2pswarm.settings.config import NodeConfig
 from p2pswarm.settings.parser import load
 
-INVITING = "p2pswarm.commands.owner.invitations"
 TEXTS = {
     "invite": (
         "let a friend into your closed run",
@@ -47,85 +44,11 @@ USES_MAX = 256
 EPILOG = "docs/closed_runs.md says how closed runs work."
 
 
-@dataclass(frozen=True, slots=True)
-class InviteCommand:
-    """Sign an invitation to a closed run, and print it."""
-
-    config: NodeConfig
-    lasts_s: int
-    name: str
-    """Under which the owner finds it again; empty: any that is free."""
-    role: str
-    uses: int
-    """How many peers may use it; 0: as many as want to."""
-    peer: str
-    """The peer id that it is for; empty: whoever has its text."""
-
-    def run(self, begun_s: float) -> int:
-        """Print it."""
-        del begun_s
-        text = importlib.import_module(INVITING).invite(
-            self.config,
-            name=self.name,
-            role=self.role,
-            uses=self.uses,
-            peer=self.peer,
-            lasts_s=self.lasts_s,
-        )
-        say(text)
-        return 0
-
-
-@dataclass(frozen=True, slots=True)
-class InvitationsCommand:
-    """Print who was invited to a closed run."""
-
-    config: NodeConfig
-    json: bool
-
-    def run(self, begun_s: float) -> int:
-        """Print the list."""
-        del begun_s
-        text = importlib.import_module(INVITING).listing(self.config, as_json=self.json)
-        say(text.removesuffix("\n"))
-        return 0
-
-
-@dataclass(frozen=True, slots=True)
-class RevokeCommand:
-    """Take back an invitation."""
-
-    config: NodeConfig
-    whom: str
-    """Its name, its serial number, or a peer id."""
-
-    def run(self, begun_s: float) -> int:
-        """Take it back, and tell the run's trainers."""
-        del begun_s
-        code: int = importlib.import_module(INVITING).revoke(self.config, self.whom)
-        return code
-
-
-@dataclass(frozen=True, slots=True)
-class RenewCommand:
-    """Let an invitation hold for longer."""
-
-    config: NodeConfig
-    whom: str
-    lasts_s: int
-
-    def run(self, begun_s: float) -> int:
-        """Renew it, and tell the run's trainers."""
-        del begun_s
-        code: int = importlib.import_module(INVITING).renew(self.config, self.whom, self.lasts_s)
-        return code
-
-
 def add(commands: Commands) -> None:
     """Add all four commands."""
     for name, text in TEXTS.items():
         parser = commands.add_parser(name, help=text[0], description=text[1], epilog=EPILOG)
-        parser.set_defaults(read=_read)
+        parser.set_defaults(main=_run)
         parser.add_argument(
             "config", type=file_path, metavar="FILE", help="the run's settings, in TOML"
         )
@@ -146,10 +69,9 @@ def add(commands: Commands) -> None:
             add_json(parser, "one JSON object, for scripts")
         if name == "invite":
             _add_invite_flags(parser)
-        text_of_seeds = (
-            "a node of the run's swarm; default: those of FILE, and where its trainer was"
+        add_bootstrap(
+            parser, "a node of the run's swarm; default: those of FILE, and where its trainer was"
         )
-        add_bootstrap(parser, text_of_seeds)
 
 
 def _add_invite_flags(parser: argparse.ArgumentParser) -> None:
@@ -169,20 +91,31 @@ def _add_invite_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _read(flags: argparse.Namespace) -> Command:
+def _run(flags: argparse.Namespace) -> int:
     """The run's settings are in its file."""
     config = load(flags.config)
     if config.state is None:
         raise Unusable(f"{flags.config} names no `state`: a closed run keeps its owner's key there")
     config = given(config, {"bootstrap": tuple(flags.bootstrap or ()), "role": "bootstrap"})
     check(config)
+    inviting = importlib.import_module("p2pswarm.commands.owner.invitations")
+    code = 0
     match flags.command:
         case "invite":
-            asked = flags.name or "", flags.role, flags.uses, flags.peer or ""
-            return InviteCommand(config, flags.lasts, *asked)
+            say(
+                inviting.invite(
+                    config,
+                    name=flags.name or "",
+                    role=flags.role,
+                    uses=flags.uses,
+                    peer=flags.peer or "",
+                    lasts_s=flags.lasts,
+                )
+            )
         case "revoke":
-            return RevokeCommand(config, flags.whom)
+            code = inviting.revoke(config, flags.whom)
         case "renew":
-            return RenewCommand(config, flags.whom, flags.lasts)
+            code = inviting.renew(config, flags.whom, flags.lasts)
         case _:
-            return InvitationsCommand(config, flags.json)
+            say(inviting.listing(config, as_json=flags.json))
+    return code

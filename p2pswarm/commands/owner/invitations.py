@@ -118,13 +118,13 @@ def listing(config: NodeConfig, *, as_json: bool) -> str:
     ours = owners_run(config)
     book = ours.folder.book(ours.run)
     if as_json:
-        return json.dumps(book.to_fields(), separators=(",", ":")) + "\n"
+        return json.dumps(book.to_fields(), separators=(",", ":"))
     lines = [f"run {ours.name!r}, id {ours.run.hex()}"]
     lines += [_line(entry, time.time()) for entry in book.entries]
     lines += [f"  peer {peer} is revoked" for peer in book.peers]
     if len(lines) == 1:
         lines.append("  nobody was invited yet: p2pswarm invite FILE")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _line(entry: InvitationEntry, now_s: float) -> str:

@@ -5,15 +5,11 @@ Errors:  Unusable if a solver is missing, or flags contradict each other.
 
 import argparse
 import importlib
-from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.commands.arguments import INVITE_HELP, SEED_MAX, Commands, file_path, whole
-from p2pswarm.commands.node import EXAMPLES, ExampleCommand
+from p2pswarm.commands.node import print_example
 from p2pswarm.commands.status.flags import asking_through
-from p2pswarm.settings.config import NodeConfig
 
 TEXT = (
     "Finds out which device should serve which stage, so that a step takes least, and says how far "
@@ -27,66 +23,6 @@ TEXT = (
     "minute; what was compiled is kept. With --from HOST:PORT the devices are the servers of a "
     "living swarm, as they have measured themselves, and the run is theirs."
 )
-EXAMPLE = EXAMPLES / "devices.toml"
-
-
-@dataclass(frozen=True, slots=True)
-class LivingPlanCommand:
-    """Find out which server of a living swarm should serve which stage."""
-
-    config: NodeConfig
-    """Through which nodes it is asked."""
-    name: str
-    """Of the run; empty: the only one."""
-    seconds: float
-    """How long to search."""
-    seed: int
-    json: Path | None
-    """Where the plan is written for scripts."""
-    out: Path | None
-    """The folder for settings and picture."""
-
-    def run(self, begun_s: float) -> int:
-        """Ask, and search with solvers that only this command needs."""
-        del begun_s
-        planning = _planning("swarm")
-        code: int = planning.main(
-            self.config, self.name, self.seconds, self.seed, self.json, self.out
-        )
-        return code
-
-
-@dataclass(frozen=True, slots=True)
-class PlanCommand:
-    """Find out which device should serve which stage."""
-
-    source: Path
-    """The devices, in TOML; or links and a task, in JSON."""
-    seconds: float
-    """How long to search."""
-    seed: int
-    json: Path | None
-    """Where the plan is written for scripts."""
-    out: Path | None
-    """The folder for settings and picture."""
-    dtfm: bool
-    """The cost is DT-FM's."""
-
-    def run(self, begun_s: float) -> int:
-        """Search with solvers that only this command needs."""
-        del begun_s
-        planning = _planning("dtfm" if self.dtfm else "devices")
-        rest = () if self.dtfm else (self.out,)
-        code: int = planning.main(self.source, self.seconds, self.seed, self.json, *rest)
-        return code
-
-
-def _planning(name: str) -> ModuleType:
-    """Return what searches; Unusable if a solver is missing."""
-    try:
-        return importlib.import_module(f"p2pswarm.commands.plan.{name}")
-    except ModuleNotFoundError as error:
-        raise Unusable(f"{error.name} is missing: pip install 'p2pswarm[plan]'") from error
 
 
 def add(commands: Commands) -> None:
@@ -94,7 +30,7 @@ def add(commands: Commands) -> None:
     parser = commands.add_parser(
         "plan", help="which device should serve which stage", description=TEXT
     )
-    parser.set_defaults(read=_read)
+    parser.set_defaults(main=_run)
     parser.add_argument(
         "devices", type=file_path, nargs="?", metavar="FILE.toml", help="the devices"
     )
@@ -137,16 +73,15 @@ def add(commands: Commands) -> None:
     parser.add_argument("--example", action="store_true", help="print a commented file of devices")
 
 
-def _read(flags: argparse.Namespace) -> PlanCommand | LivingPlanCommand | ExampleCommand:
+def _run(flags: argparse.Namespace) -> int:
     if flags.example:
-        return ExampleCommand(EXAMPLE.read_text())
+        return print_example("devices")
+    effort = flags.seconds, flags.seed, flags.json
     if flags.through or flags.invite:
         if flags.devices or flags.matrix or flags.objective == "dtfm":
             raise Unusable("--from plans a living swarm: leave out the file, --matrix and dtfm")
         config = asking_through(flags.through or (), flags.invite or "")
-        return LivingPlanCommand(
-            config, flags.run, flags.seconds, flags.seed, flags.json, flags.out
-        )
+        return _plan("swarm", config, flags.run, *effort, flags.out)
     if flags.run:
         raise Unusable("--run names a run of a living swarm: give --from HOST:PORT, too")
     dtfm = flags.objective == "dtfm" or (flags.objective is None and flags.matrix is not None)
@@ -161,5 +96,16 @@ def _read(flags: argparse.Namespace) -> PlanCommand | LivingPlanCommand | Exampl
         )
     if dtfm and flags.out is not None:
         raise Unusable("--out is for a file of devices: --json OUT writes this plan")
-    source = flags.matrix if dtfm else flags.devices
-    return PlanCommand(source, flags.seconds, flags.seed, flags.json, flags.out, dtfm)
+    if dtfm:
+        return _plan("dtfm", flags.matrix, *effort)
+    return _plan("devices", flags.devices, *effort, flags.out)
+
+
+def _plan(module: str, *arguments: object) -> int:
+    """Search with solvers that only this command needs; Unusable if one is missing."""
+    try:
+        planning = importlib.import_module(f"p2pswarm.commands.plan.{module}")
+    except ModuleNotFoundError as error:
+        raise Unusable(f"{error.name} is missing: pip install 'p2pswarm[plan]'") from error
+    code: int = planning.main(*arguments)
+    return code

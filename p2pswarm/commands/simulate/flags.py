@@ -4,11 +4,8 @@ Errors:  those of `commands/simulate/simulate.py`.
 """
 
 import argparse
-import importlib
-from dataclasses import dataclass
-from pathlib import Path
 
-from p2pswarm.commands.arguments import SEED_MAX, Commands, file_path, whole
+from p2pswarm.commands.arguments import SEED_MAX, Commands, file_path, run_main, whole
 
 TEXT = (
     "Plays a run on your machines in virtual time, with the rules that ship: routing, fencing, "
@@ -16,33 +13,6 @@ TEXT = (
     "It tells the share of what the machines could do at best, and draws it."
 )
 HOURS_MAX, DETAIL_MAX = 24 * 31, 10**7
-
-
-@dataclass(frozen=True, slots=True)
-class SimulateCommand:
-    """Play a day."""
-
-    config: Path
-    """The run's settings."""
-    devices: Path
-    trace: str
-    """The name of a trace, or a file; empty: all machines stay."""
-    hours: float
-    network: str
-    """The network that the devices' regions are of; empty: what their file names."""
-    seed: int
-    noticed: float
-    """The share of machines that are told before they are taken."""
-    detail: int
-    """The most microbatches that are simulated one by one."""
-    json: Path | None
-    plot: Path | None
-
-    def run(self, begun_s: float) -> int:
-        """Play it with modules that only this command needs."""
-        del begun_s
-        code: int = importlib.import_module("p2pswarm.commands.simulate.simulate").main(self)
-        return code
 
 
 def add(commands: Commands) -> None:
@@ -53,7 +23,7 @@ def add(commands: Commands) -> None:
         description=TEXT,
         epilog="docs/simulation.md says what is simulated, what is not, and how well it foretells.",
     )
-    parser.set_defaults(read=_read)
+    parser.set_defaults(main=lambda flags: run_main("commands.simulate.simulate", flags))
     parser.add_argument(
         "config", type=file_path, metavar="FILE", help="the run's settings, in TOML"
     )
@@ -111,18 +81,3 @@ def _between(text: str, low: float, high: float) -> float:
     if not low <= value <= high:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low:g} to {high:g}")
     return value
-
-
-def _read(flags: argparse.Namespace) -> SimulateCommand:
-    return SimulateCommand(
-        flags.config,
-        flags.devices,
-        flags.trace,
-        flags.hours,
-        flags.network,
-        flags.seed,
-        flags.noticed,
-        flags.detail,
-        flags.json,
-        flags.plot,
-    )

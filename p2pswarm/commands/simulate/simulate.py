@@ -1,4 +1,13 @@
-"""`p2pswarm simulate`: reads what is to be played, plays it, and tells what came of it."""
+"""`p2pswarm simulate`: reads what is to be played, plays it, and tells what came of it.
+
+A day has millions of microbatches, which would take hours to play. So one may stand for several of
+the run's: it computes, and weighs, as much as they do together. A step has at least as many of them
+as keep all machines busy, so it may stand for several, too. What a step loses when a machine dies
+is then larger than in the run, and the share that is told is a bit too low. Such a day is pressed
+(`sim/day.py`), which makes it harder, too.
+
+Errors:  Unusable, one line with the remedy.
+"""
 
 import contextlib
 import functools
@@ -6,17 +15,18 @@ import json
 import logging
 import math
 import statistics
-import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import check_target, write_target, write_text
+from p2pswarm.commands.arguments import say
 from p2pswarm.commands.plan.devices import read_devices
 from p2pswarm.commands.simulate.day_picture import day_format, draw_day
 from p2pswarm.models.blocks import block_costs, stage_blocks
@@ -24,7 +34,7 @@ from p2pswarm.models.compute.flat_parameters import layout_of
 from p2pswarm.node.run.run_match import check_records
 from p2pswarm.plan.device_file import SiteDevices
 from p2pswarm.plan.network import RegionNetwork, shipped_network
-from p2pswarm.settings.config import BatchConfig, CheckpointConfig, ModelConfig, RunConfig
+from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.settings.parser import load
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.day import DayConfig, SimDay
@@ -34,17 +44,6 @@ from p2pswarm.sim.loop import run as in_virtual_time
 from p2pswarm.sim.traces import HOUR_S, Trace, shortage, stays, trace_of
 from p2pswarm.sim.world import WorldConfig
 from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout
-
-# `p2pswarm simulate`: reads what is to be played, plays it, and tells what came of it.
-#
-# A day has millions of microbatches, which would take hours to play. So one may stand for several
-# of the run's: it computes, and weighs, as much as they do together. A step has at least as many
-# of them as keep all machines busy, so that it may stand for several, too. What a step loses when
-# a machine dies is then larger than in the run, and the share that is told is a bit too low. And a
-# day in which microbatches stand for several is pressed (`sim/day.py`), which makes it harder,
-# too.
-#
-# Errors:  Unusable, one line with the remedy.
 
 TERA = 1e12
 FLOPS_A_COST = 2  # a multiplication and an addition
@@ -58,21 +57,6 @@ PIECES = 96  # of the day, in the picture and in the JSON
 HOME_BYTES_PER_S = 25e6  # a good link of a home, where no network is named
 
 
-class Asked(Protocol):
-    """What the command line asked for."""
-
-    config: Path
-    devices: Path
-    trace: str
-    hours: float
-    network: str
-    seed: int
-    noticed: float
-    detail: int
-    json: Path | None
-    plot: Path | None
-
-
 @dataclass(frozen=True, slots=True)
 class PlannedDay:
     """A day that is ready to be played, and how coarse it is."""
@@ -84,7 +68,7 @@ class PlannedDay:
     """How many of the run's steps one stands for."""
 
 
-def main(asked: Asked) -> int:
+def main(asked: Namespace) -> int:
     """Play, print, write, draw."""
     for path in (asked.json, asked.plot):
         if path is not None:
@@ -93,23 +77,22 @@ def main(asked: Asked) -> int:
         day_format(asked.plot)
     planned = planned_day(asked)
     for line in about(planned):
-        _say(line)
+        say(line)
     begun_s = time.process_time()
     with _without_warnings():
         record: DayRecord = in_virtual_time(SimDay(planned.day).play(), asked.seed)
     took_s = time.process_time() - begun_s
     for line in outcome(record, planned, took_s):
-        _say(line)
+        say(line)
     if asked.json is not None:
         text = json.dumps(as_json(record, planned, asked, took_s), indent=1) + "\n"
-        written = write_text(asked.json, text)
-        _say(f"figures: {written}")
+        say(f"figures: {write_text(asked.json, text)}")
     if asked.plot is not None:
         title, kind = _title(asked, planned), day_format(asked.plot)
         pieces = series(record, planned)
         draw = functools.partial(draw_day, record, pieces, title)
         written = write_target(asked.plot, lambda path: draw(path, kind), replace=True)
-        _say(f"picture: {written}")
+        say(f"picture: {written}")
     return 0
 
 
@@ -124,16 +107,17 @@ def _without_warnings() -> Iterator[None]:
         logging.disable(before)
 
 
-def planned_day(asked: Asked) -> PlannedDay:
+def planned_day(asked: Namespace) -> PlannedDay:
     """Return what is to be played; Unusable for what cannot be."""
     settings = load(asked.config)
     given = read_devices(asked.devices)
     listed = [entry for entry in given.device for _ in range(entry.count)]
-    run, count = settings.run, len(listed)
+    run, checkpoint, count = settings.run, settings.checkpoint, len(listed)
     _check_count(asked.devices, count, run.stages)
     check_records(run)  # as a trainer does: servers without room would be declined for ever
     network = _network(asked, asked.network or given.network, listed)
-    trace = trace_of(asked.trace) if asked.trace else _everybody(count, asked.hours)
+    everybody = Trace(((0.0, count),), asked.hours * HOUR_S, 0.0)
+    trace = trace_of(asked.trace) if asked.trace else everybody
     there = tuple(stays(trace, count, asked.hours, Random(f"stays {asked.seed}")))
     blocks = [stage_blocks(run, stage) for stage in range(run.stages)]
     layouts = [layout_of(run, each) for each in blocks]
@@ -160,7 +144,7 @@ def planned_day(asked: Asked) -> PlannedDay:
         else None,
         notice_s=trace.notice_s,
         noticed=asked.noticed,
-        checkpoint_steps=_checkpoint_steps(settings.checkpoint),
+        checkpoint_steps=checkpoint.every_steps if checkpoint.target else None,
         seed=asked.seed,
     )
     return _coarse(day, asked.detail)
@@ -266,7 +250,7 @@ def outcome(record: DayRecord, planned: PlannedDay, took_s: float) -> list[str]:
     return lines
 
 
-def as_json(record: DayRecord, planned: PlannedDay, asked: Asked, took_s: float) -> dict[str, Any]:
+def as_json(record: DayRecord, planned: PlannedDay, asked: Namespace, took_s: float) -> dict[str, Any]:
     """Return what came of it, for scripts."""
     per_s, end_s = planned.bundled, record.ended_s
     return {
@@ -301,7 +285,7 @@ def series(record: DayRecord, planned: PlannedDay) -> list[tuple[float, float, f
     return [(hour, done * planned.bundled, best * planned.bundled) for hour, done, best in found]
 
 
-def _title(asked: Asked, planned: PlannedDay) -> str:
+def _title(asked: Namespace, planned: PlannedDay) -> str:
     return f"{asked.trace or 'no trace'}, {len(planned.day.fleet)} machines at most"
 
 
@@ -315,7 +299,7 @@ def _check_count(path: Path, count: int, stages: int) -> None:
         )
 
 
-def _network(asked: Asked, name: str, listed: list[SiteDevices]) -> RegionNetwork | None:
+def _network(asked: Namespace, name: str, listed: list[SiteDevices]) -> RegionNetwork | None:
     """The network of the regions; None if no device names one."""
     placed = [bool(device.region) for device in listed]
     if not any(placed):
@@ -349,16 +333,3 @@ def _check_memory(listed: list[SiteDevices], least_bytes: float, path: Path) -> 
                 f"{path}: machine {number} has {device.memory_gib:g} GiB, and the smallest stage "
                 f"needs {least_bytes / 2**30:.1f}: cut the run into more stages"
             )
-
-
-def _everybody(count: int, hours: float) -> Trace:
-    return Trace(((0.0, count),), hours * HOUR_S, 0.0)
-
-
-def _checkpoint_steps(checkpoint: CheckpointConfig) -> int | None:
-    return checkpoint.every_steps if checkpoint.target else None
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()  # a day takes minutes

@@ -1,15 +1,23 @@
-"""Asking the trainers of a swarm: `p2pswarm status` and `p2pswarm explain` print their answers.
+"""Asking the trainers of a swarm how their runs stand, which stage limits them, and who moves.
 
 Errors:  Unusable when nobody in the swarm answers, there is no such run, or clocks differ.
 """
 
+import asyncio
 import logging
-import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from p2pswarm.base.errors import SwarmError, Unusable
-from p2pswarm.commands.status.texts import nothing_found
+from p2pswarm.commands.arguments import say
+from p2pswarm.commands.status.texts import (
+    as_json,
+    as_lines,
+    balance_lines,
+    balances_as_json,
+    nothing_found,
+    reached_at,
+)
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.os.event_loop import run as run_loop
@@ -20,6 +28,8 @@ from p2pswarm.node.run.run_choice import CLOCKS_DIFFER, RunChoice
 from p2pswarm.node.stack.stack import NodeStack, open_stack
 from p2pswarm.progress.printable import log_to_stderr
 from p2pswarm.run.manifest import RunOffer
+from p2pswarm.run.messages.balance import AskBalance, BalanceStatus
+from p2pswarm.run.messages.status import AskStatus, RunStatus
 from p2pswarm.settings.config import NodeConfig, ServeConfig
 
 NOBODY_SURE = "no run was found, and not all peers of this swarm answered: try again"
@@ -30,10 +40,22 @@ F = TypeVar("F")
 log = logging.getLogger(__name__)
 
 
-def print_answers(config: NodeConfig, told: Callable[[NodeStack], Awaitable[str]]) -> int:
-    """Join a swarm for a moment, and print what `told` finds out there; returns the exit code."""
-    sys.stdout.write(found_out(config, told))
+def main(command: str, config: NodeConfig, name: str, *, json: bool) -> int:
+    """Print what is found out of all runs, or the one of this name; returns the exit code."""
+
+    async def text(stack: NodeStack) -> str:
+        if command == "status":
+            stand = await statuses(stack, name)
+            return as_json(stand) if json else _joined(as_lines(*one) for one in stand)
+        found = await balances(stack, name)
+        return balances_as_json(found) if json else _joined(balance_lines(*one) for one in found)
+
+    say(found_out(config, text))
     return 0
+
+
+def _joined(runs: Iterable[list[str]]) -> str:
+    return "\n".join(line for lines in runs for line in lines)
 
 
 def found_out(config: NodeConfig, asks: Callable[[NodeStack], Awaitable[F]]) -> F:
@@ -79,3 +101,42 @@ async def answer_of(
         log.info("%s did not answer: %s", offer.trainer.address, error)
         return None
     return answer if isinstance(answer, kind) else None
+
+
+async def statuses(stack: NodeStack, name: str) -> list[tuple[RunOffer, RunStatus | None]]:
+    """The runs of this name (all, if it is empty), each with what its trainer says."""
+    offers = await offers_of(stack, name)
+    asking = (answer_of(stack, one, AskStatus(one.run), RunStatus) for one in offers)
+    answers = await asyncio.gather(*asking)
+    reached = [reached_at(offer, stack.endpoint.seen_at) for offer in offers]
+    return one_a_run(zip(reached, answers, strict=True), _knows)
+
+
+async def balances(stack: NodeStack, name: str) -> list[tuple[RunOffer, BalanceStatus | None]]:
+    """The runs of this name (all, if it is empty), each with what its coordinator says."""
+    offers = await offers_of(stack, name)
+    asking = (answer_of(stack, one, AskBalance(one.run), BalanceStatus) for one in offers)
+    answers = await asyncio.gather(*asking)
+    return one_a_run(zip(offers, answers, strict=True), _newness)
+
+
+def one_a_run(
+    found: Iterable[tuple[RunOffer, A | None]], rank: Callable[[A], tuple[float, ...]]
+) -> list[tuple[RunOffer, A | None]]:
+    """Of each run's trainers the first whose answer has the highest rank."""
+    best: dict[bytes, tuple[RunOffer, A | None]] = {}
+    for offer, answer in found:
+        known = best.get(offer.run, (offer, None))[1]
+        if known is None or (answer is not None and rank(answer) > rank(known)):
+            best[offer.run] = offer, answer
+    return list(best.values())
+
+
+def _knows(status: RunStatus) -> tuple[float, ...]:
+    """Standbys know less than the coordinator."""
+    return status.done, sum(stage.ready + stage.joining for stage in status.stages)
+
+
+def _newness(status: BalanceStatus) -> tuple[float, ...]:
+    """Only the trainer that coordinates decides."""
+    return () if status.asked_ago_s is None else (-status.asked_ago_s,)

@@ -10,8 +10,8 @@ from local_hub import local_hub
 from safetensors.torch import save
 
 from p2pswarm import cli
+from p2pswarm.commands.node import EXAMPLES
 from p2pswarm.commands.plan.devices import held_bytes_per_value, load_of
-from p2pswarm.commands.plan.flags import EXAMPLE
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.hf_library import config_text, library_model
 from p2pswarm.plan.device_file import PlanOptions
@@ -90,7 +90,7 @@ def test_plan_is_printed_and_written_as_json_settings_and_picture(tmp_path, caps
 def test_example_is_a_file_that_can_be_planned(tmp_path, capsys):
     assert cli.main(["plan", "--example"]) == 0
     text = capsys.readouterr().out
-    assert text == EXAMPLE.read_text()
+    assert text == (EXAMPLES / "devices.toml").read_text()
     assert tomllib.loads(text)["plan"]["connections"] == 4
 
     assert plan(tmp_path, text.replace("stages = []", "stages = [2, 4]")) == 0
