@@ -60,7 +60,7 @@ SHELL = frozenset(
         "commands/demo/processes.py",
         "commands/doctor/doctor.py",
         "commands/owner/invitations.py",
-        "commands/plan/capacities_io.py",
+        "commands/plan/swarm.py",
         "commands/status/ask.py",
         "discovery/dht/node.py",
         "discovery/dht/query_runner.py",

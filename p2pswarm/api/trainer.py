@@ -7,12 +7,12 @@ Errors:  Unusable for text that cannot be read; NoRoute when no server has the w
 import asyncio
 import dataclasses
 import logging
+from collections import deque
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from p2pswarm.api.event_queue import EventQueue
 from p2pswarm.api.node import Node, leave, load_role
 from p2pswarm.api.run import Run
 from p2pswarm.base.files import Written
@@ -25,6 +25,7 @@ from p2pswarm.settings.parser import from_values
 from p2pswarm.settings.train_config import TrainConfig
 
 DAY_S = 86_400
+WAITING_MAX = 10_000  # events of some minutes of a fast run; a few MiB
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,10 @@ class RunTrainer:
             raise ValueError("a closed run needs a folder for its owner's key: Node(state=FOLDER)")
         self._node = node
         self._run = run.config
-        self._events = EventQueue()
+        self._events: deque[Event] = deque(maxlen=WAITING_MAX)
+        """Those that are not read yet; the oldest is dropped if there are too many."""
+        self._finished = False
+        """True if `Ended` was read; then no more events come."""
         self._told = asyncio.Event()
         self._done = False
         self._prepared: Any = None
@@ -105,11 +109,13 @@ class RunTrainer:
         return self
 
     async def __anext__(self) -> Event:
-        while (event := self._events.take()) is None:
-            if self._events.finished:
+        while not self._events:
+            if self._finished:
                 raise StopAsyncIteration
             self._told.clear()
             await self._told.wait()
+        event = self._events.popleft()
+        self._finished = isinstance(event, Ended)
         return event
 
     async def invite(
@@ -163,7 +169,7 @@ class RunTrainer:
 
     def _tell(self, event: Event) -> None:
         self._done = self._done or (isinstance(event, Ended) and not event.failed)
-        self._events.put(event)
+        self._events.append(event)
         self._told.set()
 
 

@@ -1,4 +1,4 @@
-"""The live page of a run in a terminal, drawn repeatedly.
+"""A run as people see it: a live page of a terminal, drawn repeatedly; or lines for a log file.
 
 Units:   seconds since the first step; nats per byte.
 """
@@ -12,12 +12,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from p2pswarm.progress.events import Event, Peers, Stepped
 from p2pswarm.progress.history import RunHistory
 from p2pswarm.progress.printable import printable
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 CURVE_CHARS = 60  # a longer line shows no more
 CURVE_CHARS_MIN = 8
+STEP_EVERY_S = 5.0  # one line of a step in this time is enough for a run of minutes or days
 
 
 def page(history: RunHistory, steps: int, title: str) -> RenderableType:
@@ -105,3 +107,20 @@ def curve(values: list[float], chars: int) -> str:
     low, high = min(shown), max(shown)
     scale = (len(BLOCKS) - 2) / (high - low) if high > low else 0.0
     return "".join(BLOCKS[1 + round((value - low) * scale)] for value in shown)
+
+
+class LineFormat:
+    """Chooses the events to print, and formats them."""
+
+    def __init__(self) -> None:
+        self._next_s = 0.0
+
+    def line(self, event: Event) -> str | None:
+        """The line for an event, or None if it is to be left out."""
+        if isinstance(event, Peers):
+            return None
+        if isinstance(event, Stepped):
+            if event.seconds < self._next_s:
+                return None
+            self._next_s = event.seconds + STEP_EVERY_S
+        return f"{event.seconds:8.1f} s  {event.text}"

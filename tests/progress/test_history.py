@@ -18,8 +18,7 @@ from p2pswarm.progress.events import (
     Waiting,
 )
 from p2pswarm.progress.history import NOTES_SHOWN, RunHistory
-from p2pswarm.progress.lines import STEP_EVERY_S, LineFormat
-from p2pswarm.progress.page import curve, page
+from p2pswarm.progress.page import STEP_EVERY_S, LineFormat, curve, page
 
 
 def stepped(step: int, seconds: float = 0.0, loss: float = 3.0) -> Stepped:

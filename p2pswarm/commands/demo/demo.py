@@ -34,7 +34,6 @@ from p2pswarm.commands.demo.summary import (
     draw,
     draw_moves,
     failure,
-    picture_format,
     rows,
     summary,
     title,
@@ -47,11 +46,11 @@ from p2pswarm.commands.demo.supervisor import (
     StartServer,
     Supervisor,
 )
+from p2pswarm.commands.picture import picture_format
 from p2pswarm.node.run.run_text import read_corpus
 from p2pswarm.progress.events import Event, Note, Started, from_line
 from p2pswarm.progress.history import RunHistory
-from p2pswarm.progress.lines import LineFormat
-from p2pswarm.progress.page import page
+from p2pswarm.progress.page import LineFormat, page
 from p2pswarm.settings.parser import load
 
 TITLE = "p2pswarm demo"

@@ -1,19 +1,15 @@
-"""The results of a demo: figures for scripts, rows for people, a picture, and why it failed."""
+"""The results of a demo: figures for scripts, rows for people, a picture, and why it failed.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+Units:   seconds since the first step; nats per byte; tokens per second.
+"""
+
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backend_bases import FigureCanvasBase
-from matplotlib.figure import Figure
 
-from p2pswarm.base.errors import Unusable
 from p2pswarm.commands.demo.options import Options
+from p2pswarm.commands.picture import FAINT, INK, picture
 from p2pswarm.progress.history import RunHistory
-
-# The results of a demo: figures for scripts, rows for people, and why it failed.
 
 
 def summary(history: RunHistory, ready_s: float) -> dict[str, object]:
@@ -78,34 +74,16 @@ def failure(history: RunHistory) -> str:
     return f"{missing} microbatches were not counted" if missing else ""
 
 
-# The demo's picture: the losses, the throughput, and when servers were killed.
-#
-# Units:   seconds since the first step; nats per byte; tokens per second.
-# Errors:  Unusable for a format that matplotlib does not write.
-
-INK, FAINT = "#222222", "#bbbbbb"
 TRAIN, HELD_OUT, RATE, KILL = "#9db8d2", "#1f5f99", "#4c8c4a", "#c0392b"
-NO_PICTURES = {"pgf", "raw", "rgba"}  # they need LaTeX, or no program shows them
-SIZE_INCHES = (8.0, 5.4)
 LOSS_TOP = 2.5  # times the last held-out loss: a higher axis would flatten the curve
 MOVED = "#7d3c98"
 NAMED_ROWS = 8  # names of moves below each other
 SMOOTHED_STEPS = 10  # a step's throughput is noisy where processes share a processor
 
 
-def picture_format(path: Path) -> str:
-    """The format that the suffix of `path` names; Unusable if there is no such format."""
-    formats = sorted(set(FigureCanvasBase.get_supported_filetypes()) - NO_PICTURES)
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in formats:
-        shown = f".{kind} is" if kind else "without a suffix there is"
-        raise Unusable(f"{path}: {shown} no format for a picture: use .{', .'.join(formats)}")
-    return kind
-
-
 def draw(history: RunHistory, place: Path, title: str, kind: str) -> None:
     """Write the picture into the file `place`, in the format `kind`."""
-    with _figure(place, kind) as figure:
+    with picture(place, kind) as figure:
         losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1.0])
         _losses(losses, history)
         _rates(rates, history)
@@ -122,7 +100,7 @@ def draw(history: RunHistory, place: Path, title: str, kind: str) -> None:
 
 def draw_moves(history: RunHistory, place: Path, title: str, kind: str) -> None:
     """As `draw`, of a run in which nothing is learnt: how fast it is, and who moves."""
-    with _figure(place, kind) as figure:
+    with picture(place, kind) as figure:
         axes = figure.subplots()
         _rates(axes, history, 1)
         _clean(axes)
@@ -131,15 +109,6 @@ def draw_moves(history: RunHistory, place: Path, title: str, kind: str) -> None:
             text = f"{move.server}: stage {move.source} to {move.target}"
             _name(axes, move.seconds, text, MOVED, number % NAMED_ROWS)
         axes.set_title(title, loc="left", fontsize=11)
-
-
-@contextmanager
-def _figure(place: Path, kind: str) -> Iterator[Figure]:
-    """A figure to draw into, which is written when the block ends."""
-    with mpl.rc_context({"font.size": 10, "text.color": INK, "axes.labelcolor": INK}):
-        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
-        yield figure
-        figure.savefig(place, dpi=150, format=kind)
 
 
 def _losses(axes: Axes, history: RunHistory) -> None:

@@ -19,7 +19,6 @@ from p2pswarm.commands.arguments import (
 )
 from p2pswarm.commands.node import given
 from p2pswarm.node.stack.addresses import check
-from p2pswarm.settings.config import NodeConfig
 from p2pswarm.settings.parser import load
 
 TEXTS = {

@@ -1,24 +1,25 @@
-"""`p2pswarm plan devices.toml`: a file of devices, the search of a plan, and its picture."""
+"""`p2pswarm plan devices.toml`: a file of devices, the search of a plan, and its picture.
+
+Errors:  Unusable, one line, for a file that no plan can be made of.
+"""
 
 import dataclasses
 import json
-import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.files import Written, check_target, write_target, write_text
+from p2pswarm.base.files import check_target, write_target, write_text
+from p2pswarm.commands.arguments import say
+from p2pswarm.commands.picture import picture
 from p2pswarm.models.blocks import block_costs, make_blocks
 from p2pswarm.models.model_source import resolved
 from p2pswarm.plan.device_file import DeviceFile, PlanOptions, fleet_of
@@ -36,81 +37,9 @@ from p2pswarm.settings.config import HF, RunConfig
 from p2pswarm.settings.parser import from_values, read_table
 from p2pswarm.tensors.flat_layout import ITEM_BYTES
 
-# The file of devices, which `p2pswarm plan` and `p2pswarm simulate` read alike.
-
-
-def read_devices(path: Path) -> DeviceFile:
-    """The file; Unusable says in one line what is wrong with it."""
-    try:
-        return from_values(DeviceFile, read_table(path))
-    except ValueError as error:
-        raise Unusable(f"{path}: {error}") from error
-
-
-# The picture of a plan: what each stage's devices can do together, and what the plan asks of them.
-
-INK, PACE = "#222222", "#c0392b"
+PACE = "#c0392b"
 KINDS = ("#1f5f99", "#4c8c4a", "#d08c2f", "#7b5ea7", "#9db8d2", "#a3623a", "#5a9e9a", "#888888")
-SIZE_INCHES = (8.0, 4.2)
-
-
-class Planned(Protocol):
-    """A plan, and what it is of."""
-
-    @property
-    def fleet(self) -> DeviceFleet: ...  # noqa: D102
-    @property
-    def load(self) -> WorkLoad: ...  # noqa: D102
-    @property
-    def plan(self) -> PipelinedPlan: ...  # noqa: D102
-
-
-def draw_plan(found: Planned, place: Path) -> None:
-    """Write a PNG into the file `place`."""
-    plan, fleet = found.plan, found.fleet
-    needs = needs_of(fleet, found.load)
-    stage_n = np.full(len(fleet.names), -1, dtype=np.int64)
-    for stage, devices in enumerate(plan.stages):
-        stage_n[list(devices)] = stage
-    draft = Draft(stage_n, np.array(plan.borders, dtype=np.int64))
-    kinds = sorted(set(fleet.kinds))
-    with mpl.rc_context({"font.size": 10, "text.color": INK, "axes.labelcolor": INK}):
-        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
-        axes = figure.subplots()
-        named = set[str]()
-        for stage, devices in enumerate(plan.stages):
-            bottom = 0.0
-            for device in sorted(devices, key=lambda each: kinds.index(fleet.kinds[each])):
-                kind = fleet.kinds[device]
-                height = device_rate(needs, draft, device, stage)
-                color = KINDS[kinds.index(kind) % len(KINDS)]
-                label = None if kind in named else kind
-                axes.bar(stage, height, 0.7, bottom, color=color, edgecolor="white", label=label)
-                named.add(kind)
-                bottom += height
-        axes.axhline(1 / plan.cost.pace_s, color=PACE, linewidth=1.2, linestyle=(0, (4, 3)))
-        blocks = [
-            f"{stage}\nblocks {plan.borders[stage]}-{plan.borders[stage + 1] - 1}"
-            for stage in range(len(plan.stages))
-        ]
-        axes.set_xticks(range(len(blocks)), blocks, fontsize=8)
-        axes.set_xlabel("stage")
-        axes.set_ylabel("microbatches a second")
-        axes.set_title(
-            f"{plan.seconds:.2f} s a step, at least {plan.lower_bound_s:.2f}; limit: "
-            f"{plan.cost.limit}",
-            loc="left",
-            fontsize=10,
-        )
-        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        axes.spines[["top", "right"]].set_visible(False)
-        figure.savefig(place, dpi=150, format="png")
-
-
-# `p2pswarm plan devices.toml`: reads the devices, searches, and writes what was found.
-#
-# Errors:  Unusable, one line, for a file that no plan can be made of.
-
+HEIGHT_INCHES = 4.2
 FLOPS_PER_MULTIPLICATION = 6  # a multiplication and an addition; a backward is two forwards
 ONE_MORE_SHARE = 0.15  # of the time, for what another device would bring
 STAGES_MAX = 256
@@ -155,6 +84,14 @@ class PlanAnswer:
         )
 
 
+def read_devices(path: Path) -> DeviceFile:
+    """The file; Unusable says in one line what is wrong with it."""
+    try:
+        return from_values(DeviceFile, read_table(path))
+    except ValueError as error:
+        raise Unusable(f"{path}: {error}") from error
+
+
 def main(path: Path, seconds: float, seed: int, json_out: Path | None, folder: Path | None) -> int:
     """Search, and print what was found; returns the exit code."""
     given = read_devices(path)
@@ -165,8 +102,8 @@ def main(path: Path, seconds: float, seed: int, json_out: Path | None, folder: P
     if json_out is not None:
         check_target(json_out)
     found = plan_of(given.run, given.plan, fleet, seconds, seed)
-    sys.stdout.write("".join(f"{line}\n" for line in lines(found)))
-    write_plan(found, json_out, folder)
+    say("\n".join(lines(found)))
+    write_plan(found, json_out, folder, {})
     return 0
 
 
@@ -174,11 +111,12 @@ def write_plan(
     found: PlanAnswer,
     json_out: Path | None,
     folder: Path | None,
-    more: Mapping[str, float] = MappingProxyType({}),
+    more: dict[str, float],
 ) -> None:
     """Write what scripts read, with `more` fields, and what nodes do; and say so."""
     if json_out is not None:
-        _tell(write_text(json_out, json.dumps(as_json(found) | dict(more)) + "\n"))
+        text = json.dumps(as_json(found) | more) + "\n"
+        say(f"plan: {write_text(json_out, text)}")
     if folder is not None:
         _write_settings(found, folder)
 
@@ -344,17 +282,54 @@ def server_toml(found: PlanAnswer, device: int) -> str:
     return text + "\n[network]\n" + _toml({"bulk_connections": found.connections[device]})
 
 
+def draw_plan(found: PlanAnswer, place: Path) -> None:
+    """Write a PNG into `place`: what a stage's devices can do, and what the plan asks of them."""
+    plan, fleet = found.plan, found.fleet
+    needs = needs_of(fleet, found.load)
+    stage_n = np.full(len(fleet.names), -1, dtype=np.int64)
+    for stage, devices in enumerate(plan.stages):
+        stage_n[list(devices)] = stage
+    draft = Draft(stage_n, np.array(plan.borders, dtype=np.int64))
+    kinds = sorted(set(fleet.kinds))
+    with picture(place, "png", HEIGHT_INCHES) as figure:
+        axes = figure.subplots()
+        named = set[str]()
+        for stage, devices in enumerate(plan.stages):
+            bottom = 0.0
+            for device in sorted(devices, key=lambda each: kinds.index(fleet.kinds[each])):
+                kind = fleet.kinds[device]
+                height = device_rate(needs, draft, device, stage)
+                color = KINDS[kinds.index(kind) % len(KINDS)]
+                label = None if kind in named else kind
+                axes.bar(stage, height, 0.7, bottom, color=color, edgecolor="white", label=label)
+                named.add(kind)
+                bottom += height
+        axes.axhline(1 / plan.cost.pace_s, color=PACE, linewidth=1.2, linestyle=(0, (4, 3)))
+        blocks = [
+            f"{stage}\nblocks {plan.borders[stage]}-{plan.borders[stage + 1] - 1}"
+            for stage in range(len(plan.stages))
+        ]
+        axes.set_xticks(range(len(blocks)), blocks, fontsize=8)
+        axes.set_xlabel("stage")
+        axes.set_ylabel("microbatches a second")
+        axes.set_title(
+            f"{plan.seconds:.2f} s a step, at least {plan.lower_bound_s:.2f}; limit: "
+            f"{plan.cost.limit}",
+            loc="left",
+            fontsize=10,
+        )
+        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        axes.spines[["top", "right"]].set_visible(False)
+
+
 def _write_settings(found: PlanAnswer, folder: Path) -> None:
     names = targets(found.fleet.names, folder)
-    _tell(write_text(names[0], trainer_toml(found)))
-    _tell(write_target(names[1], lambda place: draw_plan(found, place), replace=True))
+    say(f"plan: {write_text(names[0], trainer_toml(found))}")
+    picture_file = write_target(names[1], lambda place: draw_plan(found, place), replace=True)
+    say(f"plan: {picture_file}")
     for device, path in enumerate(names[2:]):
         write_text(path, server_toml(found, device))
-    sys.stdout.write(f"plan: {len(names) - 2} files for the devices in {folder}\n")
-
-
-def _tell(written: Written) -> None:
-    sys.stdout.write(f"plan: {written}\n")
+    say(f"plan: {len(names) - 2} files for the devices in {folder}")
 
 
 def _toml(values: dict[str, Any]) -> str:

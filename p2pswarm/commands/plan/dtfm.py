@@ -6,13 +6,13 @@ Errors:  Unusable, one line, for a file that is no network or no task.
 
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import check_target, read_small, write_text
+from p2pswarm.commands.arguments import say
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts
 from p2pswarm.plan.dtfm_search import Plan, SearchBudget, search
 from p2pswarm.plan.network import DeviceNetwork
@@ -28,11 +28,10 @@ def main(matrix: Path, seconds: float, seed: int, out: Path | None) -> int:
     task, network = _read(matrix)
     effort = SearchBudget(seconds, seed, time.monotonic, _processors())
     found = search(LinkCosts.of(network, task), task, effort)
-    sys.stdout.write("".join(f"{line}\n" for line in _lines(found)))
+    say("\n".join(_lines(found)))
     if out is not None:
-        text = json.dumps(_as_json(found)) + "\n"
-        written = write_text(out, text)
-        sys.stdout.write(f"plan: {written}\n")
+        written = write_text(out, json.dumps(_as_json(found)) + "\n")
+        say(f"plan: {written}")
     return 0
 
 

@@ -1,11 +1,11 @@
 """`p2pswarm plan --from HOST:PORT`: where the servers of a living swarm would serve best.
 
-Errors:  as `capacities_io.py`; Unusable for a run that no plan can be made of.
+Errors:  Unusable when nobody answers, there is no such run or several, nothing was measured, or no
+         plan can be made of a run.
 """
 
 import functools
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -13,21 +13,34 @@ from pathlib import Path
 
 import numpy as np
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import check_target
 from p2pswarm.base.ids import PeerId
-from p2pswarm.commands.plan.capacities_io import capacities
+from p2pswarm.commands.arguments import say
 from p2pswarm.commands.plan.devices import PlanAnswer, lines, load_of, plan_of, write_plan
-from p2pswarm.commands.status.ask import found_out
+from p2pswarm.commands.status.ask import answer_of, found_out, offers_of
 from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.node.stack.stack import NodeStack
 from p2pswarm.plan.device_file import PlanOptions
 from p2pswarm.plan.fleet import CODECS, MeasuredFleet, MeasuredServer, measured_fleet
 from p2pswarm.plan.pipeline_annealing import Draft
 from p2pswarm.plan.pipeline_cost import StepCost, step_cost
-from p2pswarm.run.messages.balance import ServerCapacity
+from p2pswarm.progress.printable import printable
+from p2pswarm.run.manifest import RunOffer
+from p2pswarm.run.messages.balance import (
+    CAPACITIES_TOLD_MAX,
+    AskCapacities,
+    RunCapacities,
+    ServerCapacity,
+)
+from p2pswarm.run.messages.types import MEMBERS_MAX
 from p2pswarm.settings.config import NodeConfig, RunConfig
 
 NAMES_MAX = 16  # of a stage, in the lines for people; --json has all
+ANSWERS_MAX = MEMBERS_MAX // CAPACITIES_TOLD_MAX  # who tells less at a time holds us up
 OWN_CODEC = "bf16"  # counts for a codec that the planner has no numbers of
+
+Servers = dict[bytes, ServerCapacity]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,10 +66,50 @@ def main(
         check_target(json_out)
     offer, told = found_out(config, functools.partial(capacities, name=name))
     found = living_plan(offer.config, told, seconds, seed)
-    sys.stdout.write("".join(f"{line}\n" for line in living_lines(found)))
+    say("\n".join(living_lines(found)))
     more = {"seconds_per_step_now": found.now.seconds}
     write_plan(found.answer, json_out, folder, more)
     return 0
+
+
+async def capacities(stack: NodeStack, name: str) -> tuple[RunOffer, list[ServerCapacity]]:
+    """The run of this name, or the only one there is, and its servers in the order of their ids."""
+    offers = await offers_of(stack, name)
+    if len(runs := {offer.run: offer.config.name for offer in offers}) > 1:
+        names = ", ".join(sorted({repr(printable(run)) for run in runs.values()}))
+        raise Unusable(f"there are {len(runs)} runs, {names}: say which one with --run NAME")
+    known: tuple[RunOffer, Servers] = offers[0], {}
+    answered = False
+    for offer in offers:  # a trainer that stands by knows nothing
+        servers = await _servers(stack, offer)
+        answered = answered or servers is not None
+        if servers is not None and len(servers) > len(known[1]):
+            known = offer, servers
+    offer, found = known
+    name = repr(printable(offer.config.name))
+    if not answered:
+        raise Unusable(f"no trainer of the run {name} answers: p2pswarm status may tell why")
+    if not found:
+        raise Unusable(
+            f"nothing is known of the servers of the run {name} before its first step is done: ask "
+            "again then, or describe the devices in a file (p2pswarm plan --example)"
+        )
+    return offer, [found[peer] for peer in sorted(found)]
+
+
+async def _servers(stack: NodeStack, offer: RunOffer) -> Servers | None:
+    """Return what one trainer tells, by peer; None if it does not answer."""
+    servers: Servers = {}
+    asked = 0
+    for _ in range(ANSWERS_MAX):
+        answer = await answer_of(stack, offer, AskCapacities(offer.run, asked), RunCapacities)
+        if answer is None:
+            return servers or None
+        servers |= {one.peer: one for one in answer.servers if one.stage < offer.config.stages}
+        asked += len(answer.servers)
+        if not answer.servers or asked >= answer.total:
+            break
+    return servers
 
 
 def living_plan(

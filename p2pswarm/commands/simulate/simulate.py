@@ -24,11 +24,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import matplotlib as mpl
+
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import check_target, write_target, write_text
 from p2pswarm.commands.arguments import say
+from p2pswarm.commands.picture import FAINT, picture, picture_format
 from p2pswarm.commands.plan.devices import read_devices
-from p2pswarm.commands.simulate.day_picture import day_format, draw_day
 from p2pswarm.models.blocks import block_costs, stage_blocks
 from p2pswarm.models.compute.flat_parameters import layout_of
 from p2pswarm.node.run.run_match import check_records
@@ -55,6 +57,9 @@ STEP_MAX_S = 600.0  # a longer step would lose more with each machine, and hardl
 PRESSED_MAX = 4.0  # a server is taken for dead after 4 s, so after 16 s of a day that is pressed so
 PIECES = 96  # of the day, in the picture and in the JSON
 HOME_BYTES_PER_S = 25e6  # a good link of a home, where no network is named
+DONE, BEST, LOST = "#1f5f99", "#c9a227", "#c0392b"
+STAGE_COLOURS = "viridis"
+STAGES_NAMED = 8  # more names would hide the curves
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,7 @@ def main(asked: Namespace) -> int:
         if path is not None:
             check_target(path)
     if asked.plot is not None:
-        day_format(asked.plot)
+        picture_format(asked.plot)
     planned = planned_day(asked)
     for line in about(planned):
         say(line)
@@ -88,7 +93,7 @@ def main(asked: Namespace) -> int:
         text = json.dumps(as_json(record, planned, asked, took_s), indent=1) + "\n"
         say(f"figures: {write_text(asked.json, text)}")
     if asked.plot is not None:
-        title, kind = _title(asked, planned), day_format(asked.plot)
+        title, kind = _title(asked, planned), picture_format(asked.plot)
         pieces = series(record, planned)
         draw = functools.partial(draw_day, record, pieces, title)
         written = write_target(asked.plot, lambda path: draw(path, kind), replace=True)
@@ -250,7 +255,9 @@ def outcome(record: DayRecord, planned: PlannedDay, took_s: float) -> list[str]:
     return lines
 
 
-def as_json(record: DayRecord, planned: PlannedDay, asked: Namespace, took_s: float) -> dict[str, Any]:
+def as_json(
+    record: DayRecord, planned: PlannedDay, asked: Namespace, took_s: float
+) -> dict[str, Any]:
     """Return what came of it, for scripts."""
     per_s, end_s = planned.bundled, record.ended_s
     return {
@@ -283,6 +290,46 @@ def series(record: DayRecord, planned: PlannedDay) -> list[tuple[float, float, f
     """Hours, the run's microbatches a second, and how many there could have been."""
     found = record.series(planned.day.seconds / PIECES)
     return [(hour, done * planned.bundled, best * planned.bundled) for hour, done, best in found]
+
+
+def draw_day(
+    record: DayRecord,
+    series: Sequence[tuple[float, float, float]],
+    title: str,
+    place: Path,
+    kind: str,
+) -> None:
+    """Write the picture into the file `place`; `series`: hours, microbatches/s, the optimum."""
+    with picture(place, kind) as figure:
+        rates, members = figure.subplots(2, 1, sharex=True, height_ratios=[2.0, 1.0])
+        hours = [hour for hour, _, _ in series]
+        rates.step(hours, [best for _, _, best in series], color=BEST, label="at best")
+        rates.step(hours, [done for _, done, _ in series], color=DONE, label="done")
+        rates.set_ylim(bottom=0.0)
+        rates.set_ylabel("microbatches/s")
+        rates.legend(frameon=False, loc="lower left")
+        rates.set_title(f"{title}: {record.share():.3f} of the optimum", loc="left", fontsize=11)
+        at_h = [step.at_s / HOUR_S for step in record.steps]
+        colours = mpl.colormaps[STAGE_COLOURS]
+        for stage in range(record.stages):
+            members.step(
+                at_h,
+                [step.members[stage] for step in record.steps],
+                color=colours(stage / max(1, record.stages - 1)),
+                linewidth=1,
+                where="post",
+                label=f"stage {stage}",
+            )
+        members.set_ylim(bottom=0.0)
+        members.set_ylabel("members")
+        members.set_xlabel("hours")
+        if record.stages <= STAGES_NAMED:
+            members.legend(frameon=False, ncols=record.stages, loc="lower left", fontsize=8)
+        for axes in (rates, members):
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.tick_params(color=FAINT)
+            for lost_s in record.runs_lost_s:
+                axes.axvline(lost_s / HOUR_S, color=LOST, linewidth=1, linestyle=(0, (4, 3)))
 
 
 def _title(asked: Namespace, planned: PlannedDay) -> str:

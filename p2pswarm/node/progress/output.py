@@ -12,8 +12,7 @@ from rich.live import Live
 
 from p2pswarm.progress.events import Event, to_line
 from p2pswarm.progress.history import RunHistory
-from p2pswarm.progress.lines import LineFormat
-from p2pswarm.progress.page import page
+from p2pswarm.progress.page import LineFormat, page
 from p2pswarm.progress.printable import printable
 
 Tell = Callable[[Event], None]

@@ -10,11 +10,11 @@ from p2pswarm.commands.demo.summary import (
     draw,
     draw_moves,
     failure,
-    picture_format,
     rows,
     summary,
     title,
 )
+from p2pswarm.commands.picture import picture_format
 from p2pswarm.progress.events import Ended, HeldOut, MicrobatchCounts, Relocated, Stepped
 from p2pswarm.progress.history import RunHistory
 

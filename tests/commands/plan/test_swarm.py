@@ -9,8 +9,7 @@ from node.harness import RUN, Town, identity_of, manifest_of, play, put
 
 from p2pswarm import cli
 from p2pswarm.base.errors import NotServing, Unusable
-from p2pswarm.commands.plan.capacities_io import ANSWERS_MAX, capacities
-from p2pswarm.commands.plan.swarm import living_lines, living_plan
+from p2pswarm.commands.plan.swarm import ANSWERS_MAX, capacities, living_lines, living_plan
 from p2pswarm.net.wire.message import BYTES_MAX, decode, encode
 from p2pswarm.node.progress.run_balance import LatestBalance
 from p2pswarm.plan.capacity import Measured
