@@ -1,8 +1,4 @@
-"""Three estimates from measurements.
-
-`RoundTrip` tells how long to wait before an answer is late. `Ema` is a recent average.
-`Window` gives quantiles of recent samples, such as the time after which a hedged request
-is worth while.
+"""Three estimates from measurements: a deadline of answers, a recent average, recent quantiles.
 
 Units:   seconds for round trips; `Ema` and `Window` keep the unit of their samples.
 Errors:  ValueError for impossible limits or samples.
@@ -16,7 +12,6 @@ from collections import deque
 ALPHA = 1 / 8  # RFC 6298, 2.3
 BETA = 1 / 4  # RFC 6298, 2.3
 K = 4  # deviations above the mean, RFC 6298, 2.2
-BACKOFF_MAX = 64  # a deadline that passed many times is stretched no further
 
 
 class RoundTrip:
@@ -26,7 +21,6 @@ class RoundTrip:
         "_deadline_max_s",
         "_deadline_min_s",
         "_initial_s",
-        "_stretch",
         "rttvar_s",
         "srtt_s",
     )
@@ -43,7 +37,6 @@ class RoundTrip:
         self._initial_s = initial_s
         self._deadline_min_s = deadline_min_s
         self._deadline_max_s = deadline_max_s
-        self._stretch = 1
         self.srtt_s: float | None = None
         """None until the first sample."""
         self.rttvar_s = 0.0
@@ -52,7 +45,6 @@ class RoundTrip:
         """Add a round trip of `rtt_s`, but none of a request that was sent twice (Karn)."""
         if not 0 <= rtt_s < math.inf:
             raise ValueError(f"a round trip of {rtt_s} s")
-        self._stretch = 1
         if self.srtt_s is None:
             self.srtt_s = rtt_s
             self.rttvar_s = rtt_s / 2
@@ -60,17 +52,13 @@ class RoundTrip:
         self.rttvar_s += BETA * (abs(self.srtt_s - rtt_s) - self.rttvar_s)
         self.srtt_s += ALPHA * (rtt_s - self.srtt_s)
 
-    def timed_out(self) -> None:
-        """Double the deadline until an answer comes, because the last one did not come in time."""
-        self._stretch = min(2 * self._stretch, BACKOFF_MAX)
-
     @property
     def deadline_s(self) -> float:
         """Return how long to wait for an answer."""
-        expected_s = self._initial_s
-        if self.srtt_s is not None:
-            expected_s = max(self._deadline_min_s, self.srtt_s + K * self.rttvar_s)
-        return min(self._deadline_max_s, expected_s * self._stretch)
+        if self.srtt_s is None:
+            return self._initial_s
+        expected_s = max(self._deadline_min_s, self.srtt_s + K * self.rttvar_s)
+        return min(self._deadline_max_s, expected_s)
 
 
 class Ema:

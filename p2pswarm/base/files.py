@@ -1,4 +1,12 @@
-"""Small files that a user names, and files that are written at the end of long work."""
+"""Small files that a user names, and files that are written at the end of long work.
+
+While a run lasts, a disk may fill up or a folder may be deleted. So `check_target` tries the path
+before the run, with the space that the file will need. `write_target` writes it at the end. If the
+path can no longer be written, it takes another name in the same folder, or else the folder for
+temporary files. A file that is there is kept, and ours gets another name.
+
+Errors:  Unusable, one line with the path and the reason.
+"""
 
 import itertools
 import shutil
@@ -9,9 +17,7 @@ from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
 
-# Reading a small file that a user names: its size has a limit, and errors say what to do.
-#
-# Errors:  Unusable, one line with the path and the reason.
+BESIDE = ".part"  # added to the name of a file that is not complete yet
 
 
 def read_small(path: Path, bytes_max: int, instead: str) -> bytes:
@@ -22,18 +28,6 @@ def read_small(path: Path, bytes_max: int, instead: str) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise Unusable(f"{path} cannot be read: {error.strerror}; name another file") from error
-
-
-# Writing a file at the end of long work, so that the result is not lost.
-#
-# While a run lasts, a disk may fill up or a folder may be deleted. So `check_target` tries the
-# path before the run, with the space that the file will need. `write_target` writes it at the end.
-# If the path can no longer be written, it takes another name in the same folder, or else the
-# folder for temporary files. A file that is there is kept, and ours gets another name.
-#
-# Errors:  Unusable, one line with the path and the reason.
-
-BESIDE = ".part"  # added to the name of a file that is not complete yet
 
 
 @dataclass(frozen=True, slots=True)

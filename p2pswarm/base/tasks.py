@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-# Closing: what ends with its block of `async with`, by its own `close`.
+T = TypeVar("T")
 
 
 class Closing(ABC):
@@ -28,20 +28,12 @@ class Closing(ABC):
         await self.close()
 
 
-# Work that is done to its end, even if its caller is cancelled meanwhile.
-#
-# A handler is cancelled when its link is lost, when its caller's deadline has passed, or when its
-# session is over. What changes weights must not stop half-way then.
-#
-# Errors:  those of the work; CancelledError after it.
-
-T = TypeVar("T")
-
-
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     """Await `work` to its end, and only then obey a cancellation.
 
-    An error of the work is raised even then: it ends the caller too, and says more.
+    A handler is cancelled when its link is lost, when its caller's deadline has passed, or when its
+    session is over. What changes weights must not stop half-way then. An error of the work is
+    raised even then: it ends the caller too, and says more.
     """
     task = asyncio.ensure_future(work)
     over, cancelled = asyncio.Event(), None

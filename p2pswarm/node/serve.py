@@ -1,4 +1,8 @@
-"""A server: finds a run, serves the stage that needs it, and looks for the next run."""
+"""A server: finds a run, serves the stage that needs it, and looks for the next run.
+
+Units:   seconds; MiB in the settings, bytes below.
+Errors:  Unusable when torch has no such device. A run that ends is no error.
+"""
 
 import asyncio
 import ctypes
@@ -30,10 +34,9 @@ from p2pswarm.models.registry import trust
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.node.leave_request import LeaveRequest, unless
-from p2pswarm.node.run.admission import run_choice
 from p2pswarm.node.run.closed_run import own_refusal, run_calls
 from p2pswarm.node.run.discovery import find_run, follow_run
-from p2pswarm.node.run.run_choice import RunChoice
+from p2pswarm.node.run.run_choice import RunChoice, run_choice
 from p2pswarm.node.run.run_folder import RunFolder, make_folder
 from p2pswarm.node.run.run_match import genesis_of
 from p2pswarm.node.run.run_members import keep_saying, run_directory
@@ -62,43 +65,32 @@ from p2pswarm.settings.config import EMULATED, NetworkConfig, NodeConfig, RunCon
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 
-# Makes the C library keep freed memory, because the next microbatch takes as much again.
-#
-# glibc gives the top of its heap back to the system whenever a microbatch's graph is freed, and
-# requests it again a moment later. The kernel then clears each page again. If glibc keeps the
-# memory, a server of a small model (128 wide) spends 5 % less processor time on a microbatch, and
-# its memory stays at its peak.
-#
-# Source:  mallopt(3); glibc's malloc/malloc.c for the largest threshold that it accepts.
-
-
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 TRIM_BYTES = 2**31 - 1  # the largest value that the call takes: in effect, never trim
 MMAP_BYTES = 32 << 20  # DEFAULT_MMAP_THRESHOLD_MAX: larger blocks go back to the system anyway
 ARENAS = 1  # a thread's own arena would give empty heaps back, whatever the threshold
-
-
-def keep_freed_memory() -> bool:
-    """Set it for the whole process, before threads start; False where it cannot be set."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # musl, macOS, Windows
-        return False
-    wanted = {M_ARENA_MAX: ARENAS, M_MMAP_THRESHOLD: MMAP_BYTES, M_TRIM_THRESHOLD: TRIM_BYTES}
-    return all(mallopt(option, value) == 1 for option, value in wanted.items())
-
-
-# A server: finds a run, serves the stage that needs it, and looks for the next run.
-#
-# Units:   seconds; MiB in the settings, bytes below.
-# Errors:  Unusable when torch has no such device. A run that ends is no error.
-
 MIB = 1 << 20
 COMPILED_ALONE = "serve.compiled is for one device: leave it out, or name one device"
 END_S = 0.5  # for `Leaving` to reach the trainer
 
 T = TypeVar("T")
 Say = Callable[[str], None]
+
+
+def keep_freed_memory() -> bool:
+    """Have the C library keep freed memory; False where it cannot be set. Threads start later.
+
+    glibc gives the top of its heap back to the system whenever a microbatch's graph is freed, and
+    requests it again a moment later. The kernel then clears each page again. If glibc keeps the
+    memory, a server of a small model (128 wide) spends 5 % less processor time on a microbatch,
+    and its memory stays at its peak (mallopt(3); glibc's malloc/malloc.c).
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # musl, macOS, Windows
+        return False
+    wanted = {M_ARENA_MAX: ARENAS, M_MMAP_THRESHOLD: MMAP_BYTES, M_TRIM_THRESHOLD: TRIM_BYTES}
+    return all(mallopt(option, value) == 1 for option, value in wanted.items())
 
 
 class ComputeThread:
@@ -173,9 +165,8 @@ async def run(stack: NodeStack, device: torch.device, leaving: LeaveRequest, say
             say(f"run {offer.config.name!r} is over: {reason}")
             if not server.seeker.gave_up:
                 choice.over(offer)
-                choice.over(
-                    replace(offer, trainer=server.seeker.trainer)
-                )  # it may have come back as it
+                # it may have come back as it
+                choice.over(replace(offer, trainer=server.seeker.trainer))
     finally:
         threads.close()
 

@@ -1,8 +1,6 @@
 """The rules of the demo: which servers it starts and kills, what it says, when it gives up.
 
 It is told the trainer's events, and when server processes start and end. It answers with actions.
-
-Errors:  none; a run that cannot go on is the action `GiveUp`.
 """
 
 from dataclasses import dataclass
@@ -12,13 +10,14 @@ from p2pswarm.commands.demo.options import SLOW_SERVERS, Options
 from p2pswarm.progress.events import Event, Stepped
 from p2pswarm.progress.history import RunHistory
 
-# When the demo kills a server, and which: never the last ready one of its stage.
-#
-# Errors:  none; a kill that would stop the run waits until a replica is ready.
+RESTARTS_MAX = 3  # servers that end by themselves; with more, something is wrong here
 
 
 class Kills:
-    """Decides about kills; the demo carries them out."""
+    """The times of kills and their victims: never the last ready server of its stage.
+
+    A kill that would stop the run waits until a replica is ready.
+    """
 
     def __init__(self, steps: int, every: int | None, rng: Random) -> None:
         self._every = every
@@ -41,9 +40,6 @@ class Kills:
     def done(self, step: int) -> None:
         """A server was killed at `step`."""
         self._next_step = step + self._every if self._every else 0
-
-
-RESTARTS_MAX = 3  # servers that end by themselves; with more, something is wrong here
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,8 @@ from p2pswarm.run.messages.balance import BalanceStatus, MovesTake, PastMove, Se
 from p2pswarm.run.messages.status import RunStatus
 from p2pswarm.run.messages.types import PathCounts
 
-# What `p2pswarm status` prints about a run: lines for people, JSON for scripts.
-
 NO_RUN = "there is no run in this swarm: start one with p2pswarm train run.toml"
+NOT_ASKED = "nothing was decided yet: servers are looked at after each step"
 
 
 def reached_at(offer: RunOffer, seen_at: Callable[[PeerId], Address | None]) -> RunOffer:
@@ -118,11 +117,6 @@ def _stages(status: RunStatus) -> list[str]:
         + _links(stage.links)
         for number, stage in enumerate(status.stages)
     ]
-
-
-# What `p2pswarm explain` prints about a run: lines for people, JSON for scripts.
-
-NOT_ASKED = "nothing was decided yet: servers are looked at after each step"
 
 
 def balance_lines(offer: RunOffer, status: BalanceStatus | None) -> list[str]:

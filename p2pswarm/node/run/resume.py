@@ -1,4 +1,9 @@
-"""What a run begins with: first states, or a checkpoint whose records are proven."""
+"""The beginning of a run: first states, or a checkpoint whose records are proven.
+
+Units:   bytes; heights count records.
+Errors:  BadCheckpoint, one line, for records that do not lead to a checkpoint; Unusable when there
+         is none to go on from, its states cannot be told, or the target cannot be written.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -30,12 +35,10 @@ from p2pswarm.settings.config import CheckpointConfig, RunConfig
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom, SavingPlan
 from p2pswarm.trainer.coordinator_io.context import Proof
 
-# Proves that the records of a checkpoint are the chain that led to it.
-#
-# Units:   bytes; heights count records.
-# Errors:  BadCheckpoint, one line.
-
 NAME = "the file of records"
+PORTABLE = "gpt"  # the family whose first weights are the same bits everywhere
+
+Say = Callable[[str], None]
 
 
 def check_records(parts: Iterable[bytes], manifest: CheckpointManifest) -> str:
@@ -103,13 +106,6 @@ def _genesis(first: CommitRecord, microbatches: int) -> Genesis:
     return genesis.after(first.step, first.prev)
 
 
-# What the stages of a run begin with: drawn from the seed, or named by a checkpoint's manifest.
-#
-# Errors:  Unusable, one line, where that cannot be told.
-
-PORTABLE = "gpt"  # the family whose first weights are the same bits everywhere
-
-
 def proof_of(run: RunIdentity, source: ResumedFrom | None) -> Proof:
     """Return how the states that a run begins with are proved; `source`: its checkpoint, if it has
     one.
@@ -150,13 +146,6 @@ def saved_state(run: RunConfig, stage: int, source: ResumedFrom | None) -> Itera
         hasher.update(piece)
         yield b""
     yield hasher.digest()
-
-
-# The checkpoint that a run goes on from, and the plan of those that it writes. All blocks.
-#
-# Errors:  Unusable when there is no checkpoint to go on from, or the target cannot be written.
-
-Say = Callable[[str], None]
 
 
 def resumed_from(target: str, run: RunConfig, corpus: bytes, say: Say) -> ResumedFrom | None:

@@ -1,31 +1,44 @@
-"""Which of the announced runs a server joins, and what it says while there is none.
+"""The run that a node joins of those that are announced, and what it says while there is none.
+
+A node may join runs that are open, or the one that it is invited to. Whoever emulates computing
+joins no run that trains, because it would spoil the weights. A manifest that cannot be used is
+complained about once and passed over.
 
 Units:   `now_s` seconds on the caller's clock.
-Errors:  none; a manifest that cannot be used is complained about once and passed over.
 """
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from p2pswarm.base.errors import BadMessage
-from p2pswarm.base.ids import Contact
+from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.net.wire.message import decode
+from p2pswarm.node.run.invitation_text import invitation_of
+from p2pswarm.node.run.run_match import readable
+from p2pswarm.run.access.grant import is_signed
+from p2pswarm.run.access.invitation import Invitation
 from p2pswarm.run.manifest import RunOffer, UnreadableOffer, read_offer
 from p2pswarm.run.messages.run import Manifest
-from p2pswarm.settings.config import ServeConfig
+from p2pswarm.settings.config import EMULATED, NodeConfig, RunConfig, ServeConfig
 from p2pswarm.settings.parser import RUN_VERSION
-
-# Which trainers a server tells that it speaks another version: each manifest's, once an hour.
-#
-# Who signs a manifest chooses the address that is dialled, so the number of manifests is limited
-# too.
 
 TELL_AGAIN_S = 3600.0  # a trainer that did not listen is reminded, and hardly notices
 NOTICES_MAX = 64  # told of in that time: no swarm has so many trainers of an older release
+MANIFESTS_MAX = 256  # read at a look: checking their signatures takes 20 ms
+ASKED_MAX = 16  # trainers dialled at a look: their addresses are what strangers claim
+QUOTED_MAX = 64  # remarks with words of strangers, who can think of as many as they like
+NAMES_MAX = 8  # of other runs, in one line
+CLOCKS_DIFFER = (
+    "by this machine's clock the runs of others are long over, or of the future: set the clocks, "
+    "here or there"
+)
 
 
 class VersionNotices:
-    """Remembers whose trainers have been told."""
+    """The trainers to tell that a server speaks another version: each manifest's, once an hour.
+
+    Who signs a manifest chooses the address that is dialled, so their number is limited, too.
+    """
 
     def __init__(self, manifests_max: int = NOTICES_MAX) -> None:
         self._max = manifests_max
@@ -40,16 +53,6 @@ class VersionNotices:
         now = fresh[: self._max - len(self._told_s)]
         self._told_s.update(dict.fromkeys(now, now_s))
         return [offer.trainer for offer in now]
-
-
-MANIFESTS_MAX = 256  # read at a look: checking their signatures takes 20 ms
-ASKED_MAX = 16  # trainers dialled at a look: their addresses are what strangers claim
-QUOTED_MAX = 64  # remarks with words of strangers, who can think of as many as they like
-NAMES_MAX = 8  # of other runs, in one line
-CLOCKS_DIFFER = (
-    "by this machine's clock the runs of others are long over, or of the future: set the clocks, "
-    "here or there"
-)
 
 
 class RunChoice:
@@ -197,3 +200,63 @@ def _offer(subkey: bytes, value: bytes, version: int) -> RunOffer | UnreadableOf
     if _trainer(offer) != subkey:
         raise BadMessage("a manifest under another peer's name")
     return offer
+
+
+def admits(offer: RunOffer, invitation: Invitation | None, me: PeerId | None = None) -> str:
+    """Return why this node cannot join a run, for its user; empty if it can.
+
+    `me`: our peer id, if it is the same next time: then an invitation can be for it alone.
+    """
+    name, owner = offer.config.name, bytes.fromhex(offer.config.owner)
+    if invitation is not None:
+        if offer.run != invitation.run:
+            return f"run {name!r} is not the one of the invitation: waiting for that"
+        if not is_signed(invitation.grant, owner):
+            return f"the invitation was not made by the owner of run {name!r}: ask for another"
+    elif owner:
+        alone = f" --peer {me}" if me else ""
+        return (
+            f"run {name!r} is closed: ask its owner for an invitation (p2pswarm invite{alone}), "
+            "and start this node with --invite; waiting for an open run"
+        )
+    return ""
+
+
+def emulates_otherwise(run: RunConfig, serve: ServeConfig) -> str:
+    """Why a server that computes cannot join a run that is emulated, or the other way round."""
+    device = serve.device
+    if run.emulated and device != EMULATED:
+        return (
+            f"run {run.name!r} is a rehearsal, in which nobody computes: set serve.device to "
+            f'"{EMULATED}" to take part; waiting for another run'
+        )
+    if device == EMULATED and not run.emulated:
+        return (
+            f"run {run.name!r} trains, and this server only emulates: set serve.device to what "
+            "computes, or run.emulated = true at the trainer for a rehearsal; waiting"
+        )
+    return ""
+
+
+def run_choice(config: NodeConfig, peer: PeerId) -> RunChoice:
+    """The choice among runs of a node: those that are open, or the one that it is invited to.
+
+    A server that only emulates computing chooses among runs that are emulated, and no other does.
+    """
+    invitation = invitation_of(config)
+    me = peer if config.identity or config.state else None
+    return RunChoice(
+        config.serve,
+        admits=lambda offer: (
+            emulates_otherwise(offer.config, config.serve) or admits(offer, invitation, me)
+        ),
+    )
+
+
+def owner_of(manifests: Mapping[bytes, bytes], invitation: Invitation | None) -> str:
+    """Return who closed the run of an invitation, if it is offered; empty otherwise."""
+    for value in manifests.values() if invitation is not None else ():
+        offer = readable(value)
+        if offer is not None and not admits(offer, invitation):
+            return offer.config.owner
+    return ""

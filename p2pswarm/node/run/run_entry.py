@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pswarm.base.ids import Contact, PeerId
-from p2pswarm.node.run.admission import owner_of
 from p2pswarm.node.run.discovery import answering, ends, learn_cards, manifests
 from p2pswarm.node.run.invitation_text import invitation_of
-from p2pswarm.node.run.run_choice import CLOCKS_DIFFER
+from p2pswarm.node.run.run_choice import CLOCKS_DIFFER, owner_of
 from p2pswarm.node.run.run_folder import RunFolder, SavedRun, make_folder
 from p2pswarm.node.run.run_match import (
     check_records,

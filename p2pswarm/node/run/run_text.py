@@ -33,15 +33,6 @@ from p2pswarm.settings.config import HF, NodeConfig, RunConfig
 from p2pswarm.settings.limits import BYTES, trained_tokens
 from p2pswarm.settings.train_config import TrainConfig
 
-# Where a trainer keeps what can be made again from the user's own files.
-
-
-def default_cache() -> Path:
-    """The user's folder for it (XDG Base Directory Specification)."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "p2pswarm"
-
-
 KEY_DIGITS = 16  # of a hash, in the name of a file
 KEPT = re.compile(r"tokenizer\.[0-9a-f]{16}\.json")
 KEPT_MAX = 16  # tokenizers beside checkpoints: one a run, of runs that share a target
@@ -152,3 +143,9 @@ def _read_text(train: TrainConfig, run: RunConfig, tokenizer: Tokenizer | None) 
 
 def _cache(train: TrainConfig) -> Path:
     return train.cache or default_cache()
+
+
+def default_cache() -> Path:
+    """The user's folder for what can be made again (XDG Base Directory Specification)."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "p2pswarm"

@@ -17,7 +17,7 @@ from p2pswarm.models.compute.inference import load_model
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.hf_library import library
 from p2pswarm.models.registry import register
-from p2pswarm.node.run.run_model import tokenised_run
+from p2pswarm.node.run.preparation import tokenised_run
 from p2pswarm.node.run.weights_file import write_weights
 from p2pswarm.settings.config import ModelConfig, RunConfig
 from p2pswarm.settings.parser import run_to_json

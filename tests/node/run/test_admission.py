@@ -5,8 +5,7 @@ from run.access.harness import ANN, OWNER, STRANGER, bearer
 
 from p2pswarm.base.ids import Address
 from p2pswarm.net.wire.message import encode
-from p2pswarm.node.run.admission import admits, owner_of, run_choice
-from p2pswarm.node.run.run_choice import RunChoice
+from p2pswarm.node.run.run_choice import RunChoice, admits, owner_of, run_choice
 from p2pswarm.node.run.run_match import end_key, fitting
 from p2pswarm.run.manifest import RunIdentity, read_offer, sign_manifest
 from p2pswarm.settings.config import NodeConfig, RunConfig, ServeConfig

@@ -1,6 +1,7 @@
 """What a trainer reads and checks before its node is in a swarm."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,10 @@ from torch import nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.checkpoint.targets import LocalFolder
+from p2pswarm.data.tokenizer import Tokenizer, train_tokenizer
 from p2pswarm.models.registry import register
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.node.run.preparation import prepare_run
+from p2pswarm.node.run.preparation import checked_model, prepare_run
 from p2pswarm.node.run.run_folder import RunFolder, SavedRun, make_folder
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.settings.config import (
@@ -23,6 +25,7 @@ from p2pswarm.settings.config import (
 )
 from p2pswarm.settings.train_config import TrainConfig
 
+TEXT = Path(__file__).read_bytes()
 RUN = RunConfig(model=ModelConfig(d_model=8, layers=1, heads=2, sequence_length=8))
 
 
@@ -128,3 +131,37 @@ def test_a_state_of_another_run_is_told_and_one_that_is_over_is_not(tmp_path):
     assert prepared(again).text == found.text
     RunFolder(tmp_path / "state").write(SavedRun(identity, finished=True))
     assert prepared(config).text == found.text
+
+
+def sized(vocabulary: int) -> RunConfig:
+    return RunConfig(model=dataclasses.replace(RUN.model, vocabulary=vocabulary))
+
+
+def test_a_vocabulary_may_be_rounded_up_and_not_be_too_small():
+    tokenizer = train_tokenizer(320, [TEXT])
+
+    assert checked_model(sized(384), tokenizer).model.vocabulary == 384
+    with pytest.raises(Unusable, match=r"tokenizer has 320 tokens and the model 300: name the"):
+        checked_model(sized(300), tokenizer)
+
+
+def test_documents_apart_need_a_model_and_a_tokenizer_that_can():
+    apart = dataclasses.replace(RUN.model, documents="apart")
+    tokenizer = train_tokenizer(320, [TEXT])
+
+    assert checked_model(RunConfig(model=apart), tokenizer).model.documents == "apart"
+    with pytest.raises(Unusable, match=r"needs a token that ends a document: .*train:32000"):
+        checked_model(RunConfig(model=apart))
+    other = dataclasses.replace(apart, family="mlp")
+    with pytest.raises(Unusable, match=r"the family 'mlp' cannot keep documents apart"):
+        checked_model(RunConfig(model=other), tokenizer)
+
+
+def test_a_tokenizer_whose_numbers_no_model_has_is_told():
+    model = {"type": "BPE", "vocab": {"a": 4_000_000_000}, "merges": []}
+    far = Tokenizer(json.dumps({"model": model}), "far.json")
+
+    with pytest.raises(
+        Unusable, match=r"tokens up to number 4,000,000,000, a model at most 4,194,"
+    ):
+        checked_model(RunConfig(model=RUN.model), far)

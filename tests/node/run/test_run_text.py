@@ -10,8 +10,8 @@ from local_hub import local_hub
 from p2pswarm.base.errors import Unusable
 from p2pswarm.checkpoint.compatibility import differences
 from p2pswarm.data.tokenizer import train_tokenizer
+from p2pswarm.node.run.preparation import checked_model, tokenised_run
 from p2pswarm.node.run.run_match import _other
-from p2pswarm.node.run.run_model import checked_model, tokenised_run
 from p2pswarm.node.run.run_text import (
     default_cache,
     describe,
