@@ -6,7 +6,7 @@ Errors:  Unusable when torch has no such device. A run that ends is no error.
 import dataclasses
 import logging
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from p2pswarm.api.node import Node, load_role
 from p2pswarm.node.leave_request import LeaveRequest
@@ -17,20 +17,6 @@ from p2pswarm.settings.parser import from_values
 log = logging.getLogger(__name__)
 
 LEFT = "left"  # the same reason as of a server that leaves a run
-
-
-class Serving(Protocol):
-    """The part of a stage server that we use; to import its class would load torch."""
-
-    @property
-    def stage(self) -> int | None:
-        """The stage that it serves."""
-        ...
-
-    @property
-    def version(self) -> int | None:
-        """The version of its weights."""
-        ...
 
 
 class Server:
@@ -69,18 +55,21 @@ class Server:
         }
         self._serve = from_values(ServeConfig, values, "serve")
         self._node = node
-        self._server: Serving | None = None
+        self._server: Any = None
+        """A `StageServer`, whose import loads torch."""
         self._leaving = LeaveRequest()
 
     @property
     def stage(self) -> int | None:
         """The stage that is served, from 0; None before the trainer has given one."""
-        return self._server.stage if self._server else None
+        stage: int | None = self._server.stage if self._server else None
+        return stage
 
     @property
     def version(self) -> int | None:
         """Return how many steps the weights have seen; None while there are none."""
-        return self._server.version if self._server else None
+        version: int | None = self._server.version if self._server else None
+        return version
 
     async def serve(self) -> str:
         """Wait for the run, serve it until it ends or `leave` is called, and return the reason.

@@ -19,32 +19,20 @@ DRAIN_S = 1.0  # to read what came during the stop; a loop reads thousands of me
 class SuspendAwareClock:
     """The time for which this process has run."""
 
-    def __init__(
-        self,
-        loop_s: float,
-        *,
-        tick_s: float = TICK_S,
-        late_s: float = LATE_S,
-        drain_s: float = DRAIN_S,
-    ) -> None:
+    def __init__(self, loop_s: float) -> None:
         self._seen_s = loop_s
         self._now_s = loop_s
         self._stopped_s = 0.0
-        self._tick_s = tick_s
-        self._late_s = late_s
-        self._drain_s = drain_s
 
     def read(self, loop_s: float) -> float:
         """The time now; it never goes back."""
         gap_s = loop_s - self._seen_s
-        if gap_s > self._tick_s + self._late_s:
-            self._stopped_s += gap_s - self._tick_s + self._drain_s
+        if gap_s > TICK_S + LATE_S:
+            self._stopped_s += gap_s - TICK_S + DRAIN_S
         self._seen_s = max(self._seen_s, loop_s)
         self._now_s = max(self._now_s, loop_s - self._stopped_s)
         return self._now_s
 
     def timer_s(self, due_s: float) -> float:
-        """Return when the loop's next timer is to fire: at `due_s` of this clock, or for the next
-        tick.
-        """
-        return min(self._seen_s + self._tick_s, due_s + self._stopped_s) + ROUNDING_S
+        """The loop's time of its next timer: at `due_s` of this clock, or for the next tick."""
+        return min(self._seen_s + TICK_S, due_s + self._stopped_s) + ROUNDING_S

@@ -5,7 +5,9 @@ Errors:  SystemExit with one line for flags that cannot be read, as argparse doe
 
 import argparse
 import importlib
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
@@ -53,21 +55,16 @@ def add_package(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--package", action="append", default=[], metavar="NAME", help=text)
 
 
-class whole:  # noqa: N801 - reads as the type of an argument
-    """A whole number from low to high."""
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """Read a whole number from low to high; argparse reports the error in one line."""
 
-    def __init__(self, low: int, high: int) -> None:
-        self._low = low
-        self._high = high
-
-    def __call__(self, text: str) -> int:
-        """Read the number; argparse reports the error in one line."""
+    def read(text: str) -> int:
         number = int(text) if text.isascii() and text.isdigit() else -1
-        if not self._low <= number <= self._high:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is not a whole number from {self._low} to {self._high}"
-            )
+        if not low <= number <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
         return number
+
+    return read
 
 
 def file_path(text: str) -> Path:
@@ -97,3 +94,8 @@ def say(line: str) -> None:
 def say_beside(line: str) -> None:
     """Write a line for people to stderr, where the answer is for scripts."""
     sys.stderr.write(f"{line}\n")
+
+
+def toml(**values: object) -> str:
+    """TOML of plain values: JSON writes texts, numbers and lists alike. None is left out."""
+    return "".join(f"{key} = {json.dumps(x)}\n" for key, x in values.items() if x is not None)

@@ -35,11 +35,11 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.node.leave_request import LeaveRequest, unless
 from p2pswarm.node.run.closed_run import own_refusal, run_calls
-from p2pswarm.node.run.discovery import find_run, follow_run
+from p2pswarm.node.run.discovery import answering, find_run, learn_cards, manifests
 from p2pswarm.node.run.run_choice import RunChoice, run_choice
 from p2pswarm.node.run.run_folder import RunFolder, make_folder
 from p2pswarm.node.run.run_match import genesis_of
-from p2pswarm.node.run.run_members import keep_saying, run_directory
+from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
 from p2pswarm.node.stack.stack import NodeStack
 from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE
 from p2pswarm.run.chain.base import ChainStore
@@ -59,6 +59,7 @@ from p2pswarm.server.devices.device_choice import (
 )
 from p2pswarm.server.devices.group_stage import group_engine
 from p2pswarm.server.devices.rank_processes import DeviceGroup
+from p2pswarm.server.leadership import Seeker
 from p2pswarm.server.session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings.config import EMULATED, NetworkConfig, NodeConfig, RunConfig, ServeConfig
@@ -306,6 +307,35 @@ async def serve_run(
         for task in beside:
             task.cancel()
     return "left" if work.cancelled() else work.result()
+
+
+async def follow_run(stack: NodeStack, choice: RunChoice, lost: RunOffer, seeker: Seeker) -> None:
+    """Look a run up again whenever its server looks for a trainer; until cancelled.
+
+    The server is told which trainers of its run answer, of those that the DHT and the run's
+    directory name. If none does and another run can be joined, a server that may go gives its run
+    up.
+    """
+    while True:
+        await asyncio.sleep(await seeker.seeking())
+        if not seeker.seeks:
+            continue
+        offers = choice.instead_of(lost, await manifests(stack))
+        learn_cards(stack, offers)
+        offered = [o.trainer for o in offers if o.run == lost.run]
+        if (directory := stack.directories.get(lost.run)) is not None:
+            directory.enter_through(offered)
+        peers = {trainer.peer for trainer in offered}
+        named = [one for one in trainers_named(stack, lost.run) if one.peer not in peers]
+        there = await answering(stack.rpc, [*named, *(offer.trainer for offer in offers)])
+        ours = [trainer for trainer in (*offered, *named) if trainer in there]
+        others = [o for o in offers if o.run != lost.run and o.trainer in there]
+        if ours:
+            seeker.found(ours)
+        elif others and seeker.may_change_run():
+            seeker.give_up(
+                f"its trainer does not answer, and that of {others[0].config.name!r} does"
+            )
 
 
 def standing_of(server: StageServer) -> RunRole:

@@ -7,8 +7,9 @@ from contextlib import AsyncExitStack
 
 from node.harness import RUN, Town, manifest_of, play, put
 
-from p2pswarm.node.run.discovery import ANSWER_S, find_run, follow_run
+from p2pswarm.node.run.discovery import ANSWER_S, find_run
 from p2pswarm.node.run.run_choice import RunChoice
+from p2pswarm.node.serve import follow_run
 from p2pswarm.node.stack.stack import NodeStack
 from p2pswarm.run.manifest import RunOffer
 from p2pswarm.settings.config import RunConfig, ServeConfig

@@ -1,9 +1,10 @@
 """The options of the demo, and the settings that it writes for each of its nodes."""
 
-import json
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
+
+from p2pswarm.commands.arguments import toml
 
 STEPS = 500  # about five minutes on two hyperthreads of one core
 LAYERS_LEAST = 4
@@ -33,16 +34,16 @@ class Options:
 
 def bootstrap_settings() -> str:
     """The settings of a node on this machine that the others join through."""
-    return _lines(role="bootstrap", listen="127.0.0.1:0", leave_at_eof=True)
+    return toml(role="bootstrap", listen="127.0.0.1:0", leave_at_eof=True)
 
 
 def server_settings(bootstrap: str, options: Options, *, slow: bool = False) -> str:
     """The settings of a server of whichever stage needs it; a slow one serves the last stage."""
-    top = _lines(role="stage", **_joining(bootstrap))
+    top = toml(role="stage", **_joining(bootstrap))
     if not options.uneven:
-        return top + "[serve]\n" + _lines(threads=1, device="cpu")
-    serve = _lines(device="emulated", emulated_forward_s=SLOW_S if slow else FAST_S)
-    pinned = _lines(stage=options.stages - 1) if slow else ""
+        return top + "[serve]\n" + toml(threads=1, device="cpu")
+    serve = toml(device="emulated", emulated_forward_s=SLOW_S if slow else FAST_S)
+    pinned = toml(stage=options.stages - 1) if slow else ""
     return top + "[serve]\n" + serve + pinned
 
 
@@ -56,41 +57,36 @@ def _gathered(options: Options) -> int:
 
 def trainer_settings(bootstrap: str, options: Options) -> str:
     """The settings of a trainer that prints its progress as JSON."""
-    top = _lines(role="trainer", **_joining(bootstrap))
+    top = toml(role="trainer", **_joining(bootstrap))
     if options.data is None:
-        data = _lines(data=sysconfig.get_path("stdlib"), suffixes=[".py"])
+        data = toml(data=sysconfig.get_path("stdlib"), suffixes=[".py"])
     else:
-        data = _lines(data=str(options.data.resolve()))
-    train = "[train]\n" + data + _lines(progress="json", weights="")
-    run = "[run]\n" + _lines(
+        data = toml(data=str(options.data.resolve()))
+    train = "[train]\n" + data + toml(progress="json", weights="")
+    run = "[run]\n" + toml(
         name="demo",
         stages=options.stages,
         steps=options.steps,
         min_replicas=_gathered(options),
         emulated=options.uneven,
     )
-    model = "[run.model]\n" + _lines(
+    model = "[run.model]\n" + toml(
         d_model=128,
         layers=max(LAYERS_LEAST, options.stages),
         heads=2,
         sequence_length=128,
     )
-    schedule = "[run.optimizer]\n" + _lines(
+    schedule = "[run.optimizer]\n" + toml(
         learning_rate=4e-3,
         warmup_steps=min(20, options.steps),
         decay_steps=options.steps,
         final_share=0.05,
     )
     evaluate = {"evaluate_every": 0 if options.uneven else 25, "evaluate_microbatches": 32}
-    batch = "[run.batch]\n" + _lines(microbatches=8, rows=4, **evaluate)
-    balance = "[run.balance]\n" + _lines(steady_s=STEADY_S) if options.uneven else ""
+    batch = "[run.batch]\n" + toml(microbatches=8, rows=4, **evaluate)
+    balance = "[run.balance]\n" + toml(steady_s=STEADY_S) if options.uneven else ""
     return top + train + run + model + schedule + batch + balance
 
 
 def _joining(bootstrap: str) -> dict[str, object]:
     return {"listen": "127.0.0.1:0", "bootstrap": [bootstrap], "leave_at_eof": True}
-
-
-def _lines(**values: object) -> str:
-    """TOML of plain values: JSON writes texts, numbers and lists of them the same way."""
-    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())

@@ -18,7 +18,7 @@ import torch
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import check_target, write_target, write_text
-from p2pswarm.commands.arguments import say
+from p2pswarm.commands.arguments import say, toml
 from p2pswarm.commands.picture import picture
 from p2pswarm.models.blocks import block_costs, make_blocks
 from p2pswarm.models.model_source import resolved
@@ -259,10 +259,10 @@ def trainer_toml(found: PlanAnswer) -> str:
     own = {name: value for name, value in run.items() if not isinstance(value, dict)}
     text = "# Made by p2pswarm plan: p2pswarm train run.toml --bootstrap HOST:PORT\n\n"
     text += 'role = "trainer"\n\n[train]\ndata = "text"  # your text, a file or a folder\n\n'
-    text += "[run]\n" + _toml(own)
+    text += "[run]\n" + toml(**own)
     for name, table in run.items():
         if isinstance(table, dict):
-            text += f"\n[run.{name}]\n" + _toml(table)
+            text += f"\n[run.{name}]\n" + toml(**table)
     return text
 
 
@@ -272,14 +272,14 @@ def server_toml(found: PlanAnswer, device: int) -> str:
     text = "# Made by p2pswarm plan: p2pswarm node --config THIS --bootstrap HOST:PORT\n\n"
     hub = found.run.model.hub
     named = {"run": found.run.name} | ({"pretrained": f"{HF}{hub}"} if hub else {})
-    text += 'role = "stage"\n\n[serve]\n' + _toml(named)
+    text += 'role = "stage"\n\n[serve]\n' + toml(**named)
     if stage is None:
         text += "# The plan has no use for it: it would serve wherever it helps most.\n"
     else:
         text += (
             f"planned_stage = {stage}  # where it begins; the run moves it if it measures better\n"
         )
-    return text + "\n[network]\n" + _toml({"bulk_connections": found.connections[device]})
+    return text + "\n[network]\n" + toml(bulk_connections=found.connections[device])
 
 
 def draw_plan(found: PlanAnswer, place: Path) -> None:
@@ -330,15 +330,6 @@ def _write_settings(found: PlanAnswer, folder: Path) -> None:
     for device, path in enumerate(names[2:]):
         write_text(path, server_toml(found, device))
     say(f"plan: {len(names) - 2} files for the devices in {folder}")
-
-
-def _toml(values: dict[str, Any]) -> str:
-    """TOML of plain values: JSON writes texts, numbers and lists of them the same way."""
-    return "".join(
-        f"{name} = {json.dumps(value)}\n"
-        for name, value in values.items()
-        if value is not None  # what is left out is not set
-    )
 
 
 def _file_name(name: str) -> str:

@@ -36,14 +36,20 @@ def add(commands: Commands) -> None:
         metavar="NAME",
         help="aws_g4dn, aws_p3, gcp_v100, or a JSON file; default: all machines stay",
     )
-    parser.add_argument("--hours", type=hours, default=24.0, metavar="H", help="default: 24")
+    parser.add_argument(
+        "--hours",
+        type=lambda text: _between(text, 0.01, HOURS_MAX),
+        default=24.0,
+        metavar="H",
+        help="default: 24",
+    )
     parser.add_argument(
         "--network", default="", metavar="NAME", help="aws, skyplane or gcp12, for the regions"
     )
     parser.add_argument("--seed", type=whole(0, SEED_MAX), default=1, metavar="N")
     parser.add_argument(
         "--noticed",
-        type=share,
+        type=lambda text: _between(text, 0.0, 1.0),
         default=0.5,
         metavar="SHARE",
         help="of the machines that are taken so many are told beforehand, if the trace's cloud "
@@ -63,17 +69,8 @@ def add(commands: Commands) -> None:
     )
 
 
-def hours(text: str) -> float:
-    """A time in hours; argparse reports the error in one line."""
-    return _between(text, 0.01, HOURS_MAX)
-
-
-def share(text: str) -> float:
-    """A number from 0 to 1; argparse reports the error in one line."""
-    return _between(text, 0.0, 1.0)
-
-
 def _between(text: str, low: float, high: float) -> float:
+    """A number; argparse reports the error in one line."""
     try:
         value = float(text)
     except ValueError:

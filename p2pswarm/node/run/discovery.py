@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from p2pswarm.base.errors import BadMessage, SwarmError
 from p2pswarm.base.ids import Contact
@@ -17,7 +17,6 @@ from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.net.wire.message import decode, encode
 from p2pswarm.node.run.run_choice import ASKED_MAX, RunChoice, in_own_order, preferred
 from p2pswarm.node.run.run_match import end_key, readable
-from p2pswarm.node.run.run_members import trainers_named
 from p2pswarm.node.stack.stack import LOOK_AGAIN_S, NodeStack
 from p2pswarm.run.manifest import RUNS_KEY, RunIdentity, RunOffer, sign_manifest
 from p2pswarm.run.messages.run import OtherVersion, RunOver
@@ -36,31 +35,6 @@ END_RECORD_S = 3600.0  # as long as the DHT keeps anything
 HOLDERS = 3  # one of them may have come just now, and one may be frozen
 ONCE_S = 10.0  # for who looks once: a peer that is late twice is greeted again after 5
 TELL_S = 2.0  # for a trainer of another version to answer; a run that is found waits no longer
-
-
-class TrainerSeeker(Protocol):
-    """The part of a stage server that looks for a trainer; to import its class loads torch."""
-
-    @property
-    def seeks(self) -> bool:
-        """Return whether it has no session now."""
-        ...
-
-    async def seeking(self) -> float:
-        """Wait until it has no session; returns in how many seconds to look the run up."""
-        ...
-
-    def found(self, trainers: Sequence[Contact]) -> None:
-        """These trainers of its run answer."""
-        ...
-
-    def may_change_run(self) -> bool:
-        """Return whether it may join another run."""
-        ...
-
-    def give_up(self, reason: str) -> None:
-        """Look for this run's trainer no longer."""
-        ...
 
 
 async def announce(stack: NodeStack, run: RunIdentity) -> None:
@@ -129,37 +103,6 @@ async def find_run(stack: NodeStack, choice: RunChoice, say: Callable[[str], Non
                 assert offer is not None, "there is an offer"
                 return offer
             await asyncio.sleep(LOOK_AGAIN_S)
-
-
-async def follow_run(
-    stack: NodeStack, choice: RunChoice, lost: RunOffer, seeker: TrainerSeeker
-) -> None:
-    """Look a run up again whenever its server looks for a trainer; until cancelled.
-
-    The server is told which trainers of its run answer, of those that the DHT and the run's
-    directory name. If none does and another run can be
-    joined, a server that may go gives its run up.
-    """
-    while True:
-        await asyncio.sleep(await seeker.seeking())
-        if not seeker.seeks:
-            continue
-        offers = choice.instead_of(lost, await manifests(stack))
-        learn_cards(stack, offers)
-        offered = [o.trainer for o in offers if o.run == lost.run]
-        if (directory := stack.directories.get(lost.run)) is not None:
-            directory.enter_through(offered)
-        peers = {trainer.peer for trainer in offered}
-        named = [one for one in trainers_named(stack, lost.run) if one.peer not in peers]
-        there = await answering(stack.rpc, [*named, *(offer.trainer for offer in offers)])
-        ours = [trainer for trainer in (*offered, *named) if trainer in there]
-        others = [o for o in offers if o.run != lost.run and o.trainer in there]
-        if ours:
-            seeker.found(ours)
-        elif others and seeker.may_change_run():
-            seeker.give_up(
-                f"its trainer does not answer, and that of {others[0].config.name!r} does"
-            )
 
 
 async def answering(rpc: Rpc, trainers: Sequence[Contact]) -> list[Contact]:

@@ -53,7 +53,7 @@ class KnownCards:
         self._book = endpoint.cards
         self._watchers: dict[int, Callable[[bytes], None]] = {}
         self._numbered = 0
-        self._book.on_card = self._news
+        self._book.on_card = lambda card: self._tell(card.peer)
 
     def of(self, peer: bytes) -> bytes:
         """The card of a peer, or of this node; empty if none is known."""
@@ -91,9 +91,6 @@ class KnownCards:
     def ours_has_changed(self) -> None:
         """Tell those who watch that this node's own card is another."""
         self._tell(self._endpoint.peer_id)
-
-    def _news(self, card: Card) -> None:
-        self._tell(card.peer)
 
     def _tell(self, peer: PeerId) -> None:
         for on_news in list(self._watchers.values()):

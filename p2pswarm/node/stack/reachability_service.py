@@ -61,7 +61,7 @@ def is_relay(config: NodeConfig) -> bool:
 
 
 def circuit_files(config: NodeConfig) -> int:
-    """Return the number of open files that circuits may take."""
+    """The number of open files that circuits may take."""
     return SOCKETS * RelayLimits().circuits_max if is_relay(config) else 0
 
 
@@ -162,7 +162,7 @@ class ReachabilitySource(Protocol):
 
     @property
     def settled(self) -> bool:
-        """True if a router has been asked for a port, if that is wanted."""
+        """Return whether a router has been asked for a port, if that is wanted."""
         ...
 
     async def run(self) -> None:
@@ -305,8 +305,6 @@ class ReachabilityService:
             if self._timer is not None:
                 self._timer.cancel()
 
-    # told by others
-
     def _on_relays(self) -> None:
         self._view.look_again()
         self._announcer.on_relays(self._keeper.relays, self._loop.time())
@@ -326,8 +324,6 @@ class ReachabilityService:
             self._announcer.on_link(self._loop.time())
         self._drain()
         self._offer_relays()
-
-    # what is done
 
     def _drain(self) -> None:
         """Do what the announcer asks for, and set the timer."""

@@ -56,7 +56,7 @@ class NodeStack:
     rpc: LinkRpc
     dht: Dht
     cards: KnownCards
-    """Where peers are dialled, as far as it is known."""
+    """Addresses of peers, as far as they are known."""
     keeper: RelayKeeper
     """Keeps reservations at relays, if others cannot dial us."""
     reachability: ReachabilityService
