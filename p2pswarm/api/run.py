@@ -38,15 +38,15 @@ class RunSettings(TypedDict, total=False):
     min_replicas: int
     """The servers of each stage that the first step waits for."""
     on_stage_lost: str
-    """When no server holds a stage's weights: "wait" for one that does, or "end"."""
+    """Action when no server holds a stage's weights: "wait" for one that does, or "end"."""
     rewind_after_s: float
-    """How long "rewind" waits; it needs checkpoints, so a settings file."""
+    """Time that "rewind" waits; it needs checkpoints, so a settings file."""
     owner: str
     """The public key of the owner, in hexadecimal, if the run is closed (docs/closed_runs.md)."""
     precision: str
-    """What blocks compute in: "full", the model's dtype, or "bf16" (docs/precision.md)."""
+    """Precision of the blocks: "full", the model's dtype, or "bf16" (docs/precision.md)."""
     weight_storage: str
-    """What weights are kept in: "full", the model's dtype, or "bf16" (docs/precision.md)."""
+    """Storage of the weights: "full", the model's dtype, or "bf16" (docs/precision.md)."""
     spot_check_share: float
     """The share of microbatches that are computed twice, to find servers that compute wrong."""
     emulated: bool
@@ -58,7 +58,7 @@ class RunSettings(TypedDict, total=False):
     codecs: CodecConfig | Table
     """The codecs of tensors on the wire: `activation`, `gradient`, `averaging`."""
     balance: BalanceConfig | Table
-    """When servers move from one stage to another: `rule`, `every_s`, ..."""
+    """Moves of servers from one stage to another: `rule`, `every_s`, ..."""
 
 
 class Run:

@@ -68,13 +68,13 @@ class RunTrainer:
         self._node = node
         self._run = run.config
         self._events: deque[Event] = deque(maxlen=WAITING_MAX)
-        """Those that are not read yet; the oldest is dropped if there are too many."""
+        """Events that are not read yet; the oldest is dropped if there are too many."""
         self._finished = False
         """True if `Ended` was read; then no more events come."""
         self._told = asyncio.Event()
         self._done = False
         self._prepared: Any = None
-        """What the trainer's role has made of the settings; None: not yet."""
+        """Result of the role's `prepare`; None: not yet."""
 
     async def __aenter__(self) -> Self:
         stack = self._node.stack

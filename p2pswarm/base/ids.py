@@ -84,7 +84,7 @@ class Address:
     circuit: bytes = b""
     """The id of the peer that is dialled through the relay at this place; empty: no relay."""
     web: str = ""
-    """How to reach the place over WebSocket, one of WEB_SCHEMES; empty: by TCP itself."""
+    """Scheme of WebSocket, one of WEB_SCHEMES; empty: TCP itself."""
 
     def __post_init__(self) -> None:
         if self.circuit and len(self.circuit) != PEER_ID_BYTES:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 Output_co = TypeVar("Output_co", covariant=True)
-"""What a machine asks for: an action, a report, or whoever has something to be sent."""
+"""An output of a machine: an action, a report, or whoever has something to be sent."""
 
 
 class Machine(Protocol[Output_co]):

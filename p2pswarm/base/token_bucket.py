@@ -24,12 +24,12 @@ class TokenBucket:
         return now_s >= self.next_s()
 
     def take(self, now_s: float) -> bool:
-        """Use it once, if that may be; whether it may."""
+        """Use it once if there is a use left; return whether there was."""
         if not self.left(now_s):
             return False
         self._paid_until_s = max(self._paid_until_s, now_s) + self._every_s
         return True
 
     def next_s(self) -> float:
-        """From when on there is a use left; it may be past."""
+        """The time from which there is a use left; it may be past."""
         return self._paid_until_s - (self._burst - 1) * self._every_s

@@ -1,4 +1,4 @@
-"""What each command of `p2pswarm` is: its flags, what they mean, and what is done.
+"""The commands of `p2pswarm`: flags, their meaning, and what is done.
 
 `add` of a module gives the parser the flags of its commands, and the function that takes them, does
 the work, and returns the exit code. Heavy modules are imported by name when a command runs, so that

@@ -1,4 +1,4 @@
-"""What several commands share: flags, the text of a flag, and the lines that they print.
+"""Parts of several commands: flags, the text of a flag, and the lines that they print.
 
 Errors:  SystemExit with one line for flags that cannot be read, as argparse does.
 """
@@ -36,7 +36,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[OneLineParser]"  # noqa: SLF001
-"""What a command is added to."""
+"""The place where commands are added."""
 
 
 def add_bootstrap(parser: argparse.ArgumentParser, text: str) -> None:

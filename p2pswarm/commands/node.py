@@ -40,6 +40,8 @@ TRAIN_TEXT = (
     "the file that train.weights names, with the run's name and step added, such as "
     "weights-my-run-step-2000.safetensors. A file that is there is never overwritten."
 )
+NODE_FLAGS = ("listen", "role", "identity", "invite", "log_level")
+TRAIN_FLAGS = ("standby", "new", "closed")
 NETWORK_FLAGS = ("announce", "relay_port", "relay_web")
 """The flags of `[network]` that have one value."""
 
@@ -173,19 +175,9 @@ def print_example(name: str) -> int:
 def settings_of(flags: argparse.Namespace) -> NodeConfig:
     """The settings of the file and the flags together."""
     config = load(flags.config) if flags.config else NodeConfig()
-    values = {
-        "bootstrap": tuple(flags.bootstrap or ()),
-        "listen": flags.listen,
-        "role": flags.role,
-        "identity": flags.identity,
-        "invite": flags.invite,
-        "log_level": flags.log_level,
-    }
-    train: dict[str, Any] = {
-        "standby": flags.standby,
-        "new": flags.new,
-        "closed": flags.closed,
-    }
+    values = {name: getattr(flags, name) for name in NODE_FLAGS}
+    values["bootstrap"] = tuple(flags.bootstrap or ())
+    train = {name: getattr(flags, name) for name in TRAIN_FLAGS}
     if flags.resume is not None:
         train["resume"] = _resumed(flags.resume, config)
     values["train"] = given(config.train, train)

@@ -11,7 +11,7 @@ Say = Callable[[str], None]
 
 
 def prepare(_config: NodeConfig, _identity: Identity, _say: Say) -> None:
-    """It needs nothing."""
+    """Return nothing: this role needs nothing."""
 
 
 async def run(_stack: NodeStack, _prepared: None, leaving: asyncio.Event, _say: Say) -> int:

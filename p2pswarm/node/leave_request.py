@@ -2,11 +2,20 @@
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+INTERRUPTED = 130  # 128 + SIGINT, as shells count
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
 LEAVE_S = 3.0  # a person who pressed Ctrl-C waits; leaving after the step saves a replay
+
+
+def ending_signals() -> list[int]:
+    """The signals that ask a process to end, but for those that it ignores: nohup does SIGHUP."""
+    numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 class LeaveRequest(asyncio.Event):

@@ -19,8 +19,8 @@ from types import FrameType, ModuleType
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.os.event_loop import run
+from p2pswarm.node.leave_request import INTERRUPTED, LeaveRequest, ending_signals, unless
 from p2pswarm.node.leave_request import LEAVE_S as GRACE_S
-from p2pswarm.node.leave_request import LeaveRequest, unless
 from p2pswarm.node.progress.banner import greeting
 from p2pswarm.node.progress.output import write_line as say
 from p2pswarm.node.roles import role_module
@@ -31,10 +31,8 @@ from p2pswarm.settings.config import EMULATED, NodeConfig
 SWITCH_S = 0.0005  # with 5 ms, bulk beside a busy Python thread ran at 0.41 GB/s instead of 1
 LEAVE_S = 4.5  # to leave in order; the whole process then ends within 5 s
 FAILED = 1
-INTERRUPTED = 130  # 128 + SIGINT, as shells count
 PLAIN_DEVICES = ("auto", "cpu", EMULATED)
-"""What every torch has, or nothing of torch computes."""
-SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+"""Every torch has these, or nothing of torch computes."""
 
 
 class Shutdown:
@@ -53,9 +51,8 @@ class Shutdown:
 
     def watch_signals(self) -> None:
         """Handle signals from now on, even while the loop is busy."""
-        for number in (getattr(signal, name) for name in SIGNALS if hasattr(signal, name)):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
-                signal.signal(number, self._signalled)
+        for number in ending_signals():
+            signal.signal(number, self._on_signal)
 
     def watch_stdin(self) -> None:
         """Leave when stdin ends, as it does when the program at its other end ends."""
@@ -66,8 +63,7 @@ class Shutdown:
         await self.asked.wait()
         self._begin(FAILED)
 
-    def _signalled(self, number: int, frame: FrameType | None) -> None:
-        del frame
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self._begun:
             os._exit(INTERRUPTED)
         if number == signal.SIGTERM:

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from random import Random
 
@@ -26,11 +26,10 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.node.leave_request import LeaveRequest, unless
+from p2pswarm.node.progress.answers import LatestBalance, LatestStatus
 from p2pswarm.node.progress.curves import recorded
 from p2pswarm.node.progress.output import output
 from p2pswarm.node.progress.reporter import Reporter
-from p2pswarm.node.progress.run_balance import LatestBalance
-from p2pswarm.node.progress.run_status import LatestStatus
 from p2pswarm.node.progress.wandb_curves import sent
 from p2pswarm.node.run.closed_run import run_calls, until_out
 from p2pswarm.node.run.discovery import announce, announce_end, ends, offered
@@ -44,7 +43,7 @@ from p2pswarm.node.serve import tensors_within
 from p2pswarm.node.stack.stack import NodeStack
 from p2pswarm.progress.events import Event, Report
 from p2pswarm.run.manifest import RunIdentity
-from p2pswarm.run.messages.balance import AskBalance, AskCapacities, BalanceStatus, RunCapacities
+from p2pswarm.run.messages.balance import AskBalance, AskCapacities, RunCapacities
 from p2pswarm.run.messages.run import RunOver
 from p2pswarm.run.messages.status import AskStatus, RunStatus
 from p2pswarm.run.messages.types import REASON_CHARS
@@ -84,7 +83,7 @@ async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, sa
     try:
         async with (
             _shown(config, entry) as tell,
-            open_trainer(stack, corpus, tell, entry, lost.told) as trainer,
+            open_trainer(stack, corpus, tell, entry, lost.on_loss) as trainer,
         ):
             ended = await unless(leaving, trainer.run())
             if ended is not None and ended.failed:
@@ -114,8 +113,8 @@ class LostText:
         self.reason: Unusable | None = None
         self._leaving = leaving
 
-    def told(self, reason: Unusable) -> None:
-        """Samples could not be read."""
+    def on_loss(self, reason: Unusable) -> None:
+        """Leave because samples could not be read."""
         self.reason = self.reason or reason
         self._leaving.patient = True
         self._leaving.set()
@@ -135,7 +134,7 @@ async def _shown(config: NodeConfig, entry: RunEntry) -> AsyncIterator[Callable[
 
 
 class RunReports:
-    """What the trainer reports, as events for `tell`, and as the answer to `AskStatus`."""
+    """The trainer's reports as events for `tell`, and as the answers to who asks about the run."""
 
     def __init__(
         self, rpc: Rpc, identity: RunIdentity, tell: Callable[[Event], None], endpoint: Endpoint
@@ -148,33 +147,24 @@ class RunReports:
         self._tell = tell
         self._loop = asyncio.get_running_loop()
         self._balance = LatestBalance(identity.run, run.balance.rule)
-        rpc.serve_unary(AskStatus, self._asked)
-        rpc.serve_unary(AskBalance, self._asked_why)
-        rpc.serve_unary(AskCapacities, self._asked_capacities)
+        rpc.serve_unary(AskStatus, self._status_of)
+        rpc.serve_unary(AskBalance, lambda _, asked: self._balance.answer(asked, self._loop.time()))
+        rpc.serve_unary(AskCapacities, self._capacities)
 
-    def told(self, report: Report) -> None:
+    def on_report(self, report: Report) -> None:
         """Take a report of the trainer."""
         now_s = self._loop.time()
         if isinstance(report, BalanceReport):
             self._balance.on_report(report, now_s)
-        self._show(self._reporter.on_report(report, now_s))
-
-    def _show(self, events: Iterable[Event]) -> None:
-        for event in events:
-            self._status.on_event(event, self._loop.time())
+        for event in self._reporter.on_report(report, now_s):
+            self._status.on_event(event, now_s)
             self._tell(event)
 
-    def _asked(self, peer: PeerId, question: AskStatus) -> RunStatus:
-        del peer
+    def _status_of(self, _peer: PeerId, question: AskStatus) -> RunStatus:
         now_s = self._loop.time()
         return self._status.answer(question, now_s, self._bans.current(now_s))
 
-    def _asked_why(self, peer: PeerId, question: AskBalance) -> BalanceStatus:
-        del peer
-        return self._balance.answer(question, self._loop.time())
-
-    def _asked_capacities(self, peer: PeerId, question: AskCapacities) -> RunCapacities:
-        del peer
+    def _capacities(self, _peer: PeerId, question: AskCapacities) -> RunCapacities:
         rtts_s = {link.peer.raw: link.rtt_s for link in self._links() if link.rtt_s > 0}
         return self._balance.capacities(question, rtts_s)
 
@@ -184,27 +174,21 @@ async def open_trainer(
     stack: NodeStack,
     corpus: Corpus,
     tell: Callable[[Event], None],
-    entry: RunEntry | None = None,
+    entry: RunEntry,
     text_lost: Callable[[Unusable], None] = raised,
 ) -> AsyncIterator[Trainer]:
     """Offer the run of the settings to the swarm and train it while this block lasts.
 
-    `tell` is called with every event as it happens. `entry` says which run it is, if that is known.
-    `text_lost` is called when the text cannot be read any more.
+    `tell` is called with every event as it happens, `text_lost` when the text cannot be read any
+    more.
     """
-    if entry is None:
-        text = await asyncio.to_thread(corpus.digest)
-        found = await enter_run(stack, text, log.info)
-        assert isinstance(found, RunEntry), "only a standby is told of an end"
-        entry = found
     try:
         async with (
             run_calls(stack, entry.identity, log.warning) as rpc,
             run_directory(stack, rpc, entry.identity.run) as directory,
             asyncio.TaskGroup() as tasks,
         ):
-            context = await _context(stack, rpc, corpus, tell, entry)
-            context = dataclasses.replace(context, text_lost=text_lost)
+            context = await _context(stack, rpc, corpus, tell, entry, text_lost)
             announcing = tasks.create_task(announce(stack, entry.identity))
             out = tasks.create_task(until_out(rpc))
             async with Trainer(context) as trainer:
@@ -221,9 +205,13 @@ async def open_trainer(
 
 
 async def _context(
-    stack: NodeStack, rpc: Rpc, corpus: Corpus, tell: Callable[[Event], None], entry: RunEntry
+    stack: NodeStack,
+    rpc: Rpc,
+    corpus: Corpus,
+    tell: Callable[[Event], None],
+    entry: RunEntry,
+    text_lost: Callable[[Unusable], None],
 ) -> TrainerContext:
-    """All that a trainer is made of."""
     config, identity = stack.config, entry.identity
     saving = await on_thread(
         lambda: saving_plan(config.checkpoint, stack.identity, identity.corpus)
@@ -235,13 +223,14 @@ async def _context(
         run=identity.config,
         run_id=identity.run,
         corpus=corpus,
-        report=RunReports(rpc, identity, tell, stack.endpoint).told,
+        report=RunReports(rpc, identity, tell, stack.endpoint).on_report,
         rng=Random(os.urandom(32)),
         chain=entry.place,
         trainers=entry.trainers,
         saving=saving,
         origin=entry.resumed,
         proof=proof_of(identity, entry.resumed),
+        text_lost=text_lost,
     )
 
 

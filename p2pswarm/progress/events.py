@@ -1,4 +1,4 @@
-"""What a run reports: each report has a sentence for people, and an event a line of JSON as well.
+"""Reports of a run: each has a sentence for people, and an event a line of JSON as well.
 
 Units:   seconds since the first step began, 0 before it; losses in nats per byte.
 Errors:  ValueError for a line that is no event.
@@ -35,7 +35,7 @@ class Event(Report):
     """
 
     seconds: float = field(default=0.0, kw_only=True)
-    """When it happened, since the first step began."""
+    """Time since the first step began."""
 
     def __init_subclass__(cls) -> None:
         KINDS[cls.__name__.lower()] = cls
@@ -67,9 +67,9 @@ class PeerLine:
     rate_per_s: float
     """Microbatches counted per second."""
     direct: int = 0
-    """So many of its links to the trainer and other servers lead to them directly."""
+    """Number of its links to the trainer and other servers that lead to them directly."""
     mapped: int = 0
-    """And so many through a router that forwards a port."""
+    """Number of those through a router that forwards a port."""
     punched: int = 0
     relayed: int = 0
 
@@ -165,9 +165,9 @@ class Relocated(Event):
     source: int
     target: int
     gain: float
-    """What everybody gains by the plan that it is a part of, as a share."""
+    """Everybody's gain by the plan that it is a part of, as a share."""
     away_s: float
-    """How long it computes nothing."""
+    """Time in which it computes nothing."""
     planned: int
     """Moves of that plan."""
 

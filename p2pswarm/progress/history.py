@@ -40,7 +40,7 @@ class RunHistory:
         self.held_out: list[HeldOut] = []
         self.peers: tuple[PeerLine, ...] = ()
         self.notes: deque[Event] = deque(maxlen=NOTES_SHOWN)
-        """What the page shows as sentences."""
+        """Events that the page shows as sentences."""
         self.kills: list[Kill] = []
         self.moves: list[Relocated] = []
         self.waiting: Waiting | None = None

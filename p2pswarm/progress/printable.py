@@ -1,4 +1,4 @@
-"""What peers write, as people may see it: nothing in it moves a cursor or begins a line.
+"""Text of peers as people may see it: nothing in it moves a cursor or begins a line.
 
 Everything that is shown goes through here last, since any error may quote a peer.
 """

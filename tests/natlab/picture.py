@@ -6,7 +6,7 @@ from pathlib import Path
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from p2pswarm.commands.demo.summary import picture_format
+from p2pswarm.commands.picture import picture_format
 
 from .matrix import PathKind, Row, cell, names
 

@@ -42,7 +42,8 @@ def test_one_that_a_coordinator_has_taken_asks_for_no_end_and_one_that_lost_it_d
             run = first.config.run
             text = corpus(run)
             key = end_key(run, text.digest())
-            leads = open_trainer(first, text, lambda _: None)
+            founded = await enter_run(first, text.digest(), lambda _: None)
+            leads = open_trainer(first, text, lambda _: None, founded)
             await leads.__aenter__()
             watched, entry = await stand_by(second, text)
             async with open_trainer(watched, text, lambda _: None, entry) as trainer:

@@ -2,7 +2,8 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import numpy as np
 from node.harness import RUN, Town, manifest_of, play, put
@@ -11,6 +12,7 @@ from p2pswarm.data.corpus import Corpus
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.node.run.discovery import TELL_S, find_run
 from p2pswarm.node.run.run_choice import RunChoice
+from p2pswarm.node.run.run_entry import enter_run
 from p2pswarm.node.stack.stack import NodeStack
 from p2pswarm.node.train import open_trainer
 from p2pswarm.progress.events import Event, Note
@@ -61,6 +63,14 @@ class Told:
         await self.news.wait()
 
 
+@asynccontextmanager
+async def new_trainer(stack: NodeStack, tell: Callable[[Event], None]) -> AsyncIterator[None]:
+    text = corpus()
+    entry = await enter_run(stack, text.digest(), lambda _line: None)
+    async with open_trainer(stack, text, tell, entry):
+        yield
+
+
 def test_a_trainer_is_told_by_servers_of_another_version():
     told, remarks = Told(), []
 
@@ -69,7 +79,7 @@ def test_a_trainer_is_told_by_servers_of_another_version():
         async with (
             asyncio.TaskGroup() as tasks,
             town.node() as ours,
-            open_trainer(ours, corpus(), told),
+            new_trainer(ours, told),
         ):
             servers = [tasks.create_task(serve(town, NEXT, remarks.append)) for _ in range(3)]
             await told.next()
@@ -119,7 +129,7 @@ def test_a_hostile_server_is_answered_and_told_of_once():
         async with (
             town.node() as ours,
             town.node() as hostile,
-            open_trainer(ours, corpus(), told),
+            new_trainer(ours, told),
         ):
             calls = [
                 hostile.rpc.call(ours.endpoint.contact, OtherVersion(number % 5), 5.0)

@@ -47,6 +47,7 @@ from p2pswarm.commands.demo.supervisor import (
     Supervisor,
 )
 from p2pswarm.commands.picture import picture_format
+from p2pswarm.node.leave_request import INTERRUPTED, ending_signals
 from p2pswarm.node.run.run_text import read_corpus
 from p2pswarm.progress.events import Event, Note, Started, from_line
 from p2pswarm.progress.history import RunHistory
@@ -56,8 +57,6 @@ from p2pswarm.settings.parser import load
 TITLE = "p2pswarm demo"
 NOWHERE = "127.0.0.1:1"  # settings of a trainer name a node, and this one is never started
 UNUSABLE = 2  # a node's exit code for an error that its user can correct
-INTERRUPTED = 130
-SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
 
 
 class Demo:
@@ -122,7 +121,7 @@ class Demo:
             event = from_line(line)
             if isinstance(event, Started):
                 self.ready_s = time.monotonic() - self._begun_s
-            self._supervisor.told(event)
+            self._supervisor.on_event(event)
             self._show(event)
             await self._act()
 
@@ -145,9 +144,9 @@ class Demo:
         """Learn a server's id from its first line, read all lines, and report its end."""
         while (line := await process.line()) is not None:
             if found := re.match(r"peer (\S+)", line):
-                self._supervisor.met(process.name, found[1])
+                self._supervisor.on_peer(process.name, found[1])
         await process.os_process.wait()
-        self._supervisor.server_ended(process.name, process.last_words())
+        self._supervisor.on_server_end(process.name, process.last_words())
         await self._act()
 
     def _say(self, text: str) -> None:
@@ -193,9 +192,8 @@ async def _interruptible(options: Options, console: Console) -> int:
             console.print("leaving; Ctrl-C again to leave at once")
         work.cancel()  # the second time it cancels the waiting, and the children are killed
 
-    for number in (getattr(signal, name) for name in SIGNALS if hasattr(signal, name)):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
-            asyncio.get_running_loop().add_signal_handler(number, leave)
+    for number in ending_signals():
+        asyncio.get_running_loop().add_signal_handler(number, leave)
     return await demo(options, console)
 
 

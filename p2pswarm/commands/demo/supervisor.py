@@ -37,7 +37,7 @@ class Kills:
         stage = self._rng.choice(sorted({peer.stage for peer in spare}))
         return self._rng.choice(history.ready(stage)).peer
 
-    def done(self, step: int) -> None:
+    def on_kill(self, step: int) -> None:
         """A server was killed at `step`."""
         self._next_step = step + self._every if self._every else 0
 
@@ -96,17 +96,17 @@ class Supervisor:
         for number in range(self._options.stages * self._options.replicas):
             self._start(slow=number < slow)
 
-    def met(self, name: str, peer: str) -> None:
+    def on_peer(self, name: str, peer: str) -> None:
         """Learn the short id of a server process."""
         self._names[peer] = name
 
-    def told(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Note an event of the run, and kill a server if one is due."""
         self.history.on_event(event)
         if isinstance(event, Stepped) and self._kills.due(self.history.step):
             self._kill()
 
-    def server_ended(self, name: str, words: str) -> None:
+    def on_server_end(self, name: str, words: str) -> None:
         """Replace a server process that ended by itself; too many of them end the demo."""
         peer = next((peer for peer, of in self._names.items() if of == name), None)
         if peer is not None:
@@ -142,7 +142,7 @@ class Supervisor:
         name = self._names.pop(victim)
         self._killed.add(name)
         self.history.on_kill()
-        self._kills.done(self.history.step)
+        self._kills.on_kill(self.history.step)
         self._spare_asked = False
         text = f"KILLED server {victim} (SIGKILL); another is started"
         self._actions += [KillServer(name), Remark(text)]

@@ -146,7 +146,7 @@ def _family(name: str, family: int, reach: Reachability) -> Family:
 
 
 def _clock_ahead_s(reach: Reachability) -> float | None:
-    """By how much our wall clock is ahead of the peers', in the median."""
+    """Seconds by which our wall clock is ahead of the peers', in the median."""
     began_s = time.time() - asyncio.get_running_loop().time()  # where the loop's clock is 0
     ahead_s = [began_s + at_s - clock_ms / 1000 for clock_ms, at_s in reach.clocks_ms.values()]
     return statistics.median(ahead_s) if ahead_s else None

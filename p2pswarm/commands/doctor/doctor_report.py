@@ -1,4 +1,4 @@
-"""What `p2pswarm doctor` makes of what it found: lines for people, JSON for scripts, and advice."""
+"""Findings of `p2pswarm doctor`: lines for people, JSON for scripts, and advice."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -19,7 +19,7 @@ MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Family:
-    """What was found in one address family."""
+    """Findings in one address family."""
 
     name: str
     """IPv4 or IPv6."""
@@ -38,7 +38,7 @@ class RunBan:
     peer: str
     """Its id, as people see it."""
     why: str
-    """What it did, in words that follow "it"."""
+    """Its offence, in words that follow "it"."""
     left_s: float
 
 
@@ -55,13 +55,13 @@ class Findings:
     protocol: str
     """By which it does; empty without a lease."""
     refusals: dict[str, str]
-    """Why each protocol gave nothing, as far as the router has said."""
+    """Reason why each protocol gave nothing, as far as the router has said."""
     relayed: str | None
-    """Where a relay of the swarm passes this node on, while others cannot dial it."""
+    """Address at which a relay of the swarm passes this node on, while others cannot dial it."""
     asked_peers: int
     """Networks of peers that have tried to dial us."""
     seeds_failure: str
-    """Why nobody could be asked; empty if somebody was, or nobody was named."""
+    """Reason why nobody could be asked; empty if somebody was, or nobody was named."""
     seeds_named: bool
     clock_ahead_s: float | None
     """Of the peers' clocks, in the median; None if none has told."""
@@ -76,9 +76,9 @@ class Findings:
     driver: bool
     """True if the system has a driver of NVIDIA's."""
     banned_by: tuple[str, ...] = ()
-    """What the peers say that have banned this node's identity, a line each."""
+    """Words of the peers that have banned this node's identity, a line each."""
     bans: tuple[RunBan, ...] = ()
-    """Whom the trainers of the swarm's runs have banned."""
+    """Bans by the trainers of the swarm's runs."""
 
     @property
     def reachable(self) -> str:

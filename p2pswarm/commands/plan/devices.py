@@ -60,7 +60,7 @@ class PlanAnswer:
 
     @property
     def connections(self) -> list[int]:
-        """Of each device."""
+        """Number of connections of each device."""
         return connections_of(self.fleet, self.load, self.plan.cost)
 
     @property

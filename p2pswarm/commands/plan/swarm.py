@@ -45,7 +45,7 @@ Servers = dict[bytes, ServerCapacity]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LivingPlan:
-    """Where servers would serve best, and how they do now."""
+    """The best arrangement of servers that was found, and the present one."""
 
     answer: PlanAnswer
     measured: MeasuredFleet

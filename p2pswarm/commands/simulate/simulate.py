@@ -52,7 +52,7 @@ FLOPS_A_COST = 2  # a multiplication and an addition
 DEVICES_MAX = 1_000  # a day of more would take hours
 BUSY_MICROBATCHES = 4  # of a step, for each machine: fewer would leave machines idle
 SMALL = ModelConfig(d_model=128, layers=2, heads=2, sequence_length=256)
-"""What is in memory in place of the run's tensors: as little as is not sent within a message."""
+"""Model in memory in place of the run's: as little as is not sent within a message."""
 STEP_MAX_S = 600.0  # a longer step would lose more with each machine, and hardly ever end
 PRESSED_MAX = 4.0  # a server is taken for dead after 4 s, so after 16 s of a day that is pressed so
 PIECES = 96  # of the day, in the picture and in the JSON
@@ -68,9 +68,9 @@ class PlannedDay:
 
     day: DayConfig
     bundled: int
-    """How many of the run's microbatches one stands for."""
+    """Number of the run's microbatches that one stands for."""
     steps: float
-    """How many of the run's steps one stands for."""
+    """Number of the run's steps that one stands for."""
 
 
 def main(asked: Namespace) -> int:

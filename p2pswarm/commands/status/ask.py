@@ -93,7 +93,7 @@ async def offers_of(stack: NodeStack, name: str) -> list[RunOffer]:
 async def answer_of(
     stack: NodeStack, offer: RunOffer, question: Message, kind: type[A]
 ) -> A | None:
-    """What a run's trainer answers; None if it does not, or with something else than `kind`."""
+    """A run's trainer's answer; None if it gives none, or something else than `kind`."""
     try:
         async with run_calls(stack, offer.identity, log.warning) as rpc:
             answer = await rpc.call(offer.trainer, question, ANSWER_S)

@@ -1,4 +1,4 @@
-"""What `p2pswarm export` does: a run's weights as a folder that other programs load.
+"""The work of `p2pswarm export`: a run's weights as a folder that other programs load.
 
 A model of `transformers` becomes what `from_pretrained` takes, written by the library itself.
 Any other model becomes one file that `p2pswarm.load` takes. The tokenizer stands beside it, and

@@ -136,11 +136,11 @@ def _generate(flags: argparse.Namespace) -> int:
         top_p=flags.top_p,
         seed=flags.seed,
     )
-    shown = flags.prompt
-    for piece in using.shown(pieces):
-        sys.stdout.write(shown + piece)
+    before = flags.prompt
+    for piece in pieces:
+        sys.stdout.write(before + using.shown(piece))
         sys.stdout.flush()
-        shown = ""
+        before = ""
     sys.stdout.write("\n")
     return 0
 

@@ -49,7 +49,7 @@ def main(source: Path, begun_s: float, *, times: bool = False) -> int:
 
 
 def told_times(run: RunConfig, times_s: Sequence[float]) -> Iterator[str]:
-    """What blocks take, the slowest stage of the run's cut, and the cut that they make best."""
+    """Times of blocks, the slowest stage of the run's cut, and the cut that they make best."""
     told = ", ".join(f"{1e3 * each:.1f}" for each in times_s)
     yield f"a microbatch, forward and backward, on this processor, ms by block: {told}"
     now = [stage_blocks(run, stage) for stage in range(run.stages)]

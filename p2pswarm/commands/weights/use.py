@@ -1,11 +1,11 @@
-"""What `p2pswarm generate` and `p2pswarm evaluate` do.
+"""The work of `p2pswarm generate` and `p2pswarm evaluate`.
 
 Errors:  Unusable for weights or text that cannot be used.
 """
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +21,9 @@ from p2pswarm.settings.parser import load
 LAYOUT = frozenset("\n\t")
 
 
-def shown(pieces: Iterable[str]) -> Iterator[str]:
-    """Pieces of text as a terminal may show them."""
-    return map(_shown, pieces)
+def shown(text: str) -> str:
+    """A text whose control characters, but for line breaks and tabs, move no cursor."""
+    return "".join(x if x.isprintable() or x in LAYOUT else "\ufffd" for x in text)
 
 
 def evaluate(
@@ -63,7 +63,7 @@ def evaluate(
 
 @dataclass(frozen=True, slots=True)
 class TextQualities:
-    """How well weights predict each text of a mixture, or the only one."""
+    """Quality of weights on each text of a mixture, or on the only one."""
 
     texts: tuple[tuple[str, Quality], ...]
 
@@ -109,8 +109,3 @@ def _line(found: Quality) -> str:
         f"loss {found.loss:.4f} nats a {one}, perplexity {found.perplexity:.3f}, "
         f"{found.bits_per_byte:.4f} bits a byte, over {found.tokens:,} {one}s"
     )
-
-
-def _shown(text: str) -> str:
-    """A text whose control characters, but for line breaks and tabs, move no cursor."""
-    return "".join(x if x.isprintable() or x in LAYOUT else "\ufffd" for x in text)

@@ -1,1 +1,1 @@
-"""What people and programs are told of a run: reports, status, curves."""
+"""Progress of a run for people and programs: reports, status, curves."""

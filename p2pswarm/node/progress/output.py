@@ -1,6 +1,6 @@
-"""Where a trainer's events go: a live page, lines, or JSON, on stdout.
+"""Output of a trainer's events on stdout: a live page, lines, or JSON.
 
-Errors:  none; nothing is written any more once the reader of stdout is gone.
+Nothing is written any more once the reader of stdout is gone.
 """
 
 import contextlib

@@ -53,7 +53,7 @@ class Reporter:
         self._parameters = parameters
         self._begun_s: float | None = None
         self._ended_s: deque[float] = deque(maxlen=RATE_STEPS + 1)
-        """When the last steps ended; the run's beginning too."""
+        """Times at which the last steps ended; the run's beginning too."""
         self._done = self._first = done
         self._asked = 0
         self._counted = 0
@@ -63,7 +63,7 @@ class Reporter:
         self._peers: dict[Incarnation, PeerLine] = {}
         self._peers_told_s = float("-inf")
         self._over = False
-        """Whether `Ended` was told; servers stay until their weights are fetched."""
+        """True if `Ended` was told; servers stay until their weights are fetched."""
 
     def on_report(self, report: Report, now_s: float) -> list[Event]:
         """Return what a report means to people and scripts."""

@@ -52,7 +52,7 @@ PRIVATE = {
     "email": "",
     "program": "p2pswarm",
 }
-"""What wandb would send by itself: the terminal, code, the machine, its user, its packages."""
+"""Settings without which wandb sends the terminal, code, the machine, its user, its packages."""
 FLUSH_S = 1.0  # what a process that is killed may lose of its last rows; wandb's own is 15 s
 LIMITS = {
     "silent": True,

@@ -1,1 +1,1 @@
-"""What a node does about a run before it trains: choice, entry, model, text, folder, resume."""
+"""A run before it is trained: choice, entry, model, text, folder, resume."""

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 EVERYBODY = Access(0)
 ORDERS = (Enlist, Fence, Reduce, Commit, Prepare, Propose, Heartbeat, HandOver)
-"""What only trainers send."""
+"""Messages that only trainers send."""
 RULES = RoleRules(
     asked_by=dict.fromkeys(ORDERS, Access.TRAIN)
     | dict.fromkeys((AskStatus, AskBalance, AskCapacities), Access.WATCH)
@@ -42,7 +42,7 @@ RULES = RoleRules(
         (Join, Enlist, WhoLeads, AskStatus, AskBalance, AskCapacities), Access.TRAIN
     ),
 )
-"""Who speaks another version cannot read what a token is, and tells the trainer so without one."""
+"""A node of another version cannot read a token, and tells the trainer so without one."""
 
 Say = Callable[[str], None]
 
@@ -86,9 +86,7 @@ async def run_calls(stack: NodeStack, identity: RunIdentity, say: Say) -> AsyncI
 
 
 def own_refusal(rpc: Rpc) -> str:
-    """Return why this node is no member of its closed run any more; empty if it is, or the run is
-    open.
-    """
+    """Return why this node left its closed run; empty if it is a member, or the run is open."""
     return rpc.gate.own_refusal(time.time()) if isinstance(rpc, GuardedRpc) else ""
 
 

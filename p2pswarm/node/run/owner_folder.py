@@ -1,11 +1,10 @@
-"""What the owner of closed runs keeps in the folder of `state`: its key, its invitations, lists.
+"""The owner's part of the folder of `state`: its key, its invitations to closed runs, lists.
 
 Errors:  Unusable, one line with the remedy.
 """
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from p2pswarm.base.ids import Address
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.wire.message import decode, encode
+from p2pswarm.node.run.run_folder import write_durably
 from p2pswarm.run.access.access_list import sign_list
 from p2pswarm.run.access.invitation_book import InvitationBook, book_from
 from p2pswarm.run.access.messages import AccessList
@@ -113,14 +113,8 @@ def _read(file: Path) -> bytes | None:
 
 
 def _write(file: Path, data: bytes) -> None:
-    draft = file.with_name(f"{file.name}.new")
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as opened:
-            opened.write(data)
-            opened.flush()
-            os.fsync(opened.fileno())
-        draft.replace(file)
+        write_durably(file, data, 0o600)
     except OSError as error:
         raise Unusable(
             f"{file} cannot be written: {error.strerror}; free some space, or move `state`"

@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """What a trainer begins with."""
+    """Everything that a trainer begins with."""
 
     config: NodeConfig
     """The settings, with the model as the manifest names it."""

@@ -77,7 +77,7 @@ class RunChoice:
         self._over: set[tuple[bytes, bytes]] = set()
 
     def over(self, offer: RunOffer) -> None:
-        """That run has ended: its record may outlive it for a while."""
+        """Pass over a run that has ended: its record may outlive it for a while."""
         self._over.add((offer.run, _trainer(offer)))
         self._said.clear()
 
@@ -223,7 +223,7 @@ def admits(offer: RunOffer, invitation: Invitation | None, me: PeerId | None = N
 
 
 def emulates_otherwise(run: RunConfig, serve: ServeConfig) -> str:
-    """Why a server that computes cannot join a run that is emulated, or the other way round."""
+    """Return why a server that computes cannot join an emulated run, or the other way round."""
     device = serve.device
     if run.emulated and device != EMULATED:
         return (

@@ -27,12 +27,12 @@ DIGEST_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """What the folder says."""
+    """The run that the folder names."""
 
     identity: RunIdentity
     finished: bool
     resumed: ResumedFrom | None = None
-    """Where the checkpoint lies that the run goes on from, as this trainer was told."""
+    """The place of the checkpoint that the run goes on from, as this trainer was told."""
 
 
 class RunFolder:
@@ -73,13 +73,8 @@ class RunFolder:
         }
         if saved.resumed is not None:
             fields |= {"target": saved.resumed.target, "folder": saved.resumed.folder}
-        target, draft = self.path / RUN_FILE, self.path / f"{RUN_FILE}.new"
         try:
-            with draft.open("w") as file:
-                json.dump(fields, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(target)
+            write_durably(self.path / RUN_FILE, json.dumps(fields, indent=1).encode(), 0o666)
         except OSError as error:
             raise _unusable(self.path, error) from error
 
@@ -125,6 +120,17 @@ def _origin(fields: dict[str, Any] | None) -> RunOrigin | None:
         return None
     run, checkpoint = bytes.fromhex(fields["run"]), bytes.fromhex(fields["checkpoint"])
     return RunOrigin(run, int(fields["version"]), checkpoint)
+
+
+def write_durably(file: Path, data: bytes, mode: int) -> None:
+    """Replace a file; the new one is on the disk when this returns. `mode`: of a new one."""
+    draft = file.with_name(f"{file.name}.new")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as opened:
+        opened.write(data)
+        opened.flush()
+        os.fsync(opened.fileno())
+    draft.replace(file)
 
 
 def make_folder(path: Path) -> None:

@@ -1,6 +1,5 @@
-"""Where a node listens, where others dial it, and the error text when no seed answers.
+"""Addresses that a node listens at and announces, and the error text when no seed answers.
 
-Units:   none.
 Errors:  Unusable for an address of the user that cannot be read.
 """
 
@@ -42,9 +41,7 @@ def relays(config: NodeConfig) -> tuple[Contact, ...]:
 
 
 def places_to_listen(text: str) -> tuple[Address, ...]:
-    """Return where to listen: the first of these that is possible. Without a host: on all
-    addresses.
-    """
+    """Places to listen, the first possible one counts. Without a host: on all addresses."""
     if not text:
         return tuple(Address(host, port) for port in (USUAL_PORT, 0) for host in EVERY_HOST)
     if not text.strip().startswith(":"):

@@ -30,7 +30,7 @@ def kill_steps(kills: Kills, steps: int) -> list[int]:
     done = []
     for step in range(1, steps + 1):
         if kills.due(step):
-            kills.done(step)
+            kills.on_kill(step)
             done.append(step)
     return done
 
@@ -85,8 +85,8 @@ def begun(replicas: int = 2, kill_every: int | None = 1) -> Supervisor:
     supervisor.begin()
     names = [action.name for action in supervisor.actions()]
     for name in names:
-        supervisor.met(name, name.replace("server-", "p"))
-    supervisor.told(peers(*range(1, len(names) + 1)))
+        supervisor.on_peer(name, name.replace("server-", "p"))
+    supervisor.on_event(peers(*range(1, len(names) + 1)))
     return supervisor
 
 
@@ -113,21 +113,21 @@ def test_every_stage_gets_its_servers(stages, replicas):
 def test_a_kill_is_followed_by_another_server_and_by_no_complaint():
     supervisor = begun()
 
-    supervisor.told(stepped(1))
+    supervisor.on_event(stepped(1))
 
     kill, remark, start = supervisor.actions()
     assert isinstance(kill, KillServer)
     assert "SIGKILL" in remark.text
     assert start == StartServer("server-5")
     assert len(supervisor.history.kills) == 1
-    supervisor.server_ended(kill.name, "")
+    supervisor.on_server_end(kill.name, "")
     assert supervisor.actions() == []
 
 
 def test_nobody_is_killed_before_it_is_time():
     supervisor = begun(kill_every=None)
 
-    supervisor.told(stepped(49))
+    supervisor.on_event(stepped(49))
 
     assert supervisor.actions() == []
 
@@ -135,23 +135,23 @@ def test_nobody_is_killed_before_it_is_time():
 def test_where_each_is_needed_a_spare_one_comes_first_and_only_once():
     supervisor = begun(replicas=1)
 
-    supervisor.told(stepped(1))
-    supervisor.told(stepped(2))
+    supervisor.on_event(stepped(1))
+    supervisor.on_event(stepped(2))
 
     remark, start = supervisor.actions()
     assert "a spare one is started" in remark.text
     assert start == StartServer("server-3")
-    supervisor.met("server-3", "p3")
-    supervisor.told(peers(1, 2, 3))
-    supervisor.told(stepped(3))
+    supervisor.on_peer("server-3", "p3")
+    supervisor.on_event(peers(1, 2, 3))
+    supervisor.on_event(stepped(3))
     assert isinstance(supervisor.actions()[0], KillServer)
 
 
 def test_a_server_whose_process_is_not_known_yet_is_spared():
     supervisor = begun()
-    supervisor.told(peers(8, 9, 10, 11))
+    supervisor.on_event(peers(8, 9, 10, 11))
 
-    supervisor.told(stepped(1))
+    supervisor.on_event(stepped(1))
 
     assert supervisor.actions() == []
 
@@ -160,29 +160,29 @@ def test_a_server_that_ends_by_itself_is_replaced_until_it_is_too_much():
     supervisor = begun()
 
     for n in range(RESTARTS_MAX):
-        supervisor.server_ended(f"server-{n + 1}", "no memory")
+        supervisor.on_server_end(f"server-{n + 1}", "no memory")
         assert supervisor.actions() == [
             Remark(f"server p{n + 1} ended by itself: no memory"),
             StartServer(f"server-{n + 5}"),
         ]
 
-    supervisor.server_ended("server-4", "no memory")
+    supervisor.on_server_end("server-4", "no memory")
     assert supervisor.actions()[1] == GiveUp("servers end by themselves: no memory")
 
 
 def test_a_server_that_ends_before_it_said_who_it_is_is_replaced_too():
     supervisor = begun()
 
-    supervisor.server_ended("server-99", "no such device")
+    supervisor.on_server_end("server-99", "no such device")
 
     assert supervisor.actions()[0] == Remark("server server-99 ended by itself: no such device")
 
 
 def test_servers_may_end_with_the_run():
     supervisor = begun()
-    supervisor.told(Ended(1, "done", False, 1.0, COUNTS, seconds=1.0))
+    supervisor.on_event(Ended(1, "done", False, 1.0, COUNTS, seconds=1.0))
 
-    supervisor.server_ended("server-1", "")
+    supervisor.on_server_end("server-1", "")
 
     assert supervisor.actions() == []
 

@@ -11,7 +11,7 @@ from p2pswarm import cli
 from p2pswarm.base.errors import NotServing, Unusable
 from p2pswarm.commands.plan.swarm import ANSWERS_MAX, capacities, living_lines, living_plan
 from p2pswarm.net.wire.message import BYTES_MAX, decode, encode
-from p2pswarm.node.progress.run_balance import LatestBalance
+from p2pswarm.node.progress.answers import LatestBalance
 from p2pswarm.plan.capacity import Measured
 from p2pswarm.plan.moves import Decision
 from p2pswarm.run.messages.balance import (

@@ -9,8 +9,8 @@ from p2pswarm.base.errors import NotServing
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.commands.status.texts import NOT_ASKED, balance_lines, balances_as_json
 from p2pswarm.net.wire.message import decode, encode
+from p2pswarm.node.progress.answers import LatestBalance
 from p2pswarm.node.progress.reporter import Reporter
-from p2pswarm.node.progress.run_balance import LatestBalance
 from p2pswarm.plan.move_times import MoveTimes
 from p2pswarm.plan.moves import Decision
 from p2pswarm.progress.events import Relocated

@@ -10,7 +10,7 @@ import torch
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.command_line import main
-from p2pswarm.commands.weights.use import _shown, evaluate
+from p2pswarm.commands.weights.use import evaluate, shown
 from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside, train_tokenizer
 from p2pswarm.models.compute.flat_parameters import named_parameters
 from p2pswarm.models.compute.inference import load_model
@@ -117,7 +117,7 @@ def test_a_temperature_that_is_none_is_refused(temperature: str, capsys):
 
 
 def test_what_a_model_writes_moves_no_cursor():
-    assert _shown("a\n\tb\x1b[2J\r") == "a\n\tb\ufffd[2J\ufffd"
+    assert shown("a\n\tb\x1b[2J\r") == "a\n\tb\ufffd[2J\ufffd"
 
 
 TOKENIZER = train_tokenizer(300, [Path(__file__).read_bytes()])

@@ -10,7 +10,7 @@ from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.commands.status.texts import as_json, as_lines, nothing_found, reached_at
 from p2pswarm.net.guard.bans import Ban, Offence
 from p2pswarm.net.wire.message import decode, encode
-from p2pswarm.node.progress.run_status import LatestStatus
+from p2pswarm.node.progress.answers import LatestStatus
 from p2pswarm.progress.events import (
     Checkpointed,
     Ended,

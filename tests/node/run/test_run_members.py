@@ -8,9 +8,10 @@ from node.test_follow_run import Seeker
 
 from p2pswarm.discovery.gossip.messages import RunRole
 from p2pswarm.discovery.gossip.record import Activity, RoleKind
-from p2pswarm.node.run.discovery import find_run, follow_run
+from p2pswarm.node.run.discovery import find_run
 from p2pswarm.node.run.run_choice import RunChoice
 from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
+from p2pswarm.node.serve import follow_run
 from p2pswarm.settings.config import ServeConfig
 
 SERVES = RunRole(RoleKind.SERVER, Activity.WORKING, 0)
