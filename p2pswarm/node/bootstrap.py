@@ -1,13 +1,10 @@
 """A node that only keeps its part of the DHT: others join through it."""
 
 import asyncio
-from collections.abc import Callable
 
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.node.stack.stack import NodeStack
+from p2pswarm.node.stack.stack import NodeStack, Say
 from p2pswarm.settings.config import NodeConfig
-
-Say = Callable[[str], None]
 
 
 def prepare(_config: NodeConfig, _identity: Identity, _say: Say) -> None:

@@ -3,8 +3,6 @@
 The module of the role is imported by name, so a node that others join through never loads torch.
 What a role's settings name is read and checked before the node is in a swarm, if it can be
 wrong.
-
-Errors:  those of the stack and of the role.
 """
 
 import asyncio

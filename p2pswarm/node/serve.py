@@ -40,7 +40,7 @@ from p2pswarm.node.run.run_choice import RunChoice, run_choice
 from p2pswarm.node.run.run_folder import RunFolder, make_folder
 from p2pswarm.node.run.run_match import genesis_of
 from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
-from p2pswarm.node.stack.stack import NodeStack
+from p2pswarm.node.stack.stack import NodeStack, Say
 from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE
 from p2pswarm.run.chain.base import ChainStore
 from p2pswarm.run.chain.chain_log import Restored, blank
@@ -75,7 +75,6 @@ COMPILED_ALONE = "serve.compiled is for one device: leave it out, or name one de
 END_S = 0.5  # for `Leaving` to reach the trainer
 
 T = TypeVar("T")
-Say = Callable[[str], None]
 
 
 def keep_freed_memory() -> bool:

@@ -40,7 +40,7 @@ from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_n
 from p2pswarm.node.run.run_text import describe
 from p2pswarm.node.run.weights_file import model_size, state_sizes, weights_name, write_run
 from p2pswarm.node.serve import tensors_within
-from p2pswarm.node.stack.stack import NodeStack
+from p2pswarm.node.stack.stack import NodeStack, Say
 from p2pswarm.progress.events import Event, Report
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.run.messages.balance import AskBalance, AskCapacities, RunCapacities
@@ -58,8 +58,6 @@ SAVE_S = 2.0  # Ctrl-C ends the process within 5 s: enough to fetch a small mode
 MEET_EVERY_S = 5.0  # a standby looks for other trainers; the coordinator tells it of most
 
 log = logging.getLogger(__name__)
-
-Say = Callable[[str], None]
 
 
 def prepare(config: NodeConfig, identity: Identity, say: Say) -> PreparedRun:

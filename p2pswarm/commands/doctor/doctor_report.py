@@ -204,18 +204,12 @@ def _about_machine(found: Findings) -> list[str]:
             'net.ipv4.tcp_allowed_congestion_control="reno cubic bbr"): it keeps its rate where '
             "packets are lost"
         )
-    small = [
-        name
-        for name, size_bytes in (
-            ("tcp_wmem", found.send_memory_bytes),
-            ("tcp_rmem", found.receive_memory_bytes),
-        )
-        if size_bytes is not None and size_bytes < SOCKET_BYTES_MIN
-    ]
+    sizes = {"tcp_wmem": found.send_memory_bytes, "tcp_rmem": found.receive_memory_bytes}
     said += [
         f'let sockets have 16 MiB (as root: sysctl -w net.ipv4.{name}="4096 131072 16777216"): '
         "less holds back far, fast links"
-        for name in small
+        for name, size_bytes in sizes.items()
+        if size_bytes is not None and size_bytes < SOCKET_BYTES_MIN
     ]
     if found.files < FILES_MIN:
         said.append(

@@ -5,15 +5,17 @@ Errors:  Unusable, one line with the remedy.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from p2pswarm.base.errors import SwarmError, Unusable
 from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.os.event_loop import run as run_loop
 from p2pswarm.node.run.discovery import looked_up, offered
@@ -23,7 +25,7 @@ from p2pswarm.node.stack.stack import NodeStack, open_stack
 from p2pswarm.progress.printable import log_to_stderr
 from p2pswarm.run.access.grant import ROLES, GrantTerms, day
 from p2pswarm.run.access.invitation import SEED_BYTES, as_text, invite_bearer, invite_peer
-from p2pswarm.run.access.invitation_book import InvitationEntry
+from p2pswarm.run.access.invitation_book import InvitationBook, InvitationEntry
 from p2pswarm.run.access.messages import (
     CLOCK_TOLERANCE_S,
     USES_MAX,
@@ -31,6 +33,7 @@ from p2pswarm.run.access.messages import (
     AccessList,
     TellAccess,
 )
+from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.settings.config import NodeConfig
 
 TELL_S = 5.0  # for a trainer to take a list
@@ -39,18 +42,7 @@ ANY_PORT = ":0"
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnersRun:
-    """A closed run, as its owner's folder has it."""
-
-    folder: OwnerFolder
-    run: bytes
-    owner: str
-    """Its public key, in hexadecimal."""
-    name: str
-
-
-def owners_run(config: NodeConfig) -> OwnersRun:
+def owners_run(config: NodeConfig) -> tuple[OwnerFolder, RunIdentity]:
     """The closed run in the folder of `state`. Raises Unusable if there is none."""
     assert config.state is not None, "the command line requires it"
     saved = RunFolder(config.state).read()
@@ -59,9 +51,19 @@ def owners_run(config: NodeConfig) -> OwnersRun:
         raise Unusable(
             f"{config.state} holds {what}: start a closed one with p2pswarm train FILE --closed"
         )
-    identity = saved.identity
-    run = identity.config
-    return OwnersRun(OwnerFolder(config.state), identity.run, run.owner, run.name)
+    return OwnerFolder(config.state), saved.identity
+
+
+@contextlib.contextmanager
+def opened(folder: OwnerFolder, identity: RunIdentity) -> Iterator[tuple[Identity, InvitationBook]]:
+    """The key of the run's owner, locked for this block, and the run's invitations."""
+    with folder.key() as owner:
+        if owner.public_key.hex() != identity.config.owner:
+            raise Unusable(
+                f"the owner's key in {folder.path} is not that of run {identity.config.name!r}: "
+                "restore it from a copy"
+            )
+        yield owner, folder.book(identity.run)
 
 
 def check_asked(role: str, uses: int) -> None:
@@ -74,52 +76,46 @@ def check_asked(role: str, uses: int) -> None:
 
 def invite(config: NodeConfig, *, name: str, role: str, uses: int, peer: str, lasts_s: int) -> str:
     """A new invitation, as text; an empty `name` or `peer` is any."""
-    ours, now_s = owners_run(config), int(time.time())
-    terms = GrantTerms(ROLES[role], now_s, now_s + lasts_s, uses)
-    with ours.folder.key() as owner:
-        _check_owner(ours, owner.public_key)
-        book = ours.folder.book(ours.run)
+    (folder, identity), now_s = owners_run(config), int(time.time())
+    run, terms = identity.run, GrantTerms(ROLES[role], now_s, now_s + lasts_s, uses)
+    with opened(folder, identity) as (owner, book):
         book.drop_expired(now_s)
-        name, places = book.free_name(name), _places(config, ours.folder)
+        name, places = book.free_name(name), _places(config, folder)
         if peer:
-            invitation = invite_peer(owner, ours.run, terms, _peer_id(peer), places)
+            invitation = invite_peer(owner, run, terms, _peer_id(peer), places)
         else:
-            invitation = invite_bearer(owner, ours.run, terms, os.urandom(SEED_BYTES), places)
+            invitation = invite_bearer(owner, run, terms, os.urandom(SEED_BYTES), places)
         book.add(name, invitation.grant)
-        ours.folder.write_book(ours.run, book)
+        folder.write_book(run, book)
     return as_text(invitation)
 
 
 def revoke(config: NodeConfig, whom: str) -> int:
     """Take back what has this name, serial number or peer id, and tell the trainers."""
-    ours = owners_run(config)
-    with ours.folder.key() as owner:
-        _check_owner(ours, owner.public_key)
-        book = ours.folder.book(ours.run)
+    folder, identity = owners_run(config)
+    with opened(folder, identity) as (owner, book):
         what = book.revoke(whom)
-        access = ours.folder.next_list(owner, ours.run, book, time.time())
-    return _spread(config, ours, access, f"{what} is revoked")
+        access = folder.next_list(owner, identity.run, book, time.time())
+    return _spread(config, folder, access, f"{what} is revoked")
 
 
 def renew(config: NodeConfig, whom: str, lasts_s: int) -> int:
     """Let an invitation hold for so long from now, and tell the trainers."""
-    ours, now_s = owners_run(config), int(time.time())
-    with ours.folder.key() as owner:
-        _check_owner(ours, owner.public_key)
-        book = ours.folder.book(ours.run)
+    (folder, identity), now_s = owners_run(config), int(time.time())
+    with opened(folder, identity) as (owner, book):
         entry = book.renew(whom, now_s + lasts_s)
-        access = ours.folder.next_list(owner, ours.run, book, now_s)
+        access = folder.next_list(owner, identity.run, book, now_s)
     what = f"invitation {entry.name!r} is good until {day(entry.not_after)}"
-    return _spread(config, ours, access, what)
+    return _spread(config, folder, access, what)
 
 
 def listing(config: NodeConfig, *, as_json: bool) -> str:
     """The invitations of a run, a line each; or as one line of JSON."""
-    ours = owners_run(config)
-    book = ours.folder.book(ours.run)
+    folder, identity = owners_run(config)
+    book = folder.book(identity.run)
     if as_json:
         return json.dumps(book.to_fields(), separators=(",", ":"))
-    lines = [f"run {ours.name!r}, id {ours.run.hex()}"]
+    lines = [f"run {identity.config.name!r}, id {identity.run.hex()}"]
     lines += [_line(entry, time.time()) for entry in book.entries]
     lines += [f"  peer {peer} is revoked" for peer in book.peers]
     if len(lines) == 1:
@@ -136,14 +132,6 @@ def _line(entry: InvitationEntry, now_s: float) -> str:
     return f"  {entry.name}: {entry.role}, {state}{uses}{whom}; serial {entry.serial}"
 
 
-def _check_owner(ours: OwnersRun, key: bytes) -> None:
-    if key.hex() != ours.owner:
-        raise Unusable(
-            f"the owner's key in {ours.folder.path} is not that of run {ours.name!r}: restore it "
-            "from a copy"
-        )
-
-
 def _peer_id(text: str) -> PeerId:
     try:
         return PeerId.parse(text)
@@ -158,10 +146,10 @@ def _places(config: NodeConfig, folder: OwnerFolder) -> tuple[Address, ...]:
     return tuple(dict.fromkeys((*named, *((trainer,) if trainer else ()))))
 
 
-def _spread(config: NodeConfig, ours: OwnersRun, access: AccessList, done: str) -> int:
+def _spread(config: NodeConfig, folder: OwnerFolder, access: AccessList, done: str) -> int:
     """Tell the run's trainers a list, and the user how that went; returns the exit code."""
     log_to_stderr(config.log_level)
-    places = _places(config, ours.folder)
+    places = _places(config, folder)
     told, why = 0, "no node of the swarm is known: add --bootstrap HOST:PORT"
     if places:
         joining = NodeConfig(bootstrap=tuple(map(str, places)), listen=ANY_PORT)

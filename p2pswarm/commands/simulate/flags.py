@@ -1,7 +1,4 @@
-"""`p2pswarm simulate`: a day of machines that come and go, in virtual time.
-
-Errors:  those of `commands/simulate/simulate.py`.
-"""
+"""`p2pswarm simulate`: a day of machines that come and go, in virtual time."""
 
 import argparse
 

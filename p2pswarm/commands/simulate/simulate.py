@@ -93,8 +93,8 @@ def main(asked: Namespace) -> int:
         text = json.dumps(as_json(record, planned, asked, took_s), indent=1) + "\n"
         say(f"figures: {write_text(asked.json, text)}")
     if asked.plot is not None:
-        title, kind = _title(asked, planned), picture_format(asked.plot)
-        pieces = series(record, planned)
+        title = f"{asked.trace or 'no trace'}, {len(planned.day.fleet)} machines at most"
+        pieces, kind = series(record, planned), picture_format(asked.plot)
         draw = functools.partial(draw_day, record, pieces, title)
         written = write_target(asked.plot, lambda path: draw(path, kind), replace=True)
         say(f"picture: {written}")
@@ -330,10 +330,6 @@ def draw_day(
             axes.tick_params(color=FAINT)
             for lost_s in record.runs_lost_s:
                 axes.axvline(lost_s / HOUR_S, color=LOST, linewidth=1, linestyle=(0, (4, 3)))
-
-
-def _title(asked: Namespace, planned: PlannedDay) -> str:
-    return f"{asked.trace or 'no trace'}, {len(planned.day.fleet)} machines at most"
 
 
 def _check_count(path: Path, count: int, stages: int) -> None:

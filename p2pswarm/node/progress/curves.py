@@ -29,6 +29,7 @@ HEADER = (
     "gradient_norm",
     "replayed",
 )
+STEP_FIGURES = ("step", "seconds", "loss", "tokens_per_s", "learning_rate", "gradient_norm")
 CSV = ".csv"
 ROW_BYTES_MAX = 1024  # eight numbers have 200
 TENSORBOARD = "torch.utils.tensorboard"
@@ -72,15 +73,8 @@ def row_of(event: Event) -> Row | None:
     """Return what an event adds to the curves, by the names of `HEADER`; None for most events."""
     match event:
         case Stepped():
-            return {
-                "step": event.step,
-                "seconds": event.seconds,
-                "loss": event.loss,
-                "tokens_per_s": event.tokens_per_s,
-                "learning_rate": event.learning_rate,
-                "gradient_norm": event.gradient_norm,
-                "replayed": event.counts.replayed,
-            }
+            figures = {name: getattr(event, name) for name in STEP_FIGURES}
+            return figures | {"replayed": event.counts.replayed}
         case HeldOut():
             loss = event.nats_per_token
             return {"step": event.step, "seconds": event.seconds, "held_out_loss": loss}

@@ -185,13 +185,11 @@ def _library(package: str) -> Any:
     """The package; Unusable if it is not installed, or only wandb's own folder is there."""
     os.environ.setdefault(NO_REPORTS, "false")
     try:
-        library = importlib.import_module(package)
-    except ImportError as error:
-        raise Unusable(_missing(package)) from error
-    if not hasattr(library, "init"):  # a folder of that name in the working folder
-        raise Unusable(_missing(package))
+        library: Any = importlib.import_module(package)
+    except ImportError:
+        library = None
+    if not hasattr(library, "init"):  # or a folder of that name is in the working folder
+        raise Unusable(
+            f"train.wandb: {package} is not installed: pip install {package}, or set train.curves"
+        )
     return library
-
-
-def _missing(package: str) -> str:
-    return f"train.wandb: {package} is not installed: pip install {package}, or set train.curves"

@@ -7,14 +7,14 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 from p2pswarm.base.errors import BadMessage, RunEnded, Unusable
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.node.run.invitation_text import invitation_of
 from p2pswarm.node.run.owner_folder import OwnerFolder
 from p2pswarm.node.run.run_folder import RunFolder, make_folder
-from p2pswarm.node.stack.stack import NodeStack
+from p2pswarm.node.stack.stack import NodeStack, Say
 from p2pswarm.run.access.gate import UNINVITED, AccessGate, RunDoor
 from p2pswarm.run.access.grant import Access
 from p2pswarm.run.access.messages import AccessList
@@ -43,8 +43,6 @@ RULES = RoleRules(
     ),
 )
 """A node of another version cannot read a token, and tells the trainer so without one."""
-
-Say = Callable[[str], None]
 
 
 def closed_by_us(config: NodeConfig) -> NodeConfig:

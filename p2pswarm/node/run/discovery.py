@@ -17,7 +17,7 @@ from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.net.wire.message import decode, encode
 from p2pswarm.node.run.run_choice import ASKED_MAX, RunChoice, in_own_order, preferred
 from p2pswarm.node.run.run_match import end_key, readable
-from p2pswarm.node.stack.stack import LOOK_AGAIN_S, NodeStack
+from p2pswarm.node.stack.stack import LOOK_AGAIN_S, NodeStack, Say
 from p2pswarm.run.manifest import RUNS_KEY, RunIdentity, RunOffer, sign_manifest
 from p2pswarm.run.messages.run import OtherVersion, RunOver
 from p2pswarm.settings.config import RunConfig
@@ -81,7 +81,7 @@ def learn_cards(stack: NodeStack, offers: Iterable[RunOffer]) -> None:
             log.info("the manifest of %s: %s", offer.trainer.address, error)
 
 
-async def find_run(stack: NodeStack, choice: RunChoice, say: Callable[[str], None]) -> RunOffer:
+async def find_run(stack: NodeStack, choice: RunChoice, say: Say) -> RunOffer:
     """Look the runs up until there is one to join; the DHT knows no other way to wait.
 
     Trainers of another version are told so meanwhile. Of several runs, one whose trainer answers

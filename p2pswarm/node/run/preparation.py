@@ -7,7 +7,6 @@ Errors:  Unusable, one line with the remedy.
 """
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pswarm.base.errors import Unusable
@@ -22,17 +21,16 @@ from p2pswarm.models.model_source import resolved
 from p2pswarm.node.progress.curves import try_curves
 from p2pswarm.node.progress.wandb_curves import try_wandb
 from p2pswarm.node.run.closed_run import closed_by_us
-from p2pswarm.node.run.resume import require_target, resumed_from
+from p2pswarm.node.run.resume import resumed_from, writable_store
 from p2pswarm.node.run.run_folder import RunFolder, make_folder
 from p2pswarm.node.run.run_match import check_records, check_same
 from p2pswarm.node.run.run_text import keep_with_checkpoints, read_corpus, tokenizer_of
 from p2pswarm.node.run.weights_file import model_size, weights_name
+from p2pswarm.node.stack.stack import Say
 from p2pswarm.settings.config import HF, NodeConfig, RunConfig
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
 
 BYTE_TOKENS = 256
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
     """
     config = closed_by_us(config)
     check_records(config.run)
-    require_target(config.checkpoint, writer)
+    writable_store(config.checkpoint, writer)
     try_curves(config.train.curves)
     try_wandb(config.train.wandb)
     tokenizer = tokenizer_of(config)

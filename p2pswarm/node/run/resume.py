@@ -5,7 +5,7 @@ Errors:  BadCheckpoint, one line, for records that do not lead to a checkpoint; 
          is none to go on from, its states cannot be told, or the target cannot be written.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from p2pswarm.base.errors import BadCheckpoint, PeerError, Unusable
 from p2pswarm.checkpoint.catalogue import (
@@ -174,21 +174,22 @@ def resumed_from(target: str, run: RunConfig, corpus: bytes, say: Say) -> Resume
 
 def saving_plan(config: CheckpointConfig, identity: Identity, corpus: bytes) -> SavingPlan | None:
     """The plan of a run's checkpoints, if its target can be written; None without a target."""
-    if not config.target:
+    store = writable_store(config, identity.peer_id.short)
+    if store is None:
         return None
-    writer = identity.peer_id.short
-    store = open_store(config.target, writer)
-    require_writable(store, writer)
     return SavingPlan(config=config, store=store, identity=identity, corpus=corpus)
 
 
-def require_target(config: CheckpointConfig, writer: str) -> None:
-    """Raise Unusable if checkpoints are to be written where nothing can be.
+def writable_store(config: CheckpointConfig, writer: str) -> CheckpointStore | None:
+    """The store of a run's checkpoints; None without a target. Unusable if it cannot be written.
 
     `writer`: the short form of our peer id.
     """
-    if config.target:
-        require_writable(open_store(config.target, writer), writer)
+    if not config.target:
+        return None
+    store = open_store(config.target, writer)
+    require_writable(store, writer)
+    return store
 
 
 def _checkpoint(store: CheckpointStore, wanted: Wanted, say: Say) -> Checkpoint:

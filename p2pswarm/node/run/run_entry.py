@@ -7,7 +7,6 @@ import asyncio
 import dataclasses
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pswarm.base.ids import Contact, PeerId
@@ -21,7 +20,7 @@ from p2pswarm.node.run.run_match import (
     fitting,
     genesis_of,
 )
-from p2pswarm.node.stack.stack import LOOK_AGAIN_S, NodeStack
+from p2pswarm.node.stack.stack import LOOK_AGAIN_S, NodeStack, Say
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES, VoterId
 from p2pswarm.run.manifest import NONCE_BYTES, RunIdentity
@@ -30,8 +29,6 @@ from p2pswarm.trainer.coordinator_io.chain_start import ChainStart, founding_sta
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
 
 OVER_AFTER_S = 30.0  # a trainer that is started anew beside its standby offers its run by then
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,6 @@
 
 Nothing is decided by it. A server that has lost its trainer asks the trainers that the directory
 names, beside those that the DHT does; a standby that has no coordinator does the same.
-
-Errors:  none; whoever is named and does not answer is passed over.
 """
 
 import asyncio

@@ -1,6 +1,5 @@
 """The trained weights as one safetensors file, with a name for each parameter of each block.
 
-Shapes:  as the model's parameters.
 Errors:  Unusable when the file cannot be written; BadMessage for weights of a wrong digest.
 Source:  https://huggingface.co/docs/safetensors, "Format".
 """

@@ -13,7 +13,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -42,6 +42,9 @@ from p2pswarm.settings.config import NodeConfig
 
 BEYOND = ("192.0.2.1", 9)  # RFC 5737: an address that no host has; nothing is sent to it
 LOOK_AGAIN_S = 1.0  # so soon we look again for a run that was not found
+
+Say = Callable[[str], None]
+"""Tells a node's user something, in a line."""
 
 log = logging.getLogger(__name__)
 
