@@ -5,7 +5,7 @@ Errors:  BadCheckpoint, one line, for records that do not lead to a checkpoint; 
          is none to go on from, its states cannot be told, or the target cannot be written.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from p2pswarm.base.errors import BadCheckpoint, PeerError, Unusable
 from p2pswarm.checkpoint.catalogue import (
