@@ -28,7 +28,7 @@ from p2pswarm.run.chain.record import CommitRecord, RecordKind
 from p2pswarm.run.manifest import RunIdentity, RunOrigin
 from p2pswarm.settings.config import CheckpointConfig, RunConfig
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom, SavingPlan
-from p2pswarm.trainer.coordinator_io.context import Proof
+from p2pswarm.trainer.coordinator_io.trainer_context import Proof
 
 # Proves that the records of a checkpoint are the chain that led to it.
 #

@@ -4,7 +4,6 @@ Units:   seconds on the caller's clock; versions count commits.
 """
 
 import math
-from dataclasses import dataclass
 
 from p2pswarm.progress.events import Waiting
 from p2pswarm.run.view import Incarnation
@@ -107,14 +106,6 @@ class UnservedStages:
         return max(min(self._since_s.values(), default=math.inf), self._asked_s) + self._limit_s
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerLeave:
-    """Tell a member whether it may leave."""
-
-    incarnation: Incarnation
-    may: bool
-
-
 class Departures:
     """The members that were asked to leave and are still here.
 
@@ -141,11 +132,11 @@ class Departures:
         """An incarnation is over."""
         self._told.pop(member, None)
 
-    def answers(self, version: int, now_s: float) -> list[AnswerLeave | LastLeaves]:
+    def answers(self, version: int, now_s: float) -> list[act.AnswerLeave | LastLeaves]:
         """Tell each whether it may go, if it was not told or that has changed; drained."""
-        actions: list[AnswerLeave | LastLeaves] = []
+        actions: list[act.AnswerLeave | LastLeaves] = []
         for one, may in self._changed():
-            actions.append(AnswerLeave(one, may))
+            actions.append(act.AnswerLeave(one, may))
             member = self._members.alive(one)
             if member is not None and member.ready and not may:
                 stays_s = max(0.0, self._members.leaving[one] - now_s)
@@ -254,19 +245,15 @@ class StageCoverage:
         self._members = members
         self._servers = servers
         self._loaded = loaded
-        self._unserved = UnservedStages(config.on_stage_lost, config.rewind_after_s)
-        self._departures = Departures(members)
+        self.unserved = UnservedStages(config.on_stage_lost, config.rewind_after_s)
+        self.departures = Departures(members)
         self._moves = Moves(members)
-
-    def on_leave_request(self, by: Incarnation, until_s: float) -> None:
-        """A member was asked to leave, and can stay until then."""
-        self._departures.on_request(by, until_s)
 
     def on_end(self, member: Member) -> None:
         """An incarnation is over."""
-        self._departures.on_end(member.incarnation)
+        self.departures.on_end(member.incarnation)
         if member.ready:
-            self._unserved.on_end(member)
+            self.unserved.on_end(member)
 
     def lost(self, version: int) -> list[int]:
         """The stages without servers whose weights of a version nobody can load or draw."""
@@ -277,7 +264,7 @@ class StageCoverage:
     ) -> list[Waiting | WeightsSought]:
         """Remember since when a stage has had no ready server; what to tell if that has changed."""
         unserved = self._members.unserved_stages(self._kept(gathering=gathering))
-        return self._unserved.watch(unserved, version, now_s, counting=not gathering)
+        return self.unserved.watch(unserved, version, now_s, counting=not gathering)
 
     def move(
         self, version: int, now_s: float, *, gathering: bool
@@ -286,21 +273,9 @@ class StageCoverage:
         lost = self._members.unserved_stages(1) if version == self._loaded else []
         return self._moves.due(lost, self._kept(gathering=gathering), self._servers, now_s)
 
-    def answers(self, version: int, now_s: float) -> list[AnswerLeave | LastLeaves]:
-        """Tell those that were asked to leave whether they may, if that is news."""
-        return self._departures.answers(version, now_s)
-
-    def hopeless(self, now_s: float) -> str | None:
-        """Return why the run ends, if a stage has waited for too long."""
-        return self._unserved.hopeless(now_s)
-
-    def overdue(self, version: int, now_s: float) -> list[act.SeekCopy | act.GoBack]:
-        """What to tell of stages that have waited for long, and whether to go back for them."""
-        return self._unserved.overdue(now_s, version)
-
     def next_deadline_s(self, now_s: float) -> float | None:
         """Return when something is to be told or done about a stage that waits."""
-        times = self._unserved.next_deadline_s(), self._moves.next_deadline_s(now_s)
+        times = self.unserved.next_deadline_s(), self._moves.next_deadline_s(now_s)
         return min((time_s for time_s in times if time_s is not None), default=None)
 
     def _kept(self, *, gathering: bool) -> int:

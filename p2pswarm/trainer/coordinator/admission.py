@@ -24,11 +24,10 @@ from p2pswarm.trainer.coordinator.decision import (
     DecidedStep,
     Welcome,
 )
-from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.members.membership import AnswerLimits, Member, Membership
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import BeganWrong, DigestsTied, MemberJoined, MemberReady
-from p2pswarm.trainer.step.averaging_attempts import Decided, Reduction
+from p2pswarm.trainer.step.reduction import Decided, Reduction
 from p2pswarm.trainer.step.stage_digests import StageDigests, as_recorded
 
 READY_S = 3600.0  # 10 GB at 22 Mbit/s
@@ -205,7 +204,7 @@ class NewlyReady:
 class Admitted:
     """The answer to a `Join`, and whether it tells of weights."""
 
-    actions: list[Action]
+    actions: list[act.Action]
     states_changed: bool
     """True if something is known of the stages' weights by that, or is owed."""
 
@@ -221,15 +220,16 @@ class Admission:
         self._stages = stages
         self._members = members
         self._start = start
-        self._digests = StageDigests()
+        self.digests = StageDigests()
+        """The states that stages are to have."""
         self._last = start.last
         for stage, digest in start.states.items():
-            self._digests.on_record(stage, start.version, digest)
+            self.digests.on_record(stage, start.version, digest)
         if self._last is not None:
             self._recall(self._last, range(stages))
         if start.provable:
             for stage in range(stages):
-                self._digests.prove(stage, start.version)
+                self.digests.prove(stage, start.version)
         self._began_with: dict[int, bytes] = {}
         """What the first decided step was computed with, by its record."""
         self.newcomers = Newcomers()
@@ -267,7 +267,7 @@ class Admission:
         if member.stage != join.stage:
             welcome = Welcome.FETCH
         keep = welcome is not Welcome.FETCH
-        known = self._digests.known(member.stage, step) or b""
+        known = self.digests.known(member.stage, step) or b""
         loads = self._start.loads and step == self._start.version and not keep
         assigned = Assigned(
             member.stage,
@@ -279,14 +279,14 @@ class Admission:
             loads=loads,
             keep_sum=keep_sum and welcome is Welcome.KEEP,
         )
-        actions: list[Action] = [
+        actions: list[act.Action] = [
             act.Assign(to, assigned),
             MemberJoined(to, member.stage, member.address),
         ]
         resent = self._last if welcome is Welcome.RESEND else None
-        changed = self._digests.on_join(to, member.stage, step, reports=keep)
+        changed = self.digests.on_join(to, member.stage, step, reports=keep)
         if welcome is Welcome.KEEP:
-            self._digests.on_claim(member.stage, step, to, join.digest)
+            self.digests.on_claim(member.stage, step, to, join.digest)
             self.newcomers.on_catch_up(to, join.digest)
         elif resent is not None:
             self.commits.on_decision(resent.step, [to], now_s)
@@ -300,7 +300,7 @@ class Admission:
         self.newcomers.on_end(member.incarnation)
         self._follows.discard(member.incarnation)
         self.commits.on_end(member.incarnation)
-        self._digests.on_end(member.incarnation, served=member.ready)
+        self.digests.on_end(member.incarnation, served=member.ready)
 
     def on_decision(
         self, step: int, reduction: Reduction, decided: Decided, rate: float, now_s: float
@@ -316,7 +316,7 @@ class Admission:
         for stage, group in groups.items():
             living = [one for one in group if self._members.alive(one)]
             self.commits.on_decision(step, living, now_s)
-            self._digests.expect(stage, step + 1, living)
+            self.digests.expect(stage, step + 1, living)
             if not living:
                 self._recall(self._last, [stage])
         self.newcomers.candidates()  # drop them: they catch up anew with the new version
@@ -329,21 +329,21 @@ class Admission:
         member = self._members.alive(by)
         if member is None:
             return
-        self._digests.on_report(member.stage, note.version, by, note.digest)
+        self.digests.on_report(member.stage, note.version, by, note.digest)
         if not member.ready:
-            self._digests.on_claim(member.stage, note.version, by, note.digest)
+            self.digests.on_claim(member.stage, note.version, by, note.digest)
             self.newcomers.on_catch_up(by, note.digest)
             self.commits.on_catch_up(by)
 
     def on_reduction_order(self, step: int, members: dict[Incarnation, int]) -> None:
         """Ask each of these members, with their stages, what it computed the step with."""
         for one, stage in members.items():
-            self._digests.expect(stage, step, [one])
+            self.digests.expect(stage, step, [one])
 
     def on_state(self, by: Incarnation, step: int, state: bytes) -> None:
         """A member says the digest of the state that it computed a step with."""
         if member := self._members.alive(by):
-            self._digests.on_report(member.stage, step, by, state)
+            self.digests.on_report(member.stage, step, by, state)
 
     def overdue(self, now_s: float) -> list[tuple[Incarnation, str]]:
         """The members whose incarnation must end because they took too long, and why.
@@ -374,17 +374,9 @@ class Admission:
             self.newcomers.on_catch_up(by, FOLLOWED)
         return None
 
-    def differing(self) -> list[Incarnation]:
-        """The members whose weights differ from those of their stage; drained by reading."""
-        return self._digests.differing()
-
     def tied(self) -> list[DigestsTied]:
         """Stages where nobody can tell who is right; drained by reading."""
-        return [DigestsTied(stage, version) for stage, version in self._digests.tied()]
-
-    def agreed(self, stage: int, version: int) -> bytes | None:
-        """The digest of a stage's state; None while it is not known."""
-        return self._digests.known(stage, version)
+        return [DigestsTied(stage, version) for stage, version in self.digests.tied()]
 
     def on_proof(self, stage: int, digest: bytes | None) -> list[BeganWrong]:
         """The state that a stage begins with has this digest, whoever says another.
@@ -392,33 +384,21 @@ class Admission:
         If it cannot be proved (None), what most members say stands.
         """
         if digest is None:
-            self._digests.on_proof_failure(stage, self._start.version)
+            self.digests.on_proof_failure(stage, self._start.version)
             return []
-        self._digests.on_proof(stage, self._start.version, digest)
+        self.digests.on_proof(stage, self._start.version, digest)
         right = as_recorded(digest)
         return [BeganWrong(stage)] if self._began_with.get(stage, right) != right else []
 
-    def disputed(self) -> list[int]:
-        """The stages whose members said different digests; it is being proved which is right."""
-        return self._digests.disputed()
-
-    def recalls(self) -> bool:
-        """Return whether somebody is waited for whose word may decide which weights are right."""
-        return self._digests.next_deadline_s() is not None
-
-    def settle(self, now_s: float) -> bool:
-        """Wait no more for those who should have come back by now; returns whether any was."""
-        return self._digests.settle(now_s)
-
     def next_deadline_s(self) -> float | None:
         """Return when somebody has not committed, caught up or come back in time."""
-        limits = self.commits, self.newcomers, self._digests
+        limits = self.commits, self.newcomers, self.digests
         times = [limit.next_deadline_s() for limit in limits]
         return min((time_s for time_s in times if time_s is not None), default=None)
 
     def settled(self, version: int) -> bool:
         """Return whether some member of each stage is known to hold exactly `version`."""
-        return all(self._digests.known(stage, version) is not None for stage in range(self._stages))
+        return all(self.digests.known(stage, version) is not None for stage in range(self._stages))
 
     def awaited(self) -> bool:
         """Return whether the step that is counted may not be reduced yet.
@@ -426,7 +406,7 @@ class Admission:
         A ready member has yet to apply the commit before, somebody fetches the weights, or it is
         not clear which first weights are right.
         """
-        if self.still or self.disputed():
+        if self.still or self.digests.disputed():
             return True
         living = (self._members.alive(one) for one in self.commits.owing())
         return any(member is not None and member.ready for member in living)
@@ -447,7 +427,7 @@ class Admission:
             member = self._members.alive(incarnation)
             assert member is not None, "an incarnation that ended is no candidate"
             others = self._members.ready(member.stage)
-            known = self._digests.known(member.stage, step)
+            known = self.digests.known(member.stage, step)
             if returned(incarnation) and known in (None, digest):
                 outcome.ready.append(self._ready(member))  # as it was: it is asked when it reduces
             elif (known is None and digest != FOLLOWED) or (others and avoided(incarnation.peer)):
@@ -466,7 +446,7 @@ class Admission:
 
     def spares(self, stage: int, step: int) -> list[Incarnation]:
         """Who has a stage's weights and could be ready at once, but waits while others are."""
-        known = self._digests.known(stage, step)
+        known = self.digests.known(stage, step)
         caught_up = self.newcomers.holding.items()
         members = (self._members.alive(one) for one, has in caught_up if has in (known, FOLLOWED))
         return [one.incarnation for one in members if one is not None and one.stage == stage]
@@ -479,7 +459,7 @@ class Admission:
         """
         if join.stage is None or join.stage >= self._stages:
             return Welcome.FETCH
-        known = self._digests.known(join.stage, step)
+        known = self.digests.known(join.stage, step)
         ours = join.era == self._start.era
         if join.version == step and (known == join.digest or (known is None and ours)):
             return Welcome.KEEP
@@ -490,4 +470,4 @@ class Admission:
     def _recall(self, last: DecidedStep, stages: Iterable[int]) -> None:
         """Ask those who averaged the last step for what they made of it, as they come back."""
         for stage in stages:
-            self._digests.recall(stage, last.step + 1, last.members.get(stage, ()))
+            self.digests.recall(stage, last.step + 1, last.members.get(stage, ()))

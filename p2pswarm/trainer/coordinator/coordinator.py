@@ -26,21 +26,18 @@ from p2pswarm.trainer.balance.balance import Balance
 from p2pswarm.trainer.balance.move_preparation import StageDecided
 from p2pswarm.trainer.balance.stage_coverage import StageCoverage
 from p2pswarm.trainer.coordinator.admission import Admission
+from p2pswarm.trainer.coordinator.changes import Change, Effects, Rule
 from p2pswarm.trainer.coordinator.decision import FROM_THE_FIRST, CoordinatorStart
-from p2pswarm.trainer.coordinator.effects import Change, Effects, Rule
 from p2pswarm.trainer.coordinator.incarnations import Incarnations, MemberRecords
-from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.coordinator.silence import Silence
 from p2pswarm.trainer.coordinator.step_end import StepEnd
 from p2pswarm.trainer.members.blame import Blame, FailedAttempt, UnreachablePairs
-from p2pswarm.trainer.members.membership import AnswerLimits, Membership
+from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import Loaded, RunBegun
-from p2pswarm.trainer.step.averaging_attempts import AveragingAttempts
-from p2pswarm.trainer.step.fences import FENCE_MAX_S, FENCE_S
-from p2pswarm.trainer.step.guards import Guards
 from p2pswarm.trainer.step.in_flight import launch_window
 from p2pswarm.trainer.step.ledger import CountResult
+from p2pswarm.trainer.step.reduction import Reductions
 from p2pswarm.trainer.step.step import Phase, Step
 from p2pswarm.trainer.step.sums import FormerSums, Suspensions
 
@@ -66,11 +63,10 @@ class Coordinator:
         self._step = Step(
             start.version,
             config,
-            Guards.of(config, secret),
-            AnswerLimits(FENCE_S, FENCE_MAX_S),
+            secret,
             Phase.GATHERING if start.gathers else Phase.FILLING,
         )
-        self._attempts = AveragingAttempts(former=start.former, ends=config.tied_ends)
+        self._reductions = Reductions(former=start.former, ends=config.tied_ends)
         self.admission = Admission(run, config.stages, self.members, start)
         """Who has which weights; who fetches them asks it for their digests."""
         self.silence = Silence(self.members)
@@ -94,16 +90,16 @@ class Coordinator:
             config,
             self.members,
             self._step,
-            self._attempts,
+            self._reductions,
             records,
             self._suspensions,
             self._former_sums,
         )
         self._step_end = StepEnd(
-            config, run, self.members, self._step, self._attempts, records, self._incarnations
+            config, run, self.members, self._step, self._reductions, records, self._incarnations
         )
         self._held = False
-        self._actions: list[Action] = []
+        self._actions: list[act.Action] = []
         self._asked = True
         """Whether any rule is asked."""
         self._now_s = -math.inf
@@ -119,7 +115,7 @@ class Coordinator:
         """
         c, someone_else_serves = Change, Change.READY | Change.ENDED
         return [
-            Rule(self._end_misfits, c.BLAME | c.STATES | c.ENDED),
+            Rule(self._incarnations.end_misfits, c.BLAME | c.STATES | c.ENDED),
             Rule(self._incarnations.void_late, c.TIME),
             Rule(self._settle_fences, c.ATTEMPTS | c.ENDED | c.SUMS | c.BLAME | c.PHASE),
             Rule(self._incarnations.admit_parked, c.PHASE),
@@ -173,11 +169,11 @@ class Coordinator:
     @property
     def numbered(self) -> int:
         """The highest number that was given to an incarnation or a generation."""
-        return max(self.members.numbered, self._attempts.numbered)
+        return max(self.members.numbered, self._reductions.numbered)
 
     def holds(self, one: Incarnation) -> bool:
         """Return whether the sum of an incarnation is, or may yet be, a part of the step."""
-        return self._incarnations.holds(one)
+        return self.members.alive(one) is not None or one in self._suspensions
 
     # Inputs about members.
 
@@ -188,7 +184,7 @@ class Coordinator:
 
     def on_withdrawal(self, peer: bytes) -> None:
         """A server left before it was answered."""
-        self._incarnations.on_withdrawal(peer)
+        self.admission.newcomers.withdraw(peer)
 
     def on_stream_end(
         self, incarnation: Incarnation, reason: str, now_s: float, *, returns: bool = True
@@ -225,7 +221,7 @@ class Coordinator:
 
     def on_leave_request(self, by: Incarnation, grace_s: float, now_s: float) -> None:
         """A member was asked to leave, and can stay for `grace_s` at most."""
-        self._coverage.on_leave_request(by, now_s + grace_s)
+        self._coverage.departures.on_request(by, now_s + grace_s)
         self._follow(Effects(changes=Change.LEAVING), now_s)
 
     def on_load(self, by: Incarnation, note: Load) -> None:
@@ -283,7 +279,7 @@ class Coordinator:
     def on_sketch(self, by: Incarnation, note: Sketch, now_s: float) -> None:
         """A server tells what it took and gave, in a run with spot checks."""
         if (member := self.members.alive(by)) and member.ready:
-            self._step.on_sketch(by, member.stage, note)
+            self._step.result_checks.on_sketch(by, member.stage, note)
         self._follow_change(Change.ATTEMPTS, now_s)
 
     def on_evaluation(self, by: Incarnation, note: Evaluated, now_s: float) -> None:
@@ -367,7 +363,7 @@ class Coordinator:
 
     # What is to be done, and when.
 
-    def drain(self) -> list[Action]:
+    def drain(self) -> list[act.Action]:
         """Return what to do now; drained by reading."""
         drained, self._actions = self._actions, []
         return drained
@@ -385,9 +381,9 @@ class Coordinator:
     def on_deadline(self, now_s: float) -> None:
         """Act on whatever is due."""
         effects = Effects(changes=Change.TIME)
-        if now_s >= self._step.fence_deadline_s:
+        if now_s >= self._step.fences.deadline_s:
             effects += self._end_unfenced(now_s)
-        waiting_for = self._step, self._attempts.reduction
+        waiting_for = self._step, self._reductions.reduction
         spares = partial(self.admission.spares, step=self.step)
         for one in self.silence.to_evict(*waiting_for, spares, now_s):
             reason = "it is silent, and the step waits for it"
@@ -398,25 +394,25 @@ class Coordinator:
         if self._step.phase is Phase.FILLING:
             for failed in self._step.late(now_s):
                 effects += self._attempt_failed(failed, now_s)
-        if lost := self._coverage.hopeless(now_s):
+        if lost := self._coverage.unserved.hopeless(now_s):
             effects += self._step_end.finish(lost, failed=True)
-        effects.actions += self._coverage.overdue(self.step, now_s)
+        effects.actions += self._coverage.unserved.overdue(now_s, self.step)
         self._follow(effects, now_s)
 
     def _first_due_s(self) -> float:
         """The first deadline of all parts but the silence of members."""
         if self._due_s is None:
-            now_s, reduction = self._now_s, self._attempts.reduction
+            now_s, reduction = self._now_s, self._reductions.reduction
             filling = self._step.phase is Phase.FILLING
             times = [
-                self._step.fence_deadline_s,
+                self._step.fences.deadline_s,
                 self.admission.next_deadline_s(),
                 self._coverage.next_deadline_s(now_s),
                 self._suspensions.next_deadline_s(),
                 self._former_sums.next_deadline_s(now_s),
                 self._blame.servers.next_deadline_s(now_s),
                 reduction.deadline_s if reduction is not None else None,
-                self._step.next_deadline_s(now_s) if filling else None,
+                self._step.in_flight.next_deadline_s(now_s) if filling else None,
             ]
             self._due_s = min(time_s for time_s in times if time_s is not None)
         return self._due_s
@@ -471,17 +467,11 @@ class Coordinator:
     def _end_unfenced(self, now_s: float) -> Effects:
         """Evict the members that have not answered a fence, unless they may come back."""
         effects = Effects()
-        for one in self._step.fence_overdue(now_s):
+        for one in self._step.fences.overdue(now_s):
             if not self.silence.may_come_back(one, now_s):
-                self._step.on_fence_timeout(one)
+                self._step.fences.on_timeout(one)
                 effects += self._incarnations.evict(one, "it did not answer a fence", now_s)
-        self._step.wait_longer(now_s)
-        return effects
-
-    def _end_misfits(self, now_s: float) -> Effects:
-        """Evict the members that fail all the time, or hold other weights than their stage."""
-        effects = Effects()
-        self._incarnations.end_misfits(effects, now_s)
+        self._step.fences.wait_longer(now_s)
         return effects
 
     def _settle_fences(self, now_s: float) -> Effects:
@@ -492,23 +482,23 @@ class Coordinator:
             effects.actions.append(settled)
             effects.changes |= Change.ATTEMPTS
         if step.phase is not Phase.DECIDING:  # who is lost then changes nothing about the record
-            for one, why in step.to_void(self._blame, now_s):
+            for one, why in step.result_checks.to_void(self._blame, now_s):
                 # it holds what must not be counted
                 effects += self._incarnations.evict(one, why, now_s)
                 effects.changes |= Change.BLAME
-            if guarded := step.guarded(now_s):
+            if guarded := step.result_checks.set_aside(now_s):
                 effects.actions += guarded
                 effects.changes |= Change.WORK
         if reason := step.hopeless():
             effects += self._step_end.finish(reason, failed=True)
-        if not step.fence_due:
+        if not step.fences.due:
             return effects
         incarnations = [m.incarnation for m in self.members.ready()]
-        work = step.fence(incarnations, now_s)
+        work = step.fences.begin(incarnations, now_s)
         effects.changes |= Change.ATTEMPTS
         for one in incarnations:
             fence = Fence(self._run, step.number, one.number, work)
-            effects.actions.append(act.SendFence(one, fence, step.fence_limit_s(one)))
+            effects.actions.append(act.SendFence(one, fence, step.fences.limit_s(one)))
         if not incarnations:
             effects += self._settle_fences(now_s)
         return effects
@@ -519,9 +509,9 @@ class Coordinator:
         if step.phase not in (Phase.GATHERING, Phase.FILLING):
             return None
         effects = Effects()
-        if self.admission.settle(now_s):
+        if self.admission.digests.settle(now_s):
             effects.changes |= Change.STATES
-        if step.fencing:
+        if step.fences.asking:
             return effects
         newly = self._incarnations.make_ready(now_s)
         if newly.ready:
@@ -589,7 +579,7 @@ class Coordinator:
 
     def _answer_departures(self, now_s: float) -> Effects:
         """Tell those that were asked to leave whether they may."""
-        return Effects([*self._coverage.answers(self.step, now_s)])
+        return Effects([*self._coverage.departures.answers(self.step, now_s)])
 
     def _stop_moves(self, _now_s: float) -> Effects:
         """Stop the preparations of moves that will not be made."""

@@ -26,7 +26,7 @@ from heapq import heappop, heappush
 from p2pswarm.run.messages.trainers import SILENCE_S
 from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.members.membership import Membership
-from p2pswarm.trainer.step.averaging_attempts import Reduction
+from p2pswarm.trainer.step.reduction import Reduction
 from p2pswarm.trainer.step.step import Step
 
 SILENT_S = 2.5  # four words may be missing, or one may be sent again by TCP: 0.2 + 0.4 + 0.8 s
@@ -161,7 +161,7 @@ class Silence:
             return False
         if reduction is not None:
             return reduction.awaits(silent)
-        return silent in step.silent or step.all_launched
+        return silent in step.fences.silent or step.in_flight.all_launched
 
     def _replaceable(
         self, silent: Incarnation, spares: Callable[[int], Iterable[Incarnation]], now_s: float

@@ -28,7 +28,7 @@ from p2pswarm.trainer.coordinator_io.checkpoints import (
     WriteManifest,
     manifest_of,
 )
-from p2pswarm.trainer.coordinator_io.context import TrainerContext
+from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.reports.actions import SeekCopy
 from p2pswarm.trainer.reports.reports import CheckpointFailed, NewestCopy
 

@@ -31,16 +31,14 @@ from p2pswarm.run.state.snapshot import Snapshot
 from p2pswarm.run.view import Incarnation, contact
 from p2pswarm.trainer.balance.balance_reports import OrderedMove, OrderedPreparation
 from p2pswarm.trainer.balance.move_preparation import StopPreparing
-from p2pswarm.trainer.balance.stage_coverage import AnswerLeave
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart
-from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.coordinator_io.checkpoints import SavedChain
 from p2pswarm.trainer.coordinator_io.checkpoints_io import CheckpointsIo, newest_copy
 from p2pswarm.trainer.coordinator_io.connections import Connections, MemberConnection
-from p2pswarm.trainer.coordinator_io.context import Proof, TrainerContext
 from p2pswarm.trainer.coordinator_io.dispatch import Dispatcher
 from p2pswarm.trainer.coordinator_io.server_reports import on_report
+from p2pswarm.trainer.coordinator_io.trainer_context import Proof, TrainerContext
 from p2pswarm.trainer.coordinator_io.views import Views
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import LastLeaves, RunFinished, StepDone
@@ -294,7 +292,7 @@ class CoordinatorIo:
             coordinator.on_proof(stage, digest, self.now_s())
             self.pump()
 
-        disputed = coordinator.admission.disputed
+        disputed = coordinator.admission.digests.disputed
         await prove_states(context.proof, context.run.stages, disputed, told)
 
     def _keep_no_more(self) -> None:
@@ -342,9 +340,9 @@ class CoordinatorIo:
         self._connections.on_deadline(self.now_s())
         self.pump()
 
-    def _carry_out(self, action: Action) -> None:
+    def _carry_out(self, action: act.Action) -> None:
         match action:
-            case act.Assign() | act.Decline() | act.Publish() | AnswerLeave() | act.Evict():
+            case act.Assign() | act.Decline() | act.Publish() | act.AnswerLeave() | act.Evict():
                 self._tell_members(action)
             case act.Launch() | act.SendFence() | act.SendReduce() | act.SendCommit():
                 if isinstance(action, act.SendReduce):
@@ -398,10 +396,10 @@ class CoordinatorIo:
             keeper.save_now()
 
     def _tell_members(
-        self, action: act.Assign | act.Decline | act.Publish | AnswerLeave | act.Evict
+        self, action: act.Assign | act.Decline | act.Publish | act.AnswerLeave | act.Evict
     ) -> None:
         match action:
-            case AnswerLeave(incarnation, may):
+            case act.AnswerLeave(incarnation, may):
                 self._connections.say(incarnation, MayLeave(may))
             case act.Assign():
                 self._connections.assign(action.incarnation, action.message)
@@ -453,7 +451,7 @@ async def _state(
             raise NoRoute(f"stage {stage} has no server left that holds its weights")
         return tuple(contact(m.record) for m in members)
 
-    while (digest := coordinator.admission.agreed(stage, step := coordinator.step)) is None:
+    while (digest := coordinator.admission.digests.known(stage, step := coordinator.step)) is None:
         servers()
         await moved.wait()
     state = HostState(size, step, digest, moved)

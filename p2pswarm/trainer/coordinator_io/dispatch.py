@@ -28,7 +28,6 @@ from p2pswarm.run.router import Router
 from p2pswarm.run.view import Incarnation, contact, incarnation_of
 from p2pswarm.tensors.codecs.registry import EncodedTensor
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
-from p2pswarm.trainer.coordinator_io.context import TrainerContext
 from p2pswarm.trainer.coordinator_io.server_reports import (
     Call,
     Order,
@@ -39,6 +38,7 @@ from p2pswarm.trainer.coordinator_io.server_reports import (
     samples_of,
     undelivered_note,
 )
+from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.reports import actions as act
 
 log = logging.getLogger(__name__)

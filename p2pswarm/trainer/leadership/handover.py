@@ -23,7 +23,6 @@ from p2pswarm.run.messages.trainers import (
     KNOCKS_MAX,
     PROBES_MAX,
     CoordinatorProbe,
-    Unheard,
     Whereabouts,
 )
 from p2pswarm.run.messages.types import TRAINERS_MAX, VOTERS_MAX
@@ -174,43 +173,22 @@ class Handover:
         return [s for s, since_s in sorted(self._missed_s.items()) if now_s >= since_s + MISSED_S]
 
 
-class CoordinatorProbes:
-    """Servers that come to a trainer that stands by, because they have lost the coordinator."""
-
-    def __init__(self) -> None:
-        self._knocks: _Recent[CoordinatorProbe] = _Recent(KNOCK_S)
-        self._seekers: _Recent[Unheard] = _Recent(SEEK_S)
-
-    def on_knock(self, knock: CoordinatorProbe, now_s: float) -> None:
-        """A server asks for a stage."""
-        self._knocks.add(knock.where.peer, knock, now_s)
-
-    def on_search(self, member: Unheard, now_s: float) -> None:
-        """A member that hears nothing from its coordinator asks who leads."""
-        self._seekers.add(member.peer, member, now_s)
-
-    def at_the_door(self, now_s: float) -> tuple[CoordinatorProbe, ...]:
-        """Those who asked for a stage a moment ago."""
-        return self._knocks.all(now_s)
-
-    def seekers(self, now_s: float) -> tuple[Unheard, ...]:
-        """The members that asked a moment ago who leads."""
-        return self._seekers.all(now_s)
-
-
-class _Recent(Generic[T]):
+class RecentWords(Generic[T]):
     """The last words of peers, for a while."""
 
     def __init__(self, keep_s: float) -> None:
+        """`keep_s`: how long each is kept."""
         self._keep_s = keep_s
         self._said: dict[bytes, tuple[float, T]] = {}
 
     def add(self, peer: bytes, said: T, now_s: float) -> None:
+        """A peer says something."""
         self._forget(now_s)
         if len(self._said) < KNOCKS_MAX or peer in self._said:
             self._said[peer] = now_s, said
 
     def all(self, now_s: float) -> tuple[T, ...]:
+        """Return the words of the last moment."""
         self._forget(now_s)
         return tuple(said for _, said in self._said.values())
 

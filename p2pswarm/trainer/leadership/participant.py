@@ -41,13 +41,13 @@ from p2pswarm.run.view import contact
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart
 from p2pswarm.trainer.coordinator_io.checkpoints import SavedChain
-from p2pswarm.trainer.coordinator_io.context import TrainerContext
 from p2pswarm.trainer.coordinator_io.coordinator_io import (
     CoordinatorIo,
     CoordinatorOwner,
     download_weights,
 )
 from p2pswarm.trainer.coordinator_io.server_reports import VersionRefusals
+from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.handover_io import HandoverIo
 from p2pswarm.trainer.leadership.known_trainers import KnownTrainers
 from p2pswarm.trainer.leadership.proposals import Proposals

@@ -21,8 +21,8 @@ from p2pswarm.trainer.coordinator.decision import (
     unsigned_record,
     voters_only,
 )
-from p2pswarm.trainer.coordinator_io.context import TrainerContext
 from p2pswarm.trainer.coordinator_io.coordinator_io import CoordinatorIo
+from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.known_trainers import KnownTrainers, longest_serving
 from p2pswarm.trainer.leadership.rollback import Rollback
 from p2pswarm.trainer.reports import actions as act

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from p2pswarm.base.errors import Unusable
 from p2pswarm.checkpoint.checkpoint_io import on_thread
 from p2pswarm.trainer.coordinator_io.checkpoints import SavedChain
-from p2pswarm.trainer.coordinator_io.context import TrainerContext
 from p2pswarm.trainer.coordinator_io.coordinator_io import CoordinatorIo
+from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.rollback import Rollback, SavedPast
 from p2pswarm.trainer.reports.reports import CannotGoBack
 

@@ -22,7 +22,7 @@ from p2pswarm.run.member_cards import learn_all
 from p2pswarm.run.messages.membership import StandsBy
 from p2pswarm.run.messages.run import Finished
 from p2pswarm.run.messages.trainers import ALIVE_S, SILENCE_S, Alive, Enlist, Trainers
-from p2pswarm.trainer.coordinator_io.context import TrainerContext
+from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.known_trainers import PAUSE_S, CoordinatorSearch, KnownTrainers
 
 HEARD_S = 2.0  # for the last word to reach a standby

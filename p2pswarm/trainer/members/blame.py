@@ -7,8 +7,8 @@ nothing passes, one leaves.
 
 A gradient that is not finite may be a server's fault or the model's. It is the model's when all
 attempts failed so, and no server that all of them passed can be left out: the microbatch is then
-condemned (`step/guards.py`). If another path has a finite one, those that were only in the attempts
-that failed are named.
+condemned (`step/result_checks.py`). If another path has a finite one, those that were only in the
+attempts that failed are named.
 
 Units:   seconds on the caller's clock; peers by their 32-byte id, so that blame outlives an
          incarnation.

@@ -1,4 +1,4 @@
-"""Members of a run: who serves which stage, in which incarnation, and how long each may take.
+"""Members of a run: who serves which stage, and how long each may take to answer.
 
 Everything that is asked after every note is kept, not counted: the members of each stage in the
 order of their peer ids, ready or waiting, and the stages that lack servers.

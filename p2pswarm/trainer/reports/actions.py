@@ -6,6 +6,7 @@ docstring.
 
 from dataclasses import dataclass
 
+from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.record import StageCommit
 from p2pswarm.run.messages.membership import Assigned, MemberRecord
 from p2pswarm.run.messages.step import Commit, Fence, Reduce
@@ -137,3 +138,31 @@ class SeekCopy:
 @dataclass(frozen=True, slots=True)
 class GoBack:
     """Find a checkpoint and have it decided that the run goes back to it, if it still may then."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLeave:
+    """Tell a member whether it may leave."""
+
+    incarnation: Incarnation
+    may: bool
+
+
+Action = (
+    Assign
+    | Decline
+    | Publish
+    | AnswerLeave
+    | Launch
+    | CancelLaunch
+    | SendFence
+    | SendReduce
+    | SendCommit
+    | Decide
+    | SeekCopy
+    | GoBack
+    | Evict
+    | Probe
+    | Report
+)
+"""All that the coordinator returns: actions for its trainer, and reports for people and logs."""

@@ -171,6 +171,10 @@ class StepLedger:
         """Return how many microbatches a stage has counted."""
         return sum(holders[stage] is not None for holders in self._holder)
 
+    def stage_counted(self, stage: int) -> bool:
+        """Return whether a stage has counted every microbatch."""
+        return self.counted_in(stage) == len(self._holder)
+
     def counted_by_one(self, one: Incarnation) -> int:
         """Return how many microbatches one incarnation has counted."""
         return len(self._held.get(one, ()))

@@ -43,14 +43,6 @@ class StepSums:
             return 0.0
         return (now_s - begun_s) * self._ledger.counted_by_one(one) / in_stage
 
-    def counted_by(self, one: Incarnation) -> int:
-        """Return how many microbatches an incarnation has counted."""
-        return self._ledger.counted_by_one(one)
-
-    def all_counted(self, stage: int) -> bool:
-        """Return whether a stage has counted every microbatch of the step."""
-        return self._ledger.counted_in(stage) == self._ledger.size
-
     def losses(self, told: HeldSum) -> dict[int, float]:
         """The losses that a sum of the last stage says."""
         known = zip(self._ledger.microbatches(told.counted), told.losses, strict=False)

@@ -14,7 +14,6 @@ from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.balance.stage_coverage import (
     AGAIN_S,
     MOVE_S,
-    AnswerLeave,
     Departures,
     UnservedStages,
 )
@@ -154,7 +153,7 @@ def test_candidates_are_taken_out_once_and_leave_with_their_incarnation():
 
 
 def answers(play: Play) -> dict:
-    return {a.incarnation: a.may for a in play.seen(AnswerLeave)}
+    return {a.incarnation: a.may for a in play.seen(act.AnswerLeave)}
 
 
 def leave(play: Play, member, grace_s: float = 20.0) -> None:
@@ -179,7 +178,7 @@ def test_of_two_that_leave_at_once_the_second_stays_and_people_are_told():
     leave(play, bob, 30.0)
 
     actions = play.coordinator.drain()
-    assert [a for a in actions if isinstance(a, AnswerLeave)] == [AnswerLeave(bob, False)]
+    assert [a for a in actions if isinstance(a, act.AnswerLeave)] == [act.AnswerLeave(bob, False)]
     assert [a for a in actions if isinstance(a, LastLeaves)] == [LastLeaves(0, 0, bob, 30.0)]
 
 
@@ -203,9 +202,9 @@ def test_of_two_that_are_told_together_the_one_with_more_time_stays():
     departures.on_request(ann, 30.0)
     departures.on_request(bob, 20.0)
 
-    told = [a for a in departures.answers(0, 0.0) if isinstance(a, AnswerLeave)]
+    told = [a for a in departures.answers(0, 0.0) if isinstance(a, act.AnswerLeave)]
 
-    assert told == [AnswerLeave(ann, False), AnswerLeave(bob, True)]
+    assert told == [act.AnswerLeave(ann, False), act.AnswerLeave(bob, True)]
 
 
 def test_one_that_may_go_is_called_back_when_the_one_that_stays_dies():
@@ -290,7 +289,7 @@ def test_somebody_who_was_not_told_that_it_may_go_is_always_here_if_anybody_is(i
             members.end(member.incarnation)
             departures.on_end(member.incarnation)
         for action in departures.answers(0, 0.0):
-            if isinstance(action, AnswerLeave):
+            if isinstance(action, act.AnswerLeave):
                 told[action.incarnation] = action.may
 
         here = [m.incarnation for m in members.ready(0)]

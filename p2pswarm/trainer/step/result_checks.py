@@ -1,4 +1,4 @@
-"""Guards of a step: microbatches that are set aside, and microbatches that are computed twice.
+"""Checks of results: a microbatch that is finite nowhere is set aside, some are computed twice.
 
 Both may find that sums hold what must not be counted. A sum cannot give up one microbatch, so the
 incarnations that hold it are void, and their work is done again.
@@ -11,7 +11,6 @@ Source:  docs/training.md, "A gradient that is not finite"; docs/spot_checks.md.
 import hashlib
 import math
 from dataclasses import dataclass, field
-from typing import Self
 
 from p2pswarm.run.messages.microbatch import CHECK_BASE, Sketch
 from p2pswarm.run.messages.types import Work
@@ -287,39 +286,29 @@ class SpotChecks:
 HOLDS_IT = "its sum holds a microbatch that is not finite"
 
 
-GuardReport = Quarantined | ResultsTied | WrongResult
+CheckReport = Quarantined | ResultsTied | WrongResult
 
 
-@dataclass(frozen=True, slots=True)
-class Guards:
-    """The memory of the guards from step to step."""
+class ResultChecks:
+    """The quarantine and the spot checks in one step."""
 
-    quarantine: Quarantine
-    checks: SpotChecks
-
-    @classmethod
-    def of(cls, config: RunConfig, key: bytes) -> Self:
-        """The guards of a run; `key`: a secret of the trainer."""
-        return cls(Quarantine(config.batch.microbatches), SpotChecks(config, key))
-
-
-class StepGuards:
-    """The guards in one step.
-
-    Both may find that sums hold what must not be counted. A sum cannot give up one microbatch, so
-    the incarnations that hold it are void, and their work is done again.
-
-    Source: docs/training.md, docs/spot_checks.md.
-    """
-
-    def __init__(self, number: int, jobs: InFlight, ledger: StepLedger, guards: Guards) -> None:
+    def __init__(
+        self,
+        number: int,
+        jobs: InFlight,
+        ledger: StepLedger,
+        quarantine: Quarantine,
+        checks: SpotChecks,
+    ) -> None:
+        """`quarantine`, `checks`: they last for the whole run."""
         self._number = number
         self._jobs = jobs
         self._ledger = ledger
-        self._quarantine, self._checks = guards.quarantine, guards.checks
+        self._quarantine = quarantine
+        self._checks = checks
         self._checks.clear()
         self._condemned: list[MicrobatchJob] = []
-        self._reports: list[GuardReport] = []
+        self._reports: list[CheckReport] = []
         self.aside: set[int] = set()
         """The microbatches and held-out batches that were set aside."""
 
@@ -379,7 +368,7 @@ class StepGuards:
             self._checks.begin_anew()  # what is done again is checked again
         return void
 
-    def set_aside(self, now_s: float) -> list[GuardReport]:
+    def set_aside(self, now_s: float) -> list[CheckReport]:
         """Nobody holds what is to be set aside any more: do it; what people are to know."""
         for job in self._unsound():
             held_out = job.work is Work.EVALUATE

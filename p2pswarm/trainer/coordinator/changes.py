@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Flag, auto
 from typing import Self
 
-from p2pswarm.trainer.coordinator.outputs import Action
+from p2pswarm.trainer.reports.actions import Action
 
 
 class Change(Flag):
@@ -53,6 +53,9 @@ class Effects:
     actions: list[Action] = field(default_factory=list)
     """In the order in which they are to be carried out."""
     changes: Change = Change.NOTHING
+
+    def __add__(self, later: "Effects") -> "Effects":
+        return Effects([*self.actions, *later.actions], self.changes | later.changes)
 
     def __iadd__(self, later: "Effects") -> Self:
         self.actions += later.actions

@@ -274,7 +274,7 @@ class AveragingLimit:
             self._too_slow += 1
 
 
-class AveragingAttempts:
+class Reductions:
     """The reduction under way, if there is one; every other one is over.
 
     A generation that takes too long is not proof of anything: the stage may be large and its links
