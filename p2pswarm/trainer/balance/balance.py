@@ -1,13 +1,10 @@
 """Capacities of a run's servers, as the coordinator knows them, and the moves that follow.
 
-It keeps what members tell of themselves, counts how often they die, and asks the rule
-(`plan/moves.py`) right after a commit: then a server's sum is empty, and nothing is lost by a
-move. Who has the memory fetches its new stage's weights first, and moves at a later commit
-(`move_preparation.py`). Who moves is sent out of the run, and is given its new stage when it joins
+The rule (`plan/moves.py`) is asked right after a commit: then a server's sum is empty, and a move
+loses nothing. A server with the memory fetches its new stage's weights first, and moves at a later
+commit (`move_preparation.py`). It is sent out of the run, and is given its new stage when it joins
 again. Newcomers are placed by the same numbers.
 
-Units:   seconds on the caller's clock; peers by their 32-byte id.
-Errors:  numbers that make no sense count as not known.
 Source:  docs/rebalancing.md.
 """
 
@@ -76,12 +73,7 @@ class ReportedLoad:
 
 
 class ReportedLoads:
-    """The last word of each server of a run.
-
-    Errors: numbers that make no sense count as not known.
-
-    Source: docs/rebalancing.md, "What is measured".
-    """
+    """The last word of each server of a run; numbers that make no sense count as not known."""
 
     def __init__(self, stages: int) -> None:
         self._stages = stages
@@ -167,10 +159,7 @@ class Balance:
         self._prepared = PreparedMoves()
         self._meter = MoveMeter()
         self._worth: dict[PreparedMove, tuple[float, float, int]] = {}
-        """Of the moves that are prepared: the gain, the time away, and the plan's moves.
-
-        Empty while none is, as mostly.
-        """
+        """Gain, time away and the plan's moves, of each move that is prepared."""
         self._left: dict[bytes, float] = {}
         """When those left that are not back."""
         self._deaths = 0
@@ -207,9 +196,7 @@ class Balance:
         self._meter.computes(peer, now_s)
 
     def proved(self, peer: bytes, stage: int | None) -> bool:
-        """Return whether a server was sent to this stage with weights that it has shown to be
-        right.
-        """
+        """Return whether a server was sent to this stage after it had shown the right weights."""
         moving = self._moving.get(peer)
         return moving is not None and moving.proved and moving.target == stage
 
@@ -258,7 +245,7 @@ class Balance:
     def on_commit(
         self, step: int, had: Mapping[int, StageDecided], now_s: float
     ) -> list[BalanceReport]:
-        """Return who changes its stage at the commit of a step: end their sessions; and who stays.
+        """Return which servers change stage at the commit of a step, and which stay.
 
         `had`: the state and the gradient of each stage in that step.
         """
@@ -291,10 +278,9 @@ class Balance:
     def order_moves(
         self, step: int, avoided: Callable[[bytes], bool], now_s: float
     ) -> list[BalanceReport]:
-        """Return whom to send to another stage; end the sessions of who is to go now.
+        """Return which servers move; the sessions of those that go now are to end.
 
-        Empty if it is not time to ask. `step`: the one that begins; `avoided`: the servers that
-        fail at their work.
+        `step`: the one that begins; `avoided`: whether a peer fails at its work.
         """
         pause_s = max(ASK_EVERY_S, ASK_PER_SERVER_S * self._members.ready_count())
         if self._asked_s is not None and now_s < self._asked_s + pause_s:
@@ -389,9 +375,7 @@ class Balance:
         )
 
     def _roomy(self, servers: Sequence[StagedServer]) -> bool:
-        """Return whether most servers can hold another stage beside their own, so that moves are
-        cheap.
-        """
+        """Return whether most servers can hold another stage beside their own: moves are cheap."""
         largest = max((nbytes for nbytes in self._told.state_bytes() if nbytes), default=0)
         room = [one.free_bytes for one in servers if one.free_bytes is not None]
         return 2 * sum(not beside_bytes(largest, free) for free in room) > len(servers)

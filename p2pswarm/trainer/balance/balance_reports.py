@@ -1,7 +1,4 @@
-"""Reports of the servers' capacities, and of the moves that the coordinator orders.
-
-Units:   seconds; rates in microbatches per second.
-"""
+"""Reports of the servers' capacities, and of the moves that the coordinator orders."""
 
 from dataclasses import dataclass
 

@@ -15,7 +15,6 @@ observers get it after them.
 
 An exchange of two is one move: both change at the same commit, or neither does.
 
-Units:   seconds on the caller's clock; bytes; step s leads from version s to version s + 1.
 Errors:  ValueError for a server that is asked twice. What comes from a server that was not asked,
          or has been told to stop, is ignored.
 Source:  docs/rebalancing.md, "Fetching beforehand".
@@ -110,7 +109,7 @@ class _ObserverAnswer:
 
 @dataclass(slots=True)
 class _MoveGroup:
-    """Moves that are made together: one, or the two of an exchange."""
+    """One move, or the two of an exchange."""
 
     moves: tuple[PreparedMove, ...]
     until_s: float
@@ -125,8 +124,7 @@ class _MoveGroup:
 class PreparedMoves:
     """The moves under way that are prepared, in the order in which they were asked for."""
 
-    def __init__(self, prepare_s: float = PREPARE_S) -> None:
-        self._prepare_s = prepare_s
+    def __init__(self) -> None:
         self._groups: list[_MoveGroup] = []
         self._ended: list[Ended] = []
         self._decided: dict[int, Mapping[int, StageDecided]] = {}
@@ -175,7 +173,7 @@ class PreparedMoves:
         if any(move.source == move.target for move in moves):
             raise ValueError("a server moves to another stage than its own")
         if moves:
-            self._groups.append(_MoveGroup(tuple(moves), now_s + self._prepare_s))
+            self._groups.append(_MoveGroup(tuple(moves), now_s + PREPARE_S))
 
     def on_refusal(self, mover: Incarnation, lacks_bytes: int) -> None:
         """A mover has no memory for both stages: it may move by leaving first, if that pays."""
@@ -213,7 +211,7 @@ class PreparedMoves:
         """
         for group in tuple(self._groups):
             if now_s >= group.until_s:
-                reason = f"it has not fetched the state in {self._prepare_s:.0f} s"
+                reason = f"it has not fetched the state in {PREPARE_S:.0f} s"
                 self._end(group, group.stop(reason))
         for group in reversed(tuple(self._groups)):
             if any(not ready[move.target] for move in group.moves):
@@ -248,10 +246,6 @@ class PreparedMoves:
             else:
                 pairs = zip(group.moves, whole, strict=True)
                 self._end(group, [ChangeStage(move, here) for move, here in pairs])
-
-    def next_deadline_s(self) -> float | None:
-        """Return when to `look`, unless something happens before."""
-        return min((group.until_s for group in self._groups), default=None)
 
     def _progress(self, group: _MoveGroup, move: PreparedMove, step: int) -> _MoverProgress:
         """Return what a mover's last answer means at the commit of `step`."""

@@ -1,7 +1,4 @@
-"""Stage coverage: who may leave a stage, since when a stage has no server, and who moves there.
-
-Units:   seconds on the caller's clock; versions count commits.
-"""
+"""Stage coverage: which servers may leave a stage, which stages lack one, and which move there."""
 
 import math
 
@@ -19,22 +16,16 @@ TELL_S = 5.0  # a server that has lost its link is back by then: people need not
 
 
 class UnservedStages:
-    """The stages that lack servers now.
+    """The stages that lack servers now, and with them their weights.
 
-    A stage without servers has lost its weights for now. They may come back: a server that froze,
-    or lost its link, still holds them. Meanwhile nothing is launched, and all others keep what
-    they have.
+    The weights may come back: a server that froze, or lost its link, still holds them. Meanwhile
+    nothing is launched, and all others keep what they have.
     """
 
-    def __init__(
-        self,
-        on_stage_lost: str,
-        rewind_s: float = REWIND_S,
-        end_s: float = UNSERVED_STAGE_S,
-    ) -> None:
-        """`on_stage_lost`: "wait" for ever, "rewind" after `rewind_s`, or "end" after `end_s`."""
+    def __init__(self, on_stage_lost: str, rewind_s: float = REWIND_S) -> None:
+        """`on_stage_lost`: "wait" for ever, "rewind" after `rewind_s`, or "end"."""
         self._answer = on_stage_lost
-        self._limit_s = rewind_s if on_stage_lost == "rewind" else end_s
+        self._limit_s = rewind_s if on_stage_lost == "rewind" else UNSERVED_STAGE_S
         self._asked_s = -math.inf
         self._copies_told = False
         self._since_s: dict[int, float] = {}
@@ -48,9 +39,9 @@ class UnservedStages:
     def watch(
         self, stages: list[int], version: int, now_s: float, *, counting: bool
     ) -> list[Waiting | WeightsSought]:
-        """Note which stages lack servers; what to tell if they have changed.
+        """Return what to tell if other stages lack servers than before.
 
-        The time counts only once the run has begun: `counting` is False while servers gather.
+        `counting`: their time counts, as it does once the run has begun.
         """
         waiting = stages if counting else []
         lost = [stage for stage in waiting if stage not in self._since_s]
@@ -74,10 +65,7 @@ class UnservedStages:
         return f"stage {stage} has no server left that holds its weights"
 
     def overdue(self, now_s: float, version: int) -> list[act.SeekCopy | act.GoBack]:
-        """Return what to tell of stages that have waited for long, and whether to go back for them.
-
-        If the run cannot go back, that is asked again later.
-        """
+        """Return what to do about stages that have waited for long; going back is asked again."""
         asked: list[act.SeekCopy | act.GoBack] = []
         rewinds = self._answer == "rewind"
         if not self._copies_told and now_s >= self._tell_s:
@@ -109,14 +97,11 @@ class UnservedStages:
 class Departures:
     """The members that were asked to leave and are still here.
 
-    A server that is asked to leave asks first whether it may. Several can be asked in one moment,
-    and each sees the others still there. So one place decides: whoever leaves may go as long as a
-    member of its stage stays that was not asked to leave. If all were, one has to stay until
-    another server has the weights, or its time is over: the one with the most time, of those that
-    were not told that they may go. Who was told so may be gone already, though its stream has not
-    ended here yet.
-
-    Errors: a member that is gone is forgotten.
+    Several can be asked in one moment, and each sees the others still there. So one place decides:
+    a member may go as long as one of its stage stays that was not asked to leave. If all were, one
+    has to stay until another server has the weights, or its time is over: the one with the most
+    time, of those that were not told that they may go. Those may be gone already, though their
+    streams have not ended here yet.
     """
 
     def __init__(self, members: Membership) -> None:
@@ -133,7 +118,7 @@ class Departures:
         self._told.pop(member, None)
 
     def answers(self, version: int, now_s: float) -> list[act.AnswerLeave | LastLeaves]:
-        """Tell each whether it may go, if it was not told or that has changed; drained."""
+        """Tell each whether it may go, if that is news."""
         actions: list[act.AnswerLeave | LastLeaves] = []
         for one, may in self._changed():
             actions.append(act.AnswerLeave(one, may))
@@ -172,12 +157,11 @@ AGAIN_MAX_S = 3600.0  # both are doubled with each that has moved: the stage may
 class Moves:
     """The stages that wait for a server, and who was sent there.
 
-    A server can make the state of any stage where the run begins, or where it has gone back to:
-    there it follows from the seed, or lies in a checkpoint. So if a stage has no server then, and
-    no newcomer takes it, one server of the stage with the most moves there: its session is ended,
-    and when it joins again it is given that stage. A server that was told which stage to serve
-    stays, as does the last one of a stage. Elsewhere nobody moves: the weights can only come back
-    with who has them.
+    Where the run begins, or where it has gone back to, any server can make the state of any stage:
+    it follows from the seed, or lies in a checkpoint. So if a stage has no server then, and no
+    newcomer takes it, one server of the stage with the most moves there: its session is ended, and
+    when it joins again it is given that stage. Elsewhere the weights can only come back with a
+    server that has them.
     """
 
     def __init__(self, members: Membership) -> None:
@@ -207,7 +191,7 @@ class Moves:
         return None
 
     def next_deadline_s(self, now_s: float) -> float | None:
-        """Return when somebody may have to move; who lacks until then is noticed when it comes."""
+        """Return when a server may have to move."""
         times = [due_s for stage in self._since_s if (due_s := self._due_s(stage)) > now_s]
         return min(times, default=None)
 
@@ -237,10 +221,7 @@ class StageCoverage:
     def __init__(
         self, config: RunConfig, members: Membership, servers: FailingServers, loaded: int
     ) -> None:
-        """`servers`: those that fail do not move.
-
-        `loaded`: the version whose state anybody can make; -1 if there is none.
-        """
+        """`loaded`: the version whose state anybody can make; -1 if there is none."""
         self._config = config
         self._members = members
         self._servers = servers
@@ -262,7 +243,7 @@ class StageCoverage:
     def watch(
         self, version: int, now_s: float, *, gathering: bool
     ) -> list[Waiting | WeightsSought]:
-        """Remember since when a stage has had no ready server; what to tell if that has changed."""
+        """Return what to tell if other stages than before lack ready servers."""
         unserved = self._members.unserved_stages(self._kept(gathering=gathering))
         return self.unserved.watch(unserved, version, now_s, counting=not gathering)
 

@@ -6,7 +6,6 @@ others download. A newcomer becomes ready once it holds what its stage holds, by
 that was sent here because it had shown that it follows the stage's commits need not wait for that:
 it is ready when it has applied the last one, and says the digest later, as any member does.
 
-Units:   seconds on the caller's clock; versions count commits.
 """
 
 import math
@@ -19,7 +18,6 @@ from p2pswarm.run.messages.membership import Assigned, Join, Ready
 from p2pswarm.run.messages.step import Committed
 from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.coordinator.decision import (
-    FROM_THE_FIRST,
     CoordinatorStart,
     DecidedStep,
     Welcome,
@@ -40,13 +38,13 @@ class Newcomers:
 
     A newcomer has a place among the members of its stage, and they send it all that they reduce.
     One that never becomes ready must not keep it for ever. A large state over a slow link takes
-    hours, so its time is long; who was too slow has twice as long the next time, and keeps what it
-    has fetched.
+    hours, so its time is long, and twice as long after each failure; it keeps what it has fetched.
     """
 
     def __init__(self) -> None:
         self._parked: dict[bytes, Join] = {}
-        self._caught_up: dict[Incarnation, bytes] = {}
+        self.caught_up: dict[Incarnation, bytes] = {}
+        """The newcomers that have caught up, with their weights' digests."""
         self._limits = AnswerLimits(READY_S, READY_MAX_S)
         self._on_their_way: set[Incarnation] = set()
         self._looks: list[tuple[float, Incarnation]] = []
@@ -64,7 +62,7 @@ class Newcomers:
             _, incarnation = heappop(self._looks)
             if incarnation in self._on_their_way:
                 heappush(self._looks, (now_s + LOOK_AGAIN_S, incarnation))
-                if incarnation not in self._caught_up:
+                if incarnation not in self.caught_up:
                     late.append(incarnation)
         return late
 
@@ -91,22 +89,17 @@ class Newcomers:
 
     def on_catch_up(self, incarnation: Incarnation, digest: bytes) -> None:
         """A newcomer holds the weights of the current version."""
-        self._caught_up[incarnation] = digest
-
-    @property
-    def holding(self) -> dict[Incarnation, bytes]:
-        """The newcomers that have caught up, with their weights' digests."""
-        return dict(self._caught_up)
+        self.caught_up[incarnation] = digest
 
     def candidates(self) -> list[tuple[Incarnation, bytes]]:
-        """The newcomers that have caught up, with their weights' digests; drained by reading."""
-        drained, self._caught_up = list(self._caught_up.items()), {}
+        """Return the newcomers that have caught up; drained by reading."""
+        drained, self.caught_up = list(self.caught_up.items()), {}
         return drained
 
     def on_end(self, incarnation: Incarnation) -> None:
         """A newcomer is ready, or its incarnation is over."""
         self._on_their_way.discard(incarnation)
-        self._caught_up.pop(incarnation, None)
+        self.caught_up.pop(incarnation, None)
 
 
 COMMIT_S = 60.0  # an optimizer step on a slow machine, with its digest
@@ -117,12 +110,9 @@ SKIPS_MAX = 3  # commits skipped with no `Ready` between: the newcomer does not 
 class Commits:
     """The acknowledgements that are due, by member and step.
 
-    Only the members that added their sums must apply a commit. A newcomer may skip one: its
-    reduction may come late, because nobody waits for a newcomer. It then fetches a later version,
-    and its `Ready` says when it has caught up. A newcomer that skips several in a row will not
-    catch up.
-
-    Errors: an answer about a commit that nobody waits for is ignored.
+    Only the members that added their sums must apply a commit. A newcomer may skip one, because
+    nobody waits for it: it fetches a later version, and its `Ready` says when it has caught up. A
+    newcomer that skips several in a row will not catch up.
     """
 
     def __init__(self) -> None:
@@ -213,9 +203,8 @@ class Admission:
     """The way of every member from its `Join` to ready, and from commit to commit."""
 
     def __init__(
-        self, run: bytes, stages: int, members: Membership, start: CoordinatorStart = FROM_THE_FIRST
+        self, run: bytes, stages: int, members: Membership, start: CoordinatorStart
     ) -> None:
-        """`start`: what was decided before, under former coordinators."""
         self._run = run
         self._stages = stages
         self._members = members
@@ -253,8 +242,7 @@ class Admission:
     ) -> Admitted:
         """Begin an incarnation; what to tell it.
 
-        `keep_sum`: it keeps its sum of this step, if it keeps its weights. `proved`: it has shown
-        that it holds the weights of its stage and follows the commits.
+        `keep_sum`: it keeps its sum if it keeps its weights. `proved`: it has shown its weights.
         """
         welcome = self._welcome(join, step)
         try:
@@ -370,7 +358,7 @@ class Admission:
             return f"it made version {answer.version} of step {step}"
         if not answer.applied:
             return "it has lost the weights that it was to commit to"
-        if by in self._follows and not member.ready and by not in self.newcomers.holding:
+        if by in self._follows and not member.ready and by not in self.newcomers.caught_up:
             self.newcomers.on_catch_up(by, FOLLOWED)
         return None
 
@@ -401,9 +389,9 @@ class Admission:
         return all(self.digests.known(stage, version) is not None for stage in range(self._stages))
 
     def awaited(self) -> bool:
-        """Return whether the step that is counted may not be reduced yet.
+        """Return whether the step may not be reduced yet.
 
-        A ready member has yet to apply the commit before, somebody fetches the weights, or it is
+        A ready member has yet to apply the commit before, the weights are being fetched, or it is
         not clear which first weights are right.
         """
         if self.still or self.digests.disputed():
@@ -447,7 +435,7 @@ class Admission:
     def spares(self, stage: int, step: int) -> list[Incarnation]:
         """Who has a stage's weights and could be ready at once, but waits while others are."""
         known = self.digests.known(stage, step)
-        caught_up = self.newcomers.holding.items()
+        caught_up = self.newcomers.caught_up.items()
         members = (self._members.alive(one) for one, has in caught_up if has in (known, FOLLOWED))
         return [one.incarnation for one in members if one is not None and one.stage == stage]
 

@@ -1,7 +1,7 @@
 """Effects of an input: the actions that it asks for, and the changes after which rules are asked.
 
-A part of the coordinator answers each input with its `Effects`. The coordinator then asks only the
-rules that depend on what changed, so each rule names all that it depends on.
+A part of the coordinator answers each input with its `Effects`. The coordinator then applies only
+the rules that depend on what changed.
 """
 
 from collections.abc import Callable
@@ -73,4 +73,4 @@ class Rule:
         self.apply = apply
         self.mask: int = after.value
         self.asked = True
-        """Whether it was never applied, or something that it depends on has changed since."""
+        """True if it was never applied, or something that it depends on has changed since."""

@@ -4,12 +4,9 @@ The coordinator is told what happened by its inputs (`on_join`, `on_count`, ...)
 actions. Each input goes to the part of the run that it is about. What follows from it elsewhere is
 in the rules: each names the changes that it depends on, and is asked after these alone.
 
-It fences an attempt whose effects is uncertain, and ends the incarnation of a member that cannot be
-reached; docs/training.md argues why that suffices.
-
-Units:   `now_s` seconds on the caller's clock; steps, versions, microbatches as in the protocol.
 Errors:  a member that breaks the protocol is evicted with the reason.
-Source:  docs/training.md.
+Source:  docs/training.md argues why it suffices to fence an attempt whose effect is uncertain, and
+         to end the incarnation of a member that cannot be reached.
 """
 
 import math
@@ -35,7 +32,6 @@ from p2pswarm.trainer.members.blame import Blame, FailedAttempt, UnreachablePair
 from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import Loaded, RunBegun
-from p2pswarm.trainer.step.in_flight import launch_window
 from p2pswarm.trainer.step.ledger import CountResult
 from p2pswarm.trainer.step.reduction import Reductions
 from p2pswarm.trainer.step.step import Phase, Step
@@ -214,7 +210,7 @@ class Coordinator:
             self._follow(Effects(changes=Change.STATES), now_s)
 
     def on_proof(self, stage: int, digest: bytes | None, now_s: float) -> None:
-        """Return what a stage's state has to be where the run begins; None: nobody can tell."""
+        """The state that a stage begins with has this digest; None: nobody can tell."""
         effects = Effects([*self.admission.on_proof(stage, digest)], Change.STATES)
         effects += self._step_end.judge(now_s)
         self._follow(effects, now_s)
@@ -251,7 +247,7 @@ class Coordinator:
     # Inputs about microbatches.
 
     def on_handoff(self, to: Incarnation, note: Handed, now_s: float) -> None:
-        """A server, or the trainer itself, handed a microbatch to the member `to`."""
+        """A microbatch was handed to the member `to`."""
         alive = self.members.alive(to) is not None
         self._step.on_handoff(to, note, alive=alive)
         self._follow_change(Change.NOTHING if alive else Change.ATTEMPTS, now_s)
@@ -294,8 +290,8 @@ class Coordinator:
     ) -> None:
         """An attempt got stuck: a push failed, or a server cannot compute it.
 
-        `by`: the member that says so, which was handed nothing before it was ready; None: the
-        trainer itself.
+        `by`: the member that says so; None: the trainer itself. One that is not ready was handed
+        nothing.
         """
         member = self.members.alive(by) if by is not None else None
         known = by is None or (member is not None and member.ready)
@@ -327,10 +323,7 @@ class Coordinator:
         now_s: float,
         beside: bytes | None = None,
     ) -> None:
-        """A member could not finish the reduction; it may not be its fault.
-
-        `beside`: the other peer, if it says that nothing passes between the two.
-        """
+        """A member could not finish the reduction; `beside`: the peer that it does not reach."""
         effects = self._step_end.on_reduction_failure(by, generation, reason, now_s, beside)
         if effects is not None:
             self._follow(effects, now_s)
@@ -400,7 +393,6 @@ class Coordinator:
         self._follow(effects, now_s)
 
     def _first_due_s(self) -> float:
-        """The first deadline of all parts but the silence of members."""
         if self._due_s is None:
             now_s, reduction = self._now_s, self._reductions.reduction
             filling = self._step.phase is Phase.FILLING
@@ -427,7 +419,6 @@ class Coordinator:
         self._apply_rules(now_s)
 
     def _follow_change(self, change: Change, now_s: float) -> None:
-        """Apply the rules that depend on what an input has changed, if anything."""
         if now_s >= self._first_due_s():
             change |= Change.TIME
         if change:
@@ -451,7 +442,6 @@ class Coordinator:
             self._ask(effects.changes)
 
     def _ask(self, change: Change) -> None:
-        """Let each rule that depends on a change be applied when its turn comes."""
         mask: int = change.value
         for rule in self._rules:
             if rule.mask & mask:
@@ -527,7 +517,6 @@ class Coordinator:
         return effects
 
     def _begin_run(self, _now_s: float) -> Effects | None:
-        """Begin the first step when each stage has its servers."""
         gathers = self._step.phase is Phase.GATHERING
         if gathers and not self.members.unserved_stages(self._config.min_replicas):
             self._step.phase = Phase.FILLING
@@ -552,7 +541,8 @@ class Coordinator:
             return self._close_step(now_s)
         if self.members.unserved_stages(1) or self._former_sums.awaited(now_s):
             return None
-        window = launch_window(self._config, self.members, step.pace)
+        entries, servers = self.members.ready_count(0), self.members.ready_count()
+        window = self._config.batch.window or step.pace.window(entries, servers)
         return Effects([*step.launch(window, now_s)])
 
     def _close_step(self, now_s: float) -> Effects | None:
@@ -578,14 +568,11 @@ class Coordinator:
         return effects
 
     def _answer_departures(self, now_s: float) -> Effects:
-        """Tell those that were asked to leave whether they may."""
         return Effects([*self._coverage.departures.answers(self.step, now_s)])
 
     def _stop_moves(self, _now_s: float) -> Effects:
-        """Stop the preparations of moves that will not be made."""
         return Effects([*self._balance.stopped()])
 
     def _publish(self, _now_s: float) -> Effects | None:
-        """Tell the members what has changed among them."""
         changes = self.members.changes()
         return Effects([act.Publish(changes)]) if changes else None

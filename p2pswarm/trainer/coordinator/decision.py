@@ -1,6 +1,5 @@
 """From the end of a step to its record, and from a record to where the next coordinator begins.
 
-Units:   steps, versions and heights count from 0.
 Source:  docs/chain.md.
 """
 
@@ -36,12 +35,10 @@ class Welcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DecidedStep:
-    """The commit of one step, and what it applies to.
+    """The commit of one step, and what it applies to: kept, to be sent again.
 
-    A step is decided once, but its commit may reach nobody: the trainer froze, or a link broke.
-    Then all servers of a stage come back with the weights before the commit and with the reduced
-    gradient that it applies. The coordinator keeps the few numbers of the last commit, so it can
-    send it again.
+    A commit may reach nobody: the trainer froze, or a link broke. Then all servers of a stage come
+    back with the weights before the commit and with the reduced gradient that it applies.
     """
 
     step: int
@@ -180,10 +177,7 @@ def unsigned_record(
 
 
 def back_to(version: int, states: tuple[bytes, ...]) -> act.Decide:
-    """Return what the voters are asked when the run is to go back.
-
-    `states`: of the stages, by digest.
-    """
+    """Return what the voters are asked when the run is to go back; `states`: of each stage."""
     stages = tuple(StageCommit((), b"", as_recorded(state), b"") for state in states)
     return act.Decide(version, 0, 0.0, 0.0, None, 0.0, stages)
 

@@ -3,7 +3,6 @@
 A sum outlives its incarnation if its server is back with it at once, or if it was counted under a
 former coordinator and nothing of it was launched since.
 
-Units:   `now_s` seconds on the caller's clock.
 Source:  docs/recovery.md, "A sum that outlives its link", "A sum that outlives its coordinator".
 """
 
@@ -88,10 +87,7 @@ class Incarnations:
         return Effects([act.Evict(one, reason)]) + self._end(one, reason, now_s, returns=returns)
 
     def on_probe_answer(self, one: Incarnation, reason: str | None, now_s: float) -> Effects | None:
-        """A server that was lost was dialled; None if nobody waits for it any more.
-
-        `reason`: why it is not there, None if it answers.
-        """
+        """A server was dialled; `reason`: why it is not there. None if nobody waits for it."""
         if one not in self._suspensions:
             return None
         if reason is None:
@@ -187,10 +183,7 @@ class Incarnations:
     def _end(
         self, one: Incarnation, reason: str, now_s: float, *, returns: bool = False
     ) -> Effects:
-        """End an incarnation: what went through it is done again, and what it counted.
-
-        `returns`: not what it counted, if it is back with it in a moment.
-        """
+        """End an incarnation, and void its sum unless it `returns` with it in a moment."""
         member = self._members.end(one)
         assert member is not None, "only a living incarnation is ended"
         records, step = self._records, self._step
@@ -216,10 +209,7 @@ class Incarnations:
         return effects
 
     def _suspend(self, member: Member, now_s: float, *, silent: bool) -> bool:
-        """Return whether a member's sum is kept for a moment.
-
-        One that is being decided stays as it is.
-        """
+        """Return whether a member's sum is kept for a moment; one being decided stays as it is."""
         if self._step.phase in (Phase.DECIDING, Phase.ENDED) or self._config.spot_check_share:
             return False
         one = member.incarnation
@@ -229,7 +219,6 @@ class Incarnations:
         return self._suspensions.begin(one, member.stage, silent=silent, redo_s=redo_s)
 
     def _void(self, one: Incarnation, reason: str, now_s: float) -> Effects:
-        """Void the sum of a suspended incarnation."""
         stage = self._suspensions.end(one)
         voided = self._step.void(one, now_s)
         return Effects([SumVoided(one, stage, reason, voided)], Change.SUMS)
@@ -267,7 +256,7 @@ class Incarnations:
                 effects += self._void(one, WITHOUT_ITS_SUM, now_s)
 
     def _has_spoiled_step(self, peer: bytes, join: Join) -> bool:
-        """Whether one that served in the step under a former coordinator has wrong weights."""
+        """Return whether it served under a former coordinator, and has wrong weights."""
         number = self._step.number
         known = None if join.stage is None else self._admission.digests.known(join.stage, number)
         differs = known is not None and join.version == number and join.digest != known
@@ -298,13 +287,9 @@ class Incarnations:
         )
 
     def _returned(self, one: Incarnation) -> bool:
-        """Return whether a newcomer has a sum of this step, and need not wait for its stage's
-        digest.
-        """
+        """Return whether a newcomer has a sum of this step, and waits for no digest."""
         return one in self._step.ledger.counting and self._former_sums.trusts(one)
 
     def _served(self, one: Incarnation) -> bool:
-        """Return whether a member that is not ready, and is wrong, may have served in this step
-        before.
-        """
+        """Return whether a wrong member that is not ready may have served in this step before."""
         return self._former_sums.on_wrong_state(one.peer) or one in self._step.ledger.counting

@@ -15,8 +15,7 @@ all, so it counts only when it is said again a second later. A member that is cu
 the standbys who leads, and they tell. What was asked in another incarnation, of another coordinator
 or of this one, tells nothing: a question may be on its road for as long as a link is cut.
 
-Units:   seconds on the caller's clock, which stands still while the trainer is stopped.
-Errors:  a member that was never heard of is not silent.
+Units:   seconds on a clock that stands still while the trainer is stopped.
 """
 
 import math
@@ -42,12 +41,8 @@ LOOK_AGAIN_S = 1.0  # a silent member may become the one that everybody waits fo
 class Silence:
     """When each member was heard last."""
 
-    def __init__(
-        self, members: Membership, silent_s: float = SILENT_S, max_s: float = SILENT_MAX_S
-    ) -> None:
+    def __init__(self, members: Membership) -> None:
         self._members = members
-        self._silent_s = silent_s
-        self._max_s = max_s
         self._heard_s: dict[Incarnation, float] = {}
         self._deaf_s: dict[Incarnation, float] = {}
         """When a standby said last that a member hears nothing from us."""
@@ -72,7 +67,7 @@ class Silence:
             before_s = self._left_s.pop(one.peer, now_s)
             heappush(self._looks, (now_s + self.limit_s(one.peer), one.number, one.peer))
         pause_s = now_s - before_s
-        if LEARNED * pause_s > self._silent_s and pause_s <= self._max_s:
+        if LEARNED * pause_s > SILENT_S and pause_s <= SILENT_MAX_S:
             self._longest_s[one.peer] = max(self._longest_s.get(one.peer, 0.0), pause_s)
 
     def on_deaf_members(self, deaf: Iterable[Incarnation], now_s: float) -> None:
@@ -98,12 +93,10 @@ class Silence:
     def limit_s(self, peer: bytes) -> float:
         """Return how long a peer may be silent."""
         learned_s = LEARNED * self._longest_s.get(peer, 0.0)
-        return min(LEARNED_MAX_S, max(self._silent_s, learned_s))
+        return min(LEARNED_MAX_S, max(SILENT_S, learned_s))
 
     def silent(self, one: Incarnation, now_s: float) -> bool:
-        """Return whether nothing has come from a member for too long, or nothing of ours comes to
-        it.
-        """
+        """Return whether nothing has come from a member for too long, or nothing gets to it."""
         heard_s = self._heard_s.get(one)
         if heard_s is None:
             return False
@@ -113,7 +106,7 @@ class Silence:
     def may_come_back(self, one: Incarnation, now_s: float) -> bool:
         """Return whether a member is silent, and not for longer than a link would last."""
         heard_s = self._heard_s.get(one, math.inf)
-        return heard_s + self.limit_s(one.peer) <= now_s < heard_s + self._max_s
+        return heard_s + self.limit_s(one.peer) <= now_s < heard_s + SILENT_MAX_S
 
     def to_evict(
         self,
@@ -174,8 +167,7 @@ class Silence:
         return not all(self.silent(one, now_s) for one in others)
 
     def _forget(self, peer: bytes) -> None:
-        """A learned pause counts for less and less."""
         if peer in self._longest_s:
             self._longest_s[peer] *= FORGOTTEN
-            if LEARNED * self._longest_s[peer] <= self._silent_s:
+            if LEARNED * self._longest_s[peer] <= SILENT_S:
                 del self._longest_s[peer]

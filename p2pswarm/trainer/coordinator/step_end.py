@@ -1,6 +1,5 @@
 """The end of a step: its reduction, attempt by attempt, the decision, and the commit.
 
-Units:   `now_s` seconds on the caller's clock.
 Source:  docs/reduction.md, "The end of a step".
 """
 
@@ -65,7 +64,6 @@ class StepEnd:
         records: MemberRecords,
         incarnations: Incarnations,
     ) -> None:
-        """`records`: who has which weights, whom failures are put down to, and who moves."""
         self._config = config
         self._run = run
         self._members = members
@@ -97,10 +95,7 @@ class StepEnd:
     def on_reduction_failure(
         self, by: Incarnation, generation: int, reason: str, now_s: float, beside: bytes | None
     ) -> Effects | None:
-        """A member could not finish the reduction; None if nobody waits for that.
-
-        `beside`: the other peer, if it says that nothing passes between the two.
-        """
+        """A member could not finish the reduction; None if nobody waits for that."""
         self._blame.on_unreachable(by, beside, now_s)
         reduction = self._reductions.current(generation)
         if reduction is None or not reduction.awaits(by):
@@ -217,7 +212,6 @@ class StepEnd:
         return Effects([RunFinished(reason, failed)], Change.PHASE)
 
     def _average_later(self, now_s: float) -> Effects:
-        """A reduction takes too long: give the next one more time."""
         took_s = self._reductions.limit.seconds
         blamed = self._reductions.give_up()
         limit_s = self._reductions.limit.seconds

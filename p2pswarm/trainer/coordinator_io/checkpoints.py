@@ -5,7 +5,6 @@ training goes on. When each stage has a file, the manifest is written, and only 
 saved. One checkpoint is written at a time. Whatever fails costs one checkpoint and nothing else:
 no step waits for it.
 
-Units:   `now_s` seconds on the caller's clock; version v = weights after v commits.
 Errors:  BadMessage for a word of a member that it could not say in good faith; ValueError for
          values of a manifest that cannot be written.
 Source:  docs/checkpoints.md.
@@ -47,7 +46,7 @@ Holders = Sequence[Sequence[Incarnation]]
 
 @dataclass(frozen=True, slots=True)
 class AskToSave:
-    """Action: ask a member to write its stage; back as `wrote`, `heard` or `lost`."""
+    """Action: ask a member to write its stage."""
 
     writer: Incarnation
     version: int
@@ -56,7 +55,7 @@ class AskToSave:
 
 @dataclass(frozen=True, slots=True)
 class WriteManifest:
-    """Action: write records and manifest; back as `published` or `not_published`."""
+    """Action: write records and manifest."""
 
     version: int
     head: bytes
@@ -109,8 +108,6 @@ class Checkpoints:
         self._last = last
         self.saved = first
         """The newest version that is known to be saved; at first, the one the run began with."""
-        self.saved_s: float | None = None
-        """When that was; None if it was not here."""
         self._now: _Pending | None = None
         self._next: tuple[int, bytes, Holders] | None = None
         self._watched = False
@@ -194,7 +191,7 @@ class Checkpoints:
         """The manifest is written."""
         checkpoint = self._now
         assert checkpoint is not None, "its manifest was asked for"
-        self.saved, self.saved_s = version, now_s
+        self.saved = version
         self._actions.append(Checkpointed(version, place, now_s - checkpoint.begun_s))
         self._end(now_s)
 
@@ -373,10 +370,7 @@ class ResumedFrom:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SavingPlan:
-    """The checkpoints of one run.
-
-    Errors: ValueError for values that cannot be written.
-    """
+    """Target and signature of one run's checkpoints."""
 
     config: CheckpointConfig
     store: CheckpointStore
@@ -394,7 +388,7 @@ def manifest_of(
     what: WriteManifest,
     records: bytes | None,
 ) -> CheckpointManifest:
-    """The manifest of a checkpoint."""
+    """Return the manifest of a checkpoint; `records`: its chain, if that is whole."""
     version = what.version
     return CheckpointManifest(
         run=run_id,

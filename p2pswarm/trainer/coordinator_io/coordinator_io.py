@@ -3,7 +3,6 @@
 It feeds one event at a time to the coordinator and carries out every action before the next. Its
 own link carries tokens, notes and orders; activations and gradients go between the servers.
 
-Units:   seconds on the loop's clock.
 Errors:  none of the network's: they are events for the coordinator.
 """
 
@@ -50,14 +49,11 @@ async def prove_states(
     disputed: Callable[[], list[int]],
     told: Callable[[int, bytes | None], None],
 ) -> None:
-    """Tell the digest of every stage, first of those that are disputed.
+    """Tell the digest of every stage, first of those that are disputed; None: it cannot be proved.
 
-    No record names these states yet. The digest of one follows from the seed, or from the
-    checkpoint that the run goes on from, so a trainer can make it without the word of a server. It
-    takes as long as drawing or reading the model, on a thread that lets all others go first;
-    nobody waits for it unless servers differ.
-
-    Errors: what cannot be proved is told as None.
+    No record names these states yet. They follow from the seed, or from the checkpoint that the run
+    goes on from, so a trainer needs no word of a server. It takes as long as drawing or reading the
+    model, on a thread that lets all others go first.
     """
     left = list(range(stages))
     while left:
@@ -159,7 +155,6 @@ class CoordinatorIo:
         self.pump()
 
     def _carded(self, peer: bytes) -> None:
-        """A peer has another card."""
         self.coordinator.on_card(peer, self._context.cards.of(peer))
         self.pump()
 
@@ -169,23 +164,14 @@ class CoordinatorIo:
         self.pump()
 
     def step_down(self, then: StandsBy | None = None) -> None:
-        """Another trainer leads, or will: tell members, and who, if that is known.
-
-        Without `then` their streams just end: the run goes back.
-        """
-        self.coordinator.close()
-        self._watch_no_more()
-        self._keep_no_more()
-        self._dispatcher.stop(commits=True)
+        """Another trainer leads, or will: tell members; None: the run goes back."""
+        self._close()
         self._connections.abandon(then)
         self.pump()
 
     async def finish(self, reason: str) -> None:
         """Say goodbye to all members, and wait until they have heard it."""
-        self.coordinator.close()
-        self._watch_no_more()
-        self._keep_no_more()
-        self._dispatcher.stop(commits=True)
+        self._close()
         self._connections.finish(reason)
         self.pump()
         await self._empty.wait()
@@ -219,7 +205,6 @@ class CoordinatorIo:
             raise Unusable(connection.declined)
 
     async def _converse(self, stream: Stream, connection: MemberConnection) -> None:
-        """Send and hear notes until either side has enough."""
         hearing = asyncio.ensure_future(self._hear(stream, connection))
         saying = asyncio.ensure_future(self._say(stream, connection))
         both = [hearing, saying]
@@ -284,7 +269,6 @@ class CoordinatorIo:
         self.pump()
 
     async def _prove(self) -> None:
-        """Find out what the stages have to begin with."""
         coordinator, context = self.coordinator, self._context
         assert context.proof is not None, "else nothing is proved"
 
@@ -295,11 +279,14 @@ class CoordinatorIo:
         disputed = coordinator.admission.digests.disputed
         await prove_states(context.proof, context.run.stages, disputed, told)
 
-    def _keep_no_more(self) -> None:
+    def _close(self) -> None:
+        self.coordinator.close()
+        self._watch_no_more()
         if self.keeper is not None:
             self.keeper.close()
         if self._proving is not None:
             self._proving.cancel()
+        self._dispatcher.stop(commits=True)
 
     def now_s(self) -> float:
         """The time; it stands still while this process is stopped."""

@@ -3,7 +3,6 @@
 Each order is a task of the trainer. A launch tries one server after another, as any push does. A
 fence, a reduction and a commit are calls to one member. `server_reports` has the messages of each.
 
-Units:   seconds on the loop's clock.
 Errors:  errors of the network become events for the coordinator.
 """
 
@@ -21,6 +20,7 @@ from p2pswarm.base.signal import Signal
 from p2pswarm.data.corpus import Tokens
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.messages.membership import MemberRecord
+from p2pswarm.run.messages.microbatch import Handed
 from p2pswarm.run.messages.peer_health import StillThere
 from p2pswarm.run.push import PreferCached, PushProgress, keeper_among, keepers_for
 from p2pswarm.run.push_io import Pusher, push_to_any
@@ -32,7 +32,6 @@ from p2pswarm.trainer.coordinator_io.server_reports import (
     Call,
     Order,
     first_push,
-    handed_note,
     limit_s,
     on_answer,
     samples_of,
@@ -150,7 +149,8 @@ class Dispatcher:
             push = replace(first, keepers=keepers_for(order.keepers, 0, asked=asked))
 
             async def load() -> Sequence[EncodedTensor]:
-                note = handed_note(order, member)
+                what = order.step, order.microbatch, order.attempt
+                note = Handed(*what, member.peer, member.incarnation)
                 coordinator.on_handoff(incarnation_of(member), note, self._now_s())
                 self._pump()
                 return encoded
@@ -184,7 +184,6 @@ class Dispatcher:
             del self._pushing[scope]
 
     async def _ask(self, order: Call) -> None:
-        """Call one member."""
         try:
             answer: Message | SwarmError = await self._call(order)
         except SwarmError as error:

@@ -1,6 +1,5 @@
 """Orders to servers on the wire, and what a server's answers and reports mean to the coordinator.
 
-Units:   seconds on the caller's clock.
 Errors:  BadMessage for a message that is no report, or that comes before the assignment.
 """
 
@@ -11,7 +10,7 @@ from p2pswarm.base.errors import BadMessage, SwarmError
 from p2pswarm.base.ids import PeerId
 from p2pswarm.data.corpus import Corpus, Tokens
 from p2pswarm.net.wire.message import Message
-from p2pswarm.run.messages.membership import CannotPrepare, Load, MemberRecord, Ready, WillLeave
+from p2pswarm.run.messages.membership import CannotPrepare, Load, Ready, WillLeave
 from p2pswarm.run.messages.microbatch import (
     CHECK_BASE,
     Counted,
@@ -38,9 +37,9 @@ from p2pswarm.trainer.step.in_flight import EVALUATION_BASE
 def on_report(
     coordinator: Coordinator, by: Incarnation | None, note: Message, now_s: float
 ) -> bool:
-    """Tell the coordinator a note of the member `by`; None if it has no assignment yet.
+    """Tell the coordinator a note of a member; returns whether something may have to be done now.
 
-    Returns whether something may have to be done now.
+    `by`: None if it has no assignment yet.
     """
     if by is None:
         raise BadMessage(f"a {type(note).__name__} before Assigned")
@@ -110,11 +109,6 @@ def first_push(order: act.Launch, run: bytes, meta: TensorMeta) -> Push:
     return Push(run, *what, 0, 0, order.counting, (meta,), order.keepers)
 
 
-def handed_note(order: act.Launch, to: MemberRecord) -> Handed:
-    """A server of stage 0 took the microbatch."""
-    return Handed(order.step, order.microbatch, order.attempt, to.peer, to.incarnation)
-
-
 def undelivered_note(order: act.Launch, reason: str) -> Undelivered:
     """No server took the microbatch, or it is unknown whether one did."""
     return Undelivered(order.step, order.microbatch, order.attempt, reason[:REASON_CHARS])
@@ -123,9 +117,7 @@ def undelivered_note(order: act.Launch, reason: str) -> Undelivered:
 def limit_s(order: Call) -> float:
     """Return how long a member may take to answer."""
     match order:
-        case act.SendFence():
-            return order.limit_s + GRACE_S
-        case act.SendReduce():
+        case act.SendFence() | act.SendReduce():
             return order.limit_s + GRACE_S
         case act.SendCommit():
             return COMMIT_MAX_S + GRACE_S
@@ -134,11 +126,7 @@ def limit_s(order: Call) -> float:
 def on_answer(
     coordinator: Coordinator, order: Call, answer: Message | SwarmError, now_s: float
 ) -> None:
-    """Tell the coordinator what a member answered, or why it did not.
-
-    Errors: the coordinator is told of failures. An answer of the wrong type is a failure, like a
-    lost link.
-    """
+    """Tell the coordinator what a member answered; a wrong type is a failure, as a lost link is."""
     to = order.incarnation
     if isinstance(answer, Message):
         coordinator.silence.on_word(to, now_s)
@@ -184,11 +172,7 @@ VERSIONS_MAX = 4  # named in a report: an honest swarm has two releases, seldom 
 
 
 class VersionRefusals:
-    """Peers that speak another version of runs.
-
-    A peer that calls a thousand times is counted once, and no peer can make the trainer speak
-    often.
-    """
+    """Peers that speak another version of runs, each counted once; reports are rare."""
 
     def __init__(self, ours: int = RUN_VERSION, peers_max: int = PEERS_MAX) -> None:
         self.ours = ours

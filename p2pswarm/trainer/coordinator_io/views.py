@@ -11,10 +11,9 @@ that goes out together at its end. The pause grows with the members, so that the
 second have a limit, however many join.
 
 A card is several times as long as the rest of a record. So a large run's views leave out the cards
-that name the address beside them: who is told the address finds the peer there, and has its card
-from the peer itself. A card that no longer does is always told.
+that name the address beside them: the peer that is found there gives its card itself.
 
-Units:   seconds on the caller's clock; views of a stage count from 1.
+Units:   views of a stage count from 1.
 """
 
 from collections import deque
@@ -123,10 +122,7 @@ class StageViews:
         return True
 
     def since(self, number: int, *, large: bool) -> list[View]:
-        """Return what to tell a member that has the view `number`, 0 if none.
-
-        `large`: the run is.
-        """
+        """Return what to tell a member that has the view `number`, 0 if none; `large`: the run."""
         behind = self.number - number
         if behind and number not in self._made:
             whole = number == 0 or behind > len(self._last)
@@ -200,7 +196,7 @@ class Views:
             self._changed = True
 
     def beside(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """These pairs of stages, and no other ones, count as neighbours that are none.
+        """Show to each other the members of stages that are no neighbours: just these pairs.
 
         A server of one prepares for the other: donors and observers have to know each other.
         """

@@ -7,11 +7,10 @@ of every stage and enough voters, if it has not reached one of a missed stage it
 for progress: voters decide who leads, whatever is said here.
 
 Two trainers do not hand over to each other for ever. Each hands over at once the first time. If no
-record was decided since, it waits before the next time, twice as long each time. It waits only
-while the one that it named last is there: who is dead by now did not fail for a false answer, hands
-over to nobody, and is not named again before that time is over.
+record was decided since, it waits before the next time, twice as long each time, while the trainer
+that it named last is there. A dead one did not fail for a false answer, and is not named again
+before that time is over.
 
-Units:   seconds on the caller's clock; heights count decided records.
 Source:  docs/chain.md.
 """
 
@@ -102,11 +101,9 @@ class Handover:
         return [one for stage in self._missed(now_s) for one in self._servers[stage].values()]
 
     def on_knocks(self, knocks: Iterable[CoordinatorProbe], step: int) -> None:
-        """Servers ask a standby for a stage: those that hold its weights are asked about, too.
-
-        One that missed the last commit can apply it.
-        """
+        """Servers ask a standby for a stage: those that hold its weights are asked about, too."""
         for knock in knocks:
+            # one that missed the last commit can apply it
             if knock.version + 1 >= step and knock.stage in self._missed_s:
                 servers = self._servers[knock.stage]
                 if len(servers) < 2 * SERVERS_MAX:
@@ -119,10 +116,10 @@ class Handover:
         voters: Collection[bytes],
         now_s: float,
     ) -> bytes | None:
-        """Return who is to lead, if anybody; `theirs`: the standbys by rank, and whom each has
-        reached.
+        """Return which trainer is to lead, if any.
 
-        `ours`: whom this trainer has reached; `voters`: those of the head but this trainer's own.
+        `ours`: the peers that this trainer has reached; `theirs`: the standbys by rank, with the
+        peers that each has reached; `voters`: those of the head but this trainer's own.
         """
         lacking = [
             stage
@@ -160,10 +157,7 @@ class Handover:
     def _last_servers(
         self, stage: int, members: Sequence[Member], anywhere: Collection[bytes]
     ) -> dict[bytes, Whereabouts]:
-        """The ready ones, and who was ready before and serves no other stage.
-
-        One that this trainer has put out, because nothing came from it, may be well for others.
-        """
+        """The ready ones, and former ones that serve no other stage: others may reach those."""
         now = [Whereabouts(one.incarnation.peer, one.address) for one in members]
         former = [one for peer, one in self._servers[stage].items() if peer not in anywhere]
         return {one.peer: one for one in (*now, *former)[:SERVERS_MAX]}

@@ -1,6 +1,5 @@
 """A trainer's part in handing the run over: it asks and is asked which stages others reach.
 
-Units:   seconds on the loop's clock; while it leads, on its coordinator's.
 Errors:  Refused for a trainer that asks what only the coordinator or a standby may ask.
 """
 
@@ -96,9 +95,9 @@ class HandoverIo:
             self._knocks.add(peer, knock, asyncio.get_running_loop().time())
 
     async def wait_to_lead(self) -> None:
-        """If the coordinator has named this trainer, wait until it leads: so a server need not ask.
+        """If the coordinator has named this trainer, wait until it leads.
 
-        Else it would go back to the coordinator, which may be behind a cut, and wait there.
+        Else a server would go back to the coordinator, which may be behind a cut, and wait there.
         """
         if self._seat.standby.named:
             with suppress(TimeoutError):

@@ -1,7 +1,4 @@
-"""The trainers of a run as one of them knows them: where all are, who votes next, whom to ask next.
-
-Units:   `now_s` seconds on the caller's clock.
-"""
+"""The trainers of a run as one of them knows them: where all are, and which vote next."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -85,7 +82,7 @@ class KnownTrainers:
         return [known.contact for known in self._trainers.values()]
 
     def next_trainers(self, named: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """Return who the next record names: as the last one, and the new ones behind them.
+        """Return the trainers that the next record names: new ones follow those of the last.
 
         If they are too many, those that have been gone for longest are left out.
         """
@@ -98,10 +95,10 @@ class KnownTrainers:
     def next_voters(
         self, head: ChainHead, named: tuple[bytes, ...], votes: Votes, servers: Sequence[bytes]
     ) -> tuple[VoterId, ...]:
-        """Return who votes on the next record, which names these trainers.
+        """Return the voters on the next record, which names these trainers.
 
-        `votes`: one that has not answered yet votes with the file that the head names. `servers`
-        come in the order in which they are to be chosen.
+        A voter that has not answered yet votes with the file that the head names. `servers` come in
+        the order in which they are to be chosen.
         """
         lost = votes.lost
         files = {voter.peer: voter.memory for voter in head.voters} | votes.memories

@@ -3,7 +3,6 @@
 Voters decide which trainer leads (`run/chain/`). The one that does has a `CoordinatorIo`; others
 keep a stream with it, learn from it where everybody is, and take over when it is gone.
 
-Units:   seconds on the loop's clock.
 Errors:  none of the network's. `weights` raises NoRoute where nobody has them.
 """
 
@@ -80,7 +79,6 @@ class RefusalNotices:
         self._plan()
 
     def _refused(self, peer: PeerId, notice: OtherVersion) -> OtherVersion:
-        """A server cannot read our manifest."""
         self._refusals.on_notice(peer, notice.speaks, asyncio.get_running_loop().time())
         self._plan()
         return OtherVersion(self._refusals.ours)
@@ -202,9 +200,7 @@ class Trainer:
 
     @property
     def coordinator(self) -> Coordinator:
-        """Return who is in the run, and how far it has come; ValueError while another trainer
-        leads.
-        """
+        """The run under this trainer; ValueError while another one leads."""
         if self._coordination is None:
             raise ValueError("another trainer leads the run")
         return self._coordination.coordinator
@@ -233,10 +229,7 @@ class Trainer:
         return True
 
     async def save_state(self) -> None:
-        """Begin no further step, and have the present version saved, if the run has a target.
-
-        Returns when it is saved or cannot be; the reports tell which, and how far it is.
-        """
+        """Begin no further step, and return when the present version is saved, or cannot be."""
         if self._coordination is None:
             return  # the one that leads goes on
         self._coordination.coordinator.hold()
@@ -308,7 +301,6 @@ class Trainer:
             raise NotServing("that run is not trained here; look up the runs again")
 
     def _told(self, told: Told) -> None:
-        """Return what the chain says."""
         match told:
             case Leading(term=term):
                 self._lead(term)
@@ -326,7 +318,6 @@ class Trainer:
                 self._step_down(reason)
 
     def _decided(self, coordination: CoordinatorIo, record: CommitRecord) -> None:
-        """Return what the voters have accepted takes effect."""
         match record.kind:
             case RecordKind.BACK:
                 self._went_back(coordination)
@@ -361,7 +352,6 @@ class Trainer:
         return start
 
     def _go_back(self, to: Rollback) -> None:
-        """Have it decided that the run goes back."""
         if self._coordination is not None:
             self._proposals.propose_rollback(to, self._coordination, self._now_s())
             self._node.pump()
@@ -385,7 +375,6 @@ class Trainer:
         self.watch.start()
 
     def _decide(self, decide: act.Decide) -> None:
-        """Have the record of a step decided."""
         if self._coordination is not None:
             self._proposals.propose_step(decide, self._coordination, self._now_s())
             self._node.pump()
@@ -402,10 +391,7 @@ class Trainer:
         self._node.pump()
 
     def _announce(self, *, anew: bool = False) -> None:
-        """Tell standbys and members who may lead and who votes, if that has changed.
-
-        `anew`: the members of a new coordination were told nothing yet.
-        """
+        """Tell standbys and members who may lead and who votes, if that is news, or `anew`."""
         leader, coordination = self._seat.leader, self._coordination
         if leader is None or coordination is None:
             return
@@ -417,7 +403,6 @@ class Trainer:
             coordination.announce(trainers)
 
     def _carded(self, peer: bytes) -> None:
-        """A peer has another card."""
         if self._roll.find(peer) is not None:
             self._announce()
 
@@ -426,7 +411,6 @@ class Trainer:
         return voter.peer, str(where.address) if where else ""
 
     def _find(self, peer: bytes) -> Contact | None:
-        """Return where a trainer, a voter or a member is dialled."""
         if (known := self._roll.find(peer)) is not None:
             return known
         member = (

@@ -4,19 +4,13 @@ A checkpoint fits if the chain leads to it: a run that has rolled back before ha
 twice, and only the newer ones are on the branch that stands. Without any checkpoint a run goes back
 to its beginning. All functions block, because they read the target.
 
-Units:   versions count commits.
 Errors:  Unusable where there is nothing to go back to, or to load.
 """
 
 from dataclasses import dataclass
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.checkpoint.catalogue import (
-    Checkpoint,
-    folders,
-    newest_good,
-    open_checkpoint,
-)
+from p2pswarm.checkpoint.catalogue import Checkpoint, folders, newest_good, open_checkpoint
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.manifest import CheckpointManifest
 from p2pswarm.run.chain.branch import Branch, Digests

@@ -95,5 +95,4 @@ class RollbackIo:
         context = self._context
         if context.saving is None:
             return None
-        where = context.saving, self._chain
-        return SavedPast(*where, context.run_id, context.run, context.origin)
+        return SavedPast(context.saving, self._chain, context.run_id, context.run, context.origin)

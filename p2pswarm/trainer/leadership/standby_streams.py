@@ -3,9 +3,7 @@
 The coordinator tells each standby where all are, and that it lives. If the stream ends, the
 coordinator is gone, as far as the standby can tell.
 
-Units:   seconds on the loop's clock.
-Errors:  at the coordinator those of the stream, for the standby whose stream it is; a standby asks
-         a trainer that cannot be reached again in its turn.
+Errors:  at the coordinator those of the stream, for the standby whose stream it is.
 """
 
 import asyncio
@@ -29,8 +27,6 @@ HEARD_S = 2.0  # for the last word to reach a standby
 
 
 class _StandbyStream:
-    """One stream."""
-
     def __init__(self) -> None:
         self.waker = asyncio.Event()
         self.over = False
@@ -134,9 +130,9 @@ log = logging.getLogger(__name__)
 
 
 class CoordinatorStream:
-    """Enlists with the coordinator, whoever that is, until it is stopped.
+    """The stream of a standby with the coordinator, whichever trainer that is.
 
-    Errors: a trainer that cannot be reached is asked again in its turn.
+    A trainer that cannot be reached is asked again in its turn.
     """
 
     def __init__(

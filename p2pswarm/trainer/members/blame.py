@@ -10,8 +10,7 @@ attempts failed so, and no server that all of them passed can be left out: the m
 condemned (`step/result_checks.py`). If another path has a finite one, those that were only in the
 attempts that failed are named.
 
-Units:   seconds on the caller's clock; peers by their 32-byte id, so that blame outlives an
-         incarnation.
+Units:   peers by their 32-byte id, so that blame outlives an incarnation.
 """
 
 from collections.abc import Callable, Iterable
@@ -53,9 +52,9 @@ class FailingServers:
     """The failures of every server, whichever incarnation it is in.
 
     One failure proves nothing: a peer restarts, a link is dialled again. A server that fails
-    several times with no success between is the likeliest cause, and failing fast it looks fast to
-    routers and attracts work. It gets none for a while. The pause doubles with each relapse, and a
-    server that works well for long enough begins anew.
+    several times in a row is the likeliest cause, and failing fast it attracts work. It gets none
+    for a while. The pause doubles with each relapse, and a server that works well for long enough
+    begins anew.
     """
 
     def __init__(self, peers_max: int = MEMBERS_MAX) -> None:
@@ -129,9 +128,9 @@ class FailedPairs:
     with a cut between them. One of them has to leave, and what it counted is done again: so it is
     the one that has counted less. A newcomer that has counted nothing costs nothing.
 
-    A member that lies could have others thrown out in this way. So the word of one member alone
-    counts once; after that it has to average with others many times before it counts again, and
-    until then it is the speaker that leaves. What both members say of each other counts always.
+    A member that lies could have others thrown out. So the word of one member alone counts once;
+    until it has averaged with others many times it is the speaker that leaves. What both members
+    say of each other counts always.
     """
 
     def __init__(self, pairs_max: int = MEMBERS_MAX) -> None:
@@ -156,10 +155,7 @@ class FailedPairs:
                 self._spent[peer] = left
 
     def leaver(self, by: bytes, of: bytes, counts: tuple[int, int], now_s: float) -> bytes:
-        """Return which of two leaves.
-
-        `by` says so, `counts`: how much `by` and the other have counted.
-        """
+        """Return which of two leaves; `counts`: how much `by`, which says so, and `of` counted."""
         ours, theirs = counts
         if ours <= theirs:
             return by
@@ -344,9 +340,9 @@ class Blame:
     def on_averaging(
         self, members: Iterable[Incarnation], holders: Callable[[int], tuple[Incarnation, ...]]
     ) -> list[NotFiniteThere]:
-        """A step was decided: these have averaged, and `holders` have counted a microbatch.
+        """A step was decided: returns which servers made gradients that were not finite.
 
-        Tells who made gradients that were not finite.
+        `holders`: the members that have counted a microbatch.
         """
         everybody = list(members)
         self._pairs.on_averaging(one.peer for one in everybody)
@@ -417,7 +413,6 @@ class Blame:
         return []
 
     def _leave_out(self, one: Incarnation, failures: int, reason: str, now_s: float) -> ServerFails:
-        """Let a server that can be spared pause."""
         member = self._members.alive(one)
         assert member is not None, "only the living can be spared"
         pause_s = self.servers.avoid(one.peer, now_s)
@@ -450,7 +445,6 @@ class Blame:
         return max(missing) if returning else self._last - 1
 
     def _only(self, stage: int) -> Incarnation | None:
-        """The server of a stage, if it has only one."""
         ready = self._members.ready(stage)
         return ready[0].incarnation if len(ready) == 1 else None
 
@@ -485,15 +479,12 @@ class UnreachablePairs:
     Each member of a stage averages with all others, so an averaging with such a pair in it can
     only fail. Members ask each other from time to time, and tell when no answer comes. If both of
     a pair say so, one of them leaves when its stage has counted all of the step, and its
-    microbatches are done again. Not sooner: the other one works on until then in any case, so
-    little time is won by it, and if the cut is over by then, nothing at all is lost. Who left is
-    not ready again while both still say so.
+    microbatches are done again. Not sooner: the cut may be over by then. The one that left is not
+    ready again while both still say so.
 
     The word of one alone does nothing here. A member that is silent to others, and says that they
-    are, could have them thrown out one by one; so who stayed when another left, and is apart from
-    a third one soon after, is the one that leaves.
-
-    Errors: what a member says of peers that are not of its stage is passed over.
+    are, could have them thrown out one by one; so one that stayed when another left, and is apart
+    from a third one soon after, leaves. What is said of other stages is passed over.
 
     Source: docs/membership.md, "Silence".
     """

@@ -3,7 +3,7 @@
 Everything that is asked after every note is kept, not counted: the members of each stage in the
 order of their peer ids, ready or waiting, and the stages that lack servers.
 
-Units:   seconds; stages from 0; incarnations count up over the whole run: no two share a number.
+Units:   incarnations count up over the whole run: no two share a number.
 Errors:  Unusable for a server for which no stage has a place; None for incarnations that are over.
 """
 
@@ -79,18 +79,14 @@ class Membership:
         self._reserved: dict[int, tuple[bytes, int]] = {}
         """By stage: who is to take it on joining again, and how many waited there before."""
         self._members: dict[bytes, Member] = {}
-        self._incarnations = former
+        self.numbered = former
+        """The number of the newest incarnation."""
         self._ready: list[list[Member]] = [[] for _ in range(stages)]
         self._waiting: list[list[Member]] = [[] for _ in range(stages)]
         self._ready_in_all = 0
         self._unserved: dict[int, list[int]] = {}
         """By `at_least`: the stages with fewer ready members."""
         self._changes: list[MemberChange] = []
-
-    @property
-    def numbered(self) -> int:
-        """The number of the newest incarnation."""
-        return self._incarnations
 
     def admit(
         self, peer: bytes, address: str, stage: int | None, since: int, *, pinned: bool = False
@@ -101,8 +97,8 @@ class Membership:
         there is no place.
         """
         where = self._place(self._kept_for(peer, stage), pinned=pinned)
-        self._incarnations += 1
-        incarnation = Incarnation(peer, self._incarnations)
+        self.numbered += 1
+        incarnation = Incarnation(peer, self.numbered)
         member = Member(incarnation, address, where, since, ready=False, pinned=pinned)
         self._members[peer] = member
         insort(self._waiting[where], member, key=_PEER)
@@ -194,7 +190,6 @@ class Membership:
         return drained
 
     def _counts(self) -> list[int]:
-        """The members of each stage, ready or not."""
         return [len(r) + len(w) for r, w in zip(self._ready, self._waiting, strict=True)]
 
     def _changed(self, change: MemberChange, more_ready: int = 0) -> None:
@@ -256,10 +251,9 @@ LIMIT_LEARNED = 2.0  # times what it took
 class AnswerLimits:
     """The limits of one kind of order.
 
-    A limit that is the same for all and for ever would evict a slow server each time: it would
-    come back, and be evicted again. So a server that was too slow may take twice as long the next
-    time, and one that was slow but in time keeps twice its time. One that is quick again has the
-    usual limit.
+    One limit for all would evict a slow server again and again. So a server that was too slow may
+    take twice as long the next time, and one that was slow but in time keeps twice its time. One
+    that is quick again has the usual limit.
 
     Source: RFC 6298, section 5, as for attempts.
     """

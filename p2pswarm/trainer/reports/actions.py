@@ -1,8 +1,4 @@
-"""What the coordinator asks its trainer for: values, so that a test compares lists.
-
-Each action that asks somebody something comes back to the coordinator as the event named in its
-docstring.
-"""
+"""Actions that the coordinator asks of its trainer: values, so that a test compares lists."""
 
 from dataclasses import dataclass
 
@@ -49,7 +45,7 @@ class Decline:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Push a microbatch to a server of stage 0; back as `handed`, `undelivered`, `counted`."""
+    """Push a microbatch to a server of stage 0."""
 
     step: int
     microbatch: int
@@ -70,7 +66,7 @@ class CancelLaunch:
 
 @dataclass(frozen=True, slots=True)
 class SendFence:
-    """Call a member; back as `fenced`, or `lost` if it does not answer."""
+    """Call a member."""
 
     incarnation: Incarnation
     message: Fence
@@ -80,7 +76,7 @@ class SendFence:
 
 @dataclass(frozen=True, slots=True)
 class SendReduce:
-    """Call a member; back as `reduced` or `reduce_failed`."""
+    """Call a member."""
 
     incarnation: Incarnation
     message: Reduce
@@ -90,7 +86,7 @@ class SendReduce:
 
 @dataclass(frozen=True, slots=True)
 class SendCommit:
-    """Call a member; back as `committed` or `commit_failed`."""
+    """Call a member."""
 
     incarnation: Incarnation
     message: Commit
@@ -98,7 +94,7 @@ class SendCommit:
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """Have the voters accept the record of a step; back as `decided`, or as `closed`."""
+    """Have the voters accept the record of a step."""
 
     step: int
     generation: int
@@ -120,7 +116,7 @@ class Evict:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Dial a server that was lost, and ask whether it is there; back as `probed`, or not at all."""
+    """Dial a server that was lost, and ask whether it is there."""
 
     member: MemberRecord
 

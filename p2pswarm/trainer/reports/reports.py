@@ -1,7 +1,4 @@
-"""The reports of the coordinator: values with the sentence that they are to people.
-
-Units:   seconds; versions and terms are counts, and step s leads from version s to s + 1.
-"""
+"""The reports of the coordinator: values with the sentence that they are to people."""
 
 from dataclasses import dataclass, field
 
@@ -32,10 +29,7 @@ class StepDone(Report):
 
     step: int
     loss: float
-    """Mean nats per token over the step's microbatches, with the weights before the commit.
-
-    Only over those whose loss was told; NaN if none was.
-    """
+    """Mean nats per token over the microbatches whose loss was told; NaN if none was."""
     gradient_norm: float
     learning_rate: float
     microbatches: int

@@ -4,8 +4,7 @@ A step may be committed when, for every stage, exactly one living incarnation ha
 microbatch. The entries of an incarnation that ends are deleted, and their work is done again. A
 microbatch that was set aside is counted by nobody, in no stage.
 
-Units:   microbatches by their global number; stage indices from 0.
-Errors:  ValueError for sizes that make no sense; nothing that a peer says raises.
+Units:   microbatches by their global number.
 """
 
 from collections.abc import Sequence
@@ -130,10 +129,10 @@ class StepLedger:
         return tuple(self._first + index for index in sorted({index for index, _ in held}))
 
     def fits(self, told: bytes, of: Incarnation, stage: int) -> tuple[int, ...] | None:
-        """The microbatches of a sum beyond those that were entered for an incarnation.
+        """Return the microbatches of a sum that were not entered yet; `told`: its bitmap.
 
-        `told`: the bitmap of that sum. None if it cannot be the sum of that incarnation: something
-        is missing, is not of this step, was set aside, or is counted by another.
+        None if it cannot be the sum of that incarnation: something is missing, is not of this
+        step, was set aside, or is counted by another.
         """
         bits = int.from_bytes(told, "little")
         known = int.from_bytes(self.bitmap(of), "little")

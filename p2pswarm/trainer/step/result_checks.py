@@ -3,8 +3,7 @@
 Both may find that sums hold what must not be counted. A sum cannot give up one microbatch, so the
 incarnations that hold it are void, and their work is done again.
 
-Units:   `now_s` seconds on the caller's clock; microbatches by their global number; a check has the
-         number plus `CHECK_BASE`.
+Units:   microbatches by their global number; a check has the number plus `CHECK_BASE`.
 Source:  docs/training.md, "A gradient that is not finite"; docs/spot_checks.md.
 """
 
@@ -34,12 +33,9 @@ class Quarantine:
     """Microbatches that were set aside in the step in progress, and in the steps before it.
 
     A microbatch that is not finite on any path counts as a gradient of zeros in every stage. The
-    step goes on with all the others, and divides by the same number as ever, so its weights are
-    those of a plain loop with the same rule. One such microbatch is an accident of the text. Many
-    of them, or some in each step, mean that the training has failed, and then the run ends while
-    the weights are whole.
-
-    Source: docs/training.md, "A gradient that is not finite".
+    step divides by the same number as ever, so its weights are those of a plain loop with the same
+    rule. One such microbatch is an accident of the text. Many of them, or some in each step, mean
+    that the training has failed, and then the run ends while the weights are whole.
     """
 
     def __init__(self, microbatches: int) -> None:
@@ -52,7 +48,7 @@ class Quarantine:
         """Why the run must end, if it must."""
 
     def add(self, aside: Quarantined) -> None:
-        """Hear what was set aside in the step."""
+        """A microbatch was set aside in the step."""
         if aside.held_out:
             return  # nothing is trained on it
         step, reason = aside.step, aside.reason
@@ -106,7 +102,7 @@ def tolerance(config: RunConfig) -> float:
 def agree(one: Numbers, other: Numbers, tolerance: float) -> bool:
     """Return whether two sketches are as close as `tolerance` times the longer of them allows.
 
-    Nobody knows it of an empty one, which agrees with all; sketches of two lengths do not agree.
+    An empty one agrees with all; sketches of two lengths do not agree.
     """
     if not one or not other:
         return True
@@ -155,18 +151,13 @@ class _Dispute:
 class SpotChecks:
     """The spot checks of the step in progress, and their results.
 
-    Which ones is a secret of the trainer. Every server tells sketches of what it took and gave,
-    and does not know whether anybody will look at them. Servers that took the same must give the
-    same, as far as rounding allows. Who is wrong is told by a server that contradicts itself, or
-    by a majority.
-
-    Errors: sketches that nobody asked for are forgotten.
-
-    Source: docs/spot_checks.md.
+    Every server tells sketches of what it took and gave, and does not know whether they are looked
+    at. Servers that took the same must give the same, as far as rounding allows. A server is wrong
+    that contradicts itself, or a majority. Sketches that nobody asked for are forgotten.
     """
 
     def __init__(self, config: RunConfig, key: bytes) -> None:
-        """`key`: a secret of the trainer."""
+        """`key`: a secret of the trainer, which chooses the microbatches."""
         self.share = config.spot_check_share
         self._last = config.stages - 1
         self._key = key

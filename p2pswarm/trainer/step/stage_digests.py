@@ -16,7 +16,6 @@ Where a run begins there is no record, but the digest can be **proved**: it foll
 or a checkpoint's manifest names it. Until that is done, a digest stands while nobody says another;
 when somebody does, none stands. So who speaks first decides nothing.
 
-Units:   versions count commits; seconds on the caller's clock.
 Errors:  reports about older versions, and of members that are not asked, change nothing.
 """
 
@@ -24,9 +23,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from p2pswarm.run.chain.record import (
-    DIGEST_BYTES,
-)
+from p2pswarm.run.chain.record import DIGEST_BYTES
 from p2pswarm.run.view import Incarnation
 
 
@@ -159,7 +156,7 @@ class StageDigests:
         self._poll(stage, version).standing = digest
 
     def prove(self, stage: int, version: int) -> None:
-        """The digest of this version is being proved: `proved` follows, or `unproved`."""
+        """The digest of this version is being proved: the proof follows, or its failure."""
         self._poll(stage, version).provable = True
 
     def on_proof(self, stage: int, version: int, digest: bytes) -> None:

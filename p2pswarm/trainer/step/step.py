@@ -1,6 +1,5 @@
-"""One step's microbatches: who has counted what, what is under way, what is being fenced.
+"""One step's microbatches: which member has counted what, what is under way, what is fenced.
 
-Units:   `now_s` seconds on the caller's clock; microbatches by their global number.
 Errors:  notes of another step or of attempts that are over change nothing.
 """
 
@@ -92,10 +91,7 @@ class Fences:
         return list(self._silent)
 
     def unsure(self, job: MicrobatchJob) -> bool:
-        """Return whether somebody may still count an attempt of it that was given up.
-
-        It may be done all the same: the answer to a fence can tell that every stage has counted it.
-        """
+        """Return whether somebody may still count an attempt of it that was given up."""
         return job.microbatch in self._next or job.microbatch in (self._open or {})
 
     def add(self, job: MicrobatchJob) -> None:
@@ -325,7 +321,7 @@ class Step:
     ) -> int:
         """The sum of a former incarnation, which fits, is its heir's; returns how much it holds.
 
-        Who joins has ended all that it did, so it has promised what any fence asks.
+        A server that joins has ended all that it did: that is what a fence asks.
         """
         beyond = self.ledger.fits(told.counted, former, stage)
         assert beyond is not None, "a sum that does not fit is void"
@@ -343,7 +339,6 @@ class Step:
         return self.void(incarnation, now_s)
 
     def _leave(self, incarnation: Incarnation) -> None:
-        """Give up all that goes through an incarnation."""
         for job in self.in_flight.touched_by(incarnation):
             self._give_up(job, f"{incarnation} is gone")
 
@@ -383,15 +378,11 @@ class Step:
                 self._give_up(job, "a server has come that shares the work")
 
     def _to_count(self, one: Incarnation, stage: int) -> list[MicrobatchJob]:
-        """Return what was handed to a server that its stage has not counted."""
         jobs = [job for job in self.in_flight.touched_by(one) if job.counts]
         return [job for job in jobs if stage in self.ledger.missing(job.microbatch)]
 
     def who_counted(self, microbatch: int) -> tuple[Incarnation, ...]:
-        """Return who has a microbatch in its sum, in any stage.
-
-        Of a check, the microbatch itself.
-        """
+        """Return which members have a microbatch in their sums; of a check, the microbatch."""
         job = self.in_flight.job(microbatch)
         held_out = job is None or job.work is Work.EVALUATE
         return () if held_out else self.ledger.who_counted(microbatch % CHECK_BASE)
@@ -407,9 +398,7 @@ class Step:
         return [] if loss is None else [HeldOut(self.number, loss)]
 
     def hopeless(self) -> str | None:
-        """Return why the run cannot go on: a microbatch was refused too often, or too many set
-        aside.
-        """
+        """Return why the run cannot go on: one microbatch refused too often, or many set aside."""
         if self.result_checks.hopeless:
             return self.result_checks.hopeless
         job = self.in_flight.most_refused()
@@ -449,7 +438,6 @@ class Step:
         return tuple(range(self._stages))
 
     def _finish(self, job: MicrobatchJob, now_s: float) -> None:
-        """Every stage has counted a microbatch."""
         self.pace.on_completion(job.launched_s, now_s)
         self.in_flight.finish(job, now_s)
         if self._spot_checks:

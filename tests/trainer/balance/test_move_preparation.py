@@ -196,12 +196,10 @@ def test_of_several_that_leave_one_stage_the_last_one_stays():
 
 def test_who_takes_too_long_stays():
     prepared = asked(MOVE)
-    assert prepared.next_deadline_s() == PREPARE_S
     prepared.stop_harmful(PLENTY, 2, PREPARE_S - 1.0)
     assert not prepared.drain()
     prepared.stop_harmful(PLENTY, 2, PREPARE_S)
     assert len(prepared.drain()) == 1
-    assert prepared.next_deadline_s() is None
 
 
 def test_who_lacks_memory_says_how_much_and_the_other_of_an_exchange_is_told():

@@ -54,15 +54,15 @@ def test_people_are_told_who_held_the_weights_last():
 
 
 def test_a_run_that_ends_for_a_stage_does_so_after_a_while():
-    unserved = UnservedStages("end", end_s=20.0)
+    unserved = UnservedStages("end")
     told(unserved, [1], 5.0)
     told(unserved, [1, 2], 9.0)
     unserved.overdue(10.0, 7)
 
-    assert unserved.next_deadline_s() == 25.0
-    assert unserved.hopeless(24.9) is None
-    assert unserved.hopeless(25.0) == "stage 1 has no server left that holds its weights"
-    assert unserved.overdue(25.0, 7) == []
+    assert unserved.next_deadline_s() == 35.0
+    assert unserved.hopeless(34.9) is None
+    assert unserved.hopeless(35.0) == "stage 1 has no server left that holds its weights"
+    assert unserved.overdue(35.0, 7) == []
 
 
 def test_a_run_that_waits_does_so_for_ever():
@@ -108,13 +108,13 @@ def test_a_run_that_does_not_go_back_does_not_say_when():
 
 
 def test_a_stage_that_is_served_again_has_all_its_time_anew():
-    unserved = UnservedStages("end", end_s=20.0)
+    unserved = UnservedStages("end")
     told(unserved, [1], 5.0)
     told(unserved, [], 6.0)
     told(unserved, [1], 7.0)
     unserved.overdue(12.0, 7)
 
-    assert unserved.next_deadline_s() == 27.0
+    assert unserved.next_deadline_s() == 37.0
 
 
 def test_a_run_that_still_gathers_gives_nothing_up():
