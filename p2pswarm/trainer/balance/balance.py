@@ -68,7 +68,7 @@ class ReportedLoad:
     error: float | None
     load: Load
     queued: float
-    """How long its queue is in the mean of the last minute."""
+    """Mean length of its queue in the last minute."""
     samples: int
 
 
@@ -77,7 +77,7 @@ class ReportedLoads:
 
     def __init__(self, stages: int) -> None:
         self._stages = stages
-        self._told: dict[bytes, ReportedLoad] = {}
+        self.loads: dict[bytes, ReportedLoad] = {}
 
     def on_load(self, peer: bytes, stage: int, load: Load, servers: int) -> ReportedLoad:
         """A server of a stage tells; `servers`: how many there are, by which all tell as often."""
@@ -85,7 +85,7 @@ class ReportedLoads:
         seconds = measured.seconds(last=last)
         if seconds is not None and not SECONDS_LEAST <= seconds <= SECONDS_MOST:
             seconds = None
-        before = self._told.pop(peer, None)
+        before = self.loads.pop(peer, None)
         if before is not None and before.stage != stage:
             before = None  # that was another queue
         most = max(1, round(QUEUE_S / load_every_s(servers)))
@@ -95,22 +95,14 @@ class ReportedLoads:
         told = ReportedLoad(
             stage, seconds, measured.relative_error(last=last), load, queued, samples
         )
-        self._told[peer] = told
-        if len(self._told) > MEMBERS_MAX:
-            del self._told[next(iter(self._told))]
+        self.loads[peer] = told
+        if len(self.loads) > MEMBERS_MAX:
+            del self.loads[next(iter(self.loads))]
         return told
-
-    def of(self, peer: bytes) -> ReportedLoad | None:
-        """Return what a server told last; None if it has said nothing."""
-        return self._told.get(peer)
-
-    def forget(self, peer: bytes) -> None:
-        """A server has died."""
-        self._told.pop(peer, None)
 
     def speed(self, peer: bytes, costs: tuple[float, ...]) -> tuple[float | None, float | None]:
         """Of a server, by what its stage costs, and how sure that is."""
-        told = self._told.get(peer)
+        told = self.loads.get(peer)
         if told is None or told.seconds is None:
             return None, None
         return costs[told.stage] / told.seconds, told.error
@@ -118,7 +110,7 @@ class ReportedLoads:
     def state_bytes(self) -> tuple[int | None, ...]:
         """Of each stage, as most of its servers tell."""
         told: list[list[int]] = [[] for _ in range(self._stages)]
-        for one in self._told.values():
+        for one in self.loads.values():
             if (nbytes := one.load.capacity.state_bytes) is not None:
                 told[one.stage].append(nbytes)
         return tuple(sorted(each)[(len(each) - 1) // 2] if each else None for each in told)
@@ -136,7 +128,7 @@ class _OnItsWay:
 
     target: int
     until_s: float
-    """When it has to have joined."""
+    """Time by which it has to have joined."""
     joined: bool = False
     """It has, and loads its weights."""
     proved: bool = False
@@ -150,10 +142,10 @@ class Balance:
         self._config = config
         self._members = members
         self._ends = frozenset(config.tied_ends or ())
-        """Stages that nobody observes who serves another: both reduce a tied tensor."""
+        """Stages that no server of another one observes: both reduce a tied tensor."""
         self._rule = Rebalancing(config.balance)
         self._costs = StageCosts(config.stages, MEMBERS_MAX, expected_costs(config))
-        self._told = ReportedLoads(config.stages)
+        self._reported = ReportedLoads(config.stages)
         self._moving: dict[bytes, _OnItsWay] = {}
         """Those that were sent to another stage, and are not ready there."""
         self._prepared = PreparedMoves()
@@ -161,7 +153,7 @@ class Balance:
         self._worth: dict[PreparedMove, tuple[float, float, int]] = {}
         """Gain, time away and the plan's moves, of each move that is prepared."""
         self._left: dict[bytes, float] = {}
-        """When those left that are not back."""
+        """Time at which each left that is not back."""
         self._deaths = 0
         self._server_s = 0.0
         self._asked_s: float | None = None
@@ -169,7 +161,7 @@ class Balance:
     def on_load(self, member: Member, load: Load) -> None:
         """A member tells how busy it is, and what it has measured."""
         peer = member.incarnation.peer
-        told = self._told.on_load(peer, member.stage, load, self._members.ready_count())
+        told = self._reported.on_load(peer, member.stage, load, self._members.ready_count())
         if told.seconds is not None:
             self._costs.told(peer, member.stage, told.seconds)
 
@@ -335,7 +327,7 @@ class Balance:
         self._deaths += len(dead)
         for peer in dead:
             del self._left[peer]
-            self._told.forget(peer)
+            self._reported.loads.pop(peer, None)
         late = [peer for peer, moving in self._moving.items() if now_s >= moving.until_s]
         for peer in late:
             del self._moving[peer]
@@ -357,7 +349,7 @@ class Balance:
         ]
         for peer, moving in self._moving.items():
             if members.of_peer(peer) is None and now_s < moving.until_s:
-                speed, error = self._told.speed(peer, costs)
+                speed, error = self._reported.speed(peer, costs)
                 away = StagedServer(
                     server=peer, stage=moving.target, speed=speed, error=error, ready=False
                 )
@@ -366,7 +358,7 @@ class Balance:
             stages=self._config.stages,
             servers=tuple(sorted(servers, key=lambda one: one.server)),
             costs=costs,
-            state_bytes=self._told.state_bytes(),
+            state_bytes=self._reported.state_bytes(),
             deaths_per_s=deaths_per_s(self._deaths, self._server_s),
             moving=len(self._moving),
             preparing=len(self._prepared.moves),
@@ -376,7 +368,7 @@ class Balance:
 
     def _roomy(self, servers: Sequence[StagedServer]) -> bool:
         """Return whether most servers can hold another stage beside their own: moves are cheap."""
-        largest = max((nbytes for nbytes in self._told.state_bytes() if nbytes), default=0)
+        largest = max((nbytes for nbytes in self._reported.state_bytes() if nbytes), default=0)
         room = [one.free_bytes for one in servers if one.free_bytes is not None]
         return 2 * sum(not beside_bytes(largest, free) for free in room) > len(servers)
 
@@ -387,8 +379,8 @@ class Balance:
         bound = "was told which stage to serve" if member.pinned else ""
         if not bound and avoided(peer):
             bound = "fails at its work"
-        speed, error = self._told.speed(peer, costs)
-        told = self._told.of(peer)
+        speed, error = self._reported.speed(peer, costs)
+        told = self._reported.loads.get(peer)
         capacity = told.load.capacity if told else None
         targets = [m.target for m in self._prepared.moves if m.mover == member.incarnation]
         return StagedServer(
@@ -408,7 +400,7 @@ class Balance:
         """Return what each server told last, if it was of the stage where it is."""
         known = []
         for one in arrangement.servers:
-            told = self._told.of(one.server)
+            told = self._reported.loads.get(one.server)
             there = told is not None and told.stage == one.stage
             capacity = told.load.capacity if told is not None and there else NOT_MEASURED
             known.append(KnownServer(one.server, one.stage, one.ready, capacity))
@@ -420,7 +412,7 @@ class Balance:
         unmeasured = [0] * len(rates)
         for one in arrangement.servers:
             unmeasured[one.stage] += one.speed is None
-            told = self._told.of(one.server)
+            told = self._reported.loads.get(one.server)
             if told is not None and told.load.capacity.queue_s is not None and one.ready:
                 waits[one.stage].append(told.load.capacity.queue_s)
         return tuple(

@@ -75,7 +75,6 @@ class Movers:
     """Servers that observe a stage and serve another one, when a step is reduced."""
 
     by_stage: Mapping[int, Sequence[Incarnation]] = field(default_factory=dict)
-    """By the stage that they observe."""
     prompt: frozenset[Incarnation] = frozenset()
     """Those that change stage with the step's commit, if that is still worth it then."""
 
@@ -128,9 +127,9 @@ class PreparedMoves:
         self._groups: list[_MoveGroup] = []
         self._ended: list[Ended] = []
         self._decided: dict[int, Mapping[int, StageDecided]] = {}
-        """What the stages had in the last two steps."""
-        self._lacking: dict[tuple[bytes, int], int] = {}
-        """By server and stage: the bytes that it lacks to hold both, as it has said."""
+        """State and gradient of each stage in the last two steps."""
+        self._lacking: dict[tuple[bytes, int], None] = {}
+        """Servers and stages for which they lack memory beside their own, as they have said."""
 
     @property
     def moves(self) -> tuple[PreparedMove, ...]:
@@ -150,15 +149,11 @@ class PreparedMoves:
         )
         return Movers(by_stage, prompt)
 
-    def lacks(self, peer: bytes, stage: int) -> int:
-        """The bytes that a server has said it lacks to prepare for a stage; 0 if none."""
-        return self._lacking.get((peer, stage), 0)
-
     def too_large(self, peer: bytes, stages: int) -> frozenset[int]:
         """The stages for which a server has said that it lacks memory."""
         if not self._lacking:  # as nearly always, and a plan asks it of each server
             return frozenset()
-        return frozenset(stage for stage in range(stages) if self.lacks(peer, stage))
+        return frozenset(stage for stage in range(stages) if (peer, stage) in self._lacking)
 
     def drain(self) -> list[Ended]:
         """The moves that are over, and how; drained by reading."""
@@ -181,7 +176,7 @@ class PreparedMoves:
             return
         for move in group.moves:
             if move.mover == mover:
-                self._lacking[mover.peer, move.target] = max(1, lacks_bytes)
+                self._lacking[mover.peer, move.target] = None
         if len(self._lacking) > LACKING_MAX:
             del self._lacking[next(iter(self._lacking))]
         lack = f"{lacks_bytes / 1e9:.1f} GB of memory to hold both stages"
@@ -269,10 +264,8 @@ class PreparedMoves:
         return answer is not None and bool(answer.held.state) and answer.held == had
 
     def _group_of(self, mover: Incarnation) -> _MoveGroup | None:
-        for group in self._groups:
-            if any(move.mover == mover for move in group.moves):
-                return group
-        return None
+        groups = (g for g in self._groups if any(move.mover == mover for move in g.moves))
+        return next(groups, None)
 
     def _left(self, stage: int, ready: Sequence[int]) -> int:
         """The servers of a stage when all moves under way are made; exchanged ones at once."""

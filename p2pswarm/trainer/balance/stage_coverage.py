@@ -168,7 +168,7 @@ class Moves:
         self._members = members
         self._since_s: dict[int, float] = {}
         self._sent: dict[int, int] = {}
-        """How many have moved to a stage since it had a ready server."""
+        """Servers that have moved to a stage since it had a ready one."""
 
     def due(
         self, stages: list[int], keep: int, servers: FailingServers, now_s: float

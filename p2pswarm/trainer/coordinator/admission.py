@@ -17,11 +17,7 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.run.messages.membership import Assigned, Join, Ready
 from p2pswarm.run.messages.step import Committed
 from p2pswarm.run.view import Incarnation
-from p2pswarm.trainer.coordinator.decision import (
-    CoordinatorStart,
-    DecidedStep,
-    Welcome,
-)
+from p2pswarm.trainer.coordinator.decision import CoordinatorStart, DecidedStep, Welcome
 from p2pswarm.trainer.members.membership import AnswerLimits, Member, Membership
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import BeganWrong, DigestsTied, MemberJoined, MemberReady
@@ -42,13 +38,14 @@ class Newcomers:
     """
 
     def __init__(self) -> None:
-        self._parked: dict[bytes, Join] = {}
+        self.parked: dict[bytes, Join] = {}
+        """The newest `Join` of each peer that waits until the step has closed."""
         self.caught_up: dict[Incarnation, bytes] = {}
         """The newcomers that have caught up, with their weights' digests."""
         self._limits = AnswerLimits(READY_S, READY_MAX_S)
         self._on_their_way: set[Incarnation] = set()
         self._looks: list[tuple[float, Incarnation]] = []
-        """A heap: when to look whether a newcomer has taken too long."""
+        """A heap: time to look whether a newcomer has taken too long."""
 
     def on_start(self, incarnation: Incarnation, now_s: float) -> None:
         """A newcomer has a place now, and is on its way to the weights."""
@@ -73,19 +70,6 @@ class Newcomers:
     def next_deadline_s(self) -> float | None:
         """Return when to ask who is overdue."""
         return self._looks[0][0] if self._looks else None
-
-    def park(self, peer: bytes, join: Join) -> None:
-        """Keep a `Join` until the step has closed; a newer one of the same peer replaces it."""
-        self._parked[peer] = join
-
-    def withdraw(self, peer: bytes) -> None:
-        """A peer left before it was answered."""
-        self._parked.pop(peer, None)
-
-    def parked(self) -> list[tuple[bytes, Join]]:
-        """The joins that have waited; drained by reading."""
-        drained, self._parked = list(self._parked.items()), {}
-        return drained
 
     def on_catch_up(self, incarnation: Incarnation, digest: bytes) -> None:
         """A newcomer holds the weights of the current version."""
@@ -119,7 +103,7 @@ class Commits:
         self._limits = AnswerLimits(COMMIT_S, COMMIT_MAX_S)
         self._asked_s: dict[tuple[Incarnation, int], float] = {}
         self._next_s = math.inf
-        """Nobody is overdue before."""
+        """Time before which nobody is overdue."""
         self._skips: dict[Incarnation, int] = {}
 
     def on_decision(self, step: int, members: Iterable[Incarnation], now_s: float) -> None:
@@ -210,7 +194,6 @@ class Admission:
         self._members = members
         self._start = start
         self.digests = StageDigests()
-        """The states that stages are to have."""
         self._last = start.last
         for stage, digest in start.states.items():
             self.digests.on_record(stage, start.version, digest)
@@ -220,15 +203,13 @@ class Admission:
             for stage in range(stages):
                 self.digests.prove(stage, start.version)
         self._began_with: dict[int, bytes] = {}
-        """What the first decided step was computed with, by its record."""
+        """States that the first decided step was computed with, by its record."""
         self.newcomers = Newcomers()
-        """The joins that wait, and who has caught up."""
         self._follows: set[Incarnation] = set()
         """Newcomers known to hold just what the last commit applies to."""
         self.commits = Commits()
-        """Who has yet to apply a commit."""
         self.still = 0
-        """How many fetch the weights just now: no step is reduced meanwhile."""
+        """Downloads of the weights under way: no step is reduced meanwhile."""
 
     def admit(
         self,
@@ -322,11 +303,6 @@ class Admission:
             self.digests.on_claim(member.stage, note.version, by, note.digest)
             self.newcomers.on_catch_up(by, note.digest)
             self.commits.on_catch_up(by)
-
-    def on_reduction_order(self, step: int, members: dict[Incarnation, int]) -> None:
-        """Ask each of these members, with their stages, what it computed the step with."""
-        for one, stage in members.items():
-            self.digests.expect(stage, step, [one])
 
     def on_state(self, by: Incarnation, step: int, state: bytes) -> None:
         """A member says the digest of the state that it computed a step with."""

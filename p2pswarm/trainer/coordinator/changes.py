@@ -25,11 +25,11 @@ class Change(Flag):
     LEAVING = auto()
     """A member was asked to leave."""
     STATES = auto()
-    """What is known of the stages' weights, or who has yet to apply a commit."""
+    """The stages' weights, as far as they are known, or a commit was applied."""
     BLAME = auto()
-    """Whom failures are put down to: who gets no work, and what is not finite anywhere."""
+    """A failure was put down to a server, or to the model."""
     PAIRS = auto()
-    """Between whom nothing passes, or whether it matters by now."""
+    """Pairs between which nothing passes, or the time when they matter."""
     MOVES = auto()
     """The moves that are being prepared."""
     ATTEMPTS = auto()
@@ -37,7 +37,7 @@ class Change(Flag):
     WORK = auto()
     """A microbatch is done, so another may be launched, or the step may be complete."""
     SUMS = auto()
-    """Which sums are parts of the step, or may become that."""
+    """The sums that are parts of the step, or may become that."""
     PHASE = auto()
     """The phase, or the step."""
     BEGUN = auto()

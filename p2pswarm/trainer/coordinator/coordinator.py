@@ -55,7 +55,6 @@ class Coordinator:
         self._run = run
         members_max = members_that_fit(config.stages, config.batch.microbatches)
         self.members = Membership(config.stages, members_max=members_max, former=start.former)
-        """Who is in the run."""
         self._step = Step(
             start.version,
             config,
@@ -64,9 +63,8 @@ class Coordinator:
         )
         self._reductions = Reductions(former=start.former, ends=config.tied_ends)
         self.admission = Admission(run, config.stages, self.members, start)
-        """Who has which weights; who fetches them asks it for their digests."""
         self.silence = Silence(self.members)
-        """When each member was heard last; told before what a member says."""
+        """It hears of each word before the word is acted on."""
         self._balance = Balance(config, self.members)
         self._blame = Blame(self.members, config.stages, config.tied_ends)
         self._pairs = UnreachablePairs(self.members)
@@ -97,9 +95,9 @@ class Coordinator:
         self._held = False
         self._actions: list[act.Action] = []
         self._asked = True
-        """Whether any rule is asked."""
+        """True if any rule is asked."""
         self._now_s = -math.inf
-        """When the rules were applied last."""
+        """Time at which the rules were applied last."""
         self._due_s: float | None = None
         """The first deadline of all parts but the silence of members; None: it may have changed."""
         self._rules = self._in_order()
@@ -180,7 +178,7 @@ class Coordinator:
 
     def on_withdrawal(self, peer: bytes) -> None:
         """A server left before it was answered."""
-        self.admission.newcomers.withdraw(peer)
+        self.admission.newcomers.parked.pop(peer, None)
 
     def on_stream_end(
         self, incarnation: Incarnation, reason: str, now_s: float, *, returns: bool = True

@@ -84,7 +84,7 @@ class CoordinatorStart:
     gathers: bool = True
     """Nothing is decided yet: it waits until each stage has its servers."""
     era: int = 0
-    """How often the run has gone back: weights of another era are not those of this one."""
+    """Number of rollbacks: weights of another era are not those of this one."""
     states: Mapping[int, bytes] = field(default_factory=dict)
     """The digest of each stage's state of `version`, where the chain names it."""
     loads: bool = False

@@ -73,7 +73,7 @@ class Incarnations:
         if self._former_sums.on_join(peer, join, now_s):
             effects.changes |= Change.SUMS
         if self._step.phase in (Phase.REDUCING, Phase.DECIDING):
-            self._admission.newcomers.park(peer, join)
+            self._admission.newcomers.parked[peer] = join
         else:
             self._admit(peer, join, effects, now_s)
         return effects
@@ -150,7 +150,9 @@ class Incarnations:
         effects = Effects()
         if self._step.phase not in (Phase.GATHERING, Phase.FILLING):
             return effects
-        for peer, join in self._admission.newcomers.parked():
+        newcomers = self._admission.newcomers
+        joins, newcomers.parked = newcomers.parked, {}
+        for peer, join in joins.items():
             self._admit(peer, join, effects, now_s)
         return effects
 

@@ -45,17 +45,17 @@ class Silence:
         self._members = members
         self._heard_s: dict[Incarnation, float] = {}
         self._deaf_s: dict[Incarnation, float] = {}
-        """When a standby said last that a member hears nothing from us."""
+        """Time at which a standby said last that a member hears nothing from us."""
         self._look_s = math.inf
-        """When to look at those."""
+        """Time to look at those."""
         self._unheard_s: dict[Incarnation, float] = {}
-        """Since when a member says itself that it hears nothing from us."""
+        """Time since which a member says itself that it hears nothing from us."""
         self._left_s: dict[bytes, float] = {}
-        """When a peer was heard last that has no incarnation now."""
+        """Time of the last word of a peer that has no incarnation now."""
         self._longest_s: dict[bytes, float] = {}
         """The longest pause of a peer from which it came back."""
         self._looks: list[tuple[float, int, bytes]] = []
-        """A heap: when to look at a member next, and its incarnation."""
+        """A heap: time to look at a member next, and its incarnation."""
 
     def on_word(self, one: Incarnation, now_s: float) -> None:
         """Something came from a member, whatever it says."""

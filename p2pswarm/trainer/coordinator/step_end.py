@@ -6,10 +6,7 @@ Source:  docs/reduction.md, "The end of a step".
 import math
 from collections.abc import Mapping, Sequence
 
-from p2pswarm.run.chain.record import (
-    Contributor,
-    StageCommit,
-)
+from p2pswarm.run.chain.record import Contributor, StageCommit
 from p2pswarm.run.messages.step import Committed, Reduced
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.run.view import Incarnation
@@ -141,7 +138,8 @@ class StepEnd:
         limit_s = self._reductions.limit.seconds
         optimizer, movers = self._config.optimizer, self._balance.movers(step.number)
         reduction = self._reductions.begin(step.number, groups, optimizer, now_s, movers)
-        self._admission.on_reduction_order(step.number, reduction.stages)
+        for one, stage in reduction.stages.items():
+            self._admission.digests.expect(stage, step.number, [one])
         return Effects([*reduction.orders(self._run, step.ledger.bitmap, limit_s)], Change.PHASE)
 
     def end_unreachable(self, now_s: float) -> Effects:

@@ -22,7 +22,7 @@ class ChainStart:
     genesis: Genesis
     store: ChainStore
     restored: Restored
-    """What the store said when it was opened."""
+    """Content of the store when it was opened."""
     leads_at_once: bool
     """Nobody is to be waited for: it made the run, or it was the run's only voter."""
     lasts: bool = False

@@ -88,7 +88,7 @@ class _Pending:
     begun_s: float
     writers: dict[Incarnation, _Writer] = field(default_factory=dict)
     whole_s: float | None = None
-    """When the last stage got its first file."""
+    """Time at which the last stage got its first file."""
     publishing: bool = False
 
     def stages_saved(self) -> set[int]:

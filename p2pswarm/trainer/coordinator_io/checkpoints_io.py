@@ -50,7 +50,7 @@ class CheckpointsIo:
         run = context.run
         self._chain = chain
         self._marks: dict[int, ChainMark] = {}
-        """Where the chain ended at the versions that are being saved."""
+        """End of the chain at each version that is being saved."""
         self._context = context
         self._plan = plan
         self._coordinator = coordinator

@@ -85,7 +85,7 @@ class Connections:
         self._last_word: Finished | StandsBy | None = None
         self._trainers: Trainers | None = None
         self._alive_s: float | None = None
-        """When to look for those that were told nothing; None while nobody is assigned."""
+        """Time to look for those that were told nothing; None while nobody is assigned."""
 
     def __len__(self) -> int:
         return len(self._open) + len(self._former)

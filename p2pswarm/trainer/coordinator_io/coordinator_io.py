@@ -115,7 +115,6 @@ class CoordinatorIo:
         start = replace(start, provable=context.proof is not None and not named)
         secret = context.rng.randbytes(SECRET_BYTES) if context.run.spot_check_share else b""
         self.coordinator = Coordinator(context.run, context.run_id, start, secret)
-        """Who is in the run, and how far it has come."""
         self._context = context
         self._owner = owner
         self._connections = Connections(Views(context.run.stages, context.run.tied_ends))

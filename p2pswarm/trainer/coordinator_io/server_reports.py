@@ -93,7 +93,6 @@ Call = act.SendFence | act.SendReduce | act.SendCommit
 """An order that is a unary call to one member."""
 
 Order = act.Launch | Call
-"""What the coordinator asks servers to do."""
 
 
 def samples_of(order: act.Launch, corpus: Corpus) -> Tokens:

@@ -51,10 +51,6 @@ class ViewDifference:
             self.ready.pop(number, None)
             self.gone[number] = None
 
-    def join(self, record: MemberRecord) -> None:
-        """A member is to be known from now on."""
-        self.joined[record.incarnation] = record
-
     def make_ready(self, record: MemberRecord) -> None:
         """A member that is known is ready now."""
         told = (known for known in (self.joined, self.carded) if record.incarnation in known)
@@ -70,8 +66,7 @@ class ViewDifference:
         """Let a later difference follow this one."""
         for number in later.gone:
             self.lose(number)
-        for record in later.joined.values():
-            self.join(record)
+        self.joined |= later.joined
         for record in later.carded.values():
             self.card(record)
         for record in later.ready.values():
@@ -106,7 +101,7 @@ class StageViews:
         elif ours and record.ready:
             self._next.make_ready(record)
         else:
-            self._next.join(record)
+            self._next.joined[record.incarnation] = record
 
     def publish(self) -> bool:
         """Make a view of what has changed; False if nothing has."""
@@ -175,7 +170,7 @@ class Views:
         self._known: list[dict[int, MemberRecord]] = [{} for _ in range(stages)]
         """The members of each stage."""
         self._beside: set[tuple[int, int]] = set()
-        """Which stage sees which other one that is no neighbour."""
+        """Pairs of a stage and one that it sees, though they are no neighbours."""
         self._not_before_s = float("-inf")
         self._changed = self._large = False
 

@@ -18,12 +18,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Generic, TypeVar
 
-from p2pswarm.run.messages.trainers import (
-    KNOCKS_MAX,
-    PROBES_MAX,
-    CoordinatorProbe,
-    Whereabouts,
-)
+from p2pswarm.run.messages.trainers import KNOCKS_MAX, PROBES_MAX, CoordinatorProbe, Whereabouts
 from p2pswarm.run.messages.types import TRAINERS_MAX, VOTERS_MAX
 from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.members.membership import Member
@@ -44,14 +39,14 @@ class Handover:
 
     def __init__(self, stages: int) -> None:
         self._servers: list[dict[bytes, Whereabouts]] = [{} for _ in range(stages)]
-        """Who served a stage last, as far as this trainer knows, the newest first."""
+        """Servers of each stage, as far as this trainer knows, the newest first."""
         self._missed_s: dict[int, float] = {}
-        """Since when nobody of a stage is heard."""
+        """Time since which nobody of a stage is heard."""
         self._asked: list[tuple[bytes, ...]] = [() for _ in range(stages)]
         self._ask_s = -math.inf
         self._ask_pause_s = ASK_AGAIN_S
         self._named: dict[bytes, float] = {}
-        """To whom this trainer has handed over, and when it may again; the newest stands last."""
+        """Time at which each trainer may be handed the run again; the newest stands last."""
         self._pause_s = 0.0
         self._height = -1
 

@@ -11,10 +11,9 @@ from contextlib import suppress
 from p2pswarm.base.errors import Busy, Refused, SwarmError
 from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.base.signal import Signal
-from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.run.chain.chain_node import ChainNode
 from p2pswarm.run.chain.participant import ChainParticipant
-from p2pswarm.run.member_cards import MemberCards, as_far_as_they_fit, learn_all
+from p2pswarm.run.member_cards import as_far_as_they_fit, learn_all
 from p2pswarm.run.messages.membership import Join
 from p2pswarm.run.messages.trainers import (
     AskReachable,
@@ -26,6 +25,7 @@ from p2pswarm.run.messages.trainers import (
 )
 from p2pswarm.run.peer_health_io import is_there
 from p2pswarm.trainer.coordinator_io.coordinator_io import CoordinatorIo
+from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.handover import KNOCK_S, SEEK_S, Handover, RecentWords
 from p2pswarm.trainer.leadership.known_trainers import KnownTrainers
 
@@ -43,21 +43,18 @@ class HandoverIo:
 
     def __init__(
         self,
-        rpc: Rpc,
-        run_id: bytes,
-        stages: int,
+        context: TrainerContext,
         seat: ChainParticipant,
         node: ChainNode,
         roll: KnownTrainers,
         find: Callable[[bytes], Contact | None],
-        cards: MemberCards,
         tasks: asyncio.TaskGroup,
     ) -> None:
         """`find` tells where a peer is dialled."""
-        self._rpc = rpc
-        self._run, self._stages = run_id, stages
+        self._rpc = context.rpc
+        self._run, self._stages = context.run_id, context.run.stages
         self._seat, self._node = seat, node
-        self._roll, self._find, self._cards = roll, find, cards
+        self._roll, self._find, self._cards = roll, find, context.cards
         self._tasks = tasks
         self._rule = Handover(self._stages)
         self._knocks: RecentWords[CoordinatorProbe] = RecentWords(KNOCK_S)
@@ -69,8 +66,8 @@ class HandoverIo:
         self._telling: asyncio.Task[None] | None = None
         self._probing = False
         self._began = Signal()
-        rpc.serve_unary(AskReachable, self._whom_reach)
-        rpc.serve_unary(NotHeard, self._not_heard)
+        self._rpc.serve_unary(AskReachable, self._whom_reach)
+        self._rpc.serve_unary(NotHeard, self._not_heard)
 
     def start(self, coordination: CoordinatorIo) -> None:
         """This trainer leads from now on."""

@@ -12,7 +12,7 @@ from p2pswarm.run.messages.trainers import Trainers, Whereabouts
 from p2pswarm.run.messages.types import TRAINERS_MAX, VOTERS_MAX
 
 Find = Callable[[bytes], Contact | None]
-"""Where a member of the run is dialled."""
+"""Returns the contact of a member of the run."""
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class _Known:
 
     contact: Contact
     gone_s: float
-    """Since when it has not been enlisted; infinite while it is."""
+    """Time since which it is not enlisted; infinite while it is."""
 
 
 class KnownTrainers:
@@ -33,7 +33,7 @@ class KnownTrainers:
         self._me = own.peer.raw
         self._trainers: dict[bytes, _Known] = {}
         self._voters: dict[bytes, Contact] = {}
-        """Where voters are that the coordinator has told us of."""
+        """Contacts of voters, from the coordinator."""
 
     def on_standby(self, contact: Contact) -> None:
         """A trainer stands by from now on."""

@@ -114,21 +114,10 @@ class Trainer:
         self._coordination: CoordinatorIo | None = None
         """The run under this trainer, also when it is over; None while another one leads."""
         self._stack = AsyncExitStack()
-        self._ended: asyncio.Future[RunFinished]
-        self._tasks: asyncio.TaskGroup
-        self._seat: ChainParticipant
-        self._node: ChainNode
-        self._past: SavedChain
-        self._proposals: Proposals
-        self._rewinding: RollbackIo
-        self.watch: CoordinatorStream
-        """Its stream with the coordinator, while it stands by."""
-        self._handing: HandoverIo
-        self._refusals: RefusalNotices
 
     async def __aenter__(self) -> Self:
         context, place = self._context, self._context.chain
-        self._ended = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[RunFinished] = asyncio.get_running_loop().create_future()
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         follower = place.restored.follower
         voter = VoterId(self._me, place.store.memory)
@@ -143,16 +132,9 @@ class Trainer:
         self.watch = CoordinatorStream(
             context, self._seat, self._node, self._roll, self._told_over, self._tasks
         )
+        """Its stream with the coordinator, while it stands by."""
         self._handing = HandoverIo(
-            context.rpc,
-            context.run_id,
-            context.run.stages,
-            self._seat,
-            self._node,
-            self._roll,
-            self._find,
-            context.cards,
-            self._tasks,
+            context, self._seat, self._node, self._roll, self._find, self._tasks
         )
         context.rpc.serve_stream(Join, self._attend)
         context.rpc.serve_stream(Enlist, self._enlist)

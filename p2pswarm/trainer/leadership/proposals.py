@@ -40,7 +40,7 @@ class VoterChanges:
 
     def __init__(self) -> None:
         self._since_s: float | None = None
-        """Since when a voter has been lost."""
+        """Time since which a voter is lost."""
         self._purse = TokenBucket(AGAIN_S, AT_ONCE)
 
     def due(
@@ -85,7 +85,7 @@ class Proposals:
         self._roll = roll
         self._changes = VoterChanges()
         self._next: Callable[[float], None] | None = None
-        """What waits until the record is decided that is under way."""
+        """Proposal that waits until the record under way is decided."""
 
     def clear(self) -> None:
         """Another trainer leads, or members begin anew: what waited is void."""

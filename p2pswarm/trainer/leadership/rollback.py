@@ -30,7 +30,7 @@ class Rollback:
     states: Digests
     """Of each stage's state of that version."""
     source: ResumedFrom | None
-    """Where it is loaded from; None: it is drawn from the seed."""
+    """Its checkpoint; None: it is drawn from the seed."""
     place: str
     """For people."""
     refusals: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class SavedPast:
     run: bytes
     config: RunConfig
     origin: ResumedFrom | None
-    """What the run began from, if that is known."""
+    """Origin of the run, if it is known."""
 
     def going_back(self, saved: int) -> Rollback:
         """The newest version that all servers can load, every byte of which was read just now.

@@ -46,7 +46,7 @@ class StandbyStreams:
         self._trainers: Trainers | None = None
         self._closed = False
         self._last: Finished | None = None
-        """What is said to a standby that comes once all is closed."""
+        """Message to a standby that comes once all is closed."""
         self._empty = asyncio.Event()
         self._empty.set()
 

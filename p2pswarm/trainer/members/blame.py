@@ -136,9 +136,9 @@ class FailedPairs:
     def __init__(self, pairs_max: int = MEMBERS_MAX) -> None:
         self._max = pairs_max
         self._said_s: dict[tuple[bytes, bytes], float] = {}
-        """When a peer said it last of another; the newest stands last."""
+        """Time at which a peer said it last of another; the newest stands last."""
         self._spent: dict[bytes, int] = {}
-        """Whose word does not count, and for how many averagings."""
+        """Number of averagings for which a peer's word does not count."""
 
     def on_report(self, by: bytes, of: bytes, now_s: float) -> None:
         """A member says that nothing passes between it and another."""
@@ -199,9 +199,9 @@ class FailedAttempt:
     trouble: Trouble
     reason: str
     by: Incarnation | None
-    """Who said so; None: the trainer, whose push failed or who has waited for too long."""
+    """Accuser; None: the trainer, whose push failed or which has waited for too long."""
     path: tuple[Incarnation, ...]
-    """Whom it was handed to, as far as we were told."""
+    """Members that it was handed to, as far as the trainer was told."""
     missing: tuple[int, ...]
     """The stages that have not counted it: where it is now lies among them, or just above."""
 
@@ -212,7 +212,7 @@ class _Overflows:
 
     step: int
     paths: list[tuple[Incarnation, ...]] = field(default_factory=list)
-    """Who may have caused it, attempt by attempt; who said so comes first."""
+    """Suspects of each attempt; the accuser comes first."""
     stages: dict[Incarnation, int] = field(default_factory=dict)
     reason: str = ""
     condemned: bool = False
@@ -259,7 +259,6 @@ class Blame:
         self._condemned: list[int] = []
         self._pairs = FailedPairs()
         self.servers = FailingServers()
-        """Who is avoided."""
 
     def condemned(self) -> list[int]:
         """The microbatches that are not finite on any path; drained by reading."""
@@ -493,11 +492,11 @@ class UnreachablePairs:
         self._members = members
         self._max = peers_max
         self._said: dict[Incarnation, frozenset[bytes]] = {}
-        """From whom nothing comes, as each says."""
+        """Peers from which nothing comes, as each member says."""
         self.any = False
         """True if there may be a pair; this is asked after every note."""
         self._stayed: dict[bytes, tuple[bytes, int]] = {}
-        """Who stayed when which other one left, and for how many averagings that counts."""
+        """By peer that stayed: the one that left, and the averagings for which that counts."""
 
     def on_report(self, by: Incarnation, peers: Iterable[bytes]) -> None:
         """A member says from whom nothing comes."""

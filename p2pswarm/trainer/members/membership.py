@@ -34,7 +34,7 @@ class Member:
     pinned: bool = False
     """It serves no other stage."""
     card: bytes = b""
-    """Where else it is dialled, as it has signed."""
+    """Its other addresses, as it has signed."""
 
     @property
     def record(self) -> MemberRecord:
@@ -54,7 +54,7 @@ class StageGroup:
     shares: tuple[int, ...] = ()
     """The size of each member's shard relative to the others; none mean equal ones."""
     tied: TiedGroup | None = None
-    """Who averages the tied tensor with them, at an end of a tied model."""
+    """The group that averages the tied tensor, at an end of a tied model."""
 
 
 class Membership:
@@ -75,9 +75,9 @@ class Membership:
         self._group_max = group_max
         self._members_max = members_max
         self.leaving: dict[Incarnation, float] = {}
-        """Until when those stay that were asked to leave: a newcomer does not count them."""
+        """Time until which those stay that were asked to leave: a newcomer does not count them."""
         self._reserved: dict[int, tuple[bytes, int]] = {}
-        """By stage: who is to take it on joining again, and how many waited there before."""
+        """By stage: the peer that takes it on joining again, and how many waited there before."""
         self._members: dict[bytes, Member] = {}
         self.numbered = former
         """The number of the newest incarnation."""

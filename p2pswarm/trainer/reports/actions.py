@@ -66,27 +66,27 @@ class CancelLaunch:
 
 @dataclass(frozen=True, slots=True)
 class SendFence:
-    """Call a member."""
+    """Have a member count nothing more of some attempts."""
 
     incarnation: Incarnation
     message: Fence
     limit_s: float
-    """When the member counts as gone."""
+    """Time after which the member counts as gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendReduce:
-    """Call a member."""
+    """Have a member average its sum with the others of its stage."""
 
     incarnation: Incarnation
     message: Reduce
     limit_s: float
-    """When the coordinator gives the reduction up."""
+    """Time after which the coordinator gives the reduction up."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendCommit:
-    """Call a member."""
+    """Have a member apply a step."""
 
     incarnation: Incarnation
     message: Commit
@@ -128,7 +128,7 @@ class SeekCopy:
     stages: tuple[int, ...]
     version: int
     rewind_s: float | None
-    """When the run goes back; None: never."""
+    """Time until the run goes back; None: it does not."""
 
 
 @dataclass(frozen=True, slots=True)

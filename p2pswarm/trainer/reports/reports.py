@@ -92,7 +92,7 @@ class NotFiniteThere(Report):
     step: int
     microbatch: int
     suspects: tuple[tuple[Incarnation, int], ...]
-    """Who was in the attempts that failed and not in the one that did not, with the stage."""
+    """Members of the attempts that failed and not of the one that did not, with the stage."""
     reason: str
 
     @property
@@ -114,7 +114,7 @@ class WrongResult(Report):
     microbatch: int
     reason: str
     pause_s: float | None
-    """How long it gets no work; None if its stage has no other server."""
+    """Time without work; None if its stage has no other server."""
 
     @property
     def text(self) -> str:
@@ -306,7 +306,7 @@ class VersionsRefused(Report):
     servers: int
     """Different peers so far."""
     versions: tuple[int, ...]
-    """What they speak, the commonest first; rare ones are left out."""
+    """The commonest first; rare ones are left out."""
     ours: int
 
     @property
@@ -442,11 +442,11 @@ class NewestCopy(Report):
     saved: int | None
     """The version of the newest checkpoint; None if there is none."""
     place: str
-    """Where that lies, or its target."""
+    """Its folder, or the target."""
     age_s: float | None
-    """Since when it is there; None if it was written under another trainer."""
+    """None if it was written under another trainer."""
     rewind_s: float | None
-    """When the run goes back to it by itself; None: never."""
+    """Time until the run goes back to it by itself; None: it does not."""
 
     @property
     def text(self) -> str:

@@ -104,11 +104,11 @@ class MicrobatchJob:
     refusals: int = 0
     """Attempts that got stuck; those that were lost with a server do not count."""
     timeout_s: float = 0.0
-    """What the last attempt that was late has earned the next; 0 if none was."""
+    """Time that a late attempt has earned the next; 0 if none was late."""
     given_s: float = 0.0
-    """How long the running attempt may take, as it was launched."""
+    """Time limit of the running attempt, as it was launched."""
     reason: str = ""
-    """Why the last attempt was given up."""
+    """Reason why the last attempt was given up."""
     stuck: bool = False
     """An attempt was late or got stuck: the next one computes all, wherever it goes."""
     check: bool = False
@@ -137,14 +137,13 @@ class InFlight:
         self._undone = len(jobs)
         self._running: dict[int, MicrobatchJob] = {}
         self._through: dict[Incarnation, dict[int, MicrobatchJob]] = {}
-        """What runs through an incarnation."""
+        """Running jobs that go through an incarnation."""
         self._timeout = timeout
         self.begun_s: float | None = None
-        """When the first job was launched."""
         self._late: list[tuple[float, int, int]] = []
-        """A heap: when to look whether it is late, microbatch, attempt."""
+        """A heap: time to look whether it is late, microbatch, attempt."""
         self._again: list[tuple[float, int]] = []
-        """A heap: when it may be launched again, microbatch."""
+        """A heap: time of the next launch, microbatch."""
         self._refused: list[tuple[int, int]] = []
         """A heap: its refusals below zero, microbatch."""
 
@@ -334,7 +333,6 @@ class WorkStealing:
 
     def __init__(self) -> None:
         self._moved: Counter[int] = Counter()
-        """How often each microbatch was handed on."""
 
     def surplus(self, there: Iterable[Sequence[MicrobatchJob]]) -> list[MicrobatchJob]:
         """Return what is to be given up; `there`: what each server has yet to count, by age."""
@@ -386,7 +384,7 @@ class LaunchPace:
     def __init__(self) -> None:
         self._entries = 1
         self._took_s: list[float] = []
-        """How long those of this step took, the first that finished first."""
+        """Times of this step's first microbatches."""
         self._finished_s: list[float] = []
         self._margin = MARGIN
         self._chosen: float | None = None

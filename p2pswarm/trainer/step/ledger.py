@@ -38,7 +38,7 @@ class StepLedger:
         self._held: dict[Incarnation, list[tuple[int, int]]] = {}
         """The same by holder: indices and stages, in the order in which they were counted."""
         self._left = [stages] * microbatches
-        """How many stages have not counted each microbatch."""
+        """Number of stages that have not counted each microbatch."""
         self._left_in_all = microbatches * stages
         self._aside: set[int] = set()
         """The indices of the microbatches that nobody is to count."""

@@ -173,7 +173,8 @@ class Reduction:
             return Disagreed(odd, tuple(stage for stage in self._stages() if self._tied(stage)))
         if apart := self._ends_apart():
             return apart
-        squares = [(stage, self._squared_norm(stage)) for stage in self._stages()]
+        firsts = {stage: self._answers[self.group(stage)[0]] for stage in self._stages()}
+        squares = [(stage, first.squared_norm) for stage, first in firsts.items()]
         squares += [(stage, said.squared_norm) for stage, said in self._tied_answers()[:1]]
         for stage, square in squares:
             if square is None:
@@ -219,9 +220,6 @@ class Reduction:
         (_, most), *others = self._votes(stage)
         return any(votes == most for _, votes in others)
 
-    def _squared_norm(self, stage: int) -> float | None:
-        return self._answers[self.group(stage)[0]].squared_norm
-
 
 FIRST_LIMIT_S = 120.0  # nothing is measured yet: a large stage over a slow link
 LIMIT_MIN_S = 30.0  # below this a pause of a process or a link that is dialled again would count
@@ -245,11 +243,9 @@ class AveragingLimit:
     @property
     def seconds(self) -> float:
         """The limit of the next averaging."""
-        usual_s = self._first_s
-        if self._took_s:
-            usual_s = max(LIMIT_MIN_S, LIMIT_FACTOR * max(self._took_s))
-        limit_s = usual_s * 2.0**self._too_slow
-        return min(self._max_s, limit_s)
+        slowest_s = max(self._took_s, default=None)
+        usual_s = self._first_s if slowest_s is None else max(LIMIT_MIN_S, LIMIT_FACTOR * slowest_s)
+        return min(self._max_s, usual_s * 2.0**self._too_slow)
 
     def on_success(self, seconds: float) -> None:
         """Learn from an averaging that succeeded."""

@@ -9,7 +9,8 @@ Source:  docs/training.md, "A gradient that is not finite"; docs/spot_checks.md.
 
 import hashlib
 import math
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
 
 from p2pswarm.run.messages.microbatch import CHECK_BASE, Sketch
 from p2pswarm.run.messages.types import Work
@@ -45,7 +46,7 @@ class Quarantine:
         self._steps = 0
         """Steps in a row, up to the last decided one, each with a microbatch set aside."""
         self.hopeless: str | None = None
-        """Why the run must end, if it must."""
+        """Reason why the run must end, if it must."""
 
     def add(self, aside: Quarantined) -> None:
         """A microbatch was set aside in the step."""
@@ -78,7 +79,7 @@ OF_CODEC = {
     "int8": 1e-2,
     "int8-ef": 0.1,
 }
-"""What a codec rounds, relative to the length of a tensor; a few times the usual."""
+"""Rounding of each codec, relative to the length of a tensor; a few times the usual."""
 
 Numbers = tuple[float, ...]
 """A sketch."""
@@ -122,30 +123,25 @@ class Opinion:
     size: float
 
 
-@dataclass(slots=True)
-class _Dispute:
-    """The opinions about one place, all of one input, in camps that agree."""
+Camp = list[Opinion]
+"""Opinions about one place that agree."""
 
-    camps: list[list[Opinion]] = field(default_factory=list)
 
-    def peers(self, camp: list[Opinion]) -> dict[bytes, Incarnation]:
-        """The servers of a camp."""
-        return {opinion.by.peer: opinion.by for opinion in camp}
+def _peers(camp: Camp) -> dict[bytes, Incarnation]:
+    return {opinion.by.peer: opinion.by for opinion in camp}
 
-    def wrong(self) -> list[Incarnation]:
-        """Return who is certainly wrong: who contradicts itself, or all but a clear majority."""
-        seen: dict[bytes, int] = {}
-        for camp in self.camps:
-            for peer in self.peers(camp):
-                seen[peer] = seen.get(peer, 0) + 1
-        everybody = {o.by.peer: o.by for camp in self.camps for o in camp}
-        if twice := [everybody[peer] for peer, camps in seen.items() if camps > 1]:
-            return twice
-        most, second, *_ = sorted((len(self.peers(camp)) for camp in self.camps), reverse=True)
-        if most <= second:
-            return []
-        right = max(self.camps, key=lambda camp: len(self.peers(camp)))
-        return [by for peer, by in everybody.items() if peer not in self.peers(right)]
+
+def _wrong(camps: list[Camp]) -> list[Incarnation]:
+    """Return the servers that contradict themselves, or else all but a clear majority."""
+    everybody = {peer: by for camp in camps for peer, by in _peers(camp).items()}
+    seen = Counter(peer for camp in camps for peer in _peers(camp))
+    if twice := [by for peer, by in everybody.items() if seen[peer] > 1]:
+        return twice
+    most, second, *_ = sorted((len(_peers(camp)) for camp in camps), reverse=True)
+    if most <= second:
+        return []
+    right = _peers(max(camps, key=lambda camp: len(_peers(camp))))
+    return [by for peer, by in everybody.items() if peer not in right]
 
 
 class SpotChecks:
@@ -168,7 +164,7 @@ class SpotChecks:
         self._open: set[Place] = set()
         self._wrong: dict[Incarnation, FoundWrong] = {}
         self._forgotten: dict[Incarnation, None] = {}
-        """Who has told something in this step that was forgotten."""
+        """Members that have told something in this step that was forgotten."""
 
     def chosen(self, microbatch: int) -> bool:
         """Return whether a microbatch is to be computed twice."""
@@ -232,19 +228,19 @@ class SpotChecks:
     def _judge(self, place: Place) -> None:
         """Compare all that took what the last one took."""
         *_, last = opinions = self._opinions[place]
-        dispute = _Dispute()
+        camps: list[Camp] = []
         for opinion in opinions:
             if not agree(opinion.took, last.took, self._near):
                 continue
-            for camp in dispute.camps:
+            for camp in camps:
                 if self._same(camp[0], opinion):
                     camp.append(opinion)
                     break
             else:
-                dispute.camps.append([opinion])
+                camps.append([opinion])
         self._open.discard(place)
-        if len(dispute.camps) > 1:
-            if wrong := dispute.wrong():
+        if len(camps) > 1:
+            if wrong := _wrong(camps):
                 for by in wrong:
                     self._name(by, place[0], self._stage(place), CONTRADICTS)
             else:
@@ -302,11 +298,6 @@ class ResultChecks:
         self._reports: list[CheckReport] = []
         self.aside: set[int] = set()
         """The microbatches and held-out batches that were set aside."""
-
-    @property
-    def hopeless(self) -> str | None:
-        """Return why the run must end, if it must."""
-        return self._quarantine.hopeless
 
     def on_sketch(self, by: Incarnation, stage: int, note: Sketch) -> None:
         """A server tells what it took and gave."""
@@ -375,10 +366,6 @@ class ResultChecks:
             self._reports.append(report)
         drained, self._reports = self._reports, []
         return drained
-
-    def on_decision(self) -> tuple[int, ...]:
-        """The step is decided; what was set aside in it."""
-        return self._quarantine.on_decision()
 
     def _unsound(self) -> list[MicrobatchJob]:
         """The condemned jobs of which nothing is under way any more."""

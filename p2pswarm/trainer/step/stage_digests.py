@@ -50,14 +50,14 @@ class _Poll:
     waiting: dict[Incarnation, None] = field(default_factory=dict)
     """The members that have yet to report."""
     votes: dict[bytes, bytes] = field(default_factory=dict)
-    """What each peer said last; it stays when a member is lost, as it has seen what it said."""
+    """Last word of each peer; it stays when a member is lost."""
     said: dict[Incarnation, bytes] = field(default_factory=dict)
     """The reports that are yet to be compared with what stands."""
     since_s: float | None = None
-    """When somebody had spoken while others were absent."""
+    """Time of the first word while others were absent."""
     standing: bytes | None = None
     provable: bool = False
-    """What is right will be proved: what is said stands only until then, if all say the same."""
+    """A proof is on its way: until then a digest stands if all say the same."""
 
     @property
     def due_s(self) -> float | None:

@@ -9,13 +9,7 @@ from enum import Enum
 
 from p2pswarm.progress.events import HeldOut
 from p2pswarm.run.messages.membership import HeldSum
-from p2pswarm.run.messages.microbatch import (
-    CHECK_BASE,
-    Counted,
-    Evaluated,
-    Handed,
-    Undelivered,
-)
+from p2pswarm.run.messages.microbatch import CHECK_BASE, Counted, Evaluated, Handed, Undelivered
 from p2pswarm.run.messages.step import FencedWork
 from p2pswarm.run.messages.types import Work
 from p2pswarm.run.view import Incarnation
@@ -58,17 +52,12 @@ class Fences:
         self._probe = False
         self._open: dict[int, MicrobatchJob] | None = None
         self._silent: dict[Incarnation, float] = {}
-        """When each of those that have not answered is overdue."""
+        """Time at which each member is overdue that has not answered."""
         self._absent: dict[Incarnation, None] = {}
         """Members that cannot be asked, and whose promise every round needs."""
         self._begun_s = 0.0
         self.deadline_s = math.inf
-        """When to ask who is overdue."""
-
-    @property
-    def open(self) -> bool:
-        """True if a round is under way."""
-        return self._open is not None
+        """Time to ask which members are overdue."""
 
     @property
     def asking(self) -> bool:
@@ -78,7 +67,7 @@ class Fences:
     @property
     def due(self) -> bool:
         """True if the next round is to be opened."""
-        return not (self.open or self.idle)
+        return self._open is None and not self.idle
 
     @property
     def idle(self) -> bool:
@@ -126,7 +115,7 @@ class Fences:
         """Give the members that are overdue and may still answer more time."""
         for one in self.overdue(now_s):
             self._silent[one] = now_s + self.limit_s(one)
-        if self.open:
+        if self._open is not None:
             self.deadline_s = min(self._silent.values(), default=now_s)
 
     def suspend(self, incarnation: Incarnation) -> None:
@@ -177,13 +166,7 @@ class Step:
     After the last step comes one without microbatches: only the evaluation is left.
     """
 
-    def __init__(
-        self,
-        number: int,
-        config: RunConfig,
-        secret: bytes,
-        phase: Phase,
-    ) -> None:
+    def __init__(self, number: int, config: RunConfig, secret: bytes, phase: Phase) -> None:
         """`secret`: chooses the spot checks."""
         self.phase = phase
         self._config = config
@@ -195,7 +178,7 @@ class Step:
         self._checks = SpotChecks(config, secret)
         self._spot_checks = config.spot_check_share > 0
         self.pace = LaunchPace()
-        """How many microbatches may be on their way; learned over all steps."""
+        """It learns over all steps."""
         self._given_up: list[act.CancelLaunch] = []
         self._begin(number)
 
@@ -212,7 +195,6 @@ class Step:
         jobs += [MicrobatchJob(first + i, Work.FORWARD) for i in range(size)]
         self.in_flight = InFlight(jobs, self._timeout)
         self.sums = StepSums(number, self.ledger, self.in_flight)
-        """Which sums of former incarnations can be parts of the step."""
         self.result_checks = ResultChecks(
             number, self.in_flight, self.ledger, self._quarantine, self._checks
         )
@@ -240,13 +222,6 @@ class Step:
         """
         told, aside = self._losses.items(), self.result_checks.aside
         return mean_loss([loss for m, loss in told if m < EVALUATION_BASE and m not in aside])
-
-    @property
-    def held_out_loss(self) -> float | None:
-        """Mean over the held-out batches, nats per token; None if there were none."""
-        losses = [loss for m, loss in self._losses.items() if m >= EVALUATION_BASE]
-        losses += [math.nan for m in self.result_checks.aside if m >= EVALUATION_BASE]
-        return mean_loss(losses) if losses else None
 
     def path(self, microbatch: int) -> list[Incarnation]:
         """Return whom the newest attempt of a microbatch was handed to."""
@@ -389,18 +364,19 @@ class Step:
 
     def report(self, gradient_norm: float, learning_rate: float) -> StepDone:
         """The step is decided: what people hear of it."""
-        aside, size = self.result_checks.on_decision(), self.ledger.size
+        aside, size = self._quarantine.on_decision(), self.ledger.size
         return StepDone(self.number, self.loss, gradient_norm, learning_rate, size, aside)
 
     def evaluation(self) -> list[HeldOut]:
-        """Return what people hear of the held-out batches, if there were any."""
-        loss = self.held_out_loss
-        return [] if loss is None else [HeldOut(self.number, loss)]
+        """Return the mean loss of the held-out batches, nats per token, if there were any."""
+        losses = [loss for m, loss in self._losses.items() if m >= EVALUATION_BASE]
+        losses += [math.nan for m in self.result_checks.aside if m >= EVALUATION_BASE]
+        return [HeldOut(self.number, mean_loss(losses))] if losses else []
 
     def hopeless(self) -> str | None:
         """Return why the run cannot go on: one microbatch refused too often, or many set aside."""
-        if self.result_checks.hopeless:
-            return self.result_checks.hopeless
+        if self._quarantine.hopeless:
+            return self._quarantine.hopeless
         job = self.in_flight.most_refused()
         if job is None or job.refusals < REFUSALS_MAX:
             return None

@@ -80,7 +80,7 @@ class _Suspended:
     stage: int
     limit_s: float
     since_s: float | None = None
-    """Since when another server could do its work; None while there is none."""
+    """Time since which another server could do its work; None while there is none."""
 
 
 class Suspensions:
@@ -96,7 +96,7 @@ class Suspensions:
     def __init__(self) -> None:
         self._suspended: dict[bytes, _Suspended] = {}
         self._times: Counter[bytes] = Counter()
-        """How often each peer was suspended in this step."""
+        """Suspensions of each peer in this step."""
 
     def __len__(self) -> int:
         return len(self._suspended)
@@ -181,12 +181,12 @@ class FormerSums:
         self._named = frozenset(named)
         self._awaited = set(self._named)
         self._due_s: float | None = None
-        """When nobody is waited for any more; None before somebody has come."""
+        """Time after which nobody is waited for; None before the first join."""
         self._brought: set[bytes] = set()
         self._spoiled = False
-        """Whether one that served had wrong weights: what it gave may be in any sum."""
+        """True if one that served had wrong weights: what it gave may be in any sum."""
         self.taken = False
-        """Whether a sum of a former term is, or was, a part of this step."""
+        """True if a sum of a former term is, or was, a part of this step."""
 
     def on_join(self, peer: bytes, join: Join, now_s: float) -> bool:
         """A server has come; returns whether others were waited for, or this one."""

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from trainer.harness import CONFIG, Play
 
 from p2pswarm.progress.events import Waiting
-from p2pswarm.run.messages.membership import Join
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.balance.stage_coverage import (
@@ -123,21 +122,6 @@ def test_a_run_that_still_gathers_gives_nothing_up():
 
     assert unserved.next_deadline_s() is None
     assert unserved.hopeless(1e9) is None
-
-
-def test_parked_joins_are_taken_out_once_and_the_newest_of_a_peer_counts():
-    newcomers, older, newer = (
-        Newcomers(),
-        *(Join(b"r" * 16, a, None, None, b"", None) for a in "xy"),
-    )
-    newcomers.park(b"a", older)
-    newcomers.park(b"a", newer)
-    newcomers.park(b"b", older)
-    newcomers.withdraw(b"b")
-    newcomers.withdraw(b"b")
-
-    assert newcomers.parked() == [(b"a", newer)]
-    assert newcomers.parked() == []
 
 
 def test_candidates_are_taken_out_once_and_leave_with_their_incarnation():
