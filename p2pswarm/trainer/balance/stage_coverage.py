@@ -39,10 +39,7 @@ class UnservedStages:
     def watch(
         self, stages: list[int], version: int, now_s: float, *, counting: bool
     ) -> list[Waiting | WeightsSought]:
-        """Return what to tell if other stages lack servers than before.
-
-        `counting`: their time counts, as it does once the run has begun.
-        """
+        """Return what to tell if other stages lack servers; `counting`: the run has begun."""
         waiting = stages if counting else []
         lost = [stage for stage in waiting if stage not in self._since_s]
         self._since_s = {stage: self._since_s.get(stage, now_s) for stage in waiting}

@@ -347,10 +347,9 @@ class Admission:
 
         If it cannot be proved (None), what most members say stands.
         """
-        if digest is None:
-            self.digests.on_proof_failure(stage, self._start.version)
-            return []
         self.digests.on_proof(stage, self._start.version, digest)
+        if digest is None:
+            return []
         right = as_recorded(digest)
         return [BeganWrong(stage)] if self._began_with.get(stage, right) != right else []
 

@@ -1,19 +1,18 @@
 """Members from which nothing comes: how long each may be silent before a step goes on without it.
 
-A member says a word each half second, from its event loop, also while it computes. Its link
-ends only after 15 s of silence, because a pause of a network or of a process should cost nobody its
-link. That is too long where all others wait. So the trainer asks here who is silent, and evicts
-those without whom the step cannot end, if another server has their stage's weights. A member that
-was evicted for a pause keeps its weights, joins again, and has lost its sum of this step.
+A member says a word each half second, also while it computes. Its link ends only after 15 s of
+silence, so that a pause costs nobody its link. That is too long where all others wait. So the
+trainer evicts silent members without which the step cannot end, if another server has their stage's
+weights. An evicted member keeps its weights, joins again, and has lost its sum of this step.
 
 Python holds up a member's event loop for moments (an import, the first use of a device). A member
 that came back from a pause, evicted or not, may be silent twice as long the next time, 8 s at most.
 
 A member that hears nothing from the coordinator is as good as silent. It says so itself with its
-load, if only the way to it is cut; what a trainer that was stopped finds in its sockets says so of
-all, so it counts only when it is said again a second later. A member that is cut off both ways asks
-the standbys who leads, and they tell. What was asked in another incarnation, of another coordinator
-or of this one, tells nothing: a question may be on its road for as long as a link is cut.
+load, if only the way to it is cut. A trainer that was stopped finds such words of all in its
+sockets, so one counts only when it is said again a second later. A member that is cut off both ways
+asks the standbys who leads, and they tell. A question of another incarnation tells nothing: it may
+be on its road for as long as a link is cut.
 
 Units:   seconds on a clock that stands still while the trainer is stopped.
 """
@@ -117,8 +116,8 @@ class Silence:
     ) -> list[Incarnation]:
         """The silent members without whom the step cannot end, though their stages have others.
 
-        Where a whole stage is silent nobody is evicted: it may be our own network, and nobody else
-        has the weights. `spares`: who has those of a stage, and is not ready while others are.
+        Where a whole stage is silent nobody is evicted: it may be our own network. `spares`: others
+        with a stage's weights, which are not ready.
         """
         silent = [one for one in self._overdue(now_s) if self._waited_for(one, step, reduction)]
         return [one for one in silent if self._replaceable(one, spares, now_s)]

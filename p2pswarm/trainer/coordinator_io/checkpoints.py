@@ -99,10 +99,7 @@ class Checkpoints:
     """The checkpoints of one run, as its trainer has them written."""
 
     def __init__(self, cut: Sequence[range], every_steps: int, last: int, first: int = 0) -> None:
-        """`cut`: the blocks of each stage; `last`: the version at the run's end.
-
-        `first`: the version that the run began with, which needs no saving.
-        """
+        """`cut`: the blocks of each stage; `first`, `last`: the run's versions at both ends."""
         self._cut = cut
         self._every_steps = every_steps
         self._last = last
@@ -196,7 +193,7 @@ class Checkpoints:
         self._end(now_s)
 
     def on_manifest_failure(self, version: int, reason: str, now_s: float) -> None:
-        """The manifest could not be written: there is no checkpoint."""
+        """The manifest cannot be written: there is no checkpoint."""
         self._actions.append(CheckpointFailed(version, reason))
         self._end(now_s)
 
@@ -245,7 +242,9 @@ class Checkpoints:
             if all(w.failed for w in of_stage):
                 reasons = "; ".join(dict.fromkeys(w.failed for w in of_stage))
                 why = reasons or "no server holds it"
-                self._fail(checkpoint, f"stage {stage} was not saved: {why}", now_s)
+                self.on_manifest_failure(
+                    checkpoint.version, f"stage {stage} was not saved: {why}", now_s
+                )
                 return
         if self._watched and now_s >= self._progress_due_s:
             self._progress_due_s = now_s + PROGRESS_EVERY_S
@@ -262,7 +261,7 @@ class Checkpoints:
         try:
             stages = joined(saved, self._cut)
         except NotSaved as error:
-            self._fail(checkpoint, str(error), now_s)
+            self.on_manifest_failure(checkpoint.version, str(error), now_s)
             return
         checkpoint.publishing = True
         self._actions.append(WriteManifest(checkpoint.version, checkpoint.head, stages))
@@ -278,10 +277,6 @@ class Checkpoints:
                 len(self._cut),
             )
         )
-
-    def _fail(self, checkpoint: _Pending, reason: str, now_s: float) -> None:
-        self._actions.append(CheckpointFailed(checkpoint.version, reason))
-        self._end(now_s)
 
     def _end(self, now_s: float) -> None:
         """Begin the checkpoint that waits, if there is one."""

@@ -184,8 +184,14 @@ class Dispatcher:
             del self._pushing[scope]
 
     async def _ask(self, order: Call) -> None:
+        member = self._coordinator.members.alive(order.incarnation)
         try:
-            answer: Message | SwarmError = await self._call(order)
+            if member is None:
+                raise NoRoute(f"{order.incarnation} is gone")
+            async with self._while_alive(order.incarnation):
+                answer: Message | SwarmError = await self._context.rpc.call(
+                    contact(member.record), order.message, limit_s(order)
+                )
         except SwarmError as error:
             log.info("%s did not carry out an order: %s", order.incarnation, error)
             answer = error
@@ -203,11 +209,3 @@ class Dispatcher:
             return
         self._coordinator.on_probe_answer(one, reason, self._now_s())
         self._pump()
-
-    async def _call(self, order: Call) -> Message:
-        member = self._coordinator.members.alive(order.incarnation)
-        if member is None:
-            raise NoRoute(f"{order.incarnation} is gone")
-        to = contact(member.record)
-        async with self._while_alive(order.incarnation):
-            return await self._context.rpc.call(to, order.message, limit_s(order))

@@ -115,11 +115,8 @@ def undelivered_note(order: act.Launch, reason: str) -> Undelivered:
 
 def limit_s(order: Call) -> float:
     """Return how long a member may take to answer."""
-    match order:
-        case act.SendFence() | act.SendReduce():
-            return order.limit_s + GRACE_S
-        case act.SendCommit():
-            return COMMIT_MAX_S + GRACE_S
+    limit_s = COMMIT_MAX_S if isinstance(order, act.SendCommit) else order.limit_s
+    return limit_s + GRACE_S
 
 
 def on_answer(

@@ -139,10 +139,7 @@ class KnownTrainers:
 def longest_serving(
     ready: Sequence[tuple[int, bytes]], voters: Sequence[VoterId] = ()
 ) -> list[bytes]:
-    """The ready servers that vote or may: incarnation numbers rise, so the lowest come first.
-
-    Those of `voters` are among them, however short they have served.
-    """
+    """Return the ready servers that vote or may, by incarnation number, which rises with time."""
     voting = {voter.peer for voter in voters}
     longest = [peer for _, peer in sorted(ready)]
     return [p for place, p in enumerate(longest) if place < 2 * VOTERS_MAX or p in voting]

@@ -1,4 +1,4 @@
-"""Blame: which server, or which road between two, makes attempts fail; and when nobody can do it.
+"""Blame: which server, or which road between two, makes attempts fail; and when none can do it.
 
 An attempt that failed was in the hands of several servers. Each of those that may have caused it is
 a suspect; the one that has failed most often in a row is avoided, if its stage has another. A road
@@ -312,10 +312,10 @@ class Blame:
     ) -> Incarnation | None:
         """Return who is to leave an averaging in which `by` failed again, as it says by `beside`.
 
-        Of two between whom nothing passes, the one that leaves gets no work for a while: else it
-        would be back at once, and the next averaging would fail at the same cut. `ledger` gives the
-        bitmap of what a member has counted. Of two stages that average with each other, one leaves
-        that its stage can spare; None if neither can, because then only the road helps.
+        The one that leaves gets no work for a while: else it would be back at once, and the next
+        averaging would fail at the same cut. `ledger`: the bitmap of a member's counts. Of two
+        stages that average with each other, one leaves that its stage can spare; None if neither
+        can, because then only the road helps.
         """
         here = self._members.alive(by)
         other = self._members.of_peer(beside) if beside is not None else None
@@ -339,10 +339,7 @@ class Blame:
     def on_averaging(
         self, members: Iterable[Incarnation], holders: Callable[[int], tuple[Incarnation, ...]]
     ) -> list[NotFiniteThere]:
-        """A step was decided: returns which servers made gradients that were not finite.
-
-        `holders`: the members that have counted a microbatch.
-        """
+        """A step is decided: return which servers made gradients that were not finite."""
         everybody = list(members)
         self._pairs.on_averaging(one.peer for one in everybody)
         for one in everybody:

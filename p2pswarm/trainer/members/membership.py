@@ -67,10 +67,7 @@ class Membership:
         members_max: int = MEMBERS_MAX,
         former: int = 0,
     ) -> None:
-        """`group_max`: how many members a stage can hold, ready or not; `members_max`: the run.
-
-        Incarnations are numbered from `former` + 1 on.
-        """
+        """`group_max`, `members_max`: of a stage and of the run; `former`: the last number."""
         self._stages = stages
         self._group_max = group_max
         self._members_max = members_max

@@ -158,10 +158,7 @@ class StepLedger:
         return len(held)
 
     def holders(self, stage: int, group: Sequence[Incarnation]) -> bytes:
-        """One byte a microbatch: the place in `group` of the one that counts it in a stage.
-
-        QUARANTINED for one that no stage counts.
-        """
+        """Return one byte a microbatch: its counter's place in `group`, or QUARANTINED."""
         place = {incarnation: index for index, incarnation in enumerate(group)}
         in_stage = (holders[stage] for holders in self._holder)
         return bytes(QUARANTINED if one is None else place[one] for one in in_stage)

@@ -273,10 +273,7 @@ class Reductions:
         former: int = 0,
         ends: tuple[int, int] | None = None,
     ) -> None:
-        """Generations are numbered from `former` + 1 on.
-
-        `ends`: the two stages that have a tied tensor in common.
-        """
+        """`former`: the last number before; `ends`: the stages with a tied tensor in common."""
         self.limit = limit or AveragingLimit()
         self.reduction: Reduction | None = None
         self._shares = ShardShares()
