@@ -172,8 +172,8 @@ class Moves:
     ) -> tuple[Incarnation, str] | None:
         """A member whose session is to end, so that it moves, and why; None if nobody has to.
 
-        `stages`: those without a ready server whose state anybody can make. Every other stage keeps
-        `keep` ready members. `servers`: those that fail do not move.
+        `stages`: those that wait; every other stage keeps `keep` ready members. `servers`: those
+        that fail do not move.
         """
         if not stages and not self._since_s:
             return None  # asked after every note

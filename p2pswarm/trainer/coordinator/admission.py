@@ -17,6 +17,7 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.run.messages.membership import Assigned, Join, Ready
 from p2pswarm.run.messages.step import Committed
 from p2pswarm.run.view import Incarnation
+from p2pswarm.trainer.coordinator.changes import Change, Effects
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart, DecidedStep, Welcome
 from p2pswarm.trainer.members.membership import AnswerLimits, Member, Membership
 from p2pswarm.trainer.reports import actions as act
@@ -174,15 +175,6 @@ class NewlyReady:
     """Their weights are not those of their stage."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """The answer to a `Join`, and whether it tells of weights."""
-
-    actions: list[act.Action]
-    states_changed: bool
-    """True if something is known of the stages' weights by that, or is owed."""
-
-
 class Admission:
     """The way of every member from its `Join` to ready, and from commit to commit."""
 
@@ -220,7 +212,7 @@ class Admission:
         *,
         keep_sum: bool = False,
         proved: bool = False,
-    ) -> Admitted:
+    ) -> Effects:
         """Begin an incarnation; what to tell it.
 
         `keep_sum`: it keeps its sum if it keeps its weights. `proved`: it has shown its weights.
@@ -230,7 +222,7 @@ class Admission:
             member = self._members.admit(peer, join.address, join.stage, step, pinned=join.pinned)
             self._members.on_card(peer, join.card)
         except Unusable as error:
-            return Admitted([act.Decline(peer, str(error))], states_changed=False)
+            return Effects([act.Decline(peer, str(error))], Change.JOINED)
         to = member.incarnation
         self.newcomers.on_start(to, now_s)
         if member.stage != join.stage:
@@ -262,7 +254,8 @@ class Admission:
             if proved and join.stage in resent.states:
                 self._follows.add(to)
             actions.append(act.SendCommit(to, resent.commit(self._run, join, to)))
-        return Admitted(actions, states_changed=changed or resent is not None)
+        states = Change.STATES if changed or resent is not None else Change.NOTHING
+        return Effects(actions, Change.JOINED | states)
 
     def on_end(self, member: Member) -> None:
         """An incarnation is over."""

@@ -238,9 +238,7 @@ class Incarnations:
             proved=self._balance.proved(peer, join.stage),
         )
         effects.actions += admitted.actions
-        effects.changes |= Change.JOINED
-        if admitted.states_changed:
-            effects.changes |= Change.STATES
+        effects.changes |= admitted.changes
         match former, admitted.actions, join.sum:
             case Incarnation() as one, [
                 act.Assign(heir, Assigned(keep_sum=True) as told),

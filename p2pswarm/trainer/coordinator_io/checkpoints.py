@@ -23,7 +23,7 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.progress.events import Checkpointed
 from p2pswarm.run.chain.base import ChainStore
 from p2pswarm.run.chain.branch import Branch
-from p2pswarm.run.chain.chain import Chain, Genesis
+from p2pswarm.run.chain.chain import Chain, ChainHead, Genesis
 from p2pswarm.run.chain.chain_log import log_entry, log_header
 from p2pswarm.run.chain.record import MEMORY_BYTES, digest
 from p2pswarm.run.manifest import RunOrigin
@@ -312,14 +312,9 @@ class SavedChain:
         self._store = store
 
     @property
-    def saved(self) -> int:
-        """The newest version that the chain says is saved, or the one that the run began with."""
-        return self._chain.head.saved
-
-    @property
-    def version(self) -> int:
-        """Of the weights, after the newest record."""
-        return self._chain.head.version
+    def head(self) -> ChainHead:
+        """The newest record; until one says what is saved, that is what the run began with."""
+        return self._chain.head
 
     @property
     def genesis(self) -> Genesis:

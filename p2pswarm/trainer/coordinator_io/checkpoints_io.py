@@ -60,7 +60,7 @@ class CheckpointsIo:
             [stage_blocks(run, stage) for stage in range(run.stages)],
             plan.config.every_steps,
             run.steps,
-            chain.saved,
+            chain.head.saved,
         )
         self._timer: asyncio.TimerHandle | None = None
         self._changed = Signal()
@@ -147,7 +147,6 @@ class CheckpointsIo:
         return asyncio.get_running_loop().time()
 
     def _pump(self) -> None:
-        """Carry out all that is to be done, and wake the rules when they want."""
         while actions := self._rules.drain():
             for action in actions:
                 match action:

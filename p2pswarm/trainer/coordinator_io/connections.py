@@ -210,8 +210,7 @@ class Connections:
     def abandon(self, then: StandsBy | None = None) -> None:
         """Another trainer leads, and may take the members' sums: say so, and end all streams.
 
-        A member that is back before all have ended is told the same: nobody would answer it here.
-        `then`: who it is, if that is known; None: the run goes back, and all sums are void.
+        A member that is back before all have ended is told the same. None: the run goes back.
         """
         self._closed, self._last_word = True, then
         for connection in self._open.values():

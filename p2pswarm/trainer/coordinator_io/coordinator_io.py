@@ -80,13 +80,13 @@ class CoordinatorOwner:
 
     decide: Callable[[act.Decide], None]
     """Have the record of a step decided."""
-    finished: Callable[[RunFinished], None]
+    on_finish: Callable[[RunFinished], None]
     """The run is over."""
     chain: SavedChain
     """For checkpoints."""
     go_back: Callable[["CoordinatorIo"], None]
     """A stage has been without its weights for too long."""
-    came: Callable[[], None]
+    on_member: Callable[[], None]
     """A member has joined: it may vote."""
 
 
@@ -139,7 +139,7 @@ class CoordinatorIo:
         self._pumping = False
         self.moved = Signal()
         """Fired whenever the coordinator was told something."""
-        self._watch_no_more = context.cards.watch(self._carded)
+        self._watch_no_more = context.cards.watch(self._on_card)
 
     def on_decision(self, step: int) -> None:
         """The voters have accepted the record of a step."""
@@ -153,7 +153,7 @@ class CoordinatorIo:
             self._connections.say(member, order)
         self.pump()
 
-    def _carded(self, peer: bytes) -> None:
+    def _on_card(self, peer: bytes) -> None:
         self.coordinator.on_card(peer, self._context.cards.of(peer))
         self.pump()
 
@@ -343,7 +343,7 @@ class CoordinatorIo:
             case RunFinished():
                 self._dispatcher.stop(commits=action.failed)
                 self._connections.refuse(action.reason)
-                self._owner.finished(action)
+                self._owner.on_finish(action)
             case StepDone() | LastLeaves():
                 self._report_and_save(action)
             case _:
@@ -390,7 +390,7 @@ class CoordinatorIo:
             case act.Assign():
                 self._connections.assign(action.incarnation, action.message)
                 self.coordinator.silence.on_word(action.incarnation, self.now_s())  # its Join
-                self._owner.came()
+                self._owner.on_member()
                 if action.message.loads:
                     self._told_to_load.append(action.incarnation)
                     if self._load is not None:

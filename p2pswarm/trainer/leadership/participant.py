@@ -125,22 +125,22 @@ class Trainer:
         self._seat = ChainParticipant(one, follower, context.rng, self._now_s())
         self._past = SavedChain(follower.chain, place.store)
         self._proposals = Proposals(context, self._seat, self._roll)
-        self._rewinding = RollbackIo(context, self._past, self._go_back, self._tasks)
+        self._rollback = RollbackIo(context, self._past, self._go_back, self._tasks)
         self._node = ChainNode(
-            context.rpc, self._seat, place.store, self._find, self._told, self._tasks
+            context.rpc, self._seat, place.store, self._find, self._on_chain_event, self._tasks
         )
         self.watch = CoordinatorStream(
-            context, self._seat, self._node, self._roll, self._told_over, self._tasks
+            context, self._seat, self._node, self._roll, self._on_finished, self._tasks
         )
         """Its stream with the coordinator, while it stands by."""
-        self._handing = HandoverIo(
+        self._handover = HandoverIo(
             context, self._seat, self._node, self._roll, self._find, self._tasks
         )
         context.rpc.serve_stream(Join, self._attend)
         context.rpc.serve_stream(Enlist, self._enlist)
         context.rpc.serve_unary(WhoLeads, self._who_leads)
         self._refusals = RefusalNotices(context.rpc, context.report)
-        self._stack.callback(context.cards.watch(self._carded))
+        self._stack.callback(context.cards.watch(self._on_card))
         if place.leads_at_once:
             self._seat.standby.start(self._now_s())
             self._seat.on_deadline(self._now_s())
@@ -157,8 +157,8 @@ class Trainer:
     ) -> None:
         self._refusals.close()
         self.watch.stop()
-        self._handing.stop()
-        self._rewinding.close()
+        self._handover.stop()
+        self._rollback.close()
         ended = self._ended.result() if self._ended.done() else None
         over = ended is not None or not (self._roll.standbys or self._context.chain.lasts)
         if self._coordination is None:
@@ -207,7 +207,7 @@ class Trainer:
         named = said_by in self._seat.follower.chain.head.trainers
         if self.leads or over.run != self._context.run_id or not named:
             return False
-        self._told_over(Finished(over.reason, over.version))
+        self._on_finished(Finished(over.reason, over.version))
         return True
 
     async def save_state(self) -> None:
@@ -231,8 +231,8 @@ class Trainer:
             self._roll.on_voter(stream.peer.raw, join.address)
         if self._coordination is None:
             self._catch_up(stream.peer, join)
-            self._handing.on_knock(stream.peer.raw, join)
-            await self._handing.wait_to_lead()
+            self._handover.on_knock(stream.peer.raw, join)
+            await self._handover.wait_to_lead()
         if self._coordination is None:
             await stream.send(self._standing())
             return
@@ -246,7 +246,6 @@ class Trainer:
             self._node.overhear(where)
 
     async def _enlist(self, stream: Stream, enlist: Enlist) -> None:
-        """A trainer stands by, for as long as its stream lasts."""
         self._check_run(enlist.run)
         try:
             contact = Contact(stream.peer, Address.parse(enlist.address))
@@ -265,7 +264,7 @@ class Trainer:
 
     def _who_leads(self, peer: PeerId, question: WhoLeads) -> StandsBy:
         self._check_run(question.run)
-        self._handing.on_search(peer.raw, question.unheard_in)
+        self._handover.on_search(peer.raw, question.unheard_in)
         return self._standing()
 
     def _standing(self) -> StandsBy:
@@ -282,13 +281,13 @@ class Trainer:
         if run != self._context.run_id:
             raise NotServing("that run is not trained here; look up the runs again")
 
-    def _told(self, told: Told) -> None:
-        match told:
+    def _on_chain_event(self, event: Told) -> None:
+        match event:
             case Leading(term=term):
                 self._lead(term)
             case RecordDecided(record=record):
                 if self._coordination is not None:
-                    self._decided(self._coordination, record)
+                    self._on_record(self._coordination, record)
             case VotesChanged():
                 self._check_voters()
             case Deposed(why=why):
@@ -299,10 +298,10 @@ class Trainer:
                 self._over(RunFinished(reason, failed=True))
                 self._step_down(reason)
 
-    def _decided(self, coordination: CoordinatorIo, record: CommitRecord) -> None:
+    def _on_record(self, coordination: CoordinatorIo, record: CommitRecord) -> None:
         match record.kind:
             case RecordKind.BACK:
-                self._went_back(coordination)
+                self._on_rollback(coordination)
             case RecordKind.VOTERS:
                 self._proposals.on_decision(self._now_s())
                 self._announce()
@@ -312,7 +311,6 @@ class Trainer:
                 self._announce()
 
     def _lead(self, term: int) -> None:
-        """This trainer coordinates from now on, after all that was decided."""
         self.watch.stop()
         start = self._coordinate(term)
         self._context.report(Leads(term, start.version))
@@ -325,12 +323,12 @@ class Trainer:
         start = CoordinatorStart.after(term, leader.head, chain.last, chain.era, numbered)
         self._proposals.clear()
         owner = CoordinatorOwner(
-            self._decide, self._over, self._past, self._rewinding.begin, self._check_voters
+            self._decide, self._over, self._past, self._rollback.begin, self._check_voters
         )
         self._coordination = CoordinatorIo(self._context, start, owner, self._tasks)
         if start.loads:
-            self._rewinding.find_present(self._coordination)
-        self._handing.start(self._coordination)
+            self._rollback.find_present(self._coordination)
+        self._handover.start(self._coordination)
         return start
 
     def _go_back(self, to: Rollback) -> None:
@@ -338,7 +336,7 @@ class Trainer:
             self._proposals.propose_rollback(to, self._coordination, self._now_s())
             self._node.pump()
 
-    def _went_back(self, before: CoordinatorIo) -> None:
+    def _on_rollback(self, before: CoordinatorIo) -> None:
         """The run goes on from an earlier version: all members come anew."""
         before.step_down()
         start = self._coordinate(before.term, before.coordinator.numbered)
@@ -351,7 +349,7 @@ class Trainer:
         coordination, self._coordination = self._coordination, None
         then = self._standing()
         coordination.step_down(then)
-        self._handing.stop()
+        self._handover.stop()
         self._standbys.dismiss(None)
         self._context.report(SteppedDown(why))
         self.watch.start()
@@ -384,7 +382,7 @@ class Trainer:
         if self._standbys.announce(trainers) or anew:
             coordination.announce(trainers)
 
-    def _carded(self, peer: bytes) -> None:
+    def _on_card(self, peer: bytes) -> None:
         if self._roll.find(peer) is not None:
             self._announce()
 
@@ -400,7 +398,7 @@ class Trainer:
         )
         return contact(member.record) if member else None
 
-    def _told_over(self, finished: Finished) -> None:
+    def _on_finished(self, finished: Finished) -> None:
         """The coordinator says that the run is over; its last record may not have come here."""
         version = max(finished.version or 0, self._seat.follower.chain.head.version)
         failed = version < self._context.run.steps
@@ -408,7 +406,7 @@ class Trainer:
 
     def _over(self, finished: RunFinished) -> None:
         self._refusals.close()
-        self._handing.stop()
+        self._handover.stop()
         if not self._ended.done():
             self._ended.set_result(finished)
             self._context.report(finished)

@@ -58,7 +58,9 @@ class SavedPast:
         wanted = Wanted(run=self.run, config=self.config, corpus=self.plan.corpus)
         try:
             found = newest_good(
-                self.plan.store, wanted, lambda one: self._misfit(one, branch, self.chain.version)
+                self.plan.store,
+                wanted,
+                lambda one: self._misfit(one, branch, self.chain.head.version),
             )
         except Unusable:
             if saved > base:
@@ -71,7 +73,7 @@ class SavedPast:
 
     def present(self) -> ResumedFrom:
         """Return where the version lies that the chain has gone back to, or that it begins with."""
-        genesis, version = self.chain.genesis, self.chain.version
+        genesis, version = self.chain.genesis, self.chain.head.version
         if version == genesis.version and self.origin is not None:
             return self.origin
         branch, store = self.chain.branch(), self.plan.store

@@ -45,7 +45,7 @@ class RollbackIo:
     def find_present(self, coordination: CoordinatorIo) -> None:
         """Tell a new coordination where the state is that its members begin with."""
         found = self._found
-        if found is not None and found.source and found.version == self._chain.version:
+        if found is not None and found.source and found.version == self._chain.head.version:
             coordination.load_from(found.source.order(self._context.run_id))
             return
         self.close()

@@ -14,7 +14,7 @@ Units:   peers by their 32-byte id, so that blame outlives an incarnation.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
 from p2pswarm.run.messages.types import MEMBERS_MAX
@@ -233,16 +233,6 @@ class _Overflows:
         return list(accusers)
 
 
-@dataclass(frozen=True, slots=True)
-class FoundWrong:
-    """A server that a spot check has found to compute wrong."""
-
-    incarnation: Incarnation
-    stage: int
-    microbatch: int
-    reason: str
-
-
 class Blame:
     """Failures and successes of servers, and what follows from them."""
 
@@ -287,12 +277,11 @@ class Blame:
             reports += self._broken(road, failed.reason)
         return reports
 
-    def on_wrong_result(self, found: FoundWrong, now_s: float) -> WrongResult:
-        """A spot check has found a server: it gets a pause, if it can be spared."""
+    def on_wrong_result(self, found: WrongResult, now_s: float) -> WrongResult:
+        """A spot check has found a server: return it with its pause, if it can be spared."""
         one = found.incarnation
         spared = self._can_be_spared(one, now_s)
-        pause_s = self.servers.avoid(one.peer, now_s) if spared else None
-        return WrongResult(one, found.stage, found.microbatch, found.reason, pause_s)
+        return replace(found, pause_s=self.servers.avoid(one.peer, now_s)) if spared else found
 
     def on_averaging_failure(self, by: Incarnation, reason: str, now_s: float) -> list[BlameReport]:
         """Hear that a member could not average; what people are to know."""

@@ -90,8 +90,7 @@ class Membership:
     ) -> Member:
         """Begin an incarnation, on the stage it asks for or where the fewest serve.
 
-        `pinned`: it takes no other stage, even if the one it asks for is full. Raises Unusable if
-        there is no place.
+        `pinned`: it takes no other stage. Raises Unusable if there is no place.
         """
         where = self._place(self._kept_for(peer, stage), pinned=pinned)
         self.numbered += 1

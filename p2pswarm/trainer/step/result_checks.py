@@ -16,7 +16,7 @@ from p2pswarm.run.messages.microbatch import CHECK_BASE, Sketch
 from p2pswarm.run.messages.types import Work
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.trainer.members.blame import Blame, FoundWrong
+from p2pswarm.trainer.members.blame import Blame
 from p2pswarm.trainer.reports.reports import Quarantined, ResultsTied, WrongResult
 from p2pswarm.trainer.step.in_flight import InFlight, JobPhase, MicrobatchJob
 from p2pswarm.trainer.step.ledger import StepLedger
@@ -162,7 +162,7 @@ class SpotChecks:
         self._ways: dict[tuple[int, int], dict[int, Opinion]] = {}
         """By number and attempt, then by place."""
         self._open: set[Place] = set()
-        self._wrong: dict[Incarnation, FoundWrong] = {}
+        self._wrong: dict[Incarnation, WrongResult] = {}
         self._forgotten: dict[Incarnation, None] = {}
         """Members that have told something in this step that was forgotten."""
 
@@ -195,7 +195,7 @@ class SpotChecks:
                 if all(opinion.by != holder for opinion in told):
                     self._name(holder, microbatch, stage, UNTOLD)
 
-    def wrong(self) -> list[FoundWrong]:
+    def wrong(self) -> list[WrongResult]:
         """The servers that were found to be wrong; drained by reading."""
         drained, self._wrong = list(self._wrong.values()), {}
         return drained
@@ -267,7 +267,7 @@ class SpotChecks:
         return place[1] if place[1] <= self._last else 2 * self._last - place[1]
 
     def _name(self, by: Incarnation, microbatch: int, stage: int, reason: str) -> None:
-        self._wrong.setdefault(by, FoundWrong(by, stage, microbatch, reason))
+        self._wrong.setdefault(by, WrongResult(by, stage, microbatch, reason, None))
 
 
 HOLDS_IT = "its sum holds a microbatch that is not finite"
