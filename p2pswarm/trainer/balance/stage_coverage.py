@@ -27,9 +27,9 @@ class UnservedStages:
         self._answer = on_stage_lost
         self._limit_s = rewind_s if on_stage_lost == "rewind" else UNSERVED_STAGE_S
         self._asked_s = -math.inf
-        self._copies_told = False
+        self._copies_reported = False
         self._since_s: dict[int, float] = {}
-        self._told: tuple[int, ...] = ()
+        self._reported: tuple[int, ...] = ()
         self._last: dict[int, tuple[Incarnation, str]] = {}
 
     def on_end(self, member: Member) -> None:
@@ -43,16 +43,16 @@ class UnservedStages:
         waiting = stages if counting else []
         lost = [stage for stage in waiting if stage not in self._since_s]
         self._since_s = {stage: self._since_s.get(stage, now_s) for stage in waiting}
-        self._copies_told = self._copies_told and bool(waiting)
-        if tuple(stages) == self._told:
+        self._copies_reported = self._copies_reported and bool(waiting)
+        if tuple(stages) == self._reported:
             return []
-        self._told = tuple(stages)
+        self._reported = tuple(stages)
         sought = [
             WeightsSought(stage, version, *self._last[stage])
             for stage in lost
             if stage in self._last
         ]
-        return [Waiting(self._told), *sought]
+        return [Waiting(self._reported), *sought]
 
     def hopeless(self, now_s: float) -> str | None:
         """Return why the run ends, if a stage has waited for too long."""
@@ -65,8 +65,8 @@ class UnservedStages:
         """Return what to do about stages that have waited for long; going back is asked again."""
         asked: list[act.SeekCopy | act.GoBack] = []
         rewinds = self._answer == "rewind"
-        if not self._copies_told and now_s >= self._tell_s:
-            self._copies_told = True
+        if not self._copies_reported and now_s >= self._tell_s:
+            self._copies_reported = True
             rewind_s = max(0.0, self._overdue_s - now_s) if rewinds else None
             asked.append(act.SeekCopy(tuple(sorted(self._since_s)), version, rewind_s))
         if rewinds and now_s >= self._overdue_s:
@@ -77,7 +77,7 @@ class UnservedStages:
     def next_deadline_s(self) -> float | None:
         """Return when something is to be told or done about them; None if it is not."""
         due_s = [] if self._answer == "wait" else [self._overdue_s]
-        due_s += [] if self._copies_told else [self._tell_s]
+        due_s += [] if self._copies_reported else [self._tell_s]
         soonest_s = min(due_s, default=math.inf)
         return soonest_s if soonest_s < math.inf else None
 
@@ -103,7 +103,7 @@ class Departures:
 
     def __init__(self, members: Membership) -> None:
         self._members = members
-        self._told: dict[Incarnation, bool] = {}
+        self._answers: dict[Incarnation, bool] = {}
 
     def on_request(self, member: Incarnation, until_s: float) -> None:
         """A member is to leave by `until_s` at the latest."""
@@ -112,7 +112,7 @@ class Departures:
 
     def on_end(self, member: Incarnation) -> None:
         """An incarnation is over."""
-        self._told.pop(member, None)
+        self._answers.pop(member, None)
 
     def answers(self, version: int, now_s: float) -> list[act.AnswerLeave | LastLeaves]:
         """Tell each whether it may go, if that is news."""
@@ -138,11 +138,11 @@ class Departures:
             leaving = [one for one in here if one in until_s]
             may_go |= dict.fromkeys(leaving, True)
             if leaving and len(leaving) == len(here):
-                kept = [one for one in leaving if not self._told.get(one)] or leaving
+                kept = [one for one in leaving if not self._answers.get(one)] or leaving
                 last = max(kept, key=lambda one: (until_s[one], one.peer))
                 may_go[last] = False
-        changed = {one: may for one, may in may_go.items() if self._told.get(one) is not may}
-        self._told |= changed
+        changed = {one: may for one, may in may_go.items() if self._answers.get(one) is not may}
+        self._answers |= changed
         return sorted(changed.items(), key=lambda each: each[0].peer)
 
 

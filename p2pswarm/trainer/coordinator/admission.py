@@ -401,7 +401,7 @@ class Admission:
         return MemberReady(member.incarnation, member.stage)
 
     def spares(self, stage: int, step: int) -> list[Incarnation]:
-        """Who has a stage's weights and could be ready at once, but waits while others are."""
+        """Return the members that could be ready at once, but wait while others are."""
         known = self.digests.known(stage, step)
         caught_up = self.newcomers.caught_up.items()
         members = (self._members.alive(one) for one, has in caught_up if has in (known, FOLLOWED))

@@ -73,7 +73,7 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorStart:
-    """Where a coordinator begins: its term, and what was decided before."""
+    """Start of a coordinator: its term, and what was decided before."""
 
     term: int = 0
     """Numbers of incarnations and generations begin at `first_number(term)`."""

@@ -96,7 +96,7 @@ class Incarnations:
         return self._void(one, f"it is not there any more: {reason}", now_s)
 
     def holder_missing(self) -> bool:
-        """Whether a part of the step is in a sum that is suspended, or whose server waits."""
+        """Return whether a part of the step is in a suspended sum, or at a server that waits."""
         holders = map(self._members.alive, self._step.ledger.counting)
         return any(member is None or not member.ready for member in holders)
 

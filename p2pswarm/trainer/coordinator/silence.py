@@ -38,7 +38,7 @@ LOOK_AGAIN_S = 1.0  # a silent member may become the one that everybody waits fo
 
 
 class Silence:
-    """When each member was heard last."""
+    """Time of each member's last word."""
 
     def __init__(self, members: Membership) -> None:
         self._members = members

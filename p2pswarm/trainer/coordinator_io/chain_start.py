@@ -30,7 +30,7 @@ class ChainStart:
 
 
 def genesis_of(run: bytes, founder: bytes, config: RunConfig, origin: RunOrigin | None) -> Genesis:
-    """What the first record of a run is checked against; `founder`: the peer that made it."""
+    """Return the ground of a run's first record; `founder`: the peer that made it."""
     genesis = Genesis.founded(run, founder, config.stages, config.batch.microbatches)
     return genesis if origin is None else genesis.after(origin.version, origin.checkpoint)
 

@@ -135,7 +135,7 @@ class CoordinatorIo:
         if start.provable:
             self._proving = tasks.create_task(self._prove())
         self._load: LoadState | None = None
-        self._told_to_load: list[Incarnation] = []
+        self._loading: list[Incarnation] = []
         self._pumping = False
         self.moved = Signal()
         """Fired whenever the coordinator was told something."""
@@ -149,7 +149,7 @@ class CoordinatorIo:
     def load_from(self, order: LoadState) -> None:
         """Tell the members that load their first state, and those that come, where it is."""
         self._load = order
-        for member in self._told_to_load:
+        for member in self._loading:
             self._connections.say(member, order)
         self.pump()
 
@@ -392,7 +392,7 @@ class CoordinatorIo:
                 self.coordinator.silence.on_word(action.incarnation, self.now_s())  # its Join
                 self._owner.on_member()
                 if action.message.loads:
-                    self._told_to_load.append(action.incarnation)
+                    self._loading.append(action.incarnation)
                     if self._load is not None:
                         self._connections.say(action.incarnation, self._load)
             case act.Decline():

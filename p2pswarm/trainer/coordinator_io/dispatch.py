@@ -45,20 +45,20 @@ PROBE_S = 4.0  # as long as anybody waits for the answer
 
 
 class Dispatcher:
-    """The trainer's calls and pushes; `told` is called after every word to the coordinator."""
+    """The trainer's calls and pushes; `pump` is called after every word to the coordinator."""
 
     def __init__(
         self,
         context: TrainerContext,
         coordinator: Coordinator,
         tasks: asyncio.TaskGroup,
-        told: Callable[[], None],
+        pump: Callable[[], None],
         now_s: Callable[[], float],
     ) -> None:
         self._context = context
         self._coordinator = coordinator
         self._tasks = tasks
-        self._pump = told
+        self._pump = pump
         self._now_s = now_s
         self._pusher = Pusher(context.rpc, context.tensors)
         self._router = Router(context.rng)

@@ -175,8 +175,8 @@ class VersionRefusals:
         """The version of this trainer's run."""
         self._max = peers_max
         self._speaks: dict[PeerId, int] = {}
-        self._told = 0
-        self._told_s = float("-inf")
+        self._reported = 0
+        self._reported_s = float("-inf")
         self._reports: list[VersionsRefused] = []
         self._closed = False
 
@@ -200,16 +200,16 @@ class VersionRefusals:
 
     def next_deadline_s(self) -> float | None:
         """Return when people are told of the peers that have come since the last time."""
-        if self._closed or len(self._speaks) == self._told:
+        if self._closed or len(self._speaks) == self._reported:
             return None
-        return self._told_s + SAY_EVERY_S
+        return self._reported_s + SAY_EVERY_S
 
     def on_deadline(self, now_s: float) -> None:
         """Tell how many there are, if there are more than before and it is time."""
         due_s = self.next_deadline_s()
         if due_s is None or now_s < due_s:
             return
-        self._told, self._told_s = len(self._speaks), now_s
+        self._reported, self._reported_s = len(self._speaks), now_s
         common = Counter(self._speaks.values()).most_common(VERSIONS_MAX)
         versions = tuple(version for version, _ in common)
-        self._reports.append(VersionsRefused(self._told, versions, self.ours))
+        self._reports.append(VersionsRefused(self._reported, versions, self.ours))

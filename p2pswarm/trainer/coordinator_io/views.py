@@ -127,18 +127,18 @@ class StageViews:
         return self._made[number] if behind else []
 
     def _whole(self, *, large: bool) -> list[View]:
-        return view_parts(self.number, _told(self._members.values(), large=large))
+        return view_parts(self.number, _compact(self._members.values(), large=large))
 
     def _difference(self, since: int, behind: int, *, large: bool) -> list[View]:
         changed = ViewDifference()
         for one in list(self._last)[-behind:]:
             changed.add(one)
-        joined = _told((*changed.joined.values(), *changed.carded.values()), large=large)
+        joined = _compact((*changed.joined.values(), *changed.carded.values()), large=large)
         gone, ready = tuple(changed.gone), tuple(changed.ready)
         return view_parts(self.number, joined, since, gone=gone, ready=ready)
 
 
-def _told(records: Iterable[MemberRecord], *, large: bool) -> tuple[MemberRecord, ...]:
+def _compact(records: Iterable[MemberRecord], *, large: bool) -> tuple[MemberRecord, ...]:
     """Records as they are told; `large`: without the cards that say the same."""
     if not large:
         return tuple(records)

@@ -1,4 +1,4 @@
-"""When a coordinator hands the run over: it misses a stage that a standby reaches.
+"""Handover of the run: its coordinator misses a stage that a standby reaches.
 
 A coordinator can be cut off from all servers of a stage while its voters and standbys hear it: no
 one would ever stand against it, and no step would end. So it asks the standbys whom they reach, and

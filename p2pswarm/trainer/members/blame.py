@@ -182,7 +182,7 @@ BlameReport = NotFiniteThere | RoadBroken | ServerFails | WrongResult
 
 
 class Trouble(IntEnum):
-    """Why an attempt was given up; the first three are `Obstacle` on the wire."""
+    """Reason why an attempt was given up; the first three are `Obstacle` on the wire."""
 
     ROAD = 0
     WORK = 1
@@ -224,7 +224,7 @@ class _Overflows:
         return [one for one in last if all(one in path for path in others)]
 
     def suspects(self, holders: tuple[Incarnation, ...]) -> list[Incarnation]:
-        """Whose fault it may be, once `holders` have counted the microbatch on another path."""
+        """Return those that may be at fault, once `holders` have counted it on another path."""
         everybody = dict.fromkeys(one for path in self.paths for one in path)
         accusers = dict.fromkeys(path[0] for path in self.paths if path)
         for some in (self.common, everybody):

@@ -166,7 +166,7 @@ class SumKept(Report):
 
 @dataclass(frozen=True, slots=True)
 class SumVoided(Report):
-    """What a server had summed that was lost is done again."""
+    """The sum of a server that was lost is done again."""
 
     incarnation: Incarnation
     stage: int
@@ -414,7 +414,7 @@ class CheckpointFailed(Report):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointProgress(Report):
-    """How far a checkpoint is that somebody waits for."""
+    """Progress of a checkpoint that somebody waits for."""
 
     version: int
     written: int
@@ -434,7 +434,7 @@ class CheckpointProgress(Report):
 
 @dataclass(frozen=True, slots=True)
 class NewestCopy(Report):
-    """Where the newest copy of the weights is that a stage has lost."""
+    """Place of the newest copy of the weights that stages have lost."""
 
     stages: tuple[int, ...]
     version: int

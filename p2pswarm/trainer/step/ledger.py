@@ -128,17 +128,17 @@ class StepLedger:
         self._left_in_all += len(held)
         return tuple(self._first + index for index in sorted({index for index, _ in held}))
 
-    def fits(self, told: bytes, of: Incarnation, stage: int) -> tuple[int, ...] | None:
-        """Return the microbatches of a sum that were not entered yet; `told`: its bitmap.
+    def fits(self, bitmap: bytes, of: Incarnation, stage: int) -> tuple[int, ...] | None:
+        """Return the microbatches of a sum that were not entered yet.
 
         None if it cannot be the sum of that incarnation: something is missing, is not of this
         step, was set aside, or is counted by another.
         """
-        bits = int.from_bytes(told, "little")
+        bits = int.from_bytes(bitmap, "little")
         known = int.from_bytes(self.bitmap(of), "little")
         if bits >> len(self._holder) or known & ~bits:
             return None
-        beyond = self.microbatches((bits & ~known).to_bytes(len(told), "little"))
+        beyond = self.microbatches((bits & ~known).to_bytes(len(bitmap), "little"))
         rows = (microbatch - self._first for microbatch in beyond)
         if any(index in self._aside or self._holder[index][stage] for index in rows):
             return None
@@ -176,7 +176,7 @@ class StepLedger:
         return len(self._held.get(one, ()))
 
     def bitmap(self, of: Incarnation) -> bytes:
-        """What one incarnation has counted: bit i (little-endian) is microbatch first + i."""
+        """Return what one has counted: bit i (little-endian) is microbatch first + i."""
         bits = bytearray((len(self._holder) + 7) // 8)
         for index, _ in self._held.get(of, ()):
             bits[index // 8] |= 1 << index % 8

@@ -292,20 +292,20 @@ class Step:
         self._leave(incarnation)
 
     def inherit(
-        self, former: Incarnation, heir: Incarnation, stage: int, told: HeldSum, now_s: float
+        self, former: Incarnation, heir: Incarnation, stage: int, held: HeldSum, now_s: float
     ) -> int:
         """The sum of a former incarnation, which fits, is its heir's; returns how much it holds.
 
         A server that joins has ended all that it did: that is what a fence asks.
         """
-        beyond = self.ledger.fits(told.counted, former, stage)
+        beyond = self.ledger.fits(held.counted, former, stage)
         assert beyond is not None, "a sum that does not fit is void"
         self.fences.on_promise(former)
         known = self.ledger.hand_over(former, heir)
         for microbatch in beyond:
             self._enter(microbatch, stage, heir, now_s)
         if stage == self._stages - 1:
-            self._losses = self.sums.losses(told) | self._losses
+            self._losses = self.sums.losses(held) | self._losses
         return known + len(beyond)
 
     def end_incarnation(self, incarnation: Incarnation, now_s: float) -> int:

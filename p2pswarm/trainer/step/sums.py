@@ -36,28 +36,28 @@ class StepSums:
             return 0.0
         return (now_s - begun_s) * self._ledger.counted_by_one(one) / in_stage
 
-    def losses(self, told: HeldSum) -> dict[int, float]:
+    def losses(self, held: HeldSum) -> dict[int, float]:
         """The losses that a sum of the last stage says."""
-        known = zip(self._ledger.microbatches(told.counted), told.losses, strict=False)
+        known = zip(self._ledger.microbatches(held.counted), held.losses, strict=False)
         return {microbatch: loss for microbatch, loss in known if loss is not None}
 
-    def fits(self, told: HeldSum | None, of: Incarnation, stage: int) -> bool:
+    def fits(self, held: HeldSum | None, of: Incarnation, stage: int) -> bool:
         """Return whether it can be the sum of an incarnation that was suspended in this step."""
-        if told is None or told.incarnation != of.number or told.step != self._step:
+        if held is None or held.incarnation != of.number or held.step != self._step:
             return False
-        beyond = self._ledger.fits(told.counted, of, stage)
+        beyond = self._ledger.fits(held.counted, of, stage)
         return beyond is not None and all(map(self._in_flight.was_launched, beyond))
 
-    def takes(self, told: HeldSum, stage: int) -> bool:
+    def takes(self, held: HeldSum, stage: int) -> bool:
         """Return whether a sum from before this coordinator can count.
 
         Nobody else holds anything of it, and nobody can have begun to count anything of it since.
         """
-        nobody = Incarnation(b"", told.incarnation)
-        if told.step != self._step:
+        nobody = Incarnation(b"", held.incarnation)
+        if held.step != self._step:
             return False
-        held = self._ledger.fits(told.counted, nobody, stage)
-        return held is not None and not any(map(self._in_flight.was_launched, held))
+        counted = self._ledger.fits(held.counted, nobody, stage)
+        return counted is not None and not any(map(self._in_flight.was_launched, counted))
 
 
 def mean_loss(losses: list[float]) -> float:
@@ -200,10 +200,10 @@ class FormerSums:
 
     def may_take(self, join: Join) -> HeldSum | None:
         """The sum of one that joins, if it was counted under a former coordinator of this era."""
-        told = join.sum
-        if self._spoiled or told is None or join.era != self._era:
+        held = join.sum
+        if self._spoiled or held is None or join.era != self._era:
             return None
-        return told if term_of(told.incarnation) < self._term else None
+        return held if term_of(held.incarnation) < self._term else None
 
     def trusts(self, one: Incarnation) -> bool:
         """Return whether a sum says that its server has served: a stranger can claim one, too."""
