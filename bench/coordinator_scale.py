@@ -37,7 +37,6 @@ from p2pswarm.run.messages.step import Committed, Fenced, Reduced
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
-from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.coordinator_io.connections import Connections
 from p2pswarm.trainer.coordinator_io.server_reports import on_report
 from p2pswarm.trainer.coordinator_io.views import Views
@@ -81,7 +80,7 @@ class SyntheticSwarm:
         self._cards = cards
         self._ready: list[list[Incarnation]] = [[] for _ in range(stages)]
         self._under_way: deque[Iterator[Note]] = deque()
-        self._answers: deque[Note | Action] = deque()
+        self._answers: deque[Note | act.Action] = deque()
         self._rng = random.Random(1)
 
     def gather(self, servers: int) -> None:

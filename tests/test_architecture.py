@@ -200,11 +200,7 @@ OFFERS = {"data/__init__.py", "models/__init__.py"}
 """What programs see as `p2pswarm.data` and `p2pswarm.models`: these name what they offer."""
 FOLDER_FILES_MAX = 20  # directly in a folder
 FILE_LINES_MAX, FUNCTION_LINES_MAX = 600, 60
-"""Where one asks whether these are two subjects; LONG has the files where the answer is no."""
-LONG = {
-    "trainer/coordinator/coordinator.py": "each input and its owner: one table, read as a whole",
-}
-"""Longer files, each with the reason why it is one subject."""
+"""Where one asks whether these are two subjects."""
 GUIDE_WORDS_MAX = 900
 CONTRACTS = {"Closing"}
 """Bases that call what they ask of a subclass: `async with` ends what it began by `close`."""
@@ -416,7 +412,7 @@ def code_in_init(package: Path) -> Iterator[str]:
 def too_long(package: Path) -> Iterator[str]:
     for path, tree in modules(package):
         lines = len((package / path).read_text().splitlines())
-        if lines > FILE_LINES_MAX and path.as_posix() not in LONG:
+        if lines > FILE_LINES_MAX:
             yield f"{path}: {lines} lines"
         for node in ast.walk(tree):
             if isinstance(node, Functions):

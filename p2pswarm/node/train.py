@@ -49,7 +49,7 @@ from p2pswarm.run.messages.status import AskStatus, RunStatus
 from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.settings.config import NodeConfig, RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceReport
-from p2pswarm.trainer.coordinator_io.context import TrainerContext, raised
+from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext, raised
 from p2pswarm.trainer.leadership.participant import Trainer
 from p2pswarm.trainer.reports.reports import RunFinished
 

@@ -14,7 +14,7 @@ from p2pswarm.sim.process import SimProcess
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
 from p2pswarm.trainer.reports.reports import Leads, MemberReady, RunFinished, StepDone, SteppedDown
-from p2pswarm.trainer.step.fences import FENCE_S
+from p2pswarm.trainer.step.step import FENCE_S
 
 ALL_DONE = RunFinished("all steps are done", failed=False)
 STEPS = 4

@@ -26,7 +26,7 @@ from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.coordinator_io.chain_start import ChainStart
 from p2pswarm.trainer.coordinator_io.checkpoints import SavingPlan
-from p2pswarm.trainer.coordinator_io.context import TrainerContext
+from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.participant import Trainer
 from p2pswarm.trainer.reports.reports import RunFinished
 

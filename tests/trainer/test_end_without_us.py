@@ -68,7 +68,7 @@ def test_an_end_that_a_chain_lags_behind_is_no_failure():
     async def story(many: ManyTrainers) -> None:
         await start(many)
         await until(many, StepDone, step=4)
-        many.trainers["b"].trainer._told_over(Finished("all steps are done", many.config.steps))
+        many.trainers["b"].trainer._on_finished(Finished("all steps are done", many.config.steps))
         await ended(many, "a", "b")
 
     many = play(story)

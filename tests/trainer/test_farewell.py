@@ -22,7 +22,7 @@ from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.coordinator_io.chain_start import founding_start
-from p2pswarm.trainer.coordinator_io.context import TrainerContext
+from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.participant import Trainer
 from p2pswarm.trainer.reports.reports import RunBegun, RunFinished
 

@@ -21,7 +21,7 @@ from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.coordinator_io.chain_start import founding_start
-from p2pswarm.trainer.coordinator_io.context import TrainerContext
+from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.participant import Trainer
 
 TRAINER = Identity.generate(b"trainer")

@@ -342,7 +342,7 @@ def test_who_comes_back_before_its_stages_digest_stands_serves_on():
     play.hand(ann, 2)
     play.count(ann, 2, step=1)
     play.lose(ann)
-    assert play.coordinator.admission.agreed(0, 1) is None
+    assert play.coordinator.admission.digests.known(0, 1) is None
     play.promise(bob)
 
     told = HeldSum(ann.number, 1, FIRST)

@@ -10,8 +10,8 @@ from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import Replayed, RunFinished, SumVoided
-from p2pswarm.trainer.step.fences import FENCE_S
 from p2pswarm.trainer.step.in_flight import REFUSALS_MAX, TIMEOUT_FIRST_S
+from p2pswarm.trainer.step.step import FENCE_S
 
 
 def test_what_a_fence_finds_counted_is_not_launched_again():

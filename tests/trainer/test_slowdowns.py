@@ -12,7 +12,6 @@ from p2pswarm.run.messages.membership import Join, Ready
 from p2pswarm.run.messages.microbatch import Counted
 from p2pswarm.run.messages.step import Committed, Reduced
 from p2pswarm.settings.config import BatchConfig, RunConfig
-from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import RoadBroken, ServerFails, StepDone
 from p2pswarm.trainer.step.in_flight import BACKOFF_MAX_S
@@ -41,13 +40,13 @@ class SlowServer:
         self.heap: list = []
         self.order = itertools.count()
         self.fenced: set = set()
-        self.reports: list[Action] = []
+        self.reports: list[act.Action] = []
         self.coordinator.on_join(ANN, Join(RUN, "h:1", 0, None, b"", None), 0.0)
         self.ann = self.coordinator.members.of_peer(ANN).incarnation
         self.coordinator.on_ready(self.ann, Ready(0, b"w0"), 0.0)
         self.obey()
 
-    def later(self, delay_s: float, action: Action) -> None:
+    def later(self, delay_s: float, action: act.Action) -> None:
         heapq.heappush(self.heap, (self.now_s + delay_s, next(self.order), action))
 
     def obey(self) -> None:
@@ -66,7 +65,7 @@ class SlowServer:
                 case ServerFails() | RoadBroken():
                     self.reports.append(action)
 
-    def answer(self, action: Action) -> None:
+    def answer(self, action: act.Action) -> None:
         match action:
             case act.Launch() if (action.microbatch, action.attempt) not in self.fenced:
                 note = Counted(action.step, action.microbatch, action.attempt, True, 1.0)
@@ -139,7 +138,7 @@ class SwallowingServer(SlowServer):
         self.slow = 0
         super().__init__([FAST_S] * 2, microbatches, window)
 
-    def later(self, delay_s: float, action: Action) -> None:
+    def later(self, delay_s: float, action: act.Action) -> None:
         if isinstance(action, act.Launch) and action.step == 1:
             if self.from_s == float("inf"):
                 self.from_s, self.to_s = self.now_s + 5.0, self.now_s + 5.0 + self.lost_s

@@ -23,7 +23,6 @@ from p2pswarm.run.messages.step import Commit
 from p2pswarm.run.view import Incarnation, MemberView, view_parts
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
-from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import MemberLost, RunFinished, StepDone, SumKept, SumVoided
 
@@ -125,7 +124,7 @@ class World(ToyServers):
             self.carry_out(action)
         self.deadline_s = self.coordinator.next_deadline_s()
 
-    def carry_out(self, action: Action) -> None:
+    def carry_out(self, action: act.Action) -> None:
         match action:
             case act.Assign(incarnation, message):
                 server = self.servers[incarnation.peer]

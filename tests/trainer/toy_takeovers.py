@@ -9,7 +9,6 @@ from p2pswarm.run.chain.record import term_of
 from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart, DecidedStep
-from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.reports import actions as act
 
 
@@ -25,7 +24,7 @@ class Takeovers(World):
         self.last: act.Decide | None = None
         self.decided_steps: list[int] = []
 
-    def carry_out(self, action: Action) -> None:
+    def carry_out(self, action: act.Action) -> None:
         if isinstance(action, act.Decide):
             self.proposed = action
         super().carry_out(action)

@@ -33,7 +33,7 @@ from p2pswarm.run.chain.record import CommitRecord, RecordKind
 from p2pswarm.run.manifest import RunIdentity, RunOrigin
 from p2pswarm.settings.config import CheckpointConfig, RunConfig
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom, SavingPlan
-from p2pswarm.trainer.coordinator_io.context import Proof
+from p2pswarm.trainer.coordinator_io.trainer_context import Proof
 
 NAME = "the file of records"
 PORTABLE = "gpt"  # the family whose first weights are the same bits everywhere

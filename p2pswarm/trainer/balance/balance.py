@@ -1,13 +1,10 @@
 """Capacities of a run's servers, as the coordinator knows them, and the moves that follow.
 
-It keeps what members tell of themselves, counts how often they die, and asks the rule
-(`plan/moves.py`) right after a commit: then a server's sum is empty, and nothing is lost by a
-move. Who has the memory fetches its new stage's weights first, and moves at a later commit
-(`move_preparation.py`). Who moves is sent out of the run, and is given its new stage when it joins
+The rule (`plan/moves.py`) is asked right after a commit: then a server's sum is empty, and a move
+loses nothing. A server with the memory fetches its new stage's weights first, and moves at a later
+commit (`move_preparation.py`). It is sent out of the run, and is given its new stage when it joins
 again. Newcomers are placed by the same numbers.
 
-Units:   seconds on the caller's clock; peers by their 32-byte id.
-Errors:  numbers that make no sense count as not known.
 Source:  docs/rebalancing.md.
 """
 
@@ -71,21 +68,16 @@ class ReportedLoad:
     error: float | None
     load: Load
     queued: float
-    """How long its queue is in the mean of the last minute."""
+    """Mean length of its queue in the last minute."""
     samples: int
 
 
 class ReportedLoads:
-    """The last word of each server of a run.
-
-    Errors: numbers that make no sense count as not known.
-
-    Source: docs/rebalancing.md, "What is measured".
-    """
+    """The last word of each server of a run; numbers that make no sense count as not known."""
 
     def __init__(self, stages: int) -> None:
         self._stages = stages
-        self._told: dict[bytes, ReportedLoad] = {}
+        self.loads: dict[bytes, ReportedLoad] = {}
 
     def on_load(self, peer: bytes, stage: int, load: Load, servers: int) -> ReportedLoad:
         """A server of a stage tells; `servers`: how many there are, by which all tell as often."""
@@ -93,7 +85,7 @@ class ReportedLoads:
         seconds = measured.seconds(last=last)
         if seconds is not None and not SECONDS_LEAST <= seconds <= SECONDS_MOST:
             seconds = None
-        before = self._told.pop(peer, None)
+        before = self.loads.pop(peer, None)
         if before is not None and before.stage != stage:
             before = None  # that was another queue
         most = max(1, round(QUEUE_S / load_every_s(servers)))
@@ -103,22 +95,14 @@ class ReportedLoads:
         told = ReportedLoad(
             stage, seconds, measured.relative_error(last=last), load, queued, samples
         )
-        self._told[peer] = told
-        if len(self._told) > MEMBERS_MAX:
-            del self._told[next(iter(self._told))]
+        self.loads[peer] = told
+        if len(self.loads) > MEMBERS_MAX:
+            del self.loads[next(iter(self.loads))]
         return told
-
-    def of(self, peer: bytes) -> ReportedLoad | None:
-        """Return what a server told last; None if it has said nothing."""
-        return self._told.get(peer)
-
-    def forget(self, peer: bytes) -> None:
-        """A server has died."""
-        self._told.pop(peer, None)
 
     def speed(self, peer: bytes, costs: tuple[float, ...]) -> tuple[float | None, float | None]:
         """Of a server, by what its stage costs, and how sure that is."""
-        told = self._told.get(peer)
+        told = self.loads.get(peer)
         if told is None or told.seconds is None:
             return None, None
         return costs[told.stage] / told.seconds, told.error
@@ -126,7 +110,7 @@ class ReportedLoads:
     def state_bytes(self) -> tuple[int | None, ...]:
         """Of each stage, as most of its servers tell."""
         told: list[list[int]] = [[] for _ in range(self._stages)]
-        for one in self._told.values():
+        for one in self.loads.values():
             if (nbytes := one.load.capacity.state_bytes) is not None:
                 told[one.stage].append(nbytes)
         return tuple(sorted(each)[(len(each) - 1) // 2] if each else None for each in told)
@@ -144,7 +128,7 @@ class _OnItsWay:
 
     target: int
     until_s: float
-    """When it has to have joined."""
+    """Time by which it has to have joined."""
     joined: bool = False
     """It has, and loads its weights."""
     proved: bool = False
@@ -158,21 +142,18 @@ class Balance:
         self._config = config
         self._members = members
         self._ends = frozenset(config.tied_ends or ())
-        """Stages that nobody observes who serves another: both reduce a tied tensor."""
+        """Stages that no server of another one observes: both reduce a tied tensor."""
         self._rule = Rebalancing(config.balance)
         self._costs = StageCosts(config.stages, MEMBERS_MAX, expected_costs(config))
-        self._told = ReportedLoads(config.stages)
+        self._reported = ReportedLoads(config.stages)
         self._moving: dict[bytes, _OnItsWay] = {}
         """Those that were sent to another stage, and are not ready there."""
         self._prepared = PreparedMoves()
         self._meter = MoveMeter()
         self._worth: dict[PreparedMove, tuple[float, float, int]] = {}
-        """Of the moves that are prepared: the gain, the time away, and the plan's moves.
-
-        Empty while none is, as mostly.
-        """
+        """Gain, time away and the plan's moves, of each move that is prepared."""
         self._left: dict[bytes, float] = {}
-        """When those left that are not back."""
+        """Time at which each left that is not back."""
         self._deaths = 0
         self._server_s = 0.0
         self._asked_s: float | None = None
@@ -180,7 +161,7 @@ class Balance:
     def on_load(self, member: Member, load: Load) -> None:
         """A member tells how busy it is, and what it has measured."""
         peer = member.incarnation.peer
-        told = self._told.on_load(peer, member.stage, load, self._members.ready_count())
+        told = self._reported.on_load(peer, member.stage, load, self._members.ready_count())
         if told.seconds is not None:
             self._costs.told(peer, member.stage, told.seconds)
 
@@ -207,9 +188,7 @@ class Balance:
         self._meter.computes(peer, now_s)
 
     def proved(self, peer: bytes, stage: int | None) -> bool:
-        """Return whether a server was sent to this stage with weights that it has shown to be
-        right.
-        """
+        """Return whether a server was sent to this stage after it had shown the right weights."""
         moving = self._moving.get(peer)
         return moving is not None and moving.proved and moving.target == stage
 
@@ -258,7 +237,7 @@ class Balance:
     def on_commit(
         self, step: int, had: Mapping[int, StageDecided], now_s: float
     ) -> list[BalanceReport]:
-        """Return who changes its stage at the commit of a step: end their sessions; and who stays.
+        """Return which servers change stage at the commit of a step, and which stay.
 
         `had`: the state and the gradient of each stage in that step.
         """
@@ -291,10 +270,9 @@ class Balance:
     def order_moves(
         self, step: int, avoided: Callable[[bytes], bool], now_s: float
     ) -> list[BalanceReport]:
-        """Return whom to send to another stage; end the sessions of who is to go now.
+        """Return which servers move; the sessions of those that go now are to end.
 
-        Empty if it is not time to ask. `step`: the one that begins; `avoided`: the servers that
-        fail at their work.
+        `step`: the one that begins; `avoided`: whether a peer fails at its work.
         """
         pause_s = max(ASK_EVERY_S, ASK_PER_SERVER_S * self._members.ready_count())
         if self._asked_s is not None and now_s < self._asked_s + pause_s:
@@ -349,7 +327,7 @@ class Balance:
         self._deaths += len(dead)
         for peer in dead:
             del self._left[peer]
-            self._told.forget(peer)
+            self._reported.loads.pop(peer, None)
         late = [peer for peer, moving in self._moving.items() if now_s >= moving.until_s]
         for peer in late:
             del self._moving[peer]
@@ -371,7 +349,7 @@ class Balance:
         ]
         for peer, moving in self._moving.items():
             if members.of_peer(peer) is None and now_s < moving.until_s:
-                speed, error = self._told.speed(peer, costs)
+                speed, error = self._reported.speed(peer, costs)
                 away = StagedServer(
                     server=peer, stage=moving.target, speed=speed, error=error, ready=False
                 )
@@ -380,7 +358,7 @@ class Balance:
             stages=self._config.stages,
             servers=tuple(sorted(servers, key=lambda one: one.server)),
             costs=costs,
-            state_bytes=self._told.state_bytes(),
+            state_bytes=self._reported.state_bytes(),
             deaths_per_s=deaths_per_s(self._deaths, self._server_s),
             moving=len(self._moving),
             preparing=len(self._prepared.moves),
@@ -389,10 +367,8 @@ class Balance:
         )
 
     def _roomy(self, servers: Sequence[StagedServer]) -> bool:
-        """Return whether most servers can hold another stage beside their own, so that moves are
-        cheap.
-        """
-        largest = max((nbytes for nbytes in self._told.state_bytes() if nbytes), default=0)
+        """Return whether most servers can hold another stage beside their own: moves are cheap."""
+        largest = max((nbytes for nbytes in self._reported.state_bytes() if nbytes), default=0)
         room = [one.free_bytes for one in servers if one.free_bytes is not None]
         return 2 * sum(not beside_bytes(largest, free) for free in room) > len(servers)
 
@@ -403,8 +379,8 @@ class Balance:
         bound = "was told which stage to serve" if member.pinned else ""
         if not bound and avoided(peer):
             bound = "fails at its work"
-        speed, error = self._told.speed(peer, costs)
-        told = self._told.of(peer)
+        speed, error = self._reported.speed(peer, costs)
+        told = self._reported.loads.get(peer)
         capacity = told.load.capacity if told else None
         targets = [m.target for m in self._prepared.moves if m.mover == member.incarnation]
         return StagedServer(
@@ -424,7 +400,7 @@ class Balance:
         """Return what each server told last, if it was of the stage where it is."""
         known = []
         for one in arrangement.servers:
-            told = self._told.of(one.server)
+            told = self._reported.loads.get(one.server)
             there = told is not None and told.stage == one.stage
             capacity = told.load.capacity if told is not None and there else NOT_MEASURED
             known.append(KnownServer(one.server, one.stage, one.ready, capacity))
@@ -436,7 +412,7 @@ class Balance:
         unmeasured = [0] * len(rates)
         for one in arrangement.servers:
             unmeasured[one.stage] += one.speed is None
-            told = self._told.of(one.server)
+            told = self._reported.loads.get(one.server)
             if told is not None and told.load.capacity.queue_s is not None and one.ready:
                 waits[one.stage].append(told.load.capacity.queue_s)
         return tuple(

@@ -1,7 +1,4 @@
-"""Reports of the servers' capacities, and of the moves that the coordinator orders.
-
-Units:   seconds; rates in microbatches per second.
-"""
+"""Reports of the servers' capacities, and of the moves that the coordinator orders."""
 
 from dataclasses import dataclass
 
@@ -51,7 +48,7 @@ class BalanceAsked(Report):
     preparing: tuple[PreparedMove, ...] = ()
     """The moves that were being prepared when it was asked."""
     times: MoveTimes = NO_MOVES
-    """What a move takes, by those that were made."""
+    """Times of a move, by those that were made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +85,6 @@ class OrderedPreparation(Report):
     gain: float
     planned: int
     order: PrepareStage
-    """What it is told."""
 
     @property
     def text(self) -> str:

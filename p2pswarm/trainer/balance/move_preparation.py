@@ -15,7 +15,6 @@ observers get it after them.
 
 An exchange of two is one move: both change at the same commit, or neither does.
 
-Units:   seconds on the caller's clock; bytes; step s leads from version s to version s + 1.
 Errors:  ValueError for a server that is asked twice. What comes from a server that was not asked,
          or has been told to stop, is ignored.
 Source:  docs/rebalancing.md, "Fetching beforehand".
@@ -76,7 +75,6 @@ class Movers:
     """Servers that observe a stage and serve another one, when a step is reduced."""
 
     by_stage: Mapping[int, Sequence[Incarnation]] = field(default_factory=dict)
-    """By the stage that they observe."""
     prompt: frozenset[Incarnation] = frozenset()
     """Those that change stage with the step's commit, if that is still worth it then."""
 
@@ -110,7 +108,7 @@ class _ObserverAnswer:
 
 @dataclass(slots=True)
 class _MoveGroup:
-    """Moves that are made together: one, or the two of an exchange."""
+    """One move, or the two of an exchange."""
 
     moves: tuple[PreparedMove, ...]
     until_s: float
@@ -125,14 +123,13 @@ class _MoveGroup:
 class PreparedMoves:
     """The moves under way that are prepared, in the order in which they were asked for."""
 
-    def __init__(self, prepare_s: float = PREPARE_S) -> None:
-        self._prepare_s = prepare_s
+    def __init__(self) -> None:
         self._groups: list[_MoveGroup] = []
         self._ended: list[Ended] = []
         self._decided: dict[int, Mapping[int, StageDecided]] = {}
-        """What the stages had in the last two steps."""
-        self._lacking: dict[tuple[bytes, int], int] = {}
-        """By server and stage: the bytes that it lacks to hold both, as it has said."""
+        """State and gradient of each stage in the last two steps."""
+        self._lacking: dict[tuple[bytes, int], None] = {}
+        """Servers and stages for which they lack memory beside their own, as they have said."""
 
     @property
     def moves(self) -> tuple[PreparedMove, ...]:
@@ -152,15 +149,11 @@ class PreparedMoves:
         )
         return Movers(by_stage, prompt)
 
-    def lacks(self, peer: bytes, stage: int) -> int:
-        """The bytes that a server has said it lacks to prepare for a stage; 0 if none."""
-        return self._lacking.get((peer, stage), 0)
-
     def too_large(self, peer: bytes, stages: int) -> frozenset[int]:
         """The stages for which a server has said that it lacks memory."""
         if not self._lacking:  # as nearly always, and a plan asks it of each server
             return frozenset()
-        return frozenset(stage for stage in range(stages) if self.lacks(peer, stage))
+        return frozenset(stage for stage in range(stages) if (peer, stage) in self._lacking)
 
     def drain(self) -> list[Ended]:
         """The moves that are over, and how; drained by reading."""
@@ -175,7 +168,7 @@ class PreparedMoves:
         if any(move.source == move.target for move in moves):
             raise ValueError("a server moves to another stage than its own")
         if moves:
-            self._groups.append(_MoveGroup(tuple(moves), now_s + self._prepare_s))
+            self._groups.append(_MoveGroup(tuple(moves), now_s + PREPARE_S))
 
     def on_refusal(self, mover: Incarnation, lacks_bytes: int) -> None:
         """A mover has no memory for both stages: it may move by leaving first, if that pays."""
@@ -183,7 +176,7 @@ class PreparedMoves:
             return
         for move in group.moves:
             if move.mover == mover:
-                self._lacking[mover.peer, move.target] = max(1, lacks_bytes)
+                self._lacking[mover.peer, move.target] = None
         if len(self._lacking) > LACKING_MAX:
             del self._lacking[next(iter(self._lacking))]
         lack = f"{lacks_bytes / 1e9:.1f} GB of memory to hold both stages"
@@ -213,7 +206,7 @@ class PreparedMoves:
         """
         for group in tuple(self._groups):
             if now_s >= group.until_s:
-                reason = f"it has not fetched the state in {self._prepare_s:.0f} s"
+                reason = f"it has not fetched the state in {PREPARE_S:.0f} s"
                 self._end(group, group.stop(reason))
         for group in reversed(tuple(self._groups)):
             if any(not ready[move.target] for move in group.moves):
@@ -249,10 +242,6 @@ class PreparedMoves:
                 pairs = zip(group.moves, whole, strict=True)
                 self._end(group, [ChangeStage(move, here) for move, here in pairs])
 
-    def next_deadline_s(self) -> float | None:
-        """Return when to `look`, unless something happens before."""
-        return min((group.until_s for group in self._groups), default=None)
-
     def _progress(self, group: _MoveGroup, move: PreparedMove, step: int) -> _MoverProgress:
         """Return what a mover's last answer means at the commit of `step`."""
         answer = group.answers.get(move.mover)
@@ -275,10 +264,8 @@ class PreparedMoves:
         return answer is not None and bool(answer.held.state) and answer.held == had
 
     def _group_of(self, mover: Incarnation) -> _MoveGroup | None:
-        for group in self._groups:
-            if any(move.mover == mover for move in group.moves):
-                return group
-        return None
+        groups = (g for g in self._groups if any(move.mover == mover for move in g.moves))
+        return next(groups, None)
 
     def _left(self, stage: int, ready: Sequence[int]) -> int:
         """The servers of a stage when all moves under way are made; exchanged ones at once."""

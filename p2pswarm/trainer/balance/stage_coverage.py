@@ -1,10 +1,6 @@
-"""Stage coverage: who may leave a stage, since when a stage has no server, and who moves there.
-
-Units:   seconds on the caller's clock; versions count commits.
-"""
+"""Stage coverage: which servers may leave a stage, which stages lack one, and which move there."""
 
 import math
-from dataclasses import dataclass
 
 from p2pswarm.progress.events import Waiting
 from p2pswarm.run.view import Incarnation
@@ -20,26 +16,20 @@ TELL_S = 5.0  # a server that has lost its link is back by then: people need not
 
 
 class UnservedStages:
-    """The stages that lack servers now.
+    """The stages that lack servers now, and with them their weights.
 
-    A stage without servers has lost its weights for now. They may come back: a server that froze,
-    or lost its link, still holds them. Meanwhile nothing is launched, and all others keep what
-    they have.
+    The weights may come back: a server that froze, or lost its link, still holds them. Meanwhile
+    nothing is launched, and all others keep what they have.
     """
 
-    def __init__(
-        self,
-        on_stage_lost: str,
-        rewind_s: float = REWIND_S,
-        end_s: float = UNSERVED_STAGE_S,
-    ) -> None:
-        """`on_stage_lost`: "wait" for ever, "rewind" after `rewind_s`, or "end" after `end_s`."""
+    def __init__(self, on_stage_lost: str, rewind_s: float = REWIND_S) -> None:
+        """`on_stage_lost`: "wait" for ever, "rewind" after `rewind_s`, or "end"."""
         self._answer = on_stage_lost
-        self._limit_s = rewind_s if on_stage_lost == "rewind" else end_s
+        self._limit_s = rewind_s if on_stage_lost == "rewind" else UNSERVED_STAGE_S
         self._asked_s = -math.inf
-        self._copies_told = False
+        self._copies_reported = False
         self._since_s: dict[int, float] = {}
-        self._told: tuple[int, ...] = ()
+        self._reported: tuple[int, ...] = ()
         self._last: dict[int, tuple[Incarnation, str]] = {}
 
     def on_end(self, member: Member) -> None:
@@ -49,23 +39,20 @@ class UnservedStages:
     def watch(
         self, stages: list[int], version: int, now_s: float, *, counting: bool
     ) -> list[Waiting | WeightsSought]:
-        """Note which stages lack servers; what to tell if they have changed.
-
-        The time counts only once the run has begun: `counting` is False while servers gather.
-        """
+        """Return what to tell if other stages lack servers; `counting`: the run has begun."""
         waiting = stages if counting else []
         lost = [stage for stage in waiting if stage not in self._since_s]
         self._since_s = {stage: self._since_s.get(stage, now_s) for stage in waiting}
-        self._copies_told = self._copies_told and bool(waiting)
-        if tuple(stages) == self._told:
+        self._copies_reported = self._copies_reported and bool(waiting)
+        if tuple(stages) == self._reported:
             return []
-        self._told = tuple(stages)
+        self._reported = tuple(stages)
         sought = [
             WeightsSought(stage, version, *self._last[stage])
             for stage in lost
             if stage in self._last
         ]
-        return [Waiting(self._told), *sought]
+        return [Waiting(self._reported), *sought]
 
     def hopeless(self, now_s: float) -> str | None:
         """Return why the run ends, if a stage has waited for too long."""
@@ -75,14 +62,11 @@ class UnservedStages:
         return f"stage {stage} has no server left that holds its weights"
 
     def overdue(self, now_s: float, version: int) -> list[act.SeekCopy | act.GoBack]:
-        """Return what to tell of stages that have waited for long, and whether to go back for them.
-
-        If the run cannot go back, that is asked again later.
-        """
+        """Return what to do about stages that have waited for long; going back is asked again."""
         asked: list[act.SeekCopy | act.GoBack] = []
         rewinds = self._answer == "rewind"
-        if not self._copies_told and now_s >= self._tell_s:
-            self._copies_told = True
+        if not self._copies_reported and now_s >= self._tell_s:
+            self._copies_reported = True
             rewind_s = max(0.0, self._overdue_s - now_s) if rewinds else None
             asked.append(act.SeekCopy(tuple(sorted(self._since_s)), version, rewind_s))
         if rewinds and now_s >= self._overdue_s:
@@ -93,7 +77,7 @@ class UnservedStages:
     def next_deadline_s(self) -> float | None:
         """Return when something is to be told or done about them; None if it is not."""
         due_s = [] if self._answer == "wait" else [self._overdue_s]
-        due_s += [] if self._copies_told else [self._tell_s]
+        due_s += [] if self._copies_reported else [self._tell_s]
         soonest_s = min(due_s, default=math.inf)
         return soonest_s if soonest_s < math.inf else None
 
@@ -107,30 +91,19 @@ class UnservedStages:
         return max(min(self._since_s.values(), default=math.inf), self._asked_s) + self._limit_s
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerLeave:
-    """Tell a member whether it may leave."""
-
-    incarnation: Incarnation
-    may: bool
-
-
 class Departures:
     """The members that were asked to leave and are still here.
 
-    A server that is asked to leave asks first whether it may. Several can be asked in one moment,
-    and each sees the others still there. So one place decides: whoever leaves may go as long as a
-    member of its stage stays that was not asked to leave. If all were, one has to stay until
-    another server has the weights, or its time is over: the one with the most time, of those that
-    were not told that they may go. Who was told so may be gone already, though its stream has not
-    ended here yet.
-
-    Errors: a member that is gone is forgotten.
+    Several can be asked in one moment, and each sees the others still there. So one place decides:
+    a member may go as long as one of its stage stays that was not asked to leave. If all were, one
+    has to stay until another server has the weights, or its time is over: the one with the most
+    time, of those that were not told that they may go. Those may be gone already, though their
+    streams have not ended here yet.
     """
 
     def __init__(self, members: Membership) -> None:
         self._members = members
-        self._told: dict[Incarnation, bool] = {}
+        self._answers: dict[Incarnation, bool] = {}
 
     def on_request(self, member: Incarnation, until_s: float) -> None:
         """A member is to leave by `until_s` at the latest."""
@@ -139,13 +112,13 @@ class Departures:
 
     def on_end(self, member: Incarnation) -> None:
         """An incarnation is over."""
-        self._told.pop(member, None)
+        self._answers.pop(member, None)
 
-    def answers(self, version: int, now_s: float) -> list[AnswerLeave | LastLeaves]:
-        """Tell each whether it may go, if it was not told or that has changed; drained."""
-        actions: list[AnswerLeave | LastLeaves] = []
+    def answers(self, version: int, now_s: float) -> list[act.AnswerLeave | LastLeaves]:
+        """Tell each whether it may go, if that is news."""
+        actions: list[act.AnswerLeave | LastLeaves] = []
         for one, may in self._changed():
-            actions.append(AnswerLeave(one, may))
+            actions.append(act.AnswerLeave(one, may))
             member = self._members.alive(one)
             if member is not None and member.ready and not may:
                 stays_s = max(0.0, self._members.leaving[one] - now_s)
@@ -165,11 +138,11 @@ class Departures:
             leaving = [one for one in here if one in until_s]
             may_go |= dict.fromkeys(leaving, True)
             if leaving and len(leaving) == len(here):
-                kept = [one for one in leaving if not self._told.get(one)] or leaving
+                kept = [one for one in leaving if not self._answers.get(one)] or leaving
                 last = max(kept, key=lambda one: (until_s[one], one.peer))
                 may_go[last] = False
-        changed = {one: may for one, may in may_go.items() if self._told.get(one) is not may}
-        self._told |= changed
+        changed = {one: may for one, may in may_go.items() if self._answers.get(one) is not may}
+        self._answers |= changed
         return sorted(changed.items(), key=lambda each: each[0].peer)
 
 
@@ -181,27 +154,26 @@ AGAIN_MAX_S = 3600.0  # both are doubled with each that has moved: the stage may
 class Moves:
     """The stages that wait for a server, and who was sent there.
 
-    A server can make the state of any stage where the run begins, or where it has gone back to:
-    there it follows from the seed, or lies in a checkpoint. So if a stage has no server then, and
-    no newcomer takes it, one server of the stage with the most moves there: its session is ended,
-    and when it joins again it is given that stage. A server that was told which stage to serve
-    stays, as does the last one of a stage. Elsewhere nobody moves: the weights can only come back
-    with who has them.
+    Where the run begins, or where it has gone back to, any server can make the state of any stage:
+    it follows from the seed, or lies in a checkpoint. So if a stage has no server then, and no
+    newcomer takes it, one server of the stage with the most moves there: its session is ended, and
+    when it joins again it is given that stage. Elsewhere the weights can only come back with a
+    server that has them.
     """
 
     def __init__(self, members: Membership) -> None:
         self._members = members
         self._since_s: dict[int, float] = {}
         self._sent: dict[int, int] = {}
-        """How many have moved to a stage since it had a ready server."""
+        """Servers that have moved to a stage since it had a ready one."""
 
     def due(
         self, stages: list[int], keep: int, servers: FailingServers, now_s: float
     ) -> tuple[Incarnation, str] | None:
         """A member whose session is to end, so that it moves, and why; None if nobody has to.
 
-        `stages`: those without a ready server whose state anybody can make. Every other stage keeps
-        `keep` ready members. `servers`: those that fail do not move.
+        `stages`: those that wait; every other stage keeps `keep` ready members. `servers`: those
+        that fail do not move.
         """
         if not stages and not self._since_s:
             return None  # asked after every note
@@ -216,7 +188,7 @@ class Moves:
         return None
 
     def next_deadline_s(self, now_s: float) -> float | None:
-        """Return when somebody may have to move; who lacks until then is noticed when it comes."""
+        """Return when a server may have to move."""
         times = [due_s for stage in self._since_s if (due_s := self._due_s(stage)) > now_s]
         return min(times, default=None)
 
@@ -246,27 +218,20 @@ class StageCoverage:
     def __init__(
         self, config: RunConfig, members: Membership, servers: FailingServers, loaded: int
     ) -> None:
-        """`servers`: those that fail do not move.
-
-        `loaded`: the version whose state anybody can make; -1 if there is none.
-        """
+        """`loaded`: the version whose state anybody can make; -1 if there is none."""
         self._config = config
         self._members = members
         self._servers = servers
         self._loaded = loaded
-        self._unserved = UnservedStages(config.on_stage_lost, config.rewind_after_s)
-        self._departures = Departures(members)
+        self.unserved = UnservedStages(config.on_stage_lost, config.rewind_after_s)
+        self.departures = Departures(members)
         self._moves = Moves(members)
-
-    def on_leave_request(self, by: Incarnation, until_s: float) -> None:
-        """A member was asked to leave, and can stay until then."""
-        self._departures.on_request(by, until_s)
 
     def on_end(self, member: Member) -> None:
         """An incarnation is over."""
-        self._departures.on_end(member.incarnation)
+        self.departures.on_end(member.incarnation)
         if member.ready:
-            self._unserved.on_end(member)
+            self.unserved.on_end(member)
 
     def lost(self, version: int) -> list[int]:
         """The stages without servers whose weights of a version nobody can load or draw."""
@@ -275,9 +240,9 @@ class StageCoverage:
     def watch(
         self, version: int, now_s: float, *, gathering: bool
     ) -> list[Waiting | WeightsSought]:
-        """Remember since when a stage has had no ready server; what to tell if that has changed."""
+        """Return what to tell if other stages than before lack ready servers."""
         unserved = self._members.unserved_stages(self._kept(gathering=gathering))
-        return self._unserved.watch(unserved, version, now_s, counting=not gathering)
+        return self.unserved.watch(unserved, version, now_s, counting=not gathering)
 
     def move(
         self, version: int, now_s: float, *, gathering: bool
@@ -286,21 +251,9 @@ class StageCoverage:
         lost = self._members.unserved_stages(1) if version == self._loaded else []
         return self._moves.due(lost, self._kept(gathering=gathering), self._servers, now_s)
 
-    def answers(self, version: int, now_s: float) -> list[AnswerLeave | LastLeaves]:
-        """Tell those that were asked to leave whether they may, if that is news."""
-        return self._departures.answers(version, now_s)
-
-    def hopeless(self, now_s: float) -> str | None:
-        """Return why the run ends, if a stage has waited for too long."""
-        return self._unserved.hopeless(now_s)
-
-    def overdue(self, version: int, now_s: float) -> list[act.SeekCopy | act.GoBack]:
-        """What to tell of stages that have waited for long, and whether to go back for them."""
-        return self._unserved.overdue(now_s, version)
-
     def next_deadline_s(self, now_s: float) -> float | None:
         """Return when something is to be told or done about a stage that waits."""
-        times = self._unserved.next_deadline_s(), self._moves.next_deadline_s(now_s)
+        times = self.unserved.next_deadline_s(), self._moves.next_deadline_s(now_s)
         return min((time_s for time_s in times if time_s is not None), default=None)
 
     def _kept(self, *, gathering: bool) -> int:

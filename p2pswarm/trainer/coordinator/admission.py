@@ -6,7 +6,6 @@ others download. A newcomer becomes ready once it holds what its stage holds, by
 that was sent here because it had shown that it follows the stage's commits need not wait for that:
 it is ready when it has applied the last one, and says the digest later, as any member does.
 
-Units:   seconds on the caller's clock; versions count commits.
 """
 
 import math
@@ -18,17 +17,12 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.run.messages.membership import Assigned, Join, Ready
 from p2pswarm.run.messages.step import Committed
 from p2pswarm.run.view import Incarnation
-from p2pswarm.trainer.coordinator.decision import (
-    FROM_THE_FIRST,
-    CoordinatorStart,
-    DecidedStep,
-    Welcome,
-)
-from p2pswarm.trainer.coordinator.outputs import Action
+from p2pswarm.trainer.coordinator.changes import Change, Effects
+from p2pswarm.trainer.coordinator.decision import CoordinatorStart, DecidedStep, Welcome
 from p2pswarm.trainer.members.membership import AnswerLimits, Member, Membership
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import BeganWrong, DigestsTied, MemberJoined, MemberReady
-from p2pswarm.trainer.step.averaging_attempts import Decided, Reduction
+from p2pswarm.trainer.step.reduction import Decided, Reduction
 from p2pswarm.trainer.step.stage_digests import StageDigests, as_recorded
 
 READY_S = 3600.0  # 10 GB at 22 Mbit/s
@@ -41,17 +35,18 @@ class Newcomers:
 
     A newcomer has a place among the members of its stage, and they send it all that they reduce.
     One that never becomes ready must not keep it for ever. A large state over a slow link takes
-    hours, so its time is long; who was too slow has twice as long the next time, and keeps what it
-    has fetched.
+    hours, so its time is long, and twice as long after each failure; it keeps what it has fetched.
     """
 
     def __init__(self) -> None:
-        self._parked: dict[bytes, Join] = {}
-        self._caught_up: dict[Incarnation, bytes] = {}
+        self.parked: dict[bytes, Join] = {}
+        """The newest `Join` of each peer that waits until the step has closed."""
+        self.caught_up: dict[Incarnation, bytes] = {}
+        """The newcomers that have caught up, with their weights' digests."""
         self._limits = AnswerLimits(READY_S, READY_MAX_S)
         self._on_their_way: set[Incarnation] = set()
         self._looks: list[tuple[float, Incarnation]] = []
-        """A heap: when to look whether a newcomer has taken too long."""
+        """A heap: time to look whether a newcomer has taken too long."""
 
     def on_start(self, incarnation: Incarnation, now_s: float) -> None:
         """A newcomer has a place now, and is on its way to the weights."""
@@ -65,7 +60,7 @@ class Newcomers:
             _, incarnation = heappop(self._looks)
             if incarnation in self._on_their_way:
                 heappush(self._looks, (now_s + LOOK_AGAIN_S, incarnation))
-                if incarnation not in self._caught_up:
+                if incarnation not in self.caught_up:
                     late.append(incarnation)
         return late
 
@@ -77,37 +72,19 @@ class Newcomers:
         """Return when to ask who is overdue."""
         return self._looks[0][0] if self._looks else None
 
-    def park(self, peer: bytes, join: Join) -> None:
-        """Keep a `Join` until the step has closed; a newer one of the same peer replaces it."""
-        self._parked[peer] = join
-
-    def withdraw(self, peer: bytes) -> None:
-        """A peer left before it was answered."""
-        self._parked.pop(peer, None)
-
-    def parked(self) -> list[tuple[bytes, Join]]:
-        """The joins that have waited; drained by reading."""
-        drained, self._parked = list(self._parked.items()), {}
-        return drained
-
     def on_catch_up(self, incarnation: Incarnation, digest: bytes) -> None:
         """A newcomer holds the weights of the current version."""
-        self._caught_up[incarnation] = digest
-
-    @property
-    def holding(self) -> dict[Incarnation, bytes]:
-        """The newcomers that have caught up, with their weights' digests."""
-        return dict(self._caught_up)
+        self.caught_up[incarnation] = digest
 
     def candidates(self) -> list[tuple[Incarnation, bytes]]:
-        """The newcomers that have caught up, with their weights' digests; drained by reading."""
-        drained, self._caught_up = list(self._caught_up.items()), {}
+        """Return the newcomers that have caught up; drained by reading."""
+        drained, self.caught_up = list(self.caught_up.items()), {}
         return drained
 
     def on_end(self, incarnation: Incarnation) -> None:
         """A newcomer is ready, or its incarnation is over."""
         self._on_their_way.discard(incarnation)
-        self._caught_up.pop(incarnation, None)
+        self.caught_up.pop(incarnation, None)
 
 
 COMMIT_S = 60.0  # an optimizer step on a slow machine, with its digest
@@ -118,19 +95,16 @@ SKIPS_MAX = 3  # commits skipped with no `Ready` between: the newcomer does not 
 class Commits:
     """The acknowledgements that are due, by member and step.
 
-    Only the members that added their sums must apply a commit. A newcomer may skip one: its
-    reduction may come late, because nobody waits for a newcomer. It then fetches a later version,
-    and its `Ready` says when it has caught up. A newcomer that skips several in a row will not
-    catch up.
-
-    Errors: an answer about a commit that nobody waits for is ignored.
+    Only the members that added their sums must apply a commit. A newcomer may skip one, because
+    nobody waits for it: it fetches a later version, and its `Ready` says when it has caught up. A
+    newcomer that skips several in a row will not catch up.
     """
 
     def __init__(self) -> None:
         self._limits = AnswerLimits(COMMIT_S, COMMIT_MAX_S)
         self._asked_s: dict[tuple[Incarnation, int], float] = {}
         self._next_s = math.inf
-        """Nobody is overdue before."""
+        """Time before which nobody is overdue."""
         self._skips: dict[Incarnation, int] = {}
 
     def on_decision(self, step: int, members: Iterable[Incarnation], now_s: float) -> None:
@@ -201,45 +175,33 @@ class NewlyReady:
     """Their weights are not those of their stage."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """The answer to a `Join`, and whether it tells of weights."""
-
-    actions: list[Action]
-    states_changed: bool
-    """True if something is known of the stages' weights by that, or is owed."""
-
-
 class Admission:
     """The way of every member from its `Join` to ready, and from commit to commit."""
 
     def __init__(
-        self, run: bytes, stages: int, members: Membership, start: CoordinatorStart = FROM_THE_FIRST
+        self, run: bytes, stages: int, members: Membership, start: CoordinatorStart
     ) -> None:
-        """`start`: what was decided before, under former coordinators."""
         self._run = run
         self._stages = stages
         self._members = members
         self._start = start
-        self._digests = StageDigests()
+        self.digests = StageDigests()
         self._last = start.last
         for stage, digest in start.states.items():
-            self._digests.on_record(stage, start.version, digest)
+            self.digests.on_record(stage, start.version, digest)
         if self._last is not None:
             self._recall(self._last, range(stages))
         if start.provable:
             for stage in range(stages):
-                self._digests.prove(stage, start.version)
+                self.digests.prove(stage, start.version)
         self._began_with: dict[int, bytes] = {}
-        """What the first decided step was computed with, by its record."""
+        """States that the first decided step was computed with, by its record."""
         self.newcomers = Newcomers()
-        """The joins that wait, and who has caught up."""
         self._follows: set[Incarnation] = set()
         """Newcomers known to hold just what the last commit applies to."""
         self.commits = Commits()
-        """Who has yet to apply a commit."""
         self.still = 0
-        """How many fetch the weights just now: no step is reduced meanwhile."""
+        """Downloads of the weights under way: no step is reduced meanwhile."""
 
     def admit(
         self,
@@ -250,24 +212,23 @@ class Admission:
         *,
         keep_sum: bool = False,
         proved: bool = False,
-    ) -> Admitted:
+    ) -> Effects:
         """Begin an incarnation; what to tell it.
 
-        `keep_sum`: it keeps its sum of this step, if it keeps its weights. `proved`: it has shown
-        that it holds the weights of its stage and follows the commits.
+        `keep_sum`: it keeps its sum if it keeps its weights. `proved`: it has shown its weights.
         """
         welcome = self._welcome(join, step)
         try:
             member = self._members.admit(peer, join.address, join.stage, step, pinned=join.pinned)
             self._members.on_card(peer, join.card)
         except Unusable as error:
-            return Admitted([act.Decline(peer, str(error))], states_changed=False)
+            return Effects([act.Decline(peer, str(error))], Change.JOINED)
         to = member.incarnation
         self.newcomers.on_start(to, now_s)
         if member.stage != join.stage:
             welcome = Welcome.FETCH
         keep = welcome is not Welcome.FETCH
-        known = self._digests.known(member.stage, step) or b""
+        known = self.digests.known(member.stage, step) or b""
         loads = self._start.loads and step == self._start.version and not keep
         assigned = Assigned(
             member.stage,
@@ -279,28 +240,29 @@ class Admission:
             loads=loads,
             keep_sum=keep_sum and welcome is Welcome.KEEP,
         )
-        actions: list[Action] = [
+        actions: list[act.Action] = [
             act.Assign(to, assigned),
             MemberJoined(to, member.stage, member.address),
         ]
         resent = self._last if welcome is Welcome.RESEND else None
-        changed = self._digests.on_join(to, member.stage, step, reports=keep)
+        changed = self.digests.on_join(to, member.stage, step, reports=keep)
         if welcome is Welcome.KEEP:
-            self._digests.on_claim(member.stage, step, to, join.digest)
+            self.digests.on_claim(member.stage, step, to, join.digest)
             self.newcomers.on_catch_up(to, join.digest)
         elif resent is not None:
             self.commits.on_decision(resent.step, [to], now_s)
             if proved and join.stage in resent.states:
                 self._follows.add(to)
             actions.append(act.SendCommit(to, resent.commit(self._run, join, to)))
-        return Admitted(actions, states_changed=changed or resent is not None)
+        states = Change.STATES if changed or resent is not None else Change.NOTHING
+        return Effects(actions, Change.JOINED | states)
 
     def on_end(self, member: Member) -> None:
         """An incarnation is over."""
         self.newcomers.on_end(member.incarnation)
         self._follows.discard(member.incarnation)
         self.commits.on_end(member.incarnation)
-        self._digests.on_end(member.incarnation, served=member.ready)
+        self.digests.on_end(member.incarnation, served=member.ready)
 
     def on_decision(
         self, step: int, reduction: Reduction, decided: Decided, rate: float, now_s: float
@@ -316,7 +278,7 @@ class Admission:
         for stage, group in groups.items():
             living = [one for one in group if self._members.alive(one)]
             self.commits.on_decision(step, living, now_s)
-            self._digests.expect(stage, step + 1, living)
+            self.digests.expect(stage, step + 1, living)
             if not living:
                 self._recall(self._last, [stage])
         self.newcomers.candidates()  # drop them: they catch up anew with the new version
@@ -329,21 +291,16 @@ class Admission:
         member = self._members.alive(by)
         if member is None:
             return
-        self._digests.on_report(member.stage, note.version, by, note.digest)
+        self.digests.on_report(member.stage, note.version, by, note.digest)
         if not member.ready:
-            self._digests.on_claim(member.stage, note.version, by, note.digest)
+            self.digests.on_claim(member.stage, note.version, by, note.digest)
             self.newcomers.on_catch_up(by, note.digest)
             self.commits.on_catch_up(by)
-
-    def on_reduction_order(self, step: int, members: dict[Incarnation, int]) -> None:
-        """Ask each of these members, with their stages, what it computed the step with."""
-        for one, stage in members.items():
-            self._digests.expect(stage, step, [one])
 
     def on_state(self, by: Incarnation, step: int, state: bytes) -> None:
         """A member says the digest of the state that it computed a step with."""
         if member := self._members.alive(by):
-            self._digests.on_report(member.stage, step, by, state)
+            self.digests.on_report(member.stage, step, by, state)
 
     def overdue(self, now_s: float) -> list[tuple[Incarnation, str]]:
         """The members whose incarnation must end because they took too long, and why.
@@ -370,63 +327,42 @@ class Admission:
             return f"it made version {answer.version} of step {step}"
         if not answer.applied:
             return "it has lost the weights that it was to commit to"
-        if by in self._follows and not member.ready and by not in self.newcomers.holding:
+        if by in self._follows and not member.ready and by not in self.newcomers.caught_up:
             self.newcomers.on_catch_up(by, FOLLOWED)
         return None
 
-    def differing(self) -> list[Incarnation]:
-        """The members whose weights differ from those of their stage; drained by reading."""
-        return self._digests.differing()
-
     def tied(self) -> list[DigestsTied]:
         """Stages where nobody can tell who is right; drained by reading."""
-        return [DigestsTied(stage, version) for stage, version in self._digests.tied()]
-
-    def agreed(self, stage: int, version: int) -> bytes | None:
-        """The digest of a stage's state; None while it is not known."""
-        return self._digests.known(stage, version)
+        return [DigestsTied(stage, version) for stage, version in self.digests.tied()]
 
     def on_proof(self, stage: int, digest: bytes | None) -> list[BeganWrong]:
         """The state that a stage begins with has this digest, whoever says another.
 
         If it cannot be proved (None), what most members say stands.
         """
+        self.digests.on_proof(stage, self._start.version, digest)
         if digest is None:
-            self._digests.on_proof_failure(stage, self._start.version)
             return []
-        self._digests.on_proof(stage, self._start.version, digest)
         right = as_recorded(digest)
         return [BeganWrong(stage)] if self._began_with.get(stage, right) != right else []
 
-    def disputed(self) -> list[int]:
-        """The stages whose members said different digests; it is being proved which is right."""
-        return self._digests.disputed()
-
-    def recalls(self) -> bool:
-        """Return whether somebody is waited for whose word may decide which weights are right."""
-        return self._digests.next_deadline_s() is not None
-
-    def settle(self, now_s: float) -> bool:
-        """Wait no more for those who should have come back by now; returns whether any was."""
-        return self._digests.settle(now_s)
-
     def next_deadline_s(self) -> float | None:
         """Return when somebody has not committed, caught up or come back in time."""
-        limits = self.commits, self.newcomers, self._digests
+        limits = self.commits, self.newcomers, self.digests
         times = [limit.next_deadline_s() for limit in limits]
         return min((time_s for time_s in times if time_s is not None), default=None)
 
     def settled(self, version: int) -> bool:
         """Return whether some member of each stage is known to hold exactly `version`."""
-        return all(self._digests.known(stage, version) is not None for stage in range(self._stages))
+        return all(self.digests.known(stage, version) is not None for stage in range(self._stages))
 
     def awaited(self) -> bool:
-        """Return whether the step that is counted may not be reduced yet.
+        """Return whether the step may not be reduced yet.
 
-        A ready member has yet to apply the commit before, somebody fetches the weights, or it is
+        A ready member has yet to apply the commit before, the weights are being fetched, or it is
         not clear which first weights are right.
         """
-        if self.still or self.disputed():
+        if self.still or self.digests.disputed():
             return True
         living = (self._members.alive(one) for one in self.commits.owing())
         return any(member is not None and member.ready for member in living)
@@ -447,7 +383,7 @@ class Admission:
             member = self._members.alive(incarnation)
             assert member is not None, "an incarnation that ended is no candidate"
             others = self._members.ready(member.stage)
-            known = self._digests.known(member.stage, step)
+            known = self.digests.known(member.stage, step)
             if returned(incarnation) and known in (None, digest):
                 outcome.ready.append(self._ready(member))  # as it was: it is asked when it reduces
             elif (known is None and digest != FOLLOWED) or (others and avoided(incarnation.peer)):
@@ -465,9 +401,9 @@ class Admission:
         return MemberReady(member.incarnation, member.stage)
 
     def spares(self, stage: int, step: int) -> list[Incarnation]:
-        """Who has a stage's weights and could be ready at once, but waits while others are."""
-        known = self._digests.known(stage, step)
-        caught_up = self.newcomers.holding.items()
+        """Return the members that could be ready at once, but wait while others are."""
+        known = self.digests.known(stage, step)
+        caught_up = self.newcomers.caught_up.items()
         members = (self._members.alive(one) for one, has in caught_up if has in (known, FOLLOWED))
         return [one.incarnation for one in members if one is not None and one.stage == stage]
 
@@ -479,7 +415,7 @@ class Admission:
         """
         if join.stage is None or join.stage >= self._stages:
             return Welcome.FETCH
-        known = self._digests.known(join.stage, step)
+        known = self.digests.known(join.stage, step)
         ours = join.era == self._start.era
         if join.version == step and (known == join.digest or (known is None and ours)):
             return Welcome.KEEP
@@ -490,4 +426,4 @@ class Admission:
     def _recall(self, last: DecidedStep, stages: Iterable[int]) -> None:
         """Ask those who averaged the last step for what they made of it, as they come back."""
         for stage in stages:
-            self._digests.recall(stage, last.step + 1, last.members.get(stage, ()))
+            self.digests.recall(stage, last.step + 1, last.members.get(stage, ()))

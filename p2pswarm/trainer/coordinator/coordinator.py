@@ -4,12 +4,9 @@ The coordinator is told what happened by its inputs (`on_join`, `on_count`, ...)
 actions. Each input goes to the part of the run that it is about. What follows from it elsewhere is
 in the rules: each names the changes that it depends on, and is asked after these alone.
 
-It fences an attempt whose effects is uncertain, and ends the incarnation of a member that cannot be
-reached; docs/training.md argues why that suffices.
-
-Units:   `now_s` seconds on the caller's clock; steps, versions, microbatches as in the protocol.
 Errors:  a member that breaks the protocol is evicted with the reason.
-Source:  docs/training.md.
+Source:  docs/training.md argues why it suffices to fence an attempt whose effect is uncertain, and
+         to end the incarnation of a member that cannot be reached.
 """
 
 import math
@@ -26,21 +23,17 @@ from p2pswarm.trainer.balance.balance import Balance
 from p2pswarm.trainer.balance.move_preparation import StageDecided
 from p2pswarm.trainer.balance.stage_coverage import StageCoverage
 from p2pswarm.trainer.coordinator.admission import Admission
+from p2pswarm.trainer.coordinator.changes import Change, Effects, Rule
 from p2pswarm.trainer.coordinator.decision import FROM_THE_FIRST, CoordinatorStart
-from p2pswarm.trainer.coordinator.effects import Change, Effects, Rule
 from p2pswarm.trainer.coordinator.incarnations import Incarnations, MemberRecords
-from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.coordinator.silence import Silence
 from p2pswarm.trainer.coordinator.step_end import StepEnd
 from p2pswarm.trainer.members.blame import Blame, FailedAttempt, UnreachablePairs
-from p2pswarm.trainer.members.membership import AnswerLimits, Membership
+from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import Loaded, RunBegun
-from p2pswarm.trainer.step.averaging_attempts import AveragingAttempts
-from p2pswarm.trainer.step.fences import FENCE_MAX_S, FENCE_S
-from p2pswarm.trainer.step.guards import Guards
-from p2pswarm.trainer.step.in_flight import launch_window
 from p2pswarm.trainer.step.ledger import CountResult
+from p2pswarm.trainer.step.reduction import Reductions
 from p2pswarm.trainer.step.step import Phase, Step
 from p2pswarm.trainer.step.sums import FormerSums, Suspensions
 
@@ -62,19 +55,16 @@ class Coordinator:
         self._run = run
         members_max = members_that_fit(config.stages, config.batch.microbatches)
         self.members = Membership(config.stages, members_max=members_max, former=start.former)
-        """Who is in the run."""
         self._step = Step(
             start.version,
             config,
-            Guards.of(config, secret),
-            AnswerLimits(FENCE_S, FENCE_MAX_S),
+            secret,
             Phase.GATHERING if start.gathers else Phase.FILLING,
         )
-        self._attempts = AveragingAttempts(former=start.former, ends=config.tied_ends)
+        self._reductions = Reductions(former=start.former, ends=config.tied_ends)
         self.admission = Admission(run, config.stages, self.members, start)
-        """Who has which weights; who fetches them asks it for their digests."""
         self.silence = Silence(self.members)
-        """When each member was heard last; told before what a member says."""
+        """It hears of each word before the word is acted on."""
         self._balance = Balance(config, self.members)
         self._blame = Blame(self.members, config.stages, config.tied_ends)
         self._pairs = UnreachablePairs(self.members)
@@ -94,20 +84,20 @@ class Coordinator:
             config,
             self.members,
             self._step,
-            self._attempts,
+            self._reductions,
             records,
             self._suspensions,
             self._former_sums,
         )
         self._step_end = StepEnd(
-            config, run, self.members, self._step, self._attempts, records, self._incarnations
+            config, run, self.members, self._step, self._reductions, records, self._incarnations
         )
         self._held = False
-        self._actions: list[Action] = []
+        self._actions: list[act.Action] = []
         self._asked = True
-        """Whether any rule is asked."""
+        """True if any rule is asked."""
         self._now_s = -math.inf
-        """When the rules were applied last."""
+        """Time at which the rules were applied last."""
         self._due_s: float | None = None
         """The first deadline of all parts but the silence of members; None: it may have changed."""
         self._rules = self._in_order()
@@ -119,7 +109,7 @@ class Coordinator:
         """
         c, someone_else_serves = Change, Change.READY | Change.ENDED
         return [
-            Rule(self._end_misfits, c.BLAME | c.STATES | c.ENDED),
+            Rule(self._incarnations.end_misfits, c.BLAME | c.STATES | c.ENDED),
             Rule(self._incarnations.void_late, c.TIME),
             Rule(self._settle_fences, c.ATTEMPTS | c.ENDED | c.SUMS | c.BLAME | c.PHASE),
             Rule(self._incarnations.admit_parked, c.PHASE),
@@ -173,11 +163,11 @@ class Coordinator:
     @property
     def numbered(self) -> int:
         """The highest number that was given to an incarnation or a generation."""
-        return max(self.members.numbered, self._attempts.numbered)
+        return max(self.members.numbered, self._reductions.numbered)
 
     def holds(self, one: Incarnation) -> bool:
         """Return whether the sum of an incarnation is, or may yet be, a part of the step."""
-        return self._incarnations.holds(one)
+        return self.members.alive(one) is not None or one in self._suspensions
 
     # Inputs about members.
 
@@ -188,7 +178,7 @@ class Coordinator:
 
     def on_withdrawal(self, peer: bytes) -> None:
         """A server left before it was answered."""
-        self._incarnations.on_withdrawal(peer)
+        self.admission.newcomers.parked.pop(peer, None)
 
     def on_stream_end(
         self, incarnation: Incarnation, reason: str, now_s: float, *, returns: bool = True
@@ -218,14 +208,14 @@ class Coordinator:
             self._follow(Effects(changes=Change.STATES), now_s)
 
     def on_proof(self, stage: int, digest: bytes | None, now_s: float) -> None:
-        """Return what a stage's state has to be where the run begins; None: nobody can tell."""
+        """The state that a stage begins with has this digest; None: nobody can tell."""
         effects = Effects([*self.admission.on_proof(stage, digest)], Change.STATES)
         effects += self._step_end.judge(now_s)
         self._follow(effects, now_s)
 
     def on_leave_request(self, by: Incarnation, grace_s: float, now_s: float) -> None:
         """A member was asked to leave, and can stay for `grace_s` at most."""
-        self._coverage.on_leave_request(by, now_s + grace_s)
+        self._coverage.departures.on_request(by, now_s + grace_s)
         self._follow(Effects(changes=Change.LEAVING), now_s)
 
     def on_load(self, by: Incarnation, note: Load) -> None:
@@ -255,7 +245,7 @@ class Coordinator:
     # Inputs about microbatches.
 
     def on_handoff(self, to: Incarnation, note: Handed, now_s: float) -> None:
-        """A server, or the trainer itself, handed a microbatch to the member `to`."""
+        """A microbatch was handed to the member `to`."""
         alive = self.members.alive(to) is not None
         self._step.on_handoff(to, note, alive=alive)
         self._follow_change(Change.NOTHING if alive else Change.ATTEMPTS, now_s)
@@ -283,7 +273,7 @@ class Coordinator:
     def on_sketch(self, by: Incarnation, note: Sketch, now_s: float) -> None:
         """A server tells what it took and gave, in a run with spot checks."""
         if (member := self.members.alive(by)) and member.ready:
-            self._step.on_sketch(by, member.stage, note)
+            self._step.result_checks.on_sketch(by, member.stage, note)
         self._follow_change(Change.ATTEMPTS, now_s)
 
     def on_evaluation(self, by: Incarnation, note: Evaluated, now_s: float) -> None:
@@ -298,8 +288,8 @@ class Coordinator:
     ) -> None:
         """An attempt got stuck: a push failed, or a server cannot compute it.
 
-        `by`: the member that says so, which was handed nothing before it was ready; None: the
-        trainer itself.
+        `by`: the member that says so; None: the trainer itself. One that is not ready was handed
+        nothing.
         """
         member = self.members.alive(by) if by is not None else None
         known = by is None or (member is not None and member.ready)
@@ -331,10 +321,7 @@ class Coordinator:
         now_s: float,
         beside: bytes | None = None,
     ) -> None:
-        """A member could not finish the reduction; it may not be its fault.
-
-        `beside`: the other peer, if it says that nothing passes between the two.
-        """
+        """A member could not finish the reduction; `beside`: the peer that it does not reach."""
         effects = self._step_end.on_reduction_failure(by, generation, reason, now_s, beside)
         if effects is not None:
             self._follow(effects, now_s)
@@ -367,7 +354,7 @@ class Coordinator:
 
     # What is to be done, and when.
 
-    def drain(self) -> list[Action]:
+    def drain(self) -> list[act.Action]:
         """Return what to do now; drained by reading."""
         drained, self._actions = self._actions, []
         return drained
@@ -385,9 +372,9 @@ class Coordinator:
     def on_deadline(self, now_s: float) -> None:
         """Act on whatever is due."""
         effects = Effects(changes=Change.TIME)
-        if now_s >= self._step.fence_deadline_s:
+        if now_s >= self._step.fences.deadline_s:
             effects += self._end_unfenced(now_s)
-        waiting_for = self._step, self._attempts.reduction
+        waiting_for = self._step, self._reductions.reduction
         spares = partial(self.admission.spares, step=self.step)
         for one in self.silence.to_evict(*waiting_for, spares, now_s):
             reason = "it is silent, and the step waits for it"
@@ -398,25 +385,24 @@ class Coordinator:
         if self._step.phase is Phase.FILLING:
             for failed in self._step.late(now_s):
                 effects += self._attempt_failed(failed, now_s)
-        if lost := self._coverage.hopeless(now_s):
+        if lost := self._coverage.unserved.hopeless(now_s):
             effects += self._step_end.finish(lost, failed=True)
-        effects.actions += self._coverage.overdue(self.step, now_s)
+        effects.actions += self._coverage.unserved.overdue(now_s, self.step)
         self._follow(effects, now_s)
 
     def _first_due_s(self) -> float:
-        """The first deadline of all parts but the silence of members."""
         if self._due_s is None:
-            now_s, reduction = self._now_s, self._attempts.reduction
+            now_s, reduction = self._now_s, self._reductions.reduction
             filling = self._step.phase is Phase.FILLING
             times = [
-                self._step.fence_deadline_s,
+                self._step.fences.deadline_s,
                 self.admission.next_deadline_s(),
                 self._coverage.next_deadline_s(now_s),
                 self._suspensions.next_deadline_s(),
                 self._former_sums.next_deadline_s(now_s),
                 self._blame.servers.next_deadline_s(now_s),
                 reduction.deadline_s if reduction is not None else None,
-                self._step.next_deadline_s(now_s) if filling else None,
+                self._step.in_flight.next_deadline_s(now_s) if filling else None,
             ]
             self._due_s = min(time_s for time_s in times if time_s is not None)
         return self._due_s
@@ -431,7 +417,6 @@ class Coordinator:
         self._apply_rules(now_s)
 
     def _follow_change(self, change: Change, now_s: float) -> None:
-        """Apply the rules that depend on what an input has changed, if anything."""
         if now_s >= self._first_due_s():
             change |= Change.TIME
         if change:
@@ -455,7 +440,6 @@ class Coordinator:
             self._ask(effects.changes)
 
     def _ask(self, change: Change) -> None:
-        """Let each rule that depends on a change be applied when its turn comes."""
         mask: int = change.value
         for rule in self._rules:
             if rule.mask & mask:
@@ -471,17 +455,11 @@ class Coordinator:
     def _end_unfenced(self, now_s: float) -> Effects:
         """Evict the members that have not answered a fence, unless they may come back."""
         effects = Effects()
-        for one in self._step.fence_overdue(now_s):
+        for one in self._step.fences.overdue(now_s):
             if not self.silence.may_come_back(one, now_s):
-                self._step.on_fence_timeout(one)
+                self._step.fences.on_timeout(one)
                 effects += self._incarnations.evict(one, "it did not answer a fence", now_s)
-        self._step.wait_longer(now_s)
-        return effects
-
-    def _end_misfits(self, now_s: float) -> Effects:
-        """Evict the members that fail all the time, or hold other weights than their stage."""
-        effects = Effects()
-        self._incarnations.end_misfits(effects, now_s)
+        self._step.fences.wait_longer(now_s)
         return effects
 
     def _settle_fences(self, now_s: float) -> Effects:
@@ -492,23 +470,23 @@ class Coordinator:
             effects.actions.append(settled)
             effects.changes |= Change.ATTEMPTS
         if step.phase is not Phase.DECIDING:  # who is lost then changes nothing about the record
-            for one, why in step.to_void(self._blame, now_s):
+            for one, why in step.result_checks.to_void(self._blame, now_s):
                 # it holds what must not be counted
                 effects += self._incarnations.evict(one, why, now_s)
                 effects.changes |= Change.BLAME
-            if guarded := step.guarded(now_s):
+            if guarded := step.result_checks.set_aside(now_s):
                 effects.actions += guarded
                 effects.changes |= Change.WORK
         if reason := step.hopeless():
             effects += self._step_end.finish(reason, failed=True)
-        if not step.fence_due:
+        if not step.fences.due:
             return effects
         incarnations = [m.incarnation for m in self.members.ready()]
-        work = step.fence(incarnations, now_s)
+        work = step.fences.begin(incarnations, now_s)
         effects.changes |= Change.ATTEMPTS
         for one in incarnations:
             fence = Fence(self._run, step.number, one.number, work)
-            effects.actions.append(act.SendFence(one, fence, step.fence_limit_s(one)))
+            effects.actions.append(act.SendFence(one, fence, step.fences.limit_s(one)))
         if not incarnations:
             effects += self._settle_fences(now_s)
         return effects
@@ -519,9 +497,9 @@ class Coordinator:
         if step.phase not in (Phase.GATHERING, Phase.FILLING):
             return None
         effects = Effects()
-        if self.admission.settle(now_s):
+        if self.admission.digests.settle(now_s):
             effects.changes |= Change.STATES
-        if step.fencing:
+        if step.fences.asking:
             return effects
         newly = self._incarnations.make_ready(now_s)
         if newly.ready:
@@ -537,7 +515,6 @@ class Coordinator:
         return effects
 
     def _begin_run(self, _now_s: float) -> Effects | None:
-        """Begin the first step when each stage has its servers."""
         gathers = self._step.phase is Phase.GATHERING
         if gathers and not self.members.unserved_stages(self._config.min_replicas):
             self._step.phase = Phase.FILLING
@@ -562,7 +539,8 @@ class Coordinator:
             return self._close_step(now_s)
         if self.members.unserved_stages(1) or self._former_sums.awaited(now_s):
             return None
-        window = launch_window(self._config, self.members, step.pace)
+        entries, servers = self.members.ready_count(0), self.members.ready_count()
+        window = self._config.batch.window or step.pace.window(entries, servers)
         return Effects([*step.launch(window, now_s)])
 
     def _close_step(self, now_s: float) -> Effects | None:
@@ -588,14 +566,11 @@ class Coordinator:
         return effects
 
     def _answer_departures(self, now_s: float) -> Effects:
-        """Tell those that were asked to leave whether they may."""
-        return Effects([*self._coverage.answers(self.step, now_s)])
+        return Effects([*self._coverage.departures.answers(self.step, now_s)])
 
     def _stop_moves(self, _now_s: float) -> Effects:
-        """Stop the preparations of moves that will not be made."""
         return Effects([*self._balance.stopped()])
 
     def _publish(self, _now_s: float) -> Effects | None:
-        """Tell the members what has changed among them."""
         changes = self.members.changes()
         return Effects([act.Publish(changes)]) if changes else None

@@ -1,6 +1,5 @@
 """From the end of a step to its record, and from a record to where the next coordinator begins.
 
-Units:   steps, versions and heights count from 0.
 Source:  docs/chain.md.
 """
 
@@ -36,12 +35,10 @@ class Welcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DecidedStep:
-    """The commit of one step, and what it applies to.
+    """The commit of one step, and what it applies to: kept, to be sent again.
 
-    A step is decided once, but its commit may reach nobody: the trainer froze, or a link broke.
-    Then all servers of a stage come back with the weights before the commit and with the reduced
-    gradient that it applies. The coordinator keeps the few numbers of the last commit, so it can
-    send it again.
+    A commit may reach nobody: the trainer froze, or a link broke. Then all servers of a stage come
+    back with the weights before the commit and with the reduced gradient that it applies.
     """
 
     step: int
@@ -76,7 +73,7 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorStart:
-    """Where a coordinator begins: its term, and what was decided before."""
+    """Start of a coordinator: its term, and what was decided before."""
 
     term: int = 0
     """Numbers of incarnations and generations begin at `first_number(term)`."""
@@ -87,7 +84,7 @@ class CoordinatorStart:
     gathers: bool = True
     """Nothing is decided yet: it waits until each stage has its servers."""
     era: int = 0
-    """How often the run has gone back: weights of another era are not those of this one."""
+    """Number of rollbacks: weights of another era are not those of this one."""
     states: Mapping[int, bytes] = field(default_factory=dict)
     """The digest of each stage's state of `version`, where the chain names it."""
     loads: bool = False
@@ -180,10 +177,7 @@ def unsigned_record(
 
 
 def back_to(version: int, states: tuple[bytes, ...]) -> act.Decide:
-    """Return what the voters are asked when the run is to go back.
-
-    `states`: of the stages, by digest.
-    """
+    """Return what the voters are asked when the run is to go back; `states`: of each stage."""
     stages = tuple(StageCommit((), b"", as_recorded(state), b"") for state in states)
     return act.Decide(version, 0, 0.0, 0.0, None, 0.0, stages)
 

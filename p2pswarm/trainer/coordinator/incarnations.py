@@ -3,7 +3,6 @@
 A sum outlives its incarnation if its server is back with it at once, or if it was counted under a
 former coordinator and nothing of it was launched since.
 
-Units:   `now_s` seconds on the caller's clock.
 Source:  docs/recovery.md, "A sum that outlives its link", "A sum that outlives its coordinator".
 """
 
@@ -15,13 +14,13 @@ from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance import Balance
 from p2pswarm.trainer.balance.stage_coverage import StageCoverage
 from p2pswarm.trainer.coordinator.admission import Admission, NewlyReady
-from p2pswarm.trainer.coordinator.effects import Change, Effects
+from p2pswarm.trainer.coordinator.changes import Change, Effects
 from p2pswarm.trainer.coordinator.silence import Silence
 from p2pswarm.trainer.members.blame import Blame, UnreachablePairs
 from p2pswarm.trainer.members.membership import Member, Membership
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import MemberLost, SumKept, SumVoided
-from p2pswarm.trainer.step.averaging_attempts import AveragingAttempts
+from p2pswarm.trainer.step.reduction import Reductions
 from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS
 from p2pswarm.trainer.step.step import Phase, Step
 from p2pswarm.trainer.step.sums import FormerSums, Suspensions
@@ -49,16 +48,16 @@ class Incarnations:
         config: RunConfig,
         members: Membership,
         step: Step,
-        attempts: AveragingAttempts,
+        reductions: Reductions,
         records: MemberRecords,
         suspensions: Suspensions,
         former_sums: FormerSums,
     ) -> None:
-        """`attempts`: an averaging that loses a member begins anew."""
+        """`reductions`: an averaging that loses a member begins anew."""
         self._config = config
         self._members = members
         self._step = step
-        self._attempts = attempts
+        self._reductions = reductions
         self._records = records
         self._admission = records.admission
         self._blame = records.blame
@@ -74,14 +73,10 @@ class Incarnations:
         if self._former_sums.on_join(peer, join, now_s):
             effects.changes |= Change.SUMS
         if self._step.phase in (Phase.REDUCING, Phase.DECIDING):
-            self._admission.newcomers.park(peer, join)
+            self._admission.newcomers.parked[peer] = join
         else:
             self._admit(peer, join, effects, now_s)
         return effects
-
-    def on_withdrawal(self, peer: bytes) -> None:
-        """A server left before it was answered."""
-        self._admission.newcomers.withdraw(peer)
 
     def on_stream_end(
         self, one: Incarnation, reason: str, now_s: float, *, returns: bool
@@ -89,15 +84,10 @@ class Incarnations:
         """A member's stream ended; `returns`: it may be back in a moment, with its sum."""
         if not self._members.alive(one):
             return Effects()
-        effects = Effects([act.Evict(one, reason)])
-        effects += self._end(one, reason, now_s, returns=returns)
-        return effects
+        return Effects([act.Evict(one, reason)]) + self._end(one, reason, now_s, returns=returns)
 
     def on_probe_answer(self, one: Incarnation, reason: str | None, now_s: float) -> Effects | None:
-        """A server that was lost was dialled; None if nobody waits for it any more.
-
-        `reason`: why it is not there, None if it answers.
-        """
+        """A server was dialled; `reason`: why it is not there. None if nobody waits for it."""
         if one not in self._suspensions:
             return None
         if reason is None:
@@ -105,37 +95,31 @@ class Incarnations:
             return Effects(changes=Change.SUMS)
         return self._void(one, f"it is not there any more: {reason}", now_s)
 
-    def holds(self, one: Incarnation) -> bool:
-        """Return whether the sum of an incarnation is, or may yet be, a part of the step."""
-        return self._members.alive(one) is not None or one in self._suspensions
-
     def holder_missing(self) -> bool:
-        """Whether a part of the step is in a sum that is suspended, or whose server waits."""
-        holders = map(self._members.alive, self._step.counting)
+        """Return whether a part of the step is in a suspended sum, or at a server that waits."""
+        holders = map(self._members.alive, self._step.ledger.counting)
         return any(member is None or not member.ready for member in holders)
 
     def evict(self, one: Incarnation, reason: str, now_s: float) -> Effects:
         """End an incarnation, if it is alive; void its sum, if that is suspended."""
         if self._members.alive(one):
-            effects = Effects([act.Evict(one, reason)])
-            effects += self._end(one, reason, now_s)
-            return effects
+            return Effects([act.Evict(one, reason)]) + self._end(one, reason, now_s)
         return self._void(one, reason, now_s) if one in self._suspensions else Effects()
 
     def evict_and_blame(self, one: Incarnation, reason: str, now_s: float) -> Effects:
         """End an incarnation that has spoiled an averaging."""
         failures = self._blame.on_averaging_failure(one, reason, now_s)
-        effects = Effects([*failures], Change.BLAME)
-        effects += self.evict(one, reason, now_s)
-        return effects
+        return Effects([*failures], Change.BLAME) + self.evict(one, reason, now_s)
 
-    def end_misfits(self, effects: Effects, now_s: float) -> None:
+    def end_misfits(self, now_s: float) -> Effects:
         """Evict the members that fail all the time, or hold other weights than their stage."""
+        effects = Effects()
         for one, reason in self._blame.to_end():
             effects += self.evict(one, reason, now_s)
         effects.actions += self._admission.tied()
-        for one in self._admission.differing():
+        for one in self._admission.digests.differing():
             effects += self.void_step(one, now_s)
+        return effects
 
     def void_step(self, wrong: Incarnation, now_s: float) -> Effects:
         """Drop all sums of the step: what a member gave is in them, even if it is gone by now."""
@@ -145,7 +129,7 @@ class Incarnations:
         if self._step.number < self._config.steps and served:
             # all come back, with the weights they have
             everybody = [other.incarnation for other in self._members.ready()]
-            for other in everybody + self._step.counting:
+            for other in everybody + self._step.ledger.counting:
                 reason = f"step {self._step.number} is done again"
                 effects += self.evict(other, reason, now_s)
         return effects
@@ -166,7 +150,9 @@ class Incarnations:
         effects = Effects()
         if self._step.phase not in (Phase.GATHERING, Phase.FILLING):
             return effects
-        for peer, join in self._admission.newcomers.parked():
+        newcomers = self._admission.newcomers
+        joins, newcomers.parked = newcomers.parked, {}
+        for peer, join in joins.items():
             self._admit(peer, join, effects, now_s)
         return effects
 
@@ -199,10 +185,7 @@ class Incarnations:
     def _end(
         self, one: Incarnation, reason: str, now_s: float, *, returns: bool = False
     ) -> Effects:
-        """End an incarnation: what went through it is done again, and what it counted.
-
-        `returns`: not what it counted, if it is back with it in a moment.
-        """
+        """End an incarnation, and void its sum unless it `returns` with it in a moment."""
         member = self._members.end(one)
         assert member is not None, "only a living incarnation is ended"
         records, step = self._records, self._step
@@ -220,7 +203,7 @@ class Incarnations:
         else:
             voided = step.end_incarnation(one, now_s)
         if step.phase is Phase.REDUCING and member.ready:
-            self._attempts.drop()
+            self._reductions.drop()
             step.average_again()  # servers count nothing from `Reduce` until the next fence
             effects.changes |= Change.PHASE
         if step.phase is not Phase.ENDED:  # all members leave then
@@ -228,20 +211,16 @@ class Incarnations:
         return effects
 
     def _suspend(self, member: Member, now_s: float, *, silent: bool) -> bool:
-        """Return whether a member's sum is kept for a moment.
-
-        One that is being decided stays as it is.
-        """
+        """Return whether a member's sum is kept for a moment; one being decided stays as it is."""
         if self._step.phase in (Phase.DECIDING, Phase.ENDED) or self._config.spot_check_share:
             return False
         one = member.incarnation
-        if one not in self._step.counting:
+        if one not in self._step.ledger.counting:
             return False
         redo_s = self._step.sums.redo_s(one, member.stage, now_s)
         return self._suspensions.begin(one, member.stage, silent=silent, redo_s=redo_s)
 
     def _void(self, one: Incarnation, reason: str, now_s: float) -> Effects:
-        """Void the sum of a suspended incarnation."""
         stage = self._suspensions.end(one)
         voided = self._step.void(one, now_s)
         return Effects([SumVoided(one, stage, reason, voided)], Change.SUMS)
@@ -259,9 +238,7 @@ class Incarnations:
             proved=self._balance.proved(peer, join.stage),
         )
         effects.actions += admitted.actions
-        effects.changes |= Change.JOINED
-        if admitted.states_changed:
-            effects.changes |= Change.STATES
+        effects.changes |= admitted.changes
         match former, admitted.actions, join.sum:
             case Incarnation() as one, [
                 act.Assign(heir, Assigned(keep_sum=True) as told),
@@ -279,9 +256,9 @@ class Incarnations:
                 effects += self._void(one, WITHOUT_ITS_SUM, now_s)
 
     def _has_spoiled_step(self, peer: bytes, join: Join) -> bool:
-        """Whether one that served in the step under a former coordinator has wrong weights."""
+        """Return whether it served under a former coordinator, and has wrong weights."""
         number = self._step.number
-        known = None if join.stage is None else self._admission.agreed(join.stage, number)
+        known = None if join.stage is None else self._admission.digests.known(join.stage, number)
         differs = known is not None and join.version == number and join.digest != known
         return differs and self._former_sums.on_wrong_state(peer)
 
@@ -303,20 +280,16 @@ class Incarnations:
     def _held_out(self, peer: bytes, now_s: float) -> bool:
         """Return whether a newcomer is to wait as long as others serve its stage."""
         member = self._members.of_peer(peer)
-        if member is None or member.incarnation in self._step.counting:
+        if member is None or member.incarnation in self._step.ledger.counting:
             return False  # the step waits for what it holds
         return self._blame.servers.avoided(peer, now_s) or bool(
             self._records.pairs.unreachable_from(member)
         )
 
     def _returned(self, one: Incarnation) -> bool:
-        """Return whether a newcomer has a sum of this step, and need not wait for its stage's
-        digest.
-        """
-        return one in self._step.counting and self._former_sums.trusts(one)
+        """Return whether a newcomer has a sum of this step, and waits for no digest."""
+        return one in self._step.ledger.counting and self._former_sums.trusts(one)
 
     def _served(self, one: Incarnation) -> bool:
-        """Return whether a member that is not ready, and is wrong, may have served in this step
-        before.
-        """
-        return self._former_sums.on_wrong_state(one.peer) or one in self._step.counting
+        """Return whether a wrong member that is not ready may have served in this step before."""
+        return self._former_sums.on_wrong_state(one.peer) or one in self._step.ledger.counting

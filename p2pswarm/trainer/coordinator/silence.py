@@ -1,22 +1,20 @@
 """Members from which nothing comes: how long each may be silent before a step goes on without it.
 
-A member says a word each half second, from its event loop, also while it computes. Its link
-ends only after 15 s of silence, because a pause of a network or of a process should cost nobody its
-link. That is too long where all others wait. So the trainer asks here who is silent, and evicts
-those without whom the step cannot end, if another server has their stage's weights. A member that
-was evicted for a pause keeps its weights, joins again, and has lost its sum of this step.
+A member says a word each half second, also while it computes. Its link ends only after 15 s of
+silence, so that a pause costs nobody its link. That is too long where all others wait. So the
+trainer evicts silent members without which the step cannot end, if another server has their stage's
+weights. An evicted member keeps its weights, joins again, and has lost its sum of this step.
 
 Python holds up a member's event loop for moments (an import, the first use of a device). A member
 that came back from a pause, evicted or not, may be silent twice as long the next time, 8 s at most.
 
 A member that hears nothing from the coordinator is as good as silent. It says so itself with its
-load, if only the way to it is cut; what a trainer that was stopped finds in its sockets says so of
-all, so it counts only when it is said again a second later. A member that is cut off both ways asks
-the standbys who leads, and they tell. What was asked in another incarnation, of another coordinator
-or of this one, tells nothing: a question may be on its road for as long as a link is cut.
+load, if only the way to it is cut. A trainer that was stopped finds such words of all in its
+sockets, so one counts only when it is said again a second later. A member that is cut off both ways
+asks the standbys who leads, and they tell. A question of another incarnation tells nothing: it may
+be on its road for as long as a link is cut.
 
-Units:   seconds on the caller's clock, which stands still while the trainer is stopped.
-Errors:  a member that was never heard of is not silent.
+Units:   seconds on a clock that stands still while the trainer is stopped.
 """
 
 import math
@@ -26,7 +24,7 @@ from heapq import heappop, heappush
 from p2pswarm.run.messages.trainers import SILENCE_S
 from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.members.membership import Membership
-from p2pswarm.trainer.step.averaging_attempts import Reduction
+from p2pswarm.trainer.step.reduction import Reduction
 from p2pswarm.trainer.step.step import Step
 
 SILENT_S = 2.5  # four words may be missing, or one may be sent again by TCP: 0.2 + 0.4 + 0.8 s
@@ -40,27 +38,23 @@ LOOK_AGAIN_S = 1.0  # a silent member may become the one that everybody waits fo
 
 
 class Silence:
-    """When each member was heard last."""
+    """Time of each member's last word."""
 
-    def __init__(
-        self, members: Membership, silent_s: float = SILENT_S, max_s: float = SILENT_MAX_S
-    ) -> None:
+    def __init__(self, members: Membership) -> None:
         self._members = members
-        self._silent_s = silent_s
-        self._max_s = max_s
         self._heard_s: dict[Incarnation, float] = {}
         self._deaf_s: dict[Incarnation, float] = {}
-        """When a standby said last that a member hears nothing from us."""
+        """Time at which a standby said last that a member hears nothing from us."""
         self._look_s = math.inf
-        """When to look at those."""
+        """Time to look at those."""
         self._unheard_s: dict[Incarnation, float] = {}
-        """Since when a member says itself that it hears nothing from us."""
+        """Time since which a member says itself that it hears nothing from us."""
         self._left_s: dict[bytes, float] = {}
-        """When a peer was heard last that has no incarnation now."""
+        """Time of the last word of a peer that has no incarnation now."""
         self._longest_s: dict[bytes, float] = {}
         """The longest pause of a peer from which it came back."""
         self._looks: list[tuple[float, int, bytes]] = []
-        """A heap: when to look at a member next, and its incarnation."""
+        """A heap: time to look at a member next, and its incarnation."""
 
     def on_word(self, one: Incarnation, now_s: float) -> None:
         """Something came from a member, whatever it says."""
@@ -72,7 +66,7 @@ class Silence:
             before_s = self._left_s.pop(one.peer, now_s)
             heappush(self._looks, (now_s + self.limit_s(one.peer), one.number, one.peer))
         pause_s = now_s - before_s
-        if LEARNED * pause_s > self._silent_s and pause_s <= self._max_s:
+        if LEARNED * pause_s > SILENT_S and pause_s <= SILENT_MAX_S:
             self._longest_s[one.peer] = max(self._longest_s.get(one.peer, 0.0), pause_s)
 
     def on_deaf_members(self, deaf: Iterable[Incarnation], now_s: float) -> None:
@@ -98,12 +92,10 @@ class Silence:
     def limit_s(self, peer: bytes) -> float:
         """Return how long a peer may be silent."""
         learned_s = LEARNED * self._longest_s.get(peer, 0.0)
-        return min(LEARNED_MAX_S, max(self._silent_s, learned_s))
+        return min(LEARNED_MAX_S, max(SILENT_S, learned_s))
 
     def silent(self, one: Incarnation, now_s: float) -> bool:
-        """Return whether nothing has come from a member for too long, or nothing of ours comes to
-        it.
-        """
+        """Return whether nothing has come from a member for too long, or nothing gets to it."""
         heard_s = self._heard_s.get(one)
         if heard_s is None:
             return False
@@ -113,7 +105,7 @@ class Silence:
     def may_come_back(self, one: Incarnation, now_s: float) -> bool:
         """Return whether a member is silent, and not for longer than a link would last."""
         heard_s = self._heard_s.get(one, math.inf)
-        return heard_s + self.limit_s(one.peer) <= now_s < heard_s + self._max_s
+        return heard_s + self.limit_s(one.peer) <= now_s < heard_s + SILENT_MAX_S
 
     def to_evict(
         self,
@@ -124,8 +116,8 @@ class Silence:
     ) -> list[Incarnation]:
         """The silent members without whom the step cannot end, though their stages have others.
 
-        Where a whole stage is silent nobody is evicted: it may be our own network, and nobody else
-        has the weights. `spares`: who has those of a stage, and is not ready while others are.
+        Where a whole stage is silent nobody is evicted: it may be our own network. `spares`: others
+        with a stage's weights, which are not ready.
         """
         silent = [one for one in self._overdue(now_s) if self._waited_for(one, step, reduction)]
         return [one for one in silent if self._replaceable(one, spares, now_s)]
@@ -161,7 +153,7 @@ class Silence:
             return False
         if reduction is not None:
             return reduction.awaits(silent)
-        return silent in step.silent or step.all_launched
+        return silent in step.fences.silent or step.in_flight.all_launched
 
     def _replaceable(
         self, silent: Incarnation, spares: Callable[[int], Iterable[Incarnation]], now_s: float
@@ -174,8 +166,7 @@ class Silence:
         return not all(self.silent(one, now_s) for one in others)
 
     def _forget(self, peer: bytes) -> None:
-        """A learned pause counts for less and less."""
         if peer in self._longest_s:
             self._longest_s[peer] *= FORGOTTEN
-            if LEARNED * self._longest_s[peer] <= self._silent_s:
+            if LEARNED * self._longest_s[peer] <= SILENT_S:
                 del self._longest_s[peer]

@@ -1,34 +1,30 @@
 """The end of a step: its reduction, attempt by attempt, the decision, and the commit.
 
-Units:   `now_s` seconds on the caller's clock.
 Source:  docs/reduction.md, "The end of a step".
 """
 
 import math
 from collections.abc import Mapping, Sequence
 
-from p2pswarm.run.chain.record import (
-    Contributor,
-    StageCommit,
-)
+from p2pswarm.run.chain.record import Contributor, StageCommit
 from p2pswarm.run.messages.step import Committed, Reduced
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceReport, OrderedMove
 from p2pswarm.trainer.balance.move_preparation import StageDecided
-from p2pswarm.trainer.coordinator.effects import Change, Effects
+from p2pswarm.trainer.coordinator.changes import Change, Effects
 from p2pswarm.trainer.coordinator.incarnations import Incarnations, MemberRecords
 from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.reports.actions import Decide
 from p2pswarm.trainer.reports.reports import AveragingSlow, DigestsTied, RunFinished
-from p2pswarm.trainer.step.averaging_attempts import (
-    AveragingAttempts,
+from p2pswarm.trainer.step.reduction import (
     Decided,
     Disagreed,
     EndsDiffer,
     NotFinite,
     Reduction,
+    Reductions,
 )
 from p2pswarm.trainer.step.stage_digests import OTHER_GRADIENT, as_recorded
 from p2pswarm.trainer.step.step import Phase, Step
@@ -42,7 +38,7 @@ def to_decide(step: Step, reduction: Reduction, decided: Decided, rate: float) -
         members = tuple(Contributor(one.peer, one.number) for one in group)
         state = as_recorded(decided.states.get(stage, b""))
         stages.append(
-            StageCommit(members, step.holders(stage, group), state, as_recorded(gradient))
+            StageCommit(members, step.ledger.holders(stage, group), state, as_recorded(gradient))
         )
     loss = None if math.isnan(step.loss) else step.loss
     norm, generation = decided.gradient_norm, reduction.generation
@@ -61,16 +57,15 @@ class StepEnd:
         run: bytes,
         members: Membership,
         step: Step,
-        attempts: AveragingAttempts,
+        reductions: Reductions,
         records: MemberRecords,
         incarnations: Incarnations,
     ) -> None:
-        """`records`: who has which weights, whom failures are put down to, and who moves."""
         self._config = config
         self._run = run
         self._members = members
         self._step = step
-        self._attempts = attempts
+        self._reductions = reductions
         self._incarnations = incarnations
         self._admission = records.admission
         self._blame = records.blame
@@ -83,7 +78,7 @@ class StepEnd:
     ) -> Effects:
         """A member holds its stage's reduced gradient."""
         effects = Effects(changes=Change.STATES)
-        reduction = self._attempts.current(generation)
+        reduction = self._reductions.current(generation)
         if reduction is None or self._step.phase is not Phase.REDUCING:
             return effects
         if reduction.sound(by, answer):
@@ -92,27 +87,22 @@ class StepEnd:
         elif reduction.awaits(by):
             reason = "it answered a reduction with what no gradient of its stage can have"
             effects = self._incarnations.evict(by, reason, now_s)
-        self._judge(effects, now_s)
-        effects.changes |= Change.STATES
-        return effects
+        return effects + self.judge(now_s) + Effects(changes=Change.STATES)
 
     def on_reduction_failure(
         self, by: Incarnation, generation: int, reason: str, now_s: float, beside: bytes | None
     ) -> Effects | None:
-        """A member could not finish the reduction; None if nobody waits for that.
-
-        `beside`: the other peer, if it says that nothing passes between the two.
-        """
+        """A member could not finish the reduction; None if nobody waits for that."""
         self._blame.on_unreachable(by, beside, now_s)
-        reduction = self._attempts.current(generation)
+        reduction = self._reductions.current(generation)
         if reduction is None or not reduction.awaits(by):
             return None  # over, or a newcomer that only receives: it will fetch the weights instead
         failures = self._blame.on_averaging_failure(by, reason, now_s)
         effects = Effects([*failures], Change.BLAME | Change.PHASE)
-        blamed = self._attempts.on_failure()
+        blamed = self._reductions.on_failure()
         self._step.average_again()
         if blamed:
-            out = self._blame.leaver(by, beside, self._step.bitmap, now_s)
+            out = self._blame.leaver(by, beside, self._step.ledger.bitmap, now_s)
             if out is not None:
                 effects += self._incarnations.evict(out, f"it could not average: {reason}", now_s)
         return effects
@@ -145,11 +135,12 @@ class StepEnd:
         step = self._step
         step.phase = Phase.REDUCING
         groups = [self._members.group(stage) for stage in range(self._config.stages)]
-        limit_s = self._attempts.limit.seconds
+        limit_s = self._reductions.limit.seconds
         optimizer, movers = self._config.optimizer, self._balance.movers(step.number)
-        reduction = self._attempts.begin(step.number, groups, optimizer, now_s, movers)
-        self._admission.on_reduction_order(step.number, reduction.stages)
-        return Effects([*reduction.orders(self._run, step.bitmap, limit_s)], Change.PHASE)
+        reduction = self._reductions.begin(step.number, groups, optimizer, now_s, movers)
+        for one, stage in reduction.stages.items():
+            self._admission.digests.expect(stage, step.number, [one])
+        return Effects([*reduction.orders(self._run, step.ledger.bitmap, limit_s)], Change.PHASE)
 
     def end_unreachable(self, now_s: float) -> Effects:
         """End one of each two members that cannot average, once their stage has counted all.
@@ -159,13 +150,13 @@ class StepEnd:
         effects = Effects()
         if not self._pairs.any or self._step.number >= self._config.steps:
             return effects
-        reduction, sums = self._attempts.reduction, self._step.sums
+        reduction, ledger = self._reductions.reduction, self._step.ledger
         leave = [
             one
             for stage in range(self._config.stages)
             if reduction is None or any(map(reduction.awaits, reduction.group(stage)))
-            if sums.all_counted(stage)
-            for one in self._pairs.leavers(stage, sums.counted_by)
+            if ledger.stage_counted(stage)
+            for one in self._pairs.leavers(stage, ledger.counted_by_one)
         ]
         for one in leave:
             self._blame.servers.avoid(one.peer, now_s)
@@ -175,25 +166,21 @@ class StepEnd:
     def on_deadline(self, now_s: float) -> Effects:
         """Wait no longer for a word about weights, nor for an averaging that takes too long."""
         effects = Effects()
-        if self._step.phase is Phase.REDUCING and self._admission.recalls():
-            self._admission.settle(now_s)
+        digests = self._admission.digests
+        if self._step.phase is Phase.REDUCING and digests.next_deadline_s() is not None:
+            digests.settle(now_s)
             effects.changes |= Change.STATES
             effects += self.judge(now_s)
-        if self._attempts.overdue(now_s):
+        if self._reductions.overdue(now_s):
             effects += self._average_later(now_s)
         return effects
 
     def judge(self, now_s: float) -> Effects:
         """Act on the reduction if it is decided, and all computed the step with one state."""
-        effects = Effects()
-        self._judge(effects, now_s)
-        return effects
-
-    def _judge(self, effects: Effects, now_s: float) -> None:
-        self._incarnations.end_misfits(effects, now_s)
-        reduction = self._attempts.reduction
-        if reduction is None or self._admission.disputed() or self._admission.recalls():
-            return
+        effects = self._incarnations.end_misfits(now_s)
+        reduction, digests = self._reductions.reduction, self._admission.digests
+        if reduction is None or digests.disputed() or digests.next_deadline_s() is not None:
+            return effects
         match reduction.verdict():
             case Disagreed(incarnations, tied):
                 made = self._step.number + 1
@@ -212,7 +199,8 @@ class StepEnd:
                 reason = f"the gradient of step {self._step.number} is not finite in stage {stage}"
                 effects += self.finish(f"{reason}: lower the learning rate", failed=True)
             case Decided() as decided:
-                self._decide(reduction, decided, effects, now_s)
+                effects += self._decide(reduction, decided, now_s)
+        return effects
 
     def finish(self, reason: str, *, failed: bool) -> Effects:
         """The run is over."""
@@ -222,10 +210,9 @@ class StepEnd:
         return Effects([RunFinished(reason, failed)], Change.PHASE)
 
     def _average_later(self, now_s: float) -> Effects:
-        """A reduction takes too long: give the next one more time."""
-        took_s = self._attempts.limit.seconds
-        blamed = self._attempts.give_up()
-        limit_s = self._attempts.limit.seconds
+        took_s = self._reductions.limit.seconds
+        blamed = self._reductions.give_up()
+        limit_s = self._reductions.limit.seconds
         slow = AveragingSlow(self._step.number, took_s, limit_s)
         effects = Effects([slow], Change.PHASE)
         self._step.average_again()
@@ -234,21 +221,20 @@ class StepEnd:
             effects += self._incarnations.evict(one, reason, now_s)
         return effects
 
-    def _decide(
-        self, reduction: Reduction, decided: Decided, effects: Effects, now_s: float
-    ) -> None:
+    def _decide(self, reduction: Reduction, decided: Decided, now_s: float) -> Effects:
         """Ask the voters: whoever is lost meanwhile, all others hold what is decided."""
         step = self._step
         step.phase = Phase.DECIDING
         self._deciding = reduction, decided
-        self._attempts.on_decision(now_s)
-        effects.actions += self._blame.on_averaging(reduction.stages, step.who_counted)
-        effects.changes |= Change.PHASE
+        self._reductions.on_decision(now_s)
+        suspects = self._blame.on_averaging(reduction.stages, step.who_counted)
+        effects = Effects([*suspects], Change.PHASE)
         if self._blame.servers.pardoned():
             effects.changes |= Change.BLAME
         self._pairs.on_averaging(one.peer for one in reduction.stages)
         rate = learning_rate(self._config, step.number)
         effects.actions.append(to_decide(step, reduction, decided, rate))
+        return effects
 
     def _commit(self, reduction: Reduction, decided: Decided, now_s: float) -> Effects:
         """Tell all that have the gradient, and begin the next step."""
@@ -266,23 +252,20 @@ class StepEnd:
         step.begin_next()
         self._incarnations.begin_step()
         if step.number < self._config.steps:
-            self._rebalance(done, had, effects, now_s)
+            effects += self._rebalance(done, had, now_s)
         return effects
 
-    def _rebalance(
-        self, done: int, had: Mapping[int, StageDecided], effects: Effects, now_s: float
-    ) -> None:
+    def _rebalance(self, done: int, had: Mapping[int, StageDecided], now_s: float) -> Effects:
         """Send servers to other stages: right after a commit their sums are empty."""
-        servers = self._blame.servers
-        self._send_on(self._balance.on_commit(done, had, now_s), effects, now_s)
-        asked = self._balance.order_moves(
-            self._step.number, lambda peer: servers.avoided(peer, now_s), now_s
-        )
-        self._send_on(asked, effects, now_s)
+        servers, step = self._blame.servers, self._step.number
+        effects = self._send_on(self._balance.on_commit(done, had, now_s), now_s)
+        asked = self._balance.order_moves(step, lambda peer: servers.avoided(peer, now_s), now_s)
+        return effects + self._send_on(asked, now_s)
 
-    def _send_on(self, reports: Sequence[BalanceReport], effects: Effects, now_s: float) -> None:
+    def _send_on(self, reports: Sequence[BalanceReport], now_s: float) -> Effects:
         """End the sessions of those that are sent to another stage."""
-        effects.actions += reports
+        effects = Effects([*reports])
         for move in reports:
             if isinstance(move, OrderedMove):
                 effects += self._incarnations.evict(move.incarnation, move.reason, now_s)
+        return effects

@@ -22,7 +22,7 @@ class ChainStart:
     genesis: Genesis
     store: ChainStore
     restored: Restored
-    """What the store said when it was opened."""
+    """Content of the store when it was opened."""
     leads_at_once: bool
     """Nobody is to be waited for: it made the run, or it was the run's only voter."""
     lasts: bool = False
@@ -30,7 +30,7 @@ class ChainStart:
 
 
 def genesis_of(run: bytes, founder: bytes, config: RunConfig, origin: RunOrigin | None) -> Genesis:
-    """What the first record of a run is checked against; `founder`: the peer that made it."""
+    """Return the ground of a run's first record; `founder`: the peer that made it."""
     genesis = Genesis.founded(run, founder, config.stages, config.batch.microbatches)
     return genesis if origin is None else genesis.after(origin.version, origin.checkpoint)
 

@@ -5,7 +5,6 @@ training goes on. When each stage has a file, the manifest is written, and only 
 saved. One checkpoint is written at a time. Whatever fails costs one checkpoint and nothing else:
 no step waits for it.
 
-Units:   `now_s` seconds on the caller's clock; version v = weights after v commits.
 Errors:  BadMessage for a word of a member that it could not say in good faith; ValueError for
          values of a manifest that cannot be written.
 Source:  docs/checkpoints.md.
@@ -24,7 +23,7 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.progress.events import Checkpointed
 from p2pswarm.run.chain.base import ChainStore
 from p2pswarm.run.chain.branch import Branch
-from p2pswarm.run.chain.chain import Chain, Genesis
+from p2pswarm.run.chain.chain import Chain, ChainHead, Genesis
 from p2pswarm.run.chain.chain_log import log_entry, log_header
 from p2pswarm.run.chain.record import MEMORY_BYTES, digest
 from p2pswarm.run.manifest import RunOrigin
@@ -47,7 +46,7 @@ Holders = Sequence[Sequence[Incarnation]]
 
 @dataclass(frozen=True, slots=True)
 class AskToSave:
-    """Action: ask a member to write its stage; back as `wrote`, `heard` or `lost`."""
+    """Action: ask a member to write its stage."""
 
     writer: Incarnation
     version: int
@@ -56,7 +55,7 @@ class AskToSave:
 
 @dataclass(frozen=True, slots=True)
 class WriteManifest:
-    """Action: write records and manifest; back as `published` or `not_published`."""
+    """Action: write records and manifest."""
 
     version: int
     head: bytes
@@ -89,7 +88,7 @@ class _Pending:
     begun_s: float
     writers: dict[Incarnation, _Writer] = field(default_factory=dict)
     whole_s: float | None = None
-    """When the last stage got its first file."""
+    """Time at which the last stage got its first file."""
     publishing: bool = False
 
     def stages_saved(self) -> set[int]:
@@ -100,17 +99,12 @@ class Checkpoints:
     """The checkpoints of one run, as its trainer has them written."""
 
     def __init__(self, cut: Sequence[range], every_steps: int, last: int, first: int = 0) -> None:
-        """`cut`: the blocks of each stage; `last`: the version at the run's end.
-
-        `first`: the version that the run began with, which needs no saving.
-        """
+        """`cut`: the blocks of each stage; `first`, `last`: the run's versions at both ends."""
         self._cut = cut
         self._every_steps = every_steps
         self._last = last
         self.saved = first
         """The newest version that is known to be saved; at first, the one the run began with."""
-        self.saved_s: float | None = None
-        """When that was; None if it was not here."""
         self._now: _Pending | None = None
         self._next: tuple[int, bytes, Holders] | None = None
         self._watched = False
@@ -194,12 +188,12 @@ class Checkpoints:
         """The manifest is written."""
         checkpoint = self._now
         assert checkpoint is not None, "its manifest was asked for"
-        self.saved, self.saved_s = version, now_s
+        self.saved = version
         self._actions.append(Checkpointed(version, place, now_s - checkpoint.begun_s))
         self._end(now_s)
 
     def on_manifest_failure(self, version: int, reason: str, now_s: float) -> None:
-        """The manifest could not be written: there is no checkpoint."""
+        """The manifest cannot be written: there is no checkpoint."""
         self._actions.append(CheckpointFailed(version, reason))
         self._end(now_s)
 
@@ -248,7 +242,9 @@ class Checkpoints:
             if all(w.failed for w in of_stage):
                 reasons = "; ".join(dict.fromkeys(w.failed for w in of_stage))
                 why = reasons or "no server holds it"
-                self._fail(checkpoint, f"stage {stage} was not saved: {why}", now_s)
+                self.on_manifest_failure(
+                    checkpoint.version, f"stage {stage} was not saved: {why}", now_s
+                )
                 return
         if self._watched and now_s >= self._progress_due_s:
             self._progress_due_s = now_s + PROGRESS_EVERY_S
@@ -265,7 +261,7 @@ class Checkpoints:
         try:
             stages = joined(saved, self._cut)
         except NotSaved as error:
-            self._fail(checkpoint, str(error), now_s)
+            self.on_manifest_failure(checkpoint.version, str(error), now_s)
             return
         checkpoint.publishing = True
         self._actions.append(WriteManifest(checkpoint.version, checkpoint.head, stages))
@@ -281,10 +277,6 @@ class Checkpoints:
                 len(self._cut),
             )
         )
-
-    def _fail(self, checkpoint: _Pending, reason: str, now_s: float) -> None:
-        self._actions.append(CheckpointFailed(checkpoint.version, reason))
-        self._end(now_s)
 
     def _end(self, now_s: float) -> None:
         """Begin the checkpoint that waits, if there is one."""
@@ -320,14 +312,9 @@ class SavedChain:
         self._store = store
 
     @property
-    def saved(self) -> int:
-        """The newest version that the chain says is saved, or the one that the run began with."""
-        return self._chain.head.saved
-
-    @property
-    def version(self) -> int:
-        """Of the weights, after the newest record."""
-        return self._chain.head.version
+    def head(self) -> ChainHead:
+        """The newest record; until one says what is saved, that is what the run began with."""
+        return self._chain.head
 
     @property
     def genesis(self) -> Genesis:
@@ -373,10 +360,7 @@ class ResumedFrom:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SavingPlan:
-    """The checkpoints of one run.
-
-    Errors: ValueError for values that cannot be written.
-    """
+    """Target and signature of one run's checkpoints."""
 
     config: CheckpointConfig
     store: CheckpointStore
@@ -394,7 +378,7 @@ def manifest_of(
     what: WriteManifest,
     records: bytes | None,
 ) -> CheckpointManifest:
-    """The manifest of a checkpoint."""
+    """Return the manifest of a checkpoint; `records`: its chain, if that is whole."""
     version = what.version
     return CheckpointManifest(
         run=run_id,

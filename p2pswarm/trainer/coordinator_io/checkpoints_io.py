@@ -1,6 +1,5 @@
 """Checkpoints in the making: carries out what the rules of `checkpoints` ask for.
 
-Units:   seconds on the loop's clock.
 Errors:  BadMessage for a word of a member that breaks the protocol. What goes wrong with a target
          becomes a report.
 """
@@ -28,7 +27,7 @@ from p2pswarm.trainer.coordinator_io.checkpoints import (
     WriteManifest,
     manifest_of,
 )
-from p2pswarm.trainer.coordinator_io.context import TrainerContext
+from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.reports.actions import SeekCopy
 from p2pswarm.trainer.reports.reports import CheckpointFailed, NewestCopy
 
@@ -51,7 +50,7 @@ class CheckpointsIo:
         run = context.run
         self._chain = chain
         self._marks: dict[int, ChainMark] = {}
-        """Where the chain ended at the versions that are being saved."""
+        """End of the chain at each version that is being saved."""
         self._context = context
         self._plan = plan
         self._coordinator = coordinator
@@ -61,7 +60,7 @@ class CheckpointsIo:
             [stage_blocks(run, stage) for stage in range(run.stages)],
             plan.config.every_steps,
             run.steps,
-            chain.saved,
+            chain.head.saved,
         )
         self._timer: asyncio.TimerHandle | None = None
         self._changed = Signal()
@@ -129,7 +128,6 @@ class CheckpointsIo:
             self._timer.cancel()
 
     def _mark(self, version: int) -> ChainMark:
-        """Return where the chain ends at the present version."""
         if version not in self._marks:
             under_way = self._rules.under_way
             self._marks = {v: m for v, m in self._marks.items() if v in under_way}
@@ -149,12 +147,12 @@ class CheckpointsIo:
         return asyncio.get_running_loop().time()
 
     def _pump(self) -> None:
-        """Carry out all that is to be done, and wake the rules when they want."""
         while actions := self._rules.drain():
             for action in actions:
                 match action:
                     case AskToSave(writer, version, head):
-                        order = self._order(version, head)
+                        target = self._plan.config.target
+                        order = SaveState(self._context.run_id, version, head, target)
                         self._tell(writer, order)
                     case WriteManifest():
                         self._tasks.create_task(self._publish(action))
@@ -173,15 +171,7 @@ class CheckpointsIo:
         self._rules.on_deadline(self._now_s())
         self._pump()
 
-    def _prune(self, version: int) -> None:
-        plan = self._plan
-        prune(plan.store, self._context.run_id, plan.config, Wanted(), version)
-
-    def _order(self, version: int, head: bytes) -> SaveState:
-        return SaveState(self._context.run_id, version, head, self._plan.config.target)
-
     async def _publish(self, action: WriteManifest) -> None:
-        """Write the manifest, and delete what is old enough."""
         plan, context, version = self._plan, self._context, action.version
         mark = self._marks[version]
         try:
@@ -197,7 +187,9 @@ class CheckpointsIo:
         self._rules.on_manifest(version, place, self._now_s())
         self._pump()
         try:
-            await on_thread(lambda: self._prune(version))
+            await on_thread(
+                lambda: prune(plan.store, context.run_id, plan.config, Wanted(), version)
+            )
         except NotSaved as error:
             context.report(CheckpointFailed(version, f"old ones could not be deleted: {error}"))
 

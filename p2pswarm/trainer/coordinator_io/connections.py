@@ -4,12 +4,11 @@ A connection begins without an assignment. It belongs to one incarnation once th
 answered its `Join`; from then on it is told of the other members (`views`). It ends when its last
 message was sent. A peer has one connection at a time: a newer one ends the older. What is to be
 sent waits here until the stream takes it: the assignment, the parts of one view, the last word.
-
-Units:   seconds on the caller's clock.
 """
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.messages.membership import Assigned, StandsBy
@@ -21,61 +20,42 @@ from p2pswarm.trainer.coordinator_io.views import Views
 from p2pswarm.trainer.reports.actions import MemberChange
 
 
+@dataclass(slots=True, eq=False)
 class MemberConnection:
     """One stream: what is still to be sent on it, and which incarnation it belongs to."""
 
-    __slots__ = (
-        "_ending",
-        "_waiting",
-        "declined",
-        "dismissed",
-        "incarnation",
-        "leaves",
-        "peer",
-        "said",
-        "silent",
-        "stage",
-        "trainers",
-        "view",
-    )
-
-    def __init__(self, peer: bytes) -> None:
-        self.peer = peer
-        self.incarnation: Incarnation | None = None
-        """None until its `Join` is answered."""
-        self.stage = 0
-        """Of its incarnation."""
-        self.said = False
-        """True if it was told something since the last look."""
-        self.silent = False
-        """True if it is to be told that the coordinator lives, if there is nothing else."""
-        self.trainers: Trainers | None = None
-        """What it was told last of the run's trainers."""
-        self.view = 0
-        """The number of the view that it was told last."""
-        self.dismissed = False
-        """True if its last message says that the run is over; the member then ends the stream."""
-        self.leaves = False
-        """True if the member has said that it leaves."""
-        self.declined: str | None = None
-        """Why there is no place for it."""
-        self._waiting: deque[Message] = deque()
-        self._ending = False
-
-    @property
-    def ending(self) -> bool:
-        """True if nothing is added to what waits."""
-        return self._ending
+    peer: bytes
+    incarnation: Incarnation | None = None
+    """None until its `Join` is answered."""
+    stage: int = 0
+    """Of its incarnation."""
+    said: bool = False
+    """It was told something since the last look."""
+    silent: bool = False
+    """It is to be told that the coordinator lives, if there is nothing else."""
+    trainers: Trainers | None = None
+    """The last that it was told of the run's trainers."""
+    view: int = 0
+    """The number of the view that it was told last."""
+    dismissed: bool = False
+    """Its last message says that the run is over; the member then ends the stream."""
+    leaves: bool = False
+    """The member has said that it leaves."""
+    declined: str | None = None
+    """The reason why there is no place for it."""
+    ending: bool = False
+    """Nothing is added to what waits."""
+    _waiting: deque[Message] = field(default_factory=deque)
 
     @property
     def over(self) -> bool:
         """True if everything was sent, the last message too."""
-        return self._ending and not self._waiting
+        return self.ending and not self._waiting
 
     @property
     def follows_views(self) -> bool:
         """True if it is to be told of the other members."""
-        return self.incarnation is not None and not self._ending
+        return self.incarnation is not None and not self.ending
 
     def next(self) -> Message | None:
         """Take out the message to send now; None while there is none."""
@@ -83,13 +63,9 @@ class MemberConnection:
 
     def tell(self, message: Message) -> None:
         """Add a message, unless the connection ends."""
-        if not self._ending:
+        if not self.ending:
             self._waiting.append(message)
             self.dismissed = isinstance(message, Finished)
-
-    def end(self) -> None:
-        """Add nothing after what waits."""
-        self._ending = True
 
 
 class Connections:
@@ -109,7 +85,7 @@ class Connections:
         self._last_word: Finished | StandsBy | None = None
         self._trainers: Trainers | None = None
         self._alive_s: float | None = None
-        """When to look for those that were told nothing; None while nobody is assigned."""
+        """Time to look for those that were told nothing; None while nobody is assigned."""
 
     def __len__(self) -> int:
         return len(self._open) + len(self._former)
@@ -234,8 +210,7 @@ class Connections:
     def abandon(self, then: StandsBy | None = None) -> None:
         """Another trainer leads, and may take the members' sums: say so, and end all streams.
 
-        A member that is back before all have ended is told the same: nobody would answer it here.
-        `then`: who it is, if that is known; None: the run goes back, and all sums are void.
+        A member that is back before all have ended is told the same. None: the run goes back.
         """
         self._closed, self._last_word = True, then
         for connection in self._open.values():
@@ -269,4 +244,4 @@ class Connections:
 
     def _end(self, connection: MemberConnection) -> None:
         self._changed[connection] = None
-        connection.end()
+        connection.ending = True

@@ -3,7 +3,6 @@
 It feeds one event at a time to the coordinator and carries out every action before the next. Its
 own link carries tokens, notes and orders; activations and gradients go between the servers.
 
-Units:   seconds on the loop's clock.
 Errors:  none of the network's: they are events for the coordinator.
 """
 
@@ -31,16 +30,14 @@ from p2pswarm.run.state.snapshot import Snapshot
 from p2pswarm.run.view import Incarnation, contact
 from p2pswarm.trainer.balance.balance_reports import OrderedMove, OrderedPreparation
 from p2pswarm.trainer.balance.move_preparation import StopPreparing
-from p2pswarm.trainer.balance.stage_coverage import AnswerLeave
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart
-from p2pswarm.trainer.coordinator.outputs import Action
 from p2pswarm.trainer.coordinator_io.checkpoints import SavedChain
 from p2pswarm.trainer.coordinator_io.checkpoints_io import CheckpointsIo, newest_copy
 from p2pswarm.trainer.coordinator_io.connections import Connections, MemberConnection
-from p2pswarm.trainer.coordinator_io.context import Proof, TrainerContext
 from p2pswarm.trainer.coordinator_io.dispatch import Dispatcher
 from p2pswarm.trainer.coordinator_io.server_reports import on_report
+from p2pswarm.trainer.coordinator_io.trainer_context import Proof, TrainerContext
 from p2pswarm.trainer.coordinator_io.views import Views
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import LastLeaves, RunFinished, StepDone
@@ -52,14 +49,11 @@ async def prove_states(
     disputed: Callable[[], list[int]],
     told: Callable[[int, bytes | None], None],
 ) -> None:
-    """Tell the digest of every stage, first of those that are disputed.
+    """Tell the digest of every stage, first of those that are disputed; None: it cannot be proved.
 
-    No record names these states yet. The digest of one follows from the seed, or from the
-    checkpoint that the run goes on from, so a trainer can make it without the word of a server. It
-    takes as long as drawing or reading the model, on a thread that lets all others go first;
-    nobody waits for it unless servers differ.
-
-    Errors: what cannot be proved is told as None.
+    No record names these states yet. They follow from the seed, or from the checkpoint that the run
+    goes on from, so a trainer needs no word of a server. It takes as long as drawing or reading the
+    model, on a thread that lets all others go first.
     """
     left = list(range(stages))
     while left:
@@ -86,13 +80,13 @@ class CoordinatorOwner:
 
     decide: Callable[[act.Decide], None]
     """Have the record of a step decided."""
-    finished: Callable[[RunFinished], None]
+    on_finish: Callable[[RunFinished], None]
     """The run is over."""
     chain: SavedChain
     """For checkpoints."""
     go_back: Callable[["CoordinatorIo"], None]
     """A stage has been without its weights for too long."""
-    came: Callable[[], None]
+    on_member: Callable[[], None]
     """A member has joined: it may vote."""
 
 
@@ -121,7 +115,6 @@ class CoordinatorIo:
         start = replace(start, provable=context.proof is not None and not named)
         secret = context.rng.randbytes(SECRET_BYTES) if context.run.spot_check_share else b""
         self.coordinator = Coordinator(context.run, context.run_id, start, secret)
-        """Who is in the run, and how far it has come."""
         self._context = context
         self._owner = owner
         self._connections = Connections(Views(context.run.stages, context.run.tied_ends))
@@ -142,11 +135,11 @@ class CoordinatorIo:
         if start.provable:
             self._proving = tasks.create_task(self._prove())
         self._load: LoadState | None = None
-        self._told_to_load: list[Incarnation] = []
+        self._loading: list[Incarnation] = []
         self._pumping = False
         self.moved = Signal()
         """Fired whenever the coordinator was told something."""
-        self._watch_no_more = context.cards.watch(self._carded)
+        self._watch_no_more = context.cards.watch(self._on_card)
 
     def on_decision(self, step: int) -> None:
         """The voters have accepted the record of a step."""
@@ -156,12 +149,11 @@ class CoordinatorIo:
     def load_from(self, order: LoadState) -> None:
         """Tell the members that load their first state, and those that come, where it is."""
         self._load = order
-        for member in self._told_to_load:
+        for member in self._loading:
             self._connections.say(member, order)
         self.pump()
 
-    def _carded(self, peer: bytes) -> None:
-        """A peer has another card."""
+    def _on_card(self, peer: bytes) -> None:
         self.coordinator.on_card(peer, self._context.cards.of(peer))
         self.pump()
 
@@ -171,23 +163,14 @@ class CoordinatorIo:
         self.pump()
 
     def step_down(self, then: StandsBy | None = None) -> None:
-        """Another trainer leads, or will: tell members, and who, if that is known.
-
-        Without `then` their streams just end: the run goes back.
-        """
-        self.coordinator.close()
-        self._watch_no_more()
-        self._keep_no_more()
-        self._dispatcher.stop(commits=True)
+        """Another trainer leads, or will: tell members; None: the run goes back."""
+        self._close()
         self._connections.abandon(then)
         self.pump()
 
     async def finish(self, reason: str) -> None:
         """Say goodbye to all members, and wait until they have heard it."""
-        self.coordinator.close()
-        self._watch_no_more()
-        self._keep_no_more()
-        self._dispatcher.stop(commits=True)
+        self._close()
         self._connections.finish(reason)
         self.pump()
         await self._empty.wait()
@@ -221,7 +204,6 @@ class CoordinatorIo:
             raise Unusable(connection.declined)
 
     async def _converse(self, stream: Stream, connection: MemberConnection) -> None:
-        """Send and hear notes until either side has enough."""
         hearing = asyncio.ensure_future(self._hear(stream, connection))
         saying = asyncio.ensure_future(self._say(stream, connection))
         both = [hearing, saying]
@@ -286,7 +268,6 @@ class CoordinatorIo:
         self.pump()
 
     async def _prove(self) -> None:
-        """Find out what the stages have to begin with."""
         coordinator, context = self.coordinator, self._context
         assert context.proof is not None, "else nothing is proved"
 
@@ -294,14 +275,17 @@ class CoordinatorIo:
             coordinator.on_proof(stage, digest, self.now_s())
             self.pump()
 
-        disputed = coordinator.admission.disputed
+        disputed = coordinator.admission.digests.disputed
         await prove_states(context.proof, context.run.stages, disputed, told)
 
-    def _keep_no_more(self) -> None:
+    def _close(self) -> None:
+        self.coordinator.close()
+        self._watch_no_more()
         if self.keeper is not None:
             self.keeper.close()
         if self._proving is not None:
             self._proving.cancel()
+        self._dispatcher.stop(commits=True)
 
     def now_s(self) -> float:
         """The time; it stands still while this process is stopped."""
@@ -342,9 +326,9 @@ class CoordinatorIo:
         self._connections.on_deadline(self.now_s())
         self.pump()
 
-    def _carry_out(self, action: Action) -> None:
+    def _carry_out(self, action: act.Action) -> None:
         match action:
-            case act.Assign() | act.Decline() | act.Publish() | AnswerLeave() | act.Evict():
+            case act.Assign() | act.Decline() | act.Publish() | act.AnswerLeave() | act.Evict():
                 self._tell_members(action)
             case act.Launch() | act.SendFence() | act.SendReduce() | act.SendCommit():
                 if isinstance(action, act.SendReduce):
@@ -359,7 +343,7 @@ class CoordinatorIo:
             case RunFinished():
                 self._dispatcher.stop(commits=action.failed)
                 self._connections.refuse(action.reason)
-                self._owner.finished(action)
+                self._owner.on_finish(action)
             case StepDone() | LastLeaves():
                 self._report_and_save(action)
             case _:
@@ -398,17 +382,17 @@ class CoordinatorIo:
             keeper.save_now()
 
     def _tell_members(
-        self, action: act.Assign | act.Decline | act.Publish | AnswerLeave | act.Evict
+        self, action: act.Assign | act.Decline | act.Publish | act.AnswerLeave | act.Evict
     ) -> None:
         match action:
-            case AnswerLeave(incarnation, may):
+            case act.AnswerLeave(incarnation, may):
                 self._connections.say(incarnation, MayLeave(may))
             case act.Assign():
                 self._connections.assign(action.incarnation, action.message)
                 self.coordinator.silence.on_word(action.incarnation, self.now_s())  # its Join
-                self._owner.came()
+                self._owner.on_member()
                 if action.message.loads:
-                    self._told_to_load.append(action.incarnation)
+                    self._loading.append(action.incarnation)
                     if self._load is not None:
                         self._connections.say(action.incarnation, self._load)
             case act.Decline():
@@ -453,7 +437,7 @@ async def _state(
             raise NoRoute(f"stage {stage} has no server left that holds its weights")
         return tuple(contact(m.record) for m in members)
 
-    while (digest := coordinator.admission.agreed(stage, step := coordinator.step)) is None:
+    while (digest := coordinator.admission.digests.known(stage, step := coordinator.step)) is None:
         servers()
         await moved.wait()
     state = HostState(size, step, digest, moved)

@@ -3,7 +3,6 @@
 Each order is a task of the trainer. A launch tries one server after another, as any push does. A
 fence, a reduction and a commit are calls to one member. `server_reports` has the messages of each.
 
-Units:   seconds on the loop's clock.
 Errors:  errors of the network become events for the coordinator.
 """
 
@@ -21,6 +20,7 @@ from p2pswarm.base.signal import Signal
 from p2pswarm.data.corpus import Tokens
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.messages.membership import MemberRecord
+from p2pswarm.run.messages.microbatch import Handed
 from p2pswarm.run.messages.peer_health import StillThere
 from p2pswarm.run.push import PreferCached, PushProgress, keeper_among, keepers_for
 from p2pswarm.run.push_io import Pusher, push_to_any
@@ -28,17 +28,16 @@ from p2pswarm.run.router import Router
 from p2pswarm.run.view import Incarnation, contact, incarnation_of
 from p2pswarm.tensors.codecs.registry import EncodedTensor
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
-from p2pswarm.trainer.coordinator_io.context import TrainerContext
 from p2pswarm.trainer.coordinator_io.server_reports import (
     Call,
     Order,
     first_push,
-    handed_note,
     limit_s,
     on_answer,
     samples_of,
     undelivered_note,
 )
+from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.reports import actions as act
 
 log = logging.getLogger(__name__)
@@ -46,20 +45,20 @@ PROBE_S = 4.0  # as long as anybody waits for the answer
 
 
 class Dispatcher:
-    """The trainer's calls and pushes; `told` is called after every word to the coordinator."""
+    """The trainer's calls and pushes; `pump` is called after every word to the coordinator."""
 
     def __init__(
         self,
         context: TrainerContext,
         coordinator: Coordinator,
         tasks: asyncio.TaskGroup,
-        told: Callable[[], None],
+        pump: Callable[[], None],
         now_s: Callable[[], float],
     ) -> None:
         self._context = context
         self._coordinator = coordinator
         self._tasks = tasks
-        self._pump = told
+        self._pump = pump
         self._now_s = now_s
         self._pusher = Pusher(context.rpc, context.tensors)
         self._router = Router(context.rng)
@@ -150,7 +149,8 @@ class Dispatcher:
             push = replace(first, keepers=keepers_for(order.keepers, 0, asked=asked))
 
             async def load() -> Sequence[EncodedTensor]:
-                note = handed_note(order, member)
+                what = order.step, order.microbatch, order.attempt
+                note = Handed(*what, member.peer, member.incarnation)
                 coordinator.on_handoff(incarnation_of(member), note, self._now_s())
                 self._pump()
                 return encoded
@@ -184,9 +184,14 @@ class Dispatcher:
             del self._pushing[scope]
 
     async def _ask(self, order: Call) -> None:
-        """Call one member."""
+        member = self._coordinator.members.alive(order.incarnation)
         try:
-            answer: Message | SwarmError = await self._call(order)
+            if member is None:
+                raise NoRoute(f"{order.incarnation} is gone")
+            async with self._while_alive(order.incarnation):
+                answer: Message | SwarmError = await self._context.rpc.call(
+                    contact(member.record), order.message, limit_s(order)
+                )
         except SwarmError as error:
             log.info("%s did not carry out an order: %s", order.incarnation, error)
             answer = error
@@ -204,11 +209,3 @@ class Dispatcher:
             return
         self._coordinator.on_probe_answer(one, reason, self._now_s())
         self._pump()
-
-    async def _call(self, order: Call) -> Message:
-        member = self._coordinator.members.alive(order.incarnation)
-        if member is None:
-            raise NoRoute(f"{order.incarnation} is gone")
-        to = contact(member.record)
-        async with self._while_alive(order.incarnation):
-            return await self._context.rpc.call(to, order.message, limit_s(order))

@@ -1,6 +1,5 @@
 """Orders to servers on the wire, and what a server's answers and reports mean to the coordinator.
 
-Units:   seconds on the caller's clock.
 Errors:  BadMessage for a message that is no report, or that comes before the assignment.
 """
 
@@ -11,7 +10,7 @@ from p2pswarm.base.errors import BadMessage, SwarmError
 from p2pswarm.base.ids import PeerId
 from p2pswarm.data.corpus import Corpus, Tokens
 from p2pswarm.net.wire.message import Message
-from p2pswarm.run.messages.membership import CannotPrepare, Load, MemberRecord, Ready, WillLeave
+from p2pswarm.run.messages.membership import CannotPrepare, Load, Ready, WillLeave
 from p2pswarm.run.messages.microbatch import (
     CHECK_BASE,
     Counted,
@@ -38,9 +37,9 @@ from p2pswarm.trainer.step.in_flight import EVALUATION_BASE
 def on_report(
     coordinator: Coordinator, by: Incarnation | None, note: Message, now_s: float
 ) -> bool:
-    """Tell the coordinator a note of the member `by`; None if it has no assignment yet.
+    """Tell the coordinator a note of a member; returns whether something may have to be done now.
 
-    Returns whether something may have to be done now.
+    `by`: None if it has no assignment yet.
     """
     if by is None:
         raise BadMessage(f"a {type(note).__name__} before Assigned")
@@ -94,7 +93,6 @@ Call = act.SendFence | act.SendReduce | act.SendCommit
 """An order that is a unary call to one member."""
 
 Order = act.Launch | Call
-"""What the coordinator asks servers to do."""
 
 
 def samples_of(order: act.Launch, corpus: Corpus) -> Tokens:
@@ -110,11 +108,6 @@ def first_push(order: act.Launch, run: bytes, meta: TensorMeta) -> Push:
     return Push(run, *what, 0, 0, order.counting, (meta,), order.keepers)
 
 
-def handed_note(order: act.Launch, to: MemberRecord) -> Handed:
-    """A server of stage 0 took the microbatch."""
-    return Handed(order.step, order.microbatch, order.attempt, to.peer, to.incarnation)
-
-
 def undelivered_note(order: act.Launch, reason: str) -> Undelivered:
     """No server took the microbatch, or it is unknown whether one did."""
     return Undelivered(order.step, order.microbatch, order.attempt, reason[:REASON_CHARS])
@@ -122,23 +115,14 @@ def undelivered_note(order: act.Launch, reason: str) -> Undelivered:
 
 def limit_s(order: Call) -> float:
     """Return how long a member may take to answer."""
-    match order:
-        case act.SendFence():
-            return order.limit_s + GRACE_S
-        case act.SendReduce():
-            return order.limit_s + GRACE_S
-        case act.SendCommit():
-            return COMMIT_MAX_S + GRACE_S
+    limit_s = COMMIT_MAX_S if isinstance(order, act.SendCommit) else order.limit_s
+    return limit_s + GRACE_S
 
 
 def on_answer(
     coordinator: Coordinator, order: Call, answer: Message | SwarmError, now_s: float
 ) -> None:
-    """Tell the coordinator what a member answered, or why it did not.
-
-    Errors: the coordinator is told of failures. An answer of the wrong type is a failure, like a
-    lost link.
-    """
+    """Tell the coordinator what a member answered; a wrong type is a failure, as a lost link is."""
     to = order.incarnation
     if isinstance(answer, Message):
         coordinator.silence.on_word(to, now_s)
@@ -184,19 +168,15 @@ VERSIONS_MAX = 4  # named in a report: an honest swarm has two releases, seldom 
 
 
 class VersionRefusals:
-    """Peers that speak another version of runs.
-
-    A peer that calls a thousand times is counted once, and no peer can make the trainer speak
-    often.
-    """
+    """Peers that speak another version of runs, each counted once; reports are rare."""
 
     def __init__(self, ours: int = RUN_VERSION, peers_max: int = PEERS_MAX) -> None:
         self.ours = ours
         """The version of this trainer's run."""
         self._max = peers_max
         self._speaks: dict[PeerId, int] = {}
-        self._told = 0
-        self._told_s = float("-inf")
+        self._reported = 0
+        self._reported_s = float("-inf")
         self._reports: list[VersionsRefused] = []
         self._closed = False
 
@@ -220,16 +200,16 @@ class VersionRefusals:
 
     def next_deadline_s(self) -> float | None:
         """Return when people are told of the peers that have come since the last time."""
-        if self._closed or len(self._speaks) == self._told:
+        if self._closed or len(self._speaks) == self._reported:
             return None
-        return self._told_s + SAY_EVERY_S
+        return self._reported_s + SAY_EVERY_S
 
     def on_deadline(self, now_s: float) -> None:
         """Tell how many there are, if there are more than before and it is time."""
         due_s = self.next_deadline_s()
         if due_s is None or now_s < due_s:
             return
-        self._told, self._told_s = len(self._speaks), now_s
+        self._reported, self._reported_s = len(self._speaks), now_s
         common = Counter(self._speaks.values()).most_common(VERSIONS_MAX)
         versions = tuple(version for version, _ in common)
-        self._reports.append(VersionsRefused(self._told, versions, self.ours))
+        self._reports.append(VersionsRefused(self._reported, versions, self.ours))

@@ -11,10 +11,9 @@ that goes out together at its end. The pause grows with the members, so that the
 second have a limit, however many join.
 
 A card is several times as long as the rest of a record. So a large run's views leave out the cards
-that name the address beside them: who is told the address finds the peer there, and has its card
-from the peer itself. A card that no longer does is always told.
+that name the address beside them: the peer that is found there gives its card itself.
 
-Units:   seconds on the caller's clock; views of a stage count from 1.
+Units:   views of a stage count from 1.
 """
 
 from collections import deque
@@ -52,10 +51,6 @@ class ViewDifference:
             self.ready.pop(number, None)
             self.gone[number] = None
 
-    def join(self, record: MemberRecord) -> None:
-        """A member is to be known from now on."""
-        self.joined[record.incarnation] = record
-
     def make_ready(self, record: MemberRecord) -> None:
         """A member that is known is ready now."""
         told = (known for known in (self.joined, self.carded) if record.incarnation in known)
@@ -71,8 +66,7 @@ class ViewDifference:
         """Let a later difference follow this one."""
         for number in later.gone:
             self.lose(number)
-        for record in later.joined.values():
-            self.join(record)
+        self.joined |= later.joined
         for record in later.carded.values():
             self.card(record)
         for record in later.ready.values():
@@ -107,7 +101,7 @@ class StageViews:
         elif ours and record.ready:
             self._next.make_ready(record)
         else:
-            self._next.join(record)
+            self._next.joined[record.incarnation] = record
 
     def publish(self) -> bool:
         """Make a view of what has changed; False if nothing has."""
@@ -123,10 +117,7 @@ class StageViews:
         return True
 
     def since(self, number: int, *, large: bool) -> list[View]:
-        """Return what to tell a member that has the view `number`, 0 if none.
-
-        `large`: the run is.
-        """
+        """Return what to tell a member that has the view `number`, 0 if none; `large`: the run."""
         behind = self.number - number
         if behind and number not in self._made:
             whole = number == 0 or behind > len(self._last)
@@ -136,18 +127,18 @@ class StageViews:
         return self._made[number] if behind else []
 
     def _whole(self, *, large: bool) -> list[View]:
-        return view_parts(self.number, _told(self._members.values(), large=large))
+        return view_parts(self.number, _compact(self._members.values(), large=large))
 
     def _difference(self, since: int, behind: int, *, large: bool) -> list[View]:
         changed = ViewDifference()
         for one in list(self._last)[-behind:]:
             changed.add(one)
-        joined = _told((*changed.joined.values(), *changed.carded.values()), large=large)
+        joined = _compact((*changed.joined.values(), *changed.carded.values()), large=large)
         gone, ready = tuple(changed.gone), tuple(changed.ready)
         return view_parts(self.number, joined, since, gone=gone, ready=ready)
 
 
-def _told(records: Iterable[MemberRecord], *, large: bool) -> tuple[MemberRecord, ...]:
+def _compact(records: Iterable[MemberRecord], *, large: bool) -> tuple[MemberRecord, ...]:
     """Records as they are told; `large`: without the cards that say the same."""
     if not large:
         return tuple(records)
@@ -179,7 +170,7 @@ class Views:
         self._known: list[dict[int, MemberRecord]] = [{} for _ in range(stages)]
         """The members of each stage."""
         self._beside: set[tuple[int, int]] = set()
-        """Which stage sees which other one that is no neighbour."""
+        """Pairs of a stage and one that it sees, though they are no neighbours."""
         self._not_before_s = float("-inf")
         self._changed = self._large = False
 
@@ -200,7 +191,7 @@ class Views:
             self._changed = True
 
     def beside(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """These pairs of stages, and no other ones, count as neighbours that are none.
+        """Show to each other the members of stages that are no neighbours: just these pairs.
 
         A server of one prepares for the other: donors and observers have to know each other.
         """

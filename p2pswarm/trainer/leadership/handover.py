@@ -1,4 +1,4 @@
-"""When a coordinator hands the run over: it misses a stage that a standby reaches.
+"""Handover of the run: its coordinator misses a stage that a standby reaches.
 
 A coordinator can be cut off from all servers of a stage while its voters and standbys hear it: no
 one would ever stand against it, and no step would end. So it asks the standbys whom they reach, and
@@ -7,11 +7,10 @@ of every stage and enough voters, if it has not reached one of a missed stage it
 for progress: voters decide who leads, whatever is said here.
 
 Two trainers do not hand over to each other for ever. Each hands over at once the first time. If no
-record was decided since, it waits before the next time, twice as long each time. It waits only
-while the one that it named last is there: who is dead by now did not fail for a false answer, hands
-over to nobody, and is not named again before that time is over.
+record was decided since, it waits before the next time, twice as long each time, while the trainer
+that it named last is there. A dead one did not fail for a false answer, and is not named again
+before that time is over.
 
-Units:   seconds on the caller's clock; heights count decided records.
 Source:  docs/chain.md.
 """
 
@@ -19,13 +18,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Generic, TypeVar
 
-from p2pswarm.run.messages.trainers import (
-    KNOCKS_MAX,
-    PROBES_MAX,
-    CoordinatorProbe,
-    Unheard,
-    Whereabouts,
-)
+from p2pswarm.run.messages.trainers import KNOCKS_MAX, PROBES_MAX, CoordinatorProbe, Whereabouts
 from p2pswarm.run.messages.types import TRAINERS_MAX, VOTERS_MAX
 from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.members.membership import Member
@@ -46,14 +39,14 @@ class Handover:
 
     def __init__(self, stages: int) -> None:
         self._servers: list[dict[bytes, Whereabouts]] = [{} for _ in range(stages)]
-        """Who served a stage last, as far as this trainer knows, the newest first."""
+        """Servers of each stage, as far as this trainer knows, the newest first."""
         self._missed_s: dict[int, float] = {}
-        """Since when nobody of a stage is heard."""
+        """Time since which nobody of a stage is heard."""
         self._asked: list[tuple[bytes, ...]] = [() for _ in range(stages)]
         self._ask_s = -math.inf
         self._ask_pause_s = ASK_AGAIN_S
         self._named: dict[bytes, float] = {}
-        """To whom this trainer has handed over, and when it may again; the newest stands last."""
+        """Time at which each trainer may be handed the run again; the newest stands last."""
         self._pause_s = 0.0
         self._height = -1
 
@@ -103,11 +96,9 @@ class Handover:
         return [one for stage in self._missed(now_s) for one in self._servers[stage].values()]
 
     def on_knocks(self, knocks: Iterable[CoordinatorProbe], step: int) -> None:
-        """Servers ask a standby for a stage: those that hold its weights are asked about, too.
-
-        One that missed the last commit can apply it.
-        """
+        """Servers ask a standby for a stage: those that hold its weights are asked about, too."""
         for knock in knocks:
+            # one that missed the last commit can apply it
             if knock.version + 1 >= step and knock.stage in self._missed_s:
                 servers = self._servers[knock.stage]
                 if len(servers) < 2 * SERVERS_MAX:
@@ -120,10 +111,10 @@ class Handover:
         voters: Collection[bytes],
         now_s: float,
     ) -> bytes | None:
-        """Return who is to lead, if anybody; `theirs`: the standbys by rank, and whom each has
-        reached.
+        """Return which trainer is to lead, if any.
 
-        `ours`: whom this trainer has reached; `voters`: those of the head but this trainer's own.
+        `ours`: the peers that this trainer has reached; `theirs`: the standbys by rank, with the
+        peers that each has reached; `voters`: those of the head but this trainer's own.
         """
         lacking = [
             stage
@@ -161,10 +152,7 @@ class Handover:
     def _last_servers(
         self, stage: int, members: Sequence[Member], anywhere: Collection[bytes]
     ) -> dict[bytes, Whereabouts]:
-        """The ready ones, and who was ready before and serves no other stage.
-
-        One that this trainer has put out, because nothing came from it, may be well for others.
-        """
+        """The ready ones, and former ones that serve no other stage: others may reach those."""
         now = [Whereabouts(one.incarnation.peer, one.address) for one in members]
         former = [one for peer, one in self._servers[stage].items() if peer not in anywhere]
         return {one.peer: one for one in (*now, *former)[:SERVERS_MAX]}
@@ -174,43 +162,22 @@ class Handover:
         return [s for s, since_s in sorted(self._missed_s.items()) if now_s >= since_s + MISSED_S]
 
 
-class CoordinatorProbes:
-    """Servers that come to a trainer that stands by, because they have lost the coordinator."""
-
-    def __init__(self) -> None:
-        self._knocks: _Recent[CoordinatorProbe] = _Recent(KNOCK_S)
-        self._seekers: _Recent[Unheard] = _Recent(SEEK_S)
-
-    def on_knock(self, knock: CoordinatorProbe, now_s: float) -> None:
-        """A server asks for a stage."""
-        self._knocks.add(knock.where.peer, knock, now_s)
-
-    def on_search(self, member: Unheard, now_s: float) -> None:
-        """A member that hears nothing from its coordinator asks who leads."""
-        self._seekers.add(member.peer, member, now_s)
-
-    def at_the_door(self, now_s: float) -> tuple[CoordinatorProbe, ...]:
-        """Those who asked for a stage a moment ago."""
-        return self._knocks.all(now_s)
-
-    def seekers(self, now_s: float) -> tuple[Unheard, ...]:
-        """The members that asked a moment ago who leads."""
-        return self._seekers.all(now_s)
-
-
-class _Recent(Generic[T]):
+class RecentWords(Generic[T]):
     """The last words of peers, for a while."""
 
     def __init__(self, keep_s: float) -> None:
+        """`keep_s`: how long each is kept."""
         self._keep_s = keep_s
         self._said: dict[bytes, tuple[float, T]] = {}
 
     def add(self, peer: bytes, said: T, now_s: float) -> None:
+        """A peer says something."""
         self._forget(now_s)
         if len(self._said) < KNOCKS_MAX or peer in self._said:
             self._said[peer] = now_s, said
 
     def all(self, now_s: float) -> tuple[T, ...]:
+        """Return the words of the last moment."""
         self._forget(now_s)
         return tuple(said for _, said in self._said.values())
 

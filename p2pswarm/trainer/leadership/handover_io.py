@@ -1,6 +1,5 @@
 """A trainer's part in handing the run over: it asks and is asked which stages others reach.
 
-Units:   seconds on the loop's clock; while it leads, on its coordinator's.
 Errors:  Refused for a trainer that asks what only the coordinator or a standby may ask.
 """
 
@@ -12,10 +11,9 @@ from contextlib import suppress
 from p2pswarm.base.errors import Busy, Refused, SwarmError
 from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.base.signal import Signal
-from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.run.chain.chain_node import ChainNode
 from p2pswarm.run.chain.participant import ChainParticipant
-from p2pswarm.run.member_cards import MemberCards, as_far_as_they_fit, learn_all
+from p2pswarm.run.member_cards import as_far_as_they_fit, learn_all
 from p2pswarm.run.messages.membership import Join
 from p2pswarm.run.messages.trainers import (
     AskReachable,
@@ -27,7 +25,8 @@ from p2pswarm.run.messages.trainers import (
 )
 from p2pswarm.run.peer_health_io import is_there
 from p2pswarm.trainer.coordinator_io.coordinator_io import CoordinatorIo
-from p2pswarm.trainer.leadership.handover import CoordinatorProbes, Handover
+from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
+from p2pswarm.trainer.leadership.handover import KNOCK_S, SEEK_S, Handover, RecentWords
 from p2pswarm.trainer.leadership.known_trainers import KnownTrainers
 
 log = logging.getLogger(__name__)
@@ -44,31 +43,31 @@ class HandoverIo:
 
     def __init__(
         self,
-        rpc: Rpc,
-        run_id: bytes,
-        stages: int,
+        context: TrainerContext,
         seat: ChainParticipant,
         node: ChainNode,
         roll: KnownTrainers,
         find: Callable[[bytes], Contact | None],
-        cards: MemberCards,
         tasks: asyncio.TaskGroup,
     ) -> None:
         """`find` tells where a peer is dialled."""
-        self._rpc = rpc
-        self._run, self._stages = run_id, stages
+        self._rpc = context.rpc
+        self._run, self._stages = context.run_id, context.run.stages
         self._seat, self._node = seat, node
-        self._roll, self._find, self._cards = roll, find, cards
+        self._roll, self._find, self._cards = roll, find, context.cards
         self._tasks = tasks
         self._rule = Handover(self._stages)
-        self._knocks = CoordinatorProbes()
+        self._knocks: RecentWords[CoordinatorProbe] = RecentWords(KNOCK_S)
+        """Servers without a coordinator that have asked this trainer for a stage."""
+        self._seekers: RecentWords[Unheard] = RecentWords(SEEK_S)
+        """Members that hear nothing from their coordinator, and ask who leads."""
         self._coordination: CoordinatorIo | None = None
         self._looking: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
         self._probing = False
         self._began = Signal()
-        rpc.serve_unary(AskReachable, self._whom_reach)
-        rpc.serve_unary(NotHeard, self._not_heard)
+        self._rpc.serve_unary(AskReachable, self._whom_reach)
+        self._rpc.serve_unary(NotHeard, self._not_heard)
 
     def start(self, coordination: CoordinatorIo) -> None:
         """This trainer leads from now on."""
@@ -90,12 +89,12 @@ class HandoverIo:
         """A server asks this trainer for a stage, which it cannot give."""
         if join.stage is not None and join.version is not None:
             knock = CoordinatorProbe(join.stage, join.version, Whereabouts(peer, join.address))
-            self._knocks.on_knock(knock, asyncio.get_running_loop().time())
+            self._knocks.add(peer, knock, asyncio.get_running_loop().time())
 
     async def wait_to_lead(self) -> None:
-        """If the coordinator has named this trainer, wait until it leads: so a server need not ask.
+        """If the coordinator has named this trainer, wait until it leads.
 
-        Else it would go back to the coordinator, which may be behind a cut, and wait there.
+        Else a server would go back to the coordinator, which may be behind a cut, and wait there.
         """
         if self._seat.standby.named:
             with suppress(TimeoutError):
@@ -106,14 +105,15 @@ class HandoverIo:
         """A peer asks this trainer who leads; a coordinator that it does not hear is told so."""
         if unheard_in is None:
             return
-        self._knocks.on_search(Unheard(peer, unheard_in), asyncio.get_running_loop().time())
+        now_s = asyncio.get_running_loop().time()
+        self._seekers.add(peer, Unheard(peer, unheard_in), now_s)
         if self._coordination is None and self._telling is None:
             self._telling = self._tasks.create_task(self._tell())
 
     async def _tell(self) -> None:
         """Tell the coordinator, each second, who hears nothing from it."""
         loop = asyncio.get_running_loop()
-        while seekers := self._knocks.seekers(loop.time()):
+        while seekers := self._seekers.all(loop.time()):
             leader, _ = self._seat.led_by
             contact = self._find(leader) if leader is not None else None
             begun_s = loop.time()
@@ -144,7 +144,7 @@ class HandoverIo:
             reached = await self._probe(question.peers, PROBE_S)
         finally:
             self._probing = False
-        knocks = self._knocks.at_the_door(asyncio.get_running_loop().time())
+        knocks = self._knocks.all(asyncio.get_running_loop().time())
         return ReachableStages(tuple(reached), knocks)
 
     async def _look(self, coordination: CoordinatorIo) -> None:

@@ -1,7 +1,4 @@
-"""The trainers of a run as one of them knows them: where all are, who votes next, whom to ask next.
-
-Units:   `now_s` seconds on the caller's clock.
-"""
+"""The trainers of a run as one of them knows them: where all are, and which vote next."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,7 +12,7 @@ from p2pswarm.run.messages.trainers import Trainers, Whereabouts
 from p2pswarm.run.messages.types import TRAINERS_MAX, VOTERS_MAX
 
 Find = Callable[[bytes], Contact | None]
-"""Where a member of the run is dialled."""
+"""Returns the contact of a member of the run."""
 
 
 @dataclass(slots=True)
@@ -24,7 +21,7 @@ class _Known:
 
     contact: Contact
     gone_s: float
-    """Since when it has not been enlisted; infinite while it is."""
+    """Time since which it is not enlisted; infinite while it is."""
 
 
 class KnownTrainers:
@@ -36,7 +33,7 @@ class KnownTrainers:
         self._me = own.peer.raw
         self._trainers: dict[bytes, _Known] = {}
         self._voters: dict[bytes, Contact] = {}
-        """Where voters are that the coordinator has told us of."""
+        """Contacts of voters, from the coordinator."""
 
     def on_standby(self, contact: Contact) -> None:
         """A trainer stands by from now on."""
@@ -85,7 +82,7 @@ class KnownTrainers:
         return [known.contact for known in self._trainers.values()]
 
     def next_trainers(self, named: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """Return who the next record names: as the last one, and the new ones behind them.
+        """Return the trainers that the next record names: new ones follow those of the last.
 
         If they are too many, those that have been gone for longest are left out.
         """
@@ -98,10 +95,10 @@ class KnownTrainers:
     def next_voters(
         self, head: ChainHead, named: tuple[bytes, ...], votes: Votes, servers: Sequence[bytes]
     ) -> tuple[VoterId, ...]:
-        """Return who votes on the next record, which names these trainers.
+        """Return the voters on the next record, which names these trainers.
 
-        `votes`: one that has not answered yet votes with the file that the head names. `servers`
-        come in the order in which they are to be chosen.
+        A voter that has not answered yet votes with the file that the head names. `servers` come in
+        the order in which they are to be chosen.
         """
         lost = votes.lost
         files = {voter.peer: voter.memory for voter in head.voters} | votes.memories
@@ -142,10 +139,7 @@ class KnownTrainers:
 def longest_serving(
     ready: Sequence[tuple[int, bytes]], voters: Sequence[VoterId] = ()
 ) -> list[bytes]:
-    """The ready servers that vote or may: incarnation numbers rise, so the lowest come first.
-
-    Those of `voters` are among them, however short they have served.
-    """
+    """Return the ready servers that vote or may, by incarnation number, which rises with time."""
     voting = {voter.peer for voter in voters}
     longest = [peer for _, peer in sorted(ready)]
     return [p for place, p in enumerate(longest) if place < 2 * VOTERS_MAX or p in voting]

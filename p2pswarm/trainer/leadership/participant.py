@@ -3,7 +3,6 @@
 Voters decide which trainer leads (`run/chain/`). The one that does has a `CoordinatorIo`; others
 keep a stream with it, learn from it where everybody is, and take over when it is gone.
 
-Units:   seconds on the loop's clock.
 Errors:  none of the network's. `weights` raises NoRoute where nobody has them.
 """
 
@@ -41,13 +40,13 @@ from p2pswarm.run.view import contact
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart
 from p2pswarm.trainer.coordinator_io.checkpoints import SavedChain
-from p2pswarm.trainer.coordinator_io.context import TrainerContext
 from p2pswarm.trainer.coordinator_io.coordinator_io import (
     CoordinatorIo,
     CoordinatorOwner,
     download_weights,
 )
 from p2pswarm.trainer.coordinator_io.server_reports import VersionRefusals
+from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.handover_io import HandoverIo
 from p2pswarm.trainer.leadership.known_trainers import KnownTrainers
 from p2pswarm.trainer.leadership.proposals import Proposals
@@ -80,7 +79,6 @@ class RefusalNotices:
         self._plan()
 
     def _refused(self, peer: PeerId, notice: OtherVersion) -> OtherVersion:
-        """A server cannot read our manifest."""
         self._refusals.on_notice(peer, notice.speaks, asyncio.get_running_loop().time())
         self._plan()
         return OtherVersion(self._refusals.ours)
@@ -116,21 +114,10 @@ class Trainer:
         self._coordination: CoordinatorIo | None = None
         """The run under this trainer, also when it is over; None while another one leads."""
         self._stack = AsyncExitStack()
-        self._ended: asyncio.Future[RunFinished]
-        self._tasks: asyncio.TaskGroup
-        self._seat: ChainParticipant
-        self._node: ChainNode
-        self._past: SavedChain
-        self._proposals: Proposals
-        self._rewinding: RollbackIo
-        self.watch: CoordinatorStream
-        """Its stream with the coordinator, while it stands by."""
-        self._handing: HandoverIo
-        self._refusals: RefusalNotices
 
     async def __aenter__(self) -> Self:
         context, place = self._context, self._context.chain
-        self._ended = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[RunFinished] = asyncio.get_running_loop().create_future()
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         follower = place.restored.follower
         voter = VoterId(self._me, place.store.memory)
@@ -138,29 +125,22 @@ class Trainer:
         self._seat = ChainParticipant(one, follower, context.rng, self._now_s())
         self._past = SavedChain(follower.chain, place.store)
         self._proposals = Proposals(context, self._seat, self._roll)
-        self._rewinding = RollbackIo(context, self._past, self._go_back, self._tasks)
+        self._rollback = RollbackIo(context, self._past, self._go_back, self._tasks)
         self._node = ChainNode(
-            context.rpc, self._seat, place.store, self._find, self._told, self._tasks
+            context.rpc, self._seat, place.store, self._find, self._on_chain_event, self._tasks
         )
         self.watch = CoordinatorStream(
-            context, self._seat, self._node, self._roll, self._told_over, self._tasks
+            context, self._seat, self._node, self._roll, self._on_finished, self._tasks
         )
-        self._handing = HandoverIo(
-            context.rpc,
-            context.run_id,
-            context.run.stages,
-            self._seat,
-            self._node,
-            self._roll,
-            self._find,
-            context.cards,
-            self._tasks,
+        """Its stream with the coordinator, while it stands by."""
+        self._handover = HandoverIo(
+            context, self._seat, self._node, self._roll, self._find, self._tasks
         )
         context.rpc.serve_stream(Join, self._attend)
         context.rpc.serve_stream(Enlist, self._enlist)
         context.rpc.serve_unary(WhoLeads, self._who_leads)
         self._refusals = RefusalNotices(context.rpc, context.report)
-        self._stack.callback(context.cards.watch(self._carded))
+        self._stack.callback(context.cards.watch(self._on_card))
         if place.leads_at_once:
             self._seat.standby.start(self._now_s())
             self._seat.on_deadline(self._now_s())
@@ -177,8 +157,8 @@ class Trainer:
     ) -> None:
         self._refusals.close()
         self.watch.stop()
-        self._handing.stop()
-        self._rewinding.close()
+        self._handover.stop()
+        self._rollback.close()
         ended = self._ended.result() if self._ended.done() else None
         over = ended is not None or not (self._roll.standbys or self._context.chain.lasts)
         if self._coordination is None:
@@ -202,9 +182,7 @@ class Trainer:
 
     @property
     def coordinator(self) -> Coordinator:
-        """Return who is in the run, and how far it has come; ValueError while another trainer
-        leads.
-        """
+        """The run under this trainer; ValueError while another one leads."""
         if self._coordination is None:
             raise ValueError("another trainer leads the run")
         return self._coordination.coordinator
@@ -229,14 +207,11 @@ class Trainer:
         named = said_by in self._seat.follower.chain.head.trainers
         if self.leads or over.run != self._context.run_id or not named:
             return False
-        self._told_over(Finished(over.reason, over.version))
+        self._on_finished(Finished(over.reason, over.version))
         return True
 
     async def save_state(self) -> None:
-        """Begin no further step, and have the present version saved, if the run has a target.
-
-        Returns when it is saved or cannot be; the reports tell which, and how far it is.
-        """
+        """Begin no further step, and return when the present version is saved, or cannot be."""
         if self._coordination is None:
             return  # the one that leads goes on
         self._coordination.coordinator.hold()
@@ -256,8 +231,8 @@ class Trainer:
             self._roll.on_voter(stream.peer.raw, join.address)
         if self._coordination is None:
             self._catch_up(stream.peer, join)
-            self._handing.on_knock(stream.peer.raw, join)
-            await self._handing.wait_to_lead()
+            self._handover.on_knock(stream.peer.raw, join)
+            await self._handover.wait_to_lead()
         if self._coordination is None:
             await stream.send(self._standing())
             return
@@ -271,7 +246,6 @@ class Trainer:
             self._node.overhear(where)
 
     async def _enlist(self, stream: Stream, enlist: Enlist) -> None:
-        """A trainer stands by, for as long as its stream lasts."""
         self._check_run(enlist.run)
         try:
             contact = Contact(stream.peer, Address.parse(enlist.address))
@@ -290,7 +264,7 @@ class Trainer:
 
     def _who_leads(self, peer: PeerId, question: WhoLeads) -> StandsBy:
         self._check_run(question.run)
-        self._handing.on_search(peer.raw, question.unheard_in)
+        self._handover.on_search(peer.raw, question.unheard_in)
         return self._standing()
 
     def _standing(self) -> StandsBy:
@@ -307,14 +281,13 @@ class Trainer:
         if run != self._context.run_id:
             raise NotServing("that run is not trained here; look up the runs again")
 
-    def _told(self, told: Told) -> None:
-        """Return what the chain says."""
-        match told:
+    def _on_chain_event(self, event: Told) -> None:
+        match event:
             case Leading(term=term):
                 self._lead(term)
             case RecordDecided(record=record):
                 if self._coordination is not None:
-                    self._decided(self._coordination, record)
+                    self._on_record(self._coordination, record)
             case VotesChanged():
                 self._check_voters()
             case Deposed(why=why):
@@ -325,11 +298,10 @@ class Trainer:
                 self._over(RunFinished(reason, failed=True))
                 self._step_down(reason)
 
-    def _decided(self, coordination: CoordinatorIo, record: CommitRecord) -> None:
-        """Return what the voters have accepted takes effect."""
+    def _on_record(self, coordination: CoordinatorIo, record: CommitRecord) -> None:
         match record.kind:
             case RecordKind.BACK:
-                self._went_back(coordination)
+                self._on_rollback(coordination)
             case RecordKind.VOTERS:
                 self._proposals.on_decision(self._now_s())
                 self._announce()
@@ -339,7 +311,6 @@ class Trainer:
                 self._announce()
 
     def _lead(self, term: int) -> None:
-        """This trainer coordinates from now on, after all that was decided."""
         self.watch.stop()
         start = self._coordinate(term)
         self._context.report(Leads(term, start.version))
@@ -352,21 +323,20 @@ class Trainer:
         start = CoordinatorStart.after(term, leader.head, chain.last, chain.era, numbered)
         self._proposals.clear()
         owner = CoordinatorOwner(
-            self._decide, self._over, self._past, self._rewinding.begin, self._check_voters
+            self._decide, self._over, self._past, self._rollback.begin, self._check_voters
         )
         self._coordination = CoordinatorIo(self._context, start, owner, self._tasks)
         if start.loads:
-            self._rewinding.find_present(self._coordination)
-        self._handing.start(self._coordination)
+            self._rollback.find_present(self._coordination)
+        self._handover.start(self._coordination)
         return start
 
     def _go_back(self, to: Rollback) -> None:
-        """Have it decided that the run goes back."""
         if self._coordination is not None:
             self._proposals.propose_rollback(to, self._coordination, self._now_s())
             self._node.pump()
 
-    def _went_back(self, before: CoordinatorIo) -> None:
+    def _on_rollback(self, before: CoordinatorIo) -> None:
         """The run goes on from an earlier version: all members come anew."""
         before.step_down()
         start = self._coordinate(before.term, before.coordinator.numbered)
@@ -379,13 +349,12 @@ class Trainer:
         coordination, self._coordination = self._coordination, None
         then = self._standing()
         coordination.step_down(then)
-        self._handing.stop()
+        self._handover.stop()
         self._standbys.dismiss(None)
         self._context.report(SteppedDown(why))
         self.watch.start()
 
     def _decide(self, decide: act.Decide) -> None:
-        """Have the record of a step decided."""
         if self._coordination is not None:
             self._proposals.propose_step(decide, self._coordination, self._now_s())
             self._node.pump()
@@ -402,10 +371,7 @@ class Trainer:
         self._node.pump()
 
     def _announce(self, *, anew: bool = False) -> None:
-        """Tell standbys and members who may lead and who votes, if that has changed.
-
-        `anew`: the members of a new coordination were told nothing yet.
-        """
+        """Tell standbys and members who may lead and who votes, if that is news, or `anew`."""
         leader, coordination = self._seat.leader, self._coordination
         if leader is None or coordination is None:
             return
@@ -416,8 +382,7 @@ class Trainer:
         if self._standbys.announce(trainers) or anew:
             coordination.announce(trainers)
 
-    def _carded(self, peer: bytes) -> None:
-        """A peer has another card."""
+    def _on_card(self, peer: bytes) -> None:
         if self._roll.find(peer) is not None:
             self._announce()
 
@@ -426,7 +391,6 @@ class Trainer:
         return voter.peer, str(where.address) if where else ""
 
     def _find(self, peer: bytes) -> Contact | None:
-        """Return where a trainer, a voter or a member is dialled."""
         if (known := self._roll.find(peer)) is not None:
             return known
         member = (
@@ -434,7 +398,7 @@ class Trainer:
         )
         return contact(member.record) if member else None
 
-    def _told_over(self, finished: Finished) -> None:
+    def _on_finished(self, finished: Finished) -> None:
         """The coordinator says that the run is over; its last record may not have come here."""
         version = max(finished.version or 0, self._seat.follower.chain.head.version)
         failed = version < self._context.run.steps
@@ -442,7 +406,7 @@ class Trainer:
 
     def _over(self, finished: RunFinished) -> None:
         self._refusals.close()
-        self._handing.stop()
+        self._handover.stop()
         if not self._ended.done():
             self._ended.set_result(finished)
             self._context.report(finished)

@@ -2,8 +2,6 @@
 
 A record that only changes the voters may be under way when a step is done. Then the step waits for
 it, a round trip, and names what it follows.
-
-Units:   seconds on the caller's clock.
 """
 
 from collections.abc import Callable, Container
@@ -21,8 +19,8 @@ from p2pswarm.trainer.coordinator.decision import (
     unsigned_record,
     voters_only,
 )
-from p2pswarm.trainer.coordinator_io.context import TrainerContext
 from p2pswarm.trainer.coordinator_io.coordinator_io import CoordinatorIo
+from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.known_trainers import KnownTrainers, longest_serving
 from p2pswarm.trainer.leadership.rollback import Rollback
 from p2pswarm.trainer.reports import actions as act
@@ -34,16 +32,15 @@ AGAIN_S = 10.0  # a voter that comes and goes adds 360 records an hour, less tha
 
 
 class VoterChanges:
-    """The patience and the purse of one trainer: records that cost no step are not for nothing.
+    """Limits of records that only change the voters.
 
     A step may take minutes, and each voter that dies meanwhile brings the run nearer to where
     nobody can decide. So a dead voter is replaced at once, and missing ones are added at once.
-    Whatever can wait for the step waits for it.
     """
 
     def __init__(self) -> None:
         self._since_s: float | None = None
-        """Since when a voter has been lost."""
+        """Time since which a voter is lost."""
         self._purse = TokenBucket(AGAIN_S, AT_ONCE)
 
     def due(
@@ -53,10 +50,7 @@ class VoterChanges:
         lost: Container[bytes],
         now_s: float,
     ) -> bool:
-        """Return whether a record should change `voters` into `following` now.
-
-        `lost`: the peers that do not answer.
-        """
+        """Return whether to change `voters` into `following` now; `lost` do not answer."""
         dead = sum(voter.peer in lost for voter in voters)
         if 2 * dead >= len(voters):
             self.reset()
@@ -91,7 +85,7 @@ class Proposals:
         self._roll = roll
         self._changes = VoterChanges()
         self._next: Callable[[float], None] | None = None
-        """What waits until the record is decided that is under way."""
+        """Proposal that waits until the record under way is decided."""
 
     def clear(self) -> None:
         """Another trainer leads, or members begin anew: what waited is void."""
@@ -114,7 +108,7 @@ class Proposals:
         record = self._following(decide, leader, coordination)
         if (keeper := coordination.keeper) is not None:
             record = replace(record, saved=max(record.saved, keeper.saved))
-        self._propose(self._signed(record), now_s)
+        self._seat.propose(self._signed(record), now_s)
 
     def propose_rollback(self, to: Rollback, coordination: CoordinatorIo, now_s: float) -> None:
         """Have it decided that the run goes back, unless a step is being decided."""
@@ -133,7 +127,7 @@ class Proposals:
             self._context.report(CannotGoBack(str(error)))
             return
         coordination.coordinator.hold()  # no step is decided beside it
-        self._propose(record, now_s)
+        self._seat.propose(record, now_s)
 
     def propose_voters(self, coordination: CoordinatorIo, now_s: float) -> None:
         """Have others vote from now on, if a voter is dead or one is missing."""
@@ -150,7 +144,7 @@ class Proposals:
         record = as_voters(self._following(decide, leader, coordination))
         if self._changes.due(voters, record.voters, lost, now_s):
             self._changes.on_proposal(now_s)
-            self._propose(self._signed(record), now_s)
+            self._seat.propose(self._signed(record), now_s)
 
     def meet(self, coordination: CoordinatorIo) -> list[bytes]:
         """Let those hear of us who may become voters; the servers among them, best ones first."""
@@ -179,7 +173,6 @@ class Proposals:
     def _following(
         self, decide: act.Decide, leader: Leader, coordination: CoordinatorIo
     ) -> CommitRecord:
-        """Return what is to follow the head, without a signature."""
         servers = self.meet(coordination)
         trainers = self._roll.next_trainers(leader.head.trainers)
         voters = self._roll.next_voters(leader.head, trainers, leader.votes, servers)
@@ -195,6 +188,3 @@ class Proposals:
 
     def _signed(self, record: CommitRecord) -> CommitRecord:
         return sign(record, self._context.chain.identity)
-
-    def _propose(self, record: CommitRecord, now_s: float) -> None:
-        self._seat.propose(record, now_s)

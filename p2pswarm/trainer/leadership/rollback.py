@@ -4,19 +4,13 @@ A checkpoint fits if the chain leads to it: a run that has rolled back before ha
 twice, and only the newer ones are on the branch that stands. Without any checkpoint a run goes back
 to its beginning. All functions block, because they read the target.
 
-Units:   versions count commits.
 Errors:  Unusable where there is nothing to go back to, or to load.
 """
 
 from dataclasses import dataclass
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.checkpoint.catalogue import (
-    Checkpoint,
-    folders,
-    newest_good,
-    open_checkpoint,
-)
+from p2pswarm.checkpoint.catalogue import Checkpoint, folders, newest_good, open_checkpoint
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.manifest import CheckpointManifest
 from p2pswarm.run.chain.branch import Branch, Digests
@@ -36,7 +30,7 @@ class Rollback:
     states: Digests
     """Of each stage's state of that version."""
     source: ResumedFrom | None
-    """Where it is loaded from; None: it is drawn from the seed."""
+    """Its checkpoint; None: it is drawn from the seed."""
     place: str
     """For people."""
     refusals: tuple[str, ...] = ()
@@ -52,7 +46,7 @@ class SavedPast:
     run: bytes
     config: RunConfig
     origin: ResumedFrom | None
-    """What the run began from, if that is known."""
+    """Origin of the run, if it is known."""
 
     def going_back(self, saved: int) -> Rollback:
         """The newest version that all servers can load, every byte of which was read just now.
@@ -64,7 +58,9 @@ class SavedPast:
         wanted = Wanted(run=self.run, config=self.config, corpus=self.plan.corpus)
         try:
             found = newest_good(
-                self.plan.store, wanted, lambda one: self._misfit(one, branch, self.chain.version)
+                self.plan.store,
+                wanted,
+                lambda one: self._misfit(one, branch, self.chain.head.version),
             )
         except Unusable:
             if saved > base:
@@ -77,7 +73,7 @@ class SavedPast:
 
     def present(self) -> ResumedFrom:
         """Return where the version lies that the chain has gone back to, or that it begins with."""
-        genesis, version = self.chain.genesis, self.chain.version
+        genesis, version = self.chain.genesis, self.chain.head.version
         if version == genesis.version and self.origin is not None:
             return self.origin
         branch, store = self.chain.branch(), self.plan.store

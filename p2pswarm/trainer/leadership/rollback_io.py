@@ -10,8 +10,8 @@ from collections.abc import Callable
 from p2pswarm.base.errors import Unusable
 from p2pswarm.checkpoint.checkpoint_io import on_thread
 from p2pswarm.trainer.coordinator_io.checkpoints import SavedChain
-from p2pswarm.trainer.coordinator_io.context import TrainerContext
 from p2pswarm.trainer.coordinator_io.coordinator_io import CoordinatorIo
+from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.rollback import Rollback, SavedPast
 from p2pswarm.trainer.reports.reports import CannotGoBack
 
@@ -45,7 +45,7 @@ class RollbackIo:
     def find_present(self, coordination: CoordinatorIo) -> None:
         """Tell a new coordination where the state is that its members begin with."""
         found = self._found
-        if found is not None and found.source and found.version == self._chain.version:
+        if found is not None and found.source and found.version == self._chain.head.version:
             coordination.load_from(found.source.order(self._context.run_id))
             return
         self.close()
@@ -95,5 +95,4 @@ class RollbackIo:
         context = self._context
         if context.saving is None:
             return None
-        where = context.saving, self._chain
-        return SavedPast(*where, context.run_id, context.run, context.origin)
+        return SavedPast(context.saving, self._chain, context.run_id, context.run, context.origin)

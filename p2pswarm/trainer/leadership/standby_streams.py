@@ -3,9 +3,7 @@
 The coordinator tells each standby where all are, and that it lives. If the stream ends, the
 coordinator is gone, as far as the standby can tell.
 
-Units:   seconds on the loop's clock.
-Errors:  at the coordinator those of the stream, for the standby whose stream it is; a standby asks
-         a trainer that cannot be reached again in its turn.
+Errors:  at the coordinator those of the stream, for the standby whose stream it is.
 """
 
 import asyncio
@@ -22,15 +20,13 @@ from p2pswarm.run.member_cards import learn_all
 from p2pswarm.run.messages.membership import StandsBy
 from p2pswarm.run.messages.run import Finished
 from p2pswarm.run.messages.trainers import ALIVE_S, SILENCE_S, Alive, Enlist, Trainers
-from p2pswarm.trainer.coordinator_io.context import TrainerContext
+from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext
 from p2pswarm.trainer.leadership.known_trainers import PAUSE_S, CoordinatorSearch, KnownTrainers
 
 HEARD_S = 2.0  # for the last word to reach a standby
 
 
 class _StandbyStream:
-    """One stream."""
-
     def __init__(self) -> None:
         self.waker = asyncio.Event()
         self.over = False
@@ -50,7 +46,7 @@ class StandbyStreams:
         self._trainers: Trainers | None = None
         self._closed = False
         self._last: Finished | None = None
-        """What is said to a standby that comes once all is closed."""
+        """Message to a standby that comes once all is closed."""
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -134,9 +130,9 @@ log = logging.getLogger(__name__)
 
 
 class CoordinatorStream:
-    """Enlists with the coordinator, whoever that is, until it is stopped.
+    """The stream of a standby with the coordinator, whichever trainer that is.
 
-    Errors: a trainer that cannot be reached is asked again in its turn.
+    A trainer that cannot be reached is asked again in its turn.
     """
 
     def __init__(

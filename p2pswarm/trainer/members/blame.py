@@ -1,4 +1,4 @@
-"""Blame: which server, or which road between two, makes attempts fail; and when nobody can do it.
+"""Blame: which server, or which road between two, makes attempts fail; and when none can do it.
 
 An attempt that failed was in the hands of several servers. Each of those that may have caused it is
 a suspect; the one that has failed most often in a row is avoided, if its stage has another. A road
@@ -7,15 +7,14 @@ nothing passes, one leaves.
 
 A gradient that is not finite may be a server's fault or the model's. It is the model's when all
 attempts failed so, and no server that all of them passed can be left out: the microbatch is then
-condemned (`step/guards.py`). If another path has a finite one, those that were only in the attempts
-that failed are named.
+condemned (`step/result_checks.py`). If another path has a finite one, those that were only in the
+attempts that failed are named.
 
-Units:   seconds on the caller's clock; peers by their 32-byte id, so that blame outlives an
-         incarnation.
+Units:   peers by their 32-byte id, so that blame outlives an incarnation.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
 from p2pswarm.run.messages.types import MEMBERS_MAX
@@ -53,9 +52,9 @@ class FailingServers:
     """The failures of every server, whichever incarnation it is in.
 
     One failure proves nothing: a peer restarts, a link is dialled again. A server that fails
-    several times with no success between is the likeliest cause, and failing fast it looks fast to
-    routers and attracts work. It gets none for a while. The pause doubles with each relapse, and a
-    server that works well for long enough begins anew.
+    several times in a row is the likeliest cause, and failing fast it attracts work. It gets none
+    for a while. The pause doubles with each relapse, and a server that works well for long enough
+    begins anew.
     """
 
     def __init__(self, peers_max: int = MEMBERS_MAX) -> None:
@@ -129,17 +128,17 @@ class FailedPairs:
     with a cut between them. One of them has to leave, and what it counted is done again: so it is
     the one that has counted less. A newcomer that has counted nothing costs nothing.
 
-    A member that lies could have others thrown out in this way. So the word of one member alone
-    counts once; after that it has to average with others many times before it counts again, and
-    until then it is the speaker that leaves. What both members say of each other counts always.
+    A member that lies could have others thrown out. So the word of one member alone counts once;
+    until it has averaged with others many times it is the speaker that leaves. What both members
+    say of each other counts always.
     """
 
     def __init__(self, pairs_max: int = MEMBERS_MAX) -> None:
         self._max = pairs_max
         self._said_s: dict[tuple[bytes, bytes], float] = {}
-        """When a peer said it last of another; the newest stands last."""
+        """Time at which a peer said it last of another; the newest stands last."""
         self._spent: dict[bytes, int] = {}
-        """Whose word does not count, and for how many averagings."""
+        """Number of averagings for which a peer's word does not count."""
 
     def on_report(self, by: bytes, of: bytes, now_s: float) -> None:
         """A member says that nothing passes between it and another."""
@@ -156,10 +155,7 @@ class FailedPairs:
                 self._spent[peer] = left
 
     def leaver(self, by: bytes, of: bytes, counts: tuple[int, int], now_s: float) -> bytes:
-        """Return which of two leaves.
-
-        `by` says so, `counts`: how much `by` and the other have counted.
-        """
+        """Return which of two leaves; `counts`: how much `by`, which says so, and `of` counted."""
         ours, theirs = counts
         if ours <= theirs:
             return by
@@ -186,7 +182,7 @@ BlameReport = NotFiniteThere | RoadBroken | ServerFails | WrongResult
 
 
 class Trouble(IntEnum):
-    """Why an attempt was given up; the first three are `Obstacle` on the wire."""
+    """Reason why an attempt was given up; the first three are `Obstacle` on the wire."""
 
     ROAD = 0
     WORK = 1
@@ -203,9 +199,9 @@ class FailedAttempt:
     trouble: Trouble
     reason: str
     by: Incarnation | None
-    """Who said so; None: the trainer, whose push failed or who has waited for too long."""
+    """Accuser; None: the trainer, whose push failed or which has waited for too long."""
     path: tuple[Incarnation, ...]
-    """Whom it was handed to, as far as we were told."""
+    """Members that it was handed to, as far as the trainer was told."""
     missing: tuple[int, ...]
     """The stages that have not counted it: where it is now lies among them, or just above."""
 
@@ -216,7 +212,7 @@ class _Overflows:
 
     step: int
     paths: list[tuple[Incarnation, ...]] = field(default_factory=list)
-    """Who may have caused it, attempt by attempt; who said so comes first."""
+    """Suspects of each attempt; the accuser comes first."""
     stages: dict[Incarnation, int] = field(default_factory=dict)
     reason: str = ""
     condemned: bool = False
@@ -228,23 +224,13 @@ class _Overflows:
         return [one for one in last if all(one in path for path in others)]
 
     def suspects(self, holders: tuple[Incarnation, ...]) -> list[Incarnation]:
-        """Whose fault it may be, once `holders` have counted the microbatch on another path."""
+        """Return those that may be at fault, once `holders` have counted it on another path."""
         everybody = dict.fromkeys(one for path in self.paths for one in path)
         accusers = dict.fromkeys(path[0] for path in self.paths if path)
         for some in (self.common, everybody):
             if left := [one for one in some if one not in holders]:
                 return left
         return list(accusers)
-
-
-@dataclass(frozen=True, slots=True)
-class FoundWrong:
-    """A server that a spot check has found to compute wrong."""
-
-    incarnation: Incarnation
-    stage: int
-    microbatch: int
-    reason: str
 
 
 class Blame:
@@ -263,7 +249,6 @@ class Blame:
         self._condemned: list[int] = []
         self._pairs = FailedPairs()
         self.servers = FailingServers()
-        """Who is avoided."""
 
     def condemned(self) -> list[int]:
         """The microbatches that are not finite on any path; drained by reading."""
@@ -292,12 +277,11 @@ class Blame:
             reports += self._broken(road, failed.reason)
         return reports
 
-    def on_wrong_result(self, found: FoundWrong, now_s: float) -> WrongResult:
-        """A spot check has found a server: it gets a pause, if it can be spared."""
+    def on_wrong_result(self, found: WrongResult, now_s: float) -> WrongResult:
+        """A spot check has found a server: return it with its pause, if it can be spared."""
         one = found.incarnation
         spared = self._can_be_spared(one, now_s)
-        pause_s = self.servers.avoid(one.peer, now_s) if spared else None
-        return WrongResult(one, found.stage, found.microbatch, found.reason, pause_s)
+        return replace(found, pause_s=self.servers.avoid(one.peer, now_s)) if spared else found
 
     def on_averaging_failure(self, by: Incarnation, reason: str, now_s: float) -> list[BlameReport]:
         """Hear that a member could not average; what people are to know."""
@@ -317,10 +301,10 @@ class Blame:
     ) -> Incarnation | None:
         """Return who is to leave an averaging in which `by` failed again, as it says by `beside`.
 
-        Of two between whom nothing passes, the one that leaves gets no work for a while: else it
-        would be back at once, and the next averaging would fail at the same cut. `ledger` gives the
-        bitmap of what a member has counted. Of two stages that average with each other, one leaves
-        that its stage can spare; None if neither can, because then only the road helps.
+        The one that leaves gets no work for a while: else it would be back at once, and the next
+        averaging would fail at the same cut. `ledger`: the bitmap of a member's counts. Of two
+        stages that average with each other, one leaves that its stage can spare; None if neither
+        can, because then only the road helps.
         """
         here = self._members.alive(by)
         other = self._members.of_peer(beside) if beside is not None else None
@@ -344,10 +328,7 @@ class Blame:
     def on_averaging(
         self, members: Iterable[Incarnation], holders: Callable[[int], tuple[Incarnation, ...]]
     ) -> list[NotFiniteThere]:
-        """A step was decided: these have averaged, and `holders` have counted a microbatch.
-
-        Tells who made gradients that were not finite.
-        """
+        """A step is decided: return which servers made gradients that were not finite."""
         everybody = list(members)
         self._pairs.on_averaging(one.peer for one in everybody)
         for one in everybody:
@@ -417,7 +398,6 @@ class Blame:
         return []
 
     def _leave_out(self, one: Incarnation, failures: int, reason: str, now_s: float) -> ServerFails:
-        """Let a server that can be spared pause."""
         member = self._members.alive(one)
         assert member is not None, "only the living can be spared"
         pause_s = self.servers.avoid(one.peer, now_s)
@@ -450,7 +430,6 @@ class Blame:
         return max(missing) if returning else self._last - 1
 
     def _only(self, stage: int) -> Incarnation | None:
-        """The server of a stage, if it has only one."""
         ready = self._members.ready(stage)
         return ready[0].incarnation if len(ready) == 1 else None
 
@@ -485,15 +464,12 @@ class UnreachablePairs:
     Each member of a stage averages with all others, so an averaging with such a pair in it can
     only fail. Members ask each other from time to time, and tell when no answer comes. If both of
     a pair say so, one of them leaves when its stage has counted all of the step, and its
-    microbatches are done again. Not sooner: the other one works on until then in any case, so
-    little time is won by it, and if the cut is over by then, nothing at all is lost. Who left is
-    not ready again while both still say so.
+    microbatches are done again. Not sooner: the cut may be over by then. The one that left is not
+    ready again while both still say so.
 
     The word of one alone does nothing here. A member that is silent to others, and says that they
-    are, could have them thrown out one by one; so who stayed when another left, and is apart from
-    a third one soon after, is the one that leaves.
-
-    Errors: what a member says of peers that are not of its stage is passed over.
+    are, could have them thrown out one by one; so one that stayed when another left, and is apart
+    from a third one soon after, leaves. What is said of other stages is passed over.
 
     Source: docs/membership.md, "Silence".
     """
@@ -502,11 +478,11 @@ class UnreachablePairs:
         self._members = members
         self._max = peers_max
         self._said: dict[Incarnation, frozenset[bytes]] = {}
-        """From whom nothing comes, as each says."""
+        """Peers from which nothing comes, as each member says."""
         self.any = False
         """True if there may be a pair; this is asked after every note."""
         self._stayed: dict[bytes, tuple[bytes, int]] = {}
-        """Who stayed when which other one left, and for how many averagings that counts."""
+        """By peer that stayed: the one that left, and the averagings for which that counts."""
 
     def on_report(self, by: Incarnation, peers: Iterable[bytes]) -> None:
         """A member says from whom nothing comes."""

@@ -1,9 +1,9 @@
-"""Members of a run: who serves which stage, in which incarnation, and how long each may take.
+"""Members of a run: who serves which stage, and how long each may take to answer.
 
 Everything that is asked after every note is kept, not counted: the members of each stage in the
 order of their peer ids, ready or waiting, and the stages that lack servers.
 
-Units:   seconds; stages from 0; incarnations count up over the whole run: no two share a number.
+Units:   incarnations count up over the whole run: no two share a number.
 Errors:  Unusable for a server for which no stage has a place; None for incarnations that are over.
 """
 
@@ -34,7 +34,7 @@ class Member:
     pinned: bool = False
     """It serves no other stage."""
     card: bytes = b""
-    """Where else it is dialled, as it has signed."""
+    """Its other addresses, as it has signed."""
 
     @property
     def record(self) -> MemberRecord:
@@ -54,7 +54,7 @@ class StageGroup:
     shares: tuple[int, ...] = ()
     """The size of each member's shard relative to the others; none mean equal ones."""
     tied: TiedGroup | None = None
-    """Who averages the tied tensor with them, at an end of a tied model."""
+    """The group that averages the tied tensor, at an end of a tied model."""
 
 
 class Membership:
@@ -67,19 +67,17 @@ class Membership:
         members_max: int = MEMBERS_MAX,
         former: int = 0,
     ) -> None:
-        """`group_max`: how many members a stage can hold, ready or not; `members_max`: the run.
-
-        Incarnations are numbered from `former` + 1 on.
-        """
+        """`group_max`, `members_max`: of a stage and of the run; `former`: the last number."""
         self._stages = stages
         self._group_max = group_max
         self._members_max = members_max
         self.leaving: dict[Incarnation, float] = {}
-        """Until when those stay that were asked to leave: a newcomer does not count them."""
+        """Time until which those stay that were asked to leave: a newcomer does not count them."""
         self._reserved: dict[int, tuple[bytes, int]] = {}
-        """By stage: who is to take it on joining again, and how many waited there before."""
+        """By stage: the peer that takes it on joining again, and how many waited there before."""
         self._members: dict[bytes, Member] = {}
-        self._incarnations = former
+        self.numbered = former
+        """The number of the newest incarnation."""
         self._ready: list[list[Member]] = [[] for _ in range(stages)]
         self._waiting: list[list[Member]] = [[] for _ in range(stages)]
         self._ready_in_all = 0
@@ -87,22 +85,16 @@ class Membership:
         """By `at_least`: the stages with fewer ready members."""
         self._changes: list[MemberChange] = []
 
-    @property
-    def numbered(self) -> int:
-        """The number of the newest incarnation."""
-        return self._incarnations
-
     def admit(
         self, peer: bytes, address: str, stage: int | None, since: int, *, pinned: bool = False
     ) -> Member:
         """Begin an incarnation, on the stage it asks for or where the fewest serve.
 
-        `pinned`: it takes no other stage, even if the one it asks for is full. Raises Unusable if
-        there is no place.
+        `pinned`: it takes no other stage. Raises Unusable if there is no place.
         """
         where = self._place(self._kept_for(peer, stage), pinned=pinned)
-        self._incarnations += 1
-        incarnation = Incarnation(peer, self._incarnations)
+        self.numbered += 1
+        incarnation = Incarnation(peer, self.numbered)
         member = Member(incarnation, address, where, since, ready=False, pinned=pinned)
         self._members[peer] = member
         insort(self._waiting[where], member, key=_PEER)
@@ -194,7 +186,6 @@ class Membership:
         return drained
 
     def _counts(self) -> list[int]:
-        """The members of each stage, ready or not."""
         return [len(r) + len(w) for r, w in zip(self._ready, self._waiting, strict=True)]
 
     def _changed(self, change: MemberChange, more_ready: int = 0) -> None:
@@ -256,10 +247,9 @@ LIMIT_LEARNED = 2.0  # times what it took
 class AnswerLimits:
     """The limits of one kind of order.
 
-    A limit that is the same for all and for ever would evict a slow server each time: it would
-    come back, and be evicted again. So a server that was too slow may take twice as long the next
-    time, and one that was slow but in time keeps twice its time. One that is quick again has the
-    usual limit.
+    One limit for all would evict a slow server again and again. So a server that was too slow may
+    take twice as long the next time, and one that was slow but in time keeps twice its time. One
+    that is quick again has the usual limit.
 
     Source: RFC 6298, section 5, as for attempts.
     """

@@ -1,11 +1,8 @@
-"""What the coordinator asks its trainer for: values, so that a test compares lists.
-
-Each action that asks somebody something comes back to the coordinator as the event named in its
-docstring.
-"""
+"""Actions that the coordinator asks of its trainer: values, so that a test compares lists."""
 
 from dataclasses import dataclass
 
+from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.record import StageCommit
 from p2pswarm.run.messages.membership import Assigned, MemberRecord
 from p2pswarm.run.messages.step import Commit, Fence, Reduce
@@ -48,7 +45,7 @@ class Decline:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Push a microbatch to a server of stage 0; back as `handed`, `undelivered`, `counted`."""
+    """Push a microbatch to a server of stage 0."""
 
     step: int
     microbatch: int
@@ -69,27 +66,27 @@ class CancelLaunch:
 
 @dataclass(frozen=True, slots=True)
 class SendFence:
-    """Call a member; back as `fenced`, or `lost` if it does not answer."""
+    """Have a member count nothing more of some attempts."""
 
     incarnation: Incarnation
     message: Fence
     limit_s: float
-    """When the member counts as gone."""
+    """Time after which the member counts as gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendReduce:
-    """Call a member; back as `reduced` or `reduce_failed`."""
+    """Have a member average its sum with the others of its stage."""
 
     incarnation: Incarnation
     message: Reduce
     limit_s: float
-    """When the coordinator gives the reduction up."""
+    """Time after which the coordinator gives the reduction up."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendCommit:
-    """Call a member; back as `committed` or `commit_failed`."""
+    """Have a member apply a step."""
 
     incarnation: Incarnation
     message: Commit
@@ -97,7 +94,7 @@ class SendCommit:
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """Have the voters accept the record of a step; back as `decided`, or as `closed`."""
+    """Have the voters accept the record of a step."""
 
     step: int
     generation: int
@@ -119,7 +116,7 @@ class Evict:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Dial a server that was lost, and ask whether it is there; back as `probed`, or not at all."""
+    """Dial a server that was lost, and ask whether it is there."""
 
     member: MemberRecord
 
@@ -131,9 +128,37 @@ class SeekCopy:
     stages: tuple[int, ...]
     version: int
     rewind_s: float | None
-    """When the run goes back; None: never."""
+    """Time until the run goes back; None: it does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoBack:
     """Find a checkpoint and have it decided that the run goes back to it, if it still may then."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLeave:
+    """Tell a member whether it may leave."""
+
+    incarnation: Incarnation
+    may: bool
+
+
+Action = (
+    Assign
+    | Decline
+    | Publish
+    | AnswerLeave
+    | Launch
+    | CancelLaunch
+    | SendFence
+    | SendReduce
+    | SendCommit
+    | Decide
+    | SeekCopy
+    | GoBack
+    | Evict
+    | Probe
+    | Report
+)
+"""All that the coordinator returns: actions for its trainer, and reports for people and logs."""

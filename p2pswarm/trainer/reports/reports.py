@@ -1,7 +1,4 @@
-"""The reports of the coordinator: values with the sentence that they are to people.
-
-Units:   seconds; versions and terms are counts, and step s leads from version s to s + 1.
-"""
+"""The reports of the coordinator: values with the sentence that they are to people."""
 
 from dataclasses import dataclass, field
 
@@ -32,10 +29,7 @@ class StepDone(Report):
 
     step: int
     loss: float
-    """Mean nats per token over the step's microbatches, with the weights before the commit.
-
-    Only over those whose loss was told; NaN if none was.
-    """
+    """Mean nats per token over the microbatches whose loss was told; NaN if none was."""
     gradient_norm: float
     learning_rate: float
     microbatches: int
@@ -98,7 +92,7 @@ class NotFiniteThere(Report):
     step: int
     microbatch: int
     suspects: tuple[tuple[Incarnation, int], ...]
-    """Who was in the attempts that failed and not in the one that did not, with the stage."""
+    """Members of the attempts that failed and not of the one that did not, with the stage."""
     reason: str
 
     @property
@@ -120,7 +114,7 @@ class WrongResult(Report):
     microbatch: int
     reason: str
     pause_s: float | None
-    """How long it gets no work; None if its stage has no other server."""
+    """Time without work; None if its stage has no other server."""
 
     @property
     def text(self) -> str:
@@ -172,7 +166,7 @@ class SumKept(Report):
 
 @dataclass(frozen=True, slots=True)
 class SumVoided(Report):
-    """What a server had summed that was lost is done again."""
+    """The sum of a server that was lost is done again."""
 
     incarnation: Incarnation
     stage: int
@@ -312,7 +306,7 @@ class VersionsRefused(Report):
     servers: int
     """Different peers so far."""
     versions: tuple[int, ...]
-    """What they speak, the commonest first; rare ones are left out."""
+    """The commonest first; rare ones are left out."""
     ours: int
 
     @property
@@ -420,7 +414,7 @@ class CheckpointFailed(Report):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointProgress(Report):
-    """How far a checkpoint is that somebody waits for."""
+    """Progress of a checkpoint that somebody waits for."""
 
     version: int
     written: int
@@ -440,7 +434,7 @@ class CheckpointProgress(Report):
 
 @dataclass(frozen=True, slots=True)
 class NewestCopy(Report):
-    """Where the newest copy of the weights is that a stage has lost."""
+    """Place of the newest copy of the weights that stages have lost."""
 
     stages: tuple[int, ...]
     version: int
@@ -448,11 +442,11 @@ class NewestCopy(Report):
     saved: int | None
     """The version of the newest checkpoint; None if there is none."""
     place: str
-    """Where that lies, or its target."""
+    """Its folder, or the target."""
     age_s: float | None
-    """Since when it is there; None if it was written under another trainer."""
+    """None if it was written under another trainer."""
     rewind_s: float | None
-    """When the run goes back to it by itself; None: never."""
+    """Time until the run goes back to it by itself; None: it does not."""
 
     @property
     def text(self) -> str:

@@ -3,10 +3,7 @@
 A job waits, runs, is perhaps fenced and waits again, and is done when every stage has counted it.
 The trainer asks after every note what is late and what to launch. So nothing here walks over what
 is in flight: deadlines and retries stand in heaps, and what went through an incarnation is kept by
-incarnation. An entry of a heap is not taken out when it is no longer true, but dropped when it
-comes up.
-
-Units:   seconds on the caller's clock; microbatches by their global number.
+incarnation. An entry of a heap that is no longer true is dropped when it comes up.
 """
 
 import math
@@ -19,8 +16,6 @@ from heapq import heappop, heappush
 from p2pswarm.base.estimates import Window
 from p2pswarm.run.messages.types import Work
 from p2pswarm.run.view import Incarnation
-from p2pswarm.settings.config import RunConfig
-from p2pswarm.trainer.members.membership import Membership
 
 TIMEOUT_FIRST_S = 120.0  # nothing is measured yet, and first passes are slow
 TIMEOUT_MIN_S = 10.0  # below this a pause of the garbage collector or the kernel would count
@@ -36,10 +31,8 @@ class AttemptTimeout:
     """The time that an attempt may take; kept from step to step.
 
     An attempt may take four times the 95th percentile of those that finished, and twice the
-    slowest of them. Those that finish cannot teach that all have become slow, because all are
-    given up before. So an attempt that was late teaches too: the next may take twice as long as it
-    was given, until one finishes. A run is slowed by that and never stopped, until its servers
-    need an hour for an attempt.
+    slowest of them. If all have become slow, none finishes. So an attempt that was late teaches
+    too: the next may take twice as long as it was given, until one finishes.
 
     What is under way when others turn out late gets more time as well, but at most twice what it
     was launched with. Else each of a window of attempts that are all lost would wait for the one
@@ -74,10 +67,7 @@ class AttemptTimeout:
         self._backed_off_s = 0.0
 
     def on_timeout(self, given_s: float) -> float:
-        """An attempt did not finish in the time that it was given; what its next one is given.
-
-        Many attempts that were given the same time, and are late together, teach the same.
-        """
+        """An attempt did not finish in time; returns the time that its next one is given."""
         next_s = min(BACKOFF_MAX_S, BACKOFF * given_s)
         self._backed_off_s = max(self._backed_off_s, next_s)
         return next_s
@@ -114,11 +104,11 @@ class MicrobatchJob:
     refusals: int = 0
     """Attempts that got stuck; those that were lost with a server do not count."""
     timeout_s: float = 0.0
-    """What the last attempt that was late has earned the next; 0 if none was."""
+    """Time that a late attempt has earned the next; 0 if none was late."""
     given_s: float = 0.0
-    """How long the running attempt may take, as it was launched."""
+    """Time limit of the running attempt, as it was launched."""
     reason: str = ""
-    """Why the last attempt was given up."""
+    """Reason why the last attempt was given up."""
     stuck: bool = False
     """An attempt was late or got stuck: the next one computes all, wherever it goes."""
     check: bool = False
@@ -147,14 +137,13 @@ class InFlight:
         self._undone = len(jobs)
         self._running: dict[int, MicrobatchJob] = {}
         self._through: dict[Incarnation, dict[int, MicrobatchJob]] = {}
-        """What runs through an incarnation."""
+        """Running jobs that go through an incarnation."""
         self._timeout = timeout
         self.begun_s: float | None = None
-        """When the first job was launched."""
         self._late: list[tuple[float, int, int]] = []
-        """A heap: when to look whether it is late, microbatch, attempt."""
+        """A heap: time to look whether it is late, microbatch, attempt."""
         self._again: list[tuple[float, int]] = []
-        """A heap: when it may be launched again, microbatch."""
+        """A heap: time of the next launch, microbatch."""
         self._refused: list[tuple[int, int]] = []
         """A heap: its refusals below zero, microbatch."""
 
@@ -333,26 +322,20 @@ class WorkStealing:
     """The microbatches that were handed on in one step.
 
     All microbatches of a step are mostly under way when a server comes, and a push stays where it
-    is. So a stage that was served by one slow server for a while would be as slow for the rest of
-    the step, though three others are back. Therefore what a server has more than its share of is
-    given up, fenced like any attempt, and launched again; routers choose the new server then.
+    is: a stage that had one slow server would stay slow, though three others are back. Therefore
+    what a server has more than its share of is given up, fenced like any attempt, and launched
+    again; routers choose the new server then.
 
     The oldest attempts stay: they are the likeliest to be computed already. Each microbatch is
     handed on a few times in a step at most, so servers that come and go cannot hold it up for
-    ever. Once would not do: servers come when the run begins, too, and what was handed on to one
-    of them then may be with a slow one when others are back from a cut.
+    ever. Once would not do: servers also come when the run begins, before any cut.
     """
 
     def __init__(self) -> None:
         self._moved: Counter[int] = Counter()
-        """How often each microbatch was handed on."""
 
     def surplus(self, there: Iterable[Sequence[MicrobatchJob]]) -> list[MicrobatchJob]:
-        """Return what is to be given up; `there`: what each server of a stage has yet to count, by
-        age.
-
-        The new one, which has nothing, is one of them.
-        """
+        """Return what is to be given up; `there`: what each server has yet to count, by age."""
         loads = list(there)
         share = -(-sum(map(len, loads)) // len(loads))
         surplus = [
@@ -380,17 +363,16 @@ class LaunchPace:
     """The pace of launches, measured by the microbatches that finish; kept from step to step.
 
     Too few, and servers wait for work; too many, and their memory is full of inputs that wait for
-    gradients, without a gain. By Little's law as many are in flight as finish in a second, times
-    the seconds that one takes which waits for nobody. `MARGIN` times that are launched: while two
-    servers of a stage happen to get the same microbatch time, the others still have something to
-    do.
+    gradients. By Little's law as many are in flight as finish in a second, times the seconds that
+    one takes which waits for nobody. `MARGIN` times that are launched: while two microbatches
+    happen to meet at one server, the others still have something to do.
 
     Both are measured in each step: the rate over its best quarter, so that filling and draining
     the pipeline do not count, and the time by the first that finish, as many as there are first
-    servers, because nothing was before them. So in a window that is too small the rate shows it,
-    and the window grows; a queue makes neither greater, so it does not grow without end. Until
-    something was measured, the window is as many as keep all ready servers busy on a short path;
-    that is too few on a long one, so the first choice is made in the middle of the first step.
+    servers, because nothing was before them. A queue makes neither greater, so the window does not
+    grow without end. Until something was measured, it keeps all ready servers busy on a short
+    path; that is too few on a long one, so the first choice is made in the middle of the first
+    step.
 
     A server without memory for a microbatch's graph computes it once more when the gradient comes.
     While any server does that, the margin shrinks with every step, and else it grows again.
@@ -402,7 +384,7 @@ class LaunchPace:
     def __init__(self) -> None:
         self._entries = 1
         self._took_s: list[float] = []
-        """How long those of this step took, the first that finished first."""
+        """Times of this step's first microbatches."""
         self._finished_s: list[float] = []
         self._margin = MARGIN
         self._chosen: float | None = None
@@ -451,7 +433,7 @@ class LaunchPace:
         return math.ceil(min(max(self._chosen, 2 * entries), PER_ENTRY_MAX * entries))
 
     def _enough_for_a_first_choice(self) -> bool:
-        """Looked at now and then only: each look goes over all that have finished."""
+        """Looks now and then only: each look goes over all that have finished."""
         count = len(self._finished_s)
         return count >= FIRST_CHOICE * self._entries and count % MEASURED_LEAST == 0
 
@@ -465,8 +447,3 @@ class LaunchPace:
         if least_s <= 0:  # they are told together, after a takeover
             return None
         return self._margin * span / least_s * sum(self._took_s) / len(self._took_s)
-
-
-def launch_window(config: RunConfig, members: Membership, pace: LaunchPace) -> int:
-    """The setting, or else what the pace asks for."""
-    return config.batch.window or pace.window(members.ready_count(0), members.ready_count())

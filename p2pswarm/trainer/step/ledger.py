@@ -4,8 +4,7 @@ A step may be committed when, for every stage, exactly one living incarnation ha
 microbatch. The entries of an incarnation that ends are deleted, and their work is done again. A
 microbatch that was set aside is counted by nobody, in no stage.
 
-Units:   microbatches by their global number; stage indices from 0.
-Errors:  ValueError for sizes that make no sense; nothing that a peer says raises.
+Units:   microbatches by their global number.
 """
 
 from collections.abc import Sequence
@@ -39,7 +38,7 @@ class StepLedger:
         self._held: dict[Incarnation, list[tuple[int, int]]] = {}
         """The same by holder: indices and stages, in the order in which they were counted."""
         self._left = [stages] * microbatches
-        """How many stages have not counted each microbatch."""
+        """Number of stages that have not counted each microbatch."""
         self._left_in_all = microbatches * stages
         self._aside: set[int] = set()
         """The indices of the microbatches that nobody is to count."""
@@ -129,17 +128,17 @@ class StepLedger:
         self._left_in_all += len(held)
         return tuple(self._first + index for index in sorted({index for index, _ in held}))
 
-    def fits(self, told: bytes, of: Incarnation, stage: int) -> tuple[int, ...] | None:
-        """The microbatches of a sum beyond those that were entered for an incarnation.
+    def fits(self, bitmap: bytes, of: Incarnation, stage: int) -> tuple[int, ...] | None:
+        """Return the microbatches of a sum that were not entered yet.
 
-        `told`: the bitmap of that sum. None if it cannot be the sum of that incarnation: something
-        is missing, is not of this step, was set aside, or is counted by another.
+        None if it cannot be the sum of that incarnation: something is missing, is not of this
+        step, was set aside, or is counted by another.
         """
-        bits = int.from_bytes(told, "little")
+        bits = int.from_bytes(bitmap, "little")
         known = int.from_bytes(self.bitmap(of), "little")
         if bits >> len(self._holder) or known & ~bits:
             return None
-        beyond = self.microbatches((bits & ~known).to_bytes(len(told), "little"))
+        beyond = self.microbatches((bits & ~known).to_bytes(len(bitmap), "little"))
         rows = (microbatch - self._first for microbatch in beyond)
         if any(index in self._aside or self._holder[index][stage] for index in rows):
             return None
@@ -159,10 +158,7 @@ class StepLedger:
         return len(held)
 
     def holders(self, stage: int, group: Sequence[Incarnation]) -> bytes:
-        """One byte a microbatch: the place in `group` of the one that counts it in a stage.
-
-        QUARANTINED for one that no stage counts.
-        """
+        """Return one byte a microbatch: its counter's place in `group`, or QUARANTINED."""
         place = {incarnation: index for index, incarnation in enumerate(group)}
         in_stage = (holders[stage] for holders in self._holder)
         return bytes(QUARANTINED if one is None else place[one] for one in in_stage)
@@ -171,12 +167,16 @@ class StepLedger:
         """Return how many microbatches a stage has counted."""
         return sum(holders[stage] is not None for holders in self._holder)
 
+    def stage_counted(self, stage: int) -> bool:
+        """Return whether a stage has counted every microbatch."""
+        return self.counted_in(stage) == len(self._holder)
+
     def counted_by_one(self, one: Incarnation) -> int:
         """Return how many microbatches one incarnation has counted."""
         return len(self._held.get(one, ()))
 
     def bitmap(self, of: Incarnation) -> bytes:
-        """What one incarnation has counted: bit i (little-endian) is microbatch first + i."""
+        """Return what one has counted: bit i (little-endian) is microbatch first + i."""
         bits = bytearray((len(self._holder) + 7) // 8)
         for index, _ in self._held.get(of, ()):
             bits[index // 8] |= 1 << index % 8

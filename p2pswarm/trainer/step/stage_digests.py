@@ -6,17 +6,15 @@ digest with the most votes stands, as soon as no other can overtake it. Where tw
 equally many votes, nobody can tell which is right: the one of the first peer id stands, and people
 are told. A peer has one vote, however often it joins.
 
-Sometimes nobody serves a stage whose state is not known: another trainer has taken over, or all
-links broke after a commit. Then the members that the record of the last step names are asked as
-they come back; the rest are absent. What one of them says stands when most have said it, when
-none is absent, or some time after the first spoke. What a server says that the record does not
-name counts only if none of these comes: anybody can say a digest first.
+Another trainer may have taken over, or all links broke after a commit: then nobody serves a stage
+whose state is not known. The members that the record of the last step names are asked as they come
+back. What one of them says stands when most have said it, when none is absent, or some time after
+the first spoke. Other servers count only if none of these comes: anybody can say a digest first.
 
 Where a run begins there is no record, but the digest can be **proved**: it follows from the seed,
 or a checkpoint's manifest names it. Until that is done, a digest stands while nobody says another;
 when somebody does, none stands. So who speaks first decides nothing.
 
-Units:   versions count commits; seconds on the caller's clock.
 Errors:  reports about older versions, and of members that are not asked, change nothing.
 """
 
@@ -24,9 +22,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from p2pswarm.run.chain.record import (
-    DIGEST_BYTES,
-)
+from p2pswarm.run.chain.record import DIGEST_BYTES
 from p2pswarm.run.view import Incarnation
 
 
@@ -53,14 +49,14 @@ class _Poll:
     waiting: dict[Incarnation, None] = field(default_factory=dict)
     """The members that have yet to report."""
     votes: dict[bytes, bytes] = field(default_factory=dict)
-    """What each peer said last; it stays when a member is lost, as it has seen what it said."""
+    """Last word of each peer; it stays when a member is lost."""
     said: dict[Incarnation, bytes] = field(default_factory=dict)
     """The reports that are yet to be compared with what stands."""
     since_s: float | None = None
-    """When somebody had spoken while others were absent."""
+    """Time of the first word while others were absent."""
     standing: bytes | None = None
     provable: bool = False
-    """What is right will be proved: what is said stands only until then, if all say the same."""
+    """A proof is on its way: until then a digest stands if all say the same."""
 
     @property
     def due_s(self) -> float | None:
@@ -159,21 +155,16 @@ class StageDigests:
         self._poll(stage, version).standing = digest
 
     def prove(self, stage: int, version: int) -> None:
-        """The digest of this version is being proved: `proved` follows, or `unproved`."""
+        """The digest of this version is being proved: the proof follows, or its failure."""
         self._poll(stage, version).provable = True
 
-    def on_proof(self, stage: int, version: int, digest: bytes) -> None:
-        """The digest of a version is this one, whatever was said; nothing if that is over."""
+    def on_proof(self, stage: int, version: int, digest: bytes | None) -> None:
+        """The digest of a version is this one, whatever was said; None: what most say stands."""
         poll = self._polls.get(stage)
         if poll is not None and poll.version == version and poll.provable:
             poll.standing, poll.provable = digest, False
-
-    def on_proof_failure(self, stage: int, version: int) -> None:
-        """It cannot be proved: what most say stands."""
-        poll = self._polls.get(stage)
-        if poll is not None and poll.version == version and poll.provable:
-            poll.standing, poll.provable = None, False
-            self._decide(stage, poll)
+            if digest is None:
+                self._decide(stage, poll)
 
     def disputed(self) -> list[int]:
         """The stages of which different digests were said, and whose proof is not here yet."""

@@ -3,7 +3,6 @@
 A sum is a part of the step while its incarnation lives, or is suspended. It goes over to the next
 incarnation of its server if that comes with it in time, also from a former coordinator.
 
-Units:   seconds on the caller's clock; microbatches by their global number.
 Source:  docs/recovery.md, "A sum that outlives its link", "A sum that outlives its coordinator".
 """
 
@@ -23,13 +22,7 @@ LOSS_MAX = 1e9  # nats per token; 65,536 microbatches of it still sum to a float
 
 
 class StepSums:
-    """Sums of one step as servers tell of them, judged by what the coordinator knows.
-
-    Errors: what a server says of its sum is judged.
-
-    Source: docs/recovery.md, "A sum that outlives its link", "A sum that outlives its
-    coordinator".
-    """
+    """Sums of one step as servers tell of them, judged by what the coordinator knows."""
 
     def __init__(self, step: int, ledger: StepLedger, in_flight: InFlight) -> None:
         self._step = step
@@ -43,36 +36,28 @@ class StepSums:
             return 0.0
         return (now_s - begun_s) * self._ledger.counted_by_one(one) / in_stage
 
-    def counted_by(self, one: Incarnation) -> int:
-        """Return how many microbatches an incarnation has counted."""
-        return self._ledger.counted_by_one(one)
-
-    def all_counted(self, stage: int) -> bool:
-        """Return whether a stage has counted every microbatch of the step."""
-        return self._ledger.counted_in(stage) == self._ledger.size
-
-    def losses(self, told: HeldSum) -> dict[int, float]:
+    def losses(self, held: HeldSum) -> dict[int, float]:
         """The losses that a sum of the last stage says."""
-        known = zip(self._ledger.microbatches(told.counted), told.losses, strict=False)
+        known = zip(self._ledger.microbatches(held.counted), held.losses, strict=False)
         return {microbatch: loss for microbatch, loss in known if loss is not None}
 
-    def fits(self, told: HeldSum | None, of: Incarnation, stage: int) -> bool:
+    def fits(self, held: HeldSum | None, of: Incarnation, stage: int) -> bool:
         """Return whether it can be the sum of an incarnation that was suspended in this step."""
-        if told is None or told.incarnation != of.number or told.step != self._step:
+        if held is None or held.incarnation != of.number or held.step != self._step:
             return False
-        beyond = self._ledger.fits(told.counted, of, stage)
+        beyond = self._ledger.fits(held.counted, of, stage)
         return beyond is not None and all(map(self._in_flight.was_launched, beyond))
 
-    def takes(self, told: HeldSum, stage: int) -> bool:
+    def takes(self, held: HeldSum, stage: int) -> bool:
         """Return whether a sum from before this coordinator can count.
 
         Nobody else holds anything of it, and nobody can have begun to count anything of it since.
         """
-        nobody = Incarnation(b"", told.incarnation)
-        if told.step != self._step:
+        nobody = Incarnation(b"", held.incarnation)
+        if held.step != self._step:
             return False
-        held = self._ledger.fits(told.counted, nobody, stage)
-        return held is not None and not any(map(self._in_flight.was_launched, held))
+        counted = self._ledger.fits(held.counted, nobody, stage)
+        return counted is not None and not any(map(self._in_flight.was_launched, counted))
 
 
 def mean_loss(losses: list[float]) -> float:
@@ -95,7 +80,7 @@ class _Suspended:
     stage: int
     limit_s: float
     since_s: float | None = None
-    """Since when another server could do its work; None while there is none."""
+    """Time since which another server could do its work; None while there is none."""
 
 
 class Suspensions:
@@ -106,24 +91,12 @@ class Suspensions:
     step wait for it. So a suspension is short where another server can do the work. The
     coordinator dials it: one that has died is mostly known at once, and one that answers is given
     more time.
-
-    Source: docs/recovery.md, "A sum that outlives its link".
     """
 
-    def __init__(
-        self,
-        limit_s: float = SUSPENDED_S,
-        answered_s: float = ANSWERED_S,
-        times_max: int = TIMES_MAX,
-        limit_max_s: float = SUSPENDED_MAX_S,
-    ) -> None:
-        self._limit_s = limit_s
-        self._limit_max_s = limit_max_s
-        self._answered_s = answered_s
-        self._times_max = times_max
+    def __init__(self) -> None:
         self._suspended: dict[bytes, _Suspended] = {}
         self._times: Counter[bytes] = Counter()
-        """How often each peer was suspended in this step."""
+        """Suspensions of each peer in this step."""
 
     def __len__(self) -> int:
         return len(self._suspended)
@@ -136,13 +109,13 @@ class Suspensions:
         """Suspend an incarnation that is over; False if its peer had that too often.
 
         `silent`: it was waited for already; it is not, once its stage has another server. `redo_s`:
-        about how long it would take to do again what it has summed. Of that a quarter may be lost.
+        about how long it would take to do its work again, of which `REDO_SHARE` may be lost.
         """
         assert one.peer not in self._suspended, "whoever joins is suspended no longer"
-        if self._times[one.peer] >= self._times_max:
+        if self._times[one.peer] >= TIMES_MAX:
             return False
         self._times[one.peer] += 1
-        limit_s = 0.0 if silent else max(self._limit_s, min(REDO_SHARE * redo_s, self._limit_max_s))
+        limit_s = 0.0 if silent else max(SUSPENDED_S, min(REDO_SHARE * redo_s, SUSPENDED_MAX_S))
         self._suspended[one.peer] = _Suspended(one, stage, limit_s)
         return True
 
@@ -155,17 +128,16 @@ class Suspensions:
         """The process of an incarnation lives, and is reached."""
         if one in self:
             there = self._suspended[one.peer]
-            there.limit_s = max(there.limit_s, self._answered_s)
+            there.limit_s = max(there.limit_s, ANSWERED_S)
 
     def end(self, one: Incarnation) -> int:
         """Its sum has gone over to a new incarnation, or is void; returns its stage."""
         return self._suspended.pop(one.peer).stage
 
     def watch(self, served: Callable[[int], bool], now_s: float) -> None:
-        """Note whose work another server could do; `served`: whether a stage has one that works.
+        """Let time run for those whose work another server could do; `served`: of a stage.
 
-        To be called whenever that may have changed: a stage that has lost all its servers has as
-        much time from the moment when the first of them is back.
+        A stage that has lost all its servers has as much time from when the first is back.
         """
         for one in self._suspended.values():
             if not served(one.stage):
@@ -195,31 +167,26 @@ FORMER_SUMS_S = 1.5  # one that hears nothing asks twice a second who leads, and
 
 
 class FormerSums:
-    """Sums from former coordinators: who should come with one, and whether any was taken.
+    """Sums from former coordinators: which servers should bring one, and whether any was taken.
 
-    Servers come to a new coordinator with the sums that they had. It takes those that do not
-    overlap, and of which it has launched nothing itself. So it launches nothing until those who
-    should have sums are here, or a moment has passed.
-
-    Source: docs/recovery.md, "A sum that outlives its coordinator".
+    A new coordinator takes the sums that do not overlap, and of which it has launched nothing
+    itself. So it launches nothing until the servers that should have sums are here, or a moment
+    has passed.
     """
 
-    def __init__(
-        self, term: int, era: int, named: Iterable[bytes], wait_s: float = FORMER_SUMS_S
-    ) -> None:
+    def __init__(self, term: int, era: int, named: Iterable[bytes]) -> None:
         """`named`: the peers that the record of the last step names."""
         self._term = term
         self._era = era
         self._named = frozenset(named)
         self._awaited = set(self._named)
-        self._wait_s = wait_s
         self._due_s: float | None = None
-        """When nobody is waited for any more; None before somebody has come."""
+        """Time after which nobody is waited for; None before the first join."""
         self._brought: set[bytes] = set()
         self._spoiled = False
-        """Whether one that served had wrong weights: what it gave may be in any sum."""
+        """True if one that served had wrong weights: what it gave may be in any sum."""
         self.taken = False
-        """Whether a sum of a former term is, or was, a part of this step."""
+        """True if a sum of a former term is, or was, a part of this step."""
 
     def on_join(self, peer: bytes, join: Join, now_s: float) -> bool:
         """A server has come; returns whether others were waited for, or this one."""
@@ -228,15 +195,15 @@ class FormerSums:
         if self.may_take(join) and len(self._brought) < MEMBERS_MAX:
             self._brought.add(peer)
         if self._due_s is None:
-            self._due_s = now_s + self._wait_s
+            self._due_s = now_s + FORMER_SUMS_S
         return waited
 
     def may_take(self, join: Join) -> HeldSum | None:
         """The sum of one that joins, if it was counted under a former coordinator of this era."""
-        told = join.sum
-        if self._spoiled or told is None or join.era != self._era:
+        held = join.sum
+        if self._spoiled or held is None or join.era != self._era:
             return None
-        return told if term_of(told.incarnation) < self._term else None
+        return held if term_of(held.incarnation) < self._term else None
 
     def trusts(self, one: Incarnation) -> bool:
         """Return whether a sum says that its server has served: a stranger can claim one, too."""

@@ -8,13 +8,11 @@ from hypothesis import strategies as st
 from trainer.harness import CONFIG, Play
 
 from p2pswarm.progress.events import Waiting
-from p2pswarm.run.messages.membership import Join
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.balance.stage_coverage import (
     AGAIN_S,
     MOVE_S,
-    AnswerLeave,
     Departures,
     UnservedStages,
 )
@@ -55,15 +53,15 @@ def test_people_are_told_who_held_the_weights_last():
 
 
 def test_a_run_that_ends_for_a_stage_does_so_after_a_while():
-    unserved = UnservedStages("end", end_s=20.0)
+    unserved = UnservedStages("end")
     told(unserved, [1], 5.0)
     told(unserved, [1, 2], 9.0)
     unserved.overdue(10.0, 7)
 
-    assert unserved.next_deadline_s() == 25.0
-    assert unserved.hopeless(24.9) is None
-    assert unserved.hopeless(25.0) == "stage 1 has no server left that holds its weights"
-    assert unserved.overdue(25.0, 7) == []
+    assert unserved.next_deadline_s() == 35.0
+    assert unserved.hopeless(34.9) is None
+    assert unserved.hopeless(35.0) == "stage 1 has no server left that holds its weights"
+    assert unserved.overdue(35.0, 7) == []
 
 
 def test_a_run_that_waits_does_so_for_ever():
@@ -109,13 +107,13 @@ def test_a_run_that_does_not_go_back_does_not_say_when():
 
 
 def test_a_stage_that_is_served_again_has_all_its_time_anew():
-    unserved = UnservedStages("end", end_s=20.0)
+    unserved = UnservedStages("end")
     told(unserved, [1], 5.0)
     told(unserved, [], 6.0)
     told(unserved, [1], 7.0)
     unserved.overdue(12.0, 7)
 
-    assert unserved.next_deadline_s() == 27.0
+    assert unserved.next_deadline_s() == 37.0
 
 
 def test_a_run_that_still_gathers_gives_nothing_up():
@@ -124,21 +122,6 @@ def test_a_run_that_still_gathers_gives_nothing_up():
 
     assert unserved.next_deadline_s() is None
     assert unserved.hopeless(1e9) is None
-
-
-def test_parked_joins_are_taken_out_once_and_the_newest_of_a_peer_counts():
-    newcomers, older, newer = (
-        Newcomers(),
-        *(Join(b"r" * 16, a, None, None, b"", None) for a in "xy"),
-    )
-    newcomers.park(b"a", older)
-    newcomers.park(b"a", newer)
-    newcomers.park(b"b", older)
-    newcomers.withdraw(b"b")
-    newcomers.withdraw(b"b")
-
-    assert newcomers.parked() == [(b"a", newer)]
-    assert newcomers.parked() == []
 
 
 def test_candidates_are_taken_out_once_and_leave_with_their_incarnation():
@@ -154,7 +137,7 @@ def test_candidates_are_taken_out_once_and_leave_with_their_incarnation():
 
 
 def answers(play: Play) -> dict:
-    return {a.incarnation: a.may for a in play.seen(AnswerLeave)}
+    return {a.incarnation: a.may for a in play.seen(act.AnswerLeave)}
 
 
 def leave(play: Play, member, grace_s: float = 20.0) -> None:
@@ -179,7 +162,7 @@ def test_of_two_that_leave_at_once_the_second_stays_and_people_are_told():
     leave(play, bob, 30.0)
 
     actions = play.coordinator.drain()
-    assert [a for a in actions if isinstance(a, AnswerLeave)] == [AnswerLeave(bob, False)]
+    assert [a for a in actions if isinstance(a, act.AnswerLeave)] == [act.AnswerLeave(bob, False)]
     assert [a for a in actions if isinstance(a, LastLeaves)] == [LastLeaves(0, 0, bob, 30.0)]
 
 
@@ -203,9 +186,9 @@ def test_of_two_that_are_told_together_the_one_with_more_time_stays():
     departures.on_request(ann, 30.0)
     departures.on_request(bob, 20.0)
 
-    told = [a for a in departures.answers(0, 0.0) if isinstance(a, AnswerLeave)]
+    told = [a for a in departures.answers(0, 0.0) if isinstance(a, act.AnswerLeave)]
 
-    assert told == [AnswerLeave(ann, False), AnswerLeave(bob, True)]
+    assert told == [act.AnswerLeave(ann, False), act.AnswerLeave(bob, True)]
 
 
 def test_one_that_may_go_is_called_back_when_the_one_that_stays_dies():
@@ -290,7 +273,7 @@ def test_somebody_who_was_not_told_that_it_may_go_is_always_here_if_anybody_is(i
             members.end(member.incarnation)
             departures.on_end(member.incarnation)
         for action in departures.answers(0, 0.0):
-            if isinstance(action, AnswerLeave):
+            if isinstance(action, act.AnswerLeave):
                 told[action.incarnation] = action.may
 
         here = [m.incarnation for m in members.ready(0)]

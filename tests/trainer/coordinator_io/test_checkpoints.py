@@ -129,7 +129,7 @@ def test_a_version_is_saved_when_the_manifest_is_there():
     play.rules.on_manifest(10, "there", play.now_s)
 
     assert play.seen(Checkpointed) == [Checkpointed(10, "there", 3.0)]
-    assert (play.rules.saved, play.rules.saved_s, play.rules.idle) == (10, 3.0, True)
+    assert (play.rules.saved, play.rules.idle) == (10, True)
 
 
 def test_a_manifest_that_cannot_be_written_costs_the_checkpoint_and_no_more():
@@ -248,7 +248,6 @@ def test_what_the_run_began_with_is_not_saved_again():
 
     assert play.rules.idle
     assert play.rules.saved == 10
-    assert play.rules.saved_s is None
 
 
 def test_who_waits_is_told_how_far_it_is():

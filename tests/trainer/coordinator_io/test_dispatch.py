@@ -22,8 +22,8 @@ from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator_io.chain_start import founding_start
-from p2pswarm.trainer.coordinator_io.context import TrainerContext, raised
 from p2pswarm.trainer.coordinator_io.dispatch import Dispatcher
+from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext, raised
 from p2pswarm.trainer.reports import actions as act
 
 TRAINER = Identity.generate(b"trainer")

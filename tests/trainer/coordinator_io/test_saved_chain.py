@@ -30,8 +30,8 @@ def test_a_checkpoint_has_the_records_up_to_the_one_that_made_its_version(kinds)
     mark = past.mark()
 
     assert mark == ChainMark(digest(chain.last), chain.last.height + 1)
-    assert past.branch().made(past.version) == mark.head
-    manifest = SimpleNamespace(run=RUN, head=mark.head, step=past.version)
+    assert past.branch().made(past.head.version) == mark.head
+    manifest = SimpleNamespace(run=RUN, head=mark.head, step=past.head.version)
     said = check_records([past.records(mark)], manifest)
     assert said.startswith(f"{mark.height} records lead from step 0 to step 2")
 

@@ -9,7 +9,7 @@ from trainer.harness import CONFIG, RUN, Play
 
 from p2pswarm.base.errors import BadMessage, Late, LinkLost
 from p2pswarm.base.ids import PeerId
-from p2pswarm.run.messages.membership import Load, MemberRecord, Ready
+from p2pswarm.run.messages.membership import Load, Ready
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Undelivered
 from p2pswarm.run.messages.step import (
     CannotAverage,
@@ -33,7 +33,6 @@ from p2pswarm.trainer.coordinator_io.server_reports import (
     VERSIONS_MAX,
     VersionRefusals,
     first_push,
-    handed_note,
     limit_s,
     on_answer,
     on_report,
@@ -135,9 +134,6 @@ def test_samples_are_those_of_the_number_and_held_out_ones_apart():
 
 
 def test_what_became_of_a_launch_is_said_as_servers_say_it():
-    member = MemberRecord(b"p" * 32, "h:1", 0, 8, ready=True)
-
-    assert handed_note(LAUNCH, member) == Handed(4, 9, 1, b"p" * 32, 8)
     assert undelivered_note(LAUNCH, "x" * 999) == Undelivered(4, 9, 1, "x" * REASON_CHARS)
 
 

@@ -22,8 +22,8 @@ from p2pswarm.trainer.leadership.handover import (
     PAUSE_MAX_S,
     PAUSE_S,
     SEEK_S,
-    CoordinatorProbes,
     Handover,
+    RecentWords,
 )
 from p2pswarm.trainer.members.membership import Member
 
@@ -282,27 +282,24 @@ def test_two_trainers_whose_answers_are_false_hand_over_rarely(seed):
 
 
 def test_one_server_is_one_seeker_whatever_incarnations_it_names():
-    knocks = CoordinatorProbes()
+    seekers = RecentWords[Unheard](SEEK_S)
     for number in range(2 * KNOCKS_MAX):
-        knocks.on_search(Unheard(peer("liar"), number), 0.0)
-    knocks.on_search(Unheard(peer("honest"), 7), 0.0)
+        seekers.add(peer("liar"), Unheard(peer("liar"), number), 0.0)
+    seekers.add(peer("honest"), Unheard(peer("honest"), 7), 0.0)
 
-    assert knocks.seekers(0.0) == (
+    assert seekers.all(0.0) == (
         Unheard(peer("liar"), 2 * KNOCKS_MAX - 1),
         Unheard(peer("honest"), 7),
     )
 
 
 def test_knocks_are_forgotten_and_their_number_is_limited():
-    knocks = CoordinatorProbes()
+    knocks = RecentWords[CoordinatorProbe](KNOCK_S)
     for number in range(2 * KNOCKS_MAX):
-        knocks.on_knock(CoordinatorProbe(0, 1, where(f"k{number}")), 0.0)
-        knocks.on_search(Unheard(peer(f"k{number}"), 7), 0.0)
+        knocks.add(peer(f"k{number}"), CoordinatorProbe(0, 1, where(f"k{number}")), 0.0)
     again = CoordinatorProbe(1, 2, where("k0"))
-    knocks.on_knock(again, 1.0)
-    knocks.on_search(Unheard(peer("k0"), 7), 1.0)
+    knocks.add(peer("k0"), again, 1.0)
 
-    assert len(knocks.at_the_door(1.0)) == len(knocks.seekers(1.0)) == KNOCKS_MAX
-    assert knocks.seekers(SEEK_S) == (Unheard(peer("k0"), 7),)
-    assert knocks.at_the_door(KNOCK_S) == (again,)
-    assert knocks.at_the_door(1.0 + KNOCK_S) == knocks.seekers(1.0 + SEEK_S) == ()
+    assert len(knocks.all(1.0)) == KNOCKS_MAX
+    assert knocks.all(KNOCK_S) == (again,)
+    assert knocks.all(1.0 + KNOCK_S) == ()

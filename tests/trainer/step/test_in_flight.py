@@ -11,8 +11,8 @@ from p2pswarm.run.messages.types import Work
 from p2pswarm.run.push_io import PUSH_S
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig
+from p2pswarm.trainer.members.membership import AnswerLimits
 from p2pswarm.trainer.reports import actions as act
-from p2pswarm.trainer.step.fences import Fences
 from p2pswarm.trainer.step.in_flight import (
     BACKOFF,
     BACKOFF_MAX_S,
@@ -34,6 +34,7 @@ from p2pswarm.trainer.step.in_flight import (
     MicrobatchJob,
     WorkStealing,
 )
+from p2pswarm.trainer.step.step import Fences
 
 ANN, BOB, CARL = (Incarnation(name * 32, number) for number, name in enumerate((b"a", b"b", b"c")))
 
@@ -54,7 +55,7 @@ def launched(in_flight: InFlight, window: int, now_s: float = 0.0) -> list[int]:
 def given_up(in_flight: InFlight, number: int, now_s: float = 0.0) -> MicrobatchJob:
     job = in_flight.job(number)
     assert job is not None
-    Fences().add(job)
+    Fences(AnswerLimits(10.0, 60.0)).add(job)
     in_flight.again(job, now_s)
     return job
 

@@ -5,8 +5,8 @@ from trainer.coordinator.test_coordinator import cause_trouble
 from trainer.toy_swarm import RUN, World
 from trainer.toy_takeovers import Takeovers
 
+from p2pswarm.trainer.coordinator.changes import Change, Effects
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
-from p2pswarm.trainer.coordinator.effects import Change, Effects
 from p2pswarm.trainer.reports.reports import MemberReady
 
 

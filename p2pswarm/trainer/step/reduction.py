@@ -1,7 +1,4 @@
-"""Attempts to average a step's gradients: each is a generation, with its members and a time limit.
-
-Units:   seconds on the caller's clock.
-"""
+"""Attempts to average a step's gradients: each is a generation, with its members and a limit."""
 
 import math
 from collections import Counter, deque
@@ -57,12 +54,10 @@ class EndsDiffer:
 
 
 class Reduction:
-    """One try to reduce the step's gradients.
+    """One generation of one step's reduction.
 
-    One `Reduction` is one generation of one step's reduction. It is dropped when a member is lost.
-    The next generation starts afresh, because no sum changes before the commit.
-
-    Errors: answers of incarnations that take no part are ignored.
+    It is dropped when a member is lost. The next one starts afresh, because no sum changes before
+    the commit.
     """
 
     def __init__(
@@ -80,24 +75,20 @@ class Reduction:
         """The two stages that have a tied tensor in common, if any."""
         self._step = step
         self._groups = groups
-        self._stage = {m.incarnation: m.stage for group in groups for m in group.members}
+        self.stages = {m.incarnation: m.stage for group in groups for m in group.members}
+        """The members that add their sums, with their stages."""
         self._optimizer = optimizer
         self._movers = movers or Movers()
         self._answers: dict[Incarnation, Reduced] = {}
 
-    @property
-    def stages(self) -> dict[Incarnation, int]:
-        """The members that add their sums, with their stages."""
-        return dict(self._stage)
-
     def group(self, stage: int) -> list[Incarnation]:
-        """The members of one stage that add their sums, in the group's order."""
-        return [incarnation for incarnation, where in self._stage.items() if where == stage]
+        """Return the members of one stage that add their sums, in the group's order."""
+        return [incarnation for incarnation, where in self.stages.items() if where == stage]
 
     @property
     def gradients(self) -> dict[int, bytes]:
         """The digest of each stage's reduced gradient, once it is decided."""
-        return {stage: self._answers[one].digest for one, stage in self._stage.items()}
+        return {stage: self._answers[one].digest for one, stage in self.stages.items()}
 
     @property
     def rates(self) -> dict[Incarnation, float]:
@@ -107,7 +98,7 @@ class Reduction:
     @property
     def silent(self) -> list[Incarnation]:
         """The members that have not answered."""
-        return [incarnation for incarnation in self._stage if incarnation not in self._answers]
+        return [incarnation for incarnation in self.stages if incarnation not in self._answers]
 
     def orders(
         self, run: bytes, ledger: Callable[[Incarnation], bytes], limit_s: float
@@ -156,46 +147,44 @@ class Reduction:
         return commits
 
     def sound(self, by: Incarnation, answer: Reduced) -> bool:
-        """Return whether a member's stage can have that answer.
-
-        A squared norm is a sum of squares, or None if it overflowed; a tied tensor is at both ends.
-        """
+        """Return whether a member's stage can have that answer; an overflow is a norm of None."""
         squares = [answer.squared_norm]
         if answer.tied is not None:
             squares.append(answer.tied.squared_norm)
-        if by in self._stage and (self._stage[by] in self._ends) != (answer.tied is not None):
+        if by in self.stages and (self.stages[by] in self._ends) != (answer.tied is not None):
             return False
         return all(square is None or 0.0 <= square <= SQUARED_NORM_MAX for square in squares)
 
     def awaits(self, incarnation: Incarnation) -> bool:
         """Return whether a member has yet to answer."""
-        return incarnation in self._stage and incarnation not in self._answers
+        return incarnation in self.stages and incarnation not in self._answers
 
     def on_answer(self, incarnation: Incarnation, answer: Reduced) -> None:
         """A member holds the reduced gradient of its stage."""
-        if incarnation in self._stage:
+        if incarnation in self.stages:
             self._answers[incarnation] = answer
 
     def verdict(self) -> Decided | Disagreed | EndsDiffer | NotFinite | None:
         """Return what follows, once all have answered; None before."""
-        if len(self._answers) < len(self._stage):
+        if len(self._answers) < len(self.stages):
             return None
         odd = tuple(incarnation for stage in self._stages() for incarnation in self._odd(stage))
         if odd:
             return Disagreed(odd, tuple(stage for stage in self._stages() if self._tied(stage)))
         if apart := self._ends_apart():
             return apart
-        squares = [(stage, self._squared_norm(stage)) for stage in self._stages()]
+        firsts = {stage: self._answers[self.group(stage)[0]] for stage in self._stages()}
+        squares = [(stage, first.squared_norm) for stage, first in firsts.items()]
         squares += [(stage, said.squared_norm) for stage, said in self._tied_answers()[:1]]
         for stage, square in squares:
             if square is None:
                 return NotFinite(stage)
         norm = math.sqrt(math.fsum(square for _, square in squares if square is not None))
-        states = {stage: self._answers[one].state for one, stage in self._stage.items()}
+        states = {stage: self._answers[one].state for one, stage in self.stages.items()}
         return Decided(norm, clip_scale(self._optimizer, norm), states)
 
     def _stages(self) -> list[int]:
-        return sorted(set(self._stage.values()))
+        return sorted(set(self.stages.values()))
 
     def _votes(self, stage: int) -> list[tuple[Said, int]]:
         """Return what a stage says, the commonest first; in a tie, the first in group order."""
@@ -231,9 +220,6 @@ class Reduction:
         (_, most), *others = self._votes(stage)
         return any(votes == most for _, votes in others)
 
-    def _squared_norm(self, stage: int) -> float | None:
-        return self._answers[self.group(stage)[0]].squared_norm
-
 
 FIRST_LIMIT_S = 120.0  # nothing is measured yet: a large stage over a slow link
 LIMIT_MIN_S = 30.0  # below this a pause of a process or a link that is dialled again would count
@@ -257,11 +243,9 @@ class AveragingLimit:
     @property
     def seconds(self) -> float:
         """The limit of the next averaging."""
-        usual_s = self._first_s
-        if self._took_s:
-            usual_s = max(LIMIT_MIN_S, LIMIT_FACTOR * max(self._took_s))
-        limit_s = usual_s * 2.0**self._too_slow
-        return min(self._max_s, limit_s)
+        slowest_s = max(self._took_s, default=None)
+        usual_s = self._first_s if slowest_s is None else max(LIMIT_MIN_S, LIMIT_FACTOR * slowest_s)
+        return min(self._max_s, usual_s * 2.0**self._too_slow)
 
     def on_success(self, seconds: float) -> None:
         """Learn from an averaging that succeeded."""
@@ -274,14 +258,13 @@ class AveragingLimit:
             self._too_slow += 1
 
 
-class AveragingAttempts:
+class Reductions:
     """The reduction under way, if there is one; every other one is over.
 
-    A generation that takes too long is not proof of anything: the stage may be large and its links
-    slow. So the limit is a multiple of the slowest of the last averagings that succeeded. It
-    doubles with each one that was too slow, so that a slow averaging succeeds in the end. What the
-    members' links carried in those that succeeded determines how large the shard of each is in the
-    next.
+    A generation that takes too long proves nothing: the stage may be large and its links slow. So
+    the limit is a multiple of the slowest of the last averagings that succeeded, and doubles with
+    each one that was too slow. What the members' links carried determines how large the shard of
+    each is in the next.
     """
 
     def __init__(
@@ -290,22 +273,15 @@ class AveragingAttempts:
         former: int = 0,
         ends: tuple[int, int] | None = None,
     ) -> None:
-        """Generations are numbered from `former` + 1 on.
-
-        `ends`: the two stages that have a tied tensor in common.
-        """
+        """`former`: the last number before; `ends`: the stages with a tied tensor in common."""
         self.limit = limit or AveragingLimit()
         self.reduction: Reduction | None = None
         self._shares = ShardShares()
         self._ends = ends
-        self._number = former
+        self.numbered = former
+        """The number of the newest generation."""
         self._failures = 0
         self._begun_s = 0.0
-
-    @property
-    def numbered(self) -> int:
-        """The number of the newest generation."""
-        return self._number
 
     def begin(
         self,
@@ -316,11 +292,11 @@ class AveragingAttempts:
         movers: Movers | None = None,
     ) -> Reduction:
         """Start the next generation; `movers`: who observes a stage and serves another one."""
-        self._number += 1
+        self.numbered += 1
         self._begun_s = now_s
         deadline_s = now_s + self.limit.seconds
         shared = self._tied([self._shared(group) for group in groups])
-        self.reduction = Reduction(step, self._number, shared, optimizer, deadline_s, movers)
+        self.reduction = Reduction(step, self.numbered, shared, optimizer, deadline_s, movers)
         return self.reduction
 
     def current(self, generation: int) -> Reduction | None:
@@ -355,8 +331,7 @@ class AveragingAttempts:
     def give_up(self) -> list[Incarnation]:
         """End the reduction at its limit; returns the members to blame, if any by now.
 
-        Who does not finish while others of its stage do is to blame, after some tries. Where a
-        whole stage does not finish, nobody is: it needs more time.
+        Where a whole stage does not finish, nobody is to blame: it needs more time.
         """
         assert self.reduction is not None, "asked only when one is overdue"
         silent, stages = self.reduction.silent, self.reduction.stages
@@ -368,7 +343,6 @@ class AveragingAttempts:
         return alone if self._again(SLOW_RETRIES) else []
 
     def _shared(self, group: StageGroup) -> StageGroup:
-        """The group, with the shares by what its members' links carried."""
         peers = tuple(member.incarnation.peer for member in group.members)
         return replace(group, shares=self._shares.of_group(group.members[0].stage, peers))
 

@@ -39,13 +39,12 @@ class TrainerContext:
     """Differs from start to start: attempts to lead are named by it."""
     chain: ChainStart
     trainers: tuple[Contact, ...] = ()
-    """Where other trainers of the run are, as far as it is known."""
+    """Other trainers of the run, as far as they are known."""
     saving: SavingPlan | None = None
-    """Where and when checkpoints are written; None: never."""
+    """Target and times of checkpoints; None: there are none."""
     origin: ResumedFrom | None = None
-    """What the run goes on from; None: the first weights."""
+    """Origin of the run; None: the first weights."""
     cards: MemberCards = NO_CARDS
-    """What is known of where peers are dialled."""
     proof: Proof | None = None
     """Makes the digests of what the run begins with; None: what its members say is believed."""
     text_lost: Callable[[Unusable], None] = raised

@@ -1,23 +1,22 @@
-"""Guards of a step: microbatches that are set aside, and microbatches that are computed twice.
+"""Checks of results: a microbatch that is finite nowhere is set aside, some are computed twice.
 
 Both may find that sums hold what must not be counted. A sum cannot give up one microbatch, so the
 incarnations that hold it are void, and their work is done again.
 
-Units:   `now_s` seconds on the caller's clock; microbatches by their global number; a check has the
-         number plus `CHECK_BASE`.
+Units:   microbatches by their global number; a check has the number plus `CHECK_BASE`.
 Source:  docs/training.md, "A gradient that is not finite"; docs/spot_checks.md.
 """
 
 import hashlib
 import math
-from dataclasses import dataclass, field
-from typing import Self
+from collections import Counter
+from dataclasses import dataclass
 
 from p2pswarm.run.messages.microbatch import CHECK_BASE, Sketch
 from p2pswarm.run.messages.types import Work
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.trainer.members.blame import Blame, FoundWrong
+from p2pswarm.trainer.members.blame import Blame
 from p2pswarm.trainer.reports.reports import Quarantined, ResultsTied, WrongResult
 from p2pswarm.trainer.step.in_flight import InFlight, JobPhase, MicrobatchJob
 from p2pswarm.trainer.step.ledger import StepLedger
@@ -35,12 +34,9 @@ class Quarantine:
     """Microbatches that were set aside in the step in progress, and in the steps before it.
 
     A microbatch that is not finite on any path counts as a gradient of zeros in every stage. The
-    step goes on with all the others, and divides by the same number as ever, so its weights are
-    those of a plain loop with the same rule. One such microbatch is an accident of the text. Many
-    of them, or some in each step, mean that the training has failed, and then the run ends while
-    the weights are whole.
-
-    Source: docs/training.md, "A gradient that is not finite".
+    step divides by the same number as ever, so its weights are those of a plain loop with the same
+    rule. One such microbatch is an accident of the text. Many of them, or some in each step, mean
+    that the training has failed, and then the run ends while the weights are whole.
     """
 
     def __init__(self, microbatches: int) -> None:
@@ -50,10 +46,10 @@ class Quarantine:
         self._steps = 0
         """Steps in a row, up to the last decided one, each with a microbatch set aside."""
         self.hopeless: str | None = None
-        """Why the run must end, if it must."""
+        """Reason why the run must end, if it must."""
 
     def add(self, aside: Quarantined) -> None:
-        """Hear what was set aside in the step."""
+        """A microbatch was set aside in the step."""
         if aside.held_out:
             return  # nothing is trained on it
         step, reason = aside.step, aside.reason
@@ -83,7 +79,7 @@ OF_CODEC = {
     "int8": 1e-2,
     "int8-ef": 0.1,
 }
-"""What a codec rounds, relative to the length of a tensor; a few times the usual."""
+"""Rounding of each codec, relative to the length of a tensor; a few times the usual."""
 
 Numbers = tuple[float, ...]
 """A sketch."""
@@ -107,7 +103,7 @@ def tolerance(config: RunConfig) -> float:
 def agree(one: Numbers, other: Numbers, tolerance: float) -> bool:
     """Return whether two sketches are as close as `tolerance` times the longer of them allows.
 
-    Nobody knows it of an empty one, which agrees with all; sketches of two lengths do not agree.
+    An empty one agrees with all; sketches of two lengths do not agree.
     """
     if not one or not other:
         return True
@@ -127,47 +123,37 @@ class Opinion:
     size: float
 
 
-@dataclass(slots=True)
-class _Dispute:
-    """The opinions about one place, all of one input, in camps that agree."""
+Camp = list[Opinion]
+"""Opinions about one place that agree."""
 
-    camps: list[list[Opinion]] = field(default_factory=list)
 
-    def peers(self, camp: list[Opinion]) -> dict[bytes, Incarnation]:
-        """The servers of a camp."""
-        return {opinion.by.peer: opinion.by for opinion in camp}
+def _peers(camp: Camp) -> dict[bytes, Incarnation]:
+    return {opinion.by.peer: opinion.by for opinion in camp}
 
-    def wrong(self) -> list[Incarnation]:
-        """Return who is certainly wrong: who contradicts itself, or all but a clear majority."""
-        seen: dict[bytes, int] = {}
-        for camp in self.camps:
-            for peer in self.peers(camp):
-                seen[peer] = seen.get(peer, 0) + 1
-        everybody = {o.by.peer: o.by for camp in self.camps for o in camp}
-        if twice := [everybody[peer] for peer, camps in seen.items() if camps > 1]:
-            return twice
-        most, second, *_ = sorted((len(self.peers(camp)) for camp in self.camps), reverse=True)
-        if most <= second:
-            return []
-        right = max(self.camps, key=lambda camp: len(self.peers(camp)))
-        return [by for peer, by in everybody.items() if peer not in self.peers(right)]
+
+def _wrong(camps: list[Camp]) -> list[Incarnation]:
+    """Return the servers that contradict themselves, or else all but a clear majority."""
+    everybody = {peer: by for camp in camps for peer, by in _peers(camp).items()}
+    seen = Counter(peer for camp in camps for peer in _peers(camp))
+    if twice := [by for peer, by in everybody.items() if seen[peer] > 1]:
+        return twice
+    most, second, *_ = sorted((len(_peers(camp)) for camp in camps), reverse=True)
+    if most <= second:
+        return []
+    right = _peers(max(camps, key=lambda camp: len(_peers(camp))))
+    return [by for peer, by in everybody.items() if peer not in right]
 
 
 class SpotChecks:
     """The spot checks of the step in progress, and their results.
 
-    Which ones is a secret of the trainer. Every server tells sketches of what it took and gave,
-    and does not know whether anybody will look at them. Servers that took the same must give the
-    same, as far as rounding allows. Who is wrong is told by a server that contradicts itself, or
-    by a majority.
-
-    Errors: sketches that nobody asked for are forgotten.
-
-    Source: docs/spot_checks.md.
+    Every server tells sketches of what it took and gave, and does not know whether they are looked
+    at. Servers that took the same must give the same, as far as rounding allows. A server is wrong
+    that contradicts itself, or a majority. Sketches that nobody asked for are forgotten.
     """
 
     def __init__(self, config: RunConfig, key: bytes) -> None:
-        """`key`: a secret of the trainer."""
+        """`key`: a secret of the trainer, which chooses the microbatches."""
         self.share = config.spot_check_share
         self._last = config.stages - 1
         self._key = key
@@ -176,9 +162,9 @@ class SpotChecks:
         self._ways: dict[tuple[int, int], dict[int, Opinion]] = {}
         """By number and attempt, then by place."""
         self._open: set[Place] = set()
-        self._wrong: dict[Incarnation, FoundWrong] = {}
+        self._wrong: dict[Incarnation, WrongResult] = {}
         self._forgotten: dict[Incarnation, None] = {}
-        """Who has told something in this step that was forgotten."""
+        """Members that have told something in this step that was forgotten."""
 
     def chosen(self, microbatch: int) -> bool:
         """Return whether a microbatch is to be computed twice."""
@@ -209,7 +195,7 @@ class SpotChecks:
                 if all(opinion.by != holder for opinion in told):
                     self._name(holder, microbatch, stage, UNTOLD)
 
-    def wrong(self) -> list[FoundWrong]:
+    def wrong(self) -> list[WrongResult]:
         """The servers that were found to be wrong; drained by reading."""
         drained, self._wrong = list(self._wrong.values()), {}
         return drained
@@ -242,19 +228,19 @@ class SpotChecks:
     def _judge(self, place: Place) -> None:
         """Compare all that took what the last one took."""
         *_, last = opinions = self._opinions[place]
-        dispute = _Dispute()
+        camps: list[Camp] = []
         for opinion in opinions:
             if not agree(opinion.took, last.took, self._near):
                 continue
-            for camp in dispute.camps:
+            for camp in camps:
                 if self._same(camp[0], opinion):
                     camp.append(opinion)
                     break
             else:
-                dispute.camps.append([opinion])
+                camps.append([opinion])
         self._open.discard(place)
-        if len(dispute.camps) > 1:
-            if wrong := dispute.wrong():
+        if len(camps) > 1:
+            if wrong := _wrong(camps):
                 for by in wrong:
                     self._name(by, place[0], self._stage(place), CONTRADICTS)
             else:
@@ -281,52 +267,37 @@ class SpotChecks:
         return place[1] if place[1] <= self._last else 2 * self._last - place[1]
 
     def _name(self, by: Incarnation, microbatch: int, stage: int, reason: str) -> None:
-        self._wrong.setdefault(by, FoundWrong(by, stage, microbatch, reason))
+        self._wrong.setdefault(by, WrongResult(by, stage, microbatch, reason, None))
 
 
 HOLDS_IT = "its sum holds a microbatch that is not finite"
 
 
-GuardReport = Quarantined | ResultsTied | WrongResult
+CheckReport = Quarantined | ResultsTied | WrongResult
 
 
-@dataclass(frozen=True, slots=True)
-class Guards:
-    """The memory of the guards from step to step."""
+class ResultChecks:
+    """The quarantine and the spot checks in one step."""
 
-    quarantine: Quarantine
-    checks: SpotChecks
-
-    @classmethod
-    def of(cls, config: RunConfig, key: bytes) -> Self:
-        """The guards of a run; `key`: a secret of the trainer."""
-        return cls(Quarantine(config.batch.microbatches), SpotChecks(config, key))
-
-
-class StepGuards:
-    """The guards in one step.
-
-    Both may find that sums hold what must not be counted. A sum cannot give up one microbatch, so
-    the incarnations that hold it are void, and their work is done again.
-
-    Source: docs/training.md, docs/spot_checks.md.
-    """
-
-    def __init__(self, number: int, jobs: InFlight, ledger: StepLedger, guards: Guards) -> None:
+    def __init__(
+        self,
+        number: int,
+        jobs: InFlight,
+        ledger: StepLedger,
+        quarantine: Quarantine,
+        checks: SpotChecks,
+    ) -> None:
+        """`quarantine`, `checks`: they last for the whole run."""
         self._number = number
         self._jobs = jobs
         self._ledger = ledger
-        self._quarantine, self._checks = guards.quarantine, guards.checks
+        self._quarantine = quarantine
+        self._checks = checks
         self._checks.clear()
         self._condemned: list[MicrobatchJob] = []
-        self._reports: list[GuardReport] = []
+        self._reports: list[CheckReport] = []
         self.aside: set[int] = set()
         """The microbatches and held-out batches that were set aside."""
-
-    @property
-    def hopeless(self) -> str | None:
-        """Return why the run must end, if it must."""
-        return self._quarantine.hopeless
 
     def on_sketch(self, by: Incarnation, stage: int, note: Sketch) -> None:
         """A server tells what it took and gave."""
@@ -379,7 +350,7 @@ class StepGuards:
             self._checks.begin_anew()  # what is done again is checked again
         return void
 
-    def set_aside(self, now_s: float) -> list[GuardReport]:
+    def set_aside(self, now_s: float) -> list[CheckReport]:
         """Nobody holds what is to be set aside any more: do it; what people are to know."""
         for job in self._unsound():
             held_out = job.work is Work.EVALUATE
@@ -395,10 +366,6 @@ class StepGuards:
             self._reports.append(report)
         drained, self._reports = self._reports, []
         return drained
-
-    def on_decision(self) -> tuple[int, ...]:
-        """The step is decided; what was set aside in it."""
-        return self._quarantine.on_decision()
 
     def _unsound(self) -> list[MicrobatchJob]:
         """The condemned jobs of which nothing is under way any more."""

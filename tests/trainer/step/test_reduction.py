@@ -1,4 +1,4 @@
-"""Tests of `trainer/step/averaging_attempts.py`."""
+"""Tests of `trainer/step/reduction.py`."""
 
 import dataclasses
 import math
@@ -13,20 +13,20 @@ from p2pswarm.trainer.balance.move_preparation import Movers
 from p2pswarm.trainer.members.membership import Member, Membership, StageGroup
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import AveragingSlow, StepDone
-from p2pswarm.trainer.step.averaging_attempts import (
+from p2pswarm.trainer.step.reduction import (
     FAILED_RETRIES,
     FIRST_LIMIT_S,
     LIMIT_FACTOR,
     LIMIT_MIN_S,
     MEASURED,
     SLOW_RETRIES,
-    AveragingAttempts,
     AveragingLimit,
     Decided,
     Disagreed,
     EndsDiffer,
     NotFinite,
     Reduction,
+    Reductions,
 )
 
 
@@ -55,18 +55,18 @@ def test_the_limit_is_a_multiple_of_the_slowest_of_the_last():
     assert limit.seconds == LIMIT_FACTOR * 20.0
 
 
-def averaging(*stages: int) -> tuple[AveragingAttempts, list]:
+def averaging(*stages: int) -> tuple[Reductions, list]:
     members = Membership(max(stages) + 1)
     for number, stage in enumerate(stages):
         one = members.admit(bytes([number]) * 32, "h:1", stage, 0)
         members.make_ready(one.incarnation)
-    generations = AveragingAttempts(AveragingLimit(first_s=10.0))
+    generations = Reductions(AveragingLimit(first_s=10.0))
     groups = [members.group(stage) for stage in range(max(stages) + 1)]
     generations.begin(0, groups, CONFIG.optimizer, 5.0)
     return generations, [m.incarnation for m in members.ready()]
 
 
-def begin_again(generations: AveragingAttempts, stages: tuple[int, ...] = (0, 0, 1)) -> None:
+def begin_again(generations: Reductions, stages: tuple[int, ...] = (0, 0, 1)) -> None:
     members = Membership(max(stages) + 1)
     for number, stage in enumerate(stages):
         one = members.admit(bytes([number]) * 32, "h:1", stage, 0)
@@ -215,7 +215,7 @@ def test_after_an_averaging_that_took_too_long_the_shards_are_equal():
 
 
 def test_the_group_of_a_tied_tensor_is_of_both_ends_and_has_shares_of_its_own():
-    generations = AveragingAttempts(ends=(0, 2))
+    generations = Reductions(ends=(0, 2))
     members = Membership(3)
     for number, stage in enumerate((0, 0, 1, 2, 2, 2)):
         one = members.admit(bytes([number]) * 32, "h:1", stage, 0)

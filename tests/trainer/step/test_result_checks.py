@@ -1,4 +1,4 @@
-"""Tests of `trainer/step/guards.py`."""
+"""Tests of `trainer/step/result_checks.py`."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ from p2pswarm.trainer.reports.reports import (
     StepDone,
     WrongResult,
 )
-from p2pswarm.trainer.step.guards import (
+from p2pswarm.trainer.step.result_checks import (
     BROKEN_WAY,
     CONTRADICTS,
     OPINIONS_MAX,

@@ -1,7 +1,7 @@
 """Effects of an input: the actions that it asks for, and the changes after which rules are asked.
 
-A part of the coordinator answers each input with its `Effects`. The coordinator then asks only the
-rules that depend on what changed, so each rule names all that it depends on.
+A part of the coordinator answers each input with its `Effects`. The coordinator then applies only
+the rules that depend on what changed.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Flag, auto
 from typing import Self
 
-from p2pswarm.trainer.coordinator.outputs import Action
+from p2pswarm.trainer.reports.actions import Action
 
 
 class Change(Flag):
@@ -25,11 +25,11 @@ class Change(Flag):
     LEAVING = auto()
     """A member was asked to leave."""
     STATES = auto()
-    """What is known of the stages' weights, or who has yet to apply a commit."""
+    """The stages' weights, as far as they are known, or a commit was applied."""
     BLAME = auto()
-    """Whom failures are put down to: who gets no work, and what is not finite anywhere."""
+    """A failure was put down to a server, or to the model."""
     PAIRS = auto()
-    """Between whom nothing passes, or whether it matters by now."""
+    """Pairs between which nothing passes, or the time when they matter."""
     MOVES = auto()
     """The moves that are being prepared."""
     ATTEMPTS = auto()
@@ -37,7 +37,7 @@ class Change(Flag):
     WORK = auto()
     """A microbatch is done, so another may be launched, or the step may be complete."""
     SUMS = auto()
-    """Which sums are parts of the step, or may become that."""
+    """The sums that are parts of the step, or may become that."""
     PHASE = auto()
     """The phase, or the step."""
     BEGUN = auto()
@@ -53,6 +53,9 @@ class Effects:
     actions: list[Action] = field(default_factory=list)
     """In the order in which they are to be carried out."""
     changes: Change = Change.NOTHING
+
+    def __add__(self, later: "Effects") -> "Effects":
+        return Effects([*self.actions, *later.actions], self.changes | later.changes)
 
     def __iadd__(self, later: "Effects") -> Self:
         self.actions += later.actions
@@ -70,4 +73,4 @@ class Rule:
         self.apply = apply
         self.mask: int = after.value
         self.asked = True
-        """Whether it was never applied, or something that it depends on has changed since."""
+        """True if it was never applied, or something that it depends on has changed since."""
