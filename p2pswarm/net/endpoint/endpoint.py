@@ -50,7 +50,6 @@ from p2pswarm.net.link.path import (
     PathCandidate,
     address_of,
 )
-from p2pswarm.net.link.reply_budget import ReplyBudget
 from p2pswarm.net.os.base import Connection, Listener, Net
 
 __all__ = ["BulkArrival", "Endpoint", "Link"]
@@ -81,9 +80,7 @@ class Endpoint(Closing):
         """
         self._net = net
         self._config = config
-        upload = UploadShare(net.lock(), config.background_share)
-        memory = ReplyBudget()  # of both: what waits to be sent, and what is not acknowledged
-        self._shared = NodeShares(upload, memory, memory)
+        self._shared = NodeShares(UploadShare(net.lock(), config.background_share))
         self._table: LinkTable[Link] = LinkTable()
         self._slots: LinkSlots[Link] = LinkSlots(config.links_max, lambda link: link.use)
         self._tasks = OwnedTasks()

@@ -43,6 +43,7 @@ from p2pswarm.net.link.reply_budget import ReplyBudget
 from p2pswarm.net.link.session import Session
 from p2pswarm.net.link.stream_scheduler import AnswerBatch
 from p2pswarm.net.os.base import Connection
+from p2pswarm.net.wire import frames
 
 L = TypeVar("L")
 
@@ -75,8 +76,8 @@ class NodeShares:
     """The limits that all links of a node share."""
 
     upload: UploadShare
-    replies: ReplyBudget
-    unacknowledged: ReplyBudget
+    memory: ReplyBudget = field(default_factory=ReplyBudget)
+    """Both what waits to be sent, and what is not acknowledged."""
     counts: CountMemory = field(default_factory=CountMemory)
 
 
@@ -104,9 +105,7 @@ class Link:
         self.contact = session.contact
         """The peer and where to dial it, as far as the peer has told us."""
         self._loop = asyncio.get_running_loop()
-        self._machine = LinkMachine(
-            session, config, self._loop.time(), shared.replies, shared.unacknowledged
-        )
+        self._machine = LinkMachine(session, config, self._loop.time(), shared.memory)
         self._mux = self._machine.mux
         self._watch = self._machine.life.watch
         self.pause_writing = self._machine.pause_writing  # the present path takes no more
@@ -386,7 +385,7 @@ class Link:
     def _leave_path(self) -> None:
         """The path brings wrong bytes: tell the peer, here and again by the next path, and go."""
         now_s = self._loop.time()
-        self._mux.say_corruption(self.paths.numbers.newest)
+        self._mux.say(frames.ALTERED, frames.NUMBER.pack(self.paths.numbers.newest))
         while record := self._machine.data_to_send(now_s):
             self._send(record)
         self.paths.leave(now_s)
@@ -451,7 +450,7 @@ class Link:
         self._flush()
 
     def _on_transfer_end(self, transfer: int) -> None:
-        self._mux.say_bulk_done(transfer)
+        self._mux.say(frames.BULK_DONE, frames.TRANSFER.pack(transfer))
         try:
             self._mux.check_read()
         except PeerError as error:

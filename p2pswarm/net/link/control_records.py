@@ -7,7 +7,6 @@ are. What came already by the path before is counted and dropped, unopened.
 A record that is not authentic sets `broken`, and nothing more is opened of that path. It has used
 no number: the next path begins with it.
 
-Units:   bytes, `now_s` seconds on the caller's monotonic clock.
 Errors:  BadHandshake from `on_path`.
 Source:  docs/paths.md.
 """

@@ -11,7 +11,6 @@ A record that is not authentic costs the path that brought it (`path_state.py`).
 LinkEnded is the last event of a link and comes once. In the state CLOSING the records
 that are left still go out; in ENDED nothing does.
 
-Units:   bytes, `now_s` seconds on the caller's monotonic clock.
 Errors:  a breach of the peer's ends the link and raises nothing; LinkLost from `check_up`;
          BadHandshake from `on_path`.
 Source:  docs/wire.md, docs/paths.md.
@@ -48,6 +47,7 @@ from p2pswarm.net.link.mux import Mux
 from p2pswarm.net.link.path_state import PathState
 from p2pswarm.net.link.reply_budget import LinkReplyBudget, ReplyBudget
 from p2pswarm.net.link.session import Session
+from p2pswarm.net.wire import frames
 
 
 class LinkState(Enum):
@@ -69,26 +69,6 @@ class LinkState(Enum):
 
 WHEN_WE_LEAVE = {LinkState.UP: LinkState.LEAVING, LinkState.LEFT: LinkState.DRAINING}
 WHEN_PEER_LEAVES = {LinkState.UP: LinkState.LEFT, LinkState.LEAVING: LinkState.DRAINING}
-
-
-class QuietWatch:
-    """The time for which a link that is being left has had nothing to do."""
-
-    __slots__ = ("_since_s",)
-
-    def __init__(self) -> None:
-        self._since_s: float | None = None
-
-    def is_over(self, state: LinkState, now_s: float, patience_s: float, *, busy: bool) -> bool:
-        """Return whether it may be closed; a peer that disagrees has as long as a silent one."""
-        if busy or state not in (LinkState.LEAVING, LinkState.DRAINING):
-            self._since_s = None
-            return False
-        if state is LinkState.DRAINING:
-            return True
-        if self._since_s is None:
-            self._since_s = now_s
-        return now_s - self._since_s >= patience_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,44 +96,22 @@ class LinkMachine:
     The deadline changes only in methods whose docstring says so.
     """
 
-    __slots__ = (
-        "_abort_at_s",
-        "_config",
-        "_ended",
-        "_name",
-        "_quiet",
-        "_seal",
-        "_unacked",
-        "bulk",
-        "error",
-        "life",
-        "mute",
-        "mux",
-        "notices",
-        "path",
-        "peer_closed",
-        "received_bytes",
-        "records",
-        "state",
-    )
-
     def __init__(
         self,
         session: Session,
         config: TransportConfig,
         now_s: float,
-        replies: ReplyBudget | None = None,
-        unacknowledged: ReplyBudget | None = None,
+        memory: ReplyBudget | None = None,
     ) -> None:
         """`session`: the finished handshake. Call `start` when the control connection is up.
 
-        `replies`, `unacknowledged`: what all links of the node hold.
+        `memory`: what all links of the node hold.
         """
         self._name = f"link to {session.peer.short}"
         self._config = config
-        self.mux = Mux(dialled=session.dialled, replies=LinkReplyBudget(replies))
+        self.mux = Mux(dialled=session.dialled, replies=LinkReplyBudget(memory))
         """The streams; call `data_to_send` after each method of it."""
-        self.records = ControlRecords(session.keys, now_s, LinkReplyBudget(unacknowledged))
+        self.records = ControlRecords(session.keys, now_s, LinkReplyBudget(memory))
         """The records that are sealed and opened; only read it elsewhere."""
         self._seal, self._unacked = self.records.seal, self.records.unacked
         self.state = LinkState.UP
@@ -172,7 +130,7 @@ class LinkMachine:
         self.peer_closed = ""
         """Why the peer has ended the link, if it says so: call `fail` when all is reported."""
         self.mute = 0  # not 0 while something holds records back; only read it elsewhere
-        self._quiet = QuietWatch()
+        self._quiet_since_s: float | None = None
         self._abort_at_s: float | None = None
 
     def start(self, now_s: float) -> None:
@@ -233,7 +191,7 @@ class LinkMachine:
         """The last record of a link that has ended: the peer need not look for another path."""
         if not self.has_path or self.records.has_resends:
             return b""
-        self.mux.close()
+        self.mux.say(frames.CLOSE)
         return self._seal(self.mux.control_to_send(), now_s)
 
     def pause_writing(self) -> None:
@@ -304,7 +262,7 @@ class LinkMachine:
             self.notices.append(BulkWanted(self.bulk.want(self.life.rtt_s, now_s)))
         else:
             self.bulk.ask(now_s)
-            self.mux.ask_for_bulk()
+            self.mux.say(frames.ASK_BULK)
         return True
 
     def on_channel_loss(self, error: SwarmError, now_s: float) -> None:
@@ -350,15 +308,21 @@ class LinkMachine:
         """Open no more streams; the link closes when the streams of both sides have finished."""
         if self.state in WHEN_WE_LEAVE:
             self.state = WHEN_WE_LEAVE[self.state]
-            self.mux.go_away()
+            self.mux.say(frames.GOAWAY)
 
     def close_if_quiet(self, now_s: float, *, bulk_busy: bool) -> bool:
         """Close a link that we left and that has nothing to do; whether it did.
 
-        Changes the deadline then. `bulk_busy`: tensors are under way.
+        Changes the deadline then. `bulk_busy`: tensors are under way. A peer that has not left it,
+        too, has as long as a silent one.
         """
-        busy = bulk_busy or self.mux.live > 0
-        if not self._quiet.is_over(self.state, now_s, self._config.dead_after_s, busy=busy):
+        if bulk_busy or self.mux.live or self.state not in (LinkState.LEAVING, LinkState.DRAINING):
+            self._quiet_since_s = None
+            return False
+        if self._quiet_since_s is None:
+            self._quiet_since_s = now_s
+        quiet_s = now_s - self._quiet_since_s
+        if self.state is LinkState.LEAVING and quiet_s < self._config.dead_after_s:
             return False
         self.close(now_s, "replaced by another")
         return True
