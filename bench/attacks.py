@@ -238,9 +238,9 @@ class HostileLink:
         """Join a bulk connection that nobody asked for."""
         sock = await connected(at, source)
         loop = asyncio.get_running_loop()
-        join = BulkJoin.make(self.exporter, number, os.urandom(16))
+        join = BulkJoin.make(JOIN, self.exporter, number, os.urandom(16))
         try:
-            await loop.sock_sendall(sock, join.request.raw)
+            await loop.sock_sendall(sock, join.raw)
             answer = b""
             while len(answer) < JOIN_ANSWER_BYTES:
                 answer += await some(sock, JOIN_ANSWER_BYTES - len(answer))

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from p2pswarm.base.errors import BadChunk, BadRecord, LinkLost, SwarmError
-from p2pswarm.net.bulk.channel import BulkChannel, BulkKeys, ChannelCallbacks
+from p2pswarm.net.bulk.channel import BulkChannel, ChannelCallbacks
 from p2pswarm.net.bulk.receive_buffers import ReceiveBuffers
 from p2pswarm.net.bulk.send_queue import SendQueue
 from p2pswarm.net.bulk.silence import REPORT_S, ChannelSilence
 from p2pswarm.net.bulk.upload_share import BACKGROUND, HELD_S, UploadShare
 from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.handshake import Keys
 from p2pswarm.net.os.base import BulkPipe, Connection
 
 RETIRE_S = 2.0  # for what a channel has taken to leave, before it is closed
@@ -172,7 +173,7 @@ class BulkChannels:
             self._sends.pop(done, None)
             self._send_queue.cancel(transfer_out)
 
-    def add(self, connection: Connection, keys: BulkKeys, number: int) -> None:
+    def add(self, connection: Connection, keys: Keys, number: int) -> None:
         """Add a channel that has joined under `number`."""
         now_s = asyncio.get_running_loop().time()
         calls = ChannelCallbacks(

@@ -4,7 +4,6 @@ A peer that stalls, sends garbage or belongs to another network costs one of a l
 handshakes and a line in the log. Decisions: `guard/slots.py`, `guard/fair_queue.py`,
 `guard/flood_thinning.py`.
 
-Units:   seconds.
 Errors:  what goes wrong with a connection is logged, and ends it alone.
 """
 
@@ -18,6 +17,7 @@ from p2pswarm.base.errors import BadHandshake, PathError, SwarmError
 from p2pswarm.base.tasks import OwnedTasks
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake
+from p2pswarm.net.endpoint import preface
 from p2pswarm.net.endpoint.handshaker import Handshaker
 from p2pswarm.net.endpoint.link_request import BulkJoin, Resume
 from p2pswarm.net.endpoint.preface import (
@@ -27,6 +27,7 @@ from p2pswarm.net.endpoint.preface import (
     circuit_answer,
     observation_answer,
 )
+from p2pswarm.net.endpoint.raw_handshake import AcceptedHandshake, Preface
 from p2pswarm.net.guard.flood_thinning import FloodThinning, thinned_text
 from p2pswarm.net.guard.handshake_gate import HandshakeGate
 from p2pswarm.net.guard.slots import HandshakeSlots
@@ -148,26 +149,30 @@ class Acceptor:
                     partial(self._compute, ticket, connection.remote.host),
                 )
                 used(connection.remote.host)
-                if accepted.knock is not None:
-                    self.on_knock(accepted.knock)
-                elif accepted.circuit is not None:
-                    await self._pass_on(connection, accepted.circuit, ticket)
-                elif accepted.punch_token is not None:
-                    self._hand_over(connection, accepted.punch_token, ticket)
-                elif accepted.observes:
-                    await self._observe(connection)
-                elif accepted.join is not None:
-                    await self._uses.bulk(connection, accepted.join)
-                elif accepted.resume is not None:
-                    await self._uses.path(connection, accepted.resume)
-                else:
-                    await self._uses.link(connection, accepted.handshake)
+                await self._use(connection, accepted, ticket)
         except TimeoutError:
             _log.info("%s refused: it stalled in the handshake", connection.remote)
         except PathError:
             _log.debug("%s hung up in the handshake", connection.remote)
         except SwarmError as error:
             _log.info("%s refused: %s", connection.remote, error)
+
+    async def _use(self, connection: Connection, accepted: AcceptedHandshake, ticket: int) -> None:
+        match accepted.use:
+            case Preface(preface.KNOCK_MAGIC, token):
+                self.on_knock(token)
+            case Preface(preface.PUNCH_MAGIC, token):
+                self._hand_over(connection, token, ticket)
+            case Preface():
+                await self._observe(connection)
+            case CircuitRequest() as asked:
+                await self._pass_on(connection, asked, ticket)
+            case BulkJoin() as asked:
+                await self._uses.bulk(connection, asked)
+            case Resume() as asked:
+                await self._uses.path(connection, asked)
+            case Handshake() as handshake:
+                await self._uses.link(connection, handshake)
 
     def _hand_over(self, connection: Connection, token: bytes, ticket: int) -> None:
         if self.on_punch is None:
@@ -176,8 +181,8 @@ class Acceptor:
         self.on_punch(connection, token)
 
     async def _observe(self, connection: Connection) -> None:
-        seen, now_s = connection.remote, asyncio.get_running_loop().time()
-        await connection.send(observation_answer(seen, self._seals.seal(seen, now_s)))
+        seen = connection.remote
+        await connection.send(observation_answer(seen, self._seals.seal(seen, self._loop.time())))
 
     async def _compute(self, ticket: int, host: str, work: Callable[[], None]) -> None:
         await self._gate.run(ticket, host, work, answered=self._limiter.has_answer(ticket))

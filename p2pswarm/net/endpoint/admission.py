@@ -80,7 +80,7 @@ def check_join(asked: BulkJoin, path: Path | None) -> None:
     Only the side that took the path candidate joins bulk connections to it.
     """
     if path is None or path.candidate is not None:
-        raise BadHandshake(f"it joins session {asked.request.session.hex()}, which waits for none")
+        raise BadHandshake(f"it joins session {asked.session.hex()}, which waits for none")
 
 
 def dial_error(

@@ -29,16 +29,12 @@ from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.link.path import CandidateSource, PathCandidate, address_of
 from p2pswarm.net.os.attempt_stagger import AttemptStagger, ConnectTimes
 from p2pswarm.net.os.base import Connection
-from p2pswarm.net.os.happy_eyeballs import first_connected
+from p2pswarm.net.os.happy_eyeballs import AttemptFailed, first_connected
 
 _log = logging.getLogger(__name__)
 
 MakeLink = Callable[[Connection, Handshake, PathCandidate], Awaitable[Link]]
 """Makes a link of a connection by a candidate that we took; returns the link to use."""
-
-
-class _DialledAway(OSError):
-    """A candidate led nowhere: an OSError, because `first_connected` goes on after those."""
 
 
 class Dialler:
@@ -107,7 +103,7 @@ class Dialler:
                     self._attempts -= 1
             except SwarmError as error:
                 failures.append(error)
-                raise _DialledAway(str(error)) from error
+                raise AttemptFailed(str(error)) from error
 
         candidates = self._paths.candidates(to)
         first_address = address_of(candidates[0]) if candidates else None

@@ -1,9 +1,8 @@
 """Endpoint: keeps one link to each peer in use, whoever dialled it.
 
-`dialler.py` and `acceptor.py` do the handshakes, `bulk/joiner.py` joins bulk connections to links.
+`dialler.py` and `acceptor.py` do the handshakes, `joiner.py` joins bulk connections to links.
 Decisions: `admission`, `link_table`, `guard/slots`.
 
-Units:   bytes, seconds.
 Errors:  DialFailed, BadHandshake and LinkLost from `link`; Unusable from `listen`.
 Source:  docs/wire.md.
 """
@@ -21,7 +20,7 @@ from p2pswarm.net.cards.node_cards import CardContents, NodeCards
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.endpoint.acceptor import Acceptor, AdmitCircuit, ConnectionUses, OnPunch
+from p2pswarm.net.endpoint.acceptor import Acceptor, ConnectionUses
 from p2pswarm.net.endpoint.admission import bulk_allowed, introduced_port, meet, own_contact
 from p2pswarm.net.endpoint.dialler import Dialler
 from p2pswarm.net.endpoint.handshaker import Handshaker
@@ -44,7 +43,6 @@ from p2pswarm.net.guard.slots import LinkSlots
 from p2pswarm.net.link.control_records import only_record
 from p2pswarm.net.link.events import BulkWanted, EndpointEvent, PathWanted, StreamEvent
 from p2pswarm.net.link.path import (
-    CandidateSource,
     DialledCandidate,
     Path,
     PathCandidate,
@@ -78,6 +76,8 @@ class Endpoint(Closing):
         `wall_s`: gives seconds since 1970, for the numbers of our cards. Without it they begin at
         0, and peers that remember cards of an earlier process first have to tell us so.
         """
+        self.peer_id = identity.peer_id
+        """Our own peer id."""
         self._net = net
         self._config = config
         self._shared = NodeShares(UploadShare(net.lock(), config.background_share))
@@ -93,19 +93,21 @@ class Endpoint(Closing):
         self._announced: Address | None = None
         self._telling: asyncio.TimerHandle | None = None
         self._wall_s = wall_s
-        self._candidates = CardCandidates(
+        self.candidates = CardCandidates(
             net, self.cards, self._cards.claims, self._our_addresses, _now_s
         )
+        """The candidates for new links and for those that have lost their path."""
         self._dialler = Dialler(
-            self._candidates, config, self._handshaker, self._tasks, self._link_by
+            self.candidates, config, self._handshaker, self._tasks, self._link_by
         )
         self._sessions: dict[bytes, Link] = {}
         self._joiner = BulkJoiner(self._sessions, config, entropy)
-        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, self._candidates)
+        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, self.candidates)
         uses = ConnectionUses(self._link_of, self._joiner.admit, self._resumer.admit)
         self.seals = ObservationSeals(entropy(SEAL_KEY_BYTES))
         """Shows to ourselves where we have seen others."""
-        self._acceptor = Acceptor(config, self._handshaker, self._tasks, uses, self.seals)
+        self.acceptor = Acceptor(config, self._handshaker, self._tasks, uses, self.seals)
+        """The connections that arrive; set what takes over those that open no link."""
         self.bans = PeerBans()
         """Peers that have broken the protocol too often."""
         self._listeners: list[Listener] = []
@@ -115,12 +117,7 @@ class Endpoint(Closing):
         self._closing = False
         self.on_event = _ignore
         self.on_card = _ignore
-        self.on_up = _ignore_link
-
-    @property
-    def peer_id(self) -> PeerId:
-        """Our own peer id."""
-        return self._handshaker.peer_id
+        self.on_up = _ignore
 
     @property
     def announced(self) -> Address | None:
@@ -182,7 +179,7 @@ class Endpoint(Closing):
         """Accept links at `at`, where port 0 means any free port. Returns the bound address."""
         listener = await self._net.listen(at)
         self._listeners.append(listener)
-        self._acceptor.serve(listener)
+        self.acceptor.serve(listener)
         return listener.address
 
     def accept(self, connection: Connection) -> None:
@@ -190,11 +187,7 @@ class Endpoint(Closing):
         if self._closing:
             connection.close()
         else:
-            self._acceptor.accept(connection)
-
-    def relay_with(self, admit: AdmitCircuit | None) -> None:
-        """Be a relay: `admit` takes over what asks for one. None: be none."""
-        self._acceptor.admit_circuit = admit
+            self.acceptor.accept(connection)
 
     async def link(self, to: Contact) -> Link:
         """The link to a peer: one that is up, or a new one.
@@ -236,22 +229,6 @@ class Endpoint(Closing):
         finally:
             connection.close()
 
-    def expect_knocks(self, on_knock: Callable[[bytes], None]) -> None:
-        """Have `on_knock` called with the token of each dial-back that arrives."""
-        self._acceptor.on_knock = on_knock
-
-    def expect_punches(self, on_punch: OnPunch | None) -> None:
-        """Have `on_punch` take over each connection that was punched; None: refuse them."""
-        self._acceptor.on_punch = on_punch
-
-    def use_candidates(self, paths: CandidateSource) -> None:
-        """Ask `paths`, not contacts and cards, for candidates when links have lost their path."""
-        self._resumer.paths = paths
-
-    def offer_candidates(self, paths: CandidateSource) -> None:
-        """Try what `paths` knows, too, after direct addresses and before relays."""
-        self._candidates.offered = paths
-
     async def move(self, link: Link, candidate: PathCandidate) -> None:
         """Let a link go on by another candidate, without losing anything.
 
@@ -266,7 +243,7 @@ class Endpoint(Closing):
     async def close(self) -> None:
         """End every link and every task of ours."""
         self._closing = True
-        self._acceptor.close()
+        self.acceptor.close()
         await self._tasks.close()
         for listener in self._listeners:
             listener.close()
@@ -387,12 +364,8 @@ class Endpoint(Closing):
         return (*self.listening, self.contact.address)
 
 
-def _ignore(_link: Link, _event_or_card: object) -> None:
-    """Drop it: until rpc sets `on_event` and `on_card`, nobody wants or carries it."""
-
-
-def _ignore_link(_link: Link) -> None:
-    """Until somebody sets `on_up`, nobody waits for links."""
+def _ignore(*_: object) -> None:
+    """Until they are set, nobody waits for links, events or cards."""
 
 
 def _now_s() -> float:

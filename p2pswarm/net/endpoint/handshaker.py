@@ -47,11 +47,6 @@ class Handshaker:
         self.incarnation = entropy(INCARNATION_BYTES)
         """The random bytes of our process, from which peers know that it was not started again."""
 
-    @property
-    def peer_id(self) -> PeerId:
-        """Our own peer id."""
-        return self._static.peer_id
-
     async def dialled(
         self,
         connection: Connection,

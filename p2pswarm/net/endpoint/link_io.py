@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from p2pswarm.base.errors import LinkLost, PeerError, SwarmError
-from p2pswarm.net.bulk.channel import BulkKeys
 from p2pswarm.net.bulk.channel_set import BulkArrival, BulkChannels, ChannelsUser
 from p2pswarm.net.bulk.connection_count import CountMemory
 from p2pswarm.net.bulk.upload_share import UploadShare
 from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.handshake import Keys
 from p2pswarm.net.endpoint.link_paths import ControlPath, LinkPaths, no_pipe
 from p2pswarm.net.guard.slots import LinkUse
 from p2pswarm.net.link.events import (
@@ -220,7 +220,7 @@ class Link:
         self._want_bulk()
         await self._channels.send(transfer, data, priority)
 
-    def add_bulk(self, connection: Connection, keys: BulkKeys, number: int) -> None:
+    def add_bulk(self, connection: Connection, keys: Keys, number: int) -> None:
         """Add a bulk connection that has joined."""
         if self.over or not self.bulk.may_join(number):
             connection.close()

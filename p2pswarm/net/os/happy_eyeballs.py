@@ -26,6 +26,10 @@ class Closable(Protocol):
         ...
 
 
+class AttemptFailed(OSError):
+    """An attempt led nowhere: an OSError, because `first_connected` goes on after those."""
+
+
 T = TypeVar("T")
 C = TypeVar("C", bound=Closable)
 

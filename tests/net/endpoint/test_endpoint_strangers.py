@@ -32,7 +32,7 @@ from p2pswarm.net.crypto.noise_xx import NoiseXX, Role
 from p2pswarm.net.crypto.suite import Suite
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.link_io import Link
-from p2pswarm.net.endpoint.link_request import BulkJoin
+from p2pswarm.net.endpoint.link_request import JOIN, BulkJoin
 from p2pswarm.net.guard.slots import PEER_LINKS_MAX
 from p2pswarm.net.link.events import StreamOpened
 from p2pswarm.net.link.session import Introduction
@@ -238,7 +238,7 @@ async def test_a_replayed_join_is_refused():
         await transfer(link, back, b"x")
         reader, writer = await raw_connection(acceptor)
         exporter = link.session.exporter
-        writer.write(BulkJoin.make(exporter, 0, os.urandom(16)).request.raw)
+        writer.write(BulkJoin.make(JOIN, exporter, 0, os.urandom(16)).raw)
 
         assert await reader.read() == b""
         writer.close()
