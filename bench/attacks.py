@@ -168,7 +168,7 @@ class HostileLink:
         sock = await connected(at, source, **options)
         loop = asyncio.get_running_loop()
         try:
-            card = Card.make(identity, 0, (), flags=CardFlags.CLIENT).encode()
+            card = Card.make(identity, 0, (), flags=CardFlags.CLIENT).data
             payload = encode(Introduction(incarnation, 0, at.host, card))
             static = StaticKey(identity, os.urandom(32))
             side = Handshake(Role.INITIATOR, HELLO, static, os.urandom(32), payload)

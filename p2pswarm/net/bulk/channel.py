@@ -42,8 +42,6 @@ class ChunkSizer:
     large chunk of another. So a chunk has as many bytes as leave in `CHUNK_S`.
     """
 
-    __slots__ = ("_bytes", "_most", "_s")
-
     def __init__(self, most: int) -> None:
         self._most = most
         self._bytes = 0.0

@@ -11,7 +11,7 @@ again, on any connection.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from p2pswarm.net.bulk.receive_buffers import CHUNK_BYTES_MIN
@@ -24,38 +24,21 @@ ChunkPosition = tuple[int, int]
 """(number of the bulk connection, number of the chunk on it)"""
 
 
+@dataclass(slots=True, eq=False)
 class OutgoingTransfer:
     """One transfer on its way out."""
 
-    __slots__ = (
-        "again",
-        "chunk_bytes",
-        "data",
-        "done",
-        "next",
-        "over",
-        "priority",
-        "taken",
-        "transfer",
-        "under_way",
-        "unsent_bytes",
-    )
-
-    def __init__(
-        self, transfer: int, data: memoryview, priority: int, chunk_bytes: int, done: Done
-    ) -> None:
-        """`done`: called when the peer wants no more of `data`."""
-        self.transfer = transfer
-        self.data = data
-        self.priority = priority
-        self.chunk_bytes = chunk_bytes
-        self.done = done
-        self.next = 0
-        self.again: list[tuple[int, int]] = []  # (start, end) of chunks that were lost
-        self.under_way: dict[ChunkPosition, tuple[int, int]] = {}
-        self.taken = 0  # chunks that a connection reads from `data` just now
-        self.unsent_bytes = len(data)
-        self.over = False
+    transfer: int
+    data: memoryview
+    unsent_bytes: int
+    priority: int
+    chunk_bytes: int
+    done: Done  # called when the peer wants no more of `data`
+    next: int = 0
+    again: list[tuple[int, int]] = field(default_factory=list)  # (start, end) of lost chunks
+    under_way: dict[ChunkPosition, tuple[int, int]] = field(default_factory=dict)
+    taken: int = 0  # chunks that a connection reads from `data` just now
+    over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +78,7 @@ class SendQueue:
         """
         even = -(-len(data) // channels)
         chunk_bytes = min(self._chunk_bytes, max(even, CHUNK_BYTES_MIN))
-        transfer_out = OutgoingTransfer(transfer, data, priority, chunk_bytes, done)
+        transfer_out = OutgoingTransfer(transfer, data, len(data), priority, chunk_bytes, done)
         if priority < BACKGROUND:
             self._upload.begin(transfer_out)
         with self._lock:
@@ -131,15 +114,11 @@ class SendQueue:
         lost = False
         with self._lock:
             for transfer_out in self._live.values():
-                positions = [
-                    position for position in transfer_out.under_way if position[0] == number
-                ]
-                again = [transfer_out.under_way.pop(position) for position in positions]
-                missing = [
-                    span
-                    for position, span in zip(positions, again, strict=True)
-                    if position[1] >= chunks
-                ]
+                under_way = transfer_out.under_way
+                positions = [position for position in under_way if position[0] == number]
+                missing = [under_way[each] for each in positions if each[1] >= chunks]
+                for position in positions:
+                    del under_way[position]
                 if missing and not transfer_out.over:
                     lost = True
                     transfer_out.again += missing
@@ -148,11 +127,9 @@ class SendQueue:
         return lost
 
     def take(self, most: int, now_s: float, position: ChunkPosition = (0, 0)) -> Chunk | None:
-        """The next chunk to send, of at most `most` bytes, or None.
+        """The next chunk to send, of at most `most` bytes, or None; `position`: where it will be.
 
         Then call `on_write` or `on_chunk_loss`.
-
-        `position`: where it will be.
         """
         woken: list[Wake] = []
         try:

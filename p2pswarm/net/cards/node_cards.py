@@ -1,6 +1,5 @@
 """NodeCards: all that a node knows of cards, its own and others', and whom it tells.
 
-Units:   `now_s` seconds on the caller's monotonic clock; `now_ms` milliseconds since 1970.
 Errors:  BadMessage for what a peer sends; ValueError for addresses of ours that others refuse.
 Source:  docs/addresses.md; docs/wire.md.
 """
@@ -204,7 +203,7 @@ class NodeCards(Generic[L]):
         `theirs`: the card that it introduced itself with; `introduced`: what we did.
         """
         self.book.on_link(theirs.peer)
-        data = ours.encode()
+        data = ours.data
         self.exchange.on_link(link, data if introduced.endswith(data) else b"")
         kept = self.book.of(theirs.peer)
         return None if kept is None or kept.signed == theirs.signed else kept
@@ -229,7 +228,7 @@ class NodeCards(Generic[L]):
         moved = self.learn(card, sender.address)
         kept = self.book.of(card.peer)
         known = kept is None or kept.signed == card.signed
-        return HeardCard(b"" if known or kept is None else kept.encode(), moved)
+        return HeardCard(b"" if known or kept is None else kept.data, moved)
 
 
 ANSWER_S = 10.0  # after which nobody waits for `CardHeard` any more

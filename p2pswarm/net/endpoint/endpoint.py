@@ -350,7 +350,7 @@ class Endpoint(Closing):
         exchange = self._cards.exchange
         if self._closing or not len(exchange):
             return
-        ours = (card := self.card).encode()
+        ours = (card := self.card).data
         for link in exchange.to_tell(ours, _now_s()):
             self.on_card(link, card)
         if self._telling is not None:

@@ -92,7 +92,7 @@ class Handshaker:
 
     def _introduction(self, remote: Address) -> bytes:
         return encode(
-            Introduction(self.incarnation, self._listen_port(), remote.host, self._card().encode())
+            Introduction(self.incarnation, self._listen_port(), remote.host, self._card().data)
         )
 
 

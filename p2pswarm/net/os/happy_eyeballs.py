@@ -1,8 +1,5 @@
 """Happy eyeballs: the addresses of a name, and a connection to the first of them that answers.
 
-The system's resolver blocks for as long as a name's owner likes, so it has threads of its own.
-
-Units:   seconds, counts.
 Errors:  OSError, as `socket.getaddrinfo` raises it; the last one if no address answers.
 Source:  RFC 8305 sections 4 and 5; RFC 6724 for the system's own order.
 """
@@ -92,7 +89,7 @@ Resolved = tuple[int, tuple[str | int, ...]]
 
 
 class Resolver:
-    """Looks names up, up to `threads_max` at once.
+    """Looks names up, up to THREADS_MAX at once.
 
     The system's resolver blocks, for as long as a name's owner likes. So it never runs in the pool
     that files and others share: a few threads are for names, and callers of one name share a
@@ -100,8 +97,8 @@ class Resolver:
     up.
     """
 
-    def __init__(self, threads_max: int = THREADS_MAX) -> None:
-        self._places = asyncio.Semaphore(threads_max)
+    def __init__(self) -> None:
+        self._places = asyncio.Semaphore(THREADS_MAX)
         self._under_way: dict[Address, asyncio.Task[list[Resolved]]] = {}
 
     async def resolve(self, address: Address) -> list[Resolved]:

@@ -4,7 +4,6 @@ Bytes stay in the kernel until the other side's kernel has taken them: they are 
 then dropped from where they came (MSG_PEEK, MSG_TRUNC). So a reader that stands still costs no
 memory here, all directions of all circuits use one buffer, and TCP's own window stops the sender.
 
-Units:   bytes, seconds.
 Errors:  whatever ends a connection ends the splice.
 Source:  docs/relays.md; docs/figures.md: os.splice and threads of the kernel's cost the same.
 """
@@ -77,7 +76,8 @@ class Splice:
         self._ended = ended
         self._closing: asyncio.TimerHandle | None = None
         self._sockets = sockets
-        self._over = False
+        self.over = False
+        """True when both connections are closed."""
         for sock in sockets:
             sock.setblocking(False)
             with contextlib.suppress(OSError):  # macOS: the peer has gone; the first read tells
@@ -94,20 +94,15 @@ class Splice:
             direction.resume()
 
     @property
-    def over(self) -> bool:
-        """Return whether both connections are closed."""
-        return self._over
-
-    @property
     def carried_bytes(self) -> int:
-        """Return what both directions have carried."""
+        """The bytes that both directions have carried."""
         return sum(direction.carried_bytes for direction in self._directions)
 
     def close(self) -> None:
         """End both connections. Any number of times."""
-        if self._over:
+        if self.over:
             return
-        self._over = True
+        self.over = True
         if self._closing is not None:
             self._closing.cancel()
         for sock in self._sockets:

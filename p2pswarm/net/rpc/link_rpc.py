@@ -315,7 +315,7 @@ class LinkRpc(Closing):
         """Tell the peer of a link a card that it does not have; nobody waits for it."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Message] = loop.create_future()
-        frame = pack_opening(Kind.UNARY, ANSWER_S, encode(CardUpdate(card.encode())))
+        frame = pack_opening(Kind.UNARY, ANSWER_S, encode(CardUpdate(card.data)))
         try:
             listeners, stream = self._open(link, frame, _PendingCall(waiter), ended=True)
         except SwarmError as error:

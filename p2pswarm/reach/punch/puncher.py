@@ -513,7 +513,7 @@ class PunchedWay:
 class PunchedWays:
     """A way to each peer whose link leads through a relay.
 
-    Implements `CandidateSource`: a `Puncher`'s, for `Endpoint.offer_candidates`.
+    Implements `CandidateSource`: a `Puncher`'s, for `CardCandidates.offered`.
     """
 
     def __init__(self, puncher: Puncher) -> None:

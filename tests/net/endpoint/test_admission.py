@@ -36,7 +36,7 @@ ALICE, BOB = (StaticKey(each, b"s" * 32) for each in IDENTITIES)
 
 def introduction_of(key: StaticKey) -> bytes:
     identity = next(each for each in IDENTITIES if each.peer_id == key.peer_id)
-    card = Card.make(identity, 1, [Address("192.0.2.9", 7001)]).encode()
+    card = Card.make(identity, 1, [Address("192.0.2.9", 7001)]).data
     return encode(Introduction(b"i" * 16, 7001, "192.0.2.1", card))
 
 
@@ -59,7 +59,7 @@ def shaken(says: bytes | None = None, acceptor: StaticKey = BOB) -> tuple[Handsh
 
 def test_a_peer_that_shows_anothers_card_is_refused():
     carol = Identity.generate(b"carol")
-    card = Card.make(carol, 1, [Address("192.0.2.9", 7001)]).encode()
+    card = Card.make(carol, 1, [Address("192.0.2.9", 7001)]).data
     dialler, _ = shaken(encode(Introduction(b"i" * 16, 7001, "192.0.2.1", card)))
 
     with pytest.raises(BadHandshake, match="introduced itself with the card of"):

@@ -167,7 +167,7 @@ async def test_a_crowd_of_empty_connections_displaces_nobody_who_awaits_an_answe
         hello = Hello(Suite.AES_GCM, TransportConfig().network_id)
         identity = Identity.generate()
         static = StaticKey(identity, b"s" * 32)
-        card = Card.make(identity, 0, (), flags=CardFlags.CLIENT).encode()
+        card = Card.make(identity, 0, (), flags=CardFlags.CLIENT).data
         introduction = encode(Introduction(b"i" * 16, 0, "127.0.0.1", card))
         side = Handshake(Role.INITIATOR, hello, static, b"e" * 32, introduction)
         writer.writelines(side.data_to_send())

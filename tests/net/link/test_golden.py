@@ -26,7 +26,7 @@ SEND_KEY, RECEIVE_KEY = bytes(range(64, 96)), bytes(range(32))
 
 def test_an_introduction():
     alice = Identity.generate(b"alice")
-    card = Card.make(alice, 7, [Address("8.8.8.8", 4001)]).encode()
+    card = Card.make(alice, 7, [Address("8.8.8.8", 4001)]).data
     raw = encode(Introduction(NONCE_I, 4001, "203.0.113.7", card))
 
     assert raw.hex() == GOLDEN["introduction"]
