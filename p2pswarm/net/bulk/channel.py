@@ -132,7 +132,6 @@ class BulkChannel:
         self.chunks_out = 0
         """The number of chunks that it has taken to send."""
         self.chunks_in = 0
-        """The number of whole chunks that have come."""
         self.received_bytes = 0
         self.sent_bytes = 0
 

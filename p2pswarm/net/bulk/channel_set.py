@@ -65,7 +65,6 @@ class BulkArrival:
         self._settled = asyncio.Event()
         self._failure = ""
         self.transfer = buffers.add(memory, self._on_land)
-        """The number to tell the sender."""
         waiting[self.transfer] = self
         if not memory:
             self.cancel()
@@ -152,10 +151,7 @@ class BulkChannels:
         return arrival
 
     async def send(self, transfer: int, data: memoryview, priority: int) -> None:
-        """Send all of `data`, over channels that are there or join later.
-
-        Returns when the peer has it, or wants no more of it.
-        """
+        """Send all of `data`; returns when the peer has it, or wants no more of it."""
         flat = data.cast("B")
         if not flat:
             return
@@ -197,10 +193,7 @@ class BulkChannels:
         self._send_queue.on_done(transfer)
 
     def on_channel_end(self, number: int, chunks: int) -> bool:
-        """The peer reads no more on a channel, of which it has read so many chunks.
-
-        Returns whether there was such a channel.
-        """
+        """The peer reads no more on a channel after so many chunks; whether there was one."""
         if number in self._channels:
             self._came[number] = chunks
             self._channels[number][1].close()

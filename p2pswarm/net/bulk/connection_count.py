@@ -15,13 +15,11 @@ PAUSE_S_MAX = 600.0
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A step whose verdict is awaited."""
+    """A step whose verdict is awaited, with the number of connections and the goodput before."""
 
     up: bool
     count: int
-    """The number before."""
     goodput: float
-    """The goodput of those."""
 
 
 class ConnectionCount:

@@ -127,10 +127,7 @@ class SendQueue:
         return lost
 
     def take(self, most: int, now_s: float, position: ChunkPosition = (0, 0)) -> Chunk | None:
-        """The next chunk to send, of at most `most` bytes, or None; `position`: where it will be.
-
-        Then call `on_write` or `on_chunk_loss`.
-        """
+        """The next chunk, for `position`, or None; then call `on_write` or `on_chunk_loss`."""
         woken: list[Wake] = []
         try:
             with self._lock:
@@ -167,10 +164,7 @@ class SendQueue:
         return Chunk(transfer_out, start, transfer_out.data[start:end])
 
     def on_write(self, chunk: Chunk) -> Done | None:
-        """Note that the kernel has a chunk.
-
-        Returns the transfer's `done` if the peer has said meanwhile that it wants no more.
-        """
+        """Note that the kernel has a chunk; returns `done` if the peer wants no more by now."""
         transfer_out = chunk.transfer_out
         with self._lock:
             transfer_out.taken -= 1

@@ -7,9 +7,6 @@ equal if they are of one peer; of these the one with the higher sequence number 
 A card is signed as bytes, and the same bytes are passed on, so there is nothing to agree on about
 how its fields are written.
 
-Units:   bytes; the sequence number is in milliseconds since 1970 where the peer's clock is right.
-Shapes:  at most `DIRECT_MAX` direct addresses and `RELAYS_MAX` relays, each at two addresses at
-         most; `BODY_BYTES_MAX` in all.
 Errors:  BadMessage for a card that breaks a rule; ValueError for one of ours that would.
 Source:  docs/addresses.md; RFC 9000, 8.1 and 21.5, for claims and what they may lead to; libp2p's
          signed peer records (RFC 0003 of libp2p/specs) for the sequence number and the signature.
@@ -144,7 +141,6 @@ class Card:
     relays: tuple[RelayAddress, ...]
     flags: CardFlags
     signed: SignedCard
-    """The bytes that the peer signed."""
     addresses: tuple[Address, ...]
     """The direct addresses, as the peer ordered them."""
     data: bytes
@@ -203,10 +199,7 @@ def read(signed: SignedCard) -> Card:
 
 @lru_cache(maxsize=CARDS_READ)
 def decode_card(data: bytes) -> Card:
-    """The card in bytes of unknown origin, with every rule checked; BadMessage if it is none.
-
-    The signature of the same bytes is checked once.
-    """
+    """The card in bytes of unknown origin, with every rule checked; BadMessage if it is none."""
     signed = decode(data)
     if not isinstance(signed, SignedCard):
         raise BadMessage(f"{type(signed).__name__} is no card")

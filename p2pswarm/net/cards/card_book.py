@@ -41,7 +41,6 @@ class CardBook:
         self._most = most
         self._kept: dict[PeerId, _KeptCard] = {}
         self._links: dict[PeerId, int] = {}
-        """The number of links of each peer."""
         self._slots: FairSlots[PeerId] = FairSlots()
         """The peers without a link whose cards are kept."""
         self.on_card = _ignore
@@ -50,10 +49,7 @@ class CardBook:
         return len(self._kept)
 
     def learn(self, card: Card, heard_at: str) -> bool:
-        """Keep a card, if it is newer than the one we have; whether it says anything new.
-
-        `heard_at`: the host that it came from, as the network shows it.
-        """
+        """Keep a card that came from the host `heard_at`, if it is newer; whether it is."""
         if card.peer == self._own:
             return False
         kept = self._kept.get(card.peer)

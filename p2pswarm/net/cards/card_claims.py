@@ -12,8 +12,6 @@ they have none in tables: nobody from outside is believed private addresses.
 A liar may so keep us for an hour from trusting the cards of a host's peers. They are still dialled
 where others, or we ourselves, have found them.
 
-Units:   seconds on the caller's monotonic clock.
-Shapes:  at most `FOUND_MAX` contacts and `TRIED_MAX` hosts are remembered.
 Source:  docs/addresses.md; RFC 9000, 8.1 and 21.5.
 """
 

@@ -87,8 +87,6 @@ SUITES = {bytes([suite]): suite for suite in Suite}
 class StaticKey:
     """Our X25519 key for the life of a process, and our identity's signature on it."""
 
-    __slots__ = ("peer_id", "private", "proof")
-
     def __init__(self, identity: Identity, private: bytes) -> None:
         """`private`: 32 random bytes, made when the node starts and never stored."""
         self.private = X25519PrivateKey.from_private_bytes(private)
@@ -124,10 +122,7 @@ class Handshake:
         *,
         expect: PeerId | None = None,
     ) -> None:
-        """`ephemeral`: 32 new random bytes. `payload`: sent to the peer, encrypted.
-
-        `expect`: the peer that must be at the other end; None accepts any.
-        """
+        """`ephemeral`: 32 new random bytes. `expect`: the peer that must be there; None: any."""
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise ValueError(f"a payload of {len(payload)} bytes, at most {PAYLOAD_BYTES_MAX}")
         self._role = role

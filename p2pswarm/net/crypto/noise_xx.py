@@ -36,14 +36,12 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The results of a finished handshake, 32 bytes each."""
+    """The results of a finished handshake, 32 bytes each: a key for what each side sends."""
 
     initiator_key: bytes
-    """The key of what the initiator sends."""
     responder_key: bytes
-    """The key of what the responder sends."""
     exporter: bytes
-    """A third secret, from which more keys are derived: the last HKDF's third output."""
+    """A secret from which more keys are derived: the last HKDF's third output."""
 
 
 class _Symmetric:

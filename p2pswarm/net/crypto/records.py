@@ -184,8 +184,6 @@ class Sealer:
 class Opener:
     """Opens what the other side's Sealer sealed, in the same order."""
 
-    __slots__ = ("_aead", "_failed", "_key", "_label", "_suite", "count")
-
     def __init__(self, key: bytes, suite: Suite, label: bytes) -> None:
         """Take the same key, suite and label as the sealer."""
         self._suite = suite

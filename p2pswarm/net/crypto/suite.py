@@ -4,7 +4,6 @@ AES is faster if the processor has instructions for it (10 GB/s against 3.7 on a
 of 2024), ChaCha20 if it has none.
 
 Units:   keys have 32 bytes, nonces 12, tags 16.
-Errors:  ValueError for a key of another length.
 Source:  Perrin, "The Noise Protocol Framework", revision 34; RFC 5869.
 """
 

@@ -35,25 +35,17 @@ from p2pswarm.net.os.base import Connection, Listener
 
 _log = logging.getLogger(__name__)
 
-AdmitLink = Callable[[Connection, Handshake], Awaitable[object]]
-"""Makes a link of a connection whose handshake is done."""
-AdmitBulk = Callable[[Connection, BulkJoin], Awaitable[None]]
-"""Joins a connection to its link, or raises BadHandshake."""
-AdmitPath = Callable[[Connection, Resume], Awaitable[None]]
-"""Lets a connection take over its link, or raises BadHandshake."""
-OnPunch = Callable[[Connection, bytes], None]
-"""Takes over a connection that both sides dialled, whose peer says this token."""
-AdmitCircuit = Callable[[Connection, CircuitRequest], None]
-"""Takes over a connection that asks a relay for something."""
-
 
 @dataclass(frozen=True, slots=True)
 class ConnectionUses:
     """The uses of a connection, by its first bytes."""
 
-    link: AdmitLink
-    bulk: AdmitBulk
-    path: AdmitPath
+    link: Callable[[Connection, Handshake], Awaitable[object]]
+    """Makes a link of a connection whose handshake is done."""
+    bulk: Callable[[Connection, BulkJoin], Awaitable[None]]
+    """Joins a connection to its link, or raises BadHandshake."""
+    path: Callable[[Connection, Resume], Awaitable[None]]
+    """Lets a connection take over its link, or raises BadHandshake."""
 
 
 class Acceptor:
@@ -61,10 +53,10 @@ class Acceptor:
 
     on_knock: Callable[[bytes], None]
     """Called with the token of each dial-back that arrives, whoever sent it."""
-    admit_circuit: AdmitCircuit | None
-    """The relay of this node, if it is one."""
-    on_punch: OnPunch | None
-    """Takes over each connection that was punched, if this node punches."""
+    admit_circuit: Callable[[Connection, CircuitRequest], None] | None
+    """Takes over each connection that asks a relay for something, if this node is one."""
+    on_punch: Callable[[Connection, bytes], None] | None
+    """Takes over each connection that both sides dialled, with its token, if this node punches."""
 
     def __init__(
         self,

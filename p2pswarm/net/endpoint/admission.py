@@ -1,6 +1,5 @@
 """The checks before a dial and after a handshake, and the error that a failed dial raises.
 
-Units:   seconds; counts.
 Errors:  DialFailed if the peer may still work; BadHandshake if it is not the right one; Busy if
          too much is under way.
 """

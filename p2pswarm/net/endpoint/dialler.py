@@ -8,7 +8,6 @@ which the peer has proven its identity wins, and only there do we prove ours. So
 link, and connections that came to nothing. Somebody else at the end of a candidate, or nobody,
 costs that candidate alone.
 
-Units:   seconds.
 Errors:  DialFailed, BadHandshake; Busy if too many dials are under way.
 Source:  RFC 8305.
 """
@@ -33,9 +32,6 @@ from p2pswarm.net.os.happy_eyeballs import AttemptFailed, first_connected
 
 _log = logging.getLogger(__name__)
 
-MakeLink = Callable[[Connection, Handshake, PathCandidate], Awaitable[Link]]
-"""Makes a link of a connection by a candidate that we took; returns the link to use."""
-
 
 class Dialler:
     """The dials under way."""
@@ -46,8 +42,9 @@ class Dialler:
         config: TransportConfig,
         handshaker: Handshaker,
         tasks: OwnedTasks,
-        make_link: MakeLink,
+        make_link: Callable[[Connection, Handshake, PathCandidate], Awaitable[Link]],
     ) -> None:
+        """`make_link`: makes a link by a candidate that we took; returns the link to use."""
         self._paths = paths
         self._config = config
         self._handshaker = handshaker

@@ -77,7 +77,6 @@ class Endpoint(Closing):
         0, and peers that remember cards of an earlier process first have to tell us so.
         """
         self.peer_id = identity.peer_id
-        """Our own peer id."""
         self._net = net
         self._config = config
         self._shared = NodeShares(UploadShare(net.lock(), config.background_share))
@@ -89,7 +88,6 @@ class Endpoint(Closing):
         )
         self._cards: NodeCards[Link] = NodeCards(identity)
         self.cards = self._cards.book
-        """The cards of peers."""
         self._announced: Address | None = None
         self._telling: asyncio.TimerHandle | None = None
         self._wall_s = wall_s
@@ -109,7 +107,6 @@ class Endpoint(Closing):
         self.acceptor = Acceptor(config, self._handshaker, self._tasks, uses, self.seals)
         """The connections that arrive; set what takes over those that open no link."""
         self.bans = PeerBans()
-        """Peers that have broken the protocol too often."""
         self._listeners: list[Listener] = []
         self._observed_host = ""
         self._open_links: dict[Link, None] = {}
@@ -209,18 +206,12 @@ class Endpoint(Closing):
         return self._table.reach(to)
 
     def seen_at(self, peer: PeerId) -> Address | None:
-        """The other end of the link to a peer, as we see it; None if no link is up.
-
-        None, too, if the link leads through a relay: what we see then is the relay, not the peer.
-        """
+        """The other end of the link to a peer; None if no link is up, or if it is a relay."""
         link = self._table.best(peer)
         return None if link is None or link.remote.circuit else link.remote
 
     async def outside(self, at: Address) -> Address:
-        """Return where the peer at `at` sees a call from our listening port come from.
-
-        Raises DialFailed, LinkLost, or BadHandshake for an answer that is none.
-        """
+        """Return where the peer at `at` sees a call from our listening port come from."""
         connection = await self._net.dial(at, self._listeners[0].address.port)
         try:
             await connection.send(observation_request())
@@ -230,10 +221,7 @@ class Endpoint(Closing):
             connection.close()
 
     async def move(self, link: Link, candidate: PathCandidate) -> None:
-        """Let a link go on by another candidate, without losing anything.
-
-        Raises PathError or BadHandshake if that fails: the link keeps the path that it has.
-        """
+        """Let a link go on by another candidate; if that fails, raise why and keep its path."""
         await self._resumer.move(link, candidate)
 
     def links(self) -> tuple[Link, ...]:

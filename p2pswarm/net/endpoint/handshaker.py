@@ -35,10 +35,7 @@ class Handshaker:
         listen_port: Callable[[], int],
         card: Callable[[], Card],
     ) -> None:
-        """`listen_port`: the port at which peers can dial us, 0 if there is none.
-
-        `card`: our card as it is now.
-        """
+        """`listen_port`: the port at which peers can dial us, 0 if there is none."""
         self._entropy = entropy
         self._card = card
         self._listen_port = listen_port
@@ -75,10 +72,7 @@ class Handshaker:
     async def accepted(
         self, connection: Connection, before_answer: Callable[[], None], compute: Compute
     ) -> AcceptedHandshake:
-        """Read what a connection that we accepted is for, and do its handshake if it has one.
-
-        `before_answer`: called when there is something to say.
-        """
+        """Read what an accepted connection is for; `before_answer` is called before each answer."""
         accepted = AcceptedHandshake(
             self._hello,
             self._static,

@@ -1,6 +1,5 @@
 """BulkJoiner: joins bulk connections to links, as the side that dials them or accepts them.
 
-Units:   seconds.
 Errors:  BadHandshake for a join that is refused; a link for which none can be made ends.
 """
 

@@ -6,7 +6,6 @@ the same call of the event loop. Answers that the owner sends meanwhile leave in
 write after the last event. Bulk channels run by themselves and report only complete
 transfers.
 
-Units:   bytes, seconds.
 Errors:  LinkLost for every task that waits when the link ends; LinkEnded has the reason.
 """
 
@@ -26,9 +25,8 @@ from p2pswarm.net.crypto.handshake import Keys
 from p2pswarm.net.endpoint.link_paths import ControlPath, LinkPaths, no_pipe
 from p2pswarm.net.guard.slots import LinkUse
 from p2pswarm.net.link.events import (
-    BulkCame,
+    BulkCount,
     BulkDone,
-    BulkOver,
     BulkSpare,
     EndpointEvent,
     LinkEnded,
@@ -97,9 +95,7 @@ class Link:
         shared: NodeShares,
     ) -> None:
         self.session = session
-        """The result of the handshake."""
         self.peer = session.peer
-        """The peer at the other end, proven."""
         self.remote = session.remote
         """The address of the other end of the control connection."""
         self.contact = session.contact
@@ -111,7 +107,6 @@ class Link:
         self.pause_writing = self._machine.pause_writing  # the present path takes no more
         self._owner = owner
         self.paths = LinkPaths(self._machine, session, shared.counts)
-        """The connections that carry the link, or want to."""
         self.path: Path | None = None
         """The path in use; None while the link looks for another one, and at its end."""
         self._send: Callable[[bytes], None] = no_pipe
@@ -151,9 +146,8 @@ class Link:
     @property
     def stats(self) -> LinkStats:
         """The bytes that the link has carried so far."""
-        machine, bulk = self._machine, self._channels.carried
-        sent = machine.records.unacked.sent_bytes
-        return LinkStats(sent, machine.received_bytes, *bulk, machine.path.altered)
+        sent = self.records.unacked.sent_bytes
+        return LinkStats(sent, *self._channels.carried, self._machine.path.altered)
 
     @property
     def use(self) -> LinkUse:
@@ -161,10 +155,7 @@ class Link:
         return self._machine.use(bulk_busy=self._channels.busy)
 
     def open(self, data: bytes, *, ended: bool, priority: int = 0) -> int:
-        """Open a stream with its first message (<= 60 KiB); returns its number.
-
-        Raises Busy if too many streams are open, LinkLost if the link has ended.
-        """
+        """Open a stream with its first message (<= 60 KiB); Busy if too many are, or LinkLost."""
         self._machine.check_up()
         stream = self._mux.open(data, ended=ended, priority=priority)
         self._flush()
@@ -212,10 +203,7 @@ class Link:
         return arrival
 
     async def send_bulk(self, transfer: int, data: memoryview, priority: int) -> None:
-        """Send all of `data` into the memory that the peer granted to transfer number `transfer`.
-
-        Returns once the peer has every byte, or wants no more; `data` may be reused then.
-        """
+        """Send `data` to a transfer; returns once the peer has all of it, or wants no more."""
         self._machine.check_up()
         self._want_bulk()
         await self._channels.send(transfer, data, priority)
@@ -349,10 +337,10 @@ class Link:
         match notice:
             case BulkDone(transfer):
                 self._channels.on_done(transfer)
-            case BulkOver(number, chunks):
+            case BulkCount(number, chunks, over=True):
                 if not self._channels.on_channel_end(number, chunks) and self.bulk.withdraw(number):
                     self._mux.say_bulk_count(number, 0, over=True)
-            case BulkCame(number, chunks):
+            case BulkCount(number, chunks):
                 self._channels.on_chunk_count(number, chunks, self._machine.life.repair_s)
             case BulkSpare(count):
                 self._channels.retire(count)

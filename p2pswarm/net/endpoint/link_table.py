@@ -5,7 +5,6 @@ that the peer with the smaller id dialled. They use it for new streams and let t
 other one drain. Of two links that the same side dialled, the newer one is preferred:
 no peer dials while it has a link, so the older link must be dead at that end.
 
-Units:   seconds on the caller's monotonic clock.
 Source:  docs/wire.md, "One link".
 """
 

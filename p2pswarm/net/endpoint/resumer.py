@@ -2,7 +2,6 @@
 
 Decisions: `path_search.py`, `link_request.py`.
 
-Units:   seconds.
 Errors:  PathError and BadHandshake from `move`; BadHandshake for a takeover that is refused.
 """
 
@@ -79,7 +78,6 @@ class Resumer:
     ) -> None:
         """`sessions`: every link by its public name. `entropy`: returns that many random bytes."""
         self.paths = paths
-        """A source of path candidates."""
         self._sessions = sessions
         self._config = config
         self._entropy = entropy

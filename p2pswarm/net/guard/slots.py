@@ -28,8 +28,6 @@ class GroupCounter(Generic[G]):
     they hold.
     """
 
-    __slots__ = ("_counts",)
-
     def __init__(self) -> None:
         self._counts: dict[G, int] = {}
 
@@ -331,10 +329,7 @@ class ConcurrencyLimit:
         self.count = 0
 
     def enter(self, peer: PeerId, network: str = "") -> None:
-        """Count a handler that starts for `peer`; raises Busy if a limit is reached.
-
-        `network`: the one that the peer is in; empty if that does not count.
-        """
+        """Count a handler for `peer` in `network`, if that counts; Busy if a limit is reached."""
         mine, near = self._running[peer.raw], self._running[network]
         free = self._limits.total - self.count
         if mine >= self._limits.per_peer or not free or near > free:

@@ -38,8 +38,6 @@ class ResendBuffer:
     the peer's pong, which empties it, may itself wait for one of ours.
     """
 
-    __slots__ = ("_asked", "_forgotten", "_memory", "check_at", "first", "records", "sent_bytes")
-
     def __init__(self, memory: LinkReplyBudget) -> None:
         """`memory`: this link's part of what all links may hold."""
         self._memory = memory
@@ -126,8 +124,6 @@ LABEL = b"ctrl"  # each direction has a key of its own
 class ControlRecords:
     """The records that one side of a link seals and opens."""
 
-    __slots__ = ("_again", "_cutter", "_opener", "_skip", "broken", "seal", "unacked")
-
     def __init__(self, keys: Keys, now_s: float, memory: LinkReplyBudget) -> None:
         """`memory`: this link's part of what all links may keep to send it again."""
         self._cutter = _new_cutter()
@@ -135,7 +131,6 @@ class ControlRecords:
         self.seal = Sealer(keys.send_key, keys.suite, LABEL, now_s).seal
         """Makes a record of a plaintext: add it to `unacked`, unless it is the last."""
         self.unacked = ResendBuffer(memory)
-        """The records that the peer may not have."""
         self.broken: BadRecord | None = None
         """Set when the present path has brought a record that is not authentic."""
         self._again: deque[bytes] = deque()

@@ -26,9 +26,8 @@ from p2pswarm.net.link.channel_demand import ChannelDemand
 from p2pswarm.net.link.control_records import ControlRecords
 from p2pswarm.net.link.events import (
     AskedForBulk,
-    BulkCame,
+    BulkCount,
     BulkDone,
-    BulkOver,
     BulkWanted,
     GoneAway,
     LinkEnded,
@@ -76,12 +75,10 @@ class LinkStats:
     """The bytes that one link has carried, of control records and of bulk payload."""
 
     control_sent_bytes: int
-    control_received_bytes: int
     bulk_sent_bytes: int
     bulk_received_bytes: int
     bulk_connections: int
     paths_altered: int = 0
-    """The number of its paths that brought a record that was not authentic."""
 
 
 CLOSE_S = 1.0  # time for the last bytes to leave when we close a link
@@ -117,7 +114,6 @@ class LinkMachine:
         self.state = LinkState.UP
         self.error: SwarmError | None = None
         """The reason for its end; None while it can be used."""
-        self.received_bytes = 0
         self.notices: list[LinkNotice] = []
         """The events that `drain` will return; only read it here."""
         self._ended: list[StreamEvent] = []
@@ -126,7 +122,6 @@ class LinkMachine:
         self.bulk = ChannelDemand(config, dialled=session.dialled)
         """The bulk connections that are joined and wanted; `on_join` may change the deadline."""
         self.path = PathState(dialled=session.dialled)
-        """The present path; only read it."""
         self.peer_closed = ""
         """Why the peer has ended the link, if it says so: call `fail` when all is reported."""
         self.mute = 0  # not 0 while something holds records back; only read it elsewhere
@@ -147,7 +142,6 @@ class LinkMachine:
         """Take bytes of the control connection, cut anywhere; may change the deadline."""
         if self.error is not None:
             return
-        self.received_bytes += len(data)
         records = self.records
         try:
             for plaintext in records.on_data(data):
@@ -423,7 +417,7 @@ class LinkMachine:
                 self.state = WHEN_PEER_LEAVES.get(self.state, self.state)
             case PeerClosed(why):
                 self.peer_closed = why
-            case BulkDone() | BulkOver() | BulkCame() | PathAltered():
+            case BulkDone() | BulkCount() | PathAltered():
                 self.notices.append(event)
             case AskedForBulk():
                 if self.path.dials:

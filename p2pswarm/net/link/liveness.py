@@ -62,8 +62,6 @@ class PathWatch:
     not have been read yet.
     """
 
-    __slots__ = ("_asked_s", "_heard", "_patience_s", "_since", "at_s", "doubted")
-
     def __init__(self) -> None:
         self.at_s: float | None = None
         """The time of `on_deadline`; None while nothing is under way."""
@@ -122,8 +120,6 @@ _PING = struct.Struct(">d")
 
 class Liveness:
     """The pings of one side of a link, and what their answers show."""
-
-    __slots__ = ("_config", "_pings", "_round_trip", "heard", "ping_at_s", "silent_s", "watch")
 
     def __init__(self, config: TransportConfig) -> None:
         self._config = config

@@ -91,10 +91,7 @@ class Mux:
         return self.replies.takes(self.held_bytes, reply_bytes)
 
     def open(self, data: bytes, *, ended: bool, priority: int) -> int:
-        """Open a stream with its first message; returns its handle.
-
-        Raises Busy if STREAMS_MAX of ours are open.
-        """
+        """Open a stream with its first message; Busy if STREAMS_MAX of ours are open."""
         if self._count[1] >= STREAMS_MAX:
             raise Busy(f"{STREAMS_MAX} streams are open on this link")
         if not 0 <= priority < frames.PRIORITIES:

@@ -67,14 +67,11 @@ class Session:
     remote: Address
     """The address of the other end of the control connection."""
     dialled: bool
-    """True if we dialled."""
     incarnation: bytes
-    """The random bytes of the peer's process."""
     keys: Keys
     exporter: bytes
     """A secret of 32 bytes, from which the keys of bulk connections are derived."""
     card: Card
-    """The peer's card, as it introduced itself."""
     introduced: bytes
     """Our introduction; our card is its end."""
 

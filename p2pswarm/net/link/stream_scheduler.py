@@ -51,8 +51,6 @@ class StreamScheduler:
     leaving.
     """
 
-    __slots__ = ("_lines", "count")
-
     def __init__(self) -> None:
         self.count = 0
         """The number of streams in line."""
@@ -121,8 +119,6 @@ class AnswerBatch:
     The tasks that several events wake answer one after the other. Their answers wait for each
     other, eight at most, until all of these tasks have run.
     """
-
-    __slots__ = ("count",)
 
     def __init__(self) -> None:
         self.count = 0

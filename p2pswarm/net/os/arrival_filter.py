@@ -6,7 +6,6 @@ kernel sends the packet again after 1, 3 and 7 s, as for any packet that was los
 connections that are up always pass: the sockets of accepted connections inherit the program.
 
 Units:   levels: one of 4 ** level new connections passes, by chance.
-Shapes:  8 bytes an instruction.
 Source:  socket(7), SO_ATTACH_FILTER; Linux, Documentation/networking/filter.rst, "classic BPF";
          RFC 9293 3.1, RFC 791 3.1, RFC 8200 3 for the offsets.
 """

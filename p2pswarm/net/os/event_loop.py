@@ -4,8 +4,6 @@ An idle processor takes tens of microseconds to wake. On a virtual machine that 
 the rest of a small call. So while waits are short, the selector polls for up to LOOK_S before it
 sleeps. When nothing came in that time, it sleeps at once until waits are short again. A node whose
 waits are long never polls this way.
-
-Units:   seconds.
 """
 
 import asyncio

@@ -174,7 +174,6 @@ class SocketListener:
         self._sock = sock
         self._pause_s = pause_s
         self.address = _address(sock.getsockname())
-        """The bound address, with the real port."""
         self.in_a_row = 0
         """The number of connections that were accepted since none was waiting."""
 
@@ -237,7 +236,6 @@ class SocketConnection:
     def __init__(self, sock: socket.socket, remote: Address) -> None:
         self._sock: socket.socket | None = sock
         self.remote = remote
-        """The address of the other end."""
         sock.setblocking(False)
         set_if_known(sock, socket.TCP_NODELAY, 1)
         set_if_known(sock, TCP_USER_TIMEOUT, USER_TIMEOUT_MS)

@@ -6,7 +6,6 @@ any other, so everything above works over it, and blocking threads do, too.
 What has not become a WebSocket some seconds after it was accepted is closed, and the number of HTTP
 connections is limited; after that, the transport limits strangers as on any port.
 
-Units:   bytes, seconds.
 Errors:  DialFailed; Unusable if the port or the certificate cannot be used.
 Source:  docs/relays.md, "Over WebSocket"; RFC 6455.
 """

@@ -7,16 +7,13 @@ A plain function answers in that callback. A coroutine gets a task, which ends a
 caller's deadline.
 
 A peer that breaks the rules loses its link.
-
-Units:   seconds, bytes.
-Errors:  the same as in `net/rpc/base.py`.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from p2pswarm.base.errors import BadMessage, Busy, Late, NotServing, PeerError, SwarmError
@@ -66,18 +63,6 @@ AT_ONCE = HandlerLimits(per_peer=4, total=128)
 PARTS_S = 10.0  # until the last part has come: 100 kbit/s
 
 
-@dataclass(frozen=True, slots=True)
-class LongRequestUser:
-    """The callbacks of a request that comes in parts."""
-
-    serve: Callable[[StreamOpened, Opening], None]
-    """It is whole: its last frame, and what was asked."""
-    drop: Callable[[], None]
-    """It is late: nothing of its stream is wanted any more."""
-    leave: Callable[[], None]
-    """It is held no more; called once, in any case."""
-
-
 class LongRequest:
     """The listener of a stream until its request is whole.
 
@@ -85,16 +70,25 @@ class LongRequest:
     once: calls do not wait for each other.
     """
 
-    __slots__ = ("_begun", "_link", "_stream", "_timer", "_user")
+    __slots__ = ("_begun", "_leave", "_link", "_listeners", "_serve", "_stream", "_timer")
     once = False
 
     def __init__(
-        self, link: StreamTransport, stream: int, begun: LongOpening, user: LongRequestUser
+        self,
+        link: StreamTransport,
+        stream: int,
+        begun: LongOpening,
+        listeners: dict[int, StreamListener],
+        leave: Callable[[], None],
+        serve: Callable[[StreamOpened, Opening], None],
     ) -> None:
+        """`leave`: called once, in any case. `serve`: takes the last frame and the request."""
         self._link = link
         self._stream = stream
         self._begun = begun
-        self._user = user
+        self._listeners = listeners
+        self._leave = leave
+        self._serve = serve
         loop, timeout_s = asyncio.get_running_loop(), begun.timeout_s
         wait_s = PARTS_S if timeout_s is None else min(timeout_s, PARTS_S)
         self._timer = loop.call_later(wait_s, self._late)
@@ -108,7 +102,8 @@ class LongRequest:
             self._link.consume(self._stream, len(frame))
             return
         self._over()
-        self._user.serve(StreamOpened(self._stream, frame, ended=True), opening)
+        del self._listeners[self._stream]
+        self._serve(StreamOpened(self._stream, frame, ended=True), opening)
 
     def on_credit(self) -> None:
         """Do nothing: nothing is sent before the request is whole."""
@@ -120,11 +115,11 @@ class LongRequest:
 
     def _over(self) -> None:
         self._timer.cancel()
-        self._user.leave()
+        self._leave()
 
     def _late(self) -> None:
         self._over()
-        self._user.drop()
+        self._listeners.pop(self._stream, None)
         self._link.reset(self._stream, RESET_LATE)
 
 
@@ -390,15 +385,8 @@ class LinkRpc(Closing):
         self._long.enter(peer, network)
         link.consume(stream, len(event.data))
 
-        def serve(last: StreamOpened, opening: Opening) -> None:
-            del listeners[stream]
-            self._serve(link, last, opening)
-
-        def drop() -> None:
-            listeners.pop(stream, None)
-
-        user = LongRequestUser(serve, drop, lambda: self._long.leave(peer, network))
-        listeners[stream] = LongRequest(link, stream, begun, user)
+        leave, serve = partial(self._long.leave, peer, network), partial(self._serve, link)
+        listeners[stream] = LongRequest(link, stream, begun, listeners, leave, serve)
 
     def _serve(self, link: Link, event: StreamOpened, opening: Opening) -> None:
         """Serve a request that is here."""
