@@ -152,10 +152,10 @@ class HostileLink:
     def __init__(self, sock: socket.socket, side: Handshake, identity: Identity) -> None:
         self._sock = sock
         self.identity = identity
-        self._keys = side.keys
-        self.exporter = side.exporter
-        self._sealer = Sealer(side.keys.send_key, side.keys.suite, LABEL, time.monotonic())
-        self._opener = Opener(side.keys.receive_key, side.keys.suite, LABEL)
+        self._keys = side.result.keys
+        self.exporter = side.result.exporter
+        self._sealer = Sealer(self._keys.send_key, self._keys.suite, LABEL, time.monotonic())
+        self._opener = Opener(self._keys.receive_key, self._keys.suite, LABEL)
         self._read = bytearray()
         self._next = 1
         self.lost = False

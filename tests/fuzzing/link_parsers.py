@@ -99,7 +99,7 @@ def identity_proof(data: bytes) -> None:
     last = peer.write((proof + data[1:])[:3072])
     with contextlib.suppress(PeerError):
         side.receive(len(last).to_bytes(2) + last)
-        introduced_card(read_introduction(side.peer_payload), side.peer)
+        introduced_card(read_introduction(side.result.payload), side.result.peer)
 
 
 @parser

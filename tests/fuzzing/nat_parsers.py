@@ -210,7 +210,7 @@ NAT_SEEDS = {
             encode(Compared((AgedRecord(RECORD.signed, 1.5),), RECORD.prefix)),
         ),
     ],
-    "card": lambda: [CARD.encode(), CARD.signed.body],
+    "card": lambda: [CARD.data, CARD.signed.body],
     "pcp_answer": lambda: [MAPPED, PMP_HOST, PCP_MAPPED, bytes([0, 0x81, 0, 3]) + bytes(4)],
     "upnp_answer": lambda: [LOCATION],
     "upnp_description": lambda: [DESCRIPTION, REPLY, REFUSAL],

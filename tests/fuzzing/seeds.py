@@ -55,7 +55,7 @@ CARD = Card.make(
     7,
     [Address("2600::1", 4000), Address("8.8.8.8", 4000)],
     relays=[Contact(PeerId(b"r" * 32), Address("9.9.9.9", 443))],
-).encode()
+).data
 PEERS = PeerList((CARD, CARD), b"\0\1")
 INTRODUCTION = encode(Introduction(b"i" * 16, 4001, "203.0.113.7", CARD))
 CONFIG_JSON = run_to_json(RUN)

@@ -5,9 +5,7 @@ fills one set of receive buffers. Channels run by themselves, on sockets in thre
 only complete transfers.
 
 A channel that ends costs the time of its chunks. Each side tells the other how many chunks came
-on it, and sends the others again on another channel. So it is with a channel that falls silent,
-which the side that sends notices by what the other tells while it awaits transfers
-(`silence.py`).
+on it, and sends the others again on another channel; so, too, if one falls silent (`silence.py`).
 
 Errors:  LinkLost for every task that waits when the link ends.
 """

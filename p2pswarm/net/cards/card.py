@@ -175,11 +175,6 @@ class Card:
         addresses = tuple(each.address for each in direct)
         return cls(peer, body.seq, direct, relays, flags, signed, addresses, encode(signed))
 
-    @property
-    def dialable(self) -> bool:
-        """Return whether the peer says that others can dial it, or reach it through a relay."""
-        return bool(self.direct or self.relays)
-
     def __eq__(self, other: object) -> bool:
         return self.peer == other.peer if isinstance(other, Card) else NotImplemented
 

@@ -13,14 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.crypto.identity import KEY_BYTES, Identity
 
 try:
     import fcntl
 except ImportError:  # Windows: no lock and no mode bits to check
     fcntl = None  # type: ignore[assignment]
 
-KEY_BYTES = 32
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 

@@ -10,7 +10,6 @@ Errors:  what goes wrong with a connection is logged, and ends it alone.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 
 from p2pswarm.base.errors import BadHandshake, PathError, SwarmError
@@ -36,18 +35,6 @@ from p2pswarm.net.os.base import Connection, Listener
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionUses:
-    """The uses of a connection, by its first bytes."""
-
-    link: Callable[[Connection, Handshake], Awaitable[object]]
-    """Makes a link of a connection whose handshake is done."""
-    bulk: Callable[[Connection, BulkJoin], Awaitable[None]]
-    """Joins a connection to its link, or raises BadHandshake."""
-    path: Callable[[Connection, Resume], Awaitable[None]]
-    """Lets a connection take over its link, or raises BadHandshake."""
-
-
 class Acceptor:
     """The connections that have arrived and are not in use yet."""
 
@@ -63,14 +50,19 @@ class Acceptor:
         config: TransportConfig,
         handshaker: Handshaker,
         tasks: OwnedTasks,
-        uses: ConnectionUses,
         seals: ObservationSeals,
+        make_link: Callable[[Connection, Handshake], Awaitable[object]],
+        join: Callable[[Connection, BulkJoin], Awaitable[None]],
+        resume: Callable[[Connection, Resume], Awaitable[None]],
     ) -> None:
+        """`make_link`, `join`, `resume`: use a connection, or raise BadHandshake."""
         self._config = config
         self._handshaker = handshaker
         self._tasks = tasks
-        self._uses = uses
         self._seals = seals
+        self._make_link = make_link
+        self._join = join
+        self._resume = resume
         self.on_knock = _ignore
         self.admit_circuit = None
         self.on_punch = None
@@ -160,11 +152,11 @@ class Acceptor:
             case CircuitRequest() as asked:
                 await self._pass_on(connection, asked, ticket)
             case BulkJoin() as asked:
-                await self._uses.bulk(connection, asked)
+                await self._join(connection, asked)
             case Resume() as asked:
-                await self._uses.path(connection, asked)
+                await self._resume(connection, asked)
             case Handshake() as handshake:
-                await self._uses.link(connection, handshake)
+                await self._make_link(connection, handshake)
 
     def _hand_over(self, connection: Connection, token: bytes, ticket: int) -> None:
         if self.on_punch is None:

@@ -37,20 +37,21 @@ def meet(
     or BadHandshake if the other end has our own identity, and BadHandshake if its
     introduction cannot be read, or its card is not its own.
     """
-    if handshake.peer == us:
+    result = handshake.result
+    if result.peer == us:
         if dialled is not None:
             raise DialFailed(f"{dialled} is ourselves")
         raise BadHandshake("it has our own identity: is a key file in use twice?")
-    introduction = read_introduction(handshake.peer_payload)
+    introduction = read_introduction(result.payload)
     address = dialled or Address(remote.host, 0 if remote.circuit else introduction.listen_port)
     session = Session(
-        contact=Contact(handshake.peer, address),
+        contact=Contact(result.peer, address),
         remote=remote,
         dialled=dialled is not None,
         incarnation=introduction.incarnation,
-        keys=handshake.keys,
-        exporter=handshake.exporter,
-        card=introduced_card(introduction, handshake.peer),
+        keys=result.keys,
+        exporter=result.exporter,
+        card=introduced_card(introduction, result.peer),
         introduced=handshake.payload,
     )
     return session, introduction

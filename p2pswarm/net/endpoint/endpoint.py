@@ -20,7 +20,7 @@ from p2pswarm.net.cards.node_cards import CardContents, NodeCards
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.endpoint.acceptor import Acceptor, ConnectionUses
+from p2pswarm.net.endpoint.acceptor import Acceptor
 from p2pswarm.net.endpoint.admission import bulk_allowed, introduced_port, meet, own_contact
 from p2pswarm.net.endpoint.dialler import Dialler
 from p2pswarm.net.endpoint.handshaker import Handshaker
@@ -101,10 +101,17 @@ class Endpoint(Closing):
         self._sessions: dict[bytes, Link] = {}
         self._joiner = BulkJoiner(self._sessions, config, entropy)
         self._resumer = Resumer(self._sessions, config, entropy, self._tasks, self.candidates)
-        uses = ConnectionUses(self._link_of, self._joiner.admit, self._resumer.admit)
         self.seals = ObservationSeals(entropy(SEAL_KEY_BYTES))
         """Shows to ourselves where we have seen others."""
-        self.acceptor = Acceptor(config, self._handshaker, self._tasks, uses, self.seals)
+        self.acceptor = Acceptor(
+            config,
+            self._handshaker,
+            self._tasks,
+            self.seals,
+            self._link_of,
+            self._joiner.admit,
+            self._resumer.admit,
+        )
         """The connections that arrive; set what takes over those that open no link."""
         self.bans = PeerBans()
         self._listeners: list[Listener] = []
@@ -274,8 +281,6 @@ class Endpoint(Closing):
         """Note that the last socket of a link is closed."""
         del self._open_links[link]
         self._quiet.set()
-
-    # inside
 
     def _came_up(self, link: Link) -> None:
         """Put a new link into the table, and give it to the dials that wait for its peer."""

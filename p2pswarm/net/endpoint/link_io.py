@@ -3,8 +3,7 @@
 `link.LinkMachine` decides. This file has the present control connection, the timer and
 the bulk channels. `on_data` takes bytes and reports every event to the owner in
 the same call of the event loop. Answers that the owner sends meanwhile leave in one
-write after the last event. Bulk channels run by themselves and report only complete
-transfers.
+write after the last event.
 
 Errors:  LinkLost for every task that waits when the link ends; LinkEnded has the reason.
 """
@@ -192,8 +191,6 @@ class Link:
         """
         self._mux.consume(stream, n)
         self._flush()
-
-    # bulk
 
     def expect(self, memory: memoryview) -> BulkArrival:
         """Grant `memory` to one transfer from this peer."""

@@ -145,7 +145,7 @@ class CircuitStatus(IntEnum):
     NO_TICKET = 5
 
 
-REASONS = {
+REASONS: dict[int, str] = {
     CircuitStatus.NOT_RESERVED: "it has no reservation of this peer",
     CircuitStatus.FULL: "it has too many circuits",
     CircuitStatus.NOT_TAKEN: "the peer did not come in time",
@@ -202,8 +202,5 @@ def check_circuit_answer(raw: bytes, relay: str) -> None:
     status = raw[_KIND_AT]
     if status == CircuitStatus.JOINED:
         return
-    if status == CircuitStatus.NOT_RESERVED:
-        raise NobodyThere(f"relay {relay}: {REASONS[CircuitStatus.NOT_RESERVED]}")
-    known = status in list(CircuitStatus)
-    reason = REASONS[CircuitStatus(status)] if known else f"it refuses us with status {status}"
-    raise DialFailed(f"relay {relay}: {reason}")
+    kind = NobodyThere if status == CircuitStatus.NOT_RESERVED else DialFailed
+    raise kind(f"relay {relay}: {REASONS.get(status, f'it refuses us with status {status}')}")

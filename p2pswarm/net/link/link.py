@@ -242,8 +242,6 @@ class LinkMachine:
         self.path.on_path(dialled=dialled)
         self.bulk.on_path_change()
 
-    # bulk
-
     def want_bulk(self, now_s: float) -> bool:
         """Ask for bulk connections, because a tensor is to be sent or received.
 
@@ -333,8 +331,6 @@ class LinkMachine:
         """End the link at once for this reason; changes the deadline."""
         if self.error is None:
             self._end(error, LinkState.ENDED)
-
-    # inside
 
     def _stop(self) -> None:
         """Nothing leaves any more."""

@@ -219,8 +219,6 @@ class Mux:
         """As `data_to_send`, without messages of streams: what a peer needs that waits for us."""
         return b"".join(self._take_control()[0])
 
-    # inside
-
     def _take_control(self) -> tuple[list[bytes], int]:
         """The control frames that fit into one record, and their bytes."""
         parts, self.control = self.control, []

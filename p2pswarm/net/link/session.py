@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from p2pswarm.base.errors import BadHandshake, BadMessage
-from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.base.ids import PORT_MAX, Address, Contact, PeerId
 from p2pswarm.net.cards.card import CARD_BYTES_MAX, Card, decode_card
 from p2pswarm.net.crypto.handshake import Keys
 from p2pswarm.net.wire.message import Message, Range, Size, decode, message
 
 INCARNATION_BYTES = 16
-PORT_MAX = 65535
 
 
 @message(10)

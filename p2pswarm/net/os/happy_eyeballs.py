@@ -107,9 +107,8 @@ class Resolver:
             version = ipaddress.ip_address(address.host).version
         except ValueError:
             return await asyncio.shield(self._look_up(address))
-        if version == 4:  # noqa: PLR2004
-            return [(socket.AF_INET, (address.host, address.port))]
-        return [(socket.AF_INET6, (address.host, address.port))]
+        family = socket.AF_INET if version == 4 else socket.AF_INET6  # noqa: PLR2004
+        return [(family, (address.host, address.port))]
 
     def _look_up(self, address: Address) -> asyncio.Task[list[Resolved]]:
         task = self._under_way.get(address)

@@ -1,9 +1,7 @@
 """The moments when this machine's addresses and routes change.
 
-On Linux the kernel tells of changes over netlink. Elsewhere nobody does, and callers look now and
-then.
+On Linux the kernel tells of changes over netlink. Elsewhere nobody does.
 
-Errors:  where the kernel does not tell, nothing ever comes.
 Source:  rtnetlink(7).
 """
 

@@ -146,7 +146,9 @@ class SocketNet:
         """Connect to the first address of the host's name that answers; raises DialFailed."""
         if to.web or to.circuit:  # else we would speak to the relay as if it were the peer
             raise DialFailed(f"{to}: only TCP is dialled here, without relays")
-        own = Address(self._host_of(from_port), from_port) if from_port else None
+        if from_port and from_port not in self._hosts:
+            raise ValueError(f"nothing listens at port {from_port}, so no dial can come from it")
+        own = Address(self._hosts[from_port], from_port) if from_port else None
         connect = partial(_connect, own=own)
         try:
             return await first_connected(await self._resolver.resolve(to), connect)
@@ -154,12 +156,6 @@ class SocketNet:
             raise NobodyThere(f"{to}: {reason_of(error)}") from error
         except OSError as error:
             raise DialFailed(f"{to}: {reason_of(error)}") from error
-
-    def _host_of(self, port: int) -> str:
-        """Return where a port of ours listens."""
-        if port not in self._hosts:
-            raise ValueError(f"nothing listens at port {port}, so no dial can come from it")
-        return self._hosts[port]
 
     def lock(self) -> AbstractContextManager[object]:
         """A real lock, because bulk machines run in threads here."""

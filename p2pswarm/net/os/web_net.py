@@ -3,7 +3,6 @@
 WebSocket is for hosts that have nothing but the web. It needs aiohttp, which is large, so it is
 imported when the first such address is dialled: most nodes never do.
 
-Errors:  DialFailed.
 Source:  docs/relays.md, "Over WebSocket".
 """
 

@@ -301,8 +301,6 @@ class LinkRpc(Closing):
         listeners[stream] = listener
         return listeners, stream
 
-    # cards
-
     def _on_card(self, peer: PeerId, told: CardUpdate) -> Message:
         return CardHeard(self._endpoint.learn_card(peer, told.card))
 

@@ -59,7 +59,7 @@ def test_two_sides_meet_and_leave_what_follows_on_the_wire():
 
     dialler, acceptor = wire.sides
     assert dialler.wanted_bytes == acceptor.wanted_bytes == 0
-    assert (dialler.handshake.peer, acceptor.use.peer) == (BOB.peer_id, ALICE.peer_id)
+    assert (dialler.handshake.result.peer, acceptor.use.result.peer) == (BOB.peer_id, ALICE.peer_id)
     assert wire.waiting == [b"records", b"of the link"]
     assert acceptor.refusal is None
 

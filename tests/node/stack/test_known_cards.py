@@ -83,7 +83,7 @@ def test_a_newer_card_is_news_and_an_old_one_is_none():
             cards.learn(raw, b"", None)
 
             assert news == [raw, raw]
-            assert cards.of(raw) == new.encode()
+            assert cards.of(raw) == new.data
 
     play(story())
 
