@@ -203,10 +203,7 @@ class BulkChannels:
         return True
 
     def on_chunk_count(self, number: int, chunks: int, patience_s: float) -> None:
-        """The peer tells how many chunks came on a channel so far: close it if it is silent.
-
-        `patience_s`: how long TCP may need to repair three losses.
-        """
+        """The peer tells how many chunks came: close a channel that is silent for `patience_s`."""
         if number not in self._channels:
             return
         machine, pipe = self._channels[number]

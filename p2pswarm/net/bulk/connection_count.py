@@ -46,10 +46,7 @@ class ConnectionCount:
         return self.wanted if self._trial is None else self._trial.count
 
     def on_goodput(self, goodput: float, live: int, now_s: float) -> bool:
-        """Take what the connections carried in a window; returns whether `wanted` has changed.
-
-        `live`: how many there were; a window in which some were missing or spare says nothing.
-        """
+        """Take the goodput of a window with `live` connections; whether `wanted` has changed."""
         if live != self.wanted:
             return False
         before = self.wanted

@@ -72,10 +72,7 @@ class SendQueue:
     def add(
         self, transfer: int, data: memoryview, priority: int, channels: int, done: Done
     ) -> OutgoingTransfer:
-        """Queue a flat view of bytes; `channels`: how many connections should share it.
-
-        `done`: called in the event loop when the peer has all or wants no more.
-        """
+        """Queue a view for so many channels; `done` is called when the peer wants no more of it."""
         even = -(-len(data) // channels)
         chunk_bytes = min(self._chunk_bytes, max(even, CHUNK_BYTES_MIN))
         transfer_out = OutgoingTransfer(transfer, data, len(data), priority, chunk_bytes, done)
@@ -107,10 +104,7 @@ class SendQueue:
         transfer_out.done()
 
     def on_channel_end(self, number: int, chunks: int) -> bool:
-        """Send again what a connection took after its first `chunks` chunks; returns whether any.
-
-        Call it when that connection takes no more.
-        """
+        """Send again what a connection that is over took after so many chunks; whether any."""
         lost = False
         with self._lock:
             for transfer_out in self._live.values():

@@ -38,10 +38,7 @@ class CardContents:
 
 
 def announced_by(us: Contact) -> CardContents:
-    """Return what to say when nobody has told us more than where we listen.
-
-    Who listens nowhere, or is reached only through a relay or by WebSocket, is a client.
-    """
+    """Return what to say unless we are told more: where we listen, or that we are a client."""
     if can_be_said(us.address):
         return CardContents((us.address,))
     return CardContents(flags=CardFlags.CLIENT)
@@ -214,10 +211,7 @@ class NodeCards(Generic[L]):
         self.exchange.on_link_end(link)
 
     def on_card(self, link: L, sender: Contact, data: bytes, now_s: float) -> HeardCard:
-        """Take a card that came over a link; BadMessage if it is neither ours nor the sender's.
-
-        `sender`: the peer, and where the network shows it.
-        """
+        """Take a card that came over a link; BadMessage unless it is ours or the `sender`'s."""
         if not self.exchange.may_hear(link, now_s):
             return HeardCard()
         card = decode_card(data)

@@ -25,10 +25,7 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 @contextlib.contextmanager
 def identity_from(path: Path | None) -> Iterator[Identity]:
-    """The identity in the file `path`, which is created if missing.
-
-    Without a path, a new identity that lasts as long as the block.
-    """
+    """The identity in the file `path`, made if missing; without a path one for the block alone."""
     if path is None:
         yield Identity.from_bytes(os.urandom(KEY_BYTES))
         return

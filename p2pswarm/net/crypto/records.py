@@ -149,10 +149,7 @@ class Sealer:
         return record
 
     def seal_into(self, plaintext: Buffer, out: memoryview, now_s: float = 0.0) -> int:
-        """Write the record of `plaintext` to the start of `out`; returns its length.
-
-        Both are flat views of bytes; `out` is longer than `plaintext` by OVERHEAD_BYTES or more.
-        """
+        """Write the record of `plaintext` to the start of a flat view; returns its length."""
         length = len(plaintext) + OVERHEAD_BYTES
         if len(out) < length:
             raise ValueError(f"a record of {length} bytes does not fit in {len(out)}")

@@ -37,10 +37,7 @@ class Suite(IntEnum):
 
 
 def hkdf(secret: bytes, salt: bytes, info: bytes, count: int) -> list[bytes]:
-    """Derive `count` keys of 32 bytes from `secret` with HKDF-SHA256 (RFC 5869).
-
-    Noise's own HKDF is this one with an empty `info` (Noise 4.3).
-    """
+    """Derive `count` keys of 32 bytes by HKDF-SHA256 (RFC 5869); Noise 4.3 has no `info`."""
     root = hmac.digest(salt, secret, "sha256")
     keys: list[bytes] = []
     last = b""

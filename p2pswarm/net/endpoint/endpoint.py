@@ -28,7 +28,7 @@ from p2pswarm.net.endpoint.joiner import BulkJoiner
 from p2pswarm.net.endpoint.link_io import Link, NodeShares
 from p2pswarm.net.endpoint.link_paths import ControlPath
 from p2pswarm.net.endpoint.link_request import session_of
-from p2pswarm.net.endpoint.link_table import LinkEntry, LinkTable, ProvenAddress
+from p2pswarm.net.endpoint.link_table import LinkEntry, LinkTable
 from p2pswarm.net.endpoint.path_search import CardCandidates
 from p2pswarm.net.endpoint.preface import (
     OBSERVATION_ANSWER_BYTES,
@@ -81,6 +81,7 @@ class Endpoint(Closing):
         self._config = config
         self._shared = NodeShares(UploadShare(net.lock(), config.background_share))
         self._table: LinkTable[Link] = LinkTable()
+        self.links, self.reach = self._table.all, self._table.reach
         self._slots: LinkSlots[Link] = LinkSlots(config.links_max, lambda link: link.use)
         self._tasks = OwnedTasks()
         self._handshaker = Handshaker(
@@ -156,10 +157,7 @@ class Endpoint(Closing):
         relays: Iterable[Contact] = (),
         flags: CardFlags = CardFlags.NONE,
     ) -> None:
-        """Say from now on that we can be dialled at these addresses and through these relays.
-
-        Raises ValueError for addresses that others would not take, and says the same as before.
-        """
+        """Say from now on how we can be dialled; ValueError if others would not take that."""
         said = CardContents(tuple(direct), tuple(mapped), tuple(relays), flags)
         self._cards.announce(said, int(1000 * self._wall_s()))
         self._tell_card()
@@ -194,10 +192,7 @@ class Endpoint(Closing):
             self.acceptor.accept(connection)
 
     async def link(self, to: Contact) -> Link:
-        """The link to a peer: one that is up, or a new one.
-
-        Raises DialFailed, BadHandshake, LinkLost if this endpoint is closed, Busy if it dials many.
-        """
+        """The link to a peer: one that is up, or a new one; LinkLost if this endpoint is closed."""
         while (found := self._table.find(to)) is not None:
             if found.path is not None:
                 return found
@@ -207,10 +202,6 @@ class Endpoint(Closing):
             raise LinkLost("this endpoint is closed")
         self.bans.check_dial(to.peer, _now_s())
         return await self._dialler.link(to)
-
-    def reach(self, to: Contact) -> ProvenAddress:
-        """Return what links that are up show of the address of a peer."""
-        return self._table.reach(to)
 
     def seen_at(self, peer: PeerId) -> Address | None:
         """The other end of the link to a peer; None if no link is up, or if it is a relay."""
@@ -230,10 +221,6 @@ class Endpoint(Closing):
     async def move(self, link: Link, candidate: PathCandidate) -> None:
         """Let a link go on by another candidate; if that fails, raise why and keep its path."""
         await self._resumer.move(link, candidate)
-
-    def links(self) -> tuple[Link, ...]:
-        """Every link that is up and in use."""
-        return self._table.all()
 
     async def close(self) -> None:
         """End every link and every task of ours."""

@@ -102,6 +102,7 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._machine = LinkMachine(session, config, self._loop.time(), shared.memory)
         self._mux = self._machine.mux
+        self.writable, self.takes = self._mux.writable, self._mux.takes
         self._watch = self._machine.life.watch
         self.pause_writing = self._machine.pause_writing  # the present path takes no more
         self._owner = owner
@@ -170,14 +171,6 @@ class Link:
         """
         self._mux.send(stream, data, ended=ended)
         self._flush()
-
-    def writable(self, stream: int) -> bool:
-        """Return whether a message would go out soon; if not, CreditGained(stream) comes later."""
-        return self._mux.writable(stream)
-
-    def takes(self, reply_bytes: int = 0) -> bool:
-        """Return whether the peer may get so much more to read: not if it leaves much unread."""
-        return self._mux.takes(reply_bytes)
 
     def reset(self, stream: int, code: int) -> None:
         """Give a stream up, both ways; unknown or finished streams are ignored."""

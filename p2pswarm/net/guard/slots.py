@@ -223,7 +223,6 @@ class LinkSlots(Generic[L]):
     """
 
     def __init__(self, most: int, use: Callable[[L], LinkUse]) -> None:
-        """`use`: tells who uses a link now."""
         self._most = most
         self._use = use
         self._slots: FairSlots[L] = FairSlots()
@@ -267,7 +266,6 @@ class BulkSlots(Generic[L]):
     """
 
     def __init__(self, most: int, use: Callable[[L], LinkUse]) -> None:
-        """`use`: tells who uses a link now."""
         self._most = most
         self._use = use
         self._slots: FairSlots[tuple[L, int]] = FairSlots()

@@ -100,10 +100,7 @@ class LinkMachine:
         now_s: float,
         memory: ReplyBudget | None = None,
     ) -> None:
-        """`session`: the finished handshake. Call `start` when the control connection is up.
-
-        `memory`: what all links of the node hold.
-        """
+        """`session`: the finished handshake; call `start` when its connection is up."""
         self._name = f"link to {session.peer.short}"
         self._config = config
         self.mux = Mux(dialled=session.dialled, replies=LinkReplyBudget(memory))
@@ -213,10 +210,7 @@ class LinkMachine:
         return LinkUse.THEM if self.mux.live else LinkUse.NOBODY
 
     def on_path_loss(self, error: SwarmError, now_s: float) -> None:
-        """The control connection is gone; changes the deadline.
-
-        Nothing is lost yet: the link waits for another path, unless it was about to end.
-        """
+        """The control connection is gone: wait for another, unless over; changes the deadline."""
         if self.error is not None:
             self._stop()
             return

@@ -280,10 +280,7 @@ class Mux:
         self.stream_events.append(StreamOpened(handle, data, bool(flags)))
 
     def _handle(self, number: int) -> int:
-        """A handle that was never used before, for a stream that the peer opens.
-
-        Our user may still hold the handle of an older stream with the same number.
-        """
+        """A handle that was never used: our user may hold the one of an older stream."""
         if number > self._newest:
             self._newest = number
             return number

@@ -73,10 +73,7 @@ class StreamScheduler:
             self._lines[stream.priority].remove(stream)
 
     def take(self, credit: int, room: int) -> StreamState | None:
-        """Take out the stream that sends next; None if none can.
-
-        `credit`: what the session may still send. `room`: what fits into the record.
-        """
+        """Take out the next stream, if the session's `credit` and the record's `room` suffice."""
         for line in self._lines:
             if not line:
                 continue

@@ -61,10 +61,7 @@ class ControlMachine(Protocol):
 
 
 class BulkMachine(Protocol):
-    """The rules of one bulk pipe.
-
-    One thread calls `next_in` and `on_fill`, another calls `next_out` and `on_write`.
-    """
+    """The rules of one bulk pipe, whose two threads receive and send."""
 
     def expects_bytes(self) -> bool:
         """Return whether the peer may send yet: else a byte is a breach. For the event loop."""

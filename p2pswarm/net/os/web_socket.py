@@ -17,7 +17,6 @@ import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import aiohttp
@@ -122,12 +121,7 @@ class WebListener:
             raise Unusable(f"cannot listen on {self._at}: {reason_of(error)}") from error
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
         await self._handlers.shutdown(0)

@@ -56,10 +56,7 @@ class Stream(Protocol):
         ...
 
     async def send(self, message: Message) -> None:
-        """Send one message; waits for the stream's credit.
-
-        Raises the error that the stream failed with, or Refused once it has ended well.
-        """
+        """Send one message when there is credit; raises the stream's error, or Refused after it."""
         ...
 
     async def receive(self) -> Message | None:

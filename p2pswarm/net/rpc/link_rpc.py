@@ -23,12 +23,11 @@ from p2pswarm.net.cards.card import Card
 from p2pswarm.net.cards.node_cards import ANSWER_S, CardHeard, CardUpdate
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.link_io import Link
-from p2pswarm.net.endpoint.link_table import ProvenAddress
 from p2pswarm.net.guard.slots import ConcurrencyLimit, HandlerLimits
 from p2pswarm.net.link.events import RESET_REFUSED, LinkEnded, StreamData, StreamEvent, StreamOpened
 from p2pswarm.net.link.reply_budget import STREAM_BYTES
 from p2pswarm.net.os.addresses import network_of
-from p2pswarm.net.rpc.base import CardSource, StreamHandler, UnaryHandler
+from p2pswarm.net.rpc.base import CardSource
 from p2pswarm.net.rpc.dispatch import (
     HandlerTable,
     Listeners,
@@ -218,7 +217,13 @@ class LinkRpc(Closing):
 
     def __init__(self, endpoint: Endpoint, config: HandlerLimits | None = None) -> None:
         self._endpoint = endpoint
+        self.cards: CardSource = endpoint.cards
+        self.reach = endpoint.reach
         self._handlers = HandlerTable()
+        self.serve_unary, self.serve_stream = (
+            self._handlers.serve_unary,
+            self._handlers.serve_stream,
+        )
         self._listeners: Listeners[Link] = Listeners()
         self._pools = {kind: HandlerPool(config or HandlerLimits()) for kind in Kind}
         self._long = ConcurrencyLimit(AT_ONCE)
@@ -230,23 +235,6 @@ class LinkRpc(Closing):
     def contact(self) -> Contact:
         """Our own contact, as others should dial it."""
         return self._endpoint.contact
-
-    @property
-    def cards(self) -> CardSource:
-        """Return what peers say of themselves."""
-        return self._endpoint.cards
-
-    def reach(self, to: Contact) -> ProvenAddress:
-        """Return what links show of the peer's address; see `Rpc`."""
-        return self._endpoint.reach(to)
-
-    def serve_unary(self, request: type[M], handler: UnaryHandler[M]) -> None:
-        """Serve calls of one message type."""
-        self._handlers.serve_unary(request, handler)
-
-    def serve_stream(self, opening: type[M], handler: StreamHandler[M]) -> None:
-        """Serve streams that open with one message type."""
-        self._handlers.serve_stream(opening, handler)
 
     async def call(self, to: Contact, request: Message, timeout_s: float) -> Message:
         """Send one request and return the reply; see `Rpc`."""
