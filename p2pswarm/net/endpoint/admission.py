@@ -45,6 +45,7 @@ def meet(
     introduction = read_introduction(result.payload)
     address = dialled or Address(remote.host, 0 if remote.circuit else introduction.listen_port)
     session = Session(
+        peer=result.peer,
         contact=Contact(result.peer, address),
         remote=remote,
         dialled=dialled is not None,
@@ -66,12 +67,6 @@ def bulk_allowed(wanted: int, joined: int, path: Path | None) -> int:
     """Return how many of the wanted bulk connections a link may dial, beside those it has."""
     relayed = path is not None and path.kind is PathKind.RELAYED
     return max(0, min(wanted, RELAYED_BULK_MAX - joined)) if relayed else wanted
-
-
-def check_dials(dials: int, config: TransportConfig) -> None:
-    """Raise Busy if as many dials are under way as are allowed."""
-    if dials >= config.dials_max:
-        raise Busy(f"{dials} dials are under way", config.dial_s)
 
 
 def check_join(asked: BulkJoin, path: Path | None) -> None:

@@ -17,12 +17,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from p2pswarm.base.errors import DialFailed, SwarmError
+from p2pswarm.base.errors import Busy, DialFailed, SwarmError
 from p2pswarm.base.ids import Contact
 from p2pswarm.base.tasks import OwnedTasks
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake
-from p2pswarm.net.endpoint.admission import check_attempts, check_dials, dial_error, dial_failure
+from p2pswarm.net.endpoint.admission import check_attempts, dial_error, dial_failure
 from p2pswarm.net.endpoint.handshaker import Handshaker
 from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.link.path import CandidateSource, PathCandidate, address_of
@@ -58,7 +58,8 @@ class Dialler:
         """A new link to the contact, or one that comes up meanwhile."""
         dialling = self._dials.get(to)
         if dialling is None or _past(dialling):
-            check_dials(len(self._dials), self._config)
+            if (dials := len(self._dials)) >= self._config.dials_max:
+                raise Busy(f"{dials} dials are under way", self._config.dial_s)
             dialling = asyncio.get_running_loop().create_future()
             dialling.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._dials[to] = dialling

@@ -93,7 +93,11 @@ class Endpoint(Closing):
         self._telling: asyncio.TimerHandle | None = None
         self._wall_s = wall_s
         self.candidates = CardCandidates(
-            net, self.cards, self._cards.claims, self._our_addresses, _now_s
+            net,
+            self.cards,
+            self._cards.claims,
+            lambda: (*self.listening, self.contact.address),
+            _now_s,
         )
         """The candidates for new links and for those that have lost their path."""
         self._dialler = Dialler(
@@ -278,7 +282,7 @@ class Endpoint(Closing):
         dialler = self.peer_id if session.dialled else link.peer
         now_s = asyncio.get_running_loop().time()
         verdict = self._table.add(
-            LinkEntry(link, session.contact, dialler, session.incarnation, now_s)
+            LinkEntry(link, link.peer, session.contact.address, dialler, session.incarnation, now_s)
         )
         for other in verdict.dead:
             other.fail(LinkLost(f"link to {link.peer.short}: its process was started again"))
@@ -338,10 +342,6 @@ class Endpoint(Closing):
         at_s = exchange.next_deadline_s(ours)
         loop = asyncio.get_running_loop()
         self._telling = None if at_s is None else loop.call_at(at_s, self._tell_card)
-
-    def _our_addresses(self) -> tuple[Address, ...]:
-        """Return where others find us: nobody's card makes us dial ourselves."""
-        return (*self.listening, self.contact.address)
 
 
 def _ignore(*_: object) -> None:

@@ -39,14 +39,7 @@ class BulkJoiner:
         self._config = config
         self._entropy = entropy
         self._slots: BulkSlots[Link] = BulkSlots(config.bulk_joined_max, lambda link: link.use)
-
-    def leave(self, link: Link, number: int) -> None:
-        """Forget a connection that has ended."""
-        self._slots.leave(link, number)
-
-    def remove(self, link: Link) -> None:
-        """Forget the connections of a link that has ended."""
-        self._slots.remove(link)
+        self.leave, self.remove = self._slots.leave, self._slots.remove
 
     async def dial(self, link: Link) -> None:
         """Join one bulk connection to the link, in a few tries: a crowd may displace one."""

@@ -74,7 +74,7 @@ class NodeShares:
 
     upload: UploadShare
     memory: ReplyBudget = field(default_factory=ReplyBudget)
-    """Both what waits to be sent, and what is not acknowledged."""
+    """Of both what waits to be sent, and what is not acknowledged."""
     counts: CountMemory = field(default_factory=CountMemory)
 
 

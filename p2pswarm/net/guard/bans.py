@@ -196,6 +196,7 @@ class PeerBans:
 
     def __init__(self) -> None:
         self._scores = PeerScores()
+        self.current = self._scores.bans
         self._told: dict[bytes, float] = {}
         """The peers that say that they have banned us, and when that was last logged."""
         self.banned_by: dict[bytes, str] = {}
@@ -251,10 +252,6 @@ class PeerBans:
         """Return why a peer is banned, and for how long, in words; empty if it is not."""
         ban = self._scores.ban(peer.raw, now_s)
         return "" if ban is None else in_words(ban, now_s)
-
-    def current(self, now_s: float) -> list[Ban]:
-        """All bans that are not over, the longest first."""
-        return self._scores.bans(now_s)
 
 
 def in_words(ban: Ban, now_s: float) -> str:

@@ -61,8 +61,10 @@ def introduced_card(introduction: Introduction, peer: PeerId) -> Card:
 class Session:
     """The result of a finished handshake."""
 
+    peer: PeerId
+    """The peer at the other end, proven."""
     contact: Contact
-    """The proven peer, and where to dial it as far as the peer has told us."""
+    """The peer, and where to dial it as far as the peer has told us."""
     remote: Address
     """The address of the other end of the control connection."""
     dialled: bool
@@ -73,9 +75,3 @@ class Session:
     card: Card
     introduced: bytes
     """Our introduction; our card is its end."""
-
-    @property
-    def peer(self) -> PeerId:
-        """Return who is at the other end."""
-        assert self.contact.peer is not None
-        return self.contact.peer

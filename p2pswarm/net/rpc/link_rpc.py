@@ -220,10 +220,8 @@ class LinkRpc(Closing):
         self.cards: CardSource = endpoint.cards
         self.reach = endpoint.reach
         self._handlers = HandlerTable()
-        self.serve_unary, self.serve_stream = (
-            self._handlers.serve_unary,
-            self._handlers.serve_stream,
-        )
+        self.serve_unary = self._handlers.serve_unary
+        self.serve_stream = self._handlers.serve_stream
         self._listeners: Listeners[Link] = Listeners()
         self._pools = {kind: HandlerPool(config or HandlerLimits()) for kind in Kind}
         self._long = ConcurrencyLimit(AT_ONCE)
