@@ -152,10 +152,10 @@ class HostileLink:
     def __init__(self, sock: socket.socket, side: Handshake, identity: Identity) -> None:
         self._sock = sock
         self.identity = identity
-        self._keys = side.keys
-        self.exporter = side.exporter
-        self._sealer = Sealer(side.keys.send_key, side.keys.suite, LABEL, time.monotonic())
-        self._opener = Opener(side.keys.receive_key, side.keys.suite, LABEL)
+        self._keys = side.result.keys
+        self.exporter = side.result.exporter
+        self._sealer = Sealer(self._keys.send_key, self._keys.suite, LABEL, time.monotonic())
+        self._opener = Opener(self._keys.receive_key, self._keys.suite, LABEL)
         self._read = bytearray()
         self._next = 1
         self.lost = False
@@ -168,7 +168,7 @@ class HostileLink:
         sock = await connected(at, source, **options)
         loop = asyncio.get_running_loop()
         try:
-            card = Card.make(identity, 0, (), flags=CardFlags.CLIENT).encode()
+            card = Card.make(identity, 0, (), flags=CardFlags.CLIENT).data
             payload = encode(Introduction(incarnation, 0, at.host, card))
             static = StaticKey(identity, os.urandom(32))
             side = Handshake(Role.INITIATOR, HELLO, static, os.urandom(32), payload)
@@ -238,9 +238,9 @@ class HostileLink:
         """Join a bulk connection that nobody asked for."""
         sock = await connected(at, source)
         loop = asyncio.get_running_loop()
-        join = BulkJoin.make(self.exporter, number, os.urandom(16))
+        join = BulkJoin.make(JOIN, self.exporter, number, os.urandom(16))
         try:
-            await loop.sock_sendall(sock, join.request.raw)
+            await loop.sock_sendall(sock, join.raw)
             answer = b""
             while len(answer) < JOIN_ANSWER_BYTES:
                 answer += await some(sock, JOIN_ANSWER_BYTES - len(answer))

@@ -110,7 +110,7 @@ class SyntheticSwarm:
         """A card with an address and two relays."""
         key = Identity.generate(self._rng.randbytes(32))
         relays = [Contact(PeerId(self._rng.randbytes(32)), at) for _ in range(2)]
-        return Card.make(key, 1, [at], relays=relays).encode()
+        return Card.make(key, 1, [at], relays=relays).data
 
     def train(self, notes: int) -> None:
         """Feed that many notes of servers."""

@@ -1,4 +1,4 @@
 """The network of a node: from the operating system's sockets up to typed calls between peers.
 
-Entrances: `link/endpoint.py` for links, `rpc/base.py` for the calls that every protocol above uses.
+Entrances: `endpoint/endpoint.py` for links, `rpc/base.py` for the calls that all above use.
 """

@@ -67,7 +67,7 @@ async def test_a_link_brings_the_cards_of_both_sides(bed: Bed) -> None:
         card = near.cards.of(far.contact.peer)
         assert card is not None
         assert card.addresses == (far.contact.address,)
-        assert near.cards.read(card.encode()).peer == far.contact.peer
+        assert near.cards.read(card.data).peer == far.contact.peer
         assert not near.cards.learn(card, "127.0.0.1")  # it is known already
         with pytest.raises(BadMessage):
             near.cards.read(b"no card")

@@ -14,17 +14,17 @@ from net.link.harness import KEYS, machine
 
 from p2pswarm.base.errors import PeerError
 from p2pswarm.base.ids import Address
-from p2pswarm.net.bulk.channel import BulkChannel, BulkKeys, ChannelCallbacks
+from p2pswarm.net.bulk.channel import BulkChannel, ChannelCallbacks
 from p2pswarm.net.bulk.receive_buffers import ReceiveBuffers
 from p2pswarm.net.bulk.send_queue import SendQueue
 from p2pswarm.net.bulk.upload_share import UploadShare
 from p2pswarm.net.config import TransportConfig
-from p2pswarm.net.crypto.handshake import Handshake, Hello, StaticKey
+from p2pswarm.net.crypto.handshake import Handshake, Hello, Keys, StaticKey
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.noise_xx import NoiseXX, Role
 from p2pswarm.net.crypto.records import OVERHEAD_BYTES, PREFIX_BYTES, FrameBuffer, Opener, Sealer
 from p2pswarm.net.crypto.suite import TAG_BYTES, Suite
-from p2pswarm.net.endpoint.link_request import BulkJoin
+from p2pswarm.net.endpoint.link_request import JOIN, BulkJoin
 from p2pswarm.net.endpoint.raw_handshake import AcceptedHandshake, DialledHandshake
 from p2pswarm.net.link.control_records import LABEL
 from p2pswarm.net.link.events import StreamData, StreamOpened
@@ -68,8 +68,8 @@ def accepted(data: bytes) -> None:
             at += len(piece)
             side.receive(piece)
             side.data_to_send()
-        if side.join is not None:
-            side.join.answer(b"x" * 32, b"n" * 16)
+        if isinstance(side.use, BulkJoin):
+            side.use.answer(b"x" * 32, b"n" * 16)
 
 
 @parser
@@ -99,7 +99,7 @@ def identity_proof(data: bytes) -> None:
     last = peer.write((proof + data[1:])[:3072])
     with contextlib.suppress(PeerError):
         side.receive(len(last).to_bytes(2) + last)
-        introduced_card(read_introduction(side.peer_payload), side.peer)
+        introduced_card(read_introduction(side.result.payload), side.result.peer)
 
 
 @parser
@@ -115,8 +115,8 @@ def introduction(data: bytes) -> None:
 def bulk_join(data: bytes) -> None:
     """The first message of a bulk connection, and our answer as its dialler reads it."""
     with contextlib.suppress(PeerError):
-        join = BulkJoin.parse(b"PSB1" + data[:52])
-        assert join.request.raw == b"PSB1" + data[:52]
+        join = BulkJoin.parse(JOIN, b"PSB1" + data[:52])
+        assert join.raw == b"PSB1" + data[:52]
         join.check_answer(b"x" * 32, data[52:])
 
 
@@ -188,7 +188,7 @@ def bulk_chunks(data: bytes) -> None:
     for each in memory:
         buffers.add(memoryview(each), lambda: None)
     buffers.cancel(3)
-    keys = BulkKeys(NEAR_KEY, NEAR_KEY, Suite.AES_GCM)
+    keys = Keys(NEAR_KEY, NEAR_KEY, Suite.AES_GCM)
     calls = ChannelCallbacks(lambda _: None, lambda: None, lambda _: None)
     queue = SendQueue(nullcontext(), 1 << 20, UploadShare(nullcontext()), lambda: None)
     channel = BulkChannel(keys, buffers, queue, calls, 0.0)

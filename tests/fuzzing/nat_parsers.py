@@ -126,11 +126,12 @@ def card(data: bytes) -> None:
                 body = replace(body, public_key=ENEMY.public_key)
             raw = encode(body)
             found = cards.read(SignedCard(raw[:1024], ENEMY.sign(cards.TAG, raw[:1024])))
-            assert cards.decode_card(found.encode()) == found
+            assert cards.decode_card(found.data) == found
             us = [Address(OWN, 4001)]
-            for each in cards.believed(found, us, "5.5.5.1", Scope.PUBLIC):
+            named = [Contact(found.peer, address) for address in found.addresses]
+            for each in cards.believed(named, us, "5.5.5.1", Scope.PUBLIC):
                 assert each.address not in us
-            cards.believed_relays(found, us, OWN, Scope.PRIVATE)
+            cards.believed([each.contact for each in found.relays], us, OWN, Scope.PRIVATE)
 
 
 @parser
@@ -209,7 +210,7 @@ NAT_SEEDS = {
             encode(Compared((AgedRecord(RECORD.signed, 1.5),), RECORD.prefix)),
         ),
     ],
-    "card": lambda: [CARD.encode(), CARD.signed.body],
+    "card": lambda: [CARD.data, CARD.signed.body],
     "pcp_answer": lambda: [MAPPED, PMP_HOST, PCP_MAPPED, bytes([0, 0x81, 0, 3]) + bytes(4)],
     "upnp_answer": lambda: [LOCATION],
     "upnp_description": lambda: [DESCRIPTION, REPLY, REFUSAL],

@@ -33,7 +33,7 @@ from p2pswarm.net.cards.node_cards import CardUpdate
 from p2pswarm.net.crypto.handshake import Handshake, StaticKey
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.noise_xx import Role
-from p2pswarm.net.endpoint.link_request import BulkJoin
+from p2pswarm.net.endpoint.link_request import JOIN, BulkJoin
 from p2pswarm.net.link.session import Introduction
 from p2pswarm.net.rpc.framing import Kind, pack_error, pack_good, pack_opening
 from p2pswarm.net.wire import frames
@@ -55,7 +55,7 @@ CARD = Card.make(
     7,
     [Address("2600::1", 4000), Address("8.8.8.8", 4000)],
     relays=[Contact(PeerId(b"r" * 32), Address("9.9.9.9", 443))],
-).encode()
+).data
 PEERS = PeerList((CARD, CARD), b"\0\1")
 INTRODUCTION = encode(Introduction(b"i" * 16, 4001, "203.0.113.7", CARD))
 CONFIG_JSON = run_to_json(RUN)
@@ -178,14 +178,14 @@ SEEDS: dict[str, Callable[[], Seeds]] = {
     ],
     "accepted": lambda: [
         handshake(Role.INITIATOR),
-        BulkJoin.make(b"x" * 32, 1, b"n" * 16).request.raw,
+        BulkJoin.make(JOIN, b"x" * 32, 1, b"n" * 16).raw,
         b"PSW2" + bytes(17),
         b"GET / HTTP/1.1\r\n\r\n",
     ],
     "dialled": lambda: [responder_says(), HELLO.raw, b"PSW1\1" + NETWORK, b"PSW2\7" + NETWORK],
     "identity_proof": lambda: [b"\x60" + INTRODUCTION, b"\x60", b"\x20" + bytes(64)],
     "introduction": lambda: [INTRODUCTION, encode(Introduction(b"i" * 16, 0, "", CARD))],
-    "bulk_join": lambda: [BulkJoin.make(b"x" * 32, 1, b"n" * 16).request.raw[4:] + bytes(32)],
+    "bulk_join": lambda: [BulkJoin.make(JOIN, b"x" * 32, 1, b"n" * 16).raw[4:] + bytes(32)],
     "records": lambda: [joined(b"\0plain", b"\0more" * 20, b"\0"), joined(b"\0plain", b"\xff\1\1")],
     "mux": link_records,
     "link": link_records,

@@ -202,7 +202,7 @@ async def main() -> None:
         while line := await lines.readline():
             order = json.loads(line)
             if order["do"] == "card":  # read by our own kind alone, over a pipe
-                ours = node.contact, node.stack.endpoint.card.encode()
+                ours = node.contact, node.stack.endpoint.card.data
                 told = {"card": pickle.dumps(ours).hex()}
             elif order["do"] == "send":
                 told = await send(node, order, sayings)

@@ -86,7 +86,7 @@ def identity_of(run: RunConfig = RUN) -> RunIdentity:
 
 def manifest_of(stack: NodeStack, run: RunConfig = RUN) -> Manifest:
     """The manifest of a trainer's run, of the version that this program speaks."""
-    where, card = stack.endpoint.contact.address, stack.endpoint.card.encode()
+    where, card = stack.endpoint.contact.address, stack.endpoint.card.data
     return sign_manifest(stack.identity, identity_of(run), where, card)
 
 

@@ -177,7 +177,7 @@ def peer_list(found: Iterable[tuple[Card, Address]]) -> PeerList:
     places: list[int] = []
     left_bytes = PEER_LIST_BYTES
     for card, address in found:
-        data = card.encode()
+        data = card.data
         if address in card.addresses and len(data) <= left_bytes:
             left_bytes -= len(data)
             cards.append(data)

@@ -1,4 +1,4 @@
 """The bulk connections of a link: tensors in chunks, sent from and received into their memory.
 
-Entrance: `channels.BulkChannels`. The endpoint uses it.
+Entrance: `channel_set.BulkChannels`. The endpoint uses it.
 """

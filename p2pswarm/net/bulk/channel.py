@@ -7,7 +7,6 @@ it from a scratch buffer into the memory that it granted. So only the cipher and
 kernel copy bytes. Chunks are small enough that both scratch buffers stay in the
 processor's cache.
 
-Units:   bytes, `now_s` seconds.
 Errors:  BadRecord for bytes that are not authentic: it costs the path. BadChunk for a breach of the
          peer's: it ends the link.
 Source:  docs/wire.md; docs/figures.md for the chunk's size.
@@ -21,6 +20,7 @@ from functools import partial
 from p2pswarm.base.errors import BadRecord, SwarmError
 from p2pswarm.net.bulk.receive_buffers import CHUNK_BYTES_MAX, ReceiveBuffers
 from p2pswarm.net.bulk.send_queue import Chunk, SendQueue
+from p2pswarm.net.crypto.handshake import Keys
 from p2pswarm.net.crypto.records import (
     OVERHEAD_BYTES,
     PREFIX_BYTES,
@@ -28,7 +28,7 @@ from p2pswarm.net.crypto.records import (
     Sealer,
     ciphertext_bytes,
 )
-from p2pswarm.net.crypto.suite import TAG_BYTES, Suite
+from p2pswarm.net.crypto.suite import TAG_BYTES
 
 CHUNK_S = 0.02  # a fifth of a round trip across an ocean
 CHUNK_BYTES_LEAST = 64 * 1024  # smaller records cost too much: AEAD does 2.3 GB/s in 16 KiB pieces
@@ -41,8 +41,6 @@ class ChunkSizer:
     On a fast path large chunks cost less. On a slow path an urgent tensor would wait long for a
     large chunk of another. So a chunk has as many bytes as leave in `CHUNK_S`.
     """
-
-    __slots__ = ("_bytes", "_most", "_s")
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -72,15 +70,6 @@ HEAD_BYTES = HEADER_BYTES + PREFIX_BYTES  # the payload's prefix is read with th
 SCRATCH_BYTES_MAX = HEADER_BYTES + CHUNK_BYTES_MAX + OVERHEAD_BYTES
 _NOTHING = memoryview(b"")
 LABEL = b"bulk"  # each direction of each connection has a key of its own
-
-
-@dataclass(frozen=True, slots=True)
-class BulkKeys:
-    """The keys of one bulk connection, 32 bytes each, and the cipher."""
-
-    send_key: bytes
-    receive_key: bytes
-    suite: Suite
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +105,7 @@ class BulkChannel:
 
     def __init__(
         self,
-        keys: BulkKeys,
+        keys: Keys,
         buffers: ReceiveBuffers,
         send_queue: SendQueue,
         callbacks: ChannelCallbacks,
@@ -143,7 +132,6 @@ class BulkChannel:
         self.chunks_out = 0
         """The number of chunks that it has taken to send."""
         self.chunks_in = 0
-        """The number of whole chunks that have come."""
         self.received_bytes = 0
         self.sent_bytes = 0
 
@@ -164,9 +152,7 @@ class BulkChannel:
             return None
         ciphertext = self._scratch_in[: incoming.length + TAG_BYTES]
         if incoming.target is None:
-            self._opener.open(
-                ciphertext, incoming.prefix
-            )  # keeps the nonce counter right; the bytes are dropped
+            self._opener.open(ciphertext, incoming.prefix)  # dropped: its nonce is counted
             self._incoming = None
             self.chunks_in += 1
             return partial(self._callbacks.on_stray_chunk, incoming.transfer)

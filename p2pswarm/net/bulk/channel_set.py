@@ -5,9 +5,7 @@ fills one set of receive buffers. Channels run by themselves, on sockets in thre
 only complete transfers.
 
 A channel that ends costs the time of its chunks. Each side tells the other how many chunks came
-on it, and sends the others again on another channel. So it is with a channel that falls silent,
-which the side that sends notices by what the other tells while it awaits transfers
-(`silence.py`).
+on it, and sends the others again on another channel; so, too, if one falls silent (`silence.py`).
 
 Errors:  LinkLost for every task that waits when the link ends.
 """
@@ -20,12 +18,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from p2pswarm.base.errors import BadChunk, BadRecord, LinkLost, SwarmError
-from p2pswarm.net.bulk.channel import BulkChannel, BulkKeys, ChannelCallbacks
+from p2pswarm.net.bulk.channel import BulkChannel, ChannelCallbacks
 from p2pswarm.net.bulk.receive_buffers import ReceiveBuffers
 from p2pswarm.net.bulk.send_queue import SendQueue
 from p2pswarm.net.bulk.silence import REPORT_S, ChannelSilence
 from p2pswarm.net.bulk.upload_share import BACKGROUND, HELD_S, UploadShare
 from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.handshake import Keys
 from p2pswarm.net.os.base import BulkPipe, Connection
 
 RETIRE_S = 2.0  # for what a channel has taken to leave, before it is closed
@@ -64,7 +63,6 @@ class BulkArrival:
         self._settled = asyncio.Event()
         self._failure = ""
         self.transfer = buffers.add(memory, self._on_land)
-        """The number to tell the sender."""
         waiting[self.transfer] = self
         if not memory:
             self.cancel()
@@ -151,10 +149,7 @@ class BulkChannels:
         return arrival
 
     async def send(self, transfer: int, data: memoryview, priority: int) -> None:
-        """Send all of `data`, over channels that are there or join later.
-
-        Returns when the peer has it, or wants no more of it.
-        """
+        """Send all of `data`; returns when the peer has it, or wants no more of it."""
         flat = data.cast("B")
         if not flat:
             return
@@ -172,7 +167,7 @@ class BulkChannels:
             self._sends.pop(done, None)
             self._send_queue.cancel(transfer_out)
 
-    def add(self, connection: Connection, keys: BulkKeys, number: int) -> None:
+    def add(self, connection: Connection, keys: Keys, number: int) -> None:
         """Add a channel that has joined under `number`."""
         now_s = asyncio.get_running_loop().time()
         calls = ChannelCallbacks(
@@ -196,10 +191,7 @@ class BulkChannels:
         self._send_queue.on_done(transfer)
 
     def on_channel_end(self, number: int, chunks: int) -> bool:
-        """The peer reads no more on a channel, of which it has read so many chunks.
-
-        Returns whether there was such a channel.
-        """
+        """The peer reads no more on a channel after so many chunks; whether there was one."""
         if number in self._channels:
             self._came[number] = chunks
             self._channels[number][1].close()
@@ -211,10 +203,7 @@ class BulkChannels:
         return True
 
     def on_chunk_count(self, number: int, chunks: int, patience_s: float) -> None:
-        """The peer tells how many chunks came on a channel so far: close it if it is silent.
-
-        `patience_s`: how long TCP may need to repair three losses.
-        """
+        """The peer tells how many chunks came: close a channel that is silent for `patience_s`."""
         if number not in self._channels:
             return
         machine, pipe = self._channels[number]

@@ -1,13 +1,11 @@
 """ConnectionCount: how many bulk connections a link should have, by what they carry.
 
-Units:   `now_s` seconds on the caller's monotonic clock; bytes a second.
 Source:  docs/bulk.md, with the reason for each number.
 """
 
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
-from enum import Enum, auto
 
 GAIN = 1.2
 KEEP = 0.95
@@ -15,22 +13,13 @@ PAUSE_S = 30.0
 PAUSE_S_MAX = 600.0
 
 
-class Climb(Enum):
-    """The direction that is tried."""
-
-    UP = auto()
-    DOWN = auto()
-
-
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A step whose verdict is awaited."""
+    """A step whose verdict is awaited, with the number of connections and the goodput before."""
 
-    climb: Climb
+    up: bool
     count: int
-    """The number before."""
     goodput: float
-    """The goodput of those."""
 
 
 class ConnectionCount:
@@ -41,14 +30,12 @@ class ConnectionCount:
     not help, or there is no room, it pauses, twice as long each time.
     """
 
-    __slots__ = ("_floor", "_most", "_next", "_pause_s", "_rest_until_s", "_trial", "wanted")
-
     def __init__(self, floor: int, most: int, now_s: float, begin: int = 0) -> None:
         """`floor`: how many there are at least. `begin`: how many were best before; 0: unknown."""
         self._floor = min(floor, most)
         self._most = most
         self.wanted = min(max(begin, floor), most)
-        self._next = Climb.UP
+        self._up_next = True
         self._pause_s = PAUSE_S
         self._rest_until_s = now_s + PAUSE_S if begin else now_s
         self._trial: _Trial | None = None
@@ -59,10 +46,7 @@ class ConnectionCount:
         return self.wanted if self._trial is None else self._trial.count
 
     def on_goodput(self, goodput: float, live: int, now_s: float) -> bool:
-        """Take what the connections carried in a window; returns whether `wanted` has changed.
-
-        `live`: how many there were; a window in which some were missing or spare says nothing.
-        """
+        """Take the goodput of a window with `live` connections; whether `wanted` has changed."""
         if live != self.wanted:
             return False
         before = self.wanted
@@ -77,36 +61,34 @@ class ConnectionCount:
         """Note that another connection cannot be made: those that are there must do for now."""
         self._trial = None
         self.wanted = max(1, min(self.wanted, live))
-        self._turn(Climb.UP, now_s)
+        self._turn(now_s, up=True)
 
     def _judge(self, trial: _Trial, goodput: float, now_s: float) -> None:
         """Keep a step or take it back."""
-        least = GAIN if trial.climb is Climb.UP else KEEP
-        if goodput >= least * trial.goodput:
+        if goodput >= (GAIN if trial.up else KEEP) * trial.goodput:
             return
         self.wanted = trial.count
-        if trial.climb is Climb.UP:
-            self._turn(Climb.DOWN, now_s)
+        if trial.up:
+            self._turn(now_s, up=False)
         else:  # fewer carry less: perhaps more carry more
-            self._next = Climb.UP
+            self._up_next = True
 
-    def _turn(self, to: Climb, now_s: float) -> None:
-        """Go this way next, after a pause."""
-        self._next = to
+    def _turn(self, now_s: float, *, up: bool) -> None:
+        """Go up or down next, after a pause."""
+        self._up_next = up
         self._rest_until_s = now_s + self._pause_s
         self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
 
     def _try(self, goodput: float, now_s: float) -> None:
         """Begin the step that is next; at the end of its direction, turn round."""
-        up, down = min(2 * self.wanted, self._most), max(self.wanted // 2, self._floor)
-        if self._next is Climb.UP and up > self.wanted:
-            count = up
-        elif self._next is Climb.DOWN and down < self.wanted:
-            count = down
+        if self._up_next:
+            count = max(min(2 * self.wanted, self._most), self.wanted)
         else:
-            self._turn(Climb.UP if self._next is Climb.DOWN else Climb.DOWN, now_s)
+            count = min(max(self.wanted // 2, self._floor), self.wanted)
+        if count == self.wanted:
+            self._turn(now_s, up=not self._up_next)
             return
-        self._trial = _Trial(self._next, self.wanted, goodput)
+        self._trial = _Trial(self._up_next, self.wanted, goodput)
         self.wanted = count
 
 
@@ -126,8 +108,6 @@ class GoodputMeter:
     the pauses between bursts do not. After `settle` SETTLE_S are not counted: connections that have
     just begun are in slow start, and fill buffers.
     """
-
-    __slots__ = ("_bytes", "_last_bytes", "_last_s", "_work_s", "at_s")
 
     def __init__(self) -> None:
         self.at_s: float | None = None

@@ -86,10 +86,7 @@ class ReceiveBuffers:
         return self._next > 1
 
     def add(self, memory: memoryview, filled: Callable[[], None]) -> int:
-        """Grant `memory`, a flat writable view of bytes; returns the transfer's number.
-
-        Raises Busy if BUFFERS_MAX transfers are granted already.
-        """
+        """Grant `memory`, a flat writable view; returns its number; Busy if there are too many."""
         with self._lock:
             if len(self._buffers) >= BUFFERS_MAX:
                 raise Busy(f"{BUFFERS_MAX} transfers are under way on this link")
@@ -122,10 +119,7 @@ class ReceiveBuffers:
                 buffer.claimed.unclaim(start, length)
 
     def on_payload(self, transfer: int, length: int) -> Callable[[], None] | None:
-        """Note that a claimed chunk is in place.
-
-        Returns the transfer's `filled` if its memory is full now.
-        """
+        """Note that a chunk is in place; returns its transfer's `filled` if that is full now."""
         with self._lock:
             buffer = self._buffers.get(transfer)
             if buffer is None:

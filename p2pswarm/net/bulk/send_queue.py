@@ -11,7 +11,7 @@ again, on any connection.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from p2pswarm.net.bulk.receive_buffers import CHUNK_BYTES_MIN
@@ -24,38 +24,21 @@ ChunkPosition = tuple[int, int]
 """(number of the bulk connection, number of the chunk on it)"""
 
 
+@dataclass(slots=True, eq=False)
 class OutgoingTransfer:
     """One transfer on its way out."""
 
-    __slots__ = (
-        "again",
-        "chunk_bytes",
-        "data",
-        "done",
-        "next",
-        "over",
-        "priority",
-        "taken",
-        "transfer",
-        "under_way",
-        "unsent_bytes",
-    )
-
-    def __init__(
-        self, transfer: int, data: memoryview, priority: int, chunk_bytes: int, done: Done
-    ) -> None:
-        """`done`: called when the peer wants no more of `data`."""
-        self.transfer = transfer
-        self.data = data
-        self.priority = priority
-        self.chunk_bytes = chunk_bytes
-        self.done = done
-        self.next = 0
-        self.again: list[tuple[int, int]] = []  # (start, end) of chunks that were lost
-        self.under_way: dict[ChunkPosition, tuple[int, int]] = {}
-        self.taken = 0  # chunks that a connection reads from `data` just now
-        self.unsent_bytes = len(data)
-        self.over = False
+    transfer: int
+    data: memoryview
+    unsent_bytes: int
+    priority: int
+    chunk_bytes: int
+    done: Done  # called when the peer wants no more of `data`
+    next: int = 0
+    again: list[tuple[int, int]] = field(default_factory=list)  # (start, end) of lost chunks
+    under_way: dict[ChunkPosition, tuple[int, int]] = field(default_factory=dict)
+    taken: int = 0  # chunks that a connection reads from `data` just now
+    over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +72,10 @@ class SendQueue:
     def add(
         self, transfer: int, data: memoryview, priority: int, channels: int, done: Done
     ) -> OutgoingTransfer:
-        """Queue a flat view of bytes; `channels`: how many connections should share it.
-
-        `done`: called in the event loop when the peer has all or wants no more.
-        """
+        """Queue a view for so many channels; `done` is called when the peer wants no more of it."""
         even = -(-len(data) // channels)
         chunk_bytes = min(self._chunk_bytes, max(even, CHUNK_BYTES_MIN))
-        transfer_out = OutgoingTransfer(transfer, data, priority, chunk_bytes, done)
+        transfer_out = OutgoingTransfer(transfer, data, len(data), priority, chunk_bytes, done)
         if priority < BACKGROUND:
             self._upload.begin(transfer_out)
         with self._lock:
@@ -124,22 +104,15 @@ class SendQueue:
         transfer_out.done()
 
     def on_channel_end(self, number: int, chunks: int) -> bool:
-        """Send again what a connection took after its first `chunks` chunks; returns whether any.
-
-        Call it when that connection takes no more.
-        """
+        """Send again what a connection that is over took after so many chunks; whether any."""
         lost = False
         with self._lock:
             for transfer_out in self._live.values():
-                positions = [
-                    position for position in transfer_out.under_way if position[0] == number
-                ]
-                again = [transfer_out.under_way.pop(position) for position in positions]
-                missing = [
-                    span
-                    for position, span in zip(positions, again, strict=True)
-                    if position[1] >= chunks
-                ]
+                under_way = transfer_out.under_way
+                positions = [position for position in under_way if position[0] == number]
+                missing = [under_way[each] for each in positions if each[1] >= chunks]
+                for position in positions:
+                    del under_way[position]
                 if missing and not transfer_out.over:
                     lost = True
                     transfer_out.again += missing
@@ -148,12 +121,7 @@ class SendQueue:
         return lost
 
     def take(self, most: int, now_s: float, position: ChunkPosition = (0, 0)) -> Chunk | None:
-        """The next chunk to send, of at most `most` bytes, or None.
-
-        Then call `on_write` or `on_chunk_loss`.
-
-        `position`: where it will be.
-        """
+        """The next chunk, for `position`, or None; then call `on_write` or `on_chunk_loss`."""
         woken: list[Wake] = []
         try:
             with self._lock:
@@ -190,10 +158,7 @@ class SendQueue:
         return Chunk(transfer_out, start, transfer_out.data[start:end])
 
     def on_write(self, chunk: Chunk) -> Done | None:
-        """Note that the kernel has a chunk.
-
-        Returns the transfer's `done` if the peer has said meanwhile that it wants no more.
-        """
+        """Note that the kernel has a chunk; returns `done` if the peer wants no more by now."""
         transfer_out = chunk.transfer_out
         with self._lock:
             transfer_out.taken -= 1

@@ -13,10 +13,11 @@ the peer stands still, or from reports that were waiting because we stood still 
 A connection that was only slow costs its chunks once more. So that a slow path does not pay again
 and again, the patience doubles with each connection that is closed, to 20 s at most.
 
-Units:   seconds on the caller's monotonic clock; bytes; chunks are counted from 0.
 Errors:  a peer that reports nonsense harms its own transfers.
 Source:  docs/paths.md; `net/link/liveness.py`, which does the same for the control connection.
 """
+
+from dataclasses import dataclass
 
 REPORT_S = 0.5  # between two reports: two small records a second while a tensor is awaited
 COUNTED_S_MAX = 2 * REPORT_S  # what one report adds to a silence: more, and somebody stood still
@@ -25,23 +26,19 @@ PATIENCE_S_MAX = 20.0  # as TCP gives any other connection: USER_TIMEOUT_MS in n
 CALM_S = 60.0  # without a silent connection, after which one doubling is taken back
 
 
+@dataclass(slots=True)
 class _Progress:
     """The progress of one connection."""
 
-    __slots__ = ("acknowledged", "came", "heard_s", "silent_s")
-
-    def __init__(self, came: int, acknowledged: int | None, now_s: float) -> None:
-        self.came = came
-        self.acknowledged = acknowledged
-        self.heard_s = now_s
-        """The time of the last report."""
-        self.silent_s = 0.0
+    came: int
+    acknowledged: int | None
+    heard_s: float
+    """The time of the last report."""
+    silent_s: float = 0.0
 
 
 class ChannelSilence:
     """The silences of the bulk connections of one link, as the sender of tensors sees them."""
-
-    __slots__ = ("_doublings", "_found_s", "_progress")
 
     def __init__(self) -> None:
         self._progress: dict[int, _Progress] = {}
@@ -66,9 +63,7 @@ class ChannelSilence:
         `taken`: how many it has taken to send. `acknowledged`: bytes that the other kernel has, as
         far as ours knows; None if it does not say. `patience_s`: what TCP needs for three losses.
         """
-        progress = self._progress.get(number)
-        if progress is None:
-            progress = self._progress[number] = _Progress(came, acknowledged, now_s)
+        progress = self._progress.setdefault(number, _Progress(came, acknowledged, now_s))
         passed_s = min(now_s - progress.heard_s, COUNTED_S_MAX)
         progress.heard_s = now_s
         still = (came, acknowledged) == (progress.came, progress.acknowledged)

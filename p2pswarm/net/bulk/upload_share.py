@@ -11,7 +11,6 @@ A chunk may be sent while there are tokens, and takes as many as it has bytes. W
 woken when urgent bytes have made tokens, or when the last urgent transfer is over. It also asks
 again by itself, because something urgent may be stuck for as long as a slow peer likes.
 
-Units:   bytes; `now_s` seconds on a clock that all links share.
 Source:  a token bucket, as in tc-tbf(8); LEDBAT (RFC 6817) yields like this by measuring delay.
 """
 

@@ -1,5 +1,4 @@
-"""Cards: the addresses that a peer signs, which of them are believed, and in which order they are
-dialled.
+"""Cards: the addresses that a peer signs, which are believed, and in which order they are dialled.
 
 Entrance: `node_cards.NodeCards`. See docs/addresses.md.
 """

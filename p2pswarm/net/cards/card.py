@@ -7,9 +7,6 @@ equal if they are of one peer; of these the one with the higher sequence number 
 A card is signed as bytes, and the same bytes are passed on, so there is nothing to agree on about
 how its fields are written.
 
-Units:   bytes; the sequence number is in milliseconds since 1970 where the peer's clock is right.
-Shapes:  at most `DIRECT_MAX` direct addresses and `RELAYS_MAX` relays, each at two addresses at
-         most; `BODY_BYTES_MAX` in all.
 Errors:  BadMessage for a card that breaks a rule; ValueError for one of ours that would.
 Source:  docs/addresses.md; RFC 9000, 8.1 and 21.5, for claims and what they may lead to; libp2p's
          signed peer records (RFC 0003 of libp2p/specs) for the sequence number and the signature.
@@ -144,11 +141,10 @@ class Card:
     relays: tuple[RelayAddress, ...]
     flags: CardFlags
     signed: SignedCard
-    """The bytes that the peer signed."""
     addresses: tuple[Address, ...]
     """The direct addresses, as the peer ordered them."""
     data: bytes
-    """The card as bytes, to pass on."""
+    """The card as bytes with its signature, to pass on."""
 
     @classmethod
     def make(
@@ -162,18 +158,12 @@ class Card:
         flags: CardFlags = CardFlags.NONE,
     ) -> "Card":
         """Our own card; ValueError if others would not take it."""
-        body = encode(
-            CardBody(
-                identity.public_key,
-                seq,
-                (
-                    *(direct_address(each) for each in direct),
-                    *(replace(direct_address(each), kind=AddressKind.MAPPED) for each in mapped),
-                ),
-                tuple(_relay(each) for each in relays),
-                flags,
-            )
+        addresses = (
+            *(direct_address(each) for each in direct),
+            *(replace(direct_address(each), kind=AddressKind.MAPPED) for each in mapped),
         )
+        relay_addresses = tuple(_relay(each) for each in relays)
+        body = encode(CardBody(identity.public_key, seq, addresses, relay_addresses, flags))
         if len(body) > BODY_BYTES_MAX:
             raise ValueError(f"the addresses take {len(body)} bytes, over {BODY_BYTES_MAX}")
         return read(SignedCard(body, identity.sign(TAG, body)))
@@ -181,20 +171,9 @@ class Card:
     @classmethod
     def of(cls, peer: PeerId, body: CardBody, signed: SignedCard) -> "Card":
         """The card of a peer, when it is known that the peer has signed this body."""
-        addresses = tuple(each.address for each in body.direct)
-        flags = CardFlags(body.flags)
-        return cls(
-            peer, body.seq, body.direct, body.relays, flags, signed, addresses, encode(signed)
-        )
-
-    @property
-    def dialable(self) -> bool:
-        """Return whether the peer says that others can dial it, or reach it through a relay."""
-        return bool(self.direct or self.relays)
-
-    def encode(self) -> bytes:
-        """The card as bytes, with its signature."""
-        return self.data
+        direct, relays, flags = body.direct, body.relays, CardFlags(body.flags)
+        addresses = tuple(each.address for each in direct)
+        return cls(peer, body.seq, direct, relays, flags, signed, addresses, encode(signed))
 
     def __eq__(self, other: object) -> bool:
         return self.peer == other.peer if isinstance(other, Card) else NotImplemented
@@ -215,10 +194,7 @@ def read(signed: SignedCard) -> Card:
 
 @lru_cache(maxsize=CARDS_READ)
 def decode_card(data: bytes) -> Card:
-    """The card in bytes of unknown origin, with every rule checked; BadMessage if it is none.
-
-    The signature of the same bytes is checked once.
-    """
+    """The card in bytes of unknown origin, with every rule checked; BadMessage if it is none."""
     signed = decode(data)
     if not isinstance(signed, SignedCard):
         raise BadMessage(f"{type(signed).__name__} is no card")
@@ -236,30 +212,18 @@ def newer(a: Card, b: Card) -> Card:
     """The card of one peer that counts; its bytes decide ties, so that all nodes agree."""
     if a.peer != b.peer:
         raise ValueError("cards of two peers: neither is newer")
-    return max(a, b, key=_rank)
+    return max(a, b, key=lambda card: (card.seq, card.signed.body, card.signed.signature))
 
 
-def believed(card: Card, us: Sequence[Address], heard_at: str, least: Scope) -> list[Contact]:
-    """The direct addresses of a card that may be dialled at all, as the peer ordered them.
+def believed(
+    named: Iterable[Contact], us: Sequence[Address], heard_at: str, least: Scope
+) -> list[Contact]:
+    """The contacts of a card that may be dialled at all, as the peer ordered them.
 
     `us`: our own addresses; `heard_at`: the host from which the card came; `least`: the smallest
     scope that we believe. Whoever has a public address names no private ones, and loopback is
     named only by this machine itself. That the peer is there is still to be found out.
     """
-    named = [Contact(card.peer, address) for address in card.addresses]
-    return _believed(named, us, heard_at, least)
-
-
-def believed_relays(
-    card: Card, us: Sequence[Address], heard_at: str, least: Scope
-) -> list[Contact]:
-    """The relays of a card that may be dialled at all; see `believed`."""
-    return _believed([each.contact for each in card.relays], us, heard_at, least)
-
-
-def _believed(
-    named: Iterable[Contact], us: Sequence[Address], heard_at: str, least: Scope
-) -> list[Contact]:
     least = max(least, expected_of(heard_at))
     here = is_loopback(heard_at)
     return [
@@ -269,10 +233,6 @@ def _believed(
         and believable(each.address, least)
         and (here or not is_loopback(each.address.host))
     ]
-
-
-def _rank(card: Card) -> tuple[int, bytes, bytes]:
-    return card.seq, card.signed.body, card.signed.signature
 
 
 def _kinds_of(host: str) -> tuple[AddressKind, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.net.cards.card import Card, believed, believed_relays, decode_card, newer
+from p2pswarm.net.cards.card import Card, believed, decode_card, newer
 from p2pswarm.net.guard.slots import FairSlots
 from p2pswarm.net.os.addresses import Scope, address_groups, expected_of
 
@@ -41,7 +41,6 @@ class CardBook:
         self._most = most
         self._kept: dict[PeerId, _KeptCard] = {}
         self._links: dict[PeerId, int] = {}
-        """The number of links of each peer."""
         self._slots: FairSlots[PeerId] = FairSlots()
         """The peers without a link whose cards are kept."""
         self.on_card = _ignore
@@ -50,10 +49,7 @@ class CardBook:
         return len(self._kept)
 
     def learn(self, card: Card, heard_at: str) -> bool:
-        """Keep a card, if it is newer than the one we have; whether it says anything new.
-
-        `heard_at`: the host that it came from, as the network shows it.
-        """
+        """Keep a card that came from the host `heard_at`, if it is newer; whether it is."""
         if card.peer == self._own:
             return False
         kept = self._kept.get(card.peer)
@@ -64,13 +60,13 @@ class CardBook:
                 self._make_room()
             if card.peer not in self._kept:
                 return False
-            self.on_card(card)
-            return True
-        if newer(kept.card, card).signed == kept.card.signed:
-            if card.signed == kept.card.signed and _trusts_more(heard_at, kept.heard_at):
+        elif newer(kept.card, card).signed != kept.card.signed:
+            kept.card, kept.heard_at = card, heard_at
+        else:
+            is_nearer = expected_of(heard_at) < expected_of(kept.heard_at)  # more is believed then
+            if card.signed == kept.card.signed and is_nearer:
                 kept.heard_at = heard_at
             return False
-        kept.card, kept.heard_at = card, heard_at
         self.on_card(card)
         return True
 
@@ -107,8 +103,9 @@ class CardBook:
         kept = self._kept.get(peer)
         if kept is None:
             return []
-        named = believed(kept.card, us, kept.heard_at, least)
-        return sorted(named, key=lambda each: ":" not in each.address.host)
+        named = [Contact(peer, address) for address in kept.card.addresses]
+        found = believed(named, us, kept.heard_at, least)
+        return sorted(found, key=lambda each: ":" not in each.address.host)
 
     def relayed(
         self, peer: PeerId, us: Sequence[Address], least: Scope = Scope.PRIVATE
@@ -117,19 +114,15 @@ class CardBook:
         kept = self._kept.get(peer)
         if kept is None:
             return []
-        relays = believed_relays(kept.card, us, kept.heard_at, least)
-        return [Contact(peer, relay.address.through(peer)) for relay in relays]
+        relays = [each.contact for each in kept.card.relays]
+        found = believed(relays, us, kept.heard_at, least)
+        return [Contact(peer, relay.address.through(peer)) for relay in found]
 
     def _make_room(self) -> None:
         while len(self._slots) > self._most:
             oldest = next(self._slots.next_to_go())
             self._slots.remove(oldest)
             del self._kept[oldest]
-
-
-def _trusts_more(heard_at: str, than: str) -> bool:
-    """Return whether more is believed of a card that came from this host: from nearer, more is."""
-    return expected_of(heard_at) < expected_of(than)
 
 
 def _ignore(_card: Card) -> None:

@@ -12,12 +12,11 @@ they have none in tables: nobody from outside is believed private addresses.
 A liar may so keep us for an hour from trusting the cards of a host's peers. They are still dialled
 where others, or we ourselves, have found them.
 
-Units:   seconds on the caller's monotonic clock.
-Shapes:  at most `FOUND_MAX` contacts and `TRIED_MAX` hosts are remembered.
 Source:  docs/addresses.md; RFC 9000, 8.1 and 21.5.
 """
 
 from dataclasses import dataclass
+from itertools import islice
 
 from p2pswarm.base.ids import Contact
 from p2pswarm.net.guard.slots import GroupCounter
@@ -98,9 +97,7 @@ class CardClaims:
         """Return whether so many were tried of late that no more may be."""
         if len(self._tried) < PER_PAUSE:
             return False
-        newest = reversed(self._tried.values())
-        for _ in range(PER_PAUSE - 1):
-            next(newest)
+        newest = islice(reversed(self._tried.values()), PER_PAUSE - 1, None)
         return now_s - next(newest).begun_s < PAUSE_S
 
     def _forget(self, now_s: float) -> None:

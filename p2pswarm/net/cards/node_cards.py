@@ -1,6 +1,5 @@
 """NodeCards: all that a node knows of cards, its own and others', and whom it tells.
 
-Units:   `now_s` seconds on the caller's monotonic clock; `now_ms` milliseconds since 1970.
 Errors:  BadMessage for what a peer sends; ValueError for addresses of ours that others refuse.
 Source:  docs/addresses.md; docs/wire.md.
 """
@@ -39,10 +38,7 @@ class CardContents:
 
 
 def announced_by(us: Contact) -> CardContents:
-    """Return what to say when nobody has told us more than where we listen.
-
-    Who listens nowhere, or is reached only through a relay or by WebSocket, is a client.
-    """
+    """Return what to say unless we are told more: where we listen, or that we are a client."""
     if can_be_said(us.address):
         return CardContents((us.address,))
     return CardContents(flags=CardFlags.CLIENT)
@@ -204,7 +200,7 @@ class NodeCards(Generic[L]):
         `theirs`: the card that it introduced itself with; `introduced`: what we did.
         """
         self.book.on_link(theirs.peer)
-        data = ours.encode()
+        data = ours.data
         self.exchange.on_link(link, data if introduced.endswith(data) else b"")
         kept = self.book.of(theirs.peer)
         return None if kept is None or kept.signed == theirs.signed else kept
@@ -215,10 +211,7 @@ class NodeCards(Generic[L]):
         self.exchange.on_link_end(link)
 
     def on_card(self, link: L, sender: Contact, data: bytes, now_s: float) -> HeardCard:
-        """Take a card that came over a link; BadMessage if it is neither ours nor the sender's.
-
-        `sender`: the peer, and where the network shows it.
-        """
+        """Take a card that came over a link; BadMessage unless it is ours or the `sender`'s."""
         if not self.exchange.may_hear(link, now_s):
             return HeardCard()
         card = decode_card(data)
@@ -229,7 +222,7 @@ class NodeCards(Generic[L]):
         moved = self.learn(card, sender.address)
         kept = self.book.of(card.peer)
         known = kept is None or kept.signed == card.signed
-        return HeardCard(b"" if known or kept is None else kept.encode(), moved)
+        return HeardCard(b"" if known or kept is None else kept.data, moved)
 
 
 ANSWER_S = 10.0  # after which nobody waits for `CardHeard` any more

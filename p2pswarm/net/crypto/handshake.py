@@ -87,8 +87,6 @@ SUITES = {bytes([suite]): suite for suite in Suite}
 class StaticKey:
     """Our X25519 key for the life of a process, and our identity's signature on it."""
 
-    __slots__ = ("peer_id", "private", "proof")
-
     def __init__(self, identity: Identity, private: bytes) -> None:
         """`private`: 32 random bytes, made when the node starts and never stored."""
         self.private = X25519PrivateKey.from_private_bytes(private)
@@ -106,9 +104,16 @@ class Keys(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _SessionKeys:
+class HandshakeResult:
+    """What both sides have when it is done."""
+
+    peer: PeerId
+    """The peer at the other end, proven."""
+    payload: bytes
+    """The peer's payload, authentic but not checked in any other way."""
     keys: Keys
     exporter: bytes
+    """A secret of 32 bytes, bound to the whole transcript, that only the two sides know."""
 
 
 class Handshake:
@@ -124,10 +129,7 @@ class Handshake:
         *,
         expect: PeerId | None = None,
     ) -> None:
-        """`ephemeral`: 32 new random bytes. `payload`: sent to the peer, encrypted.
-
-        `expect`: the peer that must be at the other end; None accepts any.
-        """
+        """`ephemeral`: 32 new random bytes. `expect`: the peer that must be there; None: any."""
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise ValueError(f"a payload of {len(payload)} bytes, at most {PAYLOAD_BYTES_MAX}")
         self._role = role
@@ -142,7 +144,7 @@ class Handshake:
         self._failed = False
         self._peer: PeerId | None = None
         self._peer_payload = b""
-        self._session: _SessionKeys | None = None
+        self._result: HandshakeResult | None = None
         if role is Role.INITIATOR:
             self._to_send.append(hello.raw)
             self._write(b"")
@@ -150,30 +152,14 @@ class Handshake:
     @property
     def done(self) -> bool:
         """Return whether the keys are there; `data_to_send` may still hold a last message."""
-        return self._session is not None
+        return self._result is not None
 
     @property
-    def keys(self) -> Keys:
-        """The keys for records; ValueError before the handshake is done, as for all below."""
-        return self._finished().keys
-
-    @property
-    def exporter(self) -> bytes:
-        """A secret of 32 bytes, bound to the whole transcript, that only the two sides know."""
-        return self._finished().exporter
-
-    @property
-    def peer(self) -> PeerId:
-        """The peer at the other end, proven."""
-        self._finished()
-        assert self._peer is not None
-        return self._peer
-
-    @property
-    def peer_payload(self) -> bytes:
-        """The peer's payload, authentic but not checked in any other way."""
-        self._finished()
-        return self._peer_payload
+    def result(self) -> HandshakeResult:
+        """The result; ValueError before the handshake is done."""
+        if self._result is None:
+            raise ValueError("the handshake is not done")
+        return self._result
 
     def receive(self, data: bytes | memoryview) -> None:
         """Take bytes of the connection, cut anywhere; for a responder those after the hello."""
@@ -226,9 +212,6 @@ class Handshake:
         if self._role is Role.RESPONDER:
             ours, theirs = theirs, ours
         exporter = hmac.digest(split.exporter, EXPORTER_TAG + self._xx.hash, "sha256")
-        self._session = _SessionKeys(Keys(ours, theirs, self._suite), exporter)
-
-    def _finished(self) -> _SessionKeys:
-        if self._session is None:
-            raise ValueError("the handshake is not done")
-        return self._session
+        keys = Keys(ours, theirs, self._suite)
+        assert self._peer is not None, "both sides have shown their static key"
+        self._result = HandshakeResult(self._peer, self._peer_payload, keys, exporter)

@@ -13,23 +13,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.crypto.identity import KEY_BYTES, Identity
 
 try:
     import fcntl
 except ImportError:  # Windows: no lock and no mode bits to check
     fcntl = None  # type: ignore[assignment]
 
-KEY_BYTES = 32
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 @contextlib.contextmanager
 def identity_from(path: Path | None) -> Iterator[Identity]:
-    """The identity in the file `path`, which is created if missing.
-
-    Without a path, a new identity that lasts as long as the block.
-    """
+    """The identity in the file `path`, made if missing; without a path one for the block alone."""
     if path is None:
         yield Identity.from_bytes(os.urandom(KEY_BYTES))
         return

@@ -36,14 +36,12 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The results of a finished handshake, 32 bytes each."""
+    """The results of a finished handshake, 32 bytes each: a key for what each side sends."""
 
     initiator_key: bytes
-    """The key of what the initiator sends."""
     responder_key: bytes
-    """The key of what the responder sends."""
     exporter: bytes
-    """A third secret, from which more keys are derived: the last HKDF's third output."""
+    """A secret from which more keys are derived: the last HKDF's third output."""
 
 
 class _Symmetric:
@@ -53,14 +51,14 @@ class _Symmetric:
         self._suite = suite
         self._key = b""
         self._count = 0
-        self._chain = self.hash = suite.noise_name.ljust(HASH_BYTES, b"\0")
+        self.chain = self.hash = suite.noise_name.ljust(HASH_BYTES, b"\0")
         self.mix_hash(prologue)
 
     def mix_hash(self, data: bytes) -> None:
         self.hash = sha256(self.hash + data).digest()
 
     def mix_key(self, secret: bytes) -> None:
-        self._chain, self._key = hkdf(secret, self._chain, b"", 2)
+        self.chain, self._key = hkdf(secret, self.chain, b"", 2)
         self._count = 0
 
     def encrypt_and_hash(self, plaintext: bytes) -> bytes:
@@ -76,9 +74,6 @@ class _Symmetric:
             plaintext = self._suite.aead(self._key).decrypt(self._nonce(), sealed, self.hash)
         self.mix_hash(sealed)
         return plaintext
-
-    def split(self) -> Split:
-        return Split(*hkdf(b"", self._chain, b"", 3))
 
     def _nonce(self) -> bytes:
         count = self._count
@@ -168,7 +163,7 @@ class NoiseXX:
         """The keys of the session; ValueError before the handshake is done."""
         if not self.done:
             raise ValueError("the handshake is not done")
-        return self._state.split()
+        return Split(*hkdf(b"", self._state.chain, b"", 3))
 
     def _read(self, message: bytes) -> bytes:
         at = 0

@@ -12,7 +12,6 @@ The Sealer decides by bytes or by time when a key has been used enough, and sets
 bit 31. Both sides then derive the next key by a one-way function, so a key that
 leaks later opens nothing that was sent before.
 
-Units:   bytes, `now_s` seconds on the caller's monotonic clock.
 Errors:  BadRecord for the peer's bytes; ValueError for our own misuse.
 Source:  NIST SP 800-38D; Perrin, "The Noise Protocol Framework", revision 34, 11.3 (rekey);
          RFC 5869.
@@ -36,16 +35,6 @@ class FrameBuffer:
     arrives whole is not copied. A frame that arrives in pieces is copied once, when its last byte
     is there.
     """
-
-    __slots__ = (
-        "_body_bytes_max",
-        "_body_bytes_min",
-        "_error",
-        "_held",
-        "_length_mask",
-        "_needed",
-        "_prefix_bytes",
-    )
 
     def __init__(
         self,
@@ -133,17 +122,6 @@ Buffer = bytes | bytearray | memoryview
 class Sealer:
     """Seals what one side sends, in order. Two threads must not use it at once."""
 
-    __slots__ = (
-        "_aead",
-        "_bytes",
-        "_count",
-        "_key",
-        "_key_since_s",
-        "_label",
-        "_rekey_after_bytes",
-        "_suite",
-    )
-
     def __init__(
         self,
         key: bytes,
@@ -171,10 +149,7 @@ class Sealer:
         return record
 
     def seal_into(self, plaintext: Buffer, out: memoryview, now_s: float = 0.0) -> int:
-        """Write the record of `plaintext` to the start of `out`; returns its length.
-
-        Both are flat views of bytes; `out` is longer than `plaintext` by OVERHEAD_BYTES or more.
-        """
+        """Write the record of `plaintext` to the start of a flat view; returns its length."""
         length = len(plaintext) + OVERHEAD_BYTES
         if len(out) < length:
             raise ValueError(f"a record of {length} bytes does not fit in {len(out)}")
@@ -206,21 +181,15 @@ class Sealer:
 class Opener:
     """Opens what the other side's Sealer sealed, in the same order."""
 
-    __slots__ = ("_aead", "_count", "_failed", "_key", "_label", "_suite")
-
     def __init__(self, key: bytes, suite: Suite, label: bytes) -> None:
         """Take the same key, suite and label as the sealer."""
         self._suite = suite
         self._key = key
         self._aead = suite.aead(key)
         self._label = _checked_label(label)
-        self._count = 0
+        self.count = 0
+        """The number of the next record; only read it."""
         self._failed = False
-
-    @property
-    def count(self) -> int:
-        """Return how many records were opened: the number of the next one."""
-        return self._count
 
     def go_on(self) -> None:
         """Try the record again that was not authentic: its real bytes may come another way.
@@ -233,12 +202,12 @@ class Opener:
         """The plaintext of one record; BadRecord if it is not authentic."""
         if self._failed or int.from_bytes(prefix) & ~REKEY_FLAG != len(ciphertext):
             raise self._refusal()
-        nonce = self._label + self._count.to_bytes(8)
+        nonce = self._label + self.count.to_bytes(8)
         try:
             plaintext = self._aead.decrypt(nonce, ciphertext, prefix)
         except InvalidTag:
             raise self._refusal() from None
-        self._count += 1
+        self.count += 1
         if prefix[0] & 0x80:
             self._rekey()
         return plaintext
@@ -254,14 +223,14 @@ class Opener:
             raise ValueError(f"a record of {length} bytes does not fit in {len(out)}")
         if self._failed or int.from_bytes(prefix) & ~REKEY_FLAG != len(ciphertext):
             raise self._refusal()
-        nonce = self._label + self._count.to_bytes(8)
+        nonce = self._label + self.count.to_bytes(8)
         plaintext = out[:length]
         try:
             self._aead.decrypt_into(nonce, ciphertext, prefix, plaintext)
         except InvalidTag:
             plaintext[:] = bytes(length)  # the cipher writes before it checks the tag
             raise self._refusal() from None
-        self._count += 1
+        self.count += 1
         if prefix[0] & 0x80:
             self._rekey()
         return length

@@ -4,7 +4,6 @@ AES is faster if the processor has instructions for it (10 GB/s against 3.7 on a
 of 2024), ChaCha20 if it has none.
 
 Units:   keys have 32 bytes, nonces 12, tags 16.
-Errors:  ValueError for a key of another length.
 Source:  Perrin, "The Noise Protocol Framework", revision 34; RFC 5869.
 """
 
@@ -38,10 +37,7 @@ class Suite(IntEnum):
 
 
 def hkdf(secret: bytes, salt: bytes, info: bytes, count: int) -> list[bytes]:
-    """Derive `count` keys of 32 bytes from `secret` with HKDF-SHA256 (RFC 5869).
-
-    Noise's own HKDF is this one with an empty `info` (Noise 4.3).
-    """
+    """Derive `count` keys of 32 bytes by HKDF-SHA256 (RFC 5869); Noise 4.3 has no `info`."""
     root = hmac.digest(salt, secret, "sha256")
     keys: list[bytes] = []
     last = b""

@@ -4,20 +4,19 @@ A peer that stalls, sends garbage or belongs to another network costs one of a l
 handshakes and a line in the log. Decisions: `guard/slots.py`, `guard/fair_queue.py`,
 `guard/flood_thinning.py`.
 
-Units:   seconds.
 Errors:  what goes wrong with a connection is logged, and ends it alone.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 
 from p2pswarm.base.errors import BadHandshake, PathError, SwarmError
 from p2pswarm.base.tasks import OwnedTasks
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake
+from p2pswarm.net.endpoint import preface
 from p2pswarm.net.endpoint.handshaker import Handshaker
 from p2pswarm.net.endpoint.link_request import BulkJoin, Resume
 from p2pswarm.net.endpoint.preface import (
@@ -27,6 +26,7 @@ from p2pswarm.net.endpoint.preface import (
     circuit_answer,
     observation_answer,
 )
+from p2pswarm.net.endpoint.raw_handshake import AcceptedHandshake, Preface
 from p2pswarm.net.guard.flood_thinning import FloodThinning, thinned_text
 from p2pswarm.net.guard.handshake_gate import HandshakeGate
 from p2pswarm.net.guard.slots import HandshakeSlots
@@ -34,50 +34,35 @@ from p2pswarm.net.os.base import Connection, Listener
 
 _log = logging.getLogger(__name__)
 
-AdmitLink = Callable[[Connection, Handshake], Awaitable[object]]
-"""Makes a link of a connection whose handshake is done."""
-AdmitBulk = Callable[[Connection, BulkJoin], Awaitable[None]]
-"""Joins a connection to its link, or raises BadHandshake."""
-AdmitPath = Callable[[Connection, Resume], Awaitable[None]]
-"""Lets a connection take over its link, or raises BadHandshake."""
-OnPunch = Callable[[Connection, bytes], None]
-"""Takes over a connection that both sides dialled, whose peer says this token."""
-AdmitCircuit = Callable[[Connection, CircuitRequest], None]
-"""Takes over a connection that asks a relay for something."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionUses:
-    """The uses of a connection, by its first bytes."""
-
-    link: AdmitLink
-    bulk: AdmitBulk
-    path: AdmitPath
-
 
 class Acceptor:
     """The connections that have arrived and are not in use yet."""
 
     on_knock: Callable[[bytes], None]
     """Called with the token of each dial-back that arrives, whoever sent it."""
-    admit_circuit: AdmitCircuit | None
-    """The relay of this node, if it is one."""
-    on_punch: OnPunch | None
-    """Takes over each connection that was punched, if this node punches."""
+    admit_circuit: Callable[[Connection, CircuitRequest], None] | None
+    """Takes over each connection that asks a relay for something, if this node is one."""
+    on_punch: Callable[[Connection, bytes], None] | None
+    """Takes over each connection that both sides dialled, with its token, if this node punches."""
 
     def __init__(
         self,
         config: TransportConfig,
         handshaker: Handshaker,
         tasks: OwnedTasks,
-        uses: ConnectionUses,
         seals: ObservationSeals,
+        make_link: Callable[[Connection, Handshake], Awaitable[object]],
+        join: Callable[[Connection, BulkJoin], Awaitable[None]],
+        resume: Callable[[Connection, Resume], Awaitable[None]],
     ) -> None:
+        """`make_link`, `join`, `resume`: use a connection, or raise BadHandshake."""
         self._config = config
         self._handshaker = handshaker
         self._tasks = tasks
-        self._uses = uses
         self._seals = seals
+        self._make_link = make_link
+        self._join = join
+        self._resume = resume
         self.on_knock = _ignore
         self.admit_circuit = None
         self.on_punch = None
@@ -148,26 +133,30 @@ class Acceptor:
                     partial(self._compute, ticket, connection.remote.host),
                 )
                 used(connection.remote.host)
-                if accepted.knock is not None:
-                    self.on_knock(accepted.knock)
-                elif accepted.circuit is not None:
-                    await self._pass_on(connection, accepted.circuit, ticket)
-                elif accepted.punch_token is not None:
-                    self._hand_over(connection, accepted.punch_token, ticket)
-                elif accepted.observes:
-                    await self._observe(connection)
-                elif accepted.join is not None:
-                    await self._uses.bulk(connection, accepted.join)
-                elif accepted.resume is not None:
-                    await self._uses.path(connection, accepted.resume)
-                else:
-                    await self._uses.link(connection, accepted.handshake)
+                await self._use(connection, accepted, ticket)
         except TimeoutError:
             _log.info("%s refused: it stalled in the handshake", connection.remote)
         except PathError:
             _log.debug("%s hung up in the handshake", connection.remote)
         except SwarmError as error:
             _log.info("%s refused: %s", connection.remote, error)
+
+    async def _use(self, connection: Connection, accepted: AcceptedHandshake, ticket: int) -> None:
+        match accepted.use:
+            case Preface(preface.KNOCK_MAGIC, token):
+                self.on_knock(token)
+            case Preface(preface.PUNCH_MAGIC, token):
+                self._hand_over(connection, token, ticket)
+            case Preface():
+                await self._observe(connection)
+            case CircuitRequest() as asked:
+                await self._pass_on(connection, asked, ticket)
+            case BulkJoin() as asked:
+                await self._join(connection, asked)
+            case Resume() as asked:
+                await self._resume(connection, asked)
+            case Handshake() as handshake:
+                await self._make_link(connection, handshake)
 
     def _hand_over(self, connection: Connection, token: bytes, ticket: int) -> None:
         if self.on_punch is None:
@@ -176,8 +165,8 @@ class Acceptor:
         self.on_punch(connection, token)
 
     async def _observe(self, connection: Connection) -> None:
-        seen, now_s = connection.remote, asyncio.get_running_loop().time()
-        await connection.send(observation_answer(seen, self._seals.seal(seen, now_s)))
+        seen = connection.remote
+        await connection.send(observation_answer(seen, self._seals.seal(seen, self._loop.time())))
 
     async def _compute(self, ticket: int, host: str, work: Callable[[], None]) -> None:
         await self._gate.run(ticket, host, work, answered=self._limiter.has_answer(ticket))

@@ -1,6 +1,5 @@
 """The checks before a dial and after a handshake, and the error that a failed dial raises.
 
-Units:   seconds; counts.
 Errors:  DialFailed if the peer may still work; BadHandshake if it is not the right one; Busy if
          too much is under way.
 """
@@ -38,20 +37,22 @@ def meet(
     or BadHandshake if the other end has our own identity, and BadHandshake if its
     introduction cannot be read, or its card is not its own.
     """
-    if handshake.peer == us:
+    result = handshake.result
+    if result.peer == us:
         if dialled is not None:
             raise DialFailed(f"{dialled} is ourselves")
         raise BadHandshake("it has our own identity: is a key file in use twice?")
-    introduction = read_introduction(handshake.peer_payload)
+    introduction = read_introduction(result.payload)
     address = dialled or Address(remote.host, 0 if remote.circuit else introduction.listen_port)
     session = Session(
-        contact=Contact(handshake.peer, address),
+        peer=result.peer,
+        contact=Contact(result.peer, address),
         remote=remote,
         dialled=dialled is not None,
         incarnation=introduction.incarnation,
-        keys=handshake.keys,
-        exporter=handshake.exporter,
-        card=introduced_card(introduction, handshake.peer),
+        keys=result.keys,
+        exporter=result.exporter,
+        card=introduced_card(introduction, result.peer),
         introduced=handshake.payload,
     )
     return session, introduction
@@ -68,19 +69,13 @@ def bulk_allowed(wanted: int, joined: int, path: Path | None) -> int:
     return max(0, min(wanted, RELAYED_BULK_MAX - joined)) if relayed else wanted
 
 
-def check_dials(dials: int, config: TransportConfig) -> None:
-    """Raise Busy if as many dials are under way as are allowed."""
-    if dials >= config.dials_max:
-        raise Busy(f"{dials} dials are under way", config.dial_s)
-
-
 def check_join(asked: BulkJoin, path: Path | None) -> None:
     """Raise BadHandshake unless a bulk connection may join a link; `path`: what carries the link.
 
     Only the side that took the path candidate joins bulk connections to it.
     """
     if path is None or path.candidate is not None:
-        raise BadHandshake(f"it joins session {asked.request.session.hex()}, which waits for none")
+        raise BadHandshake(f"it joins session {asked.session.hex()}, which waits for none")
 
 
 def dial_error(

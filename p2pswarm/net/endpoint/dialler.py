@@ -8,7 +8,6 @@ which the peer has proven its identity wins, and only there do we prove ours. So
 link, and connections that came to nothing. Somebody else at the end of a candidate, or nobody,
 costs that candidate alone.
 
-Units:   seconds.
 Errors:  DialFailed, BadHandshake; Busy if too many dials are under way.
 Source:  RFC 8305.
 """
@@ -18,27 +17,20 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from p2pswarm.base.errors import DialFailed, SwarmError
+from p2pswarm.base.errors import Busy, DialFailed, SwarmError
 from p2pswarm.base.ids import Contact
 from p2pswarm.base.tasks import OwnedTasks
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake
-from p2pswarm.net.endpoint.admission import check_attempts, check_dials, dial_error, dial_failure
+from p2pswarm.net.endpoint.admission import check_attempts, dial_error, dial_failure
 from p2pswarm.net.endpoint.handshaker import Handshaker
 from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.link.path import CandidateSource, PathCandidate, address_of
 from p2pswarm.net.os.attempt_stagger import AttemptStagger, ConnectTimes
 from p2pswarm.net.os.base import Connection
-from p2pswarm.net.os.happy_eyeballs import first_connected
+from p2pswarm.net.os.happy_eyeballs import AttemptFailed, first_connected
 
 _log = logging.getLogger(__name__)
-
-MakeLink = Callable[[Connection, Handshake, PathCandidate], Awaitable[Link]]
-"""Makes a link of a connection by a candidate that we took; returns the link to use."""
-
-
-class _DialledAway(OSError):
-    """A candidate led nowhere: an OSError, because `first_connected` goes on after those."""
 
 
 class Dialler:
@@ -50,8 +42,9 @@ class Dialler:
         config: TransportConfig,
         handshaker: Handshaker,
         tasks: OwnedTasks,
-        make_link: MakeLink,
+        make_link: Callable[[Connection, Handshake, PathCandidate], Awaitable[Link]],
     ) -> None:
+        """`make_link`: makes a link by a candidate that we took; returns the link to use."""
         self._paths = paths
         self._config = config
         self._handshaker = handshaker
@@ -65,7 +58,8 @@ class Dialler:
         """A new link to the contact, or one that comes up meanwhile."""
         dialling = self._dials.get(to)
         if dialling is None or _past(dialling):
-            check_dials(len(self._dials), self._config)
+            if (dials := len(self._dials)) >= self._config.dials_max:
+                raise Busy(f"{dials} dials are under way", self._config.dial_s)
             dialling = asyncio.get_running_loop().create_future()
             dialling.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._dials[to] = dialling
@@ -107,7 +101,7 @@ class Dialler:
                     self._attempts -= 1
             except SwarmError as error:
                 failures.append(error)
-                raise _DialledAway(str(error)) from error
+                raise AttemptFailed(str(error)) from error
 
         candidates = self._paths.candidates(to)
         first_address = address_of(candidates[0]) if candidates else None

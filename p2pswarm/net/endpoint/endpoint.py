@@ -1,9 +1,8 @@
 """Endpoint: keeps one link to each peer in use, whoever dialled it.
 
-`dialler.py` and `acceptor.py` do the handshakes, `bulk/joiner.py` joins bulk connections to links.
+`dialler.py` and `acceptor.py` do the handshakes, `joiner.py` joins bulk connections to links.
 Decisions: `admission`, `link_table`, `guard/slots`.
 
-Units:   bytes, seconds.
 Errors:  DialFailed, BadHandshake and LinkLost from `link`; Unusable from `listen`.
 Source:  docs/wire.md.
 """
@@ -21,7 +20,7 @@ from p2pswarm.net.cards.node_cards import CardContents, NodeCards
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.endpoint.acceptor import Acceptor, AdmitCircuit, ConnectionUses, OnPunch
+from p2pswarm.net.endpoint.acceptor import Acceptor
 from p2pswarm.net.endpoint.admission import bulk_allowed, introduced_port, meet, own_contact
 from p2pswarm.net.endpoint.dialler import Dialler
 from p2pswarm.net.endpoint.handshaker import Handshaker
@@ -29,7 +28,7 @@ from p2pswarm.net.endpoint.joiner import BulkJoiner
 from p2pswarm.net.endpoint.link_io import Link, NodeShares
 from p2pswarm.net.endpoint.link_paths import ControlPath
 from p2pswarm.net.endpoint.link_request import session_of
-from p2pswarm.net.endpoint.link_table import LinkEntry, LinkTable, ProvenAddress
+from p2pswarm.net.endpoint.link_table import LinkEntry, LinkTable
 from p2pswarm.net.endpoint.path_search import CardCandidates
 from p2pswarm.net.endpoint.preface import (
     OBSERVATION_ANSWER_BYTES,
@@ -44,13 +43,11 @@ from p2pswarm.net.guard.slots import LinkSlots
 from p2pswarm.net.link.control_records import only_record
 from p2pswarm.net.link.events import BulkWanted, EndpointEvent, PathWanted, StreamEvent
 from p2pswarm.net.link.path import (
-    CandidateSource,
     DialledCandidate,
     Path,
     PathCandidate,
     address_of,
 )
-from p2pswarm.net.link.reply_budget import ReplyBudget
 from p2pswarm.net.os.base import Connection, Listener, Net
 
 __all__ = ["BulkArrival", "Endpoint", "Link"]
@@ -79,12 +76,12 @@ class Endpoint(Closing):
         `wall_s`: gives seconds since 1970, for the numbers of our cards. Without it they begin at
         0, and peers that remember cards of an earlier process first have to tell us so.
         """
+        self.peer_id = identity.peer_id
         self._net = net
         self._config = config
-        upload = UploadShare(net.lock(), config.background_share)
-        memory = ReplyBudget()  # of both: what waits to be sent, and what is not acknowledged
-        self._shared = NodeShares(upload, memory, memory)
+        self._shared = NodeShares(UploadShare(net.lock(), config.background_share))
         self._table: LinkTable[Link] = LinkTable()
+        self.links, self.reach = self._table.all, self._table.reach
         self._slots: LinkSlots[Link] = LinkSlots(config.links_max, lambda link: link.use)
         self._tasks = OwnedTasks()
         self._handshaker = Handshaker(
@@ -92,25 +89,36 @@ class Endpoint(Closing):
         )
         self._cards: NodeCards[Link] = NodeCards(identity)
         self.cards = self._cards.book
-        """The cards of peers."""
         self._announced: Address | None = None
         self._telling: asyncio.TimerHandle | None = None
         self._wall_s = wall_s
-        self._candidates = CardCandidates(
-            net, self.cards, self._cards.claims, self._our_addresses, _now_s
+        self.candidates = CardCandidates(
+            net,
+            self.cards,
+            self._cards.claims,
+            lambda: (*self.listening, self.contact.address),
+            _now_s,
         )
+        """The candidates for new links and for those that have lost their path."""
         self._dialler = Dialler(
-            self._candidates, config, self._handshaker, self._tasks, self._link_by
+            self.candidates, config, self._handshaker, self._tasks, self._link_by
         )
         self._sessions: dict[bytes, Link] = {}
         self._joiner = BulkJoiner(self._sessions, config, entropy)
-        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, self._candidates)
-        uses = ConnectionUses(self._link_of, self._joiner.admit, self._resumer.admit)
+        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, self.candidates)
         self.seals = ObservationSeals(entropy(SEAL_KEY_BYTES))
         """Shows to ourselves where we have seen others."""
-        self._acceptor = Acceptor(config, self._handshaker, self._tasks, uses, self.seals)
+        self.acceptor = Acceptor(
+            config,
+            self._handshaker,
+            self._tasks,
+            self.seals,
+            self._link_of,
+            self._joiner.admit,
+            self._resumer.admit,
+        )
+        """The connections that arrive; set what takes over those that open no link."""
         self.bans = PeerBans()
-        """Peers that have broken the protocol too often."""
         self._listeners: list[Listener] = []
         self._observed_host = ""
         self._open_links: dict[Link, None] = {}
@@ -118,12 +126,7 @@ class Endpoint(Closing):
         self._closing = False
         self.on_event = _ignore
         self.on_card = _ignore
-        self.on_up = _ignore_link
-
-    @property
-    def peer_id(self) -> PeerId:
-        """Our own peer id."""
-        return self._handshaker.peer_id
+        self.on_up = _ignore
 
     @property
     def announced(self) -> Address | None:
@@ -158,10 +161,7 @@ class Endpoint(Closing):
         relays: Iterable[Contact] = (),
         flags: CardFlags = CardFlags.NONE,
     ) -> None:
-        """Say from now on that we can be dialled at these addresses and through these relays.
-
-        Raises ValueError for addresses that others would not take, and says the same as before.
-        """
+        """Say from now on how we can be dialled; ValueError if others would not take that."""
         said = CardContents(tuple(direct), tuple(mapped), tuple(relays), flags)
         self._cards.announce(said, int(1000 * self._wall_s()))
         self._tell_card()
@@ -185,7 +185,7 @@ class Endpoint(Closing):
         """Accept links at `at`, where port 0 means any free port. Returns the bound address."""
         listener = await self._net.listen(at)
         self._listeners.append(listener)
-        self._acceptor.serve(listener)
+        self.acceptor.serve(listener)
         return listener.address
 
     def accept(self, connection: Connection) -> None:
@@ -193,17 +193,10 @@ class Endpoint(Closing):
         if self._closing:
             connection.close()
         else:
-            self._acceptor.accept(connection)
-
-    def relay_with(self, admit: AdmitCircuit | None) -> None:
-        """Be a relay: `admit` takes over what asks for one. None: be none."""
-        self._acceptor.admit_circuit = admit
+            self.acceptor.accept(connection)
 
     async def link(self, to: Contact) -> Link:
-        """The link to a peer: one that is up, or a new one.
-
-        Raises DialFailed, BadHandshake, LinkLost if this endpoint is closed, Busy if it dials many.
-        """
+        """The link to a peer: one that is up, or a new one; LinkLost if this endpoint is closed."""
         while (found := self._table.find(to)) is not None:
             if found.path is not None:
                 return found
@@ -214,23 +207,13 @@ class Endpoint(Closing):
         self.bans.check_dial(to.peer, _now_s())
         return await self._dialler.link(to)
 
-    def reach(self, to: Contact) -> ProvenAddress:
-        """Return what links that are up show of the address of a peer."""
-        return self._table.reach(to)
-
     def seen_at(self, peer: PeerId) -> Address | None:
-        """The other end of the link to a peer, as we see it; None if no link is up.
-
-        None, too, if the link leads through a relay: what we see then is the relay, not the peer.
-        """
+        """The other end of the link to a peer; None if no link is up, or if it is a relay."""
         link = self._table.best(peer)
         return None if link is None or link.remote.circuit else link.remote
 
     async def outside(self, at: Address) -> Address:
-        """Return where the peer at `at` sees a call from our listening port come from.
-
-        Raises DialFailed, LinkLost, or BadHandshake for an answer that is none.
-        """
+        """Return where the peer at `at` sees a call from our listening port come from."""
         connection = await self._net.dial(at, self._listeners[0].address.port)
         try:
             await connection.send(observation_request())
@@ -239,37 +222,14 @@ class Endpoint(Closing):
         finally:
             connection.close()
 
-    def expect_knocks(self, on_knock: Callable[[bytes], None]) -> None:
-        """Have `on_knock` called with the token of each dial-back that arrives."""
-        self._acceptor.on_knock = on_knock
-
-    def expect_punches(self, on_punch: OnPunch | None) -> None:
-        """Have `on_punch` take over each connection that was punched; None: refuse them."""
-        self._acceptor.on_punch = on_punch
-
-    def use_candidates(self, paths: CandidateSource) -> None:
-        """Ask `paths`, not contacts and cards, for candidates when links have lost their path."""
-        self._resumer.paths = paths
-
-    def offer_candidates(self, paths: CandidateSource) -> None:
-        """Try what `paths` knows, too, after direct addresses and before relays."""
-        self._candidates.offered = paths
-
     async def move(self, link: Link, candidate: PathCandidate) -> None:
-        """Let a link go on by another candidate, without losing anything.
-
-        Raises PathError or BadHandshake if that fails: the link keeps the path that it has.
-        """
+        """Let a link go on by another candidate; if that fails, raise why and keep its path."""
         await self._resumer.move(link, candidate)
-
-    def links(self) -> tuple[Link, ...]:
-        """Every link that is up and in use."""
-        return self._table.all()
 
     async def close(self) -> None:
         """End every link and every task of ours."""
         self._closing = True
-        self._acceptor.close()
+        self.acceptor.close()
         await self._tasks.close()
         for listener in self._listeners:
             listener.close()
@@ -313,8 +273,6 @@ class Endpoint(Closing):
         del self._open_links[link]
         self._quiet.set()
 
-    # inside
-
     def _came_up(self, link: Link) -> None:
         """Put a new link into the table, and give it to the dials that wait for its peer."""
         session = link.session
@@ -324,7 +282,7 @@ class Endpoint(Closing):
         dialler = self.peer_id if session.dialled else link.peer
         now_s = asyncio.get_running_loop().time()
         verdict = self._table.add(
-            LinkEntry(link, session.contact, dialler, session.incarnation, now_s)
+            LinkEntry(link, link.peer, session.contact.address, dialler, session.incarnation, now_s)
         )
         for other in verdict.dead:
             other.fail(LinkLost(f"link to {link.peer.short}: its process was started again"))
@@ -376,7 +334,7 @@ class Endpoint(Closing):
         exchange = self._cards.exchange
         if self._closing or not len(exchange):
             return
-        ours = (card := self.card).encode()
+        ours = (card := self.card).data
         for link in exchange.to_tell(ours, _now_s()):
             self.on_card(link, card)
         if self._telling is not None:
@@ -385,17 +343,9 @@ class Endpoint(Closing):
         loop = asyncio.get_running_loop()
         self._telling = None if at_s is None else loop.call_at(at_s, self._tell_card)
 
-    def _our_addresses(self) -> tuple[Address, ...]:
-        """Return where others find us: nobody's card makes us dial ourselves."""
-        return (*self.listening, self.contact.address)
 
-
-def _ignore(_link: Link, _event_or_card: object) -> None:
-    """Drop it: until rpc sets `on_event` and `on_card`, nobody wants or carries it."""
-
-
-def _ignore_link(_link: Link) -> None:
-    """Until somebody sets `on_up`, nobody waits for links."""
+def _ignore(*_: object) -> None:
+    """Until they are set, nobody waits for links, events or cards."""
 
 
 def _now_s() -> float:

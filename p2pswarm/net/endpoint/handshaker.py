@@ -35,10 +35,7 @@ class Handshaker:
         listen_port: Callable[[], int],
         card: Callable[[], Card],
     ) -> None:
-        """`listen_port`: the port at which peers can dial us, 0 if there is none.
-
-        `card`: our card as it is now.
-        """
+        """`listen_port`: the port at which peers can dial us, 0 if there is none."""
         self._entropy = entropy
         self._card = card
         self._listen_port = listen_port
@@ -46,11 +43,6 @@ class Handshaker:
         self._static = StaticKey(identity, entropy(KEY_BYTES))
         self.incarnation = entropy(INCARNATION_BYTES)
         """The random bytes of our process, from which peers know that it was not started again."""
-
-    @property
-    def peer_id(self) -> PeerId:
-        """Our own peer id."""
-        return self._static.peer_id
 
     async def dialled(
         self,
@@ -80,10 +72,7 @@ class Handshaker:
     async def accepted(
         self, connection: Connection, before_answer: Callable[[], None], compute: Compute
     ) -> AcceptedHandshake:
-        """Read what a connection that we accepted is for, and do its handshake if it has one.
-
-        `before_answer`: called when there is something to say.
-        """
+        """Read what an accepted connection is for; `before_answer` is called before each answer."""
         accepted = AcceptedHandshake(
             self._hello,
             self._static,
@@ -97,7 +86,7 @@ class Handshaker:
 
     def _introduction(self, remote: Address) -> bytes:
         return encode(
-            Introduction(self.incarnation, self._listen_port(), remote.host, self._card().encode())
+            Introduction(self.incarnation, self._listen_port(), remote.host, self._card().data)
         )
 
 

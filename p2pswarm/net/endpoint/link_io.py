@@ -3,10 +3,8 @@
 `link.LinkMachine` decides. This file has the present control connection, the timer and
 the bulk channels. `on_data` takes bytes and reports every event to the owner in
 the same call of the event loop. Answers that the owner sends meanwhile leave in one
-write after the last event. Bulk channels run by themselves and report only complete
-transfers.
+write after the last event.
 
-Units:   bytes, seconds.
 Errors:  LinkLost for every task that waits when the link ends; LinkEnded has the reason.
 """
 
@@ -18,17 +16,16 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from p2pswarm.base.errors import LinkLost, PeerError, SwarmError
-from p2pswarm.net.bulk.channel import BulkKeys
 from p2pswarm.net.bulk.channel_set import BulkArrival, BulkChannels, ChannelsUser
 from p2pswarm.net.bulk.connection_count import CountMemory
 from p2pswarm.net.bulk.upload_share import UploadShare
 from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.handshake import Keys
 from p2pswarm.net.endpoint.link_paths import ControlPath, LinkPaths, no_pipe
 from p2pswarm.net.guard.slots import LinkUse
 from p2pswarm.net.link.events import (
-    BulkCame,
+    BulkCount,
     BulkDone,
-    BulkOver,
     BulkSpare,
     EndpointEvent,
     LinkEnded,
@@ -43,6 +40,7 @@ from p2pswarm.net.link.reply_budget import ReplyBudget
 from p2pswarm.net.link.session import Session
 from p2pswarm.net.link.stream_scheduler import AnswerBatch
 from p2pswarm.net.os.base import Connection
+from p2pswarm.net.wire import frames
 
 L = TypeVar("L")
 
@@ -75,8 +73,8 @@ class NodeShares:
     """The limits that all links of a node share."""
 
     upload: UploadShare
-    replies: ReplyBudget
-    unacknowledged: ReplyBudget
+    memory: ReplyBudget = field(default_factory=ReplyBudget)
+    """Of both what waits to be sent, and what is not acknowledged."""
     counts: CountMemory = field(default_factory=CountMemory)
 
 
@@ -96,23 +94,19 @@ class Link:
         shared: NodeShares,
     ) -> None:
         self.session = session
-        """The result of the handshake."""
         self.peer = session.peer
-        """The peer at the other end, proven."""
         self.remote = session.remote
         """The address of the other end of the control connection."""
         self.contact = session.contact
         """The peer and where to dial it, as far as the peer has told us."""
         self._loop = asyncio.get_running_loop()
-        self._machine = LinkMachine(
-            session, config, self._loop.time(), shared.replies, shared.unacknowledged
-        )
+        self._machine = LinkMachine(session, config, self._loop.time(), shared.memory)
         self._mux = self._machine.mux
+        self.writable, self.takes = self._mux.writable, self._mux.takes
         self._watch = self._machine.life.watch
         self.pause_writing = self._machine.pause_writing  # the present path takes no more
         self._owner = owner
         self.paths = LinkPaths(self._machine, session, shared.counts)
-        """The connections that carry the link, or want to."""
         self.path: Path | None = None
         """The path in use; None while the link looks for another one, and at its end."""
         self._send: Callable[[bytes], None] = no_pipe
@@ -152,9 +146,8 @@ class Link:
     @property
     def stats(self) -> LinkStats:
         """The bytes that the link has carried so far."""
-        machine, bulk = self._machine, self._channels.carried
-        sent = machine.records.unacked.sent_bytes
-        return LinkStats(sent, machine.received_bytes, *bulk, machine.path.altered)
+        sent = self.records.unacked.sent_bytes
+        return LinkStats(sent, *self._channels.carried, self._machine.path.altered)
 
     @property
     def use(self) -> LinkUse:
@@ -162,10 +155,7 @@ class Link:
         return self._machine.use(bulk_busy=self._channels.busy)
 
     def open(self, data: bytes, *, ended: bool, priority: int = 0) -> int:
-        """Open a stream with its first message (<= 60 KiB); returns its number.
-
-        Raises Busy if too many streams are open, LinkLost if the link has ended.
-        """
+        """Open a stream with its first message (<= 60 KiB); Busy if too many are, or LinkLost."""
         self._machine.check_up()
         stream = self._mux.open(data, ended=ended, priority=priority)
         self._flush()
@@ -182,14 +172,6 @@ class Link:
         self._mux.send(stream, data, ended=ended)
         self._flush()
 
-    def writable(self, stream: int) -> bool:
-        """Return whether a message would go out soon; if not, CreditGained(stream) comes later."""
-        return self._mux.writable(stream)
-
-    def takes(self, reply_bytes: int = 0) -> bool:
-        """Return whether the peer may get so much more to read: not if it leaves much unread."""
-        return self._mux.takes(reply_bytes)
-
     def reset(self, stream: int, code: int) -> None:
         """Give a stream up, both ways; unknown or finished streams are ignored."""
         self._mux.reset(stream, code)
@@ -203,8 +185,6 @@ class Link:
         self._mux.consume(stream, n)
         self._flush()
 
-    # bulk
-
     def expect(self, memory: memoryview) -> BulkArrival:
         """Grant `memory` to one transfer from this peer."""
         self._machine.check_up()
@@ -213,15 +193,12 @@ class Link:
         return arrival
 
     async def send_bulk(self, transfer: int, data: memoryview, priority: int) -> None:
-        """Send all of `data` into the memory that the peer granted to transfer number `transfer`.
-
-        Returns once the peer has every byte, or wants no more; `data` may be reused then.
-        """
+        """Send `data` to a transfer; returns once the peer has all of it, or wants no more."""
         self._machine.check_up()
         self._want_bulk()
         await self._channels.send(transfer, data, priority)
 
-    def add_bulk(self, connection: Connection, keys: BulkKeys, number: int) -> None:
+    def add_bulk(self, connection: Connection, keys: Keys, number: int) -> None:
         """Add a bulk connection that has joined."""
         if self.over or not self.bulk.may_join(number):
             connection.close()
@@ -350,10 +327,10 @@ class Link:
         match notice:
             case BulkDone(transfer):
                 self._channels.on_done(transfer)
-            case BulkOver(number, chunks):
+            case BulkCount(number, chunks, over=True):
                 if not self._channels.on_channel_end(number, chunks) and self.bulk.withdraw(number):
                     self._mux.say_bulk_count(number, 0, over=True)
-            case BulkCame(number, chunks):
+            case BulkCount(number, chunks):
                 self._channels.on_chunk_count(number, chunks, self._machine.life.repair_s)
             case BulkSpare(count):
                 self._channels.retire(count)
@@ -386,7 +363,7 @@ class Link:
     def _leave_path(self) -> None:
         """The path brings wrong bytes: tell the peer, here and again by the next path, and go."""
         now_s = self._loop.time()
-        self._mux.say_corruption(self.paths.numbers.newest)
+        self._mux.say(frames.ALTERED, frames.NUMBER.pack(self.paths.numbers.newest))
         while record := self._machine.data_to_send(now_s):
             self._send(record)
         self.paths.leave(now_s)
@@ -451,7 +428,7 @@ class Link:
         self._flush()
 
     def _on_transfer_end(self, transfer: int) -> None:
-        self._mux.say_bulk_done(transfer)
+        self._mux.say(frames.BULK_DONE, frames.TRANSFER.pack(transfer))
         try:
             self._mux.check_read()
         except PeerError as error:

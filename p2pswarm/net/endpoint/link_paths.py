@@ -1,6 +1,5 @@
 """LinkPaths: the connections that carry one link, one after another.
 
-Units:   `now_s` seconds on the caller's monotonic clock.
 Errors:  a connection that may not take over is closed.
 Source:  docs/paths.md.
 """
@@ -109,8 +108,6 @@ _log = logging.getLogger(__name__)
 class LinkPaths:
     """The connection that carries a link now, and the record of its paths."""
 
-    __slots__ = ("_counts", "_lost_s", "_machine", "_peer", "current", "marks", "numbers")
-
     def __init__(self, machine: LinkMachine, session: Session, counts: CountMemory) -> None:
         """`counts`: how many bulk connections were best, for all links of the node."""
         self._machine = machine
@@ -119,10 +116,8 @@ class LinkPaths:
         self.current: ControlPath | None = None
         """The connection in use; only read it."""
         self.numbers = PathNumbers(dialled=session.dialled)
-        """The numbers of the connections that carry the link, or want to."""
         self._lost_s = 0.0
         self.marks = CorruptCandidates()
-        """The candidates that altered bytes."""
 
     def on_path(self, path: ControlPath, now_s: float) -> bool:
         """Let a connection carry the link, if it may; it is the first one, or another one."""

@@ -105,13 +105,11 @@ class LinkRequest:
         return hmac.digest(key, self._unsigned, "sha256")[:MAC_BYTES]
 
 
-JOIN_BYTES = REQUEST_BYTES
 JOIN_ANSWER_BYTES = NONCE_BYTES + MAC_BYTES
 JOIN_TRIES = 3  # to join one connection; each has a number of its own
 
 
-@dataclass(frozen=True, slots=True)
-class BulkJoin:
+class BulkJoin(LinkRequest):
     """The first message on a bulk connection, from the dialler.
 
         join   = "PSB1" | session 16 | number u32 | nonce 16 | mac 16     dialler
@@ -122,39 +120,25 @@ class BulkJoin:
     joins a link only once, so a replayed join is refused.
     """
 
-    request: LinkRequest
-
-    @classmethod
-    def make(cls, exporter: bytes, number: int, nonce: bytes) -> Self:
-        """A join with its mac; `nonce`: 16 new random bytes."""
-        return cls(LinkRequest.make(JOIN, exporter, number, nonce))
-
-    @classmethod
-    def parse(cls, raw: bytes) -> Self:
-        """Read JOIN_BYTES; the mac is checked later, with the session's exporter."""
-        return cls(LinkRequest.parse(JOIN, raw))
+    __slots__ = ()
 
     def answer(self, exporter: bytes, nonce: bytes) -> bytes:
-        """The acceptor's answer; BadHandshake if the join is not authentic.
-
-        `nonce`: 16 new random bytes.
-        """
-        self.request.require_authentic(exporter)
-        return nonce + self.request.reply_mac(exporter, nonce)
+        """The acceptor's answer with its `nonce`; BadHandshake if the join is not authentic."""
+        self.require_authentic(exporter)
+        return nonce + self.reply_mac(exporter, nonce)
 
     def check_answer(self, exporter: bytes, raw: bytes) -> bytes:
         """The nonce in the acceptor's answer; BadHandshake if the answer is not authentic."""
         nonce = raw[:NONCE_BYTES]
-        self.request.require_mac(raw[NONCE_BYTES:], self.request.reply_mac(exporter, nonce))
+        self.require_mac(raw[NONCE_BYTES:], self.reply_mac(exporter, nonce))
         return nonce
 
     def keys(self, exporter: bytes, nonce: bytes) -> tuple[bytes, bytes]:
         """The keys (dialler to acceptor, acceptor to dialler); `nonce`: the acceptor's."""
-        return derive(exporter, b"bulk", self.request.nonce, nonce, self.request.number)
+        return derive(exporter, b"bulk", self.nonce, nonce, self.number)
 
 
 _NEXT = struct.Struct(">Q")
-RESUME_BYTES = REQUEST_BYTES
 RESUME_ANSWER_BYTES = NONCE_BYTES + _NEXT.size + MAC_BYTES
 RESUME_CONFIRM_BYTES = _NEXT.size + MAC_BYTES
 UNKNOWN_LINK = bytes(RESUME_ANSWER_BYTES)
@@ -188,8 +172,7 @@ class PathNumbers:
             raise BadHandshake(f"path {number} has a number of ours")
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(LinkRequest):
     """The first message on a connection that takes over a link.
 
         resume  = "PSP1" | session 16 | number u32 | nonce 16 | mac 16    dialler
@@ -209,43 +192,33 @@ class Resume:
     fresh nonce.
     """
 
-    request: LinkRequest
-
-    @classmethod
-    def make(cls, exporter: bytes, number: int, nonce: bytes) -> Self:
-        """A resumption with its mac; `nonce`: 16 new random bytes."""
-        return cls(LinkRequest.make(RESUME, exporter, number, nonce))
-
-    @classmethod
-    def parse(cls, raw: bytes) -> Self:
-        """Read RESUME_BYTES; the mac is checked later, with the session's exporter."""
-        return cls(LinkRequest.parse(RESUME, raw))
+    __slots__ = ()
 
     def check(self, exporter: bytes, numbers: PathNumbers) -> None:
         """Raise BadHandshake unless one end of the link made it, and not we, and not before."""
-        self.request.require_authentic(exporter)
-        numbers.check_peers(self.request.number)
+        self.require_authentic(exporter)
+        numbers.check_peers(self.number)
 
     def answer(self, exporter: bytes, nonce: bytes, wanted: int) -> bytes:
-        """The acceptor's answer; `nonce`: 16 new random bytes. `wanted`: our next record."""
+        """The acceptor's answer with its `nonce`; `wanted`: our next record."""
         head = nonce + _NEXT.pack(wanted)
-        return head + self.request.reply_mac(exporter, head)
+        return head + self.reply_mac(exporter, head)
 
     def read_answer(self, exporter: bytes, raw: bytes) -> tuple[bytes, int]:
         """The acceptor's nonce, and the record that it wants first."""
         if raw == UNKNOWN_LINK:
             raise UnknownLink("the peer does not know the link any more")
         head = raw[:-MAC_BYTES]
-        self.request.require_mac(raw[-MAC_BYTES:], self.request.reply_mac(exporter, head))
+        self.require_mac(raw[-MAC_BYTES:], self.reply_mac(exporter, head))
         return head[:NONCE_BYTES], int.from_bytes(head[NONCE_BYTES:])
 
     def confirm(self, exporter: bytes, nonce: bytes, wanted: int) -> bytes:
         """The dialler's confirmation; `nonce`: the acceptor's. `wanted`: our next record."""
         head = _NEXT.pack(wanted)
-        return head + self.request.confirm_mac(exporter, nonce, head)
+        return head + self.confirm_mac(exporter, nonce, head)
 
     def read_confirm(self, exporter: bytes, nonce: bytes, raw: bytes) -> int:
         """The record that the dialler wants first."""
         head = raw[:-MAC_BYTES]
-        self.request.require_mac(raw[-MAC_BYTES:], self.request.confirm_mac(exporter, nonce, head))
+        self.require_mac(raw[-MAC_BYTES:], self.confirm_mac(exporter, nonce, head))
         return int.from_bytes(head)

@@ -5,7 +5,6 @@ that the peer with the smaller id dialled. They use it for new streams and let t
 other one drain. Of two links that the same side dialled, the newer one is preferred:
 no peer dials while it has a link, so the older link must be dead at that end.
 
-Units:   seconds on the caller's monotonic clock.
 Source:  docs/wire.md, "One link".
 """
 
@@ -37,19 +36,14 @@ class LinkEntry(Generic[L]):
     """A link, and what decides whether it is preferred."""
 
     link: L
-    contact: Contact
-    """The peer, and where to dial it."""
+    peer: PeerId
+    address: Address
+    """The address at which to dial the peer."""
     dialler: PeerId
     """The id of the side that dialled: the peer's or our own."""
     incarnation: bytes
     """Random bytes of the peer's process."""
     since_s: float
-
-    @property
-    def peer(self) -> PeerId:
-        """Return who is at the other end."""
-        assert self.contact.peer is not None
-        return self.contact.peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +85,7 @@ class LinkTable(Generic[L]):
         entries = () if to.peer is None else self._entries.get(to.peer, ())
         if any(_dialled_at(entry, to.address) for entry in entries):
             return ProvenAddress.DIALLED
-        named = any(entry.contact.address == to.address for entry in entries)
+        named = any(entry.address == to.address for entry in entries)
         return ProvenAddress.HOST if named else ProvenAddress.CLAIMED
 
     def all(self) -> tuple[L, ...]:
@@ -118,7 +112,7 @@ class LinkTable(Generic[L]):
 
 
 def _dialled_at(entry: LinkEntry[L], address: Address) -> bool:
-    return entry.dialler != entry.peer and entry.contact.address == address
+    return entry.dialler != entry.peer and entry.address == address
 
 
 def _prefers(new: LinkEntry[L], old: LinkEntry[L]) -> bool:

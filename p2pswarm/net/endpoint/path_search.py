@@ -1,6 +1,5 @@
 """PathSearch: the path candidates of a peer, and when a link that needs a path tries them.
 
-Units:   `now_s` seconds on the caller's monotonic clock; counts.
 Source:  docs/paths.md, docs/addresses.md; RFC 8305 for the order.
 """
 

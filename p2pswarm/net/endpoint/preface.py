@@ -3,7 +3,6 @@
 A dial-back knocks. Both sides of a punched connection say which attempt it belongs to. A node asks
 where its connection is seen to come from. A dialler asks a relay for a circuit.
 
-Units:   bytes; `now_s` seconds on the observer's monotonic clock.
 Errors:  BadHandshake for bytes that are none of these; DialFailed for a relay's refusal.
 Source:  docs/reachability.md sections 3 and 4; docs/punching.md; docs/relays.md, "Bytes".
 """
@@ -146,7 +145,7 @@ class CircuitStatus(IntEnum):
     NO_TICKET = 5
 
 
-REASONS = {
+REASONS: dict[int, str] = {
     CircuitStatus.NOT_RESERVED: "it has no reservation of this peer",
     CircuitStatus.FULL: "it has too many circuits",
     CircuitStatus.NOT_TAKEN: "the peer did not come in time",
@@ -193,10 +192,7 @@ def circuit_answer(status: CircuitStatus) -> bytes:
 
 
 def check_circuit_answer(raw: bytes, relay: str) -> None:
-    """Return if the circuit is joined; raises DialFailed with the reason, or BadHandshake.
-
-    NobodyThere says that the relay knows no such peer: the peer has left it, or ended.
-    """
+    """Raise DialFailed unless it is joined; NobodyThere if the relay does not know the peer."""
     if (
         len(raw) != CIRCUIT_ANSWER_BYTES
         or not raw.startswith(CIRCUIT_MAGIC)
@@ -206,8 +202,5 @@ def check_circuit_answer(raw: bytes, relay: str) -> None:
     status = raw[_KIND_AT]
     if status == CircuitStatus.JOINED:
         return
-    if status == CircuitStatus.NOT_RESERVED:
-        raise NobodyThere(f"relay {relay}: {REASONS[CircuitStatus.NOT_RESERVED]}")
-    known = status in list(CircuitStatus)
-    reason = REASONS[CircuitStatus(status)] if known else f"it refuses us with status {status}"
-    raise DialFailed(f"relay {relay}: {reason}")
+    kind = NobodyThere if status == CircuitStatus.NOT_RESERVED else DialFailed
+    raise kind(f"relay {relay}: {REASONS.get(status, f'it refuses us with status {status}')}")

@@ -9,32 +9,27 @@ Errors:  BadHandshake for whatever the peer sends.
 Source:  docs/wire.md, section 1.
 """
 
+from typing import NamedTuple
+
 from p2pswarm.base.errors import BadHandshake
 from p2pswarm.net.crypto.handshake import HELLO_BYTES, Handshake, Hello, StaticKey
 from p2pswarm.net.crypto.handshake import MAGIC as LINK_MAGIC
 from p2pswarm.net.crypto.noise_xx import Role
-from p2pswarm.net.endpoint.link_request import (
-    JOIN,
-    JOIN_BYTES,
-    RESUME,
-    RESUME_BYTES,
-    BulkJoin,
-    Resume,
-)
-from p2pswarm.net.endpoint.preface import (
-    CIRCUIT_MAGIC,
-    CIRCUIT_REQUEST_BYTES,
-    KNOCK_MAGIC,
-    KNOCK_TOKEN_BYTES,
-    OBSERVATION_MAGIC,
-    OBSERVATION_REQUEST_BYTES,
-    PUNCH_MAGIC,
-    PUNCH_TOKEN_BYTES,
-    CircuitRequest,
-)
+from p2pswarm.net.endpoint import preface
+from p2pswarm.net.endpoint.link_request import JOIN, REQUEST_BYTES, RESUME, BulkJoin, Resume
+from p2pswarm.net.endpoint.preface import CircuitRequest
 
 LENGTH_BYTES = 2  # before each message of the handshake
 MAGIC_BYTES = len(LINK_MAGIC)
+USES = {
+    JOIN.magic: REQUEST_BYTES,
+    RESUME.magic: REQUEST_BYTES,
+    preface.KNOCK_MAGIC: MAGIC_BYTES + preface.KNOCK_TOKEN_BYTES,
+    preface.PUNCH_MAGIC: preface.PUNCH_PREFACE_BYTES,
+    preface.CIRCUIT_MAGIC: preface.CIRCUIT_REQUEST_BYTES,
+    preface.OBSERVATION_MAGIC: preface.OBSERVATION_REQUEST_BYTES,
+}
+"""The first bytes of a connection that opens no link, and how many it has."""
 
 
 class MessageExchange:
@@ -66,25 +61,14 @@ class MessageExchange:
         return b"".join(self.handshake.data_to_send())
 
 
-class DialledHandshake:
+class DialledHandshake(MessageExchange):
     """The side that dialled."""
 
     def __init__(self, handshake: Handshake, network: bytes) -> None:
         """`handshake`: a new one of an initiator. `network`: our own, 16 bytes."""
-        self.handshake = handshake
+        super().__init__(handshake)
         self._network = network
-        self._messages = MessageExchange(handshake)
         self._refusal = b""
-
-    @property
-    def wanted_bytes(self) -> int:
-        """Return how many bytes `receive` takes next; 0 at the end."""
-        return HELLO_BYTES - LENGTH_BYTES if self._refusal else self._messages.wanted_bytes
-
-    @property
-    def computes(self) -> bool:
-        """Return whether the next `receive` costs much time."""
-        return self._messages.computes
 
     def receive(self, data: bytes) -> None:
         """Take `wanted_bytes` of the connection."""
@@ -93,12 +77,16 @@ class DialledHandshake:
             raise BadHandshake("the peer refused us without a reason")
         if data == LINK_MAGIC[:LENGTH_BYTES]:  # no message is that long: these bytes begin a hello
             self._refusal = data
+            self.wanted_bytes = HELLO_BYTES - LENGTH_BYTES
         else:
-            self._messages.receive(data)
+            super().receive(data)
 
-    def data_to_send(self) -> bytes:
-        """Return what to put on the wire; send it before more is received."""
-        return self._messages.data_to_send()
+
+class Preface(NamedTuple):
+    """The purpose of a connection that says it with its first bytes alone."""
+
+    magic: bytes
+    token: bytes
 
 
 class AcceptedHandshake:
@@ -110,18 +98,8 @@ class AcceptedHandshake:
         """The number of bytes that `receive` takes next; 0 at the end."""
         self.refusal: BadHandshake | None = None
         """The reason to refuse the peer, after `data_to_send` was sent."""
-        self.join: BulkJoin | None = None
-        """The request to join a link, if the connection opens none."""
-        self.resume: Resume | None = None
-        """The request to take over a link, if the connection opens none."""
-        self.knock: bytes | None = None
-        """The token of a dial-back, if the connection is for nothing else."""
-        self.punch_token: bytes | None = None
-        """The token of a punched connection, if both sides have dialled each other."""
-        self.circuit: CircuitRequest | None = None
-        """The request to a relay, if it is one."""
-        self.observes = False
-        """Whether the connection only asks where we see it come from."""
+        self.use: Handshake | BulkJoin | Resume | CircuitRequest | Preface | None = None
+        """The use of the connection, known when nothing more is wanted; a handshake: a new link."""
         self._us = us
         self._static = static
         self._ephemeral = ephemeral
@@ -129,12 +107,6 @@ class AcceptedHandshake:
         self._magic = b""
         self._messages: MessageExchange | None = None
         self._to_send = b""
-
-    @property
-    def handshake(self) -> Handshake:
-        """The finished handshake of a new link."""
-        assert self._messages is not None
-        return self._messages.handshake
 
     @property
     def computes(self) -> bool:
@@ -149,23 +121,8 @@ class AcceptedHandshake:
             self.wanted_bytes = self._messages.wanted_bytes
         elif not self._magic:
             self._begin(data)
-        elif self._magic == JOIN.magic:
-            self.join = BulkJoin.parse(self._magic + data)
-            self.wanted_bytes = 0
-        elif self._magic == RESUME.magic:
-            self.resume = Resume.parse(self._magic + data)
-            self.wanted_bytes = 0
-        elif self._magic == KNOCK_MAGIC:
-            self.knock = data
-            self.wanted_bytes = 0
-        elif self._magic == PUNCH_MAGIC:
-            self.punch_token = data
-            self.wanted_bytes = 0
-        elif self._magic == CIRCUIT_MAGIC:
-            self.circuit = CircuitRequest.parse(self._magic + data)
-            self.wanted_bytes = 0
-        elif self._magic == OBSERVATION_MAGIC:
-            self.observes = True
+        elif self._magic in USES:
+            self.use = _use_of(self._magic + data)
             self.wanted_bytes = 0
         else:
             self._on_hello(self._magic + data)
@@ -176,22 +133,10 @@ class AcceptedHandshake:
         return ready
 
     def _begin(self, magic: bytes) -> None:
-        if magic == JOIN.magic:
-            self.wanted_bytes = JOIN_BYTES - MAGIC_BYTES
-        elif magic == RESUME.magic:
-            self.wanted_bytes = RESUME_BYTES - MAGIC_BYTES
-        elif magic == KNOCK_MAGIC:
-            self.wanted_bytes = KNOCK_TOKEN_BYTES
-        elif magic == PUNCH_MAGIC:
-            self.wanted_bytes = PUNCH_TOKEN_BYTES
-        elif magic == CIRCUIT_MAGIC:
-            self.wanted_bytes = CIRCUIT_REQUEST_BYTES - MAGIC_BYTES
-        elif magic == OBSERVATION_MAGIC:
-            self.wanted_bytes = OBSERVATION_REQUEST_BYTES - MAGIC_BYTES
-        elif magic[:-1] == LINK_MAGIC[:-1]:  # any version: the peer learns which one we speak
-            self.wanted_bytes = HELLO_BYTES - MAGIC_BYTES
-        else:
+        is_hello = magic[:-1] == LINK_MAGIC[:-1]  # of any version: the peer learns which we speak
+        if magic not in USES and not is_hello:
             raise BadHandshake("its first bytes are not those of a peer")
+        self.wanted_bytes = USES.get(magic, HELLO_BYTES) - MAGIC_BYTES
         self._magic = magic
 
     def _on_hello(self, raw: bytes) -> None:
@@ -203,5 +148,18 @@ class AcceptedHandshake:
             self.wanted_bytes = 0
             return
         handshake = Handshake(Role.RESPONDER, hello, self._static, self._ephemeral, self._payload)
+        self.use = handshake
         self._messages = MessageExchange(handshake)
         self.wanted_bytes = self._messages.wanted_bytes
+
+
+def _use_of(raw: bytes) -> BulkJoin | Resume | CircuitRequest | Preface:
+    match raw[:MAGIC_BYTES]:
+        case JOIN.magic:
+            return BulkJoin.parse(JOIN, raw)
+        case RESUME.magic:
+            return Resume.parse(RESUME, raw)
+        case preface.CIRCUIT_MAGIC:
+            return CircuitRequest.parse(raw)
+        case magic:
+            return Preface(magic, raw[MAGIC_BYTES:])

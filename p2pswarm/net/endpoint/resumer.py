@@ -2,7 +2,6 @@
 
 Decisions: `path_search.py`, `link_request.py`.
 
-Units:   seconds.
 Errors:  PathError and BadHandshake from `move`; BadHandshake for a takeover that is refused.
 """
 
@@ -10,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from p2pswarm.base.errors import BadHandshake, DialFailed, LinkLost, SwarmError, UnknownLink
@@ -20,6 +20,7 @@ from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.endpoint.link_paths import ControlPath, Takeover
 from p2pswarm.net.endpoint.link_request import (
     NONCE_BYTES,
+    RESUME,
     RESUME_ANSWER_BYTES,
     RESUME_CONFIRM_BYTES,
     UNKNOWN_LINK,
@@ -45,29 +46,23 @@ from p2pswarm.net.link.path import (
 )
 from p2pswarm.net.os.attempt_stagger import AttemptStagger
 from p2pswarm.net.os.base import Connection
-from p2pswarm.net.os.happy_eyeballs import first_connected
+from p2pswarm.net.os.happy_eyeballs import AttemptFailed, first_connected
 
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
 class _Answered:
     """A connection on which the peer has said that it would go on."""
 
-    def __init__(
-        self, connection: Connection, candidate: PathCandidate, asked: Resume, answer: bytes
-    ) -> None:
-        self.connection = connection
-        self.candidate = candidate
-        self.asked = asked
-        self.answer = answer
+    connection: Connection
+    candidate: PathCandidate
+    asked: Resume
+    answer: bytes
 
     def close(self) -> None:
         """Another one was faster."""
         self.connection.close()
-
-
-class _CandidateFailed(OSError):
-    """One candidate led nowhere: an OSError, because `first_connected` goes on after those."""
 
 
 class Resumer:
@@ -83,7 +78,6 @@ class Resumer:
     ) -> None:
         """`sessions`: every link by its public name. `entropy`: returns that many random bytes."""
         self.paths = paths
-        """A source of path candidates."""
         self._sessions = sessions
         self._config = config
         self._entropy = entropy
@@ -108,12 +102,10 @@ class Resumer:
 
     async def admit(self, connection: Connection, asked: Resume) -> None:
         """Let a connection that the peer made take over its link; BadHandshake if it may not."""
-        link = self._sessions.get(asked.request.session)
+        link = self._sessions.get(asked.session)
         if link is None:
             await connection.send(UNKNOWN_LINK)
-            raise BadHandshake(
-                f"it goes on with session {asked.request.session.hex()}, which is unknown"
-            )
+            raise BadHandshake(f"it goes on with session {asked.session.hex()}, which is unknown")
         exporter = link.session.exporter
         asked.check(exporter, link.paths.numbers)
         announced = link.records.expected
@@ -122,7 +114,7 @@ class Resumer:
         raw = await connection.receive(RESUME_CONFIRM_BYTES)
         wanted = asked.read_confirm(exporter, nonce, raw)
         path = Path(None, connection.remote, None)
-        takeover = Takeover(asked.request.number, announced, wanted)
+        takeover = Takeover(asked.number, announced, wanted)
         await connection.become_control(ControlPath(link, path, takeover))
 
     def climb(self, link: Link) -> None:
@@ -216,7 +208,7 @@ class Resumer:
                     refused.append(candidate)
                     if len(refused) == len(known):
                         raise
-                raise _CandidateFailed(str(error)) from error
+                raise AttemptFailed(str(error)) from error
 
         try:
             async with asyncio.timeout(self._config.dial_s):
@@ -236,12 +228,12 @@ class Resumer:
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         number = link.paths.numbers.take()
-        asked = Resume.make(link.session.exporter, number, self._entropy(NONCE_BYTES))
+        asked = Resume.make(RESUME, link.session.exporter, number, self._entropy(NONCE_BYTES))
         connection = await candidate.connect()
         if stagger is not None:
             stagger.on_connection(loop.time() - begun_s, loop.time())
         try:
-            await connection.send(asked.request.raw)
+            await connection.send(asked.raw)
             answer = await connection.receive(RESUME_ANSWER_BYTES)
             asked.read_answer(link.session.exporter, answer)
         except BaseException:
@@ -258,7 +250,7 @@ class Resumer:
         path = Path(answered.candidate.kind, connection.remote, answered.candidate)
         try:
             await connection.send(asked.confirm(exporter, nonce, announced))
-            takeover = Takeover(asked.request.number, announced, wanted)
+            takeover = Takeover(asked.number, announced, wanted)
             await connection.become_control(ControlPath(link, path, takeover))
         except BaseException:
             connection.close()

@@ -3,8 +3,6 @@
 Only what a peer has provably sent itself counts; docs/bans.md argues what does not. Points halve
 with time. A ban ends by itself, and the next one is twice as long.
 
-Units:   `now_s` seconds on the caller's clock; points as in docs/bans.md.
-Errors:  BadHandshake for a banned peer that dials us, DialFailed for one that is to be dialled.
 Source:  docs/bans.md.
 """
 
@@ -178,12 +176,6 @@ def time_left(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-# The bans of one endpoint: which errors count, and what those are told who meet a banned peer.
-#
-# Units:   `now_s` seconds on the caller's clock.
-# Errors:  BadHandshake for a banned peer that dials us, DialFailed for one that is to be dialled.
-# Source:  docs/bans.md.
-
 log = logging.getLogger(__name__)
 
 SAID_AGAIN_S = 600.0  # a node that dials again and again says once why it is turned away
@@ -200,10 +192,11 @@ OFFENCES: dict[type[PeerError], Offence] = {
 
 
 class PeerBans:
-    """The peers that are banned here, and the reasons."""
+    """The bans of one endpoint: the errors that count, and what those learn who meet one."""
 
     def __init__(self) -> None:
         self._scores = PeerScores()
+        self.current = self._scores.bans
         self._told: dict[bytes, float] = {}
         """The peers that say that they have banned us, and when that was last logged."""
         self.banned_by: dict[bytes, str] = {}
@@ -222,14 +215,12 @@ class PeerBans:
         return ban
 
     def notice(self, peer: PeerId, now_s: float) -> bytes:
-        """The frame that tells a banned peer, which has proven its id, why we hang up; or nothing.
-
-        Its seconds are rounded up to minutes, so that it learns little of our clock.
-        """
+        """The frame that tells a banned peer with a proven id why we hang up; or nothing."""
         ban = self._scores.ban(peer.raw, now_s)
         if ban is None:
             return b""
-        left_s = min(int(BAN_MAX_S), 60 * math.ceil(ban.left_s(now_s) / 60))
+        minutes = math.ceil(ban.left_s(now_s) / 60)  # no seconds: it learns little of our clock
+        left_s = min(int(BAN_MAX_S), 60 * minutes)
         number = list(Offence).index(ban.offence)
         return frames.encode(frames.CLOSE, 0, frames.BAN.pack(number, left_s))
 
@@ -262,10 +253,6 @@ class PeerBans:
         ban = self._scores.ban(peer.raw, now_s)
         return "" if ban is None else in_words(ban, now_s)
 
-    def current(self, now_s: float) -> list[Ban]:
-        """All bans that are not over, the longest first."""
-        return self._scores.bans(now_s)
-
 
 def in_words(ban: Ban, now_s: float) -> str:
     """A ban for people."""
@@ -274,10 +261,7 @@ def in_words(ban: Ban, now_s: float) -> str:
 
 
 def told_ban(payload: bytes) -> str:
-    """Return what a peer says with its last frame, in our words: none of its own are shown.
-
-    Raises BadFrame for a payload that is none.
-    """
+    """A peer's notice of a ban in our words, none of its own; BadFrame if it is none."""
     if len(payload) != frames.BAN.size:
         raise BadFrame(f"a CLOSE with {len(payload)} bytes")
     number, left_s = frames.BAN.unpack(payload)

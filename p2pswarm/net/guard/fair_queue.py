@@ -1,6 +1,5 @@
 """The queue of strangers' handshakes, which groups of addresses leave in turn.
 
-Units:   counts; seconds of the loop's clock.
 Source:  hierarchical round robin, for items of equal cost; `net/os/addresses.py` for the groups.
 """
 
@@ -113,10 +112,7 @@ class HandshakeQueue:
         return len(self._first_messages) + len(self._proofs)
 
     def enter(self, ticket: int, host: str, *, answered: bool = False) -> None:
-        """Let a handshake wait for its turn; it waits for one at a time.
-
-        `answered`: whether it had our answer, and this is its proof.
-        """
+        """Let a handshake wait for a turn; `answered`: it had our answer, and this is its proof."""
         waiting = self._proofs if answered else self._first_messages
         waiting.add(ticket, address_groups(host))
 

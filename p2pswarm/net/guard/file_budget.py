@@ -2,8 +2,6 @@
 
 Each connection is an open file, and many systems allow a process 1,024 of them. A node that
 strangers drive to that limit can neither accept nor dial, nor open its own files.
-
-Units:   open files.
 """
 
 from dataclasses import replace

@@ -16,7 +16,7 @@ neighbours nothing. It ends by steps; a group that floods again waits longer for
 thinned for what others say in its name: a connection arrives when its address has answered our
 kernel.
 
-Units:   seconds on the caller's monotonic clock; a level: one of 4 ** level connections passes.
+Units:   a level: one of 4 ** level connections passes.
 """
 
 from collections import defaultdict

@@ -2,9 +2,6 @@
 
 `fair_queue.py` decides whose turn it is and how soon. One computation is run at a time, and
 the event loop has its turn between two.
-
-Units:   seconds, of `clock`.
-Errors:  what a computation raises.
 """
 
 import asyncio
@@ -32,10 +29,7 @@ class HandshakeGate:
     async def run(
         self, ticket: int, host: str, work: Callable[[], None], *, answered: bool = False
     ) -> None:
-        """Call `work` when it is the turn of this handshake, which comes from `host`.
-
-        `answered`: whether this is the proof of a peer that has our answer.
-        """
+        """Call `work` when it is this handshake's turn; `answered`: this is a proof."""
         done = self._loop.create_future()
         self._waiting[ticket] = work, done
         self._turns.enter(ticket, host, answered=answered)

@@ -28,8 +28,6 @@ class GroupCounter(Generic[G]):
     they hold.
     """
 
-    __slots__ = ("_counts",)
-
     def __init__(self) -> None:
         self._counts: dict[G, int] = {}
 
@@ -118,13 +116,14 @@ class FairSlots(Generic[T]):
             group = group.grow(name, 1)
         group.items[item] = None
 
-    def remove(self, item: T) -> None:
-        """Free the slot of `item`, if it has one."""
+    def remove(self, item: T) -> tuple[str, ...]:
+        """Free the slot of `item`, if it has one; returns the groups that it was in."""
         groups = self._groups.pop(item, ())
         group = self._all
         for name in groups:
             group = group.grow(name, -1)
         group.items.pop(item, None)
+        return groups
 
     def count(self, groups: tuple[str, ...]) -> int:
         """Return how many slots a group holds; `groups`: those that it is in, and itself."""
@@ -157,22 +156,18 @@ class HandshakeSlots:
         self._answered_max = answered_max
         self._silent: FairSlots[int] = FairSlots()
         self._answered: FairSlots[int] = FairSlots()
-        self._groups: dict[int, tuple[str, ...]] = {}
         self._next = 0
 
     def enter(self, host: str) -> tuple[int, int | None]:
         """The ticket of a new connection, and the ticket of the one that it displaces, if any."""
         ticket = self._next
         self._next += 1
-        self._groups[ticket] = address_groups(host)
-        return ticket, self._admit(ticket, self._silent, self._silent_max)
+        return ticket, self._admit(ticket, address_groups(host), self._silent, self._silent_max)
 
     def on_answer(self, ticket: int) -> int | None:
         """Note that a first message was complete; returns the ticket that it displaces, if any."""
-        if ticket not in self._silent:
-            return None
-        self._silent.remove(ticket)
-        return self._admit(ticket, self._answered, self._answered_max)
+        groups = self._silent.remove(ticket)
+        return self._admit(ticket, groups, self._answered, self._answered_max) if groups else None
 
     def has_answer(self, ticket: int) -> bool:
         """Return whether a connection was answered."""
@@ -182,10 +177,11 @@ class HandshakeSlots:
         """Forget a handshake that has succeeded or failed, or was displaced."""
         self._silent.remove(ticket)
         self._answered.remove(ticket)
-        self._groups.pop(ticket, None)
 
-    def _admit(self, ticket: int, slots: FairSlots[int], most: int) -> int | None:
-        slots.add(ticket, self._groups[ticket])
+    def _admit(
+        self, ticket: int, groups: tuple[str, ...], slots: FairSlots[int], most: int
+    ) -> int | None:
+        slots.add(ticket, groups)
         if len(slots) <= most:
             return None
         displaced = next(slots.next_to_go())
@@ -227,7 +223,6 @@ class LinkSlots(Generic[L]):
     """
 
     def __init__(self, most: int, use: Callable[[L], LinkUse]) -> None:
-        """`use`: tells who uses a link now."""
         self._most = most
         self._use = use
         self._slots: FairSlots[L] = FairSlots()
@@ -255,9 +250,8 @@ class LinkSlots(Generic[L]):
 
     def remove(self, link: L, peer: PeerId) -> None:
         """Forget a link that is over, if it is counted."""
-        if link not in self._slots:
+        if not self._slots.remove(link):
             return
-        self._slots.remove(link)
         self._peers[peer].remove(link)
         if not self._peers[peer]:
             del self._peers[peer]
@@ -272,7 +266,6 @@ class BulkSlots(Generic[L]):
     """
 
     def __init__(self, most: int, use: Callable[[L], LinkUse]) -> None:
-        """`use`: tells who uses a link now."""
         self._most = most
         self._use = use
         self._slots: FairSlots[tuple[L, int]] = FairSlots()
@@ -331,10 +324,7 @@ class ConcurrencyLimit:
         self.count = 0
 
     def enter(self, peer: PeerId, network: str = "") -> None:
-        """Count a handler that starts for `peer`; raises Busy if a limit is reached.
-
-        `network`: the one that the peer is in; empty if that does not count.
-        """
+        """Count a handler for `peer` in `network`, if that counts; Busy if a limit is reached."""
         mine, near = self._running[peer.raw], self._running[network]
         free = self._limits.total - self.count
         if mine >= self._limits.per_peer or not free or near > free:

@@ -4,7 +4,6 @@ The side that dialled the link's path dials them; the other side asks it to. Eac
 sides by the number under which it joined, and no number joins twice. Who dials them also finds out
 how many are best (`connection_count.py`), and remembers it for the next link to this peer.
 
-Units:   seconds on the caller's monotonic clock; counts.
 Source:  docs/paths.md, docs/bulk.md.
 """
 
@@ -31,23 +30,6 @@ def goes_elsewhere(path: Path, remote: Address, live: int) -> bool:
 class ChannelDemand:
     """The bulk connections of one link, as one side wants them."""
 
-    __slots__ = (
-        "_again_at_s",
-        "_best",
-        "_config",
-        "_count",
-        "_joined_at_s",
-        "_meter",
-        "_most",
-        "_newest",
-        "_next",
-        "_numbers",
-        "_pending",
-        "by_s",
-        "live",
-        "wanted",
-    )
-
     def __init__(self, config: TransportConfig, *, dialled: bool) -> None:
         self._config = config
         self._next = 0 if dialled else SIDE
@@ -61,7 +43,8 @@ class ChannelDemand:
         self.by_s: float | None = None
         """The time by which the first one must have joined that the peer dials."""
         self._joined_at_s = 0.0
-        self._again_at_s: float | None = None
+        self.again_at_s: float | None = None
+        """The time at which to ask for `missing`."""
         self._most = config.bulk_connections_max
         self._best = BestCount()
         self._count: ConnectionCount | None = None  # None: it stays as it is
@@ -108,7 +91,7 @@ class ChannelDemand:
 
     @property
     def measure_at_s(self) -> float | None:
-        """Return when to call `measure`."""
+        """The time at which to call `measure`."""
         return self._meter.at_s
 
     def ask(self, now_s: float) -> None:
@@ -118,7 +101,7 @@ class ChannelDemand:
 
     @property
     def patience_s(self) -> float:
-        """Return how long the peer has to dial the first one."""
+        """The time that the peer has to dial the first one."""
         return self._config.dial_s + self._config.handshake_s
 
     def take_number(self) -> int:
@@ -176,7 +159,7 @@ class ChannelDemand:
     def on_loss(self, now_s: float) -> None:
         """Note that one has ended."""
         self.live -= 1
-        self._again_at_s = max(now_s, self._joined_at_s + AGAIN_S)
+        self.again_at_s = max(now_s, self._joined_at_s + AGAIN_S)
         self._meter.settle()
 
     def on_failure(self, now_s: float) -> None:
@@ -185,20 +168,15 @@ class ChannelDemand:
             self._count.on_refusal(self.live, now_s)
             self.wanted = self._count.wanted
         else:
-            self._again_at_s = now_s + AGAIN_S
+            self.again_at_s = now_s + AGAIN_S
 
     def on_path_change(self) -> None:
         """Note that the connections of the old path are of no use."""
         self.wanted = 0
-        self.by_s = self._again_at_s = None
+        self.by_s = self.again_at_s = None
         self._count, self._meter = None, GoodputMeter()
-
-    @property
-    def again_at_s(self) -> float | None:
-        """Return when `missing` is to be asked."""
-        return self._again_at_s
 
     def missing(self) -> int:
         """Return how many to dial in the place of those that ended."""
-        self._again_at_s = None
+        self.again_at_s = None
         return max(0, self.wanted - self.live - len(self._pending))

@@ -7,7 +7,6 @@ are. What came already by the path before is counted and dropped, unopened.
 A record that is not authentic sets `broken`, and nothing more is opened of that path. It has used
 no number: the next path begins with it.
 
-Units:   bytes, `now_s` seconds on the caller's monotonic clock.
 Errors:  BadHandshake from `on_path`.
 Source:  docs/paths.md.
 """
@@ -38,8 +37,6 @@ class ResendBuffer:
     than is free of what all links may hold. When it is full, nothing but control frames is sent:
     the peer's pong, which empties it, may itself wait for one of ours.
     """
-
-    __slots__ = ("_asked", "_forgotten", "_memory", "check_at", "first", "records", "sent_bytes")
 
     def __init__(self, memory: LinkReplyBudget) -> None:
         """`memory`: this link's part of what all links may hold."""
@@ -127,8 +124,6 @@ LABEL = b"ctrl"  # each direction has a key of its own
 class ControlRecords:
     """The records that one side of a link seals and opens."""
 
-    __slots__ = ("_again", "_cutter", "_opener", "_skip", "broken", "seal", "unacked")
-
     def __init__(self, keys: Keys, now_s: float, memory: LinkReplyBudget) -> None:
         """`memory`: this link's part of what all links may keep to send it again."""
         self._cutter = _new_cutter()
@@ -136,7 +131,6 @@ class ControlRecords:
         self.seal = Sealer(keys.send_key, keys.suite, LABEL, now_s).seal
         """Makes a record of a plaintext: add it to `unacked`, unless it is the last."""
         self.unacked = ResendBuffer(memory)
-        """The records that the peer may not have."""
         self.broken: BadRecord | None = None
         """Set when the present path has brought a record that is not authentic."""
         self._again: deque[bytes] = deque()

@@ -109,21 +109,15 @@ class BulkDone:
 
 
 @dataclass(frozen=True, slots=True)
-class BulkOver:
-    """The peer reads no more on a bulk connection. Only the link sees this event."""
+class BulkCount:
+    """The peer tells what came on a bulk connection so far. Only the link sees this event."""
 
     number: int
     """The number under which the connection joined."""
     chunks: int
-    """The number of whole chunks that came on it."""
-
-
-@dataclass(frozen=True, slots=True)
-class BulkCame:
-    """The peer tells what has come on a bulk connection so far. Only the link sees this event."""
-
-    number: int
-    chunks: int
+    """The number of whole chunks."""
+    over: bool
+    """True if the peer reads no more on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +140,7 @@ class PathWanted:
     error: SwarmError
 
 
-BulkNotice = BulkDone | BulkOver | BulkCame
+BulkNotice = BulkDone | BulkCount
 LinkEvent = Ponged | GoneAway | AskedForBulk | PeerClosed | BulkNotice | PathAltered
 StreamEvent = StreamOpened | StreamData | StreamReset | CreditGained | LinkEnded
 EndpointEvent = LinkUp | BulkWanted | PathWanted
@@ -158,8 +152,8 @@ def link_event(kind: int, payload: bytes) -> LinkEvent:
     if kind == frames.BULK_DONE:
         return BulkDone(*frames.TRANSFER.unpack(payload))
     if kind in (frames.BULK_OVER, frames.BULK_CAME):
-        event = BulkOver if kind == frames.BULK_OVER else BulkCame
-        return event(*frames.CHANNEL.unpack(payload))
+        number, chunks = frames.CHANNEL.unpack(payload)
+        return BulkCount(number, chunks, over=kind == frames.BULK_OVER)
     if kind == frames.ALTERED:
         return PathAltered(*frames.NUMBER.unpack(payload))
     if kind == frames.GOAWAY:

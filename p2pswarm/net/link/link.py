@@ -11,7 +11,6 @@ A record that is not authentic costs the path that brought it (`path_state.py`).
 LinkEnded is the last event of a link and comes once. In the state CLOSING the records
 that are left still go out; in ENDED nothing does.
 
-Units:   bytes, `now_s` seconds on the caller's monotonic clock.
 Errors:  a breach of the peer's ends the link and raises nothing; LinkLost from `check_up`;
          BadHandshake from `on_path`.
 Source:  docs/wire.md, docs/paths.md.
@@ -27,9 +26,8 @@ from p2pswarm.net.link.channel_demand import ChannelDemand
 from p2pswarm.net.link.control_records import ControlRecords
 from p2pswarm.net.link.events import (
     AskedForBulk,
-    BulkCame,
+    BulkCount,
     BulkDone,
-    BulkOver,
     BulkWanted,
     GoneAway,
     LinkEnded,
@@ -48,6 +46,7 @@ from p2pswarm.net.link.mux import Mux
 from p2pswarm.net.link.path_state import PathState
 from p2pswarm.net.link.reply_budget import LinkReplyBudget, ReplyBudget
 from p2pswarm.net.link.session import Session
+from p2pswarm.net.wire import frames
 
 
 class LinkState(Enum):
@@ -71,37 +70,15 @@ WHEN_WE_LEAVE = {LinkState.UP: LinkState.LEAVING, LinkState.LEFT: LinkState.DRAI
 WHEN_PEER_LEAVES = {LinkState.UP: LinkState.LEFT, LinkState.LEAVING: LinkState.DRAINING}
 
 
-class QuietWatch:
-    """The time for which a link that is being left has had nothing to do."""
-
-    __slots__ = ("_since_s",)
-
-    def __init__(self) -> None:
-        self._since_s: float | None = None
-
-    def is_over(self, state: LinkState, now_s: float, patience_s: float, *, busy: bool) -> bool:
-        """Return whether it may be closed; a peer that disagrees has as long as a silent one."""
-        if busy or state not in (LinkState.LEAVING, LinkState.DRAINING):
-            self._since_s = None
-            return False
-        if state is LinkState.DRAINING:
-            return True
-        if self._since_s is None:
-            self._since_s = now_s
-        return now_s - self._since_s >= patience_s
-
-
 @dataclass(frozen=True, slots=True)
 class LinkStats:
     """The bytes that one link has carried, of control records and of bulk payload."""
 
     control_sent_bytes: int
-    control_received_bytes: int
     bulk_sent_bytes: int
     bulk_received_bytes: int
     bulk_connections: int
     paths_altered: int = 0
-    """The number of its paths that brought a record that was not authentic."""
 
 
 CLOSE_S = 1.0  # time for the last bytes to leave when we close a link
@@ -116,50 +93,24 @@ class LinkMachine:
     The deadline changes only in methods whose docstring says so.
     """
 
-    __slots__ = (
-        "_abort_at_s",
-        "_config",
-        "_ended",
-        "_name",
-        "_quiet",
-        "_seal",
-        "_unacked",
-        "bulk",
-        "error",
-        "life",
-        "mute",
-        "mux",
-        "notices",
-        "path",
-        "peer_closed",
-        "received_bytes",
-        "records",
-        "state",
-    )
-
     def __init__(
         self,
         session: Session,
         config: TransportConfig,
         now_s: float,
-        replies: ReplyBudget | None = None,
-        unacknowledged: ReplyBudget | None = None,
+        memory: ReplyBudget | None = None,
     ) -> None:
-        """`session`: the finished handshake. Call `start` when the control connection is up.
-
-        `replies`, `unacknowledged`: what all links of the node hold.
-        """
+        """`session`: the finished handshake; call `start` when its connection is up."""
         self._name = f"link to {session.peer.short}"
         self._config = config
-        self.mux = Mux(dialled=session.dialled, replies=LinkReplyBudget(replies))
+        self.mux = Mux(dialled=session.dialled, replies=LinkReplyBudget(memory))
         """The streams; call `data_to_send` after each method of it."""
-        self.records = ControlRecords(session.keys, now_s, LinkReplyBudget(unacknowledged))
+        self.records = ControlRecords(session.keys, now_s, LinkReplyBudget(memory))
         """The records that are sealed and opened; only read it elsewhere."""
         self._seal, self._unacked = self.records.seal, self.records.unacked
         self.state = LinkState.UP
         self.error: SwarmError | None = None
         """The reason for its end; None while it can be used."""
-        self.received_bytes = 0
         self.notices: list[LinkNotice] = []
         """The events that `drain` will return; only read it here."""
         self._ended: list[StreamEvent] = []
@@ -168,11 +119,10 @@ class LinkMachine:
         self.bulk = ChannelDemand(config, dialled=session.dialled)
         """The bulk connections that are joined and wanted; `on_join` may change the deadline."""
         self.path = PathState(dialled=session.dialled)
-        """The present path; only read it."""
         self.peer_closed = ""
         """Why the peer has ended the link, if it says so: call `fail` when all is reported."""
         self.mute = 0  # not 0 while something holds records back; only read it elsewhere
-        self._quiet = QuietWatch()
+        self._quiet_since_s: float | None = None
         self._abort_at_s: float | None = None
 
     def start(self, now_s: float) -> None:
@@ -189,7 +139,6 @@ class LinkMachine:
         """Take bytes of the control connection, cut anywhere; may change the deadline."""
         if self.error is not None:
             return
-        self.received_bytes += len(data)
         records = self.records
         try:
             for plaintext in records.on_data(data):
@@ -233,7 +182,7 @@ class LinkMachine:
         """The last record of a link that has ended: the peer need not look for another path."""
         if not self.has_path or self.records.has_resends:
             return b""
-        self.mux.close()
+        self.mux.say(frames.CLOSE)
         return self._seal(self.mux.control_to_send(), now_s)
 
     def pause_writing(self) -> None:
@@ -261,10 +210,7 @@ class LinkMachine:
         return LinkUse.THEM if self.mux.live else LinkUse.NOBODY
 
     def on_path_loss(self, error: SwarmError, now_s: float) -> None:
-        """The control connection is gone; changes the deadline.
-
-        Nothing is lost yet: the link waits for another path, unless it was about to end.
-        """
+        """The control connection is gone: wait for another, unless over; changes the deadline."""
         if self.error is not None:
             self._stop()
             return
@@ -290,8 +236,6 @@ class LinkMachine:
         self.path.on_path(dialled=dialled)
         self.bulk.on_path_change()
 
-    # bulk
-
     def want_bulk(self, now_s: float) -> bool:
         """Ask for bulk connections, because a tensor is to be sent or received.
 
@@ -304,7 +248,7 @@ class LinkMachine:
             self.notices.append(BulkWanted(self.bulk.want(self.life.rtt_s, now_s)))
         else:
             self.bulk.ask(now_s)
-            self.mux.ask_for_bulk()
+            self.mux.say(frames.ASK_BULK)
         return True
 
     def on_channel_loss(self, error: SwarmError, now_s: float) -> None:
@@ -350,15 +294,21 @@ class LinkMachine:
         """Open no more streams; the link closes when the streams of both sides have finished."""
         if self.state in WHEN_WE_LEAVE:
             self.state = WHEN_WE_LEAVE[self.state]
-            self.mux.go_away()
+            self.mux.say(frames.GOAWAY)
 
     def close_if_quiet(self, now_s: float, *, bulk_busy: bool) -> bool:
         """Close a link that we left and that has nothing to do; whether it did.
 
-        Changes the deadline then. `bulk_busy`: tensors are under way.
+        Changes the deadline then. `bulk_busy`: tensors are under way. A peer that has not left it,
+        too, has as long as a silent one.
         """
-        busy = bulk_busy or self.mux.live > 0
-        if not self._quiet.is_over(self.state, now_s, self._config.dead_after_s, busy=busy):
+        if bulk_busy or self.mux.live or self.state not in (LinkState.LEAVING, LinkState.DRAINING):
+            self._quiet_since_s = None
+            return False
+        if self._quiet_since_s is None:
+            self._quiet_since_s = now_s
+        quiet_s = now_s - self._quiet_since_s
+        if self.state is LinkState.LEAVING and quiet_s < self._config.dead_after_s:
             return False
         self.close(now_s, "replaced by another")
         return True
@@ -375,8 +325,6 @@ class LinkMachine:
         """End the link at once for this reason; changes the deadline."""
         if self.error is None:
             self._end(error, LinkState.ENDED)
-
-    # inside
 
     def _stop(self) -> None:
         """Nothing leaves any more."""
@@ -459,7 +407,7 @@ class LinkMachine:
                 self.state = WHEN_PEER_LEAVES.get(self.state, self.state)
             case PeerClosed(why):
                 self.peer_closed = why
-            case BulkDone() | BulkOver() | BulkCame() | PathAltered():
+            case BulkDone() | BulkCount() | PathAltered():
                 self.notices.append(event)
             case AskedForBulk():
                 if self.path.dials:

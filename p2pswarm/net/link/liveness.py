@@ -4,9 +4,8 @@ Records come in order, so the answer to a ping proves that the peer has every re
 sealed before the ping. No other acknowledgement exists: calls cost nothing more than before.
 
 Silent periods are counted, not seconds: a stall of our own loop is not the peer's. A link in use
-is watched more closely (`liveness.py`).
+is watched more closely (`PathWatch`).
 
-Units:   `now_s` seconds on the caller's monotonic clock.
 Errors:  BadFrame if a peer that speaks answers no ping.
 Source:  docs/paths.md; RFC 6298 for the round trip.
 """
@@ -26,14 +25,18 @@ ANSWER_S_MAX = 8.0  # a round trip is never believed to be so long that a dead p
 LATE_S = 0.25  # a tick that comes so much later than it was due
 
 
-class PathVerdict(Enum):
-    """The result of a look at the path."""
+class LinkSilence(Enum):
+    """The meaning of a peer's silence."""
 
-    NOTHING = auto()
+    NONE = auto()
     ASK = auto()
     """The peer is to be pinged."""
     DOUBT = auto()
-    """The path may be dead: other ways should be tried."""
+    """A path in use may be dead: another one should be tried; the peer was pinged already."""
+    PATH = auto()
+    """The path may be dead: another one should be tried, and the peer is to be pinged."""
+    LINK = auto()
+    """The link is over."""
 
 
 def answer_s(srtt_s: float, rttvar_s: float) -> float:
@@ -59,8 +62,6 @@ class PathWatch:
     not have been read yet.
     """
 
-    __slots__ = ("_asked_s", "_heard", "_patience_s", "_since", "at_s", "doubted")
-
     def __init__(self) -> None:
         self.at_s: float | None = None
         """The time of `on_deadline`; None while nothing is under way."""
@@ -83,7 +84,7 @@ class PathWatch:
         """Return whether the path is doubted and brought nothing since; `heard`: records so far."""
         return self.doubted and heard == self._heard
 
-    def on_deadline(self, heard: int, timer_s: float, now_s: float, *, in_use: bool) -> PathVerdict:
+    def on_deadline(self, heard: int, timer_s: float, now_s: float, *, in_use: bool) -> LinkSilence:
         """Look at the path; changes `at_s`.
 
         `heard`: records so far. `timer_s`: what `answer_s` says. `in_use`: streams are open, or
@@ -92,52 +93,33 @@ class PathWatch:
         assert self.at_s is not None, "nothing is watched"
         late = now_s - self.at_s > LATE_S
         self.at_s = now_s + TICK_S
-        if heard != self._heard:
+        if heard != self._heard or (self._asked_s is None and not in_use):
             self._heard, self._asked_s, self.doubted = heard, None, False
             if not in_use:
                 self.at_s = None
-            return PathVerdict.NOTHING
+            return LinkSilence.NONE
         if self._asked_s is None:
-            if not in_use:
-                self.at_s = None
-                return PathVerdict.NOTHING
             self._asked_s, self._patience_s = now_s, timer_s
             self.at_s = now_s + min(TICK_S, timer_s)
-            return PathVerdict.ASK
+            return LinkSilence.ASK
         if late:
             self._asked_s += TICK_S  # the answer may be waiting to be read
-            return PathVerdict.NOTHING
+            return LinkSilence.NONE
         left_s = self._asked_s + self._patience_s - now_s
         if left_s > 0.0:
             self.at_s = now_s + min(TICK_S, left_s)
-            return PathVerdict.NOTHING
+            return LinkSilence.NONE
         self.doubted = True
         self._patience_s = 2 * (now_s - self._asked_s)  # should the search for a way end, again
-        return PathVerdict.DOUBT
+        return LinkSilence.DOUBT
 
 
 PINGS_MAX = 1024  # unanswered: an hour and a half of idle ones, or 512 MiB without a word
 _PING = struct.Struct(">d")
 
 
-class LinkSilence(Enum):
-    """The meaning of a peer's silence."""
-
-    NONE = auto()
-    ASK = auto()
-    """The peer is to be pinged."""
-    DOUBT = auto()
-    """A path in use may be dead: another one should be tried; the peer was pinged already."""
-    PATH = auto()
-    """The path may be dead: another one should be tried, and the peer is to be pinged."""
-    LINK = auto()
-    """The link is over."""
-
-
 class Liveness:
     """The pings of one side of a link, and what their answers show."""
-
-    __slots__ = ("_config", "_pings", "_round_trip", "heard", "ping_at_s", "silent_s", "watch")
 
     def __init__(self, config: TransportConfig) -> None:
         self._config = config
@@ -191,12 +173,7 @@ class Liveness:
             return self._on_period()
         if self.watch.at_s is None or now_s < self.watch.at_s:
             return LinkSilence.NONE
-        match self.watch.on_deadline(records, self.repair_s, now_s, in_use=in_use):
-            case PathVerdict.ASK:
-                return LinkSilence.ASK
-            case PathVerdict.DOUBT:
-                return LinkSilence.DOUBT
-        return LinkSilence.NONE
+        return self.watch.on_deadline(records, self.repair_s, now_s, in_use=in_use)
 
     def _on_period(self) -> LinkSilence:
         """Count a period without a word, if it was one."""

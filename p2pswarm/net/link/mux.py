@@ -77,6 +77,11 @@ class Mux:
         return len(self._streams)
 
     @property
+    def live_ours(self) -> int:
+        """The number of those that we have opened."""
+        return self._count[1]
+
+    @property
     def crowded(self) -> bool:
         """Return whether the peer should get nothing more to read: it leaves too much unread."""
         return self.held_bytes > LINK_BYTES_FREE and self.replies.crowded(self.held_bytes)
@@ -85,16 +90,8 @@ class Mux:
         """Return whether the peer may get so much more to read: not if it leaves much unread."""
         return self.replies.takes(self.held_bytes, reply_bytes)
 
-    @property
-    def live_ours(self) -> int:
-        """Return how many of them we have opened."""
-        return self._count[1]
-
     def open(self, data: bytes, *, ended: bool, priority: int) -> int:
-        """Open a stream with its first message; returns its handle.
-
-        Raises Busy if STREAMS_MAX of ours are open.
-        """
+        """Open a stream with its first message; Busy if STREAMS_MAX of ours are open."""
         if self._count[1] >= STREAMS_MAX:
             raise Busy(f"{STREAMS_MAX} streams are open on this link")
         if not 0 <= priority < frames.PRIORITIES:
@@ -104,7 +101,7 @@ class Mux:
         while number in self._streams:  # after 2^31 streams, an old one may still be open
             number = (number + 2) % STREAM_NUMBERS or 2
         self._next = (number + 2) % STREAM_NUMBERS or 2
-        stream = StreamState(number, priority, announced=False)
+        stream = StreamState(number, number, priority, theirs=False, announced=False)
         self._streams[number] = stream
         self._count[1] += 1
         self._enqueue(stream, data, frames.END if ended else 0)
@@ -141,7 +138,7 @@ class Mux:
         if stream is None:
             return
         if stream.announced:
-            self._say(frames.encode(frames.RESET, stream.number, frames.NUMBER.pack(code)))
+            self.say(frames.RESET, frames.NUMBER.pack(code), stream.number)
         self._forget(stream)
 
     def consume(self, number: int, n: int) -> None:
@@ -156,39 +153,25 @@ class Mux:
         self._repay(cost)
         stream.owed += cost
         if stream.owed >= STREAM_WINDOW_BYTES // 2 and not stream.remote_ended:
-            self._say(frames.encode(frames.CREDIT, stream.number, frames.NUMBER.pack(stream.owed)))
+            self.say(frames.CREDIT, frames.NUMBER.pack(stream.owed), stream.number)
             stream.allowance += stream.owed
             stream.owed = 0
 
     def ping(self, payload: bytes) -> None:
         """Ask for a Ponged with the same 8 bytes."""
         self.replies.update(self.held_bytes)
-        self._say(frames.encode(frames.PING, 0, payload))
+        self.say(frames.PING, payload)
 
-    def go_away(self) -> None:
-        """Tell the peer that we open no more streams here."""
-        self._say(frames.encode(frames.GOAWAY, 0))
-
-    def ask_for_bulk(self) -> None:
-        """Ask the peer that dialled this link to join bulk connections to it."""
-        self._say(frames.encode(frames.ASK_BULK, 0))
-
-    def close(self) -> None:
-        """Tell the peer that the link is over."""
-        self._say(frames.encode(frames.CLOSE, 0))
-
-    def say_bulk_done(self, transfer: int) -> None:
-        """Tell the peer that we have every byte of its transfer, or want no more of it."""
-        self._say(frames.encode(frames.BULK_DONE, 0, frames.TRANSFER.pack(transfer)))
+    def say(self, kind: int, payload: bytes = b"", stream: int = 0) -> None:
+        """Queue a control frame, of the link itself unless a stream is named."""
+        frame = frames.encode(kind, stream, payload)
+        self.control.append(frame)
+        self._control_bytes += len(frame)
 
     def say_bulk_count(self, number: int, chunks: int, *, over: bool) -> None:
         """Tell the peer how many chunks came on a bulk connection; `over`: it has ended."""
         kind = frames.BULK_OVER if over else frames.BULK_CAME
-        self._say(frames.encode(kind, 0, frames.CHANNEL.pack(number, chunks)))
-
-    def say_corruption(self, path: int) -> None:
-        """Tell the peer that a path brought bytes that it did not send."""
-        self._say(frames.encode(frames.ALTERED, 0, frames.NUMBER.pack(path)))
+        self.say(kind, frames.CHANNEL.pack(number, chunks))
 
     # called for the wire
 
@@ -236,8 +219,6 @@ class Mux:
         """As `data_to_send`, without messages of streams: what a peer needs that waits for us."""
         return b"".join(self._take_control()[0])
 
-    # inside
-
     def _take_control(self) -> tuple[list[bytes], int]:
         """The control frames that fit into one record, and their bytes."""
         parts, self.control = self.control, []
@@ -248,10 +229,6 @@ class Mux:
             self._control_bytes = sum(map(len, self.control))
             del parts[count:]
         return parts, size
-
-    def _say(self, frame: bytes) -> None:
-        self.control.append(frame)
-        self._control_bytes += len(frame)
 
     def _enqueue(self, stream: StreamState, data: bytes, flags: int) -> None:
         stream.queue.append((data, flags))
@@ -290,10 +267,10 @@ class Mux:
         cost = self._spend(data)
         if self._count[0] >= STREAMS_MAX:
             self._repay(cost)
-            self._say(frames.encode(frames.RESET, number, frames.NUMBER.pack(RESET_REFUSED)))
+            self.say(frames.RESET, frames.NUMBER.pack(RESET_REFUSED), number)
             return
         handle = self._handle(number)
-        stream = StreamState(handle, priority, announced=True)
+        stream = StreamState(handle, number, priority, theirs=True, announced=True)
         stream.remote_ended = bool(flags)
         stream.allowance -= cost
         stream.unconsumed = cost
@@ -303,10 +280,7 @@ class Mux:
         self.stream_events.append(StreamOpened(handle, data, bool(flags)))
 
     def _handle(self, number: int) -> int:
-        """A handle that was never used before, for a stream that the peer opens.
-
-        Our user may still hold the handle of an older stream with the same number.
-        """
+        """A handle that was never used: our user may hold the one of an older stream."""
         if number > self._newest:
             self._newest = number
             return number
@@ -348,11 +322,10 @@ class Mux:
             stream = self._live(number)
             if stream is not None:
                 self._forget(stream)
-                self.stream_events.append(
-                    StreamReset(stream.handle, frames.NUMBER.unpack(payload)[0])
-                )
+                code = frames.NUMBER.unpack(payload)[0]
+                self.stream_events.append(StreamReset(stream.handle, code))
         elif kind == frames.PING:
-            self._say(frames.encode(frames.PONG, 0, payload))
+            self.say(frames.PONG, payload)
         elif kind == frames.PONG:
             self.notices.append(Ponged(payload))
             if self.replies.unbearable(self.held_bytes):  # here it costs calls nothing
@@ -390,12 +363,12 @@ class Mux:
         """
         self._owed += cost
         if self._owed >= min(SESSION_WINDOW_BYTES // 2, self._allowance - LARGEST_COST_BYTES):
-            self._say(frames.encode(frames.CREDIT, 0, frames.NUMBER.pack(self._owed)))
+            self.say(frames.CREDIT, frames.NUMBER.pack(self._owed))
             self._allowance += self._owed
             self._owed = 0
 
     def _forget(self, stream: StreamState) -> None:
-        """Remove a stream that has finished or was reset, and give its session credit back."""
+        """Remove a stream, and give its session credit back."""
         del self._streams[stream.handle]
         if stream.handle != stream.number:
             del self._handles[stream.number]

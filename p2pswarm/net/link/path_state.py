@@ -1,7 +1,10 @@
 """PathState: what a link knows of the path that carries it, and of the paths that altered bytes.
 
-Units:   `now_s` seconds on the caller's monotonic clock; counts.
-Errors:  LinkLost and BadRecord are returned, and raised by nobody here.
+TCP delivers wrong bytes where a relay or a router alters them, or faulty memory does. Such a
+record costs the path that brought it, not the link: the next path begins with that very record.
+The candidate of the path is tried last for some minutes. A link whose paths bring such records
+again and again ends, so a forger has a bounded number of tries.
+
 Source:  docs/paths.md; RFC 9001, 6.6, for how many forgeries a cipher bears.
 """
 
@@ -23,33 +26,8 @@ CANDIDATES_MAX = 16
 """So many altering candidates are remembered for a link, and as many of its latest paths."""
 
 
-class PathCorruption:
-    """The paths of one link that brought a record which was not authentic.
-
-    TCP delivers wrong bytes where a relay or a router alters them, or faulty memory does. Such a
-    record costs the path that brought it, not the link: the next path begins with that very record.
-    The candidate of the path is tried last for some minutes. A link whose paths bring such records
-    again and again ends, so a forger has a bounded number of tries.
-    """
-
-    __slots__ = ("_at_s", "count")
-
-    def __init__(self) -> None:
-        self._at_s: deque[float] = deque(maxlen=PATHS_MAX)
-        self.count = 0
-        """The number of paths that have done so, in all."""
-
-    def on_path(self, now_s: float) -> bool:
-        """Count a path; returns whether the link must end, because there were too many."""
-        self.count += 1
-        self._at_s.append(now_s)
-        return len(self._at_s) == PATHS_MAX and now_s - self._at_s[0] < WITHIN_S
-
-
 class CorruptCandidates:
     """The candidates of one link that alter bytes, and the numbers of the paths that took one."""
-
-    __slots__ = ("_marked", "_taken")
 
     def __init__(self) -> None:
         self._marked: list[tuple[PathCandidate, float]] = []
@@ -81,23 +59,18 @@ class CorruptCandidates:
 class PathState:
     """The path of one link, as one side sees it."""
 
-    __slots__ = ("_altered", "_why_none", "by_s", "dials", "moved")
-
     def __init__(self, *, dialled: bool) -> None:
         """`dialled`: whether we dialled the first path."""
         self.dials = dialled
-        """Whether we chose the present path: then we dial its bulk connections, too."""
+        """True if we chose the present path: then we dial its bulk connections, too."""
         self.moved = False
-        """Whether there was another path before."""
+        """True if there was another path before."""
         self.by_s: float | None = None
         """The time at which the link is lost for want of a path; None while it has one."""
+        self.altered = 0
+        """The number of paths that brought a record which was not authentic."""
+        self._altered_at_s: deque[float] = deque(maxlen=PATHS_MAX)
         self._why_none: SwarmError | None = None
-        self._altered = PathCorruption()
-
-    @property
-    def altered(self) -> int:
-        """Return how many paths brought a record that was not authentic."""
-        return self._altered.count
 
     def on_loss(self, error: SwarmError, by_s: float) -> None:
         """Note that the path is gone, for this reason; the link waits for another until `by_s`."""
@@ -113,7 +86,9 @@ class PathState:
 
     def on_corruption(self, name: str, now_s: float) -> BadRecord | None:
         """Count a record that was not authentic; returns what ends the link, if it must end."""
-        if not self._altered.on_path(now_s):
+        self.altered += 1
+        self._altered_at_s.append(now_s)
+        if len(self._altered_at_s) < PATHS_MAX or now_s - self._altered_at_s[0] >= WITHIN_S:
             return None
         return BadRecord(
             f"{name}: {PATHS_MAX} paths altered bytes within {WITHIN_S:g} s; somebody on the way "

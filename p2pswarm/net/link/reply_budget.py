@@ -22,16 +22,12 @@ SUM_BYTES_MAX = 16 * 1024 * 1024  # twice for copies in sockets, and 1,024 links
 class ReplyBudget:
     """The sum of what all links of a node hold."""
 
-    __slots__ = ("held_bytes",)
-
     def __init__(self) -> None:
         self.held_bytes = 0
 
 
 class LinkReplyBudget:
     """The part of one link, as its mux counts it: the count itself is on the hot path."""
-
-    __slots__ = ("_all", "_told_bytes")
 
     def __init__(self, of_all: ReplyBudget | None = None) -> None:
         """`of_all`: the sum that this link is a part of."""

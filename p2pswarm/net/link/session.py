@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from p2pswarm.base.errors import BadHandshake, BadMessage
-from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.base.ids import PORT_MAX, Address, Contact, PeerId
 from p2pswarm.net.cards.card import CARD_BYTES_MAX, Card, decode_card
 from p2pswarm.net.crypto.handshake import Keys
 from p2pswarm.net.wire.message import Message, Range, Size, decode, message
 
 INCARNATION_BYTES = 16
-PORT_MAX = 65535
 
 
 @message(10)
@@ -62,24 +61,17 @@ def introduced_card(introduction: Introduction, peer: PeerId) -> Card:
 class Session:
     """The result of a finished handshake."""
 
+    peer: PeerId
+    """The peer at the other end, proven."""
     contact: Contact
-    """The proven peer, and where to dial it as far as the peer has told us."""
+    """The peer, and where to dial it as far as the peer has told us."""
     remote: Address
     """The address of the other end of the control connection."""
     dialled: bool
-    """True if we dialled."""
     incarnation: bytes
-    """The random bytes of the peer's process."""
     keys: Keys
     exporter: bytes
     """A secret of 32 bytes, from which the keys of bulk connections are derived."""
     card: Card
-    """The peer's card, as it introduced itself."""
     introduced: bytes
     """Our introduction; our card is its end."""
-
-    @property
-    def peer(self) -> PeerId:
-        """Return who is at the other end."""
-        assert self.contact.peer is not None
-        return self.contact.peer

@@ -1,10 +1,10 @@
 """StreamScheduler: which stream of a link sends its next message, and which answers leave together.
 
-Units:   bytes; counts.
 Source:  docs/wire.md, section 3.
 """
 
 from collections import deque
+from dataclasses import dataclass, field
 
 from p2pswarm.net.wire import frames
 
@@ -12,43 +12,25 @@ STREAM_WINDOW_BYTES = 256 * 1024  # four messages under way, or 20 Mbit/s at 100
 STREAM_NUMBERS = 1 << 32  # numbers have 32 bits on the wire
 
 
+@dataclass(slots=True, eq=False)
 class StreamState:
     """The queue, the credit and the state of one stream."""
 
-    __slots__ = (
-        "allowance",
-        "announced",
-        "credit",
-        "handle",
-        "local_ended",
-        "number",
-        "owed",
-        "priority",
-        "queue",
-        "queued_bytes",
-        "ready",
-        "remote_ended",
-        "theirs",
-        "unconsumed",
-        "wanted",
-    )
-
-    def __init__(self, handle: int, priority: int, *, announced: bool) -> None:
-        self.handle = handle  # the name that our user knows
-        self.number = handle % STREAM_NUMBERS  # the name on the wire
-        self.priority = priority
-        self.announced = announced  # its OPEN has been sent or received
-        self.theirs = announced  # the peer opened it
-        self.queue: deque[tuple[bytes, int]] = deque()  # message, flags
-        self.queued_bytes = 0
-        self.credit = STREAM_WINDOW_BYTES  # bytes that we may still send
-        self.allowance = STREAM_WINDOW_BYTES  # bytes that the peer may still send
-        self.unconsumed = 0  # bytes received that our user has not taken yet
-        self.owed = 0  # bytes taken for which the peer has no credit yet
-        self.ready = False  # queued for sending
-        self.wanted = False  # our user waits for CreditGained
-        self.local_ended = False  # our END is sent
-        self.remote_ended = False
+    handle: int  # the name that our user knows
+    number: int  # the name on the wire
+    priority: int
+    theirs: bool  # the peer opened it
+    announced: bool  # its OPEN has been sent or received
+    queue: deque[tuple[bytes, int]] = field(default_factory=deque)  # message, flags
+    queued_bytes: int = 0
+    credit: int = STREAM_WINDOW_BYTES  # bytes that we may still send
+    allowance: int = STREAM_WINDOW_BYTES  # bytes that the peer may still send
+    unconsumed: int = 0  # bytes received that our user has not taken yet
+    owed: int = 0  # bytes taken for which the peer has no credit yet
+    ready: bool = False  # queued for sending
+    wanted: bool = False  # our user waits for CreditGained
+    local_ended: bool = False  # our END is sent
+    remote_ended: bool = False
 
 
 MESSAGE_COST_BYTES = 64  # about what Python adds to a message that waits
@@ -69,22 +51,16 @@ class StreamScheduler:
     leaving.
     """
 
-    __slots__ = ("_lines", "count")
-
     def __init__(self) -> None:
         self.count = 0
         """The number of streams in line."""
-        self._lines: tuple[deque[StreamState], ...] = tuple(
-            deque() for _ in range(frames.PRIORITIES)
-        )
+        self._lines: list[deque[StreamState]] = [deque() for _ in range(frames.PRIORITIES)]
 
     def add(self, stream: StreamState) -> None:
         """Put the stream in line if it has a message and credit for it, and stands in none."""
-        if (
-            not stream.ready
-            and stream.queue
-            and len(stream.queue[0][0]) + MESSAGE_COST_BYTES <= stream.credit
-        ):
+        if stream.ready or not stream.queue:
+            return
+        if len(stream.queue[0][0]) + MESSAGE_COST_BYTES <= stream.credit:
             stream.ready = True
             self.count += 1
             self._lines[stream.priority].append(stream)
@@ -97,10 +73,7 @@ class StreamScheduler:
             self._lines[stream.priority].remove(stream)
 
     def take(self, credit: int, room: int) -> StreamState | None:
-        """Take out the stream that sends next; None if none can.
-
-        `credit`: what the session may still send. `room`: what fits into the record.
-        """
+        """Take out the next stream, if the session's `credit` and the record's `room` suffice."""
         for line in self._lines:
             if not line:
                 continue
@@ -143,8 +116,6 @@ class AnswerBatch:
     The tasks that several events wake answer one after the other. Their answers wait for each
     other, eight at most, until all of these tasks have run.
     """
-
-    __slots__ = ("count",)
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,6 +1,5 @@
 """Addresses: the groups in which their hosts are counted, and from where they can be dialled.
 
-Units:   prefixes in bits.
 Source:  RFC 6177: a site gets a /48 to /56; RFC 7422 and the practice of registries for /32;
          RFC 6890 and the registries of special-purpose addresses, as `ipaddress` has them.
 """

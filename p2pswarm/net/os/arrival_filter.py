@@ -6,7 +6,6 @@ kernel sends the packet again after 1, 3 and 7 s, as for any packet that was los
 connections that are up always pass: the sockets of accepted connections inherit the program.
 
 Units:   levels: one of 4 ** level new connections passes, by chance.
-Shapes:  8 bytes an instruction.
 Source:  socket(7), SO_ATTACH_FILTER; Linux, Documentation/networking/filter.rst, "classic BPF";
          RFC 9293 3.1, RFC 791 3.1, RFC 8200 3 for the offsets.
 """
@@ -74,26 +73,19 @@ def _matches(
     network: ipaddress.IPv4Network | ipaddress.IPv6Network, source: int, label: str
 ) -> list[_Jump]:
     """Jump to a label if the source address is of a network."""
-    checks: list[list[_Jump]] = []
     raw, mask = network.network_address.packed, network.netmask.packed
-    for at in range(0, len(raw), 4):
-        bits = int.from_bytes(mask[at : at + 4])
-        if bits:
-            wanted = int.from_bytes(raw[at : at + 4])
-            checks.append(
-                [
-                    (_LOAD, 0, 0, _NETWORK_HEADER + source + at),
-                    (_AND, 0, 0, bits),
-                    (_JUMP_IF, 0, 0, wanted),
-                ]
-            )
-    code = [each for check in checks for each in check]
-    end = len(code) + 1  # behind the jump to the label
-    skipping: list[_Jump] = [
-        (op, true, end - at - 1 if op == _JUMP_IF else false, k)
-        for at, (op, true, false, k) in enumerate(code)
-    ]
-    return [*skipping, (_JUMP, 0, 0, label)]
+    words = -(-network.prefixlen // 32)
+    code: list[_Jump] = []
+    for word in range(words):
+        at = 4 * word
+        bits, wanted = int.from_bytes(mask[at : at + 4]), int.from_bytes(raw[at : at + 4])
+        to_end = 3 * (words - word) - 2  # behind the jump to the label
+        code += [
+            (_LOAD, 0, 0, _NETWORK_HEADER + source + at),
+            (_AND, 0, 0, bits),
+            (_JUMP_IF, 0, to_end, wanted),
+        ]
+    return [*code, (_JUMP, 0, 0, label)]
 
 
 def _encoded(instruction: _Jump, at: int, labels: Mapping[str, int]) -> bytes:

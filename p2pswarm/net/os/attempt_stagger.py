@@ -6,8 +6,6 @@ after it, a handshake, takes as long again. So the next address waits for that, 
 other end of the world is not dialled twice only because it is far. Whoever was reached before is
 given the time that it took then.
 
-Units:   seconds; `now_s` on the caller's monotonic clock.
-Shapes:  at most TIMES_MAX hosts are remembered.
 Source:  RFC 8305 section 5 and 8 (the delay, and that a measured round trip may be used).
 """
 
@@ -22,11 +20,9 @@ TIMES_MAX = 1024  # about 150 KB
 class AttemptStagger:
     """The pauses between the attempts of one dial."""
 
-    def __init__(self, expected_s: float = 0.0, delay_s: float = ATTEMPT_DELAY_S) -> None:
+    def __init__(self, expected_s: float = 0.0) -> None:
         """`expected_s`: how long the first address took to connect before; 0 if it is not known."""
-        self._delay_s = delay_s
-        self._first_s = min(max(delay_s, SLACK * expected_s), max(delay_s, DELAY_MAX_S))
-        self._begun = False
+        self._pause_s = min(max(ATTEMPT_DELAY_S, SLACK * expected_s), DELAY_MAX_S)
         self.next_s = float("-inf")
         """The time at which the next address may be tried."""
 
@@ -36,12 +32,12 @@ class AttemptStagger:
 
     def on_attempt(self, now_s: float) -> None:
         """Note that an address is being tried."""
-        self.next_s = now_s + (self._delay_s if self._begun else self._first_s)
-        self._begun = True
+        self.next_s = now_s + self._pause_s
+        self._pause_s = ATTEMPT_DELAY_S
 
     def on_connection(self, took_s: float, now_s: float) -> None:
         """Note that a connection is up, and how long that took; what follows takes a while."""
-        pause_s = min(max(self._delay_s, HANDSHAKE_RTTS * took_s), DELAY_MAX_S)
+        pause_s = min(max(ATTEMPT_DELAY_S, HANDSHAKE_RTTS * took_s), DELAY_MAX_S)
         self.next_s = max(self.next_s, now_s + pause_s)
 
     def on_failure(self) -> None:

@@ -6,7 +6,6 @@ event loop pushes bytes to the pipe's user, and writes go out at once. A *bulk p
 tensors: a machine says which buffer to fill and which to send, and the network drives it. On
 a real socket two threads do so (`net/os/bulk_threads.py`), in a simulation the event loop.
 
-Units:   bytes; `now_s` seconds on a monotonic clock.
 Errors:  DialFailed from `dial`; Unusable from `listen`; LinkLost from a raw connection that
          ended. Once it is a pipe, whatever ends it reaches its user once, as `on_loss`.
 """
@@ -62,10 +61,7 @@ class ControlMachine(Protocol):
 
 
 class BulkMachine(Protocol):
-    """The rules of one bulk pipe.
-
-    One thread calls `next_in` and `on_fill`, another calls `next_out` and `on_write`.
-    """
+    """The rules of one bulk pipe, whose two threads receive and send."""
 
     def expects_bytes(self) -> bool:
         """Return whether the peer may send yet: else a byte is a breach. For the event loop."""
@@ -76,10 +72,7 @@ class BulkMachine(Protocol):
         ...
 
     def on_fill(self) -> Callable[[], None] | None:
-        """The memory is full. Returns a function to call in the event loop, or None.
-
-        Raises PeerError if the peer broke the protocol; the pipe ends then.
-        """
+        """The memory is full; returns a function for the event loop, or None; raises PeerError."""
         ...
 
     def next_out(self, now_s: float) -> memoryview | None:

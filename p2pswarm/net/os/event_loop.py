@@ -4,8 +4,6 @@ An idle processor takes tens of microseconds to wake. On a virtual machine that 
 the rest of a small call. So while waits are short, the selector polls for up to LOOK_S before it
 sleeps. When nothing came in that time, it sleeps at once until waits are short again. A node whose
 waits are long never polls this way.
-
-Units:   seconds.
 """
 
 import asyncio
@@ -21,48 +19,29 @@ SHORT_WAITS = 3  # so many short waits in a row make polling worth while
 T = TypeVar("T")
 
 
-class Eagerness:
-    """Decides from the length of the last waits whether to poll before sleeping."""
-
-    def __init__(self, short_s: float = SHORT_S) -> None:
-        """`short_s`: the longest wait that counts as short."""
-        self._short_s = short_s
-        self._short = 0
-
-    @property
-    def looks(self) -> bool:
-        """Return whether the next wait is likely to be short."""
-        return self._short >= SHORT_WAITS
-
-    def on_sleep(self, wait_s: float) -> None:
-        """The selector slept for `wait_s`."""
-        self._short = self._short + 1 if wait_s <= self._short_s else 0
-
-    def on_empty_poll(self) -> None:
-        """Nothing came while the selector polled."""
-        self._short = 0
-
-
 class EagerSelector(selectors.DefaultSelector):
     """The system's selector, which polls before it sleeps while that saves time."""
 
     def __init__(self, short_s: float = SHORT_S) -> None:
+        """`short_s`: the longest wait that counts as short."""
         super().__init__()
-        self._eagerness = Eagerness(short_s)
+        self._short_s = short_s
+        self._short_waits = 0  # in a row
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Wait for events as the base class does."""
         if timeout is not None and timeout <= LOOK_S:
             return super().select(timeout)
         begin_s = time.perf_counter()
-        if self._eagerness.looks:
+        if self._short_waits >= SHORT_WAITS:
             while time.perf_counter() - begin_s < LOOK_S:
                 if ready := super().select(0):
                     return ready
-            self._eagerness.on_empty_poll()
+            self._short_waits = 0
             return super().select(timeout)
         ready = super().select(timeout)
-        self._eagerness.on_sleep(time.perf_counter() - begin_s)
+        is_short = time.perf_counter() - begin_s <= self._short_s
+        self._short_waits = self._short_waits + 1 if is_short else 0
         return ready
 
 

@@ -1,8 +1,5 @@
 """Happy eyeballs: the addresses of a name, and a connection to the first of them that answers.
 
-The system's resolver blocks for as long as a name's owner likes, so it has threads of its own.
-
-Units:   seconds, counts.
 Errors:  OSError, as `socket.getaddrinfo` raises it; the last one if no address answers.
 Source:  RFC 8305 sections 4 and 5; RFC 6724 for the system's own order.
 """
@@ -24,6 +21,10 @@ class Closable(Protocol):
     def close(self) -> None:
         """Close it."""
         ...
+
+
+class AttemptFailed(OSError):
+    """An attempt led nowhere: an OSError, because `first_connected` goes on after those."""
 
 
 T = TypeVar("T")
@@ -88,7 +89,7 @@ Resolved = tuple[int, tuple[str | int, ...]]
 
 
 class Resolver:
-    """Looks names up, up to `threads_max` at once.
+    """Looks names up, up to THREADS_MAX at once.
 
     The system's resolver blocks, for as long as a name's owner likes. So it never runs in the pool
     that files and others share: a few threads are for names, and callers of one name share a
@@ -96,8 +97,8 @@ class Resolver:
     up.
     """
 
-    def __init__(self, threads_max: int = THREADS_MAX) -> None:
-        self._places = asyncio.Semaphore(threads_max)
+    def __init__(self) -> None:
+        self._places = asyncio.Semaphore(THREADS_MAX)
         self._under_way: dict[Address, asyncio.Task[list[Resolved]]] = {}
 
     async def resolve(self, address: Address) -> list[Resolved]:
@@ -106,9 +107,8 @@ class Resolver:
             version = ipaddress.ip_address(address.host).version
         except ValueError:
             return await asyncio.shield(self._look_up(address))
-        if version == 4:  # noqa: PLR2004
-            return [(socket.AF_INET, (address.host, address.port))]
-        return [(socket.AF_INET6, (address.host, address.port))]
+        family = socket.AF_INET if version == 4 else socket.AF_INET6  # noqa: PLR2004
+        return [(family, (address.host, address.port))]
 
     def _look_up(self, address: Address) -> asyncio.Task[list[Resolved]]:
         task = self._under_way.get(address)

@@ -1,10 +1,7 @@
 """The moments when this machine's addresses and routes change.
 
-On Linux the kernel tells of changes over netlink. Elsewhere nobody does, and callers look now and
-then.
+On Linux the kernel tells of changes over netlink. Elsewhere nobody does.
 
-Units:   seconds.
-Errors:  where the kernel does not tell, nothing ever comes.
 Source:  rtnetlink(7).
 """
 
@@ -21,10 +18,7 @@ _GROUPS = _LINK | _IPV4_ADDRESS | _IPV4_ROUTE | _IPV6_ADDRESS | _IPV6_ROUTE
 
 @contextlib.contextmanager
 def watched(on_change: Callable[[], None]) -> Iterator[bool]:
-    """Call `on_change` in the event loop shortly after each change, while the block lasts.
-
-    Yields whether the kernel tells of changes at all.
-    """
+    """Call `on_change` soon after each change within the block; yields whether the kernel tells."""
     sock = _netlink()
     if sock is None:
         yield False

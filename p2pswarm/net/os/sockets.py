@@ -4,7 +4,6 @@ The first bytes are read with `loop.sock_recv`, so that the socket can still lea
 asyncio for the threads of `net/os/bulk_threads.py`. The sizes of socket buffers are never
 set, because that ends the kernel's own tuning and was slower wherever we measured.
 
-Units:   seconds, bytes.
 Errors:  an OSError becomes Unusable in `listen`, DialFailed in `dial`, LinkLost elsewhere.
 """
 
@@ -147,7 +146,9 @@ class SocketNet:
         """Connect to the first address of the host's name that answers; raises DialFailed."""
         if to.web or to.circuit:  # else we would speak to the relay as if it were the peer
             raise DialFailed(f"{to}: only TCP is dialled here, without relays")
-        own = Address(self._host_of(from_port), from_port) if from_port else None
+        if from_port and from_port not in self._hosts:
+            raise ValueError(f"nothing listens at port {from_port}, so no dial can come from it")
+        own = Address(self._hosts[from_port], from_port) if from_port else None
         connect = partial(_connect, own=own)
         try:
             return await first_connected(await self._resolver.resolve(to), connect)
@@ -155,12 +156,6 @@ class SocketNet:
             raise NobodyThere(f"{to}: {reason_of(error)}") from error
         except OSError as error:
             raise DialFailed(f"{to}: {reason_of(error)}") from error
-
-    def _host_of(self, port: int) -> str:
-        """Return where a port of ours listens."""
-        if port not in self._hosts:
-            raise ValueError(f"nothing listens at port {port}, so no dial can come from it")
-        return self._hosts[port]
 
     def lock(self) -> AbstractContextManager[object]:
         """A real lock, because bulk machines run in threads here."""
@@ -174,14 +169,9 @@ class SocketListener:
         """`pause_s`: how long to wait for others to close their files when none are left."""
         self._sock = sock
         self._pause_s = pause_s
-        self._address = _address(sock.getsockname())
+        self.address = _address(sock.getsockname())
         self.in_a_row = 0
         """The number of connections that were accepted since none was waiting."""
-
-    @property
-    def address(self) -> Address:
-        """The bound address, with the real port."""
-        return self._address
 
     async def accept(self) -> "SocketConnection":
         """The next connection; raises LinkLost. Cancel this call before `close`.
@@ -199,7 +189,7 @@ class SocketListener:
                     self.in_a_row = 0  # that others wait says nothing of how fast they come
                     await asyncio.sleep(self._pause_s)
                 elif error.errno not in GONE_IN_BACKLOG:
-                    raise LinkLost(f"listener {self._address}: {reason_of(error)}") from error
+                    raise LinkLost(f"listener {self.address}: {reason_of(error)}") from error
             else:
                 self.in_a_row += 1
                 return SocketConnection(sock, _address(name))
@@ -229,7 +219,7 @@ class SocketListener:
         try:
             self._sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, described)
         except OSError as error:  # the memory of a socket's options is used up: the old one stays
-            _log.info("%s: no filter for floods: %s", self._address, reason_of(error))
+            _log.info("%s: no filter for floods: %s", self.address, reason_of(error))
 
     def close(self) -> None:
         """Stop listening."""
@@ -241,15 +231,10 @@ class SocketConnection:
 
     def __init__(self, sock: socket.socket, remote: Address) -> None:
         self._sock: socket.socket | None = sock
-        self._remote = remote
+        self.remote = remote
         sock.setblocking(False)
         set_if_known(sock, socket.TCP_NODELAY, 1)
         set_if_known(sock, TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
-
-    @property
-    def remote(self) -> Address:
-        """The address of the other end."""
-        return self._remote
 
     async def receive(self, n: int) -> bytes:
         """Exactly `n` bytes; raises LinkLost if the connection ends first."""
@@ -259,9 +244,9 @@ class SocketConnection:
             try:
                 part = await loop.sock_recv(sock, n)
             except OSError as error:
-                raise LinkLost(f"{self._remote}: {reason_of(error)}") from error
+                raise LinkLost(f"{self.remote}: {reason_of(error)}") from error
             if not part:
-                raise LinkLost(f"{self._remote}: closed by the peer")
+                raise LinkLost(f"{self.remote}: closed by the peer")
             parts.append(part)
             n -= len(part)
         return b"".join(parts)
@@ -271,16 +256,16 @@ class SocketConnection:
         try:
             await asyncio.get_running_loop().sock_sendall(self._socket(), data)
         except OSError as error:
-            raise LinkLost(f"{self._remote}: {reason_of(error)}") from error
+            raise LinkLost(f"{self.remote}: {reason_of(error)}") from error
 
     async def become_control(self, user: ControlMachine) -> None:
         """Hand the socket to an asyncio transport."""
-        protocol = ControlProtocol(user, str(self._remote))
+        protocol = ControlProtocol(user, str(self.remote))
         loop = asyncio.get_running_loop()
         try:
             await loop.connect_accepted_socket(lambda: protocol, self.release())
         except OSError as error:
-            raise LinkLost(f"{self._remote}: {reason_of(error)}") from error
+            raise LinkLost(f"{self.remote}: {reason_of(error)}") from error
 
     def become_bulk(self, machine: BulkMachine) -> BulkPipe:
         """Hand the socket to two threads."""
@@ -289,7 +274,7 @@ class SocketConnection:
         set_if_known(sock, TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
         set_if_known(sock, TCP_USER_TIMEOUT, BULK_TIMEOUT_MS)
         sock.setblocking(True)
-        return SocketBulkPipe(sock, machine, str(self._remote))
+        return SocketBulkPipe(sock, machine, str(self.remote))
 
     def close(self) -> None:
         """Close the socket, unless a pipe has taken it over."""

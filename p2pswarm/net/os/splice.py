@@ -4,7 +4,6 @@ Bytes stay in the kernel until the other side's kernel has taken them: they are 
 then dropped from where they came (MSG_PEEK, MSG_TRUNC). So a reader that stands still costs no
 memory here, all directions of all circuits use one buffer, and TCP's own window stops the sender.
 
-Units:   bytes, seconds.
 Errors:  whatever ends a connection ends the splice.
 Source:  docs/relays.md; docs/figures.md: os.splice and threads of the kernel's cost the same.
 """
@@ -13,6 +12,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from p2pswarm.net.os.base import Connection
@@ -72,12 +72,13 @@ class Splice:
         pace: Pace | None,
         ended: Callable[[], None],
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._half_closed_s = splicer.half_closed_s
         self._ended = ended
         self._closing: asyncio.TimerHandle | None = None
         self._sockets = sockets
-        self._over = False
+        self.over = False
+        """True when both connections are closed."""
         for sock in sockets:
             sock.setblocking(False)
             with contextlib.suppress(OSError):  # macOS: the peer has gone; the first read tells
@@ -94,25 +95,20 @@ class Splice:
             direction.resume()
 
     @property
-    def over(self) -> bool:
-        """Return whether both connections are closed."""
-        return self._over
-
-    @property
     def carried_bytes(self) -> int:
-        """Return what both directions have carried."""
+        """The bytes that both directions have carried."""
         return sum(direction.carried_bytes for direction in self._directions)
 
     def close(self) -> None:
         """End both connections. Any number of times."""
-        if self._over:
+        if self.over:
             return
-        self._over = True
+        self.over = True
         if self._closing is not None:
             self._closing.cancel()
         for sock in self._sockets:
-            self._loop.remove_reader(sock)
-            self._loop.remove_writer(sock)
+            self.loop.remove_reader(sock)
+            self.loop.remove_writer(sock)
             sock.close()
         self._ended()
 
@@ -121,57 +117,49 @@ class Splice:
         if all(direction.done for direction in self._directions):
             self.close()
         elif self._closing is None:
-            self._closing = self._loop.call_later(self._half_closed_s, self.close)
+            self._closing = self.loop.call_later(self._half_closed_s, self.close)
 
 
+@dataclass(eq=False)
 class _SpliceDirection:
     """Carries from one socket to the other."""
 
-    def __init__(
-        self,
-        splice: Splice,
-        buffer: memoryview,
-        source: socket.socket,
-        sink: socket.socket,
-        pace: Pace | None,
-    ) -> None:
-        self._splice = splice
-        self._buffer = buffer
-        self._source = source
-        self._sink = sink
-        self._pace = pace
-        self._loop = asyncio.get_running_loop()
-        self.carried_bytes = 0
-        self.done = False
+    splice: Splice
+    buffer: memoryview
+    source: socket.socket
+    sink: socket.socket
+    pace: Pace | None
+    carried_bytes: int = 0
+    done: bool = False
 
     def resume(self) -> None:
         """Read on."""
-        if not self._splice.over:
-            self._loop.add_reader(self._source, self._readable)
+        if not self.splice.over:
+            self.splice.loop.add_reader(self.source, self._readable)
 
     def _readable(self) -> None:
         """Pass on what the sink takes of what has come."""
         try:
-            got = self._source.recv_into(self._buffer, 0, socket.MSG_PEEK)
+            got = self.source.recv_into(self.buffer, 0, socket.MSG_PEEK)
             if not got:
                 self._end()
                 return
-            sent = self._sink.send(self._buffer[:got])
+            sent = self.sink.send(self.buffer[:got])
         except (BlockingIOError, InterruptedError):
             self._wait_for_sink()
         except OSError:
-            self._splice.close()
+            self.splice.close()
         else:
             if self._drop(sent):
                 self._passed_on(sent, all_of_it=sent == got)
             else:
-                self._splice.close()
+                self.splice.close()
 
     def _drop(self, nbytes: int) -> bool:
         """Take from the source what was sent; False if it is gone, because the source was reset."""
         while nbytes:
             try:
-                dropped = self._source.recv_into(self._buffer, nbytes, DROP)
+                dropped = self.source.recv_into(self.buffer, nbytes, DROP)
             except OSError:
                 return False
             if not dropped:
@@ -181,26 +169,26 @@ class _SpliceDirection:
 
     def _passed_on(self, sent: int, *, all_of_it: bool) -> None:
         self.carried_bytes += sent
-        if self._pace is not None and not self._pace.on_bytes(self, sent):
-            self._loop.remove_reader(self._source)
+        if self.pace is not None and not self.pace.on_bytes(self, sent):
+            self.splice.loop.remove_reader(self.source)
         elif not all_of_it:
             self._wait_for_sink()
 
     def _wait_for_sink(self) -> None:
-        self._loop.remove_reader(self._source)
-        self._loop.add_writer(self._sink, self._writable)
+        self.splice.loop.remove_reader(self.source)
+        self.splice.loop.add_writer(self.sink, self._writable)
 
     def _writable(self) -> None:
-        self._loop.remove_writer(self._sink)
+        self.splice.loop.remove_writer(self.sink)
         self.resume()
 
     def _end(self) -> None:
         """Pass on that the source sends no more."""
-        self._loop.remove_reader(self._source)
+        self.splice.loop.remove_reader(self.source)
         self.done = True
         try:
-            self._sink.shutdown(socket.SHUT_WR)
+            self.sink.shutdown(socket.SHUT_WR)
         except OSError:  # the sink is gone, too
-            self._splice.close()
+            self.splice.close()
         else:
-            self._splice.on_half_close()
+            self.splice.on_half_close()

@@ -2,7 +2,6 @@
 
 Where the system does not tell, the answer is None or nothing; a limit that cannot be raised stays.
 
-Units:   bytes; open files.
 Source:  tcp(7), socket(7); setrlimit(2), RLIMIT_NOFILE.
 """
 

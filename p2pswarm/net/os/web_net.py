@@ -3,18 +3,16 @@
 WebSocket is for hosts that have nothing but the web. It needs aiohttp, which is large, so it is
 imported when the first such address is dialled: most nodes never do.
 
-Errors:  DialFailed.
 Source:  docs/relays.md, "Over WebSocket".
 """
 
 import asyncio
 import importlib
-from contextlib import AbstractContextManager
 from typing import Protocol
 
 from p2pswarm.base.ids import Address
 from p2pswarm.base.tasks import Closing
-from p2pswarm.net.os.base import Connection, Listener, Net
+from p2pswarm.net.os.base import Connection, Net
 
 
 class _WebSocketDialler(Protocol):
@@ -30,16 +28,9 @@ class WebNet(Closing):
 
     def __init__(self, net: Net) -> None:
         """`net`: the one for every other address."""
+        self.listen, self.lock = net.listen, net.lock
         self._net = net
         self._dialler: _WebSocketDialler | None = None
-
-    async def listen(self, at: Address) -> Listener:
-        """Bind and listen, for TCP; `net/os/web_socket.py` listens for WebSocket."""
-        return await self._net.listen(at)
-
-    def lock(self) -> AbstractContextManager[object]:
-        """A lock for state that bulk machines share."""
-        return self._net.lock()
 
     async def dial(self, to: Address, from_port: int = 0) -> Connection:
         """Connect, over WebSocket if the address says so."""

@@ -6,7 +6,6 @@ any other, so everything above works over it, and blocking threads do, too.
 What has not become a WebSocket some seconds after it was accepted is closed, and the number of HTTP
 connections is limited; after that, the transport limits strangers as on any port.
 
-Units:   bytes, seconds.
 Errors:  DialFailed; Unusable if the port or the certificate cannot be used.
 Source:  docs/relays.md, "Over WebSocket"; RFC 6455.
 """
@@ -18,7 +17,6 @@ import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import aiohttp
@@ -123,12 +121,7 @@ class WebListener:
             raise Unusable(f"cannot listen on {self._at}: {reason_of(error)}") from error
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
         await self._handlers.shutdown(0)

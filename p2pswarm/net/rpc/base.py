@@ -5,7 +5,6 @@ ways in order. It also carries bulk bytes, outside of the messages, into memory 
 receiver has granted. Real links (`net/rpc/link_rpc.py`) and the simulation (`sim/rpc.py`)
 implement this seam alike; `tests/contract/` runs the same tests on both.
 
-Units:   `timeout_s` seconds from now; buffers in bytes.
 Errors:  PathError, Late, Refused and PeerError as in `base/errors.py`. If a handler raises a
          SwarmError, the other side's call raises the same class.
 """
@@ -57,10 +56,7 @@ class Stream(Protocol):
         ...
 
     async def send(self, message: Message) -> None:
-        """Send one message; waits for the stream's credit.
-
-        Raises the error that the stream failed with, or Refused once it has ended well.
-        """
+        """Send one message when there is credit; raises the stream's error, or Refused after it."""
         ...
 
     async def receive(self) -> Message | None:
@@ -136,10 +132,7 @@ class Rpc(Protocol):
         ...
 
     async def call(self, to: Contact, request: Message, timeout_s: float) -> Message:
-        """Send one request and return the reply; dials if no link is up.
-
-        Raises Late after `timeout_s`, or the error of the link or of the peer's handler.
-        """
+        """Send a request and return the reply; dials if no link is up. Late after `timeout_s`."""
         ...
 
     def open_stream(

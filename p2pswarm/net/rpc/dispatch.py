@@ -2,7 +2,6 @@
 
 Events reach a listener in the order of the wire, inside the transport's callback.
 
-Units:   seconds.
 Errors:  BadMessage for a frame that breaks the rules, which ends the link; NotServing for an
          opening without a handler, which its caller receives.
 """
@@ -75,7 +74,6 @@ class LongOpening:
 
     def __init__(self, parts: Assembly, kind: type[Message], timeout_s: float | None) -> None:
         self.kind = kind
-        """The class of the request."""
         self.timeout_s = timeout_s
         self._parts = parts
 
@@ -133,10 +131,7 @@ class StreamListener(Protocol):
 
 
 class Listeners(Generic[L]):
-    """The listeners of every stream of every link.
-
-    A listener is a caller that waits, a running handler, or a stream.
-    """
+    """The listeners of every stream of every link: waiting callers, handlers and streams."""
 
     def __init__(self) -> None:
         self._by_link: dict[L, dict[int, StreamListener]] = {}

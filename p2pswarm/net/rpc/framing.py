@@ -232,7 +232,10 @@ def error_of(status: int, failure: Failure) -> SwarmError:
 
 def pack_opening(kind: Kind, timeout_s: float | None, body: bytes) -> bytes:
     """The first frame of a stream; `body` is an encoded message."""
-    return _fitting(_OPENING.pack(kind, _timeout_ms(timeout_s)) + body)
+    frame = _OPENING.pack(kind, _timeout_ms(timeout_s)) + body
+    if len(frame) > FRAME_BYTES_MAX:
+        raise ValueError(f"a message of {len(frame)} bytes is over {FRAME_BYTES_MAX}")
+    return frame
 
 
 def pack_call(timeout_s: float | None, body: bytes) -> tuple[bytes, ...]:
@@ -260,18 +263,15 @@ def _timeout_ms(timeout_s: float | None) -> int:
 
 def unpack_opening(frame: bytes) -> tuple[Kind, float | None, Message]:
     """Read a first frame: kind, deadline in seconds from now or None, and request."""
-    if len(frame) < _OPENING.size:
-        raise BadMessage(f"an opening of {len(frame)} bytes")
-    number, timeout_ms = _OPENING.unpack_from(frame)
-    kind = _KINDS.get(number)
+    timeout_s = unpack_deadline(frame)
+    kind = _KINDS.get(frame[0])
     if kind is None:
-        raise BadMessage(f"a stream of kind {number}")
-    request = decode(frame[_OPENING.size :])
-    return kind, timeout_ms / 1e3 if timeout_ms else None, request
+        raise BadMessage(f"a stream of kind {frame[0]}")
+    return kind, timeout_s, decode(frame[OPENING_BYTES:])
 
 
 def unpack_deadline(frame: bytes) -> float | None:
-    """The deadline in the first frame of a long call: seconds from now, or None."""
+    """The deadline in a first frame: seconds from now, or None."""
     if len(frame) < OPENING_BYTES:
         raise BadMessage(f"an opening of {len(frame)} bytes")
     timeout_ms = _OPENING.unpack_from(frame)[1]
@@ -338,9 +338,3 @@ def pack_outcome(outcome: Message | SwarmError | None, request: Message) -> tupl
         return pack_good(outcome)  # type: ignore[arg-type]  # None is a TypeError there
     except (TypeError, ValueError) as error:
         return (pack_error(error_for_caller(error, request)),)
-
-
-def _fitting(frame: bytes) -> bytes:
-    if len(frame) > FRAME_BYTES_MAX:
-        raise ValueError(f"a message of {len(frame)} bytes is over {FRAME_BYTES_MAX}")
-    return frame

@@ -2,9 +2,6 @@
 
 It serves calls and streams, real and simulated, so that limits, deadlines and the
 errors of handlers work the same everywhere.
-
-Units:   seconds.
-Errors:  Busy if too many handlers run.
 """
 
 import asyncio

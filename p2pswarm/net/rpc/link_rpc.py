@@ -7,16 +7,13 @@ A plain function answers in that callback. A coroutine gets a task, which ends a
 caller's deadline.
 
 A peer that breaks the rules loses its link.
-
-Units:   seconds, bytes.
-Errors:  the same as in `net/rpc/base.py`.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from p2pswarm.base.errors import BadMessage, Busy, Late, NotServing, PeerError, SwarmError
@@ -26,12 +23,11 @@ from p2pswarm.net.cards.card import Card
 from p2pswarm.net.cards.node_cards import ANSWER_S, CardHeard, CardUpdate
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.link_io import Link
-from p2pswarm.net.endpoint.link_table import ProvenAddress
 from p2pswarm.net.guard.slots import ConcurrencyLimit, HandlerLimits
 from p2pswarm.net.link.events import RESET_REFUSED, LinkEnded, StreamData, StreamEvent, StreamOpened
 from p2pswarm.net.link.reply_budget import STREAM_BYTES
 from p2pswarm.net.os.addresses import network_of
-from p2pswarm.net.rpc.base import CardSource, StreamHandler, UnaryHandler
+from p2pswarm.net.rpc.base import CardSource
 from p2pswarm.net.rpc.dispatch import (
     HandlerTable,
     Listeners,
@@ -66,18 +62,6 @@ AT_ONCE = HandlerLimits(per_peer=4, total=128)
 PARTS_S = 10.0  # until the last part has come: 100 kbit/s
 
 
-@dataclass(frozen=True, slots=True)
-class LongRequestUser:
-    """The callbacks of a request that comes in parts."""
-
-    serve: Callable[[StreamOpened, Opening], None]
-    """It is whole: its last frame, and what was asked."""
-    drop: Callable[[], None]
-    """It is late: nothing of its stream is wanted any more."""
-    leave: Callable[[], None]
-    """It is held no more; called once, in any case."""
-
-
 class LongRequest:
     """The listener of a stream until its request is whole.
 
@@ -85,16 +69,25 @@ class LongRequest:
     once: calls do not wait for each other.
     """
 
-    __slots__ = ("_begun", "_link", "_stream", "_timer", "_user")
+    __slots__ = ("_begun", "_leave", "_link", "_listeners", "_serve", "_stream", "_timer")
     once = False
 
     def __init__(
-        self, link: StreamTransport, stream: int, begun: LongOpening, user: LongRequestUser
+        self,
+        link: StreamTransport,
+        stream: int,
+        begun: LongOpening,
+        listeners: dict[int, StreamListener],
+        leave: Callable[[], None],
+        serve: Callable[[StreamOpened, Opening], None],
     ) -> None:
+        """`leave`: called once, in any case. `serve`: takes the last frame and the request."""
         self._link = link
         self._stream = stream
         self._begun = begun
-        self._user = user
+        self._listeners = listeners
+        self._leave = leave
+        self._serve = serve
         loop, timeout_s = asyncio.get_running_loop(), begun.timeout_s
         wait_s = PARTS_S if timeout_s is None else min(timeout_s, PARTS_S)
         self._timer = loop.call_later(wait_s, self._late)
@@ -108,7 +101,8 @@ class LongRequest:
             self._link.consume(self._stream, len(frame))
             return
         self._over()
-        self._user.serve(StreamOpened(self._stream, frame, ended=True), opening)
+        del self._listeners[self._stream]
+        self._serve(StreamOpened(self._stream, frame, ended=True), opening)
 
     def on_credit(self) -> None:
         """Do nothing: nothing is sent before the request is whole."""
@@ -120,11 +114,11 @@ class LongRequest:
 
     def _over(self) -> None:
         self._timer.cancel()
-        self._user.leave()
+        self._leave()
 
     def _late(self) -> None:
         self._over()
-        self._user.drop()
+        self._listeners.pop(self._stream, None)
         self._link.reset(self._stream, RESET_LATE)
 
 
@@ -223,7 +217,11 @@ class LinkRpc(Closing):
 
     def __init__(self, endpoint: Endpoint, config: HandlerLimits | None = None) -> None:
         self._endpoint = endpoint
+        self.cards: CardSource = endpoint.cards
+        self.reach = endpoint.reach
         self._handlers = HandlerTable()
+        self.serve_unary = self._handlers.serve_unary
+        self.serve_stream = self._handlers.serve_stream
         self._listeners: Listeners[Link] = Listeners()
         self._pools = {kind: HandlerPool(config or HandlerLimits()) for kind in Kind}
         self._long = ConcurrencyLimit(AT_ONCE)
@@ -235,23 +233,6 @@ class LinkRpc(Closing):
     def contact(self) -> Contact:
         """Our own contact, as others should dial it."""
         return self._endpoint.contact
-
-    @property
-    def cards(self) -> CardSource:
-        """Return what peers say of themselves."""
-        return self._endpoint.cards
-
-    def reach(self, to: Contact) -> ProvenAddress:
-        """Return what links show of the peer's address; see `Rpc`."""
-        return self._endpoint.reach(to)
-
-    def serve_unary(self, request: type[M], handler: UnaryHandler[M]) -> None:
-        """Serve calls of one message type."""
-        self._handlers.serve_unary(request, handler)
-
-    def serve_stream(self, opening: type[M], handler: StreamHandler[M]) -> None:
-        """Serve streams that open with one message type."""
-        self._handlers.serve_stream(opening, handler)
 
     async def call(self, to: Contact, request: Message, timeout_s: float) -> Message:
         """Send one request and return the reply; see `Rpc`."""
@@ -306,8 +287,6 @@ class LinkRpc(Closing):
         listeners[stream] = listener
         return listeners, stream
 
-    # cards
-
     def _on_card(self, peer: PeerId, told: CardUpdate) -> Message:
         return CardHeard(self._endpoint.learn_card(peer, told.card))
 
@@ -315,7 +294,7 @@ class LinkRpc(Closing):
         """Tell the peer of a link a card that it does not have; nobody waits for it."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Message] = loop.create_future()
-        frame = pack_opening(Kind.UNARY, ANSWER_S, encode(CardUpdate(card.encode())))
+        frame = pack_opening(Kind.UNARY, ANSWER_S, encode(CardUpdate(card.data)))
         try:
             listeners, stream = self._open(link, frame, _PendingCall(waiter), ended=True)
         except SwarmError as error:
@@ -390,15 +369,8 @@ class LinkRpc(Closing):
         self._long.enter(peer, network)
         link.consume(stream, len(event.data))
 
-        def serve(last: StreamOpened, opening: Opening) -> None:
-            del listeners[stream]
-            self._serve(link, last, opening)
-
-        def drop() -> None:
-            listeners.pop(stream, None)
-
-        user = LongRequestUser(serve, drop, lambda: self._long.leave(peer, network))
-        listeners[stream] = LongRequest(link, stream, begun, user)
+        leave, serve = partial(self._long.leave, peer, network), partial(self._serve, link)
+        listeners[stream] = LongRequest(link, stream, begun, listeners, leave, serve)
 
     def _serve(self, link: Link, event: StreamOpened, opening: Opening) -> None:
         """Serve a request that is here."""

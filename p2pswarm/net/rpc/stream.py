@@ -4,7 +4,6 @@ The end of a stream wakes every task that waits on it: a reader, a writer, and a
 that waits for bulk bytes. A `StreamTransport` carries the stream: a real link or a
 simulated one.
 
-Units:   seconds, bytes.
 Errors:  the error that the other side ended with; LinkLost; Late; Refused for a send after
          a good end.
 """
@@ -78,7 +77,6 @@ class RpcStream:
     def __init__(self, transport: StreamTransport, stream: int = 0) -> None:
         self.stream = stream
         self.task: asyncio.Task[Any] | None = None
-        """The handler's task, if we are the side that serves."""
         self._transport = transport
         self._inbox = Inbox()
         self._reader: asyncio.Future[None] | None = None

@@ -158,10 +158,7 @@ def longest(cls: type[Message]) -> int:
 
 
 def class_at(start: bytes | memoryview) -> type[Message]:
-    """The class of the message that begins with these bytes: 6 are enough.
-
-    Raises UnknownCode, or BadMessage if no message begins so.
-    """
+    """The class that begins with these 6 bytes; UnknownCode, or BadMessage if none begins so."""
     at = 3 if start[:1] == ARRAY_16 else 1
     width = CODE_BYTES.get(start[at]) if len(start) > at else None
     if width is None or len(start) <= at + width or not (at > 1 or start[0] >> 4 == FIX_ARRAY):

@@ -49,7 +49,7 @@ async def announce(stack: NodeStack, run: RunIdentity) -> None:
     while True:
         card = stack.endpoint.card
         value = encode(
-            sign_manifest(stack.identity, run, stack.endpoint.contact.address, card.encode())
+            sign_manifest(stack.identity, run, stack.endpoint.contact.address, card.data)
         )
         try:
             await stack.dht.put(RUNS_KEY, subkey, value, RECORD_S, republish=False)

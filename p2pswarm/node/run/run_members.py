@@ -42,7 +42,7 @@ async def run_directory(stack: NodeStack, rpc: Rpc, run: bytes) -> AsyncIterator
     chance = Random(os.urandom(32))
     around = DirectoryContext(rpc, stack.identity, card, chance, time.time, least)
     async with Directories(around) as directories, directories.open(run) as directory:
-        directory.on_card = lambda card: stack.cards.learn(card.peer.raw, card.encode(), None)
+        directory.on_card = lambda card: stack.cards.learn(card.peer.raw, card.data, None)
         stack.directories[run] = directory
         try:
             yield directory

@@ -60,7 +60,7 @@ class KnownCards:
         known = PeerId(peer)
         own = known == self._endpoint.peer_id
         card = self._endpoint.card if own else self._book.of(known)
-        return b"" if card is None else card.encode()
+        return b"" if card is None else card.data
 
     def learn(self, peer: bytes, card: bytes, teller: PeerId | None) -> None:
         """Take a peer's card that `teller` has told us, or that was found in the DHT."""

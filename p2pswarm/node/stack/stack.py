@@ -95,7 +95,7 @@ async def open_stack(
             relaying(endpoint, rpc, CircuitNet(web), config, share) as keeper,
             Puncher(endpoint, rpc, net, os.urandom) as puncher,
         ):
-            endpoint.offer_candidates(PunchedWays(puncher))
+            endpoint.candidates.offered = PunchedWays(puncher)
             scope = least_scope(endpoint.contact.address, tuple(seed.address for seed in through))
             limits = DhtConfig(
                 negative_s=LOOK_AGAIN_S, least_scope=scope, server=not config.network.relays

@@ -74,7 +74,7 @@ class Reachability:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        self._endpoint.expect_knocks(self._on_token)
+        self._endpoint.acceptor.on_knock = self._on_token
         self._endpoint.on_up = self._on_link
         with watched(self._look_at_interfaces) as tells:
             self._kernel_tells = tells

@@ -243,13 +243,13 @@ class Puncher(Closing):
         rpc.serve_stream(Punch, self._on_punch)
 
     async def __aenter__(self) -> Self:
-        self._endpoint.expect_punches(self._on_greeting)
+        self._endpoint.acceptor.on_punch = self._on_greeting
         await self.view.__aenter__()
         return self
 
     async def close(self) -> None:
         """Expect no greetings any more."""
-        self._endpoint.expect_punches(None)
+        self._endpoint.acceptor.on_punch = None
         await self.view.close()
 
     def relayed_path(self, peer: PeerId) -> Path | None:
@@ -513,7 +513,7 @@ class PunchedWay:
 class PunchedWays:
     """A way to each peer whose link leads through a relay.
 
-    Implements `CandidateSource`: a `Puncher`'s, for `Endpoint.offer_candidates`.
+    Implements `CandidateSource`: a `Puncher`'s, for `CardCandidates.offered`.
     """
 
     def __init__(self, puncher: Puncher) -> None:

@@ -148,7 +148,7 @@ class Relay(Closing):
         self.changed = Signal()
         """Fired when reservations or circuits have begun or ended."""
         rpc.serve_stream(Reserve, self._hold)
-        endpoint.relay_with(self._admit)
+        endpoint.acceptor.admit_circuit = self._admit
 
     @property
     def circuits(self) -> int:
@@ -162,7 +162,7 @@ class Relay(Closing):
 
     async def close(self) -> None:
         """End every circuit; the reservations end with their streams."""
-        self._endpoint.relay_with(None)
+        self._endpoint.acceptor.admit_circuit = None
         if self._timer is not None:
             self._timer.cancel()
         if self._pacing is not None:

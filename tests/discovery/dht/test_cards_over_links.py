@@ -180,8 +180,8 @@ def forged(at: Address) -> bytes:
     [
         forged(VICTIM),
         b"no card",
-        Card.make(BOB, 7, (), flags=CardFlags.CLIENT).encode(),
-        Card.make(BOB, 7, [VICTIM]).encode() + b"\0" * 200,
+        Card.make(BOB, 7, (), flags=CardFlags.CLIENT).data,
+        Card.make(BOB, 7, [VICTIM]).data + b"\0" * 200,
     ],
     ids=["forged", "garbage", "a client's", "padded"],
 )
@@ -211,7 +211,7 @@ def test_a_card_that_its_peer_did_not_sign_leads_nowhere_and_costs_its_teller(ca
 async def test_an_old_card_that_is_replayed_loses_against_the_one_that_is_known(swarm):
     seed, eve = await swarm.add(), await swarm.add(EVE)
     bob, alice = await swarm.add(BOB), await swarm.add()
-    old = PeerList((Card.make(BOB, 0, [VICTIM]).encode(),), b"\0")
+    old = PeerList((Card.make(BOB, 0, [VICTIM]).data,), b"\0")
     bob.endpoint.announce([bob.at.address, DEAD_V6])  # a newer one
     for node in (eve, bob, alice):
         await node.dht.bootstrap([seed.at])

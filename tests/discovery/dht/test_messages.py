@@ -71,7 +71,7 @@ def signed(seq: int = 1, identity: Identity = ALICE, addresses: tuple[Address, .
 
 def test_cards_without_places_are_malformed():
     with pytest.raises(ValueError, match="0 places in 1 cards"):
-        PeerList((signed().encode(),), b"")
+        PeerList((signed().data,), b"")
     with pytest.raises(ValueError, match="more than"):
         PeerList((bytes(1000),) * 12, bytes(12))
 
@@ -101,11 +101,11 @@ def forged() -> bytes:
     ("card", "place", "why"),
     [
         (forged(), 0, "did not sign"),
-        (signed().encode(), 1, "place 1 in a card of 1"),
-        (signed().encode(), 255, "place 255"),
-        (Card.make(ALICE, 1, (), flags=CardFlags.CLIENT).encode(), 0, "of 0 addresses"),
+        (signed().data, 1, "place 1 in a card of 1"),
+        (signed().data, 255, "place 255"),
+        (Card.make(ALICE, 1, (), flags=CardFlags.CLIENT).data, 0, "of 0 addresses"),
         (b"no card", 0, "."),
-        (signed().encode()[:-1], 0, "."),
+        (signed().data[:-1], 0, "."),
         (unsigned(ALICE.peer_id, Contact(None, HERE)), 0, "did not sign"),
     ],
 )
@@ -117,7 +117,7 @@ def test_an_address_that_its_peer_did_not_sign_is_a_breach(card, place, why):
 def test_cards_that_leave_no_room_are_left_out():
     many = tuple(Address(f"{'x' * 60}.{'y' * 40}.{i}.example.org", 1 + i) for i in range(8))
     large = [signed(identity=Identity.generate(bytes([i])), addresses=many) for i in range(20)]
-    assert len(large[0].encode()) > PEER_LIST_BYTES // 20
+    assert len(large[0].data) > PEER_LIST_BYTES // 20
 
     packed = peer_list([(each, many[0]) for each in large])
 

@@ -13,13 +13,13 @@ from p2pswarm.net.bulk.channel import (
     CHUNK_BYTES_LEAST,
     LABEL,
     BulkChannel,
-    BulkKeys,
     ChannelCallbacks,
     ChunkSizer,
 )
 from p2pswarm.net.bulk.receive_buffers import CHUNK_BYTES_MIN, ReceiveBuffers
 from p2pswarm.net.bulk.send_queue import SendQueue
 from p2pswarm.net.bulk.upload_share import UploadShare
+from p2pswarm.net.crypto.handshake import Keys
 from p2pswarm.net.crypto.records import Sealer
 from p2pswarm.net.crypto.suite import Suite
 
@@ -94,8 +94,8 @@ class Bundle:
         number = len(self.senders)
         there, back = bytes([number]) * 32, bytes([number + 100]) * 32
         ends = ChannelCallbacks(lambda _: None, lambda: None, lambda _: None)
-        out = BulkKeys(there, back, SUITE), self.nobody[0], self.send_queue
-        into = BulkKeys(back, there, SUITE), self.buffers, self.nobody[1]
+        out = Keys(there, back, SUITE), self.nobody[0], self.send_queue
+        into = Keys(back, there, SUITE), self.buffers, self.nobody[1]
         self.senders.append(BulkChannel(*out, ends, SINCE_S, number))
         self.receivers.append(BulkChannel(*into, ends, SINCE_S, number))
         self.rest.append(memoryview(b""))

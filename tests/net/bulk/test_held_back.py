@@ -3,10 +3,10 @@
 import asyncio
 from contextlib import nullcontext
 
-from p2pswarm.net.bulk.channel import BulkKeys
 from p2pswarm.net.bulk.channel_set import BulkChannels, ChannelsUser
 from p2pswarm.net.bulk.upload_share import FLOOR_BYTES_PER_S, UploadShare
 from p2pswarm.net.config import TransportConfig
+from p2pswarm.net.crypto.handshake import Keys
 from p2pswarm.net.crypto.suite import Suite
 from p2pswarm.net.rpc.base import Priority
 from p2pswarm.sim.loop import run
@@ -40,7 +40,7 @@ def seconds(priority, stuck):
         upload = UploadShare(nullcontext())
         user = ChannelsUser(print, print, print, print)
         channels = BulkChannels(TransportConfig(), nullcontext, user, upload)
-        channels.add(Line(channels), BulkKeys(b"a" * 32, b"b" * 32, Suite.AES_GCM), 0)
+        channels.add(Line(channels), Keys(b"a" * 32, b"b" * 32, Suite.AES_GCM), 0)
         if stuck:
             upload.begin("a gradient for a peer that takes nothing")
         async with asyncio.timeout(600):

@@ -229,19 +229,19 @@ def linked(theirs: Card = NODE_CARDS_OLD) -> NodeCards[str]:
     cards: NodeCards[str] = NodeCards(US)
     ours = cards.ours(NODE_CARDS_HERE, 1000)
     cards.learn(theirs, Address("1.1.1.1", 1))
-    cards.on_link("link", theirs, b"introduction" + ours.encode(), ours)
+    cards.on_link("link", theirs, b"introduction" + ours.data, ours)
     return cards
 
 
 def hear(cards: NodeCards[str], card: Card) -> HeardCard:
-    return cards.on_card("link", Contact(ALICE.peer_id, Address("1.1.1.1", 1)), card.encode(), 0.0)
+    return cards.on_card("link", Contact(ALICE.peer_id, Address("1.1.1.1", 1)), card.data, 0.0)
 
 
 def test_a_newer_card_is_kept_and_an_older_one_is_answered():
     cards = linked()
 
     assert hear(cards, NODE_CARDS_NEW) == HeardCard(moved=True)
-    assert hear(cards, NODE_CARDS_OLD) == HeardCard(NODE_CARDS_NEW.encode())
+    assert hear(cards, NODE_CARDS_OLD) == HeardCard(NODE_CARDS_NEW.data)
     assert hear(cards, NODE_CARDS_NEW) == HeardCard()
     assert cards.book.of(ALICE.peer_id).seq == 2
 
@@ -271,10 +271,8 @@ def test_who_comes_back_with_an_older_card_is_told_so():
     cards = linked(NODE_CARDS_NEW)
     ours = cards.ours(NODE_CARDS_HERE, 1000)
 
-    assert (
-        cards.on_link("again", NODE_CARDS_OLD, ours.encode(), ours).signed == NODE_CARDS_NEW.signed
-    )
-    assert cards.on_link("third", NODE_CARDS_NEW, ours.encode(), ours) is None
+    assert cards.on_link("again", NODE_CARDS_OLD, ours.data, ours).signed == NODE_CARDS_NEW.signed
+    assert cards.on_link("third", NODE_CARDS_NEW, ours.data, ours) is None
 
 
 def test_what_is_announced_counts_more_than_where_we_listen():
@@ -428,7 +426,7 @@ def test_a_clock_that_was_set_back_is_told_and_outdone(who_dials):
 async def test_anothers_card_ends_the_link(peers):
     (alice, rpc), (bob, _) = await peers.add(ALICE), await peers.add(BOB)
     link = await alice.link(Contact(None, bob.listening[0]))
-    card = Card.make(EVE, 7, [MOVED]).encode()
+    card = Card.make(EVE, 7, [MOVED]).data
 
     with pytest.raises(SwarmError):
         await rpc.call(link.contact, CardUpdate(card), 5.0)
@@ -449,7 +447,7 @@ async def test_garbage_is_a_bad_message_and_a_flood_is_not_looked_at(peers):
 
     for number in range(HEAR_BURST + 10):
         card = Card.make(ALICE, 10**9 + number, [Address("99.1.1.1", 1 + number)])
-        await rpc.call(link.contact, CardUpdate(card.encode()), 5.0)
+        await rpc.call(link.contact, CardUpdate(card.data), 5.0)
 
     heard = bob.cards.of(ALICE.peer_id)
     assert heard is not None
@@ -464,7 +462,7 @@ async def test_an_older_card_is_answered_with_the_newer_one(peers):
     link = await alice.link(Contact(None, bob.listening[0]))
     old = Card.make(ALICE, 1, [AGAIN])
 
-    reply = await rpc.call(link.contact, CardUpdate(old.encode()), 5.0)
+    reply = await rpc.call(link.contact, CardUpdate(old.data), 5.0)
 
-    assert reply == CardHeard(alice.card.encode())
+    assert reply == CardHeard(alice.card.data)
     assert known(bob, alice) == (MOVED,)

@@ -87,14 +87,14 @@ def conversation(wire: Wire, suite: Suite = Suite.AES_GCM) -> Iterator[bytes]:
     bob.receive(first[HELLO_BYTES:])
     alice.receive(wire(sent(bob)))
     if alice.done:
-        yield alice.peer_payload
+        yield alice.result.payload
     bob.receive(wire(sent(alice)))
     if not bob.done or not alice.done:
         return  # a length was made longer: this side waits until its deadline
-    yield bob.peer_payload
+    yield bob.result.payload
     for sender, receiver in ((alice, bob), (bob, alice)):
-        record = wire(Sealer(sender.keys.send_key, suite, b"ctl0").seal(SECRET))
-        opener = Opener(receiver.keys.receive_key, suite, b"ctl0")
+        record = wire(Sealer(sender.result.keys.send_key, suite, b"ctl0").seal(SECRET))
+        opener = Opener(receiver.result.keys.receive_key, suite, b"ctl0")
         yield opener.open(record[PREFIX_BYTES:], record[:PREFIX_BYTES])
 
 
@@ -113,13 +113,13 @@ def test_both_sides_end_with_the_same_keys_and_know_each_other(suite: Suite):
 
     assert alice.done
     assert bob.done
-    assert alice.keys.send_key == bob.keys.receive_key
-    assert alice.keys.receive_key == bob.keys.send_key
-    assert alice.keys.send_key != alice.keys.receive_key
-    assert alice.keys.suite is bob.keys.suite is suite
-    assert alice.exporter == bob.exporter
-    assert (alice.peer, bob.peer) == (BOB.peer_id, ALICE.peer_id)
-    assert (alice.peer_payload, bob.peer_payload) == (FROM_BOB, FROM_ALICE)
+    assert alice.result.keys.send_key == bob.result.keys.receive_key
+    assert alice.result.keys.receive_key == bob.result.keys.send_key
+    assert alice.result.keys.send_key != alice.result.keys.receive_key
+    assert alice.result.keys.suite is bob.result.keys.suite is suite
+    assert alice.result.exporter == bob.result.exporter
+    assert (alice.result.peer, bob.result.peer) == (BOB.peer_id, ALICE.peer_id)
+    assert (alice.result.payload, bob.result.payload) == (FROM_BOB, FROM_ALICE)
 
 
 def test_two_sessions_share_no_key():
@@ -130,7 +130,8 @@ def test_two_sessions_share_no_key():
     bob.receive(first[HELLO_BYTES:])
     alice.receive(sent(bob))
 
-    assert {*one.keys[:2], one.exporter}.isdisjoint({*alice.keys[:2], alice.exporter})
+    secrets = [{*side.result.keys[:2], side.result.exporter} for side in (one, alice)]
+    assert secrets[0].isdisjoint(secrets[1])
 
 
 @pytest.mark.parametrize("part", range(8))
@@ -165,7 +166,7 @@ def test_stream_may_be_cut_anywhere(cuts: list[int]):
     feed(alice, sent(bob))
     feed(bob, sent(alice))
 
-    assert alice.keys.send_key == bob.keys.receive_key
+    assert alice.result.keys.send_key == bob.result.keys.receive_key
 
 
 def test_a_message_after_the_last_one_ends_the_handshake():
@@ -201,7 +202,7 @@ def test_dialer_may_expect_nobody_in_particular():
     bob.receive(first[HELLO_BYTES:])
     alice.receive(sent(bob))
 
-    assert alice.peer == BOB.peer_id
+    assert alice.result.peer == BOB.peer_id
 
 
 def test_key_signed_by_another_identity_is_refused():
@@ -286,17 +287,16 @@ def test_longest_payload_fits_and_a_byte_more_is_our_own_mistake():
     alice.receive(sent(bob))
     bob.receive(sent(alice))
 
-    assert bob.peer_payload == payload
+    assert bob.result.payload == payload
     with pytest.raises(ValueError, match="payload"):
         dialer(payload=payload + b"x")
 
 
-@pytest.mark.parametrize("name", ["keys", "exporter", "peer", "peer_payload"])
-def test_nothing_of_a_session_is_told_before_the_handshake_is_done(name: str):
+def test_nothing_of_a_session_is_told_before_the_handshake_is_done():
     alice = dialer()
 
     with pytest.raises(ValueError, match="not done"):
-        getattr(alice, name)
+        _ = alice.result
 
 
 @given(data=st.binary(max_size=400))

@@ -19,7 +19,7 @@ from p2pswarm.net.endpoint.admission import (
     meet,
     own_contact,
 )
-from p2pswarm.net.endpoint.link_request import BulkJoin
+from p2pswarm.net.endpoint.link_request import JOIN, BulkJoin
 from p2pswarm.net.endpoint.raw_handshake import AcceptedHandshake, DialledHandshake
 from p2pswarm.net.link.path import DialledCandidate, Path, PathKind
 from p2pswarm.net.link.session import Introduction
@@ -36,7 +36,7 @@ ALICE, BOB = (StaticKey(each, b"s" * 32) for each in IDENTITIES)
 
 def introduction_of(key: StaticKey) -> bytes:
     identity = next(each for each in IDENTITIES if each.peer_id == key.peer_id)
-    card = Card.make(identity, 1, [Address("192.0.2.9", 7001)]).encode()
+    card = Card.make(identity, 1, [Address("192.0.2.9", 7001)]).data
     return encode(Introduction(b"i" * 16, 7001, "192.0.2.1", card))
 
 
@@ -54,12 +54,12 @@ def shaken(says: bytes | None = None, acceptor: StaticKey = BOB) -> tuple[Handsh
             wanted = target.wanted_bytes
             target.receive(data[:wanted])
             data = data[wanted:]
-    return sides[0].handshake, sides[1].handshake
+    return sides[0].handshake, sides[1].use
 
 
 def test_a_peer_that_shows_anothers_card_is_refused():
     carol = Identity.generate(b"carol")
-    card = Card.make(carol, 1, [Address("192.0.2.9", 7001)]).encode()
+    card = Card.make(carol, 1, [Address("192.0.2.9", 7001)]).data
     dialler, _ = shaken(encode(Introduction(b"i" * 16, 7001, "192.0.2.1", card)))
 
     with pytest.raises(BadHandshake, match="introduced itself with the card of"):
@@ -103,7 +103,7 @@ def test_an_introduction_that_cannot_be_read_is_a_bad_handshake():
 
 
 def test_bulk_joins_only_a_path_that_its_side_has_dialled():
-    asked = BulkJoin.make(b"e" * 32, 0, b"n" * 16)
+    asked = BulkJoin.make(JOIN, b"e" * 32, 0, b"n" * 16)
     ours = Path(PathKind.DIRECT, HERE, DialledCandidate(SocketNet(), HERE))
 
     check_join(asked, Path(None, THERE, None))

@@ -11,6 +11,7 @@ from net.link.harness import PATIENCE_S, EchoEnd, End, call, linked, listening, 
 from p2pswarm.base.errors import BadChunk, BadFrame, BadRecord, LinkLost
 from p2pswarm.base.ids import Address
 from p2pswarm.net.os.sockets import SocketConnection, SocketNet
+from p2pswarm.net.wire import frames
 
 
 @pytest.mark.parametrize("connections", [1, 4])
@@ -144,7 +145,7 @@ async def test_a_send_that_nobody_reads_is_cancelled_and_the_link_goes_on():
 
 async def test_who_accepted_may_not_be_asked_to_join_bulk():
     async with linked() as (_, acceptor, link, _):
-        link._mux.ask_for_bulk()
+        link._mux.say(frames.ASK_BULK)
         link.open(b"", ended=True)
 
         assert isinstance(await acceptor.loss(), BadFrame)

@@ -32,7 +32,7 @@ from p2pswarm.net.crypto.noise_xx import NoiseXX, Role
 from p2pswarm.net.crypto.suite import Suite
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.link_io import Link
-from p2pswarm.net.endpoint.link_request import BulkJoin
+from p2pswarm.net.endpoint.link_request import JOIN, BulkJoin
 from p2pswarm.net.guard.slots import PEER_LINKS_MAX
 from p2pswarm.net.link.events import StreamOpened
 from p2pswarm.net.link.session import Introduction
@@ -167,7 +167,7 @@ async def test_a_crowd_of_empty_connections_displaces_nobody_who_awaits_an_answe
         hello = Hello(Suite.AES_GCM, TransportConfig().network_id)
         identity = Identity.generate()
         static = StaticKey(identity, b"s" * 32)
-        card = Card.make(identity, 0, (), flags=CardFlags.CLIENT).encode()
+        card = Card.make(identity, 0, (), flags=CardFlags.CLIENT).data
         introduction = encode(Introduction(b"i" * 16, 0, "127.0.0.1", card))
         side = Handshake(Role.INITIATOR, hello, static, b"e" * 32, introduction)
         writer.writelines(side.data_to_send())
@@ -238,7 +238,7 @@ async def test_a_replayed_join_is_refused():
         await transfer(link, back, b"x")
         reader, writer = await raw_connection(acceptor)
         exporter = link.session.exporter
-        writer.write(BulkJoin.make(exporter, 0, os.urandom(16)).request.raw)
+        writer.write(BulkJoin.make(JOIN, exporter, 0, os.urandom(16)).raw)
 
         assert await reader.read() == b""
         writer.close()

@@ -21,6 +21,7 @@ from p2pswarm.net.link.link import LinkMachine
 from p2pswarm.net.link.path_state import PATHS_MAX, WITHIN_S
 from p2pswarm.net.link.reply_budget import LINK_BYTES_FREE
 from p2pswarm.net.link.stream_scheduler import STREAM_NUMBERS
+from p2pswarm.net.wire import frames
 
 CUT = LinkLost("cut")
 
@@ -271,7 +272,7 @@ def test_a_peer_that_answers_no_ping_for_hours_loses_the_link():
     pair = LinkPair(idle_ping_s=5.0)
     while pair.dialler.error is None:
         at_s = pair.dialler.next_deadline_s()
-        pair.acceptor.mux.say_bulk_done(1)  # it speaks
+        pair.acceptor.mux.say(frames.BULK_DONE, frames.TRANSFER.pack(1))  # it speaks
         pair.dialler.on_deadline(at_s)
         while pair.dialler.data_to_send(at_s):
             pass

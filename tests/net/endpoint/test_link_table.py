@@ -14,7 +14,7 @@ ORDERS = list(itertools.permutations(["by small", "by large"]))
 
 
 def entry(link: str, peer: PeerId, dialler: PeerId, since_s: float = 0.0, who: bytes = INCARNATION):
-    return LinkEntry(link, Contact(peer, Address(link.replace(" ", "-"), 1)), dialler, who, since_s)
+    return LinkEntry(link, peer, Address(link.replace(" ", "-"), 1), dialler, who, since_s)
 
 
 @pytest.mark.parametrize("order_here", ORDERS)

@@ -122,7 +122,7 @@ async def relayed(*, other: bool = False, listens: bool = False, connections: in
         relays = [Relay(acceptor.contact.address) for _ in range(1 + other)]
         for relay in relays:
             await relay.start()
-        dialler.use_candidates(SeveralWays(*(relay.at for relay in relays)))
+        dialler._resumer.paths = SeveralWays(*(relay.at for relay in relays))
         try:
             link = await dialler.link(Contact(acceptor.peer_id, relays[0].at))
             link.open(b"hello", ended=True)
@@ -218,7 +218,7 @@ async def test_a_link_falls_back_to_a_relay_and_climbs_when_the_direct_way_is_ba
     async with relayed(other=True) as (dialler, acceptor, link, (direct, relay)):
         ways = SeveralWays(direct.at)
         ways.ways_known.append(RelayWay(SocketNet(), relay.at))
-        dialler.use_candidates(ways)
+        dialler._resumer.paths = ways
         stream = link.open(b"begin", ended=False)
         direct.stop()
         fallen = await path_of(link, ())
@@ -244,7 +244,7 @@ async def test_a_relay_that_swallows_bytes_without_a_word_is_left_and_nothing_is
     async with relayed(other=True) as (dialler, acceptor, link, (first, second)):
         ways = SeveralWays()
         ways.ways_known = [RelayWay(SocketNet(), relay.at) for relay in (first, second)]
-        dialler.use_candidates(ways)
+        dialler._resumer.paths = ways
         stream = link.open(b"begin", ended=False)
         sent = [b"%d" % number for number in range(100)]
         data = random.Random(1).randbytes(4 * MIB)
@@ -299,7 +299,7 @@ async def test_a_move_to_nowhere_costs_nothing():
 async def test_the_side_that_was_dialled_dials_back_when_it_can():
     """The relay that the dialler knows is gone for good."""
     async with relayed(listens=True) as (dialler, acceptor, link, (relay,)):
-        dialler.use_candidates(SeveralWays())
+        dialler._resumer.paths = SeveralWays()
         back = acceptor.links()[0]
         back.open(b"it is owed an answer", ended=False)
         old = back.path
@@ -343,7 +343,7 @@ async def test_a_peer_that_does_not_know_the_link_any_more_is_lost_at_once():
     """Something else answers at its address: another process of the same swarm."""
     async with relayed() as (dialler, _, link, (relay,)), EchoEnd() as stranger:
         await listening(stranger)
-        dialler.use_candidates(SeveralWays(stranger.contact.address))
+        dialler._resumer.paths = SeveralWays(stranger.contact.address)
 
         relay.cut()
 

@@ -103,7 +103,7 @@ async def test_a_knock_is_told_by_its_token():
     async with End() as end, asyncio.timeout(PATIENCE_S):
         await listening(end)
         heard: asyncio.Queue[bytes] = asyncio.Queue()
-        end.expect_knocks(heard.put_nowait)
+        end.acceptor.on_knock = heard.put_nowait
         connection = await SocketNet().dial(end.contact.address)
         await connection.send(knock(b"n" * 16))
         connection.close()

@@ -11,7 +11,7 @@ from p2pswarm.net.crypto.handshake import HELLO_BYTES, MAGIC, Handshake, Hello, 
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.noise_xx import Role
 from p2pswarm.net.crypto.suite import Suite
-from p2pswarm.net.endpoint.link_request import BulkJoin
+from p2pswarm.net.endpoint.link_request import JOIN, BulkJoin
 from p2pswarm.net.endpoint.raw_handshake import AcceptedHandshake, DialledHandshake
 
 NETWORK, OTHER = b"n" * 16, b"o" * 16
@@ -59,9 +59,9 @@ def test_two_sides_meet_and_leave_what_follows_on_the_wire():
 
     dialler, acceptor = wire.sides
     assert dialler.wanted_bytes == acceptor.wanted_bytes == 0
-    assert (dialler.handshake.peer, acceptor.handshake.peer) == (BOB.peer_id, ALICE.peer_id)
+    assert (dialler.handshake.result.peer, acceptor.use.result.peer) == (BOB.peer_id, ALICE.peer_id)
     assert wire.waiting == [b"records", b"of the link"]
-    assert acceptor.join is acceptor.refusal is None
+    assert acceptor.refusal is None
 
 
 def test_a_peer_of_another_network_learns_why_it_is_turned_away():
@@ -102,13 +102,13 @@ def test_a_refusal_without_a_reason_is_one_too():
 
 
 def test_a_connection_that_joins_bulk_is_told_from_a_link():
-    join = BulkJoin.make(b"e" * 32, 3, b"n" * 16)
+    join = BulkJoin.make(JOIN, b"e" * 32, 3, b"n" * 16)
     acceptor = accepted()
 
-    acceptor.receive(join.request.raw[:4])
-    acceptor.receive(join.request.raw[4:][: acceptor.wanted_bytes])
+    acceptor.receive(join.raw[:4])
+    acceptor.receive(join.raw[4:][: acceptor.wanted_bytes])
 
-    assert acceptor.join == join
+    assert acceptor.use == join
     assert acceptor.wanted_bytes == 0
 
 

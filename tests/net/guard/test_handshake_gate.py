@@ -101,7 +101,7 @@ async def test_first_messages_over_the_share_wait_or_are_dropped_and_are_never_c
         End(silent_max=WAITING, handshake_s=PATIENCE_S) as acceptor,
         AsyncExitStack() as ends,
     ):
-        acceptor._acceptor._gate = HandshakeGate(HandshakeQueue(share=1e-6), clock=count().__next__)
+        acceptor.acceptor._gate = HandshakeGate(HandshakeQueue(share=1e-6), clock=count().__next__)
         await acceptor.listen(LOOPBACK)
         crowd: deque[asyncio.StreamReader] = deque()
         answers = []

@@ -99,6 +99,7 @@ def machine(
     """One side of a link that has not begun yet."""
     address = Address("192.0.2.1", 4001)
     session = Session(
+        peer=PeerId(b"p" * 32),
         contact=Contact(PeerId(b"p" * 32), address),
         remote=address,
         dialled=dialled,

@@ -7,7 +7,7 @@ from pathlib import Path
 from net.link.harness import machine
 
 from p2pswarm.base.ids import Address
-from p2pswarm.net.bulk.channel import BulkChannel, BulkKeys, ChannelCallbacks
+from p2pswarm.net.bulk.channel import BulkChannel, ChannelCallbacks
 from p2pswarm.net.bulk.receive_buffers import ReceiveBuffers
 from p2pswarm.net.bulk.send_queue import SendQueue
 from p2pswarm.net.bulk.upload_share import UploadShare
@@ -15,7 +15,7 @@ from p2pswarm.net.cards.card import Card
 from p2pswarm.net.crypto.handshake import Keys
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.suite import Suite
-from p2pswarm.net.endpoint.link_request import BulkJoin
+from p2pswarm.net.endpoint.link_request import JOIN, BulkJoin
 from p2pswarm.net.link.session import Introduction
 from p2pswarm.net.wire.message import encode
 
@@ -26,16 +26,16 @@ SEND_KEY, RECEIVE_KEY = bytes(range(64, 96)), bytes(range(32))
 
 def test_an_introduction():
     alice = Identity.generate(b"alice")
-    card = Card.make(alice, 7, [Address("8.8.8.8", 4001)]).encode()
+    card = Card.make(alice, 7, [Address("8.8.8.8", 4001)]).data
     raw = encode(Introduction(NONCE_I, 4001, "203.0.113.7", card))
 
     assert raw.hex() == GOLDEN["introduction"]
 
 
 def test_a_join_its_answer_and_its_keys():
-    join = BulkJoin.make(EXPORTER, 3, NONCE_I)
+    join = BulkJoin.make(JOIN, EXPORTER, 3, NONCE_I)
 
-    assert join.request.raw.hex() == GOLDEN["join"]
+    assert join.raw.hex() == GOLDEN["join"]
     assert join.answer(EXPORTER, NONCE_R).hex() == GOLDEN["answer"]
     assert [key.hex() for key in join.keys(EXPORTER, NONCE_R)] == GOLDEN["bulk_keys"]
 
@@ -52,7 +52,7 @@ def test_a_control_record_with_a_ping_and_an_opening():
 def test_a_chunk():
     send_queue = SendQueue(nullcontext(), 1 << 20, UploadShare(nullcontext()), lambda: None)
     send_queue.add(7, memoryview(b"tensor"), 1, 1, lambda: None)
-    keys = BulkKeys(SEND_KEY, RECEIVE_KEY, Suite.CHACHA20_POLY1305)
+    keys = Keys(SEND_KEY, RECEIVE_KEY, Suite.CHACHA20_POLY1305)
     channel = BulkChannel(
         keys, ReceiveBuffers(nullcontext()), send_queue, ChannelCallbacks(print, print, print), 0.0
     )

@@ -18,6 +18,7 @@ from p2pswarm.net.link.events import (
 )
 from p2pswarm.net.link.link import CLOSE_S, LinkMachine, LinkState
 from p2pswarm.net.link.stream_scheduler import GATHERED_MAX, AnswerBatch
+from p2pswarm.net.wire import frames
 
 
 def ended_by(link: LinkMachine) -> str:
@@ -63,7 +64,7 @@ def test_a_ping_measures_the_round_trip():
 def test_a_pong_that_answers_no_ping_of_ours_measures_nothing(clock_s: float):
     pair = LinkPair()
 
-    pair.acceptor.mux._say(struct.pack(">BBBxIId", 6, 0, 0, 0, 8, clock_s))
+    pair.acceptor.mux.say(frames.PONG, struct.pack(">d", clock_s))
     pair.settle(1.0)
 
     assert pair.dialler.life.rtt_s == 0.0
@@ -151,7 +152,7 @@ def test_a_bulk_connection_in_time_ends_the_wait():
 def test_only_the_dialler_may_be_asked_for_bulk():
     pair = LinkPair()
 
-    pair.dialler.mux.ask_for_bulk()
+    pair.dialler.mux.say(frames.ASK_BULK)
     pair.settle()
 
     assert isinstance(pair.acceptor.error, BadFrame)
@@ -263,8 +264,8 @@ def test_leaving_twice_says_so_once():
 
 def test_a_peer_that_leaves_twice_changes_nothing():
     pair = LinkPair()
-    pair.dialler.mux.go_away()
-    pair.dialler.mux.go_away()
+    pair.dialler.mux.say(frames.GOAWAY)
+    pair.dialler.mux.say(frames.GOAWAY)
     pair.settle()
 
     assert pair.acceptor.state is LinkState.LEFT
@@ -365,4 +366,3 @@ def test_a_crowded_connection_is_given_nothing_until_it_takes_more():
     pair.dialler.resume_writing()
 
     assert pair.carry(pair.dialler, pair.acceptor, 0.0) == 1
-    assert pair.dialler.records.unacked.sent_bytes == pair.acceptor.received_bytes

@@ -12,12 +12,12 @@ from p2pswarm.net.link.liveness import (
     REPAIRS,
     TICK_S,
     TIMER_S_MIN,
-    PathVerdict,
+    LinkSilence,
     PathWatch,
     answer_s,
 )
 
-NOTHING, ASK, DOUBT = PathVerdict.NOTHING, PathVerdict.ASK, PathVerdict.DOUBT
+NOTHING, ASK, DOUBT = LinkSilence.NONE, LinkSilence.ASK, LinkSilence.DOUBT
 DAY_S = 86_400
 
 

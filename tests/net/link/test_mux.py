@@ -211,8 +211,8 @@ def test_more_streams_than_allowed_are_refused_to_the_caller_and_to_the_peer():
 def test_pings_come_back_and_the_links_own_frames_become_events():
     pair = MuxPair()
     pair.dialler.ping(b"12345678")
-    pair.dialler.go_away()
-    pair.dialler.ask_for_bulk()
+    pair.dialler.say(frames.GOAWAY)
+    pair.dialler.say(frames.ASK_BULK)
 
     pair.settle()
 

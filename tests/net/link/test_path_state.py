@@ -11,7 +11,7 @@ from p2pswarm.net.link.path_state import (
     PATHS_MAX,
     WITHIN_S,
     CorruptCandidates,
-    PathCorruption,
+    PathState,
 )
 from p2pswarm.net.os.sockets import SocketNet
 
@@ -20,28 +20,29 @@ A, B, C = (DialledCandidate(NET, Address("192.0.2.1", port)) for port in (1, 2, 
 
 
 def test_a_link_bears_so_many_paths_in_a_minute_and_no_more():
-    altered = PathCorruption()
+    state = PathState(dialled=True)
 
-    verdicts = [altered.on_path(float(n)) for n in range(PATHS_MAX)]
+    verdicts = [bool(state.on_corruption("link", float(n))) for n in range(PATHS_MAX)]
 
     assert verdicts == [False] * (PATHS_MAX - 1) + [True]
 
 
 def test_a_link_bears_any_number_of_paths_if_they_come_slowly():
-    altered = PathCorruption()
+    state = PathState(dialled=True)
 
-    assert not any(altered.on_path(n * (WITHIN_S + 0.1) / (PATHS_MAX - 1)) for n in range(1000))
-    assert altered.count == 1000
+    pause_s = (WITHIN_S + 0.1) / (PATHS_MAX - 1)
+    assert not any(state.on_corruption("link", n * pause_s) for n in range(1000))
+    assert state.altered == 1000
 
 
 @given(st.lists(st.floats(0, 20), max_size=100))
 def test_a_forger_has_fewer_tries_in_any_minute_than_would_end_the_link(pauses):
     """Whenever he comes, no minute has as many paths as end the link, unless it has ended."""
-    altered, now_s, tries = PathCorruption(), 0.0, []
+    state, now_s, tries = PathState(dialled=True), 0.0, []
     for pause_s in pauses:
         now_s += pause_s
         tries.append(now_s)
-        ended = altered.on_path(now_s)
+        ended = state.on_corruption("link", now_s) is not None
         recent = [at_s for at_s in tries if now_s - at_s < WITHIN_S]
         assert ended is (len(recent) >= PATHS_MAX)
         if ended:

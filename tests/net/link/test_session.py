@@ -20,7 +20,7 @@ class Other(Message):
 
 ALICE, BOB = Identity.generate(b"alice"), Identity.generate(b"bob")
 CARD = Card.make(ALICE, 7, [Address("8.8.8.8", 4001)])
-OURS = Introduction(b"i" * 16, 4001, "203.0.113.7", CARD.encode())
+OURS = Introduction(b"i" * 16, 4001, "203.0.113.7", CARD.data)
 
 
 def test_an_introduction_is_read_as_it_was_written():
@@ -66,7 +66,7 @@ TOO_LARGE = b"\x93\x13\xc5\x04\x01" + bytes(BODY_BYTES_MAX + 1) + b"\xc4\x40" + 
 @pytest.mark.parametrize(
     ("card", "why"),
     [
-        (Card.make(BOB, 1, [Address("8.8.8.8", 4001)]).encode(), "the card of"),
+        (Card.make(BOB, 1, [Address("8.8.8.8", 4001)]).data, "the card of"),
         (encode(FORGED), "did not sign"),
         (TOO_LARGE, "card: "),
         (b"garbage", "card: "),

@@ -56,7 +56,7 @@ async def meddled(*, other: bool = False, **flips):
         for relay in relays:
             await relay.start()
         ways = SeveralWays(*(relay.at for relay in relays))
-        dialler.use_candidates(ways)
+        dialler._resumer.paths = ways
         await dialler.move(link, ways.ways_known[0])
         try:
             yield dialler, acceptor, link, relays

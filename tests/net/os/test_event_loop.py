@@ -7,38 +7,7 @@ import threading
 
 import pytest
 
-from p2pswarm.net.os.event_loop import LOOK_S, SHORT_S, SHORT_WAITS, Eagerness, EagerSelector, run
-
-
-def eager() -> Eagerness:
-    eagerness = Eagerness()
-    for _ in range(SHORT_WAITS):
-        eagerness.on_sleep(SHORT_S)
-    return eagerness
-
-
-def test_it_looks_after_enough_short_waits_in_a_row():
-    eagerness = Eagerness()
-    looks = []
-    for _ in range(SHORT_WAITS + 1):
-        looks.append(eagerness.looks)
-        eagerness.on_sleep(SHORT_S)
-
-    assert looks == [False] * SHORT_WAITS + [True]
-
-
-def test_one_long_wait_ends_it():
-    eagerness = eager()
-    eagerness.on_sleep(2 * SHORT_S)
-
-    assert not eagerness.looks
-
-
-def test_looking_in_vain_ends_it():
-    eagerness = eager()
-    eagerness.on_empty_poll()
-
-    assert not eagerness.looks
+from p2pswarm.net.os.event_loop import LOOK_S, SHORT_WAITS, EagerSelector, run
 
 
 @pytest.fixture
@@ -52,6 +21,23 @@ def pair():
 def make_eager(selector: EagerSelector) -> None:
     for _ in range(SHORT_WAITS):
         selector.select(2 * LOOK_S)
+
+
+def test_it_looks_after_enough_short_waits_in_a_row_until_it_looks_in_vain(pair):
+    selector, _ = pair
+    counts = []
+    for _ in range(SHORT_WAITS + 2):
+        selector.select(2 * LOOK_S)
+        counts.append(selector._short_waits)
+
+    assert counts == [*range(1, SHORT_WAITS + 1), 0, 1]
+
+
+def test_a_long_wait_is_not_counted():
+    with EagerSelector(short_s=0.0) as selector:
+        make_eager(selector)
+
+        assert selector._short_waits == 0
 
 
 @pytest.mark.parametrize("looks", [False, True])

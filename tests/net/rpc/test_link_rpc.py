@@ -469,9 +469,7 @@ def test_a_long_reply_is_not_added_to_what_other_links_have_filled():
     async def body(rogue: Rogue, rpc: LinkRpc) -> None:
         rpc.serve_unary(AskMuch, lambda _peer, ask: Much(bytes(ask.number)))
         link = await rogue.endpoint.link(rpc.contact)
-        of_all = (
-            rpc._endpoint._shared.replies
-        )  # there is no other way to have a thousand links here
+        of_all = rpc._endpoint._shared.memory  # there is no other way to have a thousand links here
 
         async def refused(reply_bytes: int) -> int:
             before = len(codes_of(rogue))
@@ -509,7 +507,7 @@ def test_a_number_that_is_used_again_behind_its_reset_is_another_stream(first, s
         link = await rogue.endpoint.link(rpc.contact)
         for number in NUMBERS:
             reset = frames.encode(frames.RESET, number, frames.NUMBER.pack(16))
-            link._mux._say(opening(number, first) + reset + opening(number, second))
+            link._mux.control += [opening(number, first), reset, opening(number, second)]
         link.open(CALL, ended=True)
 
         assert isinstance(await rogue.hear(StreamData), StreamData)

@@ -79,11 +79,11 @@ def test_a_newer_card_is_news_and_an_old_one_is_none():
         async with known() as (cards, news):
             assert cards.of(raw) == b""
             for card in (old, old, new, old):
-                cards.learn(raw, card.encode(), None)
+                cards.learn(raw, card.data, None)
             cards.learn(raw, b"", None)
 
             assert news == [raw, raw]
-            assert cards.of(raw) == new.encode()
+            assert cards.of(raw) == new.data
 
     play(story())
 
@@ -91,7 +91,7 @@ def test_a_newer_card_is_news_and_an_old_one_is_none():
 def test_a_card_of_another_peer_or_a_forged_one_is_a_breach():
     async def story() -> None:
         peer = Identity.generate()
-        card = Card.make(peer, 1, [KNOWN_CARDS_THERE]).encode()
+        card = Card.make(peer, 1, [KNOWN_CARDS_THERE]).data
         async with known() as (cards, news):
             with pytest.raises(BadMessage, match="for another peer"):
                 cards.learn(b"o" * 32, card, None)
@@ -108,7 +108,7 @@ def test_our_own_card_is_known_and_nobody_tells_us_another():
         async with Town().node() as stack:
             me, news = stack.identity.peer_id.raw, []
             end = stack.cards.watch(news.append)
-            assert stack.cards.of(me) == stack.endpoint.card.encode()
+            assert stack.cards.of(me) == stack.endpoint.card.data
             stack.cards.learn(me, b"nonsense", None)
             assert news == []
 
@@ -130,7 +130,7 @@ def test_a_server_that_finds_a_run_knows_the_card_of_its_trainer():
                 offer = await find_run(server, RunChoice(ServeConfig()), lambda _line: None)
 
                 raw = trainer.identity.peer_id.raw
-                assert server.cards.of(raw) == trainer.endpoint.card.encode()
+                assert server.cards.of(raw) == trainer.endpoint.card.data
                 assert offer.trainer == trainer.endpoint.contact
             announcing.cancel()
 

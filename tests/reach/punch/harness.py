@@ -70,7 +70,7 @@ async def punching(relay_node: Host, *, punches: bool = True, **settings):
             endpoint.announced = keeper.addresses[0]
             if punches:
                 puncher.view.keep_seen_at(lambda: keeper.relays)
-                endpoint.offer_candidates(PunchedWays(puncher))
+                endpoint.candidates.offered = PunchedWays(puncher)
             yield PunchingHost(node, puncher)
 
 

@@ -105,7 +105,7 @@ async def test_tickets_without_end_cost_a_limited_number_of_dials():
 
         kept: list = []
         done = asyncio.Event()
-        liar.endpoint.relay_with(admit)
+        liar.endpoint.acceptor.admit_circuit = admit
         liar.rpc.serve_stream(Reserve, flood)
         async with behind_nat(liar.endpoint.contact) as node:
             async with asyncio.timeout(PATIENCE_S):
