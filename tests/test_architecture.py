@@ -51,6 +51,7 @@ SHELL = frozenset(
         "api/one_call.py",
         "api/server.py",
         "api/trainer.py",
+        "base/loop_clock.py",
         "base/signal.py",
         "base/tasks.py",
         "checkpoint/checkpoint_io.py",

@@ -11,17 +11,18 @@ others name is dialled as far as they are believed: see `unverified_contacts.py`
 a peer's id with a wrong address, to hide it; so a few addresses of one peer are tried, if different
 tellers name them.
 
+At most `alpha` requests are under way that are not late, and at most 2 * `alpha` in all. A useless
+answer only adds no contacts.
+
 Units:   seconds on the caller's monotonic clock.
-Shapes:  at most `alpha` requests are under way that are not late, and at most 2 * `alpha` in all.
-Errors:  none: a useless answer only adds no contacts.
 Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.3; rust-libp2p's closest-peers query for
          the form; go-libp2p-kad-dht for stopping after the `beta` closest.
 """
 
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from p2pswarm.base.ids import Contact
@@ -79,30 +80,19 @@ class LookupOptions:
     """A key and a distance: peers closer to that key are not asked, since a crowd stands there."""
 
 
+@dataclass(slots=True, eq=False)
 class _Candidate:
     """A contact and its state."""
 
-    __slots__ = (
-        "_claims",
-        "_others",
-        "contact",
-        "distance",
-        "raw",
-        "slow_at_s",
-        "state",
-        "teller",
-    )
-
-    def __init__(self, contact: Contact, raw: bytes, distance: int, teller: str) -> None:
-        self.contact = contact
-        self.raw = raw
-        self.distance = distance
-        self.teller = teller
-        """The network that named the contact; empty if its word needs no bound."""
-        self.state = CandidateState.NEW
-        self.slow_at_s = 0.0
-        self._claims = 1
-        self._others: list[tuple[Contact, str]] = []
+    contact: Contact
+    raw: bytes
+    distance: int
+    teller: str
+    """The network that named the contact; empty if its word needs no bound."""
+    state: CandidateState = CandidateState.NEW
+    slow_at_s: float = 0.0
+    _claims: int = 1
+    _others: list[tuple[Contact, str]] = field(default_factory=list)
 
     def also(self, contact: Contact, teller: str) -> None:
         """Note what another teller says of the same peer."""
@@ -113,7 +103,7 @@ class _Candidate:
             return  # nothing new
         self._claims += 1
         self._others.append((contact, teller))
-        if self.state in (CandidateState.FAILED, CandidateState.IGNORED):
+        if self.state in GONE:
             self.give_up(self.state)
 
     def give_up(self, state: CandidateState) -> None:
@@ -201,9 +191,8 @@ class Lookup:
         for candidate in self._candidates[CANDIDATES_MAX:]:
             if candidate.state is CandidateState.NEW:
                 del self._by_peer[candidate.raw]
-        kept = [each for each in self._candidates if each.raw in self._by_peer]
-        self._candidates = kept
-        self._distances = [each.distance for each in kept]
+        self._candidates = [each for each in self._candidates if each.raw in self._by_peer]
+        self._distances = [each.distance for each in self._candidates]
 
     def drain(self, now_s: float) -> list[Contact]:
         """The contacts to ask now; report each outcome with `on_response` or `on_failure`."""
@@ -211,10 +200,7 @@ class Lookup:
         alpha = self._timeouts.alpha
         if not self.resolved:
             alpha = min(alpha, self._options.first)
-        while not self.finished and self._may_ask(alpha):
-            candidate = self._next(now_s)
-            if candidate is None:
-                break
+        while not self.finished and self._may_ask(alpha) and (candidate := self._next(now_s)):
             self.unverified.begin(candidate.contact, candidate.teller, now_s)
             self._credit[candidate.teller] -= 1
             candidate.state = CandidateState.ASKED
@@ -351,9 +337,7 @@ class Lookup:
         """Only peers that answered count: nobody sees a crowd of ids that a liar has made up."""
         if self._answered < min(CROWDED):
             return False
-        answered = CandidateState.ANSWERED
-        distances = [each.distance for each in self._candidates if each.state is answered]
-        if is_crowded(distances, size):
+        if is_crowded([each.distance for each in self._answerers()], size):
             self.crowded = self.finished = True
         return self.crowded
 
@@ -368,11 +352,9 @@ class Lookup:
         late = [c for c in self._candidates if c.state is CandidateState.SLOW]
         return [each.contact for each in (prompt + late)[:count]]
 
-    def responder_ids(self) -> Sequence[bytes]:
-        """The ids of the peers that answered, closest first."""
-        return [each.raw for each in self._candidates if each.state is CandidateState.ANSWERED]
-
     def responders(self, count: int) -> list[Contact]:
         """The closest peers that answered, closest first."""
-        answered = CandidateState.ANSWERED
-        return [each.contact for each in self._candidates if each.state is answered][:count]
+        return [each.contact for each in self._answerers()[:count]]
+
+    def _answerers(self) -> list[_Candidate]:
+        return [each for each in self._candidates if each.state is CandidateState.ANSWERED]

@@ -18,6 +18,7 @@ from functools import lru_cache
 
 from p2pswarm.base.ids import PEER_ID_BYTES, Contact, PeerId
 from p2pswarm.discovery.dht.config import DhtConfig
+from p2pswarm.net.guard.slots import GroupCounter
 from p2pswarm.net.os.addresses import address_groups, believable
 
 CHECK_EVERY_S = 5.0  # one ping per bucket in this time, however many newcomers there are
@@ -126,9 +127,11 @@ class Bucket:
         """Return whether enough contacts of its network are here, live and waiting together."""
         if not newcomer.near_net:
             return False
-        here = (*self._live.values(), *self._waiting.values())
-        others = [each for each in here if each.raw != newcomer.raw]
-        return sum(each.near_net == newcomer.near_net for each in others) >= self._per_net
+        alike = [
+            each.raw != newcomer.raw and each.near_net == newcomer.near_net
+            for each in (*self._live.values(), *self._waiting.values())
+        ]
+        return sum(alike) >= self._per_net
 
 
 def _silence(neighbour: Neighbour) -> tuple[float, bytes]:
@@ -155,7 +158,6 @@ class Table:
 
     def __init__(self, own: PeerId, config: DhtConfig) -> None:
         self.own = own
-        self._own = own.raw
         self._own_number = int.from_bytes(own.raw)
         self.config = config
         self.depth = 0
@@ -167,7 +169,7 @@ class Table:
         self._deep_from, self._deep_s = ID_BITS, NEVER
         """At the time `_deep_s` we knew every peer in the buckets from `_deep_from` on."""
         self._strikes: Counter[bytes] = Counter()
-        self._wide: Counter[str] = Counter()
+        self._wide: GroupCounter[str] = GroupCounter()
 
     def __len__(self) -> int:
         return sum(len(bucket) for bucket in self._buckets.values())
@@ -200,7 +202,7 @@ class Table:
             self._strikes.pop(raw, None)
             self._renew(bucket, known, contact, now_s)
             return None
-        if raw == self._own:
+        if raw == self.own.raw:
             return None
         newcomer = neighbour(contact, now_s)
         if newcomer.wide_net and self._wide[newcomer.wide_net] >= self.config.per_wide_net:
@@ -225,7 +227,7 @@ class Table:
             self.depth = max(self.depth, index + 1)
         check = bucket.on_newcomer(newcomer)
         if bucket.get(newcomer.raw) is not None:
-            self._wide[newcomer.wide_net] += 1
+            self._wide.add(newcomer.wide_net)
         else:
             self._refused_s[index] = newcomer.heard_s
         return check.contact if check else None
@@ -247,8 +249,8 @@ class Table:
         """
         for index in range(self.depth):
             bucket = self._buckets.get(index)
-            if self._looked_s(index) > NEVER and not (bucket is not None and bucket.full):
-                yield index, len(bucket) if bucket is not None else 0
+            if self._looked_s(index) > NEVER and not (bucket and bucket.full):
+                yield index, len(bucket or ())
 
     def on_failure(self, raw: bytes) -> None:
         """Note that a contact did not answer; after `strikes` failures in a row it is dropped."""
@@ -268,14 +270,12 @@ class Table:
 
     def _drop(self, bucket: Bucket, known: Neighbour) -> None:
         self._strikes.pop(known.raw, None)
-        self._wide[known.wide_net] -= 1
+        self._wide.remove(known.wide_net)
         most = self.config.per_wide_net
-        barred = [net for net, count in self._wide.items() if net and count >= most]
+        barred = [net for net in self._wide if net and self._wide[net] >= most]
         newcomer = bucket.on_loss(known.raw, barred)
         if newcomer is not None:
-            self._wide[newcomer.wide_net] += 1
-        if not self._wide[known.wide_net]:
-            del self._wide[known.wide_net]
+            self._wide.add(newcomer.wide_net)
 
     def nearest(self, key: bytes, count: int) -> list[Neighbour]:
         """The `count` contacts closest to `key`, closest first."""
@@ -348,9 +348,7 @@ class Table:
         return [self._id_in(index, rng) for index in range(count)]
 
     def next_refresh_s(self) -> float | None:
-        """Return when the first bucket is due, -inf for one never refreshed; None for an empty
-        table.
-        """
+        """Return when the first bucket is due, -inf for one never refreshed; None without any."""
         looked_s = [self._looked_s(index) for index in range(self.depth)]
         return min(looked_s) + self.config.refresh_s if looked_s else None
 

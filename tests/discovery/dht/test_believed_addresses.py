@@ -77,7 +77,7 @@ def test_what_a_peer_says_of_itself_is_handed_out_only_if_it_is_believable(confi
         cards.say(PeerId(raw(number)), contact_at(raw(number), each))
         node.answer(PeerId(raw(number)), Find(KEY), 0.0, 0)
 
-    found = node.find(PeerId(raw(50)), Find(KEY))
+    found = node.answer(PeerId(raw(50)), Find(KEY), 0.0, 0)
 
     assert {str(each.address) for each in listed(found.peer_list)} == handed_out
 
