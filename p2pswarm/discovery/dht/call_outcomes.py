@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
 
-from p2pswarm.base.bounded_dict import BoundedDict
 from p2pswarm.base.errors import Late, NotServing, PathError, PeerError, SwarmError
 from p2pswarm.base.estimates import RoundTrip, Window
 from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.messages import Get, Identified
 from p2pswarm.discovery.dht.partition_healing import PartitionHealing
@@ -46,7 +46,7 @@ class TimeoutEstimator:
 
     def __init__(self, config: DhtConfig) -> None:
         self._config = config
-        self._trips: BoundedDict[bytes, RoundTrip] = BoundedDict(PEERS_MAX)
+        self._trips: RecentItems[bytes, RoundTrip] = RecentItems(PEERS_MAX)
         self._firsts = Window(SAMPLES)
         self._first_hedge_s = HEDGE_FIRST_S
         self._failures: deque[bool] = deque(maxlen=OUTCOMES)

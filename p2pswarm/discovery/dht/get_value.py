@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from p2pswarm.base.bounded_dict import BoundedDict
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator, raw_id
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.crowding import REGION_QUORUM, size_of
@@ -163,7 +163,7 @@ class NegativeCache:
 
     def __init__(self, misses_max: int, keep_s: float) -> None:
         self._keep_s = keep_s
-        self._until_s: BoundedDict[bytes, float] = BoundedDict(misses_max)
+        self._until_s: RecentItems[bytes, float] = RecentItems(misses_max)
 
     def add(self, key: bytes, now_s: float) -> None:
         """Note that a key was not found; if the cache is full, the oldest key is dropped."""

@@ -22,8 +22,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from p2pswarm.base.bounded_dict import BoundedDict
 from p2pswarm.base.ids import PEER_ID_BYTES, PeerId
+from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.messages import SUBKEY_BYTES_MAX, VALUE_BYTES_MAX, Record
 from p2pswarm.net.crypto.identity import Identity, verify
@@ -77,7 +77,7 @@ class SignatureCache:
     """Checks signatures, and remembers the valid ones."""
 
     def __init__(self) -> None:
-        self._true: BoundedDict[bytes, None] = BoundedDict(PROOFS_MAX)
+        self._true: RecentItems[bytes, None] = RecentItems(PROOFS_MAX)
 
     def holds(self, record: Record) -> bool:
         """Return whether the publisher has signed the record and may write its subkey."""

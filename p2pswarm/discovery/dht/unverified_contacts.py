@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from p2pswarm.base.bounded_dict import BoundedDict
 from p2pswarm.base.ids import Address, Contact
+from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.base.token_bucket import TokenBucket
 from p2pswarm.discovery.dht.messages import PeerList, peers_in
 from p2pswarm.discovery.dht.routing_table import networks
@@ -86,9 +86,9 @@ class UnverifiedContacts:
         """`known`: whether we have found a peer at its address ourselves."""
         self._cards = cards
         self._known = known
-        self._refuted_s: BoundedDict[tuple[str, str], float] = BoundedDict(HOSTS_MAX)
+        self._refuted_s: RecentItems[tuple[str, str], float] = RecentItems(HOSTS_MAX)
         """By teller and host, or teller and address."""
-        self._tellers: BoundedDict[str, _Teller] = BoundedDict(TELLERS_MAX)
+        self._tellers: RecentItems[str, _Teller] = RecentItems(TELLERS_MAX)
         self._dials: dict[Contact, _Dial] = {}
         self._hosts: dict[tuple[str, str], Contact] = {}
         """The dial under way to a host on a teller's word."""
@@ -277,7 +277,7 @@ class DialBacks:
         self._under_way: dict[Contact, str] = {}
         """Each with its network, empty if that has no bound."""
         self._per_network: GroupCounter[str] = GroupCounter()
-        self._found_s: BoundedDict[Contact, float] = BoundedDict(DIALS_REMEMBERED)
+        self._found_s: RecentItems[Contact, float] = RecentItems(DIALS_REMEMBERED)
         self._refuted_s: dict[Contact, float] = {}
         """When each was not found; the oldest first."""
         self._refuted_per_host: GroupCounter[str] = GroupCounter()

@@ -9,16 +9,16 @@ import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from p2pswarm.base.errors import NotServing, Refused, SwarmError
 from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.base.loop_clock import now_s, wait_until
 from p2pswarm.base.signal import Signal
 from p2pswarm.discovery.gossip.directory import everybody
-from p2pswarm.discovery.gossip.gossip import Exchange, Gossip, GossipMember, Outcome, Partners
+from p2pswarm.discovery.gossip.gossip import Exchange, Gossip, Outcome, Partners
 from p2pswarm.discovery.gossip.messages import Compare, Compared, Deliver, Delivered, RunRole
 from p2pswarm.discovery.gossip.record import OwnRecord, PeerRecord, RecordReader
 from p2pswarm.net.cards.card import Card
@@ -33,10 +33,7 @@ FAREWELL_S = 1.0  # to tell partners that we leave; who did not hear it sees our
 
 
 class RunDirectory:
-    """The directory of one run at one node, kept fresh by exchanges with other members.
-
-    One run's directory; `Directories` makes it and lets it run.
-    """
+    """The directory of one run at one node, kept fresh by exchanges with other members."""
 
     def __init__(
         self, rpc: Rpc, gossip: Gossip, card: Callable[[], Card], wall_s: Callable[[], float]
@@ -54,12 +51,12 @@ class RunDirectory:
 
     def set_role(self, role: RunRole) -> None:
         """Tell the run from now on what we are in one role."""
-        self._gossip.set_role(role)
+        self._gossip.own.set_role(role)
         self._woken.set()
 
     def withdraw(self, role: int) -> None:
         """Have one role no longer."""
-        self._gossip.withdraw(role)
+        self._gossip.own.withdraw(role)
         self._woken.set()
 
     def enter_through(self, contacts: Iterable[Contact]) -> None:
@@ -89,56 +86,50 @@ class RunDirectory:
 
     async def maintain(self) -> None:
         """Keep the directory fresh until cancelled; then say farewell."""
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.TaskGroup() as tasks:
                 while True:
                     self._woken.clear()
-                    ask = self._gossip.drain(self._card(), loop.time(), self._wall_ms())
+                    ask = self._gossip.drain(self._card(), now_s(), self._wall_ms())
                     if ask is not None:
                         tasks.create_task(self._exchange(ask))
                     self._tell_news()
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout_at(self._gossip.next_deadline_s()):
-                            await self._woken.wait()
+                    await wait_until(self._woken, self._gossip.next_deadline_s())
         finally:
             await self._farewell()
 
     def on_compare(self, peer: PeerId, question: Compare) -> Compared:
         """Answer a member."""
-        return self._gossip.on_compare(peer, question, asyncio.get_running_loop().time())
+        return self._gossip.on_compare(peer, question, now_s())
 
     def on_deliver(self, peer: PeerId, told: Deliver) -> Delivered:
         """Take what a member brings."""
-        done = self._gossip.on_deliver(peer, told, asyncio.get_running_loop().time())
+        done = self._gossip.on_deliver(peer, told, now_s())
         self._tell_news()
         self._woken.set()  # something may die sooner than was known
         return done
 
     async def _exchange(self, ask: Exchange) -> None:
         """Compare directories with one member."""
-        loop, outcome = asyncio.get_running_loop(), Outcome.SILENT
+        outcome = Outcome.SILENT
         if (known := self._gossip.directory.known(ask.contact)) is not None:
             self.on_card(known.card)
         try:
             async with asyncio.timeout(EXCHANGE_S):
                 reply = await self._rpc.call(ask.contact, ask.question, EXCHANGE_S)
-                told = self._gossip.on_answer(reply, loop.time())
+                told = self._gossip.on_answer(reply, now_s())
                 if told is not None:
                     await self._rpc.call(ask.contact, told, EXCHANGE_S)
             outcome = Outcome.ANSWERED
-        except Refused as error:
-            outcome = Outcome.REFUSED
-            log.info("%s compares no directories: %s", ask.contact.address, error)
         except (SwarmError, TimeoutError) as error:
+            outcome = Outcome.REFUSED if isinstance(error, Refused) else Outcome.SILENT
             log.info("%s compares no directories: %s", ask.contact.address, error)
         finally:
-            self._gossip.on_outcome(ask, outcome, loop.time())
+            self._gossip.on_outcome(ask, outcome, now_s())
         self._tell_news()
 
     async def _farewell(self) -> None:
-        now_s = asyncio.get_running_loop().time()
-        partners, told = self._gossip.farewell(self._card(), now_s, self._wall_ms())
+        partners, told = self._gossip.farewell(self._card(), now_s(), self._wall_ms())
         if not told.records:
             return
         async with asyncio.TaskGroup() as tasks:
@@ -189,9 +180,9 @@ class _OpenDirectory:
 
 
 class Directories:
-    """Those of all runs that a node takes part in, and the calls of others about them.
+    """The directories of all runs that a node takes part in, and the calls of others about them.
 
-    The directories of one node, by run. Use it as a context manager: it owns its tasks.
+    Use it as a context manager: it owns its tasks.
     """
 
     def __init__(self, around: DirectoryContext) -> None:
@@ -243,15 +234,14 @@ class Directories:
 
     def _made(self, run: bytes, admitted: Callable[[PeerId], bool]) -> RunDirectory:
         around, chance = self._around, random.Random(self._around.rng.random())
-        own = around.rpc.contact
         return RunDirectory(
             around.rpc,
             Gossip(
-                GossipMember(run, own, admitted),
                 OwnRecord(around.identity, run, chance),
-                Partners(own, around.least_scope, chance),
+                Partners(around.rpc.contact, around.least_scope, chance),
                 self._reader,
                 chance,
+                admitted,
             ),
             around.card,
             around.wall_s,

@@ -1,4 +1,4 @@
-"""BoundedDict: a dictionary of the newest items, for what strangers may name without end."""
+"""RecentItems: a dictionary of the newest items, for what strangers may name without end."""
 
 from typing import TypeVar
 
@@ -6,7 +6,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class BoundedDict(dict[K, V]):
+class RecentItems(dict[K, V]):
     """A dictionary whose oldest item makes way for one too many; an item that is set is the newest.
 
     Only `[key] = value` keeps the bound.

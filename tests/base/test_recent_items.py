@@ -1,10 +1,10 @@
-"""Tests of `base/bounded_dict.py`."""
+"""Tests of `base/recent_items.py`."""
 
-from p2pswarm.base.bounded_dict import BoundedDict
+from p2pswarm.base.recent_items import RecentItems
 
 
 def test_the_oldest_makes_way_and_what_is_set_again_is_the_newest():
-    kept: BoundedDict[str, int] = BoundedDict(2)
+    kept: RecentItems[str, int] = RecentItems(2)
     kept["a"], kept["b"], kept["a"] = 1, 2, 3
 
     kept["c"] = 4
