@@ -35,7 +35,7 @@ from p2pswarm.node.stack.addresses import announced, places_to_listen, seeds, wh
 from p2pswarm.node.stack.known_cards import KnownCards
 from p2pswarm.node.stack.reachability_service import ReachabilityService, circuit_files, relaying
 from p2pswarm.reach.nat.dial_back_io import DialBackServer
-from p2pswarm.reach.punch.puncher import PunchedWays, Puncher
+from p2pswarm.reach.punch.puncher import Puncher
 from p2pswarm.reach.relay.circuit_net import CircuitNet
 from p2pswarm.reach.relay.keeper import RelayKeeper
 from p2pswarm.settings.config import NodeConfig
@@ -92,7 +92,7 @@ async def open_stack(
             relaying(endpoint, rpc, CircuitNet(web), config, share) as keeper,
             Puncher(endpoint, rpc, net, os.urandom) as puncher,
         ):
-            endpoint.offer_candidates(PunchedWays(puncher))
+            endpoint.offer_candidates(puncher)
             scope = least_scope(endpoint.contact.address, tuple(seed.address for seed in through))
             limits = DhtConfig(
                 negative_s=LOOK_AGAIN_S, least_scope=scope, server=not config.network.relays

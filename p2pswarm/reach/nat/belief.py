@@ -13,6 +13,7 @@ from ipaddress import ip_address
 from typing import Generic, TypeVar
 
 from p2pswarm.base.ids import Address
+from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.net.os.addresses import address_groups
 
 GROUPS_MAX = 32  # a round asks three groups: those of ten rounds are remembered
@@ -30,20 +31,17 @@ class GroupVotes(Generic[Answer]):
     """The answers of groups of addresses to one question: each has its latest, for a while.
 
     Ids are free, and so are further addresses in a network that one owns. So peers have no vote
-    here: their groups have (`net/os/address_groups.py`). At most `GROUPS_MAX` groups are
-    remembered; the one that voted longest ago makes way.
+    here: their groups have (`net/os/addresses.py`). At most `GROUPS_MAX` groups are remembered; the
+    one that voted longest ago makes way.
     """
 
     def __init__(self) -> None:
-        self._cast: dict[str, tuple[Answer, float]] = {}
-        """The answer of each group and when it came; the oldest first."""
+        self._cast: RecentItems[str, tuple[Answer, float]] = RecentItems(GROUPS_MAX)
+        """The answer of each group and when it came."""
 
     def cast(self, group: str, answer: Answer, now_s: float) -> None:
         """Note a group's answer, instead of its last one."""
-        self._cast.pop(group, None)
         self._cast[group] = answer, now_s
-        if len(self._cast) > GROUPS_MAX:
-            del self._cast[next(iter(self._cast))]
 
     def at_s(self, group: str) -> float | None:
         """Return when a group has voted last; None if it has not."""
@@ -81,8 +79,6 @@ class State(Enum):
     """At a port that the router forwards at our request."""
     NATTED = "natted"
     """Peers see the node, and cannot dial it."""
-    RELAY_ONLY = "relay only"
-    """The node can call only relays: their client is to say so."""
 
 
 class NatKind(Enum):
@@ -168,7 +164,8 @@ class ReachabilityBelief:
         """Where groups see calls from the listening port come from."""
         self._tried: dict[int, GroupVotes[tuple[Address, bool]]] = {listen_port: GroupVotes()}
         """For each port: which address groups have dialled, and whether their dial arrived."""
-        self._belief = Belief(State.ABSENT)
+        self.belief = Belief(State.ABSENT)
+        """What we believe now; only read it."""
         self._events: list[Event] = []
         self._due_s: float | None = None
         self._round_s = float("-inf")
@@ -178,15 +175,10 @@ class ReachabilityBelief:
         self._stable_rounds = 0
 
     @property
-    def belief(self) -> Belief:
-        """The belief that we hold now."""
-        return self._belief
-
-    @property
     def finding(self) -> Finding:
         """The belief, with the addresses that we know."""
         own = None if self._own_host is None else Address(self._own_host, self._listen_port)
-        return Finding(self._belief, own, self._lease)
+        return Finding(self.belief, own, self._lease)
 
     # what it is told
 
@@ -232,7 +224,7 @@ class ReachabilityBelief:
 
     def on_link(self, peer_host: str, now_s: float) -> None:
         """A link to a peer is up, which could be asked."""
-        if self._belief.sure and self._belief.state is not State.PROBING:
+        if self.belief.sure and self.belief.state is not State.PROBING:
             return
         if self.asked_s(peer_host) is None:
             self._more_to_ask = True
@@ -247,7 +239,7 @@ class ReachabilityBelief:
             return
         pause_s = AGAIN_UNANSWERED_S
         if answered:
-            self._stable_rounds = self._stable_rounds + 1 if self._belief.sure else 0
+            self._stable_rounds = self._stable_rounds + 1 if self.belief.sure else 0
             pause_s = AGAIN_STABLE_S if self._stable_rounds >= STABLE_ROUNDS else AGAIN_S
         due_s = now_s + pause_s
         self._due_s = due_s if self._due_s is None else min(self._due_s, due_s)
@@ -272,8 +264,8 @@ class ReachabilityBelief:
 
         Such a call opens the router to that peer for a while, and its dial-backs would arrive.
         """
-        hidden = self._belief.state is State.NATTED and self._belief.sure
-        return hidden and self._belief.kind is not NatKind.FIREWALL
+        hidden = self.belief.state is State.NATTED and self.belief.sure
+        return hidden and self.belief.kind is not NatKind.FIREWALL
 
     def busy(self, now_s: float) -> bool:
         """Return whether peers are being asked, or will be soon, so that more will be known."""
@@ -310,8 +302,8 @@ class ReachabilityBelief:
 
     def _think(self, now_s: float) -> None:
         belief = self._believe(now_s)
-        if belief != self._belief:
-            self._belief = belief
+        if belief != self.belief:
+            self.belief = belief
             self._stable_rounds = 0
             self._events.append(BeliefChanged(belief))
 
@@ -328,10 +320,8 @@ class ReachabilityBelief:
         if not any(counts.values()):
             return Belief(State.PROBING)
         failed = max(count.total() for count in counts.values())
-        kind = self._kind(now_s)
-        return Belief(
-            State.NATTED, kind, self._outside_address(now_s), sure=failed >= CONFIRM_GROUPS
-        )
+        kind, outside = self._kind(now_s), self._outside_address(now_s)
+        return Belief(State.NATTED, kind, outside, sure=failed >= CONFIRM_GROUPS)
 
     def _reachable_at(self, address: Address, now_s: float, *, sure: bool) -> Belief:
         if address.host == self._own_host:

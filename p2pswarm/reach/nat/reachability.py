@@ -16,6 +16,7 @@ from ipaddress import ip_address
 
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.ids import Address
+from p2pswarm.base.loop_clock import now_s, wait_until
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.endpoint.preface import KNOCK_NONCE_BYTES, token_of
@@ -47,9 +48,9 @@ class Reachability:
         map_ports: bool,
     ) -> None:
         """`bound`: where we listen; `map_ports`: whether to ask the router for a port."""
-        self.on_change: Callable[[Belief], None] = _ignore
+        self.on_change: Callable[[Belief], None] = lambda _belief: None
         """Called with what is believed of all, when anything that is found out changes."""
-        self.on_link: Callable[[Link], None] = _ignore_link
+        self.on_link: Callable[[Link], None] = lambda _link: None
         """Called with each link that comes up: they are needed here, too."""
         self._told: tuple[list[Finding], bool] | None = None
         self.clocks_ms: dict[str, tuple[float, float]] = {}
@@ -86,7 +87,7 @@ class Reachability:
                     self._news.clear()
                     for family, machine in self.beliefs.items():
                         self._drain(family, machine, tasks)
-                    if self.settled and not any(map(self._busy, self.beliefs.values())):
+                    if self.settled and not any(b.busy(now_s()) for b in self.beliefs.values()):
                         self._known.set()
                     else:
                         self._known.clear()
@@ -94,12 +95,17 @@ class Reachability:
                     if told != self._told:
                         self._told = told
                         self.on_change(self.best())
-                    await self._pause()
+                    deadlines = [each.next_deadline_s() for each in self.beliefs.values()]
+                    due_s = min((each for each in deadlines if each is not None), default=None)
+                    await wait_until(self._news, due_s)
 
     def best(self) -> Belief:
         """The belief that says most: that of a family in which others reach us, sure ones first."""
-        beliefs = [machine.belief for machine in self.beliefs.values()]
-        return max(beliefs, key=lambda each: (each.reachable != "no", each.sure, _RANK[each.state]))
+        states = list(State)
+        return max(
+            (machine.belief for machine in self.beliefs.values()),
+            key=lambda each: (each.reachable != "no", each.sure, states.index(each.state)),
+        )
 
     @property
     def settled(self) -> bool:
@@ -110,15 +116,11 @@ class Reachability:
         """Return when all that can be found out now has been: by the router, and by peers."""
         await self._known.wait()
 
-    def _busy(self, machine: ReachabilityBelief) -> bool:
-        return machine.busy(_now_s())
-
     # told by others
 
     def _look_at_interfaces(self) -> None:
-        now_s = _now_s()
         for family, machine in self.beliefs.items():
-            machine.on_interface(self._own_host(family), now_s)
+            machine.on_interface(self._own_host(family), now_s())
         for family, mapper in self.mappers.items():
             own = self._own_host(family)
             if own is None or not _may_be_shut_out(own):
@@ -137,17 +139,17 @@ class Reachability:
 
     def _on_lease(self, family: int, lease: Lease | None) -> None:
         external = None if lease is None else lease.external
-        self.beliefs[family].on_lease(external, _now_s())
+        self.beliefs[family].on_lease(external, now_s())
         self._news.set()
 
     def _on_link(self, link: Link) -> None:
         self.on_link(link)
         family = family_of(link.remote.host)
         if family in self.beliefs and _dialled_as_is(link.remote):
-            machine, now_s = self.beliefs[family], _now_s()
+            machine = self.beliefs[family]
             if machine.belief.state is State.ABSENT:  # without a route to the Internet, as in a lab
-                machine.on_interface(self._own_host(family), now_s)
-            machine.on_link(link.remote.host, now_s)
+                machine.on_interface(self._own_host(family), now_s())
+            machine.on_link(link.remote.host, now_s())
             self._news.set()
 
     def _on_token(self, token: bytes) -> None:
@@ -157,17 +159,8 @@ class Reachability:
 
     # pumping
 
-    async def _pause(self) -> None:
-        deadlines = [each.next_deadline_s() for each in self.beliefs.values()]
-        due_s = min((each for each in deadlines if each is not None), default=None)
-        try:
-            async with asyncio.timeout_at(due_s):
-                await self._news.wait()
-        except TimeoutError:
-            return
-
     def _drain(self, family: int, machine: ReachabilityBelief, tasks: asyncio.TaskGroup) -> None:
-        machine.on_deadline(_now_s())
+        machine.on_deadline(now_s())
         for event in machine.drain():
             if isinstance(event, AskPeers):
                 tasks.create_task(self._ask_peers(family, machine, event.ports))
@@ -194,16 +187,15 @@ class Reachability:
                     for observer in [each for each in chosen if each.dialled]:
                         tasks.create_task(self._see_outside(machine, observer))
         finally:
-            machine.on_round_end(len(chosen), len(answered), _now_s())
+            machine.on_round_end(len(chosen), len(answered), now_s())
             self._news.set()
 
     def _observers(self, family: int) -> list[Observer]:
-        found = []
-        for link in self._endpoint.links():
-            if _dialled_as_is(link.remote) and family_of(link.remote.host) == family:
-                dialled = link.session.dialled
-                found.append(Observer(link.session.contact, link.remote.host, dialled))
-        return found
+        return [
+            Observer(link.session.contact, link.remote.host, link.session.dialled)
+            for link in self._endpoint.links()
+            if _dialled_as_is(link.remote) and family_of(link.remote.host) == family
+        ]
 
     async def _ask(
         self,
@@ -235,7 +227,7 @@ class Reachability:
         except (SwarmError, TimeoutError) as error:
             log.info("%s does not see our listening port: %s", observer.host, error)
         else:
-            machine.on_outside_port(observer.host, seen, _now_s())
+            machine.on_outside_port(observer.host, seen, now_s())
 
     async def _note(
         self,
@@ -245,23 +237,20 @@ class Reachability:
         answer: DialledBack,
         knock: "asyncio.Future[None]",
     ) -> None:
-        self.clocks_ms[observer.host] = answer.clock_ms, _now_s()
+        self.clocks_ms[observer.host] = answer.clock_ms, now_s()
         try:
             at = Address(answer.host, port)
         except ValueError:
             return
-        machine.on_observation(observer.host, at.host, _now_s())
+        machine.on_observation(observer.host, at.host, now_s())
         if answer.outcome == DialOutcome.CONNECTED and not knock.done():
             await asyncio.wait([knock], timeout=KNOCK_S)
         if knock.done() or answer.outcome != DialOutcome.NOT_TRIED:
-            machine.on_dial_back(observer.host, at, _now_s(), arrived=knock.done())
+            machine.on_dial_back(observer.host, at, now_s(), arrived=knock.done())
 
 
 def _may_be_shut_out(own: str) -> bool:
-    """Return whether a router may be asked.
-
-    It translates an IPv4 address, or opens an IPv6 firewall.
-    """
+    """Return whether a router may be asked to translate an IPv4 address or open IPv6."""
     is_global = ip_address(own.partition("%")[0]).is_global
     return is_global if family_of(own) == IPV6 else not is_global
 
@@ -269,18 +258,3 @@ def _may_be_shut_out(own: str) -> bool:
 def _dialled_as_is(remote: Address) -> bool:
     """Return whether a host is the peer's own, and not that of a relay or a proxy for the web."""
     return not (remote.circuit or remote.web)
-
-
-_RANK = {state: rank for rank, state in enumerate(State)}
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def _ignore(_belief: Belief) -> None:
-    """Until somebody sets `on_change`, nobody is told."""
-
-
-def _ignore_link(_link: Link) -> None:
-    """Until somebody sets `on_link`, nobody else is told."""

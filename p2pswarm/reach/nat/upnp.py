@@ -213,9 +213,8 @@ def read_description(
     for wanted in wanted_services:
         for service in services:
             if service.text_of("serviceType") == wanted:
-                return Control(
-                    _joined(url, service.text_of("controlURL"), gateway, own_host), wanted
-                )
+                path = service.text_of("controlURL")
+                return Control(_joined(url, path, gateway, own_host), wanted)
     raise BadMessage("UPnP: the device forwards no ports")
 
 
@@ -253,11 +252,6 @@ def add_arguments(own_host: str, port: int, external_port: int, lifetime_s: int)
     }
 
 
-def delete_arguments(external_port: int) -> dict[str, str]:
-    """The arguments of DeletePortMapping."""
-    return {"NewRemoteHost": "", "NewExternalPort": str(external_port), "NewProtocol": "TCP"}
-
-
 def pinhole_arguments(own_host: str, port: int, lifetime_s: int) -> dict[str, str]:
     """The arguments of AddPinhole, in the order that the service defines: anybody may come in."""
     return {
@@ -268,16 +262,6 @@ def pinhole_arguments(own_host: str, port: int, lifetime_s: int) -> dict[str, st
         "Protocol": str(TCP),
         "LeaseTime": str(lifetime_s),
     }
-
-
-def update_arguments(pinhole: int, lifetime_s: int) -> dict[str, str]:
-    """The arguments of UpdatePinhole."""
-    return {"UniqueID": str(pinhole), "NewLeaseTime": str(lifetime_s)}
-
-
-def close_arguments(pinhole: int) -> dict[str, str]:
-    """The arguments of DeletePinhole."""
-    return {"UniqueID": str(pinhole)}
 
 
 def read_pinhole(status: int, data: bytes) -> int:

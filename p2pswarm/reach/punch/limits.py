@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from p2pswarm.base.ids import PeerId
+from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.net.os.addresses import network_of
 
 WINDOW_S = 60.0
@@ -99,7 +100,7 @@ class PunchBackOff(Generic[K]):
     """
 
     def __init__(self) -> None:
-        self._tried: dict[K, _Tried] = {}
+        self._tried: RecentItems[K, _Tried] = RecentItems(PEERS_MAX)
 
     def pause_s(self, peer: K, now_s: float) -> float:
         """Return the time to wait until the next attempt; 0: none."""
@@ -132,10 +133,8 @@ class PunchBackOff(Generic[K]):
         self._tried.pop(peer, None)
 
     def _of(self, peer: K) -> _Tried:
-        tried = self._tried.pop(peer, None) or _Tried()
+        tried = self._tried.get(peer) or _Tried()
         self._tried[peer] = tried
-        if len(self._tried) > PEERS_MAX:
-            del self._tried[next(iter(self._tried))]
         return tried
 
     @staticmethod

@@ -14,6 +14,7 @@ from typing import Self
 
 from p2pswarm.base.errors import BadMessage, Busy, SwarmError
 from p2pswarm.base.ids import Address, Contact
+from p2pswarm.base.loop_clock import now_s, wait_until
 from p2pswarm.base.signal import Signal
 from p2pswarm.base.tasks import Closing, OwnedTasks
 from p2pswarm.net.endpoint.endpoint import Endpoint
@@ -42,7 +43,6 @@ class RelayKeeper(Closing):
         self._endpoint = endpoint
         self._rpc = rpc
         self._net = net
-        self._loop = asyncio.get_running_loop()
         self._reservations = Reservations()
         self._changed = Signal()
         self._holding: dict[Contact, asyncio.Task[None]] = {}
@@ -77,7 +77,7 @@ class RelayKeeper(Closing):
 
     def want(self, count: int) -> None:
         """Keep so many reservations from now on; 0 gives all back."""
-        self._reservations.want(count, self._loop.time())
+        self._reservations.want(count, now_s())
         self._changed.fire()
 
     def withdraw(self, relay: Contact) -> None:
@@ -96,7 +96,7 @@ class RelayKeeper(Closing):
     async def _keep(self) -> None:
         while True:
             self._act()
-            await self._pause()
+            await wait_until(self._changed, self._reservations.next_deadline_s())
 
     async def reachable(self) -> None:
         """Return when some relay holds a reservation of ours."""
@@ -104,7 +104,7 @@ class RelayKeeper(Closing):
             await self._changed.wait()
 
     def _act(self) -> None:
-        for action in self._reservations.drain(self._loop.time()):
+        for action in self._reservations.drain(now_s()):
             if isinstance(action, ReserveAt):
                 self._holding[action.relay] = self._tasks.spawn(self._hold(action.relay))
             elif isinstance(action, RenewAt):
@@ -114,14 +114,6 @@ class RelayKeeper(Closing):
         if self.addresses != self._told:
             self._told = self.addresses
             self.on_change()
-
-    async def _pause(self) -> None:
-        at_s = self._reservations.next_deadline_s()
-        try:
-            async with asyncio.timeout_at(at_s):
-                await self._changed.wait()
-        except TimeoutError:
-            return
 
     async def _hold(self, relay: Contact) -> None:
         """Hold one reservation until its stream ends."""
@@ -139,7 +131,7 @@ class RelayKeeper(Closing):
             self._streams.pop(relay, None)
             if self._holding.get(relay) is asyncio.current_task():
                 del self._holding[relay]
-                self._reservations.on_end(relay, self._loop.time(), retry_after_s)
+                self._reservations.on_end(relay, now_s(), retry_after_s)
             self._changed.fire()
 
     def _note_stream(self, relay: Contact, stream: Stream) -> None:
@@ -151,7 +143,7 @@ class RelayKeeper(Closing):
 
     def _hear(self, relay: Contact, message: object) -> None:
         if isinstance(message, Reserved):
-            self._reservations.on_confirmation(relay, message.lasts_ms / 1000, self._loop.time())
+            self._reservations.on_confirmation(relay, message.lasts_ms / 1000, now_s())
             self._changed.fire()
         elif not isinstance(message, Incoming):
             raise BadMessage(f"{type(message).__name__} on a reservation's stream")

@@ -14,7 +14,7 @@ from p2pswarm.net.link.path import PathKind
 from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.reach.punch.outside import OutsideView
-from p2pswarm.reach.punch.puncher import PunchedWays, Puncher
+from p2pswarm.reach.punch.puncher import Puncher
 from p2pswarm.reach.relay.circuit_net import CircuitNet
 from p2pswarm.reach.relay.keeper import RelayKeeper
 from tests.reach.relay.harness import LOOPBACK, PATIENCE_S, Host, relay
@@ -70,7 +70,7 @@ async def punching(relay_node: Host, *, punches: bool = True, **settings):
             endpoint.announced = keeper.addresses[0]
             if punches:
                 puncher.view.keep_seen_at(lambda: keeper.relays)
-                endpoint.offer_candidates(PunchedWays(puncher))
+                endpoint.offer_candidates(puncher)
             yield PunchingHost(node, puncher)
 
 
