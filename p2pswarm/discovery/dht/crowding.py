@@ -13,7 +13,6 @@ Nor do these lookups ask anybody who stands where the crowd does. The region gro
 hostile ids, and the honest peers in it hold every record.
 
 Units:   distances as shares of all, multiplied by the size of the swarm: *expected peers* within.
-Errors:  none.
 Source:  Sridhar et al., "Content Censorship in the InterPlanetary File System" (NDSS 2024): to
          detect by the distribution of distances, and to use a region instead; Cholez et al.,
          "Evaluation of Sybil Attacks Protection Schemes in KAD" (AIMS 2009).
@@ -158,15 +157,10 @@ class CrowdedKeys:
         """When a crowd was seen; the oldest first."""
         self._regions: dict[bytes, tuple[float, list[Contact]]] = {}
 
-    def __len__(self) -> int:
-        """Return the number of keys that are remembered."""
-        return len(self._seen_s)
-
     def add(self, key: bytes, now_s: float) -> None:
         """Note a crowd around a key."""
-        self._seen_s.setdefault(key, now_s)
         if not self.holds(key, now_s):
-            del self._seen_s[key]
+            self._seen_s.pop(key, None)  # to the end of the dict
             self._seen_s[key] = now_s
         if len(self._seen_s) > KEYS_MAX:
             oldest = next(iter(self._seen_s))

@@ -67,6 +67,7 @@ class ValueGetter:
 
     def __init__(
         self,
+        table: Table,
         reader: ValueReader,
         runner: QueryRunner,
         search: HolderSearch,
@@ -74,6 +75,7 @@ class ValueGetter:
         was_read: Callable[[], None],
     ) -> None:
         """`was_read`: called when records of our own store were read."""
+        self._table = table
         self._reader = reader
         self._runner = runner
         self._search = search
@@ -127,7 +129,7 @@ class ValueGetter:
 
     async def _get_around(self, key: bytes, quorum: int) -> Records:
         """Get from the region of a crowded key, whose closest peers may all be hostile."""
-        holders = await self._search.region(key, self._search.known(key))
+        holders = await self._search.region(key, self._table.closest(key))
         request = Get(key, b"", False, 0)
         get_value = self._reader.among(request, quorum, holders, now_s(), self._wall_s())
         await self._run(key, quorum, get_value).wait()
@@ -223,7 +225,7 @@ class Dht(Closing):
         )
         self._search = HolderSearch(self.table, self._runner, rng)
         self._getter = ValueGetter(
-            self._reader, self._runner, self._search, wall_s, self._prove_soon
+            self.table, self._reader, self._runner, self._search, wall_s, self._prove_soon
         )
         self._joining: tuple[RunningQuery, Lookup] | None = None
         self._proving = Alarm(self._prove)
@@ -503,9 +505,8 @@ class Dht(Closing):
         if not self._proxy.begin():
             return got
         try:
-            get_value = self._proxy.query(
-                request, self._answers.known(request.key), now_s(), self._wall_s()
-            )
+            near = self.table.closest(request.key)
+            get_value = self._proxy.query(request, near, now_s(), self._wall_s())
             await self._runner.start_query(get_value).wait()
         finally:
             self._proxy.on_end()

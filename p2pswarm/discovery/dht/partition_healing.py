@@ -13,7 +13,7 @@ from p2pswarm.discovery.dht.routing_table import Table
 
 
 def unknown_neighbours(met: Sequence[Contact], table: Table) -> list[Contact]:
-    """Those of the peers that one of them names that we do not know, and that are next to us."""
+    """The peers next to us that we do not know, of those that the first one names."""
     k, own = table.config.k, int.from_bytes(table.own.raw)
     nearest = table.nearest(table.own.raw, k)
     radius = nearest[-1].number ^ own if len(nearest) == k else 1 << 256
@@ -71,10 +71,6 @@ class PartitionHealing:
         self._others: Sequence[Contact] = ()
         self._merged_s: float | None = None
         """When we looked at every distance last; at first, when the first stranger came."""
-
-    def __len__(self) -> int:
-        """Return the number of peers that are remembered."""
-        return len(self._lost)
 
     def on_loss(self, contact: Contact, now_s: float) -> None:
         """Note that a peer has left the table because it did not answer."""

@@ -326,13 +326,9 @@ class HolderSearch:
             self.saw_crowd(key)
         return found, spread
 
-    def known(self, key: bytes) -> list[Contact]:
-        """The contacts of our table that are closest to a key."""
-        return [each.contact for each in self._table.nearest(key, self._config.k)]
-
     def knows_all(self, key: bytes) -> bool:
         """Return whether the swarm is so small that all of it holds every record."""
-        return len(self.known(key)) < self._config.k
+        return len(self._table.closest(key)) < self._config.k
 
     def crowded(self, key: bytes) -> bool:
         """Return whether a crowd was seen around a key a short time ago."""

@@ -94,10 +94,6 @@ class Responder:
         offer = self._store.offer
         return Stored(bytes([offer(record, peer, now_ms) for record in request.records]))
 
-    def known(self, target: bytes) -> list[Contact]:
-        """The k servers closest to `target` that we know."""
-        return [each.contact for each in self._table.nearest(target, self._table.config.k)]
-
     def _near(self, target: bytes, asker: PeerId) -> PeerList:
         """The k servers closest to `target` where we found them, without the peer that asks."""
         k = self._table.config.k

@@ -288,6 +288,10 @@ class Table:
                 break
         return found[:count]
 
+    def closest(self, key: bytes) -> list[Contact]:
+        """The k contacts closest to `key`, closest first."""
+        return [each.contact for each in self.nearest(key, self.config.k)]
+
     def _outwards(self, target: int) -> Iterator[list[Neighbour]]:
         """Our contacts in groups; each contact is closer to `target` than all in the next group."""
         here = ID_BITS - (target ^ self._own_number).bit_length()

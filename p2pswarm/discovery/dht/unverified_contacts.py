@@ -94,10 +94,6 @@ class UnverifiedContacts:
         """The dial under way to a host on a teller's word."""
         self._answered_s = float("-inf")
 
-    def __len__(self) -> int:
-        """Return the number of hosts and networks that are remembered."""
-        return len(self._refuted_s) + len(self._tellers)
-
     def named(self, packed: PeerList, teller: Contact) -> list[Contact]:
         """The peers that a teller names; BadMessage if one did not sign that it is there.
 
@@ -211,10 +207,6 @@ class AddressChecks:
         self._per_net: GroupCounter[str] = GroupCounter()
         self._allowance = TokenBucket(CLAIM_CHECK_EVERY_S, CLAIM_CHECK_BURST)
 
-    def __len__(self) -> int:
-        """Return the number of hosts that are remembered."""
-        return len(self._refuted_s)
-
     def begin(self, claimed: Address, now_s: float) -> bool:
         """Return whether to dial a claimed address now; if so, report to `on_outcome`."""
         self._forget(now_s)
@@ -242,7 +234,6 @@ class AddressChecks:
             self._refuted_s[host] = now_s
 
     def _forget(self, now_s: float) -> None:
-        """Forget what is older than `REFUTED_S`."""
         begin_s = now_s - CLAIM_REFUTED_S
         while self._refuted_s and next(iter(self._refuted_s.values())) <= begin_s:
             del self._refuted_s[next(iter(self._refuted_s))]
@@ -281,10 +272,6 @@ class DialBacks:
         self._refuted_s: dict[Contact, float] = {}
         """When each was not found; the oldest first."""
         self._refuted_per_host: GroupCounter[str] = GroupCounter()
-
-    def __len__(self) -> int:
-        """Return the number of outcomes that are remembered."""
-        return len(self._found_s) + len(self._refuted_s)
 
     def found(self, contact: Contact, now_s: float) -> bool:
         """Return whether a peer was found at its address a short time ago."""
@@ -326,7 +313,6 @@ class DialBacks:
         return network is not None
 
     def _forget(self, now_s: float) -> None:
-        """Forget what is older than its time."""
         while self._refuted_s and next(iter(self._refuted_s.values())) <= now_s - DIAL_REFUTED_S:
             self._drop_refuted(next(iter(self._refuted_s)))
         while self._found_s and next(iter(self._found_s.values())) <= now_s - DIAL_FOUND_S:

@@ -5,7 +5,6 @@ While it runs, peers are asked, the router forwards a port, and changes of the m
 are noticed.
 
 Units:   seconds.
-Errors:  none: a peer that does not answer has no vote.
 """
 
 import asyncio

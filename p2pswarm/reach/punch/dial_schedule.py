@@ -5,8 +5,6 @@ the kernel's SYN is still there, or answered with RST: then both sides try again
 they do not share, because equal ones would miss each other for ever.
 
 Units:   seconds on the caller's monotonic clock.
-Shapes:  as many entries as were given: a candidate or two each.
-Errors:  none.
 Source:  docs/punching.md; DCUtR of libp2p for the half round trip.
 """
 

@@ -179,14 +179,14 @@ class OutsideView(Closing):
     async def _look(self, relay: Address, port: int, log_level: int) -> None:
         """Have a relay look at a port of ours now."""
         try:
-            if relay.web or relay.circuit:
-                raise DialFailed("it is not called by TCP alone")
             await asyncio.shield(self._question(relay, port))
         except SwarmError as error:
             _log.log(log_level, "relay %s does not say where it sees us: %s", relay, error)
 
     def _question(self, relay: Address, port: int) -> asyncio.Future[None]:
         """The question to a relay that is under way, or a new one."""
+        if relay.web or relay.circuit:
+            raise DialFailed(f"{relay} sees no port of ours: it is not called by TCP alone")
         if self._tasks.closing:
             raise LinkLost("this node is closing")
         asking = self._asking.get((relay, port))

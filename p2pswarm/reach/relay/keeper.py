@@ -2,8 +2,9 @@
 
 `reservations.py` decides at which relays; here are the streams and the timer.
 
+A relay that fails is replaced by another, and logged.
+
 Units:   seconds.
-Errors:  none: a relay that fails is replaced by another, and logged.
 Source:  docs/relays.md.
 """
 

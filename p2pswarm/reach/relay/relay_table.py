@@ -10,7 +10,7 @@ Source:  docs/relays.md; libp2p's circuit relay v2 for reservations.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from p2pswarm.base.errors import Busy
 from p2pswarm.base.ids import PeerId
@@ -164,8 +164,7 @@ class RelayTable:
         held = self._reservations.get(number)
         if held is None:
             return False
-        until_s = now_s + self._limits.lasts_s
-        self._reservations[number] = RelayReservation(number, held.peer, held.host, until_s)
+        self._reservations[number] = replace(held, expires_s=now_s + self._limits.lasts_s)
         return True
 
     def release(self, number: int) -> None:
