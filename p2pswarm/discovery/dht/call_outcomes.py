@@ -1,6 +1,5 @@
 """Calls to other peers: how long to wait for each, and what its outcome says of the peer.
 
-Units:   seconds on the caller's monotonic clock.
 Source:  RFC 6298, section 2 (srtt, rttvar, gains 1/8 and 1/4); Dean and Barroso, "The Tail
          at Scale" (2013), for hedged requests.
 """

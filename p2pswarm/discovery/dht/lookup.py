@@ -14,7 +14,6 @@ tellers name them.
 At most `alpha` requests are under way that are not late, and at most 2 * `alpha` in all. A useless
 answer only adds no contacts.
 
-Units:   seconds on the caller's monotonic clock.
 Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.3; rust-libp2p's closest-peers query for
          the form; go-libp2p-kad-dht for stopping after the `beta` closest.
 """

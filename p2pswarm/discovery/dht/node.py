@@ -417,13 +417,10 @@ class Dht(Closing):
         found, spread = await self._search.holders(record.key)
         near = self._publisher.candidates(record.key, found, self.contact)
         copies = [] if copy or len(near) < self.config.k else self._publisher.copies(record)
-        if spread is Spread.CROWDED:
-            storing = self._store_around(record, near, waited_for=waited_for)
-        else:
-            storing = self._store(record, near, spread, waited_for=waited_for)
-            if waited_for and copies:
-                self._runner.start(self._place_later(copies))
-                copies = []
+        storing = self._store(record, near, spread, waited_for=waited_for)
+        if waited_for and copies and spread is not Spread.CROWDED:
+            self._runner.start(self._place_later(copies))
+            copies = []
         if not copies:
             return await storing
         places = [self._place(each, waited_for=waited_for, copy=True) for each in copies]
@@ -436,15 +433,11 @@ class Dht(Closing):
         for each in copies:
             await self._place(each, waited_for=False, copy=True)
 
-    async def _store_around(
-        self, record: Record, near: Sequence[Contact], *, waited_for: bool
-    ) -> PutValue:
-        region = await self._search.region(record.key, near)
-        return await self._store(record, region, Spread.CROWDED, waited_for=waited_for)
-
     async def _store(
         self, record: Record, holders: Sequence[Contact], spread: Spread, *, waited_for: bool
     ) -> PutValue:
+        if spread is Spread.CROWDED:
+            holders = await self._search.region(record.key, holders)
         failure_share = self.timeouts.failure_share
         options = self._publisher.options(failure_share, spread, waited_for=waited_for)
         put_value = PutValue(record, holders, options, self.timeouts)

@@ -1,6 +1,5 @@
 """PartitionHealing: how a DHT that was cut apart, or that began in parts, becomes one again.
 
-Units:   seconds on the caller's monotonic clock.
 Source:  hivemind issue #624, a swarm that stayed in two halves; docs/dht.md, "Halves that meet
          again".
 """

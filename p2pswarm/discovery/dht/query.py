@@ -1,6 +1,5 @@
-"""Query: a machine that asks other peers, as those whose lookup finds whom to ask.
+"""Query: a machine that asks other peers; a LookupQuery asks those that a lookup finds.
 
-Units:   seconds on the caller's monotonic clock.
 Errors:  BadMessage for a reply of the wrong type.
 """
 

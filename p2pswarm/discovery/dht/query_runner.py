@@ -2,8 +2,6 @@
 
 A request runs to its end even if no task waits for it any more, because its outcome updates the
 routing table.
-
-Units:   seconds on the loop's clock.
 """
 
 import asyncio

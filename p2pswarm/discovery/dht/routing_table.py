@@ -3,7 +3,6 @@
 Of the peers close to us the table knows all, of the others at most k at each distance. It tells
 which contact to check and which buckets to refresh, but sends nothing itself.
 
-Units:   seconds (`_s`) on the caller's monotonic clock.
 Shapes:  bucket i holds 0..k contacts, i in 0..255.
 Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.2, 2.4 and 4.1; go-libp2p-kbucket's diversity
          filter for the caps on networks.

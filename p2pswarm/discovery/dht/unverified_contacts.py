@@ -3,7 +3,6 @@
 A link proves who a peer is, not where it can be dialled. So each unverified contact is dialled
 before it is told to others, and bounds keep anybody from making us dial third parties.
 
-Units:   seconds on the caller's monotonic clock.
 Errors:  BadMessage from `named`.
 Source:  RFC 9000, 8.1, 21.5 and 21.5.3: who may be made to send where before an address is
          validated; libp2p's AutoNAT, which dials back only the address of the request.

@@ -1,6 +1,5 @@
 """RunDirectory keeps the directory of one run fresh; Directories has those of all runs of a node.
 
-Units:   seconds on the loop's clock.
 Errors:  NotServing, told to a peer that asks about another run; ValueError for too many runs.
 """
 

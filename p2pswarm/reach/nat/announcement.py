@@ -1,6 +1,5 @@
 """Announcements: what a node tells its peers and its user of how it is reached.
 
-Units:   seconds on the caller's monotonic clock.
 Source:  docs/reachability.md section 7; RFC 2439 for damping, which this is a mild form of.
 """
 

@@ -1,6 +1,5 @@
 """ReachabilityBelief: what a node believes of its own reachability in one address family.
 
-Units:   seconds on the caller's monotonic clock.
 Source:  docs/reachability.md; RFC 4787 section 4.1 for easy and hard; AutoNAT of libp2p for asking
          at all.
 """

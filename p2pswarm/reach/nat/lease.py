@@ -1,6 +1,5 @@
 """A lease: a port of the router that it forwards to us, how it is sought, kept and returned.
 
-Units:   seconds on the caller's monotonic clock.
 Errors:  BadMessage for an answer that is none; Refused if the router says no.
 Source:  RFC 6887 section 11, RFC 6886 section 3.3, WANIPConnection:1, WANIPv6FirewallControl:1;
          budgets in docs/reachability.md section 5.

@@ -1,6 +1,5 @@
 """PortMapping: keeps a port of the router forwarded to us, for as long as we live.
 
-Units:   seconds on the caller's monotonic clock.
 Source:  RFC 6887 section 11.2.1 for renewal; docs/reachability.md section 5.
 """
 

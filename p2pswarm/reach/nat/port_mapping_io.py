@@ -1,8 +1,6 @@
 """PortMapper: the sockets of `PortMapping`: packets and calls to the router, and its answers.
 
 Without a router, or where it says no, there is no lease.
-
-Units:   seconds, bytes.
 """
 
 import asyncio

@@ -3,8 +3,6 @@
 It pumps one `ReachabilityBelief` for each address family that we listen on, and the `PortMapper`.
 While it runs, peers are asked, the router forwards a port, and changes of the machine's addresses
 are noticed.
-
-Units:   seconds.
 """
 
 import asyncio

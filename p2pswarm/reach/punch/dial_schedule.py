@@ -4,7 +4,6 @@ Two SYNs that cross open both routers. One that comes early is dropped, which co
 the kernel's SYN is still there, or answered with RST: then both sides try again after pauses that
 they do not share, because equal ones would miss each other for ever.
 
-Units:   seconds on the caller's monotonic clock.
 Source:  docs/punching.md; DCUtR of libp2p for the half round trip.
 """
 

@@ -1,6 +1,5 @@
 """ObservedAddresses: where relays have seen our ports lately, and what that tells of our NAT.
 
-Units:   seconds on the caller's monotonic clock.
 Source:  docs/punching.md; RFC 5382 section 5 for how long a router remembers (4 minutes at least).
 """
 

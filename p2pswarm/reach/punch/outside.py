@@ -1,6 +1,5 @@
 """OutsideView: how a node looks from outside, as its relays see it, and what it says of that.
 
-Units:   seconds.
 Errors:  DialFailed, LinkLost or BadHandshake of a relay that does not answer.
 Source:  docs/punching.md, "SealVerifier".
 """
@@ -105,17 +104,14 @@ class OutsideView(Closing):
         self._news = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        if self._endpoint.listening:
-            await self._open_port(self._endpoint.listening[0].host)
+        if self._endpoint.listening:  # a port of our own: no punched hole shows in dial-backs
+            host = self._endpoint.listening[0].host
+            try:
+                self.port = (await self._endpoint.listen(Address(host, 0))).port
+            except Unusable as error:
+                _log.warning("no holes are punched: %s", error)
         self._tasks.spawn(self._keep_seen())
         return self
-
-    async def _open_port(self, host: str) -> None:
-        """Have a port of our own, so that no hole that is punched shows in dial-backs."""
-        try:
-            self.port = (await self._endpoint.listen(Address(host, 0))).port
-        except Unusable as error:
-            _log.warning("no holes are punched: %s", error)
 
     async def close(self) -> None:
         """End its tasks."""

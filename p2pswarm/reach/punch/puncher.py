@@ -1,6 +1,5 @@
 """Puncher: agrees with peers, over links that lead through relays, to dial each other at once.
 
-Units:   seconds.
 Errors:  DialFailed from `connect`, with the reason; PathError, if no hole can be punched now.
 Source:  docs/punching.md.
 """
@@ -233,7 +232,7 @@ class Puncher(Closing):
         self._entropy = entropy
         self._verifier = SealVerifier(rpc, endpoint.seals)
         self._limits = PunchLimits()
-        self._back_off: PunchBackOff[tuple[PeerId, bool]] = PunchBackOff()
+        self._back_off = PunchBackOff()
         self._attempts: dict[bytes, PunchAttempt] = {}
         """Those under way, by the token that the peer greets with."""
         rpc.serve_stream(Punch, self._on_punch)

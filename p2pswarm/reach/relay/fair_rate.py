@@ -9,7 +9,6 @@ piece of another at most. A group is two networks: ids and addresses within one 
 A rate is kept by one number, the time until which what was carried has been paid for. After a
 pause at most BURST_S of it is left to be used at once.
 
-Units:   bytes, bytes per second, seconds on a monotonic clock.
 Source:  Goyal, Vin and Cheng, "Start-time fair queuing" (1996); ITU-T I.371, GCRA, for the rates.
 """
 

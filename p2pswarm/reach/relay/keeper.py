@@ -4,7 +4,6 @@
 
 A relay that fails is replaced by another, and logged.
 
-Units:   seconds.
 Source:  docs/relays.md.
 """
 

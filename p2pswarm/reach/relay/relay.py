@@ -1,6 +1,5 @@
 """Relay: holds reservations of peers, and joins those that ask for them.
 
-Units:   seconds, bytes.
 Errors:  Busy for a peer that gets no reservation; a circuit that fails is answered with its status.
 Source:  docs/relays.md.
 """

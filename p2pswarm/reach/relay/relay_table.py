@@ -4,7 +4,6 @@ It decides who gets a reservation or a circuit. It knows no sockets: a circuit i
 What a peer can make us keep is limited, by peer and by group of addresses; joined circuits are
 never displaced, so whoever comes later cannot end what trains.
 
-Units:   `now_s` seconds on a monotonic clock; counts.
 Errors:  Busy when there is no room for a reservation.
 Source:  docs/relays.md; libp2p's circuit relay v2 for reservations.
 """

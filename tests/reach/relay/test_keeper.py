@@ -4,11 +4,10 @@ import asyncio
 import os
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from p2pswarm.reach.relay.reservations import Incoming, Reserve, Reserved
-
 from p2pswarm.base.ids import Contact
 from p2pswarm.net.link.path import DialledCandidate
 from p2pswarm.reach.relay.relay_table import RelayLimits
+from p2pswarm.reach.relay.reservations import Incoming, Reserve, Reserved
 from tests.reach.relay.harness import PATIENCE_S, Ask, Host, behind_nat, host, relay
 
 

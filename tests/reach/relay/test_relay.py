@@ -6,7 +6,6 @@ import os
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
-from p2pswarm.reach.relay.reservations import Reserve
 
 from p2pswarm.base.errors import BadHandshake, BadRecord, Busy, DialFailed, LinkLost, NotServing
 from p2pswarm.base.ids import Address, Contact
@@ -19,6 +18,7 @@ from p2pswarm.net.endpoint.preface import (
 from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.reach.relay.relay import Relay, RelayRates
 from p2pswarm.reach.relay.relay_table import RelayLimits
+from p2pswarm.reach.relay.reservations import Reserve
 from tests.reach.relay.harness import (
     LOOPBACK,
     PATIENCE_S,
