@@ -11,7 +11,7 @@ from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.base.token_bucket import TokenBucket
 from p2pswarm.net.cards.card import RELAYS_MAX
 from p2pswarm.net.os.addresses import Scope, scope_of
-from p2pswarm.reach.nat.belief import Belief, Finding, NatKind, State
+from p2pswarm.reach.nat.reachability import Belief, Finding, NatKind, State
 
 RELAYS_AFTER_S = 0.5  # a dial-back over 200 ms takes less; then 1.5 s are left of two
 RELAYS_LINGER_S = 60.0  # who has just learnt a relayed address still dials it

@@ -18,7 +18,7 @@ from typing import Annotated
 from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.net.endpoint.preface import KNOCK_NONCE_BYTES
 from p2pswarm.net.wire.message import Message, Range, Size, message
-from p2pswarm.reach.nat.belief import group_of
+from p2pswarm.reach.nat.reachability import group_of
 
 HOST_CHARS_MAX = 64  # an IPv6 number with a zone
 PORT_MAX = 65535

@@ -39,7 +39,7 @@ from p2pswarm.reach.punch.candidates import Judgement, dialled, neighbours
 from p2pswarm.reach.punch.dial_schedule import DIAL_S, HARD_LATER_S, DialSchedule, PunchDial, wait_s
 from p2pswarm.reach.punch.limits import WINDOW_S, PunchBackOff, PunchLimits
 from p2pswarm.reach.punch.messages import Offer, Punch
-from p2pswarm.reach.punch.outside import OutsideView, SealVerifier
+from p2pswarm.reach.punch.observed_addresses_io import OutsideView, SealVerifier
 
 ARRIVALS_MAX = 16  # connections that arrive at once at a port of an attempt
 
