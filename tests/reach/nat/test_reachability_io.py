@@ -16,7 +16,7 @@ from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.preface import KNOCK_MAGIC, knock, token_of
 from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.net.rpc.link_rpc import LinkRpc
-from p2pswarm.reach.nat import belief as machine
+from p2pswarm.reach.nat import reachability as machine
 from p2pswarm.reach.nat.dial_back import DialBack, DialledBack, DialOutcome
 from p2pswarm.reach.nat.dial_back_io import DialBackServer
 from p2pswarm.reach.nat.reachability import Belief, NatKind, State
