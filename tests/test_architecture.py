@@ -109,8 +109,8 @@ SHELL = frozenset(
         "reach/punch/observed_addresses_io.py",
         "reach/punch/puncher.py",
         "reach/relay/circuit_net.py",
-        "reach/relay/reservations_io.py",
         "reach/relay/relay.py",
+        "reach/relay/reservations_io.py",
         "run/access/rpc_guard.py",
         "run/averaging/averaging_io.py",
         "run/averaging/base.py",
@@ -536,7 +536,7 @@ def participles(package: Path) -> Iterator[str]:
     """A module is a noun of the field: neither a participle nor a past form."""
     for path, _ in modules(package):
         words = set(path.stem.split("_")) - NOUNS_IN_ING
-        if path.stem not in ADJECTIVES and any(
+        if path.stem.removesuffix("_io") not in ADJECTIVES and any(
             re.fullmatch(r"\w{2,}ing|\w{2,}ed", w) for w in words
         ):
             yield f"{path}: a participle"

@@ -31,21 +31,34 @@ EXCHANGE_S = 3.0  # a dial, and two round trips
 FAREWELL_S = 1.0  # to tell partners that we leave; who did not hear it sees our record die
 
 
+@dataclass(frozen=True, slots=True)
+class DirectoryContext:
+    """The surroundings of a node's directories, given once by the code that composes it."""
+
+    rpc: Rpc
+    identity: Identity
+    card: Callable[[], Card]
+    """Our own card as it is now."""
+    rng: random.Random
+    wall_s: Callable[[], float]
+    """Seconds since 1970."""
+    least_scope: Scope = Scope.PRIVATE
+    """Addresses of a smaller scope are not believed."""
+    reader: RecordReader | None = None
+    """Reads records; None for one of its own."""
+
+
 class RunDirectory:
     """The directory of one run at one node, kept fresh by exchanges with other members."""
 
-    def __init__(
-        self, rpc: Rpc, gossip: Gossip, card: Callable[[], Card], wall_s: Callable[[], float]
-    ) -> None:
-        """`card`: ours, as it is now; `wall_s`: seconds since 1970."""
+    def __init__(self, around: DirectoryContext, gossip: Gossip) -> None:
         self.changed = Signal()
         """Fired when a record has come, changed or died."""
         self.on_card: Callable[[Card], None] = lambda _card: None
         """Called with the card of whoever may be dialled next."""
-        self._rpc = rpc
+        self._around = around
+        self._rpc = around.rpc
         self._gossip = gossip
-        self._card = card
-        self._wall_s = wall_s
         self._woken = asyncio.Event()
 
     def set_role(self, role: RunRole) -> None:
@@ -89,7 +102,7 @@ class RunDirectory:
             async with asyncio.TaskGroup() as tasks:
                 while True:
                     self._woken.clear()
-                    ask = self._gossip.drain(self._card(), now_s(), self._wall_ms())
+                    ask = self._gossip.drain(self._around.card(), now_s(), self._wall_ms())
                     if ask is not None:
                         tasks.create_task(self._exchange(ask))
                     self._tell_news()
@@ -109,7 +122,6 @@ class RunDirectory:
         return done
 
     async def _exchange(self, ask: Exchange) -> None:
-        """Compare directories with one member."""
         outcome = Outcome.SILENT
         if (known := self._gossip.directory.known(ask.contact)) is not None:
             self.on_card(known.card)
@@ -128,7 +140,7 @@ class RunDirectory:
         self._tell_news()
 
     async def _farewell(self) -> None:
-        partners, told = self._gossip.farewell(self._card(), now_s(), self._wall_ms())
+        partners, told = self._gossip.farewell(self._around.card(), now_s(), self._wall_ms())
         if not told.records:
             return
         async with asyncio.TaskGroup() as tasks:
@@ -146,27 +158,10 @@ class RunDirectory:
             self.changed.fire()
 
     def _wall_ms(self) -> int:
-        return int(1000 * self._wall_s())
+        return int(1000 * self._around.wall_s())
 
 
 RUNS_MAX = 8  # a node serves one run and may watch others
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryContext:
-    """The surroundings of a node's directories, given once by the code that composes it."""
-
-    rpc: Rpc
-    identity: Identity
-    card: Callable[[], Card]
-    """Our own card as it is now."""
-    rng: random.Random
-    wall_s: Callable[[], float]
-    """Seconds since 1970."""
-    least_scope: Scope = Scope.PRIVATE
-    """Addresses of a smaller scope are not believed."""
-    reader: RecordReader | None = None
-    """Reads records; None for one of its own."""
 
 
 @dataclass(slots=True)
@@ -233,18 +228,9 @@ class Directories:
 
     def _made(self, run: bytes, admitted: Callable[[PeerId], bool]) -> RunDirectory:
         around, chance = self._around, random.Random(self._around.rng.random())
-        return RunDirectory(
-            around.rpc,
-            Gossip(
-                OwnRecord(around.identity, run, chance),
-                Partners(around.rpc.contact, around.least_scope, chance),
-                self._reader,
-                chance,
-                admitted,
-            ),
-            around.card,
-            around.wall_s,
-        )
+        own = OwnRecord(around.identity, run, chance)
+        partners = Partners(around.rpc.contact, around.least_scope, chance)
+        return RunDirectory(around, Gossip(own, partners, self._reader, chance, admitted))
 
     def _of(self, run: bytes) -> RunDirectory:
         if run not in self._open:

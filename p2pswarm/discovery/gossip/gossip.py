@@ -137,7 +137,6 @@ class Partners:
         return contact_of(record, self._least, self._own.address)
 
     def _anybody(self, directory: Directory, now_s: float) -> Contact | None:
-        """A random member."""
         for _ in range(PICKS):
             record = directory.pick()
             if record is None:

@@ -11,7 +11,7 @@ Source:  UPnP Device Architecture 1.1 (1.3 discovery, 2 description, 3.2 control
 
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urljoin, urlsplit
 from xml.parsers import expat
@@ -33,21 +33,16 @@ class Element:
     text: str = ""
     children: list["Element"] = field(default_factory=list)
 
-    def find_all(self, name: str) -> list["Element"]:
+    def find_all(self, name: str) -> Iterator["Element"]:
         """Every element of a name below this one, in the document's order."""
-        found: list[Element] = []
-        waiting = list(reversed(self.children))
-        while waiting:
-            element = waiting.pop()
-            if element.name == name:
-                found.append(element)
-            waiting.extend(reversed(element.children))
-        return found
+        for child in self.children:
+            if child.name == name:
+                yield child
+            yield from child.find_all(name)
 
     def text_of(self, name: str) -> str:
         """The text of the first element of a name below this one; empty if there is none."""
-        found = self.find_all(name)
-        return found[0].text.strip() if found else ""
+        return next((each.text.strip() for each in self.find_all(name)), "")
 
 
 class _ElementBuilder:
@@ -208,7 +203,7 @@ def read_description(
     own_host: str = "",
 ) -> Control:
     """The best service for mappings in the description that was read from `url`."""
-    services = read_xml(data).find_all("service")
+    services = list(read_xml(data).find_all("service"))
     for wanted in wanted_services:
         for service in services:
             if service.text_of("serviceType") == wanted:

@@ -6,7 +6,7 @@ Source:  docs/punching.md.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -104,18 +104,19 @@ class PunchAttempt(Closing):
         self._ours = punch_preface(ours)
         self._theirs = punch_preface(theirs)
         self._take = take
-        self._tasks = OwnedTasks()
+        self.tasks = OwnedTasks()
+        """What goes on while the attempt does, and ends with it."""
         self._news = asyncio.Event()
         self._over = asyncio.Event()
         self._arrivals = 0
 
     async def __aenter__(self) -> Self:
-        self._tasks.spawn(self._pump())
+        self.tasks.spawn(self._pump())
         return self
 
     async def close(self) -> None:
         """End its tasks."""
-        await self._tasks.close()
+        await self.tasks.close()
 
     def plan(self, dials: Iterable[PunchDial], at_s: float) -> None:
         """Have these dialled from `at_s` on."""
@@ -131,25 +132,21 @@ class PunchAttempt(Closing):
         """Return when the attempt's time is over."""
         await self._over.wait()
 
-    def beside(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Do something while the attempt goes on; it ends with it."""
-        return self._tasks.spawn(work)
-
     def accept_at(self, listener: Listener) -> None:
         """Take what arrives at a port that was opened for this attempt."""
-        self._tasks.spawn(self._accept(listener))
+        self.tasks.spawn(self._accept(listener))
 
     def on_greeting(self, connection: Connection) -> None:
         """Take a connection that arrived and on which the peer has greeted already."""
-        if self._tasks.closing:
+        if self.tasks.closing:
             connection.close()
         else:
-            self._tasks.spawn(self._answer(connection, greeted=True))
+            self.tasks.spawn(self._answer(connection, greeted=True))
 
     async def _pump(self) -> None:
         while now_s() < self._schedule.over_s:
             for dial in self._schedule.due(now_s()):
-                self._tasks.spawn(self._dial(dial))
+                self.tasks.spawn(self._dial(dial))
             self._news.clear()
             await wait_until(self._news, self._schedule.next_deadline_s())
         self._over.set()
@@ -167,7 +164,7 @@ class PunchAttempt(Closing):
             connection = await listener.accept()
             if self._arrivals < ARRIVALS_MAX:
                 self._arrivals += 1
-                self._tasks.spawn(self._answer(connection, greeted=False), self._on_answer)
+                self.tasks.spawn(self._answer(connection, greeted=False), self._on_answer)
             else:
                 connection.close()
 
@@ -311,7 +308,7 @@ class Puncher(Closing):
         ):
             if listener is not None:
                 attempt.accept_at(listener)
-            looking = attempt.beside(self.view.see(relay, port))
+            looking = attempt.tasks.spawn(self.view.see(relay, port))
             punch = Punch(token, self.view.offer(port, relay))
             async with self._rpc.open_stream(link.contact, punch, LIMIT_S) as stream:
                 begun_s = now_s()
@@ -416,7 +413,7 @@ class Puncher(Closing):
             judgement = Judgement(trust)
             to: dict[Address, None] = {}
             judge = partial(self._judge, judgement, relay, stream.peer, attempt, to)
-            judging = attempt.beside(judge(punch.offer))
+            judging = attempt.tasks.spawn(judge(punch.offer))
             go = _offer_in(await stream.receive())
             await judging
             await judge(go)
