@@ -247,7 +247,6 @@ class CallRecorder:
         return True
 
     def _begin(self, contact: Contact, reach: ProvenAddress, now_s: float) -> bool:
-        """Return whether to dial a claimed address now."""
         if reach is ProvenAddress.HOST:
             return self._dial_backs.begin(contact, now_s)
         return self._addresses.begin(contact.address, now_s)

@@ -105,9 +105,8 @@ def is_crowded(distances: Sequence[int], size: float) -> bool:
 
 def is_dense(distances: Sequence[int], size: float) -> bool:
     """Return whether the closest peers are so close that more of them should hold a record."""
-    if len(distances) < DENSE_COUNT:
-        return False
-    return expected_within(distances[DENSE_COUNT - 1], size) < DENSE
+    many = len(distances) >= DENSE_COUNT
+    return many and expected_within(distances[DENSE_COUNT - 1], size) < DENSE
 
 
 def crowd_within(size: float) -> int:

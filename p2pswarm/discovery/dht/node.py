@@ -506,7 +506,6 @@ class Dht(Closing):
         return self._proxy.answer(get_value, got)
 
     def _keep(self, peer: PeerId, request: Store) -> Stored:
-        """Keep a record of our own in our store."""
         stored = self._answers.store(peer, request, self._now_ms())
         self._changed.set()
         return stored

@@ -195,11 +195,10 @@ class Table:
             return None
         raw = contact.peer.raw
         index = self.index(raw)
-        bucket = self._buckets.get(index)
-        known = bucket.get(raw) if bucket else None
-        if bucket is not None and known is not None:
+        known = self.get(raw)
+        if known is not None:
             self._strikes.pop(raw, None)
-            self._renew(bucket, known, contact, now_s)
+            self._renew(self._buckets[index], known, contact, now_s)
             return None
         if raw == self.own.raw:
             return None
@@ -253,8 +252,7 @@ class Table:
 
     def on_failure(self, raw: bytes) -> None:
         """Note that a contact did not answer; after `strikes` failures in a row it is dropped."""
-        bucket = self._buckets.get(self.index(raw))
-        if bucket is None or bucket.get(raw) is None:
+        if self.get(raw) is None:
             return
         self._strikes[raw] += 1
         if self._strikes[raw] >= self.config.strikes:
@@ -262,10 +260,9 @@ class Table:
 
     def drop(self, raw: bytes) -> None:
         """Drop a contact at once, because it broke the protocol or does not serve."""
-        bucket = self._buckets.get(self.index(raw))
-        known = bucket.get(raw) if bucket else None
-        if bucket is not None and known is not None:
-            self._drop(bucket, known)
+        known = self.get(raw)
+        if known is not None:
+            self._drop(self._buckets[self.index(raw)], known)
 
     def _drop(self, bucket: Bucket, known: Neighbour) -> None:
         self._strikes.pop(known.raw, None)
