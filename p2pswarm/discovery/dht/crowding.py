@@ -153,7 +153,7 @@ class CrowdedKeys:
 
     def __init__(self) -> None:
         self._seen_s: dict[bytes, float] = {}
-        """When a crowd was seen; the oldest first."""
+        """Time at which a crowd was seen; the oldest first."""
         self._regions: dict[bytes, tuple[float, list[Contact]]] = {}
 
     def add(self, key: bytes, now_s: float) -> None:

@@ -68,7 +68,7 @@ class PeerList(Message):
 
     cards: Annotated[tuple[CardBytes, ...], Size(CONTACTS_MAX)]
     found: Annotated[bytes, Size(0, CONTACTS_MAX)]
-    """At which direct address of each card the teller found the peer, from 0."""
+    """Number of the direct address, from 0, at which the teller found the peer of each card."""
 
     def __post_init__(self) -> None:
         if len(self.found) != len(self.cards):

@@ -59,17 +59,17 @@ class PartitionHealing:
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._lost: dict[PeerId, tuple[Contact, float]] = {}
-        """With the time at which each was lost; the latest last."""
+        """Each with the time at which it was lost; the latest last."""
         self._probe_s = NEVER_S
         self._fresh_s = -NEVER_S
-        """When somebody was lost or found again last."""
+        """Time at which somebody was lost or found again last."""
         self._newcomer: Contact | None = None
         """The stranger that came last."""
         self._greet_s = NEVER_S
         self._greeted_s = -NEVER_S
         self._others: Sequence[Contact] = ()
         self._merged_s: float | None = None
-        """When we looked at every distance last; at first, when the first stranger came."""
+        """Time of the last look at every distance; at first, of the first stranger."""
 
     def on_loss(self, contact: Contact, now_s: float) -> None:
         """Note that a peer has left the table because it did not answer."""

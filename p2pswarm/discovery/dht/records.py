@@ -304,11 +304,10 @@ class RecordStore:
         self._expiries = Expiries()
         self._unproven: dict[StoredRecord, None] = {}
         """Records that were read and are still to be checked."""
-        self._count = 0
         self.size_bytes = 0
 
     def __len__(self) -> int:
-        return self._count
+        return sum(len(records.order) for records in self._keys.values())
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._keys
@@ -373,7 +372,6 @@ class RecordStore:
         insort(records.order, record.subkey)
         self._shares.add(stored)
         self.size_bytes += stored.size_bytes
-        self._count += 1
         self._expiries.add(stored)
 
     def _held(self, key: bytes, subkey: bytes) -> StoredRecord | None:
@@ -390,7 +388,6 @@ class RecordStore:
         self._expiries.remove(stored)
         self._shares.remove(stored)
         self.size_bytes -= stored.size_bytes
-        self._count -= 1
 
     def read(self, key: bytes, now_ms: int, after: bytes = b"") -> Iterator[Record]:
         """The records after the subkey `after`, in order, for a reader that checks signatures.

@@ -202,7 +202,7 @@ class AddressChecks:
         self._refuted_s: dict[str, float] = {}
         """The hosts where a peer was not found, and when; the oldest first."""
         self._begun: deque[tuple[float, str]] = deque()
-        """When checks in public networks began, and the wide network of each."""
+        """Begin of each check in a public network, and its wide network."""
         self._per_net: GroupCounter[str] = GroupCounter()
         self._allowance = TokenBucket(CLAIM_CHECK_EVERY_S, CLAIM_CHECK_BURST)
 
@@ -269,7 +269,7 @@ class DialBacks:
         self._per_network: GroupCounter[str] = GroupCounter()
         self._found_s: RecentItems[Contact, float] = RecentItems(DIALS_REMEMBERED)
         self._refuted_s: dict[Contact, float] = {}
-        """When each was not found; the oldest first."""
+        """Time at which each was not found; the oldest first."""
         self._refuted_per_host: GroupCounter[str] = GroupCounter()
 
     def found(self, contact: Contact, now_s: float) -> bool:

@@ -162,9 +162,9 @@ class _KeptRecord:
 
     record: PeerRecord
     first_s: float
-    """When this version was first seen."""
+    """Time at which this version was first seen."""
     until_s: float
-    """When it dies."""
+    """Time of its death."""
     over: bool = False
     """It has died, and is remembered: an older one must not count again."""
 

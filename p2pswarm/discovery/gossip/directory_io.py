@@ -85,7 +85,7 @@ class RunDirectory:
         return None if record is None or record.left else record
 
     def contacts(self, role: int) -> list[Contact]:
-        """Where the others of a role are, whom we have met first; those that can be dialled."""
+        """The others of a role that can be dialled; those that we have met come first."""
         directory, me = self._gossip.directory, self._rpc.contact.peer
         records = [r for r in self.present() if r.peer != me and r.role(role) is not None]
         records.sort(key=lambda record: not directory.reached(record.peer))

@@ -84,7 +84,7 @@ class Partners:
         """The members that have answered us; the latest last."""
         self._entries: RecentItems[PeerId, Contact] = RecentItems(ENTRIES_MAX)
         self._avoided_s: RecentItems[PeerId | str, float] = RecentItems(AVOIDED_MAX)
-        """Until when a member or a host is left alone."""
+        """Time until which a member or a host is left alone."""
 
     def enter_through(self, contacts: Iterable[Contact]) -> None:
         """These are in the run, as the DHT or the user says."""

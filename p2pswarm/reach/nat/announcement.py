@@ -82,9 +82,9 @@ class Announcer:
         self._said: Announcement | None = None
         self._allowance = TokenBucket(EVERY_S, BURST)
         self._met_s: float | None = None
-        """Since when somebody could have reached us who did not."""
+        """Time since which somebody could have reached us and did not."""
         self._reached_s: float | None = None
-        """Since when we are reached without relays."""
+        """Time since which we are reached without relays."""
         self._seeks = 0
         """The number of reservations that we have asked for."""
         self._events: list[AnnouncerEvent] = []

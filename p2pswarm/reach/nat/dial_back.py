@@ -49,7 +49,7 @@ class DialledBack(Message):
 
     outcome: Annotated[int, Range(0, max(DialOutcome))]
     host: Annotated[str, Size(HOST_CHARS_MAX)]
-    """Where the sender sees the receiver's link; empty if it sees none."""
+    """Host at which the sender sees the receiver's link; empty if it sees none."""
     port: Annotated[int, Range(0, PORT_MAX)]
     clock_ms: Annotated[int, Range(0, 2**53)]
 
@@ -110,7 +110,7 @@ class Observer:
 
     contact: Contact
     host: str
-    """Where we see it."""
+    """Host at which we see it."""
     dialled: bool
     """True if we dialled it: then we chose it, not it us."""
 

@@ -242,7 +242,7 @@ class LeaseSearch:
         self.over = False
         """True if the search has ended, with a lease or without."""
         self.refusals: dict[str, str] = {}
-        """Why each protocol gave nothing, as far as the router has said."""
+        """Reason of each protocol that gave nothing, as far as the router has said."""
         self._place = place
         self._entropy = entropy
         self._numbers = numbers

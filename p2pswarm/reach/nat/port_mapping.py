@@ -77,19 +77,19 @@ class PortMapping:
         """The port that the router forwards now; only read it."""
         self._lease_until_s = 0.0
         self._due_s: float | None = None
-        """When to renew, or to search again."""
+        """Time to renew, or to search again."""
         self._numbers = itertools.count(1)
         self._number = 0
-        """Of the last call that renews a lease."""
+        """Number of the last call that renews a lease."""
         self._asked_s = float("-inf")
-        """When the router was last asked for a lease."""
+        """Time at which the router was last asked for a lease."""
         self._question_s: float | None = None
-        """When to look at the router's clock; None without a lease, or where it has none."""
+        """Time to look at the router's clock; None without a lease, or where it has none."""
         self._epoch = RouterEpoch()
         self._changes: list[Lease | None] = []
         self._outputs: list[Output] = []
         self.refusals: dict[str, str] = {}
-        """Why each protocol gave nothing in the last search."""
+        """Reason of each protocol that gave nothing in the last search."""
 
     @property
     def searching(self) -> bool:

@@ -41,7 +41,7 @@ class PortMapper:
         self._bound: str | None = None
         self._transport: asyncio.DatagramTransport | None = None
         self._news: asyncio.DatagramTransport | None = None
-        """Where routers tell all that they were started."""
+        """Socket at which routers tell all that they were started."""
         self._calls: dict[asyncio.Task[None], None] = {}
 
     @property

@@ -104,7 +104,7 @@ class Belief:
     state: State
     kind: NatKind = NatKind.UNKNOWN
     address: Address | None = None
-    """Where others dial the node; of a natted one its outside address, if the port is known."""
+    """Address to dial the node at; of a natted one its outside address, if the port is known."""
     sure: bool = False
     """True if two groups of peers agree; else one says so, or none was asked."""
 
@@ -160,11 +160,11 @@ class ReachabilityBelief:
         self._lease: Address | None = None
         self._hosts: GroupVotes[str] = GroupVotes()
         self._outside: GroupVotes[Address] = GroupVotes()
-        """Where groups see calls from the listening port come from."""
+        """Address from which groups see calls of the listening port come."""
         self._tried: dict[int, GroupVotes[tuple[Address, bool]]] = {listen_port: GroupVotes()}
         """For each port: which address groups have dialled, and whether their dial arrived."""
         self.belief = Belief(State.ABSENT)
-        """What we believe now; only read it."""
+        """Belief that we hold now; only read it."""
         self._events: list[Event] = []
         self._due_s: float | None = None
         self._round_s = float("-inf")
@@ -278,7 +278,7 @@ class ReachabilityBelief:
         return events
 
     def next_deadline_s(self) -> float | None:
-        """When a round of questions is due; None while one is under way, or nobody is there."""
+        """Return when a round of questions is due; None during one, or if nobody is there."""
         return None if self._asking or self._own_host is None else self._due_s
 
     def on_deadline(self, now_s: float) -> None:

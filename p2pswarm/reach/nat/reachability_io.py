@@ -49,7 +49,7 @@ class Reachability:
         """Called with what is believed of all, when anything that is found out changes."""
         self.on_link: Callable[[Link], None] = lambda _link: None
         """Called with each link that comes up: they are needed here, too."""
-        self._told: tuple[list[Finding], bool] | None = None
+        self._reported: tuple[list[Finding], bool] | None = None
         self.clocks_ms: dict[str, tuple[float, float]] = {}
         """The wall clock of each observer's host when it answered, and the loop's time then."""
         self._endpoint = endpoint
@@ -88,9 +88,9 @@ class Reachability:
                         self._known.set()
                     else:
                         self._known.clear()
-                    told = [each.finding for each in self.beliefs.values()], self.settled
-                    if told != self._told:
-                        self._told = told
+                    report = [each.finding for each in self.beliefs.values()], self.settled
+                    if report != self._reported:
+                        self._reported = report
                         self.on_change(self.best())
                     deadlines = [each.next_deadline_s() for each in self.beliefs.values()]
                     due_s = min((each for each in deadlines if each is not None), default=None)

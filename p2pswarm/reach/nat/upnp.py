@@ -136,7 +136,7 @@ class SoapRefusal(Refused):
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Where and as what a router takes calls."""
+    """Address at which a router takes calls, and the service as which it does."""
 
     url: str
     service: str

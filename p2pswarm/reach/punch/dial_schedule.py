@@ -43,7 +43,7 @@ class DialSchedule:
         """The number of dials of each that was due once."""
         self._stopped = False
         self.over_s = float("inf")
-        """When the attempt is over, once that is known."""
+        """End of the attempt, once that is known."""
 
     def add(self, dials: Iterable[PunchDial], at_s: float) -> None:
         """Have these dialled from `at_s` on; those that are known already stay as they are."""

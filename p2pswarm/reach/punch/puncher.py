@@ -105,7 +105,7 @@ class PunchAttempt(Closing):
         self._theirs = punch_preface(theirs)
         self._take = take
         self.tasks = OwnedTasks()
-        """What goes on while the attempt does, and ends with it."""
+        """Work that goes on while the attempt does, and ends with it."""
         self._news = asyncio.Event()
         self._over = asyncio.Event()
         self._arrivals = 0

@@ -43,7 +43,7 @@ class _PairGroup:
 
     pairs: int = 0
     finish: float = 0.0
-    """Where its last piece ends, on the clock of bytes."""
+    """End of its last piece, on the clock of bytes."""
 
 
 @dataclass(slots=True)

@@ -38,7 +38,7 @@ class RelayLimits:
     dialler_waiting_max: int = 8
     """Of them, for diallers of one network."""
     ticket_s: float = 5.0
-    """So long a circuit waits to be taken."""
+    """Time for which a circuit waits to be taken."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,10 +48,10 @@ class RelayKeeper(Closing):
         self._holding: dict[Contact, asyncio.Task[None]] = {}
         self._streams: dict[Contact, Stream] = {}
         self._taking = 0
-        self._told: tuple[Address, ...] = ()
+        self._announced: tuple[Address, ...] = ()
         self._tasks = OwnedTasks()
         self.trouble = "nobody answers"
-        """Why the last relay that failed did so."""
+        """Reason of the last relay that failed."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when `addresses` has changed."""
 
@@ -111,8 +111,8 @@ class RelayKeeper(Closing):
                 self._tasks.spawn(self._renew(action.relay))
             elif isinstance(action, LeaveRelay) and action.relay in self._holding:
                 self._holding.pop(action.relay).cancel()
-        if self.addresses != self._told:
-            self._told = self.addresses
+        if self.addresses != self._announced:
+            self._announced = self.addresses
             self.on_change()
 
     async def _hold(self, relay: Contact) -> None:
@@ -122,7 +122,7 @@ class RelayKeeper(Closing):
             async with self._rpc.open_stream(relay, Reserve(), None) as stream:
                 self._note_stream(relay, stream)
                 while (message := await stream.receive()) is not None:
-                    self._hear(relay, message)
+                    self._on_message(relay, message)
         except SwarmError as error:
             retry_after_s = error.retry_after_s if isinstance(error, Busy) else 0.0
             self.trouble = str(error)
@@ -141,7 +141,7 @@ class RelayKeeper(Closing):
                 self._reservations.withdraw(other)
         self._streams[relay] = stream
 
-    def _hear(self, relay: Contact, message: object) -> None:
+    def _on_message(self, relay: Contact, message: object) -> None:
         if isinstance(message, Reserved):
             self._reservations.on_confirmation(relay, message.lasts_ms / 1000, now_s())
             self._changed.fire()
@@ -149,7 +149,7 @@ class RelayKeeper(Closing):
             raise BadMessage(f"{type(message).__name__} on a reservation's stream")
         elif self._taking < TAKING_MAX:
             self._taking += 1
-            self._tasks.spawn(self._take(relay.address, message.ticket), self._taken)
+            self._tasks.spawn(self._take(relay.address, message.ticket), self._on_take_end)
 
     async def _renew(self, relay: Contact) -> None:
         stream = self._streams.get(relay)
@@ -169,5 +169,5 @@ class RelayKeeper(Closing):
         else:
             self._endpoint.accept(connection)
 
-    def _taken(self) -> None:
+    def _on_take_end(self) -> None:
         self._taking -= 1
