@@ -15,9 +15,8 @@ from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator, raw_id
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.crowding import REGION_QUORUM, size_of
-from p2pswarm.discovery.dht.lookup import Lookup, LookupOptions
+from p2pswarm.discovery.dht.lookup import Lookup, LookupOptions, LookupQuery, QueryRequest
 from p2pswarm.discovery.dht.messages import HOPS_MAX, RECORDS_MAX, Get, Got, Record
-from p2pswarm.discovery.dht.query import LookupQuery, QueryRequest
 from p2pswarm.discovery.dht.records import RecordStore, SignatureCache, merge
 from p2pswarm.discovery.dht.routing_table import Table
 from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts

@@ -20,7 +20,7 @@ from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator, raw_id
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.crowding import PATIENCE_S, Spread, keys_elsewhere
 from p2pswarm.discovery.dht.get_value import GetValue, ValueReader
-from p2pswarm.discovery.dht.lookup import Lookup
+from p2pswarm.discovery.dht.lookup import FindNode, Lookup
 from p2pswarm.discovery.dht.messages import Find, Get, Got, Identify, Ping, Record, Store, Stored
 from p2pswarm.discovery.dht.partition_healing import unknown_neighbours
 from p2pswarm.discovery.dht.put_value import (
@@ -29,7 +29,6 @@ from p2pswarm.discovery.dht.put_value import (
     PutValue,
     holders_of,
 )
-from p2pswarm.discovery.dht.query import FindNode
 from p2pswarm.discovery.dht.query_runner import HolderSearch, QueryRunner, RunningQuery, learn
 from p2pswarm.discovery.dht.records import RecordStore, SignatureCache, merge
 from p2pswarm.discovery.dht.responder import QueryProxy, Request, Responder, to_be_carried

@@ -21,8 +21,8 @@ from p2pswarm.discovery.dht.crowding import (
     Spread,
     keys_elsewhere,
 )
+from p2pswarm.discovery.dht.lookup import QueryRequest
 from p2pswarm.discovery.dht.messages import PAGE_BYTES, RECORDS_MAX, Record, Store, Stored
-from p2pswarm.discovery.dht.query import QueryRequest
 from p2pswarm.discovery.dht.records import Verdict, sign
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.wire.message import Message

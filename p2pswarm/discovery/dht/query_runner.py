@@ -30,10 +30,9 @@ from p2pswarm.discovery.dht.crowding import (
     points_around,
     size_of,
 )
-from p2pswarm.discovery.dht.lookup import Lookup, LookupOptions
+from p2pswarm.discovery.dht.lookup import FindNode, Lookup, LookupOptions, Query, QueryRequest
 from p2pswarm.discovery.dht.messages import Identify, Ping, Store, Stored
 from p2pswarm.discovery.dht.put_value import BatchedRecord, StoreBatcher, store_of, stored_in
-from p2pswarm.discovery.dht.query import FindNode, Query, QueryRequest
 from p2pswarm.discovery.dht.routing_table import Table
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.net.wire.message import Message

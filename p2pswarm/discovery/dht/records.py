@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from p2pswarm.base.ids import PEER_ID_BYTES, PeerId
-from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.messages import SUBKEY_BYTES_MAX, VALUE_BYTES_MAX, Record
 from p2pswarm.net.crypto.identity import Identity, verify
@@ -77,7 +76,7 @@ class SignatureCache:
     """Checks signatures, and remembers the valid ones."""
 
     def __init__(self) -> None:
-        self._true: RecentItems[bytes, None] = RecentItems(PROOFS_MAX)
+        self._true: dict[bytes, None] = {}
 
     def holds(self, record: Record) -> bool:
         """Return whether the publisher has signed the record and may write its subkey."""
@@ -88,6 +87,8 @@ class SignatureCache:
         if not may_write(record) or not verify(record.public_key, TAG, body, record.signature):
             return False
         self._true[digest] = None
+        if len(self._true) > PROOFS_MAX:
+            del self._true[next(iter(self._true))]
         return True
 
 

@@ -17,8 +17,7 @@ from functools import lru_cache
 
 from p2pswarm.base.ids import PEER_ID_BYTES, Contact, PeerId
 from p2pswarm.discovery.dht.config import DhtConfig
-from p2pswarm.net.guard.slots import GroupCounter
-from p2pswarm.net.os.addresses import address_groups, believable
+from p2pswarm.net.os.addresses import GroupCounter, address_groups, believable
 
 CHECK_EVERY_S = 5.0  # one ping per bucket in this time, however many newcomers there are
 

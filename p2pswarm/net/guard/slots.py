@@ -15,43 +15,9 @@ from typing import Generic, TypeVar
 
 from p2pswarm.base.errors import BadHandshake, Busy, DialFailed
 from p2pswarm.base.ids import PeerId
-from p2pswarm.net.os.addresses import address_groups
+from p2pswarm.net.os.addresses import GroupCounter, address_groups
 
-G = TypeVar("G", bound=Hashable)
 T = TypeVar("T", bound=Hashable)
-
-
-class GroupCounter(Generic[G]):
-    """The number of items in each group: of a network, a host, a peer, or several of them at once.
-
-    A group without any takes no memory, so the groups that strangers choose are bounded by what
-    they hold.
-    """
-
-    __slots__ = ("_counts",)
-
-    def __init__(self) -> None:
-        self._counts: dict[G, int] = {}
-
-    def __getitem__(self, group: G) -> int:
-        return self._counts.get(group, 0)
-
-    def __iter__(self) -> Iterator[G]:
-        """Iterate over the groups that have any."""
-        return iter(self._counts)
-
-    def add(self, group: G) -> None:
-        """Count one more."""
-        counts = self._counts
-        counts[group] = counts.get(group, 0) + 1
-
-    def remove(self, group: G) -> None:
-        """Count one less."""
-        left = self._counts[group] - 1
-        if left:
-            self._counts[group] = left
-        else:
-            del self._counts[group]
 
 
 class _Group(Generic[T]):

@@ -7,9 +7,8 @@ from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.discovery.dht.call_outcomes import CallRecorder, TimeoutEstimator
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.get_value import NegativeCache
-from p2pswarm.discovery.dht.lookup import Lookup, LookupOptions
+from p2pswarm.discovery.dht.lookup import FindNode, Lookup, LookupOptions
 from p2pswarm.discovery.dht.messages import Find, Found, Identified
-from p2pswarm.discovery.dht.query import FindNode
 from p2pswarm.discovery.dht.records import RecordStore, SignatureCache
 from p2pswarm.discovery.dht.responder import Responder
 from p2pswarm.discovery.dht.routing_table import Table

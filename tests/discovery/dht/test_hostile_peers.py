@@ -23,7 +23,7 @@ from p2pswarm.base.ids import Contact
 from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator
 from p2pswarm.discovery.dht.config import CONTACTS_MAX, DhtConfig
 from p2pswarm.discovery.dht.get_value import PAGES_MAX, GetOptions, GetValue
-from p2pswarm.discovery.dht.lookup import ASKS_MAX, CANDIDATES_MAX
+from p2pswarm.discovery.dht.lookup import ASKS_MAX, CANDIDATES_MAX, FindNode, Query
 from p2pswarm.discovery.dht.messages import (
     PEER_LIST_BYTES,
     Found,
@@ -36,7 +36,6 @@ from p2pswarm.discovery.dht.messages import (
     peers_in,
 )
 from p2pswarm.discovery.dht.put_value import PutOptions, PutValue
-from p2pswarm.discovery.dht.query import FindNode, Query
 from p2pswarm.discovery.dht.records import SignatureCache, sign
 from p2pswarm.discovery.dht.routing_table import ID_BITS, Table
 from p2pswarm.discovery.dht.upkeep import SEEDS_MAX, Seeds

@@ -1,4 +1,4 @@
-"""Tests of `discovery/dht/query.py`, and of the pump that runs its queries."""
+"""The queries of a lookup, and the pump that runs queries."""
 
 from dataclasses import dataclass, field
 
@@ -7,9 +7,9 @@ from discovery.dht.harness import HOME, KEY, OWN, a_lookup, contact, raw, told
 
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.discovery.dht.lookup import FindNode, QueryRequest
 from p2pswarm.discovery.dht.messages import Find, Found, Pong, Store, Stored
 from p2pswarm.discovery.dht.put_value import BatchedRecord
-from p2pswarm.discovery.dht.query import FindNode, QueryRequest
 from p2pswarm.discovery.dht.query_runner import RunningQuery
 from p2pswarm.discovery.dht.records import sign
 from p2pswarm.net.crypto.identity import Identity
