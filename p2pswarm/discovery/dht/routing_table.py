@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from p2pswarm.base.ids import PEER_ID_BYTES, Contact, PeerId
 from p2pswarm.discovery.dht.config import DhtConfig
-from p2pswarm.net.os.addresses import GroupCounter, address_groups, believable
+from p2pswarm.net.os.addresses import address_groups, believable
 
 CHECK_EVERY_S = 5.0  # one ping per bucket in this time, however many newcomers there are
 
@@ -167,7 +167,7 @@ class Table:
         self._deep_from, self._deep_s = ID_BITS, NEVER
         """At the time `_deep_s` we knew every peer in the buckets from `_deep_from` on."""
         self._strikes: Counter[bytes] = Counter()
-        self._wide: GroupCounter[str] = GroupCounter()
+        self._wide: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return sum(len(bucket) for bucket in self._buckets.values())
@@ -224,7 +224,7 @@ class Table:
             self.depth = max(self.depth, index + 1)
         check = bucket.on_newcomer(newcomer)
         if bucket.get(newcomer.raw) is not None:
-            self._wide.add(newcomer.wide_net)
+            self._wide[newcomer.wide_net] += 1
         else:
             self._refused_s[index] = newcomer.heard_s
         return check.contact if check else None
@@ -265,12 +265,14 @@ class Table:
 
     def _drop(self, bucket: Bucket, known: Neighbour) -> None:
         self._strikes.pop(known.raw, None)
-        self._wide.remove(known.wide_net)
+        self._wide[known.wide_net] -= 1
         most = self.config.per_wide_net
-        barred = [net for net in self._wide if net and self._wide[net] >= most]
+        barred = [net for net, count in self._wide.items() if net and count >= most]
         newcomer = bucket.on_loss(known.raw, barred)
         if newcomer is not None:
-            self._wide.add(newcomer.wide_net)
+            self._wide[newcomer.wide_net] += 1
+        if not self._wide[known.wide_net]:
+            del self._wide[known.wide_net]
 
     def nearest(self, key: bytes, count: int) -> list[Neighbour]:
         """The `count` contacts closest to `key`, closest first."""

@@ -18,7 +18,8 @@ from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.base.token_bucket import TokenBucket
 from p2pswarm.discovery.dht.messages import PeerList, peers_in
 from p2pswarm.discovery.dht.routing_table import networks
-from p2pswarm.net.os.addresses import NAMES, GroupCounter, Scope, address_groups, scope_of
+from p2pswarm.net.guard.slots import GroupCounter
+from p2pswarm.net.os.addresses import NAMES, Scope, address_groups, scope_of
 from p2pswarm.net.rpc.base import CardSource
 
 NAMED_REFUTED_S = 3600.0  # a host is dialled once in this time on the word of one network
@@ -265,7 +266,6 @@ class DialBacks:
     def __init__(self) -> None:
         self._under_way: dict[Contact, str] = {}
         """Each with its network, empty if that has no bound."""
-        self._per_network: GroupCounter[str] = GroupCounter()
         self._found_s: RecentItems[Contact, float] = RecentItems(DIALS_REMEMBERED)
         self._refuted_s: dict[Contact, float] = {}
         """Time at which each was not found; the oldest first."""
@@ -286,18 +286,15 @@ class DialBacks:
             or contact in self._refuted_s
             or len(self._under_way) >= DIAL_BACKS_MAX
             or self._refuted_per_host[host] >= DIALS_REFUTED_PER_HOST
-            or (network and self._per_network[network] >= DIAL_BACKS_PER_NETWORK)
+            or (network and [*self._under_way.values()].count(network) >= DIAL_BACKS_PER_NETWORK)
         ):
             return False
         self._under_way[contact] = network
-        self._per_network.add(network)
         return True
 
     def on_outcome(self, contact: Contact, now_s: float, *, confirmed: bool) -> bool:
         """Note whether a peer was found; returns whether it was dialled because of `begin`."""
         network = self._under_way.pop(contact, None)
-        if network is not None:
-            self._per_network.remove(network)
         if confirmed:
             self._drop_refuted(contact)
             self._found_s[contact] = now_s

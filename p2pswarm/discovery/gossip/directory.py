@@ -23,7 +23,8 @@ from p2pswarm.discovery.gossip.messages import (
     Compared,
 )
 from p2pswarm.discovery.gossip.record import HASH_BYTES, PeerRecord
-from p2pswarm.net.os.addresses import NAMES, GroupCounter, Scope, address_groups, scope_of
+from p2pswarm.net.guard.slots import GroupCounter
+from p2pswarm.net.os.addresses import NAMES, Scope, address_groups, scope_of
 
 SLOTS_MAX = 4096  # as many members as a run has; about 4 MB
 PER_NEAR_NET = 64  # of one public /24 (IPv6: /48): a lab, or a rack of spot instances

@@ -20,7 +20,8 @@ Source:  docs/addresses.md; RFC 9000, 8.1 and 21.5.
 from dataclasses import dataclass
 
 from p2pswarm.base.ids import Contact
-from p2pswarm.net.os.addresses import NAMES, GroupCounter, Scope, address_groups, scope_of
+from p2pswarm.net.guard.slots import GroupCounter
+from p2pswarm.net.os.addresses import NAMES, Scope, address_groups, scope_of
 
 REFUTED_S = 3600.0  # a host is dialled once in this time on the word of strangers
 PAUSE_S = 60.0  # when our own network may have failed

@@ -24,7 +24,8 @@ from p2pswarm.base.errors import (
     SwarmError,
 )
 from p2pswarm.base.ids import Address, PeerId
-from p2pswarm.net.os.addresses import NAMES, GroupCounter, address_groups, network_of
+from p2pswarm.net.guard.slots import GroupCounter
+from p2pswarm.net.os.addresses import NAMES, address_groups, network_of
 from p2pswarm.net.wire import frames
 
 HALF_LIFE_S = 600.0  # an offence an hour adds up to nothing

@@ -8,6 +8,7 @@ Source:  max-min fairness; `net/os/addresses.py` for the groups; Choudhury and H
          length thresholds for shared-memory packet switches" (1998), with alpha 1, for handlers.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -15,9 +16,29 @@ from typing import Generic, TypeVar
 
 from p2pswarm.base.errors import BadHandshake, Busy, DialFailed
 from p2pswarm.base.ids import PeerId
-from p2pswarm.net.os.addresses import GroupCounter, address_groups
+from p2pswarm.net.os.addresses import address_groups
 
+G = TypeVar("G", bound=Hashable)
 T = TypeVar("T", bound=Hashable)
+
+
+class GroupCounter(Counter[G]):
+    """The number of items in each group: of a network, a host, a peer, or several of them at once.
+
+    A group without any takes no memory, so the groups that strangers choose are bounded by what
+    they hold.
+    """
+
+    def add(self, group: G) -> None:
+        """Count one more."""
+        self[group] += 1
+
+    def remove(self, group: G) -> None:
+        """Count one less."""
+        if self[group] > 1:
+            self[group] -= 1
+        else:
+            del self[group]
 
 
 class _Group(Generic[T]):

@@ -6,15 +6,10 @@ Source:  RFC 6177: a site gets a /48 to /56; RFC 7422 and the practice of regist
 """
 
 import ipaddress
-from collections import Counter
-from collections.abc import Hashable
 from enum import IntEnum
 from functools import lru_cache
-from typing import TypeVar
 
 from p2pswarm.base.ids import Address
-
-G = TypeVar("G", bound=Hashable)
 
 IPV4_PREFIXES = (16, 24, 32)  # a provider's range, the smallest routed network, a host
 IPV6_PREFIXES = (32, 48, 56)  # a provider, a site, a home: it gets a /56, a machine a whole /64
@@ -44,25 +39,6 @@ def network_of(host: str) -> str:
     """The smallest routed network of a host, /24 or /48; a host that is no number stands alone."""
     groups = address_groups(host)
     return host if groups[0] == NAMES else groups[2]
-
-
-class GroupCounter(Counter[G]):
-    """The number of items in each group: of a network, a host, a peer, or several of them at once.
-
-    A group without any takes no memory, so the groups that strangers choose are bounded by what
-    they hold.
-    """
-
-    def add(self, group: G) -> None:
-        """Count one more."""
-        self[group] += 1
-
-    def remove(self, group: G) -> None:
-        """Count one less."""
-        if self[group] > 1:
-            self[group] -= 1
-        else:
-            del self[group]
 
 
 SCOPES_SEEN = 16_384  # hosts whose scope is remembered

@@ -14,12 +14,12 @@ from p2pswarm.net.guard.slots import (
     BulkSlots,
     ConcurrencyLimit,
     FairSlots,
+    GroupCounter,
     HandlerLimits,
     HandshakeSlots,
     LinkSlots,
     LinkUse,
 )
-from p2pswarm.net.os.addresses import GroupCounter
 
 GROUPS = st.tuples(st.sampled_from("ab"), st.sampled_from("cde"), st.sampled_from("fgh"))
 
