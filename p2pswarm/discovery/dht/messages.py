@@ -31,7 +31,7 @@ RECORDS_MAX = 128  # in one message: 38 KiB if each has 300 B; `PAGE_BYTES` limi
 PAGE_BYTES = 48 * 1024  # of records in one message; cards fit into the frame of 60 KiB, too
 RECORD_OVERHEAD_BYTES = 160  # key, public key, signature, two integers, msgpack's own
 VERDICTS_MAX = RECORDS_MAX
-HOPS_MAX = 2  # a peer that is asked carries a get on, and so do those that it asks
+HOPS_MAX = 2  # who is asked carries a get on, and so do those it asks: enough for 10,000 nodes
 SEEN_CONTACTS = 16_384  # read contacts to remember: 1.5 times the largest simulation, about 5 MB
 
 Id = Annotated[bytes, Size(PEER_ID_BYTES, PEER_ID_BYTES)]
