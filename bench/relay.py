@@ -31,8 +31,8 @@ from p2pswarm.net.os.web_net import WebNet
 from p2pswarm.net.os.web_socket import WebListener
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.reach.relay.circuit_net import CircuitNet
-from p2pswarm.reach.relay.keeper import RelayKeeper
 from p2pswarm.reach.relay.relay import Relay, RelayRates
+from p2pswarm.reach.relay.reservations_io import RelayKeeper
 
 LOOPBACK = Address("127.0.0.1", 0)
 PIECE_BYTES = 1024 * 1024

@@ -51,6 +51,7 @@ SHELL = frozenset(
         "api/one_call.py",
         "api/server.py",
         "api/trainer.py",
+        "base/loop_clock.py",
         "base/signal.py",
         "base/tasks.py",
         "checkpoint/checkpoint_io.py",
@@ -102,12 +103,12 @@ SHELL = frozenset(
         "node/train.py",
         "reach/nat/dial_back_io.py",
         "reach/nat/port_mapping_io.py",
-        "reach/nat/reachability.py",
-        "reach/punch/outside.py",
+        "reach/nat/reachability_io.py",
+        "reach/punch/observed_addresses_io.py",
         "reach/punch/puncher.py",
         "reach/relay/circuit_net.py",
-        "reach/relay/keeper.py",
         "reach/relay/relay.py",
+        "reach/relay/reservations_io.py",
         "run/access/rpc_guard.py",
         "run/averaging/averaging_io.py",
         "run/averaging/base.py",
@@ -529,7 +530,7 @@ def participles(package: Path) -> Iterator[str]:
     """A module is a noun of the field: neither a participle nor a past form."""
     for path, _ in modules(package):
         words = set(path.stem.split("_")) - NOUNS_IN_ING
-        if path.stem not in ADJECTIVES and any(
+        if path.stem.removesuffix("_io") not in ADJECTIVES and any(
             re.fullmatch(r"\w{2,}ing|\w{2,}ed", w) for w in words
         ):
             yield f"{path}: a participle"

@@ -69,7 +69,7 @@ class OwnedTasks:
         """True if `close` was called: start nothing that it would have to wait for."""
 
     def spawn(
-        self, work: Coroutine[None, None, None], end: Callable[[], None] | None = None
+        self, work: Coroutine[None, None, None], end: Callable[[], object] | None = None
     ) -> asyncio.Task[None]:
         """Start a task. `end` is called when it is over, even if it never ran."""
         task = asyncio.get_running_loop().create_task(work)

@@ -21,9 +21,9 @@ from p2pswarm.node.run.discovery import RECORD_S
 from p2pswarm.node.stack.known_cards import KnownCards
 from p2pswarm.node.stack.reachability_service import ReachabilityService
 from p2pswarm.node.stack.stack import LOOK_AGAIN_S, NodeStack
-from p2pswarm.reach.punch.outside import OutsideView
+from p2pswarm.reach.punch.observed_addresses_io import OutsideView
 from p2pswarm.reach.relay.circuit_net import CircuitNet
-from p2pswarm.reach.relay.keeper import RelayKeeper
+from p2pswarm.reach.relay.reservations_io import RelayKeeper
 from p2pswarm.run.manifest import RUNS_KEY, RunIdentity, sign_manifest
 from p2pswarm.run.messages.run import Manifest
 from p2pswarm.settings.config import BatchConfig, ModelConfig, NodeConfig, RunConfig

@@ -40,8 +40,8 @@ from p2pswarm.net.os.system_limits import (
 from p2pswarm.node.stack.stack import NodeStack, open_stack
 from p2pswarm.progress.printable import log_to_stderr
 from p2pswarm.reach.nat.announcement import on_this_machine_alone
-from p2pswarm.reach.nat.belief import Belief, State, group_of
-from p2pswarm.reach.nat.reachability import Reachability
+from p2pswarm.reach.nat.reachability import Belief, State, group_of
+from p2pswarm.reach.nat.reachability_io import Reachability
 from p2pswarm.settings.config import NodeConfig
 
 PATIENCE_S = 20.0  # two rounds of dial-backs of 5 s, 10 s apart, and the router

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from p2pswarm.net.guard.bans import time_left
 from p2pswarm.progress.printable import printable
 from p2pswarm.reach.nat.announcement import ASSUMED
-from p2pswarm.reach.nat.belief import Belief, NatKind, State
+from p2pswarm.reach.nat.reachability import Belief, NatKind, State
 
 SOCKET_BYTES_MIN = 16 * 2**20  # 1 Gbit/s over 100 ms has 12.5 MB under way
 FILES_MIN = 4096  # 1,024 links, each with bulk connections

@@ -1,6 +1,5 @@
 """Calls to other peers: how long to wait for each, and what its outcome says of the peer.
 
-Units:   seconds on the caller's monotonic clock.
 Source:  RFC 6298, section 2 (srtt, rttvar, gains 1/8 and 1/4); Dean and Barroso, "The Tail
          at Scale" (2013), for hedged requests.
 """
@@ -13,6 +12,7 @@ from enum import Enum, auto
 from p2pswarm.base.errors import Late, NotServing, PathError, PeerError, SwarmError
 from p2pswarm.base.estimates import RoundTrip, Window
 from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.messages import Get, Identified
 from p2pswarm.discovery.dht.partition_healing import PartitionHealing
@@ -35,60 +35,43 @@ HEDGE_DEVIATIONS = 2.0  # mean deviations above the mean: about nine of ten norm
 
 
 class TimeoutEstimator:
-    """Learns from the outcome of every call how long to wait for a peer.
-
-    It has deadlines, hedges, and how many requests a lookup has under way.
+    """Learns from the outcome of every call how long to wait for a peer, and how many to ask.
 
     Each call has two times. At the *deadline* we stop waiting. At the *hedge*, long before, nine
     of ten answers would have come, and another peer is asked as well. So a dead contact costs one
     slow round trip, not a timeout. A lookup that waited for every answer would take 5 s instead of
     250 ms.
-
-    Source: RFC 6298, section 2 (srtt, rttvar, gains 1/8 and 1/4); Dean and Barroso, "The Tail at
-    Scale" (2013), for hedged requests.
     """
 
     def __init__(self, config: DhtConfig) -> None:
         self._config = config
-        self._trips: dict[bytes, RoundTrip] = {}
+        self._trips: RecentItems[bytes, RoundTrip] = RecentItems(PEERS_MAX)
         self._firsts = Window(SAMPLES)
         self._first_hedge_s = HEDGE_FIRST_S
         self._failures: deque[bool] = deque(maxlen=OUTCOMES)
-        self._failed = 0
 
     def on_answer(self, raw: bytes, rtt_s: float | None) -> None:
         """Note that a peer answered after `rtt_s`, None if that was not a round trip."""
-        self._note(failed=False)
+        self._failures.append(False)
         if rtt_s is None:
             return
         trip = self._trips.get(raw)
         if trip is None:
-            config = self._config
-            trip = RoundTrip(
-                config.deadline_dial_s, config.deadline_least_s, config.deadline_dial_s
-            )
-            self._trips[raw] = trip
-            if len(self._trips) > PEERS_MAX:
-                del self._trips[next(iter(self._trips))]
+            config, dial_s = self._config, self._config.deadline_dial_s
+            trip = self._trips[raw] = RoundTrip(dial_s, config.deadline_least_s, dial_s)
             self._firsts.add(rtt_s)
             self._first_hedge_s = self._firsts.quantile(HEDGE_QUANTILE) or 0.0
         trip.sample(rtt_s)
 
     def on_failure(self) -> None:
         """Note that a call was not answered in time, or its link failed."""
-        self._note(failed=True)
-
-    def _note(self, *, failed: bool) -> None:
-        if len(self._failures) == OUTCOMES:
-            self._failed -= self._failures[0]
-        self._failures.append(failed)
-        self._failed += failed
+        self._failures.append(True)
 
     @property
     def failure_share(self) -> float:
         """The share of recent calls that failed; 0 until OUTCOMES_LEAST are known."""
         count = len(self._failures)
-        return self._failed / count if count >= OUTCOMES_LEAST else 0.0
+        return sum(self._failures) / count if count >= OUTCOMES_LEAST else 0.0
 
     @property
     def alpha(self) -> int:
@@ -264,7 +247,6 @@ class CallRecorder:
         return True
 
     def _begin(self, contact: Contact, reach: ProvenAddress, now_s: float) -> bool:
-        """Return whether to dial a claimed address now."""
         if reach is ProvenAddress.HOST:
             return self._dial_backs.begin(contact, now_s)
         return self._addresses.begin(contact.address, now_s)

@@ -13,7 +13,6 @@ Nor do these lookups ask anybody who stands where the crowd does. The region gro
 hostile ids, and the honest peers in it hold every record.
 
 Units:   distances as shares of all, multiplied by the size of the swarm: *expected peers* within.
-Errors:  none.
 Source:  Sridhar et al., "Content Censorship in the InterPlanetary File System" (NDSS 2024): to
          detect by the distribution of distances, and to use a region instead; Cholez et al.,
          "Evaluation of Sybil Attacks Protection Schemes in KAD" (AIMS 2009).
@@ -106,9 +105,8 @@ def is_crowded(distances: Sequence[int], size: float) -> bool:
 
 def is_dense(distances: Sequence[int], size: float) -> bool:
     """Return whether the closest peers are so close that more of them should hold a record."""
-    if len(distances) < DENSE_COUNT:
-        return False
-    return expected_within(distances[DENSE_COUNT - 1], size) < DENSE
+    many = len(distances) >= DENSE_COUNT
+    return many and expected_within(distances[DENSE_COUNT - 1], size) < DENSE
 
 
 def crowd_within(size: float) -> int:
@@ -155,18 +153,13 @@ class CrowdedKeys:
 
     def __init__(self) -> None:
         self._seen_s: dict[bytes, float] = {}
-        """When a crowd was seen; the oldest first."""
+        """Time at which a crowd was seen; the oldest first."""
         self._regions: dict[bytes, tuple[float, list[Contact]]] = {}
-
-    def __len__(self) -> int:
-        """Return the number of keys that are remembered."""
-        return len(self._seen_s)
 
     def add(self, key: bytes, now_s: float) -> None:
         """Note a crowd around a key."""
-        self._seen_s.setdefault(key, now_s)
         if not self.holds(key, now_s):
-            del self._seen_s[key]
+            self._seen_s.pop(key, None)  # to the end of the dict
             self._seen_s[key] = now_s
         if len(self._seen_s) > KEYS_MAX:
             oldest = next(iter(self._seen_s))

@@ -11,12 +11,12 @@ from itertools import islice
 
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import Contact, PeerId
-from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator
+from p2pswarm.base.recent_items import RecentItems
+from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator, raw_id
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.crowding import REGION_QUORUM, size_of
-from p2pswarm.discovery.dht.lookup import Lookup, LookupOptions
+from p2pswarm.discovery.dht.lookup import Lookup, LookupOptions, LookupQuery, QueryRequest
 from p2pswarm.discovery.dht.messages import HOPS_MAX, RECORDS_MAX, Get, Got, Record
-from p2pswarm.discovery.dht.query import QueryRequest
 from p2pswarm.discovery.dht.records import RecordStore, SignatureCache, merge
 from p2pswarm.discovery.dht.routing_table import Table
 from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts
@@ -42,25 +42,24 @@ class GetOptions:
     """The most pages to read from one holder."""
 
 
-class GetValue:
+class GetValue(LookupQuery):
     """The query for the records of a key, a lookup that sends `Get` and merges the answers.
+
     With a quorum of 1 the first holder's answer is enough. With a larger quorum, that many holders
     are asked, and the newest record of each subkey wins. `repairs` tells what the closest holders
     lack of the records that were found.
-
-    Source: go-libp2p-kad-dht, `searchValueQuorum` and its correction of stale holders.
     """
 
     def __init__(
         self, lookup: Lookup, options: GetOptions, config: DhtConfig, signatures: SignatureCache
     ) -> None:
+        super().__init__(lookup)
         self.records: dict[bytes, Record] = {}
         """The newest record of each subkey."""
-        self.lookup = lookup
         self._options = options
         self._config = config
         self._signatures = signatures
-        self._heard: dict[Contact, dict[bytes, Record]] = {}
+        self._answers: dict[Contact, dict[bytes, Record]] = {}
         """The records of each peer that answered."""
         self._cut: dict[Contact, None] = {}
         """The peers that have more records than they have sent."""
@@ -74,19 +73,9 @@ class GetValue:
         self._all_answered = True
 
     @property
-    def ready(self) -> bool:
-        """True if the records may be used."""
-        return self.finished
-
-    @property
-    def finished(self) -> bool:
-        """True if a quorum has answered, or no peer is left to ask."""
-        return self.lookup.finished
-
-    @property
     def unsure(self) -> bool:
         """True if there may be records though none was found: not all who were asked answered."""
-        return not self.records and not (self._heard and self._all_answered)
+        return not self.records and not (self._answers and self._all_answered)
 
     def drain(self, now_s: float) -> list[QueryRequest]:
         """See `Query`."""
@@ -105,25 +94,22 @@ class GetValue:
             raise BadMessage(f"{type(reply).__name__} does not answer Get")
         now_ms = int(1000 * (now_s + self._options.wall_less_loop_s))
         sound = [record for record in reply.records if self._sound(record, now_ms)]
-        told = self._heard.setdefault(contact, {})
-        merge(told, sound)
+        merge(self._answers.setdefault(contact, {}), sound)
         merge(self.records, sound)
         pages = self._paging.get(contact, 0) + 1
         self._paging[contact] = pages
         if reply.more and reply.records and not self.finished:
             if pages < self._options.pages:
                 after = reply.records[-1].subkey
-                self._next.append(
-                    QueryRequest(contact, replace(self._options.request, after=after))
-                )
+                request = replace(self._options.request, after=after)
+                self._next.append(QueryRequest(contact, request))
                 return
             self.more = True
         if reply.more:
             self._cut[contact] = None
-        assert contact.peer is not None
         closer = self.lookup.unverified.named(reply.peer_list, contact)
-        self.lookup.on_response(contact.peer.raw, closer)
-        if sum(1 for held in self._heard.values() if held) >= self._options.quorum:
+        self.lookup.on_response(raw_id(contact), closer)
+        if sum(map(bool, self._answers.values())) >= self._options.quorum:
             self.lookup.stop()
 
     def _sound(self, record: Record, now_ms: int) -> bool:
@@ -145,30 +131,24 @@ class GetValue:
     def on_failure(self, contact: Contact) -> None:
         """See `Query`."""
         self._all_answered = False
-        assert contact.peer is not None
-        self.lookup.on_failure(contact.peer.raw)
-
-    def next_deadline_s(self) -> float | None:
-        """See `Query`."""
-        return self.lookup.next_deadline_s()
+        super().on_failure(contact)
 
     def on_deadline(self, now_s: float) -> None:
         """See `Query`."""
-        self.lookup.on_deadline(now_s)
+        super().on_deadline(now_s)
         if self.lookup.finished:
             self._all_answered = False  # who is late is waited for no longer
 
     def repairs(self) -> Iterator[tuple[Contact, list[Record]]]:
         """The closest peers whose answers lacked records, and the records that each one lacks."""
-        if not self.records or len(self._heard) == 1:
+        if not self.records or len(self._answers) == 1:
             return
-        nearest = self.lookup.closest(self._config.replicas)
         repaired = 0
-        for contact in nearest:
-            told = self._heard.get(contact)
-            if told is None or contact in self._cut:
+        for contact in self.lookup.closest(self._config.replicas):
+            held = self._answers.get(contact)
+            if held is None or contact in self._cut:
                 continue
-            lacking = [r for r in self.records.values() if told.get(r.subkey) != r]
+            lacking = [r for r in self.records.values() if held.get(r.subkey) != r]
             if lacking and repaired < REPAIRS_MAX:
                 repaired += 1
                 yield contact, lacking
@@ -181,16 +161,12 @@ class NegativeCache:
     """
 
     def __init__(self, misses_max: int, keep_s: float) -> None:
-        self._misses_max = misses_max
         self._keep_s = keep_s
-        self._until_s: dict[bytes, float] = {}
+        self._until_s: RecentItems[bytes, float] = RecentItems(misses_max)
 
     def add(self, key: bytes, now_s: float) -> None:
         """Note that a key was not found; if the cache is full, the oldest key is dropped."""
-        self.forget(key)  # so that the key becomes the newest of the dict
         self._until_s[key] = now_s + self._keep_s
-        if len(self._until_s) > self._misses_max:
-            del self._until_s[next(iter(self._until_s))]
 
     def forget(self, key: bytes) -> None:
         """Forget a key, because it is there or may be."""

@@ -1,4 +1,4 @@
-"""Lookup: the iterative lookup, which decides which peer to ask next and when to stop.
+"""Lookup: the iterative lookup, which decides which peer to ask next and when to stop; its queries.
 
 It keeps the contacts that it has learned, closest first, and asks the closest ones that
 it has not asked yet. Two rules make it fast when many contacts are dead:
@@ -11,24 +11,28 @@ others name is dialled as far as they are believed: see `unverified_contacts.py`
 a peer's id with a wrong address, to hide it; so a few addresses of one peer are tried, if different
 tellers name them.
 
-Units:   seconds on the caller's monotonic clock.
-Shapes:  at most `alpha` requests are under way that are not late, and at most 2 * `alpha` in all.
-Errors:  none: a useless answer only adds no contacts.
+At most `alpha` requests are under way that are not late, and at most 2 * `alpha` in all. A useless
+answer only adds no contacts.
+
 Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.3; rust-libp2p's closest-peers query for
          the form; go-libp2p-kad-dht for stopping after the `beta` closest.
 """
 
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Protocol
 
+from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import Contact
-from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator
+from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator, raw_id
 from p2pswarm.discovery.dht.crowding import CROWDED, is_crowded, is_dense
+from p2pswarm.discovery.dht.messages import Find, Found
 from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts, Word, teller_of
 from p2pswarm.net.os.addresses import Scope, believable, expected_of
+from p2pswarm.net.wire.message import Message
 
 CANDIDATES_MAX = 256  # remembered; the farthest unasked ones are forgotten first
 ASKS_MAX = 96  # requests of one lookup: four times what the largest honest one makes
@@ -79,30 +83,19 @@ class LookupOptions:
     """A key and a distance: peers closer to that key are not asked, since a crowd stands there."""
 
 
+@dataclass(slots=True, eq=False)
 class _Candidate:
     """A contact and its state."""
 
-    __slots__ = (
-        "_claims",
-        "_others",
-        "contact",
-        "distance",
-        "raw",
-        "slow_at_s",
-        "state",
-        "teller",
-    )
-
-    def __init__(self, contact: Contact, raw: bytes, distance: int, teller: str) -> None:
-        self.contact = contact
-        self.raw = raw
-        self.distance = distance
-        self.teller = teller
-        """The network that named the contact; empty if its word needs no bound."""
-        self.state = CandidateState.NEW
-        self.slow_at_s = 0.0
-        self._claims = 1
-        self._others: list[tuple[Contact, str]] = []
+    contact: Contact
+    raw: bytes
+    distance: int
+    teller: str
+    """The network that named the contact; empty if its word needs no bound."""
+    state: CandidateState = CandidateState.NEW
+    slow_at_s: float = 0.0
+    _claims: int = 1
+    _others: list[tuple[Contact, str]] = field(default_factory=list)
 
     def also(self, contact: Contact, teller: str) -> None:
         """Note what another teller says of the same peer."""
@@ -113,7 +106,7 @@ class _Candidate:
             return  # nothing new
         self._claims += 1
         self._others.append((contact, teller))
-        if self.state in (CandidateState.FAILED, CandidateState.IGNORED):
+        if self.state in GONE:
             self.give_up(self.state)
 
     def give_up(self, state: CandidateState) -> None:
@@ -201,9 +194,8 @@ class Lookup:
         for candidate in self._candidates[CANDIDATES_MAX:]:
             if candidate.state is CandidateState.NEW:
                 del self._by_peer[candidate.raw]
-        kept = [each for each in self._candidates if each.raw in self._by_peer]
-        self._candidates = kept
-        self._distances = [each.distance for each in kept]
+        self._candidates = [each for each in self._candidates if each.raw in self._by_peer]
+        self._distances = [each.distance for each in self._candidates]
 
     def drain(self, now_s: float) -> list[Contact]:
         """The contacts to ask now; report each outcome with `on_response` or `on_failure`."""
@@ -211,10 +203,7 @@ class Lookup:
         alpha = self._timeouts.alpha
         if not self.resolved:
             alpha = min(alpha, self._options.first)
-        while not self.finished and self._may_ask(alpha):
-            candidate = self._next(now_s)
-            if candidate is None:
-                break
+        while not self.finished and self._may_ask(alpha) and (candidate := self._next(now_s)):
             self.unverified.begin(candidate.contact, candidate.teller, now_s)
             self._credit[candidate.teller] -= 1
             candidate.state = CandidateState.ASKED
@@ -351,9 +340,7 @@ class Lookup:
         """Only peers that answered count: nobody sees a crowd of ids that a liar has made up."""
         if self._answered < min(CROWDED):
             return False
-        answered = CandidateState.ANSWERED
-        distances = [each.distance for each in self._candidates if each.state is answered]
-        if is_crowded(distances, size):
+        if is_crowded([each.distance for each in self._answerers()], size):
             self.crowded = self.finished = True
         return self.crowded
 
@@ -368,11 +355,107 @@ class Lookup:
         late = [c for c in self._candidates if c.state is CandidateState.SLOW]
         return [each.contact for each in (prompt + late)[:count]]
 
-    def responder_ids(self) -> Sequence[bytes]:
-        """The ids of the peers that answered, closest first."""
-        return [each.raw for each in self._candidates if each.state is CandidateState.ANSWERED]
-
     def responders(self, count: int) -> list[Contact]:
         """The closest peers that answered, closest first."""
-        answered = CandidateState.ANSWERED
-        return [each.contact for each in self._candidates if each.state is answered][:count]
+        return [each.contact for each in self._answerers()[:count]]
+
+    def _answerers(self) -> list[_Candidate]:
+        return [each for each in self._candidates if each.state is CandidateState.ANSWERED]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRequest:
+    """A request and the contact to send it to."""
+
+    contact: Contact
+    request: Message
+    at_leisure: bool = False
+    """True if it may wait and be sent with others; only for a `Store`."""
+
+
+class Query(Protocol):
+    """A question to many peers: a machine whose requests the pump sends.
+
+    After each input, call `drain` until it returns nothing.
+    """
+
+    @property
+    def ready(self) -> bool:
+        """True if the tasks that wait for the outcome may go on."""
+
+    @property
+    def finished(self) -> bool:
+        """True if there is nothing more to ask; late answers may still be reported."""
+
+    def drain(self, now_s: float) -> list[QueryRequest]:
+        """The requests to send now; report the outcome of each."""
+
+    def on_response(self, contact: Contact, reply: Message, now_s: float) -> None:
+        """An asked peer has answered; if this raises BadMessage, call `on_failure` next."""
+
+    def on_failure(self, contact: Contact) -> None:
+        """An asked peer did not answer, or broke the protocol."""
+
+    def next_deadline_s(self) -> float | None:
+        """The time to call `on_deadline`; None if nothing is due."""
+
+    def on_deadline(self, now_s: float) -> None:
+        """The deadline has come."""
+
+
+class LookupQuery:
+    """A query that asks the peers of a lookup, and ends with it."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self.lookup = lookup
+
+    @property
+    def ready(self) -> bool:
+        """True if the lookup is over."""
+        return self.lookup.finished
+
+    @property
+    def finished(self) -> bool:
+        """True if the lookup is over."""
+        return self.lookup.finished
+
+    def on_failure(self, contact: Contact) -> None:
+        """See `Query`."""
+        self.lookup.on_failure(raw_id(contact))
+
+    def next_deadline_s(self) -> float | None:
+        """See `Query`."""
+        return self.lookup.next_deadline_s()
+
+    def on_deadline(self, now_s: float) -> None:
+        """See `Query`."""
+        self.lookup.on_deadline(now_s)
+
+
+class FindNode(LookupQuery):
+    """The query for the peers closest to an id, a lookup that sends `Find`."""
+
+    def __init__(self, lookup: Lookup, first_round: int | None = None) -> None:
+        """`first_round`: ready when this many peers were resolved; None: ready at the end."""
+        super().__init__(lookup)
+        self._request = Find(lookup.target)
+        self._first_round = first_round
+
+    @property
+    def ready(self) -> bool:
+        """True if the lookup or its first round is over."""
+        if self._first_round is not None and self.lookup.resolved >= self._first_round:
+            return True
+        return self.lookup.finished
+
+    def drain(self, now_s: float) -> list[QueryRequest]:
+        """See `Query`."""
+        return [QueryRequest(contact, self._request) for contact in self.lookup.drain(now_s)]
+
+    def on_response(self, contact: Contact, reply: Message, now_s: float) -> None:
+        """See `Query`."""
+        del now_s
+        if not isinstance(reply, Found):
+            raise BadMessage(f"{type(reply).__name__} does not answer Find")
+        closer = self.lookup.unverified.named(reply.peer_list, contact)
+        self.lookup.on_response(raw_id(contact), closer)

@@ -31,9 +31,7 @@ RECORDS_MAX = 128  # in one message: 38 KiB if each has 300 B; `PAGE_BYTES` limi
 PAGE_BYTES = 48 * 1024  # of records in one message; cards fit into the frame of 60 KiB, too
 RECORD_OVERHEAD_BYTES = 160  # key, public key, signature, two integers, msgpack's own
 VERDICTS_MAX = RECORDS_MAX
-HOPS_MAX = (
-    2  # the peer asked carries a get on, and so do the peers it asks: enough for 10,000 nodes
-)
+HOPS_MAX = 2  # who is asked carries a get on, and so do those it asks: enough for 10,000 nodes
 SEEN_CONTACTS = 16_384  # read contacts to remember: 1.5 times the largest simulation, about 5 MB
 
 Id = Annotated[bytes, Size(PEER_ID_BYTES, PEER_ID_BYTES)]
@@ -70,7 +68,7 @@ class PeerList(Message):
 
     cards: Annotated[tuple[CardBytes, ...], Size(CONTACTS_MAX)]
     found: Annotated[bytes, Size(0, CONTACTS_MAX)]
-    """At which direct address of each card the teller found the peer, from 0."""
+    """Number of the direct address, from 0, at which the teller found the peer of each card."""
 
     def __post_init__(self) -> None:
         if len(self.found) != len(self.cards):

@@ -9,26 +9,26 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.base.loop_clock import Alarm, now_s, wait_until
 from p2pswarm.base.tasks import Closing
-from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator
+from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator, raw_id
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.crowding import PATIENCE_S, Spread, keys_elsewhere
 from p2pswarm.discovery.dht.get_value import GetValue, ValueReader
-from p2pswarm.discovery.dht.lookup import Lookup
+from p2pswarm.discovery.dht.lookup import FindNode, Lookup
 from p2pswarm.discovery.dht.messages import Find, Get, Got, Identify, Ping, Record, Store, Stored
-from p2pswarm.discovery.dht.partition_healing import PartitionHealing, unknown_neighbours
+from p2pswarm.discovery.dht.partition_healing import unknown_neighbours
 from p2pswarm.discovery.dht.put_value import (
     BatchedRecord,
-    Publications,
     Publisher,
     PutValue,
     holders_of,
 )
-from p2pswarm.discovery.dht.query import Alarm, FindNode
 from p2pswarm.discovery.dht.query_runner import HolderSearch, QueryRunner, RunningQuery, learn
 from p2pswarm.discovery.dht.records import RecordStore, SignatureCache, merge
 from p2pswarm.discovery.dht.responder import QueryProxy, Request, Responder, to_be_carried
@@ -49,54 +49,9 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.net.wire.message import Message
 
+log = logging.getLogger(__name__)
+
 HELLO_S = 3.0  # to dial a seed that may be dead or far away, and to get its answer
-
-
-class PartitionProbe:
-    """Greets strangers, who may have been in another part of the DHT.
-    What is another part, and when it is looked at, is in `partition_healing.py` and `upkeep.py`.
-    """
-
-    def __init__(
-        self,
-        table: Table,
-        runner: QueryRunner,
-        upkeep: Upkeep,
-        healing: PartitionHealing,
-    ) -> None:
-        self._table = table
-        self._runner = runner
-        self._upkeep = upkeep
-        self._healing = healing
-
-    async def greet(self, stranger: Contact) -> list[Contact]:
-        """Ask a stranger whom it knows next to us; it and these, if we do not know them."""
-        runner, hello = self._runner, Identify(self._table.own.raw)
-        try:
-            reply = await runner.rpc.call(stranger, hello, HELLO_S)
-            met = contacts_through(stranger, reply, runner.recorder.unverified)
-        except SwarmError as error:
-            log.info("%s: %s", stranger.address, error)
-            return []
-        return met if self.on_contacts(met) else []
-
-    def on_contacts(self, met: list[Contact]) -> bool:
-        """Return whether the first of these names neighbours that we do not know.
-
-        In that case every distance is looked at.
-        """
-        unknown = unknown_neighbours(met, self._table)
-        if unknown and self._healing.on_partition([met[0], *unknown], self._now_s()):
-            self._upkeep.merge()
-        return bool(unknown)
-
-    @property
-    def others(self) -> list[Contact]:
-        """The peer that has named another part a short time ago, and those that it named."""
-        return list(self._healing.others(self._now_s()))
-
-    def _now_s(self) -> float:
-        return asyncio.get_running_loop().time()
 
 
 Records = dict[bytes, Record]
@@ -104,12 +59,14 @@ Records = dict[bytes, Record]
 
 class ValueGetter:
     """Gets the values of a key, also of one around which ids were ground.
+
     It runs queries and waits for them; whom they ask is decided by `get_value.py`, and where to
     look for a crowded key by `crowding.py`.
     """
 
     def __init__(
         self,
+        table: Table,
         reader: ValueReader,
         runner: QueryRunner,
         search: HolderSearch,
@@ -117,6 +74,7 @@ class ValueGetter:
         was_read: Callable[[], None],
     ) -> None:
         """`was_read`: called when records of our own store were read."""
+        self._table = table
         self._reader = reader
         self._runner = runner
         self._search = search
@@ -130,7 +88,8 @@ class ValueGetter:
             return records
         records = {}
         if not self._search.crowded(key):
-            if (key, quorum) not in self._under_way and self._missed(key):
+            missed = self._reader.misses.holds(key, now_s())
+            if missed and (key, quorum) not in self._under_way:
                 return {}
             records = await self._ask(key, quorum)
             if not self._search.crowded(key) and (records or self._search.knows_all(key)):
@@ -138,9 +97,6 @@ class ValueGetter:
         if not (records and quorum == 1):
             merge(records, (await self._get_elsewhere(key, quorum)).values())
         return records
-
-    def _missed(self, key: bytes) -> bool:
-        return self._reader.misses.holds(key, self._now_s())
 
     async def _ask(self, key: bytes, quorum: int, patience_s: float | None = None) -> Records:
         """Ask those closest to a key; notes whether a crowd stands there."""
@@ -167,17 +123,15 @@ class ValueGetter:
             around = [self._get_around(each, quorum) for each in [key, *places] if crowded(each)]
             merge(records, (await _first(around, enough=quorum == 1)).values())
         if not records and not crowded(key):
-            self._reader.misses.add(key, self._now_s())
+            self._reader.misses.add(key, now_s())
         return records or await self._held(key, anyway=True)
 
     async def _get_around(self, key: bytes, quorum: int) -> Records:
         """Get from the region of a crowded key, whose closest peers may all be hostile."""
-        holders = await self._search.region(key, self._search.known(key))
+        holders = await self._search.region(key, self._table.closest(key))
         request = Get(key, b"", False, 0)
-        get_value = self._reader.among(request, quorum, holders, self._now_s(), self._wall_s())
-        await self._runner.start_query(
-            get_value, lambda: self._on_result(key, quorum, get_value)
-        ).wait()
+        get_value = self._reader.among(request, quorum, holders, now_s(), self._wall_s())
+        await self._run(key, quorum, get_value).wait()
         return dict(get_value.records)
 
     async def _held(self, key: bytes, *, anyway: bool = False) -> Records:
@@ -194,21 +148,20 @@ class ValueGetter:
     def _start(
         self, key: bytes, quorum: int, patience_s: float | None
     ) -> tuple[RunningQuery, GetValue]:
-        get_value = self._reader.query(key, quorum, self._now_s(), self._wall_s(), patience_s)
-        running = self._runner.start_query(
-            get_value, lambda: self._on_result(key, quorum, get_value)
-        )
+        get_value = self._reader.query(key, quorum, now_s(), self._wall_s(), patience_s)
+        running = self._run(key, quorum, get_value)
         if not get_value.finished:
             self._under_way[key, quorum] = running, get_value
         return running, get_value
 
+    def _run(self, key: bytes, quorum: int, get_value: GetValue) -> RunningQuery:
+        on_result = partial(self._on_result, key, quorum, get_value)
+        return self._runner.start_query(get_value, on_result)
+
     def _on_result(self, key: bytes, quorum: int, get_value: GetValue) -> None:
         self._under_way.pop((key, quorum), None)
-        for contact, record in self._reader.on_outcome(key, get_value, self._now_s()):
-            self._runner.post(contact, BatchedRecord(record, None))
-
-    def _now_s(self) -> float:
-        return asyncio.get_running_loop().time()
+        for contact, record in self._reader.on_outcome(key, get_value, now_s()):
+            self._runner.post(contact, BatchedRecord(record))
 
 
 async def _first(gets: Iterable[Awaitable[Records]], *, enough: bool) -> Records:
@@ -225,8 +178,6 @@ async def _first(gets: Iterable[Awaitable[Records]], *, enough: bool) -> Records
             task.cancel()
     return records
 
-
-log = logging.getLogger(__name__)
 
 PROVE_AFTER_S = 0.5  # after a record was read: the check delays no answer
 PROVE_PAUSE_S = 0.05  # between some checks and the next: they take a tenth of a processor
@@ -266,26 +217,23 @@ class Dht(Closing):
             peer, self.table, self.store, self._runner.recorder, self._reader.misses, rpc.cards
         )
         self._proxy = QueryProxy(peer, config, self.timeouts, signatures, unverified)
-        self._publications = Publications(config, rng)
-        self._publisher = Publisher(identity, config, self._publications)
-        healing = self._runner.recorder.healing
+        self._publisher = Publisher(identity, config, rng)
+        self._healing = self._runner.recorder.healing
         self._upkeep = Upkeep(
-            self.contact, self.table, self.store, self._publications, rng, healing
+            self.contact, self.table, self.store, self._publisher, rng, self._healing
         )
         self._search = HolderSearch(self.table, self._runner, rng)
-        self._parts = PartitionProbe(self.table, self._runner, self._upkeep, healing)
         self._getter = ValueGetter(
-            self._reader, self._runner, self._search, wall_s, self._prove_soon
+            self.table, self._reader, self._runner, self._search, wall_s, self._prove_soon
         )
         self._joining: tuple[RunningQuery, Lookup] | None = None
-        self._proving: Alarm | None = None
+        self._proving = Alarm(self._prove)
         if config.server:
             self._serve(rpc)
 
     async def close(self) -> None:
         """End every request under way; tasks that wait for one are cancelled."""
-        if self._proving is not None:
-            self._proving.cancel()
+        self._proving.cancel()
         await self._runner.close()
 
     @property
@@ -293,13 +241,10 @@ class Dht(Closing):
         """Requests sent so far."""
         return self._runner.calls
 
-    def _now_s(self) -> float:
-        return asyncio.get_running_loop().time()
-
     def _now_ms(self) -> int:
         return int(1000 * self._wall_s())
 
-    # JoinRound
+    # Joining
 
     async def bootstrap(self, seeds: Sequence[Contact]) -> None:
         """Join through any of the seeds; do nothing if there is none besides ourselves.
@@ -307,7 +252,7 @@ class Dht(Closing):
         Returns when one seed has answered and the first round of a lookup of our own id is done.
         Raises NoRoute if none answers; `maintain` still goes on greeting them.
         """
-        greeted = self._upkeep.seeds.start(seeds, self._now_s())
+        greeted = self._upkeep.seeds.start(seeds, now_s())
         self._changed.set()
         if not greeted:
             return
@@ -330,12 +275,9 @@ class Dht(Closing):
 
     async def _greet(self, seed: Contact) -> BootstrapReply:
         """Ask a seed for its id and contacts; if these are new, look up our own id."""
-        runner, known_seeds = self._runner, self._upkeep.seeds
-        hello = Identify(self._own.raw)
+        known_seeds = self._upkeep.seeds
         try:
-            met = contacts_through(
-                seed, await runner.rpc.call(seed, hello, HELLO_S), runner.recorder.unverified
-            )
+            met = await self._identify(seed)
         except SwarmError as error:
             log.info("seed %s: %s", seed.address, error)
             known_seeds.on_answer(seed.address, None)
@@ -344,10 +286,35 @@ class Dht(Closing):
             known_seeds.on_own_address(seed.address)
             return BootstrapReply.OURSELVES
         known_seeds.on_answer(seed.address, met[0].peer)
-        self._parts.on_contacts(met)
+        self._on_neighbours(met)
         if worth_a_lookup(met, self.table, joined_before=self._joining is not None):
             await self._join(met)
         return BootstrapReply.ANSWERED
+
+    async def _greet_stranger(self, stranger: Contact) -> None:
+        """Ask a peer whom it knows next to us; look up our own id if we do not know them."""
+        try:
+            met = await self._identify(stranger)
+        except SwarmError as error:
+            log.info("%s: %s", stranger.address, error)
+            return
+        if self._on_neighbours(met):
+            await self._join(met)
+
+    async def _identify(self, contact: Contact) -> list[Contact]:
+        """The peer at a contact's address, and those that it knows next to us."""
+        reply = await self._runner.rpc.call(contact, Identify(self._own.raw), HELLO_S)
+        return contacts_through(contact, reply, self._runner.recorder.unverified)
+
+    def _on_neighbours(self, met: list[Contact]) -> bool:
+        """Return whether the first of these names neighbours that we do not know.
+
+        In that case it has been in another part of the DHT, and every distance is looked at.
+        """
+        unknown = unknown_neighbours(met, self.table)
+        if unknown and self._healing.on_partition([met[0], *unknown], now_s()):
+            self._upkeep.merge()
+        return bool(unknown)
 
     async def _join(self, met: list[Contact]) -> None:
         """Look up our own id; the peers closest to us then know us, too."""
@@ -376,8 +343,8 @@ class Dht(Closing):
 
     def _on_refresh(self, lookup: Lookup) -> None:
         """Tell the table of a lookup that has asked all of the k closest."""
-        answered = lookup.responder_ids()[: self.config.k]
-        self.table.on_refresh(lookup.target, answered, self._now_s())
+        answered = [raw_id(each) for each in lookup.responders(self.config.k)]
+        self.table.on_refresh(lookup.target, answered, now_s())
         self._changed.set()
 
     # Upkeep
@@ -387,13 +354,9 @@ class Dht(Closing):
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._changed.clear()
-                for duty in self._upkeep.drain(self._now_s(), self._now_ms()):
+                for duty in self._upkeep.drain(now_s(), self._now_ms()):
                     tasks.create_task(self._do(duty))
-                try:
-                    async with asyncio.timeout_at(self._upkeep.next_deadline_s()):
-                        await self._changed.wait()
-                except TimeoutError:
-                    continue
+                await wait_until(self._changed, self._upkeep.next_deadline_s())
 
     async def _do(self, duty: Duty) -> None:
         try:
@@ -401,19 +364,18 @@ class Dht(Closing):
                 case GreetSeed():
                     await self._greet(duty.seed)
                 case GreetStranger():
-                    if met := await self._parts.greet(duty.stranger):
-                        await self._join(met)
+                    await self._greet_stranger(duty.stranger)
                 case LookRound():
                     await self._look_round(duty)
                 case PublishAgain():
                     record = self._publisher.sign(duty.publication, self._now_ms())
                     await self._place(record, waited_for=False)
         finally:
-            self._upkeep.on_done(duty, self._now_s())
+            self._upkeep.on_done(duty, now_s())
             self._changed.set()
 
     async def _look_round(self, duty: LookRound) -> None:
-        others = self._parts.others
+        others = self._healing.others(now_s())
         if across := bool(duty.across and others):
             lookup = self._search.lookup_across(duty.target, others)
         else:
@@ -437,13 +399,13 @@ class Dht(Closing):
         publication = self._publisher.publication(key, subkey, value, ttl_s, now_ms)
         record = self._publisher.sign(publication, now_ms)
         if republish:
-            self._publisher.keep(publication, self._now_s())
+            self._publisher.keep(publication, now_s())
             self._changed.set()
         return holders_of(await self._place(record, waited_for=True), self._own)
 
     def withdraw(self, key: bytes, subkey: bytes) -> None:
         """Stop publishing a value; it is gone when its time to live is over."""
-        self._publications.withdraw(key, subkey)
+        self._publisher.withdraw(key, subkey)
 
     async def _place(self, record: Record, *, waited_for: bool, copy: bool = False) -> PutValue:
         """Store a record with the peers closest to its key; we may be one of them.
@@ -454,13 +416,10 @@ class Dht(Closing):
         found, spread = await self._search.holders(record.key)
         near = self._publisher.candidates(record.key, found, self.contact)
         copies = [] if copy or len(near) < self.config.k else self._publisher.copies(record)
-        if spread is Spread.CROWDED:
-            storing = self._store_around(record, near, waited_for=waited_for)
-        else:
-            storing = self._store(record, near, spread, waited_for=waited_for)
-            if waited_for and copies:
-                self._runner.start(self._place_later(copies))
-                copies = []
+        storing = self._store(record, near, spread, waited_for=waited_for)
+        if waited_for and copies and spread is not Spread.CROWDED:
+            self._runner.start(self._place_later(copies))
+            copies = []
         if not copies:
             return await storing
         places = [self._place(each, waited_for=waited_for, copy=True) for each in copies]
@@ -473,15 +432,11 @@ class Dht(Closing):
         for each in copies:
             await self._place(each, waited_for=False, copy=True)
 
-    async def _store_around(
-        self, record: Record, near: Sequence[Contact], *, waited_for: bool
-    ) -> PutValue:
-        region = await self._search.region(record.key, near)
-        return await self._store(record, region, Spread.CROWDED, waited_for=waited_for)
-
     async def _store(
         self, record: Record, holders: Sequence[Contact], spread: Spread, *, waited_for: bool
     ) -> PutValue:
+        if spread is Spread.CROWDED:
+            holders = await self._search.region(record.key, holders)
         failure_share = self.timeouts.failure_share
         options = self._publisher.options(failure_share, spread, waited_for=waited_for)
         put_value = PutValue(record, holders, options, self.timeouts)
@@ -518,7 +473,7 @@ class Dht(Closing):
         rpc.serve_unary(Get, self._on_get)
 
     def _on_request(self, peer: PeerId, request: Request) -> Message:
-        reply = self._answers.answer(peer, request, self._now_s(), self._now_ms())
+        reply = self._answers.answer(peer, request, now_s(), self._now_ms())
         self._runner.drain()
         if isinstance(request, Store):
             self._changed.set()
@@ -532,8 +487,7 @@ class Dht(Closing):
 
     def _prove_soon(self, pause_s: float = PROVE_AFTER_S) -> None:
         if self.store.unproven:
-            self._proving = self._proving or Alarm(asyncio.get_running_loop(), self._prove)
-            self._proving.set(self._now_s() + pause_s)
+            self._proving.set(now_s() + pause_s)
 
     def _prove(self) -> None:
         self.store.prove()
@@ -543,16 +497,14 @@ class Dht(Closing):
         if not self._proxy.begin():
             return got
         try:
-            get_value = self._proxy.query(
-                request, self._answers.known(request.key), self._now_s(), self._wall_s()
-            )
+            near = self.table.closest(request.key)
+            get_value = self._proxy.query(request, near, now_s(), self._wall_s())
             await self._runner.start_query(get_value).wait()
         finally:
             self._proxy.on_end()
         return self._proxy.answer(get_value, got)
 
     def _keep(self, peer: PeerId, request: Store) -> Stored:
-        """Keep a record of our own in our store."""
         stored = self._answers.store(peer, request, self._now_ms())
         self._changed.set()
         return stored

@@ -1,6 +1,5 @@
 """PartitionHealing: how a DHT that was cut apart, or that began in parts, becomes one again.
 
-Units:   seconds on the caller's monotonic clock.
 Source:  hivemind issue #624, a swarm that stayed in two halves; docs/dht.md, "Halves that meet
          again".
 """
@@ -13,7 +12,7 @@ from p2pswarm.discovery.dht.routing_table import Table
 
 
 def unknown_neighbours(met: Sequence[Contact], table: Table) -> list[Contact]:
-    """Those of the peers that one of them names that we do not know, and that are next to us."""
+    """The peers next to us that we do not know, of those that the first one names."""
     k, own = table.config.k, int.from_bytes(table.own.raw)
     nearest = table.nearest(table.own.raw, k)
     radius = nearest[-1].number ^ own if len(nearest) == k else 1 << 256
@@ -60,21 +59,17 @@ class PartitionHealing:
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._lost: dict[PeerId, tuple[Contact, float]] = {}
-        """With the time at which each was lost; the latest last."""
+        """Each with the time at which it was lost; the latest last."""
         self._probe_s = NEVER_S
         self._fresh_s = -NEVER_S
-        """When somebody was lost or found again last."""
+        """Time at which somebody was lost or found again last."""
         self._newcomer: Contact | None = None
         """The stranger that came last."""
         self._greet_s = NEVER_S
         self._greeted_s = -NEVER_S
         self._others: Sequence[Contact] = ()
         self._merged_s: float | None = None
-        """When we looked at every distance last; at first, when the first stranger came."""
-
-    def __len__(self) -> int:
-        """Return the number of peers that are remembered."""
-        return len(self._lost)
+        """Time of the last look at every distance; at first, of the first stranger."""
 
     def on_loss(self, contact: Contact, now_s: float) -> None:
         """Note that a peer has left the table because it did not answer."""

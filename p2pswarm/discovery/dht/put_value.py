@@ -7,13 +7,12 @@ Source:  go-libp2p-kad-dht's optimistic provide, for returning before all have a
 
 import random
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from p2pswarm.base.errors import BadMessage, NoRoute, Refused, Unusable
 from p2pswarm.base.ids import PEER_ID_BYTES, Contact, PeerId
-from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator
+from p2pswarm.discovery.dht.call_outcomes import TimeoutEstimator, raw_id
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.crowding import (
     REGION_FIRST,
@@ -22,8 +21,8 @@ from p2pswarm.discovery.dht.crowding import (
     Spread,
     keys_elsewhere,
 )
+from p2pswarm.discovery.dht.lookup import QueryRequest
 from p2pswarm.discovery.dht.messages import PAGE_BYTES, RECORDS_MAX, Record, Store, Stored
-from p2pswarm.discovery.dht.query import QueryRequest
 from p2pswarm.discovery.dht.records import Verdict, sign
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.wire.message import Message
@@ -51,8 +50,6 @@ class PutValue:
     subkey. The first wave asks as many peers as success needs, or all of them if contacts are
     often dead. After success the caller goes on. The remaining peers get the record a little
     later, with other records in one message. The next peer replaces one that fails or is slow.
-
-    Source: go-libp2p-kad-dht's optimistic provide, for returning before all have answered.
     """
 
     def __init__(
@@ -106,8 +103,7 @@ class PutValue:
         if self.holders < self._success:
             while self._left and self.holders + len(self._waits) < self._first:
                 contact = self._left.pop()
-                assert contact.peer is not None
-                self._waits[contact] = now_s + self._timeouts.hedge_s(contact.peer.raw)
+                self._waits[contact] = now_s + self._timeouts.hedge_s(raw_id(contact))
                 asks.append(QueryRequest(contact, self._request))
             return asks
         while self._left and self.holders + len(self._waits) + len(self._slow) < self._replicas:
@@ -123,17 +119,13 @@ class PutValue:
             raise BadMessage(f"{type(reply).__name__} does not answer Store")
         verdict = reply.verdicts[0]
         self._forget(contact)
+        ours_alone = len(self.record.subkey) == PEER_ID_BYTES
         if verdict in (Verdict.KEPT, Verdict.SAME):
             self.held_by.append(contact)
-        elif verdict == Verdict.OLDER and self._ours_alone:
+        elif verdict == Verdict.OLDER and ours_alone:
             self.held_by.append(contact)  # it has what we published later
         else:
             self.refusals.append(verdict)
-
-    @property
-    def _ours_alone(self) -> bool:
-        """True if no other peer may write the record's subkey."""
-        return len(self.record.subkey) == PEER_ID_BYTES
 
     def on_failure(self, contact: Contact) -> None:
         """See `Query`."""
@@ -175,16 +167,76 @@ class Publication:
     """The time to publish it again."""
 
 
-class Publications:
-    """Our own values by key and subkey, and when each is to be published again."""
+CLOCK_VERDICTS = frozenset({Verdict.EXPIRED, Verdict.FUTURE})  # our clock and theirs differ
+_VERDICTS = frozenset(map(int, Verdict))
 
-    def __init__(self, config: DhtConfig, rng: random.Random) -> None:
+
+class Publisher:
+    """Our own values: it signs them, chooses their holders, and tells when to publish them again.
+
+    Each value has a higher sequence number than the last.
+    """
+
+    def __init__(self, identity: Identity, config: DhtConfig, rng: random.Random) -> None:
+        self._identity = identity
         self._config = config
         self._rng = rng
+        self._seq = 0
         self._ours: dict[tuple[bytes, bytes], Publication] = {}
+        """By key and subkey."""
+
+    def publication(
+        self, key: bytes, subkey: bytes, value: bytes, ttl_s: float, now_ms: int
+    ) -> Publication:
+        """A value with its sequence number; ValueError if no peer keeps a value that long."""
+        if not 0 < ttl_s <= self._config.ttl_most_s:
+            raise ValueError(f"a value lives up to {self._config.ttl_most_s:g} s, not {ttl_s}")
+        # the wall clock goes on while the node is down, so its numbers rise after a restart
+        self._seq = max(self._seq + 1, now_ms)
+        return Publication(key, subkey, value, self._seq, ttl_s, 0.0)
+
+    def sign(self, publication: Publication, now_ms: int) -> Record:
+        """The signed record of a publication; its time to live starts now."""
+        expires_ms = now_ms + int(1000 * publication.ttl_s)
+        key, subkey = publication.key, publication.subkey
+        return sign(self._identity, key, subkey, publication.value, publication.seq, expires_ms)
+
+    def copies(self, record: Record) -> list[Record]:
+        """The record under the other keys where it is sought if it is not found under its own."""
+        rest = record.subkey, record.value, record.seq, record.expires_ms
+        return [sign(self._identity, key, *rest) for key in keys_elsewhere(record.key)]
+
+    def options(self, failure_share: float, spread: Spread, *, waited_for: bool) -> PutOptions:
+        """The options of a put; when contacts are often dead, all holders are asked at once."""
+        config = self._config
+        crowded = spread is Spread.CROWDED
+        success = REGION_SUCCESS if crowded else config.replicas_success
+        if not waited_for:
+            success = 0
+        calm = failure_share <= config.calm_share
+        all_at_once = REGION_FIRST if crowded else config.replicas
+        return PutOptions(
+            replicas={Spread.EVEN: config.replicas, Spread.DENSE: config.k}.get(spread, REGION_MAX),
+            success=success,
+            first=success if calm or not waited_for else all_at_once,
+            patience_s=config.lookup_s,
+        )
+
+    def candidates(self, key: bytes, found: Sequence[Contact], own: Contact) -> list[Contact]:
+        """The k contacts closest to a key, with ourselves among them if we are a server."""
+        near = [each for each in found if each.peer is not None]
+        if self._config.server and own.peer is not None:
+            distances = [each.peer.distance(key) for each in near if each.peer]
+            near.insert(bisect_left(distances, own.peer.distance(key)), own)
+        return near[: self._config.k]
+
+    # when to publish again
 
     def keep(self, publication: Publication, now_s: float) -> None:
-        """Add a publication, in place of an older one with the same key and subkey."""
+        """Publish a value again from time to time, in place of one with its key and subkey.
+
+        Raises ValueError if there are too many values.
+        """
         place = publication.key, publication.subkey
         most = self._config.records_per_publisher
         if place not in self._ours and len(self._ours) >= most:
@@ -217,75 +269,8 @@ class Publications:
         publication.due_s = now_s + pause_s * self._rng.uniform(1 - jitter, 1 + jitter)
 
 
-CLOCK_VERDICTS = frozenset({Verdict.EXPIRED, Verdict.FUTURE})  # our clock and theirs differ
-_VERDICTS = frozenset(map(int, Verdict))
-
-
-class Publisher:
-    """Signs our own values, chooses their holders and judges the outcome of a put.
-
-    Each value has a higher sequence number than the last.
-    """
-
-    def __init__(self, identity: Identity, config: DhtConfig, publications: Publications) -> None:
-        self._identity = identity
-        self._config = config
-        self._publications = publications
-        self._seq = 0
-
-    def publication(
-        self, key: bytes, subkey: bytes, value: bytes, ttl_s: float, now_ms: int
-    ) -> Publication:
-        """A value with its sequence number; ValueError if no peer keeps a value that long."""
-        if not 0 < ttl_s <= self._config.ttl_most_s:
-            raise ValueError(f"a value lives up to {self._config.ttl_most_s:g} s, not {ttl_s}")
-        # the wall clock goes on while the node is down, so its numbers rise after a restart
-        self._seq = max(self._seq + 1, now_ms)
-        return Publication(key, subkey, value, self._seq, ttl_s, 0.0)
-
-    def sign(self, publication: Publication, now_ms: int) -> Record:
-        """The signed record of a publication; its time to live starts now."""
-        expires_ms = now_ms + int(1000 * publication.ttl_s)
-        key, subkey = publication.key, publication.subkey
-        return sign(self._identity, key, subkey, publication.value, publication.seq, expires_ms)
-
-    def copies(self, record: Record) -> list[Record]:
-        """The record under the other keys where it is sought if it is not found under its own."""
-        rest = record.subkey, record.value, record.seq, record.expires_ms
-        return [sign(self._identity, key, *rest) for key in keys_elsewhere(record.key)]
-
-    def keep(self, publication: Publication, now_s: float) -> None:
-        """Publish a value again from time to time; ValueError if there are too many values."""
-        self._publications.keep(publication, now_s)
-
-    def options(self, failure_share: float, spread: Spread, *, waited_for: bool) -> PutOptions:
-        """The options of a put; when contacts are often dead, all holders are asked at once."""
-        config = self._config
-        crowded = spread is Spread.CROWDED
-        success = REGION_SUCCESS if crowded else config.replicas_success
-        if not waited_for:
-            success = 0
-        calm = failure_share <= config.calm_share
-        all_at_once = REGION_FIRST if crowded else config.replicas
-        return PutOptions(
-            replicas={Spread.EVEN: config.replicas, Spread.DENSE: config.k}.get(spread, REGION_MAX),
-            success=success,
-            first=success if calm or not waited_for else all_at_once,
-            patience_s=config.lookup_s,
-        )
-
-    def candidates(self, key: bytes, found: Sequence[Contact], own: Contact) -> list[Contact]:
-        """The k contacts closest to a key, with ourselves among them if we are a server."""
-        near = [each for each in found if each.peer is not None]
-        if self._config.server and own.peer is not None:
-            distances = [each.peer.distance(key) for each in near if each.peer]
-            near.insert(bisect_left(distances, own.peer.distance(key)), own)
-        return near[: self._config.k]
-
-
 def holders_of(put_value: PutValue, own: PeerId) -> int:
-    """Return the number of peers that hold the record; raises an error with the reason if none
-    does.
+    """Return the number of peers that hold the record; raises the reason if none does.
 
     By our own clock we would keep it ourselves: that says nothing where all others refuse it for
     their clocks, since they would not believe it.
@@ -313,21 +298,13 @@ def holders_of(put_value: PutValue, own: PeerId) -> int:
 WAIT_S = 0.25  # long enough to collect records, and short for a replica that is not urgent
 
 
-class BatchOwner(Protocol):
-    """Learns what became of a record."""
-
-    def on_reply(self, contact: Contact, reply: Message | None) -> None:
-        """Take the peer's answer for this record alone; None if none came."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class BatchedRecord:
-    """A record to store, and its owner."""
+    """A record to store, and who learns what became of it."""
 
     record: Record
-    owner: BatchOwner | None
-    """None if the outcome does not matter, as with a repair."""
+    on_reply: Callable[[Contact, Message | None], None] | None = None
+    """Takes the peer's answer for this record alone, None if none came."""
 
 
 def store_of(batched: Sequence[BatchedRecord]) -> Store:

@@ -2,8 +2,6 @@
 
 A request runs to its end even if no task waits for it any more, because its outcome updates the
 routing table.
-
-Units:   seconds on the loop's clock.
 """
 
 import asyncio
@@ -14,6 +12,7 @@ from itertools import islice
 
 from p2pswarm.base.errors import BadMessage, SwarmError
 from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.base.loop_clock import Alarm, now_s
 from p2pswarm.discovery.dht.call_outcomes import (
     CallOutcome,
     CallRecorder,
@@ -31,18 +30,9 @@ from p2pswarm.discovery.dht.crowding import (
     points_around,
     size_of,
 )
-from p2pswarm.discovery.dht.lookup import Lookup, LookupOptions
+from p2pswarm.discovery.dht.lookup import FindNode, Lookup, LookupOptions, Query, QueryRequest
 from p2pswarm.discovery.dht.messages import Identify, Ping, Store, Stored
 from p2pswarm.discovery.dht.put_value import BatchedRecord, StoreBatcher, store_of, stored_in
-from p2pswarm.discovery.dht.query import (
-    Alarm,
-    FindNode,
-    Query,
-    QueryProgress,
-    QueryRequest,
-    QueryState,
-    Route,
-)
 from p2pswarm.discovery.dht.routing_table import Table
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.net.wire.message import Message
@@ -51,10 +41,6 @@ CONFIRM_S = 3.0  # to dial an address that may be nobody's, and to hear who is t
 
 KeepRecords = Callable[[PeerId, Store], Stored]
 """Keeps records in our own store; takes the sender and its request."""
-
-
-def nothing() -> None:
-    """Do nothing: the default for `finished`."""
 
 
 class QueryRunner:
@@ -81,30 +67,28 @@ class QueryRunner:
         self._healing_s: float | None = None
         self.recorder = CallRecorder(table, timeouts, rpc.reach, rpc.cards)
         self._batcher = StoreBatcher(table.config.batches)
-        self._batch_alarm: Alarm | None = None
+        self._batch_alarm = Alarm(self._flush)
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def start(self, work: Coroutine[None, None, None]) -> None:
         """Run `work` in a task that `close` ends."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
+        task.add_done_callback(self._tasks.pop)
 
     async def close(self) -> None:
         """End every query and task; tasks that wait for a query are cancelled."""
         for running in tuple(self.running):
             running.cancel()
-        if self._batch_alarm is not None:
-            self._batch_alarm.cancel()
+        self._batch_alarm.cancel()
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def start_query(self, query: Query, finished: Callable[[], None] = nothing) -> "RunningQuery":
+    def start_query(
+        self, query: Query, finished: Callable[[], None] = lambda: None
+    ) -> "RunningQuery":
         """Start a query; `finished` is called once, when it has ended."""
         running = RunningQuery(self, query, finished)
         running.step()
@@ -112,18 +96,16 @@ class QueryRunner:
 
     async def call(self, contact: Contact, request: Message) -> Message | None:
         """Send one request; returns its reply, or None if none came."""
-        loop = asyncio.get_running_loop()
-        begun_s = loop.time()
+        begun_s = now_s()
         self.calls += 1
         reply: Message | None = None
         outcome = CallOutcome.ANSWERED
         try:
-            reply = await self.rpc.call(
-                contact, request, self.recorder.deadline_s(contact, request)
-            )
+            deadline_s = self.recorder.deadline_s(contact, request)
+            reply = await self.rpc.call(contact, request, deadline_s)
         except SwarmError as error:
             outcome = outcome_of(error)
-        self.recorder.on_outcome(contact, request, outcome, begun_s, loop.time())
+        self.recorder.on_outcome(contact, request, outcome, begun_s, now_s())
         self.drain()
         return reply
 
@@ -147,7 +129,7 @@ class QueryRunner:
         hello = Identify(self.own.raw)
         with suppress(SwarmError):
             reply = await self.rpc.call(Contact(None, claimed.address), hello, CONFIRM_S)
-        self.recorder.on_check(claimed, reply, asyncio.get_running_loop().time())
+        self.recorder.on_check(claimed, reply, now_s())
         self.drain()
 
     async def _ping(self, contact: Contact) -> None:
@@ -155,17 +137,13 @@ class QueryRunner:
 
     def post(self, contact: Contact, batched_record: BatchedRecord) -> bool:
         """Store a record a little later; False if too many batches wait already."""
-        loop = asyncio.get_running_loop()
-        taken = self._batcher.add(contact, batched_record, loop.time())
-        if self._batch_alarm is None:
-            self._batch_alarm = Alarm(loop, self._flush)
+        added = self._batcher.add(contact, batched_record, now_s())
         self._batch_alarm.set(self._batcher.next_deadline_s())
-        return taken
+        return added
 
     def _flush(self) -> None:
-        for contact, batched in self._batcher.due(asyncio.get_running_loop().time()):
+        for contact, batched in self._batcher.due(now_s()):
             self.start(self._deliver(contact, batched))
-        assert self._batch_alarm is not None
         self._batch_alarm.set(self._batcher.next_deadline_s())
 
     async def _deliver(self, contact: Contact, batched: list[BatchedRecord]) -> None:
@@ -180,21 +158,20 @@ class QueryRunner:
             self.recorder.on_breach(contact)
             answers = stored_in(None, len(batched))
         for batched_record, answer in zip(batched, answers, strict=True):
-            if batched_record.owner is not None:
-                batched_record.owner.on_reply(contact, answer)
+            if batched_record.on_reply is not None:
+                batched_record.on_reply(contact, answer)
 
 
 class RunningQuery:
     """Runs one query to its end."""
 
-    __slots__ = ("_alarm", "_finished", "_progress", "_runner", "_waiters", "query")
+    __slots__ = ("_alarm", "_finished", "_runner", "_waiters", "query")
 
     def __init__(self, runner: QueryRunner, query: Query, finished: Callable[[], None]) -> None:
         self.query = query
-        self._progress = QueryProgress(query, runner.own)
         self._runner = runner
         self._finished = finished
-        self._alarm = Alarm(asyncio.get_running_loop(), self._on_time)
+        self._alarm = Alarm(self._on_time)
         self._waiters: list[asyncio.Future[None]] = []
         runner.running[self] = None
 
@@ -206,30 +183,30 @@ class RunningQuery:
             await waiter
 
     def step(self) -> None:
-        """Send the requests that the last input led to, and report new states."""
-        loop = asyncio.get_running_loop()
-        while asks := self.query.drain(loop.time()):
+        """Send the requests that the last input led to; release who waits, and end, if it is so."""
+        while asks := self.query.drain(now_s()):
             for ask in asks:
                 self._send(ask)
-        for state in self._progress.advance():
-            if state is QueryState.READY:
-                self._release()
-            else:
-                self._end()
-        self._alarm.set(self._progress.next_deadline_s())
+        if self.query.ready:
+            self._release()
+        if not self.query.finished:
+            self._alarm.set(self.query.next_deadline_s())
+        elif self in self._runner.running:
+            del self._runner.running[self]
+            self._alarm.cancel()
+            self._finished()
 
     def _send(self, ask: QueryRequest) -> None:
+        """Send a request; records that may wait go with others, and ours into our own store."""
         contact, request = ask.contact, ask.request
-        match self._progress.route(ask):
-            case Route.CALL:
-                self._runner.start(self._ask(contact, request))
-            case Route.BATCH:
-                assert isinstance(request, Store)
-                if not self._runner.post(contact, BatchedRecord(request.records[0], self)):
-                    self._tell(contact, None)
-            case Route.OURSELVES:
-                assert isinstance(request, Store)
-                self._tell(contact, self._runner.keep(self._runner.own, request))
+        if not isinstance(request, Store) or (
+            contact.peer != self._runner.own and not ask.at_leisure
+        ):
+            self._runner.start(self._ask(contact, request))
+        elif not ask.at_leisure:
+            self._tell(contact, self._runner.keep(self._runner.own, request))
+        elif not self._runner.post(contact, BatchedRecord(request.records[0], self.on_reply)):
+            self._tell(contact, None)
 
     async def _ask(self, contact: Contact, request: Message) -> None:
         self.on_reply(contact, await self._runner.call(contact, request))
@@ -240,11 +217,18 @@ class RunningQuery:
         self.step()
 
     def _tell(self, contact: Contact, reply: Message | None) -> None:
-        if not self._progress.on_reply(contact, reply, asyncio.get_running_loop().time()):
+        """Pass a reply on; one that does not fit its request counts as a failure of the peer."""
+        if reply is None:
+            self.query.on_failure(contact)
+            return
+        try:
+            self.query.on_response(contact, reply, now_s())
+        except BadMessage:
+            self.query.on_failure(contact)
             self._runner.recorder.on_breach(contact)
 
     def _on_time(self) -> None:
-        self.query.on_deadline(asyncio.get_running_loop().time())
+        self.query.on_deadline(now_s())
         self.step()
 
     def _release(self) -> None:
@@ -252,11 +236,6 @@ class RunningQuery:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-
-    def _end(self) -> None:
-        self._alarm.cancel()
-        self._runner.running.pop(self, None)
-        self._finished()
 
     def cancel(self) -> None:
         """Stop the query's timer, and cancel the tasks that wait for it."""
@@ -285,32 +264,10 @@ class HolderSearch:
         size: float = 0.0,
         patience_s: float | None = None,
         shunned: tuple[bytes, int] | None = None,
+        *,
+        empty: bool = False,
     ) -> Lookup:
-        """A lookup that begins with the contacts in our table; see `LookupOptions`."""
-        lookup = self._empty(target, settle, size, patience_s, shunned)
-        near = self._table.nearest(target, len(self._table) if shunned else self._config.k)
-        contacts = (each.contact for each in near)
-        lookup.on_contacts(islice((c for c in contacts if not lookup.shuns(c)), self._config.k))
-        return lookup
-
-    def lookup_across(self, target: bytes, met: Sequence[Contact]) -> Lookup:
-        """A lookup that begins with a peer of another part of the DHT and those it has named.
-
-        Of our own part it hears only as far as the other knows it. With our own contacts, which are
-        closer to the target than those that we met, it would never ask the other part at all.
-        """
-        lookup = self._empty(target, self._config.k)
-        learn(lookup, met)
-        return lookup
-
-    def _empty(
-        self,
-        target: bytes,
-        settle: int,
-        size: float = 0.0,
-        patience_s: float | None = None,
-        shunned: tuple[bytes, int] | None = None,
-    ) -> Lookup:
+        """A lookup that begins with the contacts in our table, or none; see `LookupOptions`."""
         config, recorder = self._config, self._runner.recorder
         options = LookupOptions(
             width=config.k,
@@ -321,7 +278,22 @@ class HolderSearch:
             shunned=shunned,
         )
         own, timeouts = self._table.own.raw, recorder.timeouts
-        return Lookup(target, own, options, timeouts, self._now_s(), recorder.unverified)
+        lookup = Lookup(target, own, options, timeouts, now_s(), recorder.unverified)
+        if not empty:
+            near = self._table.nearest(target, len(self._table) if shunned else config.k)
+            contacts = (each.contact for each in near)
+            lookup.on_contacts(islice((c for c in contacts if not lookup.shuns(c)), config.k))
+        return lookup
+
+    def lookup_across(self, target: bytes, met: Sequence[Contact]) -> Lookup:
+        """A lookup that begins with a peer of another part of the DHT and those it has named.
+
+        Of our own part it hears only as far as the other knows it. With our own contacts, which are
+        closer to the target than those that we met, it would never ask the other part at all.
+        """
+        lookup = self.lookup(target, self._config.k, empty=True)
+        learn(lookup, met)
+        return lookup
 
     async def closest(self, key: bytes) -> list[Contact]:
         """The k servers closest to a key, closest first; some of the last may be dead."""
@@ -331,13 +303,13 @@ class HolderSearch:
 
     async def holders(self, key: bytes) -> tuple[list[Contact], Spread]:
         """The servers closest to a key, and how they are spread; call `region` for a crowd."""
-        now_s, replicas = self._now_s(), self._config.replicas
+        replicas = self._config.replicas
         near = self._table.nearest(key, self._config.k)
         found = [each.contact for each in near]
         if self.crowded(key):
             return found, Spread.CROWDED
         size = size_of(self._table)
-        if self._table.sure(key, near[:replicas], replicas, now_s):
+        if self._table.sure(key, near[:replicas], replicas, now_s()):
             spread = Spread.of(distances_to(key, found), size)
         else:
             found = await self.closest(key)
@@ -351,28 +323,24 @@ class HolderSearch:
             self.saw_crowd(key)
         return found, spread
 
-    def known(self, key: bytes) -> list[Contact]:
-        """The contacts of our table that are closest to a key."""
-        return [each.contact for each in self._table.nearest(key, self._config.k)]
-
     def knows_all(self, key: bytes) -> bool:
         """Return whether the swarm is so small that all of it holds every record."""
-        return len(self.known(key)) < self._config.k
+        return len(self._table.closest(key)) < self._config.k
 
     def crowded(self, key: bytes) -> bool:
         """Return whether a crowd was seen around a key a short time ago."""
-        return self._crowded.holds(key, self._now_s())
+        return self._crowded.holds(key, now_s())
 
     def saw_crowd(self, key: bytes) -> None:
         """Note a crowd around a key."""
-        self._crowded.add(key, self._now_s())
+        self._crowded.add(key, now_s())
 
     async def region(self, key: bytes, closest: Iterable[Contact]) -> list[Contact]:
         """The peers around a crowded key whatever ids are there, with the closest, at random.
 
         The closest are among them because others may see no crowd, and use only these.
         """
-        region = self._crowded.region(key, self._now_s())
+        region = self._crowded.region(key, now_s())
         if not region:
             size = size_of(self._table)
             points = points_around(key, size, self._rng)
@@ -385,15 +353,12 @@ class HolderSearch:
             lookups.append(self.lookup(amid, settle, patience_s=PATIENCE_S))
             await self._run(lookups)
             region = members([each.responders(self._config.k) for each in lookups], self._rng)
-            self._crowded.on_region(key, region, self._now_s())
+            self._crowded.on_region(key, region, now_s())
         return members([list(closest), region], self._rng)
 
     async def _run(self, lookups: list[Lookup]) -> None:
         for running in [self._runner.start_query(FindNode(each)) for each in lookups]:
             await running.wait()
-
-    def _now_s(self) -> float:
-        return asyncio.get_running_loop().time()
 
 
 def learn(lookup: Lookup, met: Sequence[Contact]) -> None:

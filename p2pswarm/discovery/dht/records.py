@@ -17,6 +17,7 @@ import hashlib
 import heapq
 import struct
 from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -53,26 +54,16 @@ def _body(record: Record) -> bytes:
     return b"".join((head, record.subkey, record.value))
 
 
-def newer(a: Record, b: Record) -> Record:
-    """The record that counts; the signature decides ties, so every node agrees."""
-    return a if _rank(a) >= _rank(b) else b
-
-
-def _rank(record: Record) -> tuple[int, int, bytes, bytes, bytes]:
-    return (
-        record.seq,
-        record.expires_ms,
-        record.signature,
-        record.public_key,
-        record.value,
-    )
+def rank(record: Record) -> tuple[int, int, bytes, bytes, bytes]:
+    """The order of the records of a subkey, of which the highest counts; no two are equal."""
+    return record.seq, record.expires_ms, record.signature, record.public_key, record.value
 
 
 def merge(into: dict[bytes, Record], records: Iterable[Record]) -> None:
     """Add records to `into`, which keeps the newest of each subkey."""
     for record in records:
         known = into.get(record.subkey)
-        if known is None or (known is not record and _rank(record) > _rank(known)):
+        if known is None or (known is not record and rank(record) > rank(known)):
             into[record.subkey] = record
 
 
@@ -160,9 +151,7 @@ class StoreShares:
     def add(self, stored: StoredRecord) -> None:
         """Charge a record to its publisher."""
         publisher = stored.record.public_key
-        share = self._shares.get(publisher)
-        if share is None:
-            share = self._shares[publisher] = _Share()
+        share = self._shares.setdefault(publisher, _Share())
         share.records[stored] = None
         self._resize(publisher, share, stored.size_bytes)
 
@@ -306,23 +295,20 @@ class RecordStore:
 
     Each publisher has a quota. When memory is full, the publisher that uses most gives up its
     oldest records (`StoreShares`). Refusing a record costs little, however much is kept.
-
-    Source: BEP 44; go-libp2p-kad-dht's validator (Validate, Select).
     """
 
     def __init__(self, config: DhtConfig, signatures: SignatureCache) -> None:
         self._config = config
         self._signatures = signatures
-        self._keys: dict[bytes, _KeyRecords] = {}
+        self._keys: defaultdict[bytes, _KeyRecords] = defaultdict(_KeyRecords)
         self._shares = StoreShares()
         self._expiries = Expiries()
         self._unproven: dict[StoredRecord, None] = {}
         """Records that were read and are still to be checked."""
-        self._count = 0
         self.size_bytes = 0
 
     def __len__(self) -> int:
-        return self._count
+        return sum(len(records.order) for records in self._keys.values())
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._keys
@@ -333,7 +319,7 @@ class RecordStore:
         if refusal is not None:
             return refusal
         held = self._held(record.key, record.subkey)
-        if held is not None and newer(held.record, record) is held.record:
+        if held is not None and rank(held.record) >= rank(record):
             return Verdict.SAME if held.record == record else Verdict.OLDER
         size_bytes = used_bytes(record)
         refusal = self._beyond_share(record, size_bytes, held)
@@ -361,9 +347,7 @@ class RecordStore:
     def _beyond_share(
         self, record: Record, size_bytes: int, held: StoredRecord | None
     ) -> Verdict | None:
-        """Return why a publisher may not keep so much here, or None; `held`: what would be
-        replaced.
-        """
+        """Return why a publisher may not keep so much here, or None; `held`: what it replaces."""
         config, publisher = self._config, record.public_key
         freed_bytes = held.size_bytes if held else 0
         records, used_bytes = self._shares.used(publisher)
@@ -384,14 +368,11 @@ class RecordStore:
         while self.size_bytes + stored.size_bytes > self._config.store_bytes:
             first = self._shares.first_to_go().record
             self._forget(first.key, first.subkey)
-        records = self._keys.get(record.key)
-        if records is None:
-            records = self._keys[record.key] = _KeyRecords()
+        records = self._keys[record.key]
         records.by_subkey[record.subkey] = stored
         insort(records.order, record.subkey)
         self._shares.add(stored)
         self.size_bytes += stored.size_bytes
-        self._count += 1
         self._expiries.add(stored)
 
     def _held(self, key: bytes, subkey: bytes) -> StoredRecord | None:
@@ -408,7 +389,6 @@ class RecordStore:
         self._expiries.remove(stored)
         self._shares.remove(stored)
         self.size_bytes -= stored.size_bytes
-        self._count -= 1
 
     def read(self, key: bytes, now_ms: int, after: bytes = b"") -> Iterator[Record]:
         """The records after the subkey `after`, in order, for a reader that checks signatures.

@@ -3,10 +3,10 @@
 Units:   seconds on the caller's monotonic clock; `wall_s` and `_ms` on the wall clock.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.discovery.dht.call_outcomes import CallRecorder, TimeoutEstimator
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.get_value import GetOptions, GetValue, NegativeCache
@@ -29,9 +29,8 @@ from p2pswarm.discovery.dht.messages import (
     peer_list,
 )
 from p2pswarm.discovery.dht.records import RecordStore, SignatureCache
-from p2pswarm.discovery.dht.routing_table import Neighbour, Table
+from p2pswarm.discovery.dht.routing_table import Table
 from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts
-from p2pswarm.net.cards.card import Card
 from p2pswarm.net.rpc.base import CardSource
 from p2pswarm.net.wire.message import Message
 
@@ -65,23 +64,15 @@ class Responder:
         self._recorder.on_request(peer, now_s)
         match request:
             case Identify():
-                return self.identify(peer, request)
+                return Identified(self._own.raw, self._near(request.target, peer))
             case Find():
-                return self.find(peer, request)
+                return Found(self._near(request.target, peer))
             case Get():
                 return self.get(peer, request, now_ms)
             case Store():
                 return self.store(peer, request, now_ms)
             case _:
                 return Pong()
-
-    def identify(self, peer: PeerId, request: Identify) -> Identified:
-        """Our id, and the servers closest to the newcomer that we know."""
-        return Identified(self._own.raw, self._near(request.target, peer))
-
-    def find(self, peer: PeerId, request: Find) -> Found:
-        """The servers closest to the target that we know."""
-        return Found(self._near(request.target, peer))
 
     def get(self, peer: PeerId, request: Get, now_ms: int) -> Got:
         """A page of the records we have, or the closest servers we know, or both if wanted."""
@@ -103,22 +94,13 @@ class Responder:
         offer = self._store.offer
         return Stored(bytes([offer(record, peer, now_ms) for record in request.records]))
 
-    def known(self, target: bytes) -> list[Contact]:
-        """The k servers closest to `target` that we know."""
-        return [each.contact for each in self._table.nearest(target, self._table.config.k)]
-
     def _near(self, target: bytes, asker: PeerId) -> PeerList:
         """The k servers closest to `target` where we found them, without the peer that asks."""
         k = self._table.config.k
-        near = self._table.nearest(target, k + 1)
-        return peer_list(self._found([each for each in near if each.raw != asker.raw][:k]))
-
-    def _found(self, near: Iterable[Neighbour]) -> Iterator[tuple[Card, Address]]:
-        for each in near:
-            assert each.contact.peer is not None
-            card = self._cards.of(each.contact.peer)
-            if card is not None:
-                yield card, each.contact.address
+        near = [each for each in self._table.nearest(target, k + 1) if each.raw != asker.raw]
+        contacts = [each.contact for each in near[:k]]
+        cards = [(self._cards.of(each.peer), each.address) for each in contacts if each.peer]
+        return peer_list((card, address) for card, address in cards if card is not None)
 
 
 def to_be_carried(request: Get, got: Got) -> bool:
@@ -171,9 +153,8 @@ class QueryProxy:
             asks=config.carry_width,
             least_scope=config.least_scope,
         )
-        lookup = Lookup(
-            request.key, self._own.raw, options, self._timeouts, now_s, self._unverified
-        )
+        key, own = request.key, self._own.raw
+        lookup = Lookup(key, own, options, self._timeouts, now_s, self._unverified)
         lookup.on_contacts(named)
         ours = replace(request, closer=False, hops=request.hops - 1)
         get_options = GetOptions(request=ours, quorum=1, wall_less_loop_s=wall_s - now_s, pages=1)

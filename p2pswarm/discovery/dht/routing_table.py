@@ -3,7 +3,6 @@
 Of the peers close to us the table knows all, of the others at most k at each distance. It tells
 which contact to check and which buckets to refresh, but sends nothing itself.
 
-Units:   seconds (`_s`) on the caller's monotonic clock.
 Shapes:  bucket i holds 0..k contacts, i in 0..255.
 Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.2, 2.4 and 4.1; go-libp2p-kbucket's diversity
          filter for the caps on networks.
@@ -126,9 +125,11 @@ class Bucket:
         """Return whether enough contacts of its network are here, live and waiting together."""
         if not newcomer.near_net:
             return False
-        here = (*self._live.values(), *self._waiting.values())
-        others = [each for each in here if each.raw != newcomer.raw]
-        return sum(each.near_net == newcomer.near_net for each in others) >= self._per_net
+        alike = [
+            each.raw != newcomer.raw and each.near_net == newcomer.near_net
+            for each in (*self._live.values(), *self._waiting.values())
+        ]
+        return sum(alike) >= self._per_net
 
 
 def _silence(neighbour: Neighbour) -> tuple[float, bytes]:
@@ -155,7 +156,6 @@ class Table:
 
     def __init__(self, own: PeerId, config: DhtConfig) -> None:
         self.own = own
-        self._own = own.raw
         self._own_number = int.from_bytes(own.raw)
         self.config = config
         self.depth = 0
@@ -194,13 +194,12 @@ class Table:
             return None
         raw = contact.peer.raw
         index = self.index(raw)
-        bucket = self._buckets.get(index)
-        known = bucket.get(raw) if bucket else None
-        if bucket is not None and known is not None:
+        known = self.get(raw)
+        if known is not None:
             self._strikes.pop(raw, None)
-            self._renew(bucket, known, contact, now_s)
+            self._renew(self._buckets[index], known, contact, now_s)
             return None
-        if raw == self._own:
+        if raw == self.own.raw:
             return None
         newcomer = neighbour(contact, now_s)
         if newcomer.wide_net and self._wide[newcomer.wide_net] >= self.config.per_wide_net:
@@ -247,13 +246,12 @@ class Table:
         """
         for index in range(self.depth):
             bucket = self._buckets.get(index)
-            if self._looked_s(index) > NEVER and not (bucket is not None and bucket.full):
-                yield index, len(bucket) if bucket is not None else 0
+            if self._looked_s(index) > NEVER and not (bucket and bucket.full):
+                yield index, len(bucket or ())
 
     def on_failure(self, raw: bytes) -> None:
         """Note that a contact did not answer; after `strikes` failures in a row it is dropped."""
-        bucket = self._buckets.get(self.index(raw))
-        if bucket is None or bucket.get(raw) is None:
+        if self.get(raw) is None:
             return
         self._strikes[raw] += 1
         if self._strikes[raw] >= self.config.strikes:
@@ -261,10 +259,9 @@ class Table:
 
     def drop(self, raw: bytes) -> None:
         """Drop a contact at once, because it broke the protocol or does not serve."""
-        bucket = self._buckets.get(self.index(raw))
-        known = bucket.get(raw) if bucket else None
-        if bucket is not None and known is not None:
-            self._drop(bucket, known)
+        known = self.get(raw)
+        if known is not None:
+            self._drop(self._buckets[self.index(raw)], known)
 
     def _drop(self, bucket: Bucket, known: Neighbour) -> None:
         self._strikes.pop(known.raw, None)
@@ -287,6 +284,10 @@ class Table:
             if len(found) >= count:
                 break
         return found[:count]
+
+    def closest(self, key: bytes) -> list[Contact]:
+        """The k contacts closest to `key`, closest first."""
+        return [each.contact for each in self.nearest(key, self.config.k)]
 
     def _outwards(self, target: int) -> Iterator[list[Neighbour]]:
         """Our contacts in groups; each contact is closer to `target` than all in the next group."""
@@ -348,9 +349,7 @@ class Table:
         return [self._id_in(index, rng) for index in range(count)]
 
     def next_refresh_s(self) -> float | None:
-        """Return when the first bucket is due, -inf for one never refreshed; None for an empty
-        table.
-        """
+        """Return when the first bucket is due, -inf for one never refreshed; None without any."""
         looked_s = [self._looked_s(index) for index in range(self.depth)]
         return min(looked_s) + self.config.refresh_s if looked_s else None
 

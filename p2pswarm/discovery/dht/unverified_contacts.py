@@ -3,21 +3,22 @@
 A link proves who a peer is, not where it can be dialled. So each unverified contact is dialled
 before it is told to others, and bounds keep anybody from making us dial third parties.
 
-Units:   seconds on the caller's monotonic clock.
 Errors:  BadMessage from `named`.
 Source:  RFC 9000, 8.1, 21.5 and 21.5.3: who may be made to send where before an address is
          validated; libp2p's AutoNAT, which dials back only the address of the request.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from p2pswarm.base.ids import Address, Contact
+from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.base.token_bucket import TokenBucket
 from p2pswarm.discovery.dht.messages import PeerList, peers_in
 from p2pswarm.discovery.dht.routing_table import networks
+from p2pswarm.net.guard.slots import GroupCounter
 from p2pswarm.net.os.addresses import NAMES, Scope, address_groups, scope_of
 from p2pswarm.net.rpc.base import CardSource
 
@@ -76,8 +77,6 @@ class UnverifiedContacts:
     from outside is believed private addresses.
 
     At most `HOSTS_MAX` hosts and `TELLERS_MAX` networks are remembered.
-
-    Source: RFC 9000, 21.5.3, for requests that a peer is made to send to others.
     """
 
     def __init__(
@@ -86,18 +85,13 @@ class UnverifiedContacts:
         """`known`: whether we have found a peer at its address ourselves."""
         self._cards = cards
         self._known = known
-        self._refuted_s: dict[tuple[str, str], float] = {}
-        """By teller and host, or teller and address; the oldest first."""
-        self._tellers: dict[str, _Teller] = {}
-        """The oldest first."""
+        self._refuted_s: RecentItems[tuple[str, str], float] = RecentItems(HOSTS_MAX)
+        """By teller and host, or teller and address."""
+        self._tellers: RecentItems[str, _Teller] = RecentItems(TELLERS_MAX)
         self._dials: dict[Contact, _Dial] = {}
         self._hosts: dict[tuple[str, str], Contact] = {}
         """The dial under way to a host on a teller's word."""
         self._answered_s = float("-inf")
-
-    def __len__(self) -> int:
-        """Return the number of hosts and networks that are remembered."""
-        return len(self._refuted_s) + len(self._tellers)
 
     def named(self, packed: PeerList, teller: Contact) -> list[Contact]:
         """The peers that a teller names; BadMessage if one did not sign that it is there.
@@ -119,7 +113,7 @@ class UnverifiedContacts:
         told = self._tellers.get(teller)
         if told is not None and told.liar and now_s - told.since_s < JUDGED_S:
             return Word.IGNORE
-        host = _named_host(named)
+        host = _host_of(named.address)
         for place in (host, str(named.address)):
             refuted_s = self._refuted_s.get((teller, place))
             if refuted_s is not None and now_s - refuted_s < NAMED_REFUTED_S:
@@ -130,7 +124,7 @@ class UnverifiedContacts:
         """Note that a peer is dialled on a network's word; report the outcome with `on_outcome`."""
         if teller and not self._known(named):
             self._forget_dial(named)
-            host = _named_host(named)
+            host = _host_of(named.address)
             self._dials[named] = _Dial(teller, host, now_s)
             self._hosts[teller, host] = named
 
@@ -148,18 +142,12 @@ class UnverifiedContacts:
         self._judge(dial.teller, now_s, found=found)
         if not found:
             key = dial.teller, str(named.address) if somebody else dial.host
-            self._refuted_s.pop(key, None)  # to the end of the dict
             self._refuted_s[key] = now_s
-            if len(self._refuted_s) > HOSTS_MAX:
-                del self._refuted_s[next(iter(self._refuted_s))]
 
     def _judge(self, teller: str, now_s: float, *, found: bool) -> None:
         told = self._tellers.get(teller)
         if told is None or now_s - told.since_s >= JUDGED_S:
-            self._tellers.pop(teller, None)
             told = self._tellers[teller] = _Teller(now_s)
-            if len(self._tellers) > TELLERS_MAX:
-                del self._tellers[next(iter(self._tellers))]
         told.found += found
         told.missed += not found
         if told.liar:
@@ -183,9 +171,9 @@ def teller_of(named: Contact, teller: Contact | None) -> str:
     return groups[-1] if groups[0] == NAMES else groups[-2]
 
 
-def _named_host(named: Contact) -> str:
+def _host_of(address: Address) -> str:
     """The host at an address, or the /56 for IPv6: one home or machine, however it is written."""
-    return address_groups(named.address.host.lower().rstrip("."))[-1]
+    return address_groups(address.host.lower().rstrip("."))[-1]
 
 
 CLAIM_REFUTED_S = 3600.0  # a host is dialled once in this time on the word of strangers
@@ -198,17 +186,15 @@ CLAIMS_PER_WIDE_NET = 16  # checks of one public /16 (IPv6: /32) in `REFUTED_S`;
 class AddressChecks:
     """The claimed addresses to dial: checks under way, and hosts where no peer was found.
 
-    A link proves who a peer is, not where it can be dialled. A peer whose link we dialled at the
-    claimed address, or whose link comes from there, needs no check. For any other claim we dial
-    the address once and ask who is there. Whoever claims a stranger's address so makes us dial the
-    stranger. So a host where the peer was not found is left alone for `CLAIM_REFUTED_S`, whoever
-    names it, and there are bounds on checks at a time, over time, and for each wide network.
+    A peer whose link we dialled at the claimed address, or whose link comes from there, needs no
+    check. For any other claim we dial the address once and ask who is there. Whoever claims a
+    stranger's address so makes us dial the stranger. So a host where the peer was not found is left
+    alone for `CLAIM_REFUTED_S`, whoever names it, and there are bounds on checks at a time, over
+    time, and for each wide network.
 
     A claim that is not checked now is forgotten: its peer repeats it with every request.
 
     The limits on checks bound the hosts that are remembered, too: no more are dialled.
-
-    Source: RFC 9000, 8.1 and 21.5: who may be made to send where before an address is validated.
     """
 
     def __init__(self) -> None:
@@ -216,66 +202,48 @@ class AddressChecks:
         self._refuted_s: dict[str, float] = {}
         """The hosts where a peer was not found, and when; the oldest first."""
         self._begun: deque[tuple[float, str]] = deque()
-        """When checks in public networks began, and the wide network of each."""
-        self._per_net: Counter[str] = Counter()
+        """Begin of each check in a public network, and its wide network."""
+        self._per_net: GroupCounter[str] = GroupCounter()
         self._allowance = TokenBucket(CLAIM_CHECK_EVERY_S, CLAIM_CHECK_BURST)
 
-    def __len__(self) -> int:
-        """Return the number of hosts that are remembered."""
-        return len(self._refuted_s)
-
     def begin(self, claimed: Address, now_s: float) -> bool:
-        """Return whether to dial a claimed address now; if so, report the outcome with
-        `on_outcome`.
-        """
+        """Return whether to dial a claimed address now; if so, report to `on_outcome`."""
         self._forget(now_s)
-        host = _key_of(claimed)
+        host = _host_of(claimed)
         wide_net = networks(claimed.host)[1]
-        if host in self._under_way or host in self._refuted_s:
-            return False
         if (
-            len(self._under_way) >= CLAIM_CHECKS_MAX
+            host in self._under_way
+            or host in self._refuted_s
+            or len(self._under_way) >= CLAIM_CHECKS_MAX
             or self._per_net[wide_net] >= CLAIMS_PER_WIDE_NET
+            or not self._allowance.take(now_s)
         ):
-            return False
-        if not self._allowance.take(now_s):
             return False
         self._under_way.add(host)
         if wide_net:
             self._begun.append((now_s, wide_net))
-            self._per_net[wide_net] += 1
+            self._per_net.add(wide_net)
         return True
 
     def on_outcome(self, claimed: Address, now_s: float, *, confirmed: bool) -> None:
         """Note whether the peer was found at the address that it claimed."""
-        host = _key_of(claimed)
+        host = _host_of(claimed)
         self._under_way.discard(host)
         if not confirmed:
             self._refuted_s[host] = now_s
 
     def _forget(self, now_s: float) -> None:
-        """Forget what is older than `REFUTED_S`."""
         begin_s = now_s - CLAIM_REFUTED_S
         while self._refuted_s and next(iter(self._refuted_s.values())) <= begin_s:
             del self._refuted_s[next(iter(self._refuted_s))]
         while self._begun and self._begun[0][0] <= begin_s:
-            wide_net = self._begun.popleft()[1]
-            self._per_net[wide_net] -= 1
-            if not self._per_net[wide_net]:
-                del self._per_net[wide_net]
-
-
-def _key_of(address: Address) -> str:
-    """The host at an address, or the /56 for IPv6: one home or machine, however it is written."""
-    return address_groups(address.host.lower().rstrip("."))[-1]
+            self._per_net.remove(self._begun.popleft()[1])
 
 
 DIAL_BACKS_MAX = 64  # dials under way: few sockets, and 3 s each if nobody answers
 DIAL_BACKS_PER_NETWORK = 16  # of these in one public /24 (IPv6: /48): the rest is for others
 DIAL_REFUTED_S = 300.0  # who opens its port is a server five minutes later at most
-DIALS_REFUTED_PER_HOST = (
-    16  # addresses of one host in that time: nodes of one machine, not all its ports
-)
+DIALS_REFUTED_PER_HOST = 16  # addresses of one host in that time: a machine's nodes, not its ports
 DIAL_FOUND_S = 600.0  # as long as a bucket goes without being refreshed
 DIALS_REMEMBERED = 4096  # about 1 MB
 
@@ -293,23 +261,15 @@ class DialBacks:
     dialled at each of its requests.
 
     At most `DIAL_BACKS_MAX` dials are under way, and `DIALS_REMEMBERED` outcomes are known.
-
-    Source: RFC 9000, 8.1: an address is validated before it is used for others; libp2p's AutoNAT,
-    which dials back only the address from which the request came.
     """
 
     def __init__(self) -> None:
         self._under_way: dict[Contact, str] = {}
         """Each with its network, empty if that has no bound."""
-        self._per_network: Counter[str] = Counter()
-        self._found_s: dict[Contact, float] = {}
+        self._found_s: RecentItems[Contact, float] = RecentItems(DIALS_REMEMBERED)
         self._refuted_s: dict[Contact, float] = {}
-        """When each was not found; the oldest first, as above."""
-        self._refuted_per_host: Counter[str] = Counter()
-
-    def __len__(self) -> int:
-        """Return the number of outcomes that are remembered."""
-        return len(self._found_s) + len(self._refuted_s)
+        """Time at which each was not found; the oldest first."""
+        self._refuted_per_host: GroupCounter[str] = GroupCounter()
 
     def found(self, contact: Contact, now_s: float) -> bool:
         """Return whether a peer was found at its address a short time ago."""
@@ -321,55 +281,41 @@ class DialBacks:
         self._forget(now_s)
         host = contact.address.host
         network = _network_of(host)
-        if contact in self._under_way or contact in self._refuted_s:
-            return False
         if (
-            len(self._under_way) >= DIAL_BACKS_MAX
+            contact in self._under_way
+            or contact in self._refuted_s
+            or len(self._under_way) >= DIAL_BACKS_MAX
             or self._refuted_per_host[host] >= DIALS_REFUTED_PER_HOST
+            or (network and [*self._under_way.values()].count(network) >= DIAL_BACKS_PER_NETWORK)
         ):
             return False
-        if network and self._per_network[network] >= DIAL_BACKS_PER_NETWORK:
-            return False
         self._under_way[contact] = network
-        self._per_network[network] += 1
         return True
 
     def on_outcome(self, contact: Contact, now_s: float, *, confirmed: bool) -> bool:
         """Note whether a peer was found; returns whether it was dialled because of `begin`."""
         network = self._under_way.pop(contact, None)
-        if network is not None:
-            self._per_network[network] -= 1
-            if not self._per_network[network]:
-                del self._per_network[network]
         if confirmed:
             self._drop_refuted(contact)
-            self._found_s.pop(contact, None)  # to the end of the dict: the newest
             self._found_s[contact] = now_s
-            if len(self._found_s) > DIALS_REMEMBERED:
-                del self._found_s[next(iter(self._found_s))]
         elif network is not None:
             self._found_s.pop(contact, None)
             self._drop_refuted(contact)
             self._refuted_s[contact] = now_s
-            self._refuted_per_host[contact.address.host] += 1
+            self._refuted_per_host.add(contact.address.host)
             if len(self._refuted_s) > DIALS_REMEMBERED:
                 self._drop_refuted(next(iter(self._refuted_s)))
         return network is not None
 
     def _forget(self, now_s: float) -> None:
-        """Forget what is older than its time."""
         while self._refuted_s and next(iter(self._refuted_s.values())) <= now_s - DIAL_REFUTED_S:
             self._drop_refuted(next(iter(self._refuted_s)))
         while self._found_s and next(iter(self._found_s.values())) <= now_s - DIAL_FOUND_S:
             del self._found_s[next(iter(self._found_s))]
 
     def _drop_refuted(self, contact: Contact) -> None:
-        if self._refuted_s.pop(contact, None) is None:
-            return
-        host = contact.address.host
-        self._refuted_per_host[host] -= 1
-        if not self._refuted_per_host[host]:
-            del self._refuted_per_host[host]
+        if self._refuted_s.pop(contact, None) is not None:
+            self._refuted_per_host.remove(contact.address.host)
 
 
 def _network_of(host: str) -> str:

@@ -17,7 +17,7 @@ from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.messages import Identified
 from p2pswarm.discovery.dht.partition_healing import PartitionHealing
-from p2pswarm.discovery.dht.put_value import Publication, Publications
+from p2pswarm.discovery.dht.put_value import Publication, Publisher
 from p2pswarm.discovery.dht.records import RecordStore
 from p2pswarm.discovery.dht.routing_table import Table
 from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts
@@ -141,7 +141,7 @@ class Upkeep:
         own: Contact,
         table: Table,
         store: RecordStore,
-        publications: Publications,
+        publisher: Publisher,
         rng: random.Random,
         healing: PartitionHealing,
     ) -> None:
@@ -149,7 +149,7 @@ class Upkeep:
         self._own = own.peer.raw
         self._table = table
         self._store = store
-        self._publications = publications
+        self._publisher = publisher
         self._rng = rng
         self._healing = healing
         self.seeds = Seeds(own, table.config, rng)
@@ -191,7 +191,7 @@ class Upkeep:
         deadlines_s = (
             self.seeds.next_deadline_s(),
             None if self.joining else self._healing.next_deadline_s(),
-            self._publications.next_deadline_s(),
+            self._publisher.next_deadline_s(),
             self._next_refresh_s(),
             self._next_expiry_s(),
         )
@@ -227,11 +227,11 @@ class Upkeep:
         self._rounds.append(LookRound(self._own))
 
     def _publish(self, now_s: float) -> list[Duty]:
-        self._to_publish += self._publications.due(now_s)
+        self._to_publish += self._publisher.due(now_s)
         duties: list[Duty] = []
         while self._to_publish and self._publishing < REPUBLISH_TOGETHER:
             publication = self._to_publish.popleft()
-            if self._publications.keeps(publication):
+            if self._publisher.keeps(publication):
                 self._publishing += 1
                 duties.append(PublishAgain(publication))
         return duties

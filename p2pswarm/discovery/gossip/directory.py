@@ -23,6 +23,7 @@ from p2pswarm.discovery.gossip.messages import (
     Compared,
 )
 from p2pswarm.discovery.gossip.record import HASH_BYTES, PeerRecord
+from p2pswarm.net.guard.slots import GroupCounter
 from p2pswarm.net.os.addresses import NAMES, Scope, address_groups, scope_of
 
 SLOTS_MAX = 4096  # as many members as a run has; about 4 MB
@@ -36,16 +37,15 @@ class Slots:
     """The slots of one directory, by the start of each peer's id, and how many a network may have.
 
     Ids are free, and what a card says of addresses is a claim. So records are counted by the
-    network that they name. Who was met, by an exchange that we began ourselves, keeps its place.
-
-    Source: docs/directory.md, "What a liar can do".
+    network that they name. Who was met, by an exchange that we began ourselves, keeps its place:
+    see docs/directory.md, "What a liar can do".
     """
 
     def __init__(self, slots: int = SLOTS_MAX) -> None:
         self._most = slots
         self._networks: dict[bytes, tuple[str, str]] = {}
-        self._near: dict[str, int] = {}
-        self._wide: dict[str, int] = {}
+        self._near: GroupCounter[str] = GroupCounter()
+        self._wide: GroupCounter[str] = GroupCounter()
         self._unmet: dict[str, dict[bytes, None]] = {}
         """Those that were not met, by their wide network; who has come first stands first."""
         self._lost: dict[bytes, None] = {}
@@ -57,9 +57,7 @@ class Slots:
     def enter(self, record: PeerRecord) -> tuple[bool, bytes | None]:
         """Give a newcomer a place, if it may have one; who makes way for it, if somebody does."""
         near, wide = networks(host_of(record))
-        if near and self._near.get(near, 0) >= PER_NEAR_NET:
-            return False, None
-        if near and self._wide.get(wide, 0) >= PER_WIDE_NET:
+        if near and (self._near[near] >= PER_NEAR_NET or self._wide[wide] >= PER_WIDE_NET):
             return False, None
         victim = None
         if len(self._networks) >= self._most:
@@ -69,16 +67,16 @@ class Slots:
             self.leave(victim)
         prefix = record.prefix
         self._networks[prefix] = near, wide
-        self._near[near] = self._near.get(near, 0) + 1
-        self._wide[wide] = self._wide.get(wide, 0) + 1
+        self._near.add(near)
+        self._wide.add(wide)
         self._unmet.setdefault(wide, {})[prefix] = None
         return True, victim
 
     def leave(self, prefix: bytes) -> None:
         """Take a place back."""
         near, wide = self._networks.pop(prefix)
-        _take_one(self._near, near)
-        _take_one(self._wide, wide)
+        self._near.remove(near)
+        self._wide.remove(wide)
         self._drop_unmet(prefix, wide)
         self._lost.pop(prefix, None)
 
@@ -101,21 +99,17 @@ class Slots:
         self._lost.pop(prefix, None)
 
     def _victim(self, newcomers: str) -> bytes | None:
-        """Return the peer that makes way for a newcomer of a network.
-
-        None if it has to stay outside.
-        """
+        """Return the peer that makes way for a newcomer of a network; None if nobody does."""
         largest = max(self._unmet, key=lambda wide: (self._wide[wide], wide), default=None)
-        if largest is not None and self._wide[largest] > self._wide.get(newcomers, 0):
+        if largest is not None and self._wide[largest] > self._wide[newcomers]:
             return next(iter(self._unmet[largest]))
         return next(iter(self._lost), None)
 
     def _drop_unmet(self, prefix: bytes, wide: str) -> None:
-        unmet = self._unmet.get(wide)
-        if unmet is not None and prefix in unmet:
-            del unmet[prefix]
-            if not unmet:
-                del self._unmet[wide]
+        unmet = self._unmet.get(wide, {})
+        unmet.pop(prefix, None)
+        if not unmet:
+            self._unmet.pop(wide, None)
 
 
 def host_of(record: PeerRecord) -> str:
@@ -139,14 +133,6 @@ def networks(host: str) -> tuple[str, str]:
         return (domain, domain) if "." in domain else ("", host)
     near, wide = groups[2], groups[1]
     return (near, wide) if scope_of(host) is Scope.PUBLIC else ("", wide)
-
-
-def _take_one(counts: dict[str, int], key: str) -> None:
-    left = counts[key] - 1
-    if left:
-        counts[key] = left
-    else:
-        del counts[key]
 
 
 REMEMBERED_S = 3600.0  # a cut that lasts longer heals through entry points only
@@ -176,9 +162,9 @@ class _KeptRecord:
 
     record: PeerRecord
     first_s: float
-    """When this version was first seen."""
+    """Time at which this version was first seen."""
     until_s: float
-    """When it dies."""
+    """Time of its death."""
     over: bool = False
     """It has died, and is remembered: an older one must not count again."""
 
@@ -278,9 +264,8 @@ class Directory:
     ) -> Acceptance:
         """The same record, or an older one: it may be younger than we were told."""
         until_s = min(until_s, known.first_s + record.lives_s)
-        if record.signed.body != known.record.signed.body or until_s <= known.until_s:
-            return Acceptance.KNOWN
-        if until_s <= now_s:
+        same = record.signed.body == known.record.signed.body
+        if not same or until_s <= known.until_s or until_s <= now_s:
             return Acceptance.KNOWN
         known.until_s = until_s
         if not known.over:
@@ -341,9 +326,7 @@ class Directory:
     # Differences
 
     def question(self, run: bytes) -> Compare:
-        """Return the digest of our records, or of a part that begins at a random id, for another to
-        compare.
-        """
+        """Return the digest of our records, or of a part that begins at a random id."""
         if len(self._living) <= DIGEST_ENTRIES_MAX:
             return Compare(run, LOWEST, HIGHEST, b"".join(self._living))
         ordered = sorted(self._living)

@@ -1,6 +1,5 @@
 """RunDirectory keeps the directory of one run fresh; Directories has those of all runs of a node.
 
-Units:   seconds on the loop's clock.
 Errors:  NotServing, told to a peer that asks about another run; ValueError for too many runs.
 """
 
@@ -9,16 +8,16 @@ import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from p2pswarm.base.errors import NotServing, Refused, SwarmError
 from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.base.loop_clock import now_s, wait_until
 from p2pswarm.base.signal import Signal
 from p2pswarm.discovery.gossip.directory import everybody
-from p2pswarm.discovery.gossip.gossip import Exchange, Gossip, GossipMember, Outcome, Partners
+from p2pswarm.discovery.gossip.gossip import Exchange, Gossip, Outcome, Partners
 from p2pswarm.discovery.gossip.messages import Compare, Compared, Deliver, Delivered, RunRole
 from p2pswarm.discovery.gossip.record import OwnRecord, PeerRecord, RecordReader
 from p2pswarm.net.cards.card import Card
@@ -30,136 +29,6 @@ log = logging.getLogger(__name__)
 
 EXCHANGE_S = 3.0  # a dial, and two round trips
 FAREWELL_S = 1.0  # to tell partners that we leave; who did not hear it sees our record die
-
-
-class RunDirectory:
-    """The directory of one run at one node, kept fresh by exchanges with other members.
-
-    One run's directory; `Directories` makes it and lets it run.
-    """
-
-    def __init__(
-        self, rpc: Rpc, gossip: Gossip, card: Callable[[], Card], wall_s: Callable[[], float]
-    ) -> None:
-        """`card`: ours, as it is now; `wall_s`: seconds since 1970."""
-        self.changed = Signal()
-        """Fired when a record has come, changed or died."""
-        self.on_card: Callable[[Card], None] = lambda _card: None
-        """Called with the card of whoever may be dialled next."""
-        self._rpc = rpc
-        self._gossip = gossip
-        self._card = card
-        self._wall_s = wall_s
-        self._woken = asyncio.Event()
-
-    def set_role(self, role: RunRole) -> None:
-        """Tell the run from now on what we are in one role."""
-        self._gossip.set_role(role)
-        self._woken.set()
-
-    def withdraw(self, role: int) -> None:
-        """Have one role no longer."""
-        self._gossip.withdraw(role)
-        self._woken.set()
-
-    def enter_through(self, contacts: Iterable[Contact]) -> None:
-        """These are in the run, as the DHT or the user says."""
-        self._gossip.partners.enter_through(contacts)
-
-    def present(self) -> list[PeerRecord]:
-        """The records of all who are in the run now, ourselves too, by their ids."""
-        return self._gossip.directory.present()
-
-    def get(self, peer: PeerId) -> PeerRecord | None:
-        """The record of one peer, if it is in the run now."""
-        record = self._gossip.directory.get(peer)
-        return None if record is None or record.left else record
-
-    def contacts(self, role: int) -> list[Contact]:
-        """Where the others of a role are, whom we have met first; those that can be dialled."""
-        directory, me = self._gossip.directory, self._rpc.contact.peer
-        records = [r for r in self.present() if r.peer != me and r.role(role) is not None]
-        records.sort(key=lambda record: not directory.reached(record.peer))
-        found = []
-        for record in records:
-            if (contact := self._gossip.partners.contact(record)) is not None:
-                self.on_card(record.card)
-                found.append(contact)
-        return found
-
-    async def maintain(self) -> None:
-        """Keep the directory fresh until cancelled; then say farewell."""
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                while True:
-                    self._woken.clear()
-                    ask = self._gossip.drain(self._card(), loop.time(), self._wall_ms())
-                    if ask is not None:
-                        tasks.create_task(self._exchange(ask))
-                    self._tell_news()
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout_at(self._gossip.next_deadline_s()):
-                            await self._woken.wait()
-        finally:
-            await self._farewell()
-
-    def on_compare(self, peer: PeerId, question: Compare) -> Compared:
-        """Answer a member."""
-        return self._gossip.on_compare(peer, question, asyncio.get_running_loop().time())
-
-    def on_deliver(self, peer: PeerId, told: Deliver) -> Delivered:
-        """Take what a member brings."""
-        done = self._gossip.on_deliver(peer, told, asyncio.get_running_loop().time())
-        self._tell_news()
-        self._woken.set()  # something may die sooner than was known
-        return done
-
-    async def _exchange(self, ask: Exchange) -> None:
-        """Compare directories with one member."""
-        loop, outcome = asyncio.get_running_loop(), Outcome.SILENT
-        if (known := self._gossip.directory.known(ask.contact)) is not None:
-            self.on_card(known.card)
-        try:
-            async with asyncio.timeout(EXCHANGE_S):
-                reply = await self._rpc.call(ask.contact, ask.question, EXCHANGE_S)
-                told = self._gossip.on_answer(reply, loop.time())
-                if told is not None:
-                    await self._rpc.call(ask.contact, told, EXCHANGE_S)
-            outcome = Outcome.ANSWERED
-        except Refused as error:
-            outcome = Outcome.REFUSED
-            log.info("%s compares no directories: %s", ask.contact.address, error)
-        except (SwarmError, TimeoutError) as error:
-            log.info("%s compares no directories: %s", ask.contact.address, error)
-        finally:
-            self._gossip.on_outcome(ask, outcome, loop.time())
-        self._tell_news()
-
-    async def _farewell(self) -> None:
-        now_s = asyncio.get_running_loop().time()
-        partners, told = self._gossip.farewell(self._card(), now_s, self._wall_ms())
-        if not told.records:
-            return
-        async with asyncio.TaskGroup() as tasks:
-            for partner in partners:
-                tasks.create_task(self._say_farewell(partner, told))
-
-    async def _say_farewell(self, partner: Contact, told: Deliver) -> None:
-        try:
-            await self._rpc.call(partner, told, FAREWELL_S)
-        except SwarmError as error:
-            log.info("%s was not told that we leave: %s", partner.address, error)
-
-    def _tell_news(self) -> None:
-        if self._gossip.take_change():
-            self.changed.fire()
-
-    def _wall_ms(self) -> int:
-        return int(1000 * self._wall_s())
-
-
-RUNS_MAX = 8  # a node serves one run and may watch others
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +48,122 @@ class DirectoryContext:
     """Reads records; None for one of its own."""
 
 
+class RunDirectory:
+    """The directory of one run at one node, kept fresh by exchanges with other members."""
+
+    def __init__(self, around: DirectoryContext, gossip: Gossip) -> None:
+        self.changed = Signal()
+        """Fired when a record has come, changed or died."""
+        self.on_card: Callable[[Card], None] = lambda _card: None
+        """Called with the card of whoever may be dialled next."""
+        self._around = around
+        self._rpc = around.rpc
+        self._gossip = gossip
+        self._woken = asyncio.Event()
+
+    def set_role(self, role: RunRole) -> None:
+        """Tell the run from now on what we are in one role."""
+        self._gossip.own.set_role(role)
+        self._woken.set()
+
+    def withdraw(self, role: int) -> None:
+        """Have one role no longer."""
+        self._gossip.own.withdraw(role)
+        self._woken.set()
+
+    def enter_through(self, contacts: Iterable[Contact]) -> None:
+        """These are in the run, as the DHT or the user says."""
+        self._gossip.partners.enter_through(contacts)
+
+    def present(self) -> list[PeerRecord]:
+        """The records of all who are in the run now, ourselves too, by their ids."""
+        return self._gossip.directory.present()
+
+    def get(self, peer: PeerId) -> PeerRecord | None:
+        """The record of one peer, if it is in the run now."""
+        record = self._gossip.directory.get(peer)
+        return None if record is None or record.left else record
+
+    def contacts(self, role: int) -> list[Contact]:
+        """The others of a role that can be dialled; those that we have met come first."""
+        directory, me = self._gossip.directory, self._rpc.contact.peer
+        records = [r for r in self.present() if r.peer != me and r.role(role) is not None]
+        records.sort(key=lambda record: not directory.reached(record.peer))
+        found = []
+        for record in records:
+            if (contact := self._gossip.partners.contact(record)) is not None:
+                self.on_card(record.card)
+                found.append(contact)
+        return found
+
+    async def maintain(self) -> None:
+        """Keep the directory fresh until cancelled; then say farewell."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    self._woken.clear()
+                    ask = self._gossip.drain(self._around.card(), now_s(), self._wall_ms())
+                    if ask is not None:
+                        tasks.create_task(self._exchange(ask))
+                    self._tell_news()
+                    await wait_until(self._woken, self._gossip.next_deadline_s())
+        finally:
+            await self._farewell()
+
+    def on_compare(self, peer: PeerId, question: Compare) -> Compared:
+        """Answer a member."""
+        return self._gossip.on_compare(peer, question, now_s())
+
+    def on_deliver(self, peer: PeerId, told: Deliver) -> Delivered:
+        """Take what a member brings."""
+        done = self._gossip.on_deliver(peer, told, now_s())
+        self._tell_news()
+        self._woken.set()  # something may die sooner than was known
+        return done
+
+    async def _exchange(self, ask: Exchange) -> None:
+        outcome = Outcome.SILENT
+        if (known := self._gossip.directory.known(ask.contact)) is not None:
+            self.on_card(known.card)
+        try:
+            async with asyncio.timeout(EXCHANGE_S):
+                reply = await self._rpc.call(ask.contact, ask.question, EXCHANGE_S)
+                told = self._gossip.on_answer(reply, now_s())
+                if told is not None:
+                    await self._rpc.call(ask.contact, told, EXCHANGE_S)
+            outcome = Outcome.ANSWERED
+        except (SwarmError, TimeoutError) as error:
+            outcome = Outcome.REFUSED if isinstance(error, Refused) else Outcome.SILENT
+            log.info("%s compares no directories: %s", ask.contact.address, error)
+        finally:
+            self._gossip.on_outcome(ask, outcome, now_s())
+        self._tell_news()
+
+    async def _farewell(self) -> None:
+        partners, told = self._gossip.farewell(self._around.card(), now_s(), self._wall_ms())
+        if not told.records:
+            return
+        async with asyncio.TaskGroup() as tasks:
+            for partner in partners:
+                tasks.create_task(self._say_farewell(partner, told))
+
+    async def _say_farewell(self, partner: Contact, told: Deliver) -> None:
+        try:
+            await self._rpc.call(partner, told, FAREWELL_S)
+        except SwarmError as error:
+            log.info("%s was not told that we leave: %s", partner.address, error)
+
+    def _tell_news(self) -> None:
+        if self._gossip.take_change():
+            self.changed.fire()
+
+    def _wall_ms(self) -> int:
+        return int(1000 * self._around.wall_s())
+
+
+RUNS_MAX = 8  # a node serves one run and may watch others
+
+
 @dataclass(slots=True)
 class _OpenDirectory:
     """A directory that is kept fresh, and the number of its users."""
@@ -189,9 +174,9 @@ class _OpenDirectory:
 
 
 class Directories:
-    """Those of all runs that a node takes part in, and the calls of others about them.
+    """The directories of all runs that a node takes part in, and the calls of others about them.
 
-    The directories of one node, by run. Use it as a context manager: it owns its tasks.
+    Use it as a context manager: it owns its tasks.
     """
 
     def __init__(self, around: DirectoryContext) -> None:
@@ -243,19 +228,9 @@ class Directories:
 
     def _made(self, run: bytes, admitted: Callable[[PeerId], bool]) -> RunDirectory:
         around, chance = self._around, random.Random(self._around.rng.random())
-        own = around.rpc.contact
-        return RunDirectory(
-            around.rpc,
-            Gossip(
-                GossipMember(run, own, admitted),
-                OwnRecord(around.identity, run, chance),
-                Partners(own, around.least_scope, chance),
-                self._reader,
-                chance,
-            ),
-            around.card,
-            around.wall_s,
-        )
+        own = OwnRecord(around.identity, run, chance)
+        partners = Partners(around.rpc.contact, around.least_scope, chance)
+        return RunDirectory(around, Gossip(own, partners, self._reader, chance, admitted))
 
     def _of(self, run: bytes) -> RunDirectory:
         if run not in self._open:

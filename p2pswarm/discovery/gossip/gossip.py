@@ -14,6 +14,7 @@ from enum import Enum, auto
 
 from p2pswarm.base.errors import BadMessage, Busy, Refused
 from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.base.token_bucket import TokenBucket
 from p2pswarm.discovery.gossip.directory import Acceptance, Directory, everybody
 from p2pswarm.discovery.gossip.messages import (
@@ -23,7 +24,6 @@ from p2pswarm.discovery.gossip.messages import (
     Compared,
     Deliver,
     Delivered,
-    RunRole,
 )
 from p2pswarm.discovery.gossip.record import OwnRecord, PeerRecord, RecordReader, contact_of
 from p2pswarm.net.cards.card import Card
@@ -57,16 +57,8 @@ class _RoundKind(Enum):
     PARTNER = auto()
 
 
-_ROUNDS = (
-    _RoundKind.MISSING,
-    _RoundKind.PARTNER,
-    _RoundKind.ANYBODY,
-    _RoundKind.PARTNER,
-    _RoundKind.PARTNER,
-    _RoundKind.ANYBODY,
-    _RoundKind.PARTNER,
-    _RoundKind.PARTNER,
-)
+_MOST_ROUNDS = (_RoundKind.PARTNER, _RoundKind.ANYBODY, _RoundKind.PARTNER)
+_ROUNDS = (_RoundKind.MISSING, *_MOST_ROUNDS, *_MOST_ROUNDS, _RoundKind.PARTNER)
 
 
 class Partners:
@@ -88,21 +80,17 @@ class Partners:
         self._round = 0
         self._latest = False
         """True if the one that was lost last is asked next, else a random one."""
-        self._partners: dict[Contact, None] = {}
+        self._partners: RecentItems[Contact, None] = RecentItems(PARTNERS_MAX)
         """The members that have answered us; the latest last."""
-        self._entries: dict[PeerId, Contact] = {}
-        self._avoided_s: dict[PeerId | str, float] = {}
-        """Until when a member or a host is left alone."""
+        self._entries: RecentItems[PeerId, Contact] = RecentItems(ENTRIES_MAX)
+        self._avoided_s: RecentItems[PeerId | str, float] = RecentItems(AVOIDED_MAX)
+        """Time until which a member or a host is left alone."""
 
     def enter_through(self, contacts: Iterable[Contact]) -> None:
         """These are in the run, as the DHT or the user says."""
         for contact in contacts:
-            if contact.peer is None or contact.peer == self._own.peer:
-                continue
-            self._entries.pop(contact.peer, None)
-            self._entries[contact.peer] = contact
-            if len(self._entries) > ENTRIES_MAX:
-                del self._entries[next(iter(self._entries))]
+            if contact.peer is not None and contact.peer != self._own.peer:
+                self._entries[contact.peer] = contact
 
     @property
     def present(self) -> list[Contact]:
@@ -137,21 +125,18 @@ class Partners:
             case Outcome.ANSWERED:
                 self._avoided_s.pop(contact.peer, None)
                 self._partners[contact] = None
-                if len(self._partners) > PARTNERS_MAX:
-                    del self._partners[next(iter(self._partners))]
             case Outcome.REFUSED:
-                self._avoid(contact.peer, now_s + REFUSED_S)
+                self._avoided_s[contact.peer] = now_s + REFUSED_S
             case Outcome.SILENT:
-                self._avoid(contact.peer, now_s + AVOIDED_S)
+                self._avoided_s[contact.peer] = now_s + AVOIDED_S
                 if not directory.reached(contact.peer) and contact.peer not in self._entries:
-                    self._avoid(contact.address.host, now_s + HOST_AVOIDED_S)
+                    self._avoided_s[contact.address.host] = now_s + HOST_AVOIDED_S
 
     def contact(self, record: PeerRecord) -> Contact | None:
         """Return where a member can be dialled, as far as it is believed."""
         return contact_of(record, self._least, self._own.address)
 
     def _anybody(self, directory: Directory, now_s: float) -> Contact | None:
-        """A random member."""
         for _ in range(PICKS):
             record = directory.pick()
             if record is None:
@@ -188,12 +173,6 @@ class Partners:
     def _avoids(self, whom: PeerId | str, now_s: float) -> bool:
         return self._avoided_s.get(whom, 0.0) > now_s
 
-    def _avoid(self, whom: PeerId | str, until_s: float) -> None:
-        self._avoided_s.pop(whom, None)
-        self._avoided_s[whom] = until_s
-        if len(self._avoided_s) > AVOIDED_MAX:
-            del self._avoided_s[next(iter(self._avoided_s))]
-
 
 ROUND_S = 1.0
 JITTER = 0.2
@@ -212,16 +191,6 @@ class Exchange:
     question: Compare
 
 
-@dataclass(frozen=True, slots=True)
-class GossipMember:
-    """The run, the contact and the rule of admission of one member."""
-
-    run: bytes
-    own: Contact
-    admitted: Callable[[PeerId], bool] = everybody
-    """Returns whether a peer may be in the run."""
-
-
 class Gossip:
     """One member's part in spreading a run's directory: what it asks, answers and refuses.
 
@@ -230,50 +199,41 @@ class Gossip:
 
     def __init__(
         self,
-        membership: GossipMember,
         own: OwnRecord,
         partners: Partners,
         reader: RecordReader,
         rng: random.Random,
+        admitted: Callable[[PeerId], bool] = everybody,
     ) -> None:
-        assert membership.own.peer is not None, "we know our own id"
-        self.directory = Directory(rng, membership.admitted)
+        """`admitted`: whether a peer may be in the run."""
+        self.directory = Directory(rng, admitted)
         self.partners = partners
-        self._membership = membership
-        self._me = membership.own.peer
-        self._own = own
+        self.own = own
+        self._admitted = admitted
         self._reader = reader
         self._rng = rng
         self._round_s = -float("inf")
         self._asking = 0
         self._news = False
-        self._callers: dict[PeerId, TokenBucket] = {}
+        self._callers: RecentItems[PeerId, TokenBucket] = RecentItems(CALLERS_MAX)
         self._all = TokenBucket(ALL_EVERY_S, ALL_BURST)
 
     # What we say
 
-    def set_role(self, role: RunRole) -> None:
-        """Say from now on what we are in one role."""
-        self._own.set_role(role)
-
-    def withdraw(self, role: int) -> None:
-        """Have one role no longer."""
-        self._own.withdraw(role)
-
     def farewell(self, card: Card, now_s: float, wall_ms: int) -> tuple[list[Contact], Deliver]:
         """Our last record, if we said anything, and to whom to tell it."""
-        if not self._own.leave():
-            return [], Deliver(self._membership.run, ())
+        if not self.own.leave():
+            return [], Deliver(self.own.run, ())
         record = self._renew(card, now_s, wall_ms)
-        told = Deliver(self._membership.run, (AgedRecord(record.signed, 0.0),))
+        told = Deliver(self.own.run, (AgedRecord(record.signed, 0.0),))
         return self.partners.present, told
 
     def drain(self, card: Card, now_s: float, wall_ms: int) -> Exchange | None:
         """Do what is due; whom to ask now, if it is time for that."""
         if self.directory.on_deadline(now_s):
             self._news = True
-        self._own.on_card(card)
-        if self._own.next_deadline_s() <= now_s:
+        self.own.on_card(card)
+        if self.own.next_deadline_s() <= now_s:
             self._renew(card, now_s, wall_ms)
         if now_s < self._round_s:
             return None
@@ -284,16 +244,16 @@ class Gossip:
         if contact is None:
             return None
         self._asking += 1
-        return Exchange(contact, self.directory.question(self._membership.run))
+        return Exchange(contact, self.directory.question(self.own.run))
 
     def next_deadline_s(self) -> float:
         """Return when to poll again."""
-        return min(self._round_s, self.directory.next_deadline_s(), self._own.next_deadline_s())
+        return min(self._round_s, self.directory.next_deadline_s(), self.own.next_deadline_s())
 
     def _renew(self, card: Card, now_s: float, wall_ms: int) -> PeerRecord:
-        record = self._own.sign(card, len(self.directory), now_s, wall_ms)
+        record = self.own.sign(card, len(self.directory), now_s, wall_ms)
         self.directory.take(record, 0.0, now_s)
-        self.directory.on_contact(self._me)
+        self.directory.on_contact(self.own.peer)
         return record
 
     # What others say
@@ -306,7 +266,7 @@ class Gossip:
         wanted = reply.wanted
         prefixes = [wanted[at : at + PREFIX_BYTES] for at in range(0, len(wanted), PREFIX_BYTES)]
         records = self.directory.records(prefixes, now_s)
-        return Deliver(self._membership.run, records) if records else None
+        return Deliver(self.own.run, records) if records else None
 
     def on_outcome(self, exchange: Exchange, outcome: Outcome, now_s: float) -> None:
         """An exchange of ours is over."""
@@ -332,20 +292,18 @@ class Gossip:
     def _take(self, records: Iterable[AgedRecord], now_s: float) -> None:
         for aged in records:
             record = self._reader.read(aged.record)
-            if record.run != self._membership.run:
+            if record.run != self.own.run:
                 raise BadMessage("a directory record of another run")
-            if record.peer == self._me:
-                self._own.on_version(record.version, now_s)
+            if record.peer == self.own.peer:
+                self.own.on_version(record.version, now_s)
             elif self.directory.take(record, aged.age_s, now_s) is Acceptance.NEWS:
                 self._news = True
 
     def _let_in(self, peer: PeerId, now_s: float) -> None:
-        if not self._membership.admitted(peer):
+        if not self._admitted(peer):
             raise Refused("only members of the run may ask this")
-        allowance = self._callers.pop(peer, None) or TokenBucket(EACH_EVERY_S, EACH_BURST)
+        allowance = self._callers.get(peer) or TokenBucket(EACH_EVERY_S, EACH_BURST)
         self._callers[peer] = allowance
-        if len(self._callers) > CALLERS_MAX:
-            del self._callers[next(iter(self._callers))]
         if not (self._all.left(now_s) and allowance.take(now_s)):
             raise Busy("the directory is asked too often", BUSY_S)
         self._all.take(now_s)

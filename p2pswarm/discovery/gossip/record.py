@@ -19,6 +19,7 @@ from enum import IntEnum
 
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.discovery.gossip.messages import (
     BODY_BYTES_MAX,
     LIFE_MOST_S,
@@ -118,12 +119,7 @@ class PeerRecord:
 
 
 def make(
-    identity: Identity,
-    run: bytes,
-    version: int,
-    lives_s: int,
-    card: Card,
-    roles: Iterable[RunRole],
+    identity: Identity, run: bytes, version: int, lives_s: int, card: Card, roles: Iterable[RunRole]
 ) -> PeerRecord:
     """Our own record; ValueError if others would not take it."""
     if card.peer != identity.peer_id:
@@ -139,8 +135,7 @@ class RecordReader:
 
     def __init__(self, remembered: int = 1024) -> None:
         """`remembered`: records, about 1 KiB each."""
-        self._most = remembered
-        self._read: dict[SignedRecord, PeerRecord] = {}
+        self._read: RecentItems[SignedRecord, PeerRecord] = RecentItems(remembered)
 
     def read(self, signed: SignedRecord) -> PeerRecord:
         """The record in signed bytes; BadMessage if it breaks a rule or is not its peer's."""
@@ -150,19 +145,17 @@ class RecordReader:
         if not isinstance(body, RecordBody):
             raise BadMessage(f"a directory record with a {type(body).__name__} in it")
         card = read_card(body.card)
-        public_key = _public_key(card)
-        if not verify(public_key, TAG, signed.body, signed.signature):
+        card_body = decode(card.signed.body)
+        assert isinstance(card_body, CardBody), "it was read"
+        if not verify(card_body.public_key, TAG, signed.body, signed.signature):
             raise BadMessage("a directory record that its peer did not sign")
         record = _record(signed, body, card)
         self._read[signed] = record
-        if len(self._read) > self._most:
-            del self._read[next(iter(self._read))]
         return record
 
 
 def contact_of(record: PeerRecord, least: Scope, us: Address) -> Contact | None:
-    """Return where to dial a peer: the first address that is believed, or its relay; None if
-    nowhere.
+    """The first address of a peer that is believed, or its relay's; None if there is none.
 
     `least`: the smallest scope that we believe; `us`: our own address.
     """
@@ -178,12 +171,6 @@ def contact_of(record: PeerRecord, least: Scope, us: Address) -> Contact | None:
 def figures(values: Mapping[FigureKey, float]) -> tuple[Figure, ...]:
     """Named numbers as they travel."""
     return tuple(Figure(key, float(value)) for key, value in sorted(values.items()))
-
-
-def _public_key(card: Card) -> bytes:
-    body = decode(card.signed.body)
-    assert isinstance(body, CardBody), "it was read"
-    return body.public_key
 
 
 def _record(signed: SignedRecord, body: object, card: Card) -> PeerRecord:
@@ -213,14 +200,13 @@ class OwnRecord:
 
     What concerns others goes out at once. Everything else waits for the next renewal, and renewals
     are rarer the more members there are, so that all together make no more than a member can
-    follow.
-
-    Source: docs/directory.md, "Life".
+    follow: see docs/directory.md, "Life".
     """
 
     def __init__(self, identity: Identity, run: bytes, rng: random.Random) -> None:
+        self.peer = identity.peer_id
+        self.run = run
         self._identity = identity
-        self._run = run
         self._rng = rng
         self._roles: dict[int, RunRole] = {}
         self._said: tuple[object, ...] = ()
@@ -251,8 +237,9 @@ class OwnRecord:
         self._urgent = self._urgent or (bool(self._said) and self._concerns(card.seq))
 
     def on_version(self, version: int, now_s: float) -> None:
-        """Others have a record of ours that we do not know: we were here before, or our clock is
-        wrong. The next one is above it; that of the end of time cannot be passed.
+        """Sign the next record above one of ours that we do not know, which others have.
+
+        We were here before, or our clock is wrong. The version of the end of time cannot be passed.
         """
         if self._version < version < VERSION_MAX:
             self._version = version
@@ -279,7 +266,7 @@ class OwnRecord:
             self._renew_s = NEVER_S
         self._said = card.seq, self._outlines()
         roles = (self._roles[role] for role in sorted(self._roles))
-        return make(self._identity, self._run, self._version, lives_s, card, roles)
+        return make(self._identity, self.run, self._version, lives_s, card, roles)
 
     def _concerns(self, card_seq: object) -> bool:
         """Return whether others were told something else, figures aside."""

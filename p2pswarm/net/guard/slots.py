@@ -8,6 +8,7 @@ Source:  max-min fairness; `net/os/addresses.py` for the groups; Choudhury and H
          length thresholds for shared-memory packet switches" (1998), with alpha 1, for handlers.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -21,35 +22,23 @@ G = TypeVar("G", bound=Hashable)
 T = TypeVar("T", bound=Hashable)
 
 
-class GroupCounter(Generic[G]):
+class GroupCounter(Counter[G]):
     """The number of items in each group: of a network, a host, a peer, or several of them at once.
 
     A group without any takes no memory, so the groups that strangers choose are bounded by what
     they hold.
     """
 
-    def __init__(self) -> None:
-        self._counts: dict[G, int] = {}
-
-    def __getitem__(self, group: G) -> int:
-        return self._counts.get(group, 0)
-
-    def __iter__(self) -> Iterator[G]:
-        """Iterate over the groups that have any."""
-        return iter(self._counts)
-
     def add(self, group: G) -> None:
         """Count one more."""
-        counts = self._counts
-        counts[group] = counts.get(group, 0) + 1
+        self[group] += 1
 
     def remove(self, group: G) -> None:
         """Count one less."""
-        left = self._counts[group] - 1
-        if left:
-            self._counts[group] = left
+        if self[group] > 1:
+            self[group] -= 1
         else:
-            del self._counts[group]
+            del self[group]
 
 
 class _Group(Generic[T]):

@@ -41,13 +41,13 @@ from p2pswarm.reach.nat.announcement import (
     ReachabilityEvents,
     on_this_machine_alone,
 )
-from p2pswarm.reach.nat.belief import Belief, ReachabilityBelief, State
-from p2pswarm.reach.punch.outside import OutsideView
+from p2pswarm.reach.nat.reachability import Belief, ReachabilityBelief, State
+from p2pswarm.reach.punch.observed_addresses_io import OutsideView
 from p2pswarm.reach.relay.circuit_net import CircuitNet
-from p2pswarm.reach.relay.keeper import RelayKeeper
 from p2pswarm.reach.relay.relay import Relay, RelayRates
 from p2pswarm.reach.relay.relay_table import RelayLimits
 from p2pswarm.reach.relay.reservations import RelayCandidate, chosen
+from p2pswarm.reach.relay.reservations_io import RelayKeeper
 from p2pswarm.settings.config import NodeConfig
 
 REACHABLE_S = 10.0  # a dial and a handshake, each with its own limit
@@ -213,7 +213,7 @@ def _candidate(at: Contact, card: Card, rtt_s: float = 0.0) -> list[RelayCandida
 class ReachabilityService:
     """The ways by which others reach one node; `run` keeps finding out.
 
-    `reach/nat/reachability.py` finds out, `reach/relay/keeper.py` keeps reservations at relays
+    `reach/nat/reachability_io.py` finds out, `reach/relay/reservations_io.py` keeps reservations
     while they are needed, `reach/nat/announcement.py` decides what is told. Here they meet.
     """
 
@@ -280,7 +280,8 @@ class ReachabilityService:
         if self._alone:
             return
         # aiohttp is slow to load, and nobody waits for a router before the swarm is joined
-        module = await asyncio.to_thread(importlib.import_module, "p2pswarm.reach.nat.reachability")
+        name = "p2pswarm.reach.nat.reachability_io"
+        module = await asyncio.to_thread(importlib.import_module, name)
         maps = self._config.network.map_ports
         reach = module.Reachability(
             self._endpoint, self._rpc, self._bound, os.urandom, map_ports=maps

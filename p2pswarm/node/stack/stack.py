@@ -35,9 +35,9 @@ from p2pswarm.node.stack.addresses import announced, places_to_listen, seeds, wh
 from p2pswarm.node.stack.known_cards import KnownCards
 from p2pswarm.node.stack.reachability_service import ReachabilityService, circuit_files, relaying
 from p2pswarm.reach.nat.dial_back_io import DialBackServer
-from p2pswarm.reach.punch.puncher import PunchedWays, Puncher
+from p2pswarm.reach.punch.puncher import Puncher
 from p2pswarm.reach.relay.circuit_net import CircuitNet
-from p2pswarm.reach.relay.keeper import RelayKeeper
+from p2pswarm.reach.relay.reservations_io import RelayKeeper
 from p2pswarm.settings.config import NodeConfig
 
 BEYOND = ("192.0.2.1", 9)  # RFC 5737: an address that no host has; nothing is sent to it
@@ -95,7 +95,7 @@ async def open_stack(
             relaying(endpoint, rpc, CircuitNet(web), config, share) as keeper,
             Puncher(endpoint, rpc, net, os.urandom) as puncher,
         ):
-            endpoint.candidates.offered = PunchedWays(puncher)
+            endpoint.candidates.offered = puncher
             scope = least_scope(endpoint.contact.address, tuple(seed.address for seed in through))
             limits = DhtConfig(
                 negative_s=LOOK_AGAIN_S, least_scope=scope, server=not config.network.relays

@@ -1,6 +1,5 @@
 """Announcements: what a node tells its peers and its user of how it is reached.
 
-Units:   seconds on the caller's monotonic clock.
 Source:  docs/reachability.md section 7; RFC 2439 for damping, which this is a mild form of.
 """
 
@@ -12,7 +11,7 @@ from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.base.token_bucket import TokenBucket
 from p2pswarm.net.cards.card import RELAYS_MAX
 from p2pswarm.net.os.addresses import Scope, scope_of
-from p2pswarm.reach.nat.belief import Belief, Finding, NatKind, State
+from p2pswarm.reach.nat.reachability import Belief, Finding, NatKind, State
 
 RELAYS_AFTER_S = 0.5  # a dial-back over 200 ms takes less; then 1.5 s are left of two
 RELAYS_LINGER_S = 60.0  # who has just learnt a relayed address still dials it
@@ -78,14 +77,14 @@ class Announcer:
         self._spare = spare
         self._found: tuple[Finding, ...] = ()
         self._relays: tuple[Contact, ...] = ()
-        self._lost: dict[Address, _Lost] = {}
-        """Addresses that are not believed any more, and are told anyway for a while."""
+        self._lost: dict[Address, tuple[float, bool]] = {}
+        """Addresses that are not believed any more: until when they are told, and if mapped."""
         self._said: Announcement | None = None
         self._allowance = TokenBucket(EVERY_S, BURST)
         self._met_s: float | None = None
-        """Since when somebody could have reached us who did not."""
+        """Time since which somebody could have reached us and did not."""
         self._reached_s: float | None = None
-        """Since when we are reached without relays."""
+        """Time since which we are reached without relays."""
         self._seeks = 0
         """The number of reservations that we have asked for."""
         self._events: list[AnnouncerEvent] = []
@@ -106,7 +105,7 @@ class Announcer:
             self._lost.clear()  # of another network: nobody is there any more
         else:
             until_s = now_s + LOST_AFTER_S
-            self._lost |= {at: _Lost(until_s, at in mapped) for at in (*direct, *mapped)}
+            self._lost |= {at: (until_s, at in mapped) for at in (*direct, *mapped)}
         for at in (at for believed in self._believed() for at in believed):
             self._lost.pop(at, None)
         reached = self._fixed is not None or any(map(_trusted, self._found))
@@ -126,7 +125,7 @@ class Announcer:
         if seeks != self._seeks:
             self._seeks = seeks
             self._events.append(SeekRelays(seeks))
-        self._lost = {at: lost for at, lost in self._lost.items() if lost.until_s > now_s}
+        self._lost = {at: lost for at, lost in self._lost.items() if lost[0] > now_s}
         wanted = self._wanted()
         if self._knows() and wanted != self._said and self._allowance.take(now_s):
             self._said = wanted
@@ -146,7 +145,7 @@ class Announcer:
 
     def next_deadline_s(self) -> float | None:
         """Return when something becomes due by itself."""
-        due = [lost.until_s for lost in self._lost.values()]
+        due = [until_s for until_s, _ in self._lost.values()]
         if self._reached_s is not None and not self._through_relays:
             due += [self._reached_s + RELAYS_LINGER_S] if self._seeks > self._spare else []
             if self._seeks < self._spare and self._met_s is not None:
@@ -178,8 +177,8 @@ class Announcer:
 
     def _wanted(self) -> Announcement:
         direct, mapped = self._believed()
-        direct += [at for at, lost in self._lost.items() if not lost.mapped]
-        mapped += [at for at, lost in self._lost.items() if lost.mapped]
+        for at, (_, is_mapped) in self._lost.items():
+            (mapped if is_mapped else direct).append(at)
         relay = self._serves and (self._fixed is not None or any(map(_dialled, self._found)))
         return Announcement(tuple(direct), tuple(mapped), self._relays, relay)
 
@@ -196,14 +195,6 @@ class Announcer:
             if found.own is not None and not self._through_relays and _own_is_told(found):
                 direct[found.own] = None
         return list(direct), [at for at in mapped if at not in direct]
-
-
-@dataclass(frozen=True, slots=True)
-class _Lost:
-    """An address that was believed until a moment ago."""
-
-    until_s: float
-    mapped: bool
 
 
 def _trusted(found: Finding) -> bool:
@@ -227,10 +218,7 @@ def _own_is_told(found: Finding) -> bool:
 
 
 def _dialled(found: Finding) -> bool:
-    """Return whether strangers reach us.
-
-    It is so, too, if nobody has tried an address that they can dial.
-    """
+    """Return whether strangers reach us, or nobody has tried an address that they can dial."""
     if found.belief.state is State.PROBING:
         return found.own is not None and scope_of(found.own.host) is Scope.PUBLIC
     return _trusted(found)

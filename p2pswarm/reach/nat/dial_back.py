@@ -18,7 +18,7 @@ from typing import Annotated
 from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.net.endpoint.preface import KNOCK_NONCE_BYTES
 from p2pswarm.net.wire.message import Message, Range, Size, message
-from p2pswarm.reach.nat.belief import group_of
+from p2pswarm.reach.nat.reachability import group_of
 
 HOST_CHARS_MAX = 64  # an IPv6 number with a zone
 PORT_MAX = 65535
@@ -49,7 +49,7 @@ class DialledBack(Message):
 
     outcome: Annotated[int, Range(0, max(DialOutcome))]
     host: Annotated[str, Size(HOST_CHARS_MAX)]
-    """Where the sender sees the receiver's link; empty if it sees none."""
+    """Host at which the sender sees the receiver's link; empty if it sees none."""
     port: Annotated[int, Range(0, PORT_MAX)]
     clock_ms: Annotated[int, Range(0, 2**53)]
 
@@ -110,7 +110,7 @@ class Observer:
 
     contact: Contact
     host: str
-    """Where we see it."""
+    """Host at which we see it."""
     dialled: bool
     """True if we dialled it: then we chose it, not it us."""
 

@@ -20,10 +20,7 @@ DIAL_S = 3.0  # three tries of the kernel's: at 0, 1 and 3 s
 
 
 class DialBackServer:
-    """Dials peers back that ask for it.
-
-    Answers `DialBack`.
-    """
+    """Dials peers back that ask for it: answers `DialBack`."""
 
     def __init__(
         self,

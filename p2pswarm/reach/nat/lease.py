@@ -1,6 +1,5 @@
 """A lease: a port of the router that it forwards to us, how it is sought, kept and returned.
 
-Units:   seconds on the caller's monotonic clock.
 Errors:  BadMessage for an answer that is none; Refused if the router says no.
 Source:  RFC 6887 section 11, RFC 6886 section 3.3, WANIPConnection:1, WANIPv6FirewallControl:1;
          budgets in docs/reachability.md section 5.
@@ -98,7 +97,7 @@ class Lease:
                 lifetime_s = 0 if self.permanent else LIFETIME_S
                 assert self.control is not None
                 if self.pinhole is not None:
-                    arguments = upnp.update_arguments(self.pinhole, LIFETIME_S)
+                    arguments = {"UniqueID": str(self.pinhole), "NewLeaseTime": str(LIFETIME_S)}
                     return soap_call(number, self.control, "UpdatePinhole", arguments)
                 return add_call(number, self.control, place, external.port, lifetime_s)
 
@@ -122,9 +121,10 @@ class Lease:
             case MappingProtocol.UPNP:
                 assert self.control is not None
                 if self.pinhole is not None:
-                    arguments = upnp.close_arguments(self.pinhole)
+                    arguments = {"UniqueID": str(self.pinhole)}
                     return soap_call(number, self.control, "DeletePinhole", arguments)
-                arguments = upnp.delete_arguments(self.external.port)
+                port = str(self.external.port)
+                arguments = {"NewRemoteHost": "", "NewExternalPort": port, "NewProtocol": "TCP"}
                 return soap_call(number, self.control, "DeletePortMapping", arguments)
 
     def answered_by(self, sender: Address) -> bool:
@@ -177,25 +177,6 @@ def pmp_lease(place: Place, answer: nat_pmp.Mapped | nat_pmp.PmpRefusal, host: s
     return _lease(place, MappingProtocol.NAT_PMP, external, answer.lifetime_s)
 
 
-def upnp_lease(place: Place, control: upnp.Control, external: Address, lifetime_s: int) -> Lease:
-    """The lease that a call of UPnP has made; lifetime 0: permanent."""
-    lease = _lease(place, MappingProtocol.UPNP, external, lifetime_s or LIFETIME_S)
-    return replace(lease, control=control, permanent=not lifetime_s)
-
-
-def pinhole_lease(place: Place, control: upnp.Control, pinhole: int) -> Lease:
-    """The lease of a pinhole in a firewall of IPv6: our own address and port."""
-    external = Address(place.own_host, place.port)
-    lease = _lease(place, MappingProtocol.UPNP, external, LIFETIME_S)
-    return replace(lease, control=control, pinhole=pinhole)
-
-
-def pinhole_call(number: int, control: upnp.Control, place: Place) -> CallRouter:
-    """The call of UPnP that opens a firewall of IPv6."""
-    arguments = upnp.pinhole_arguments(place.own_host, place.port, LIFETIME_S)
-    return soap_call(number, control, "AddPinhole", arguments)
-
-
 def add_call(
     number: int, control: upnp.Control, place: Place, external_port: int, lifetime_s: int
 ) -> CallRouter:
@@ -243,6 +224,7 @@ DESCRIPTION, HOST, ADD = "description", "host", "add"  # what a call is for
 
 class LeaseSearch:
     """Asks a router for a port by PCP, NAT-PMP and UPnP beside each other.
+
     All three begin at once, and only one makes a mapping: a router keeps one table for them, where
     returning a port by one protocol takes it from the others. PCP asks for the mapping with its
     first packet. NAT-PMP follows when PCP has refused or is late, UPnP when both have failed.
@@ -260,7 +242,7 @@ class LeaseSearch:
         self.over = False
         """True if the search has ended, with a lease or without."""
         self.refusals: dict[str, str] = {}
-        """Why each protocol gave nothing, as far as the router has said."""
+        """Reason of each protocol that gave nothing, as far as the router has said."""
         self._place = place
         self._entropy = entropy
         self._numbers = numbers
@@ -406,15 +388,17 @@ class LeaseSearch:
             host = upnp.read_reply(status, data, "NewExternalIPAddress")
             self._external_host = outside_host(host)
         elif self._place.ipv6:
-            assert self._control is not None
             pinhole = upnp.read_pinhole(status, data)
-            self._found(pinhole_lease(self._place, self._control, pinhole))
+            external = Address(self._place.own_host, self._place.port)
+            lease = _lease(self._place, MappingProtocol.UPNP, external, LIFETIME_S)
+            self._found(replace(lease, control=self._control, pinhole=pinhole))
         else:
-            assert self._control is not None
             assert self._external_host is not None
             upnp.read_reply(status, data)
             external = Address(self._external_host, self._external_port)
-            self._found(upnp_lease(self._place, self._control, external, self._lifetime_s))
+            lifetime_s = self._lifetime_s
+            lease = _lease(self._place, MappingProtocol.UPNP, external, lifetime_s or LIFETIME_S)
+            self._found(replace(lease, control=self._control, permanent=not lifetime_s))
 
     def _control_in(self, data: bytes, url: str) -> upnp.Control:
         place = self._place
@@ -476,7 +460,9 @@ class LeaseSearch:
         elif self._external_host is None:
             self._call(HOST, soap_call(number, self._control, "GetExternalIPAddress", {}))
         elif self._datagrams_over and self._place.ipv6:
-            self._call(ADD, pinhole_call(number, self._control, self._place))
+            place = self._place
+            arguments = upnp.pinhole_arguments(place.own_host, place.port, LIFETIME_S)
+            self._call(ADD, soap_call(number, self._control, "AddPinhole", arguments))
         elif self._datagrams_over:
             self._ports_tried += 1
             port, lifetime_s = self._external_port, self._lifetime_s

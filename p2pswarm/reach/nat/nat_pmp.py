@@ -1,6 +1,5 @@
 """Packets of NAT-PMP: the router's outside address, and a port that it forwards.
 
-Units:   seconds.
 Errors:  BadMessage for an answer that cannot be read.
 Source:  RFC 6886: 3.2 the address, 3.3 a mapping, 3.4 its end, 3.5 result codes.
 """

@@ -1,6 +1,5 @@
 """Packets of the Port Control Protocol: a mapping is asked for, and what the router says to it.
 
-Units:   seconds.
 Errors:  BadMessage for an answer that cannot be read; ValueError for our own misuse.
 Source:  RFC 6887: 7.1 and 7.2 headers, 7.4 result codes, 11.1 MAP, 14.1 ANNOUNCE; section 5 for
          addresses.

@@ -1,12 +1,10 @@
 """PortMapping: keeps a port of the router forwarded to us, for as long as we live.
 
-Units:   seconds on the caller's monotonic clock.
 Source:  RFC 6887 section 11.2.1 for renewal; docs/reachability.md section 5.
 """
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from p2pswarm.base.errors import BadMessage, Refused
 from p2pswarm.base.ids import Address
@@ -27,8 +25,7 @@ class RouterEpoch:
     its time in each answer, and to all hosts by multicast when it has been started. A time that
     does not fit the one before, by our own clock, is another beginning.
 
-    Source: RFC 6887 sections 8.5 and 14.1; RFC 6886 sections 3.2.1 and 3.6, whose clock is the
-    same.
+    Source: RFC 6887 sections 8.5 and 14.1; RFC 6886 sections 3.2.1 and 3.6.
     """
 
     def __init__(self) -> None:
@@ -63,15 +60,9 @@ RENEW_PAUSE_S = 4.0  # RFC 6887 section 11.2.1: no renewal sooner after another
 QUESTION_S = 60.0  # between two looks at the router's clock: it may be started without a word
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseChanged:
-    """The router forwards another port than before, or none any more."""
-
-    lease: Lease | None
-
-
 class PortMapping:
     """Keeps a port of the router forwarded to us, for as long as we live.
+
     It searches for a lease, renews it at half of its life and then at ever shorter intervals,
     begins again when it is lost, and returns it at the end.
     """
@@ -82,27 +73,23 @@ class PortMapping:
         self._entropy = entropy
         self._place: Place | None = None
         self._search: LeaseSearch | None = None
-        self._lease: Lease | None = None
+        self.lease: Lease | None = None
+        """The port that the router forwards now; only read it."""
         self._lease_until_s = 0.0
         self._due_s: float | None = None
-        """When to renew, or to search again."""
+        """Time to renew, or to search again."""
         self._numbers = itertools.count(1)
         self._number = 0
-        """Of the last call that renews a lease."""
+        """Number of the last call that renews a lease."""
         self._asked_s = float("-inf")
-        """When the router was last asked for a lease."""
+        """Time at which the router was last asked for a lease."""
         self._question_s: float | None = None
-        """When to look at the router's clock; None without a lease, or where it has none."""
+        """Time to look at the router's clock; None without a lease, or where it has none."""
         self._epoch = RouterEpoch()
-        self._events: list[LeaseChanged] = []
+        self._changes: list[Lease | None] = []
         self._outputs: list[Output] = []
         self.refusals: dict[str, str] = {}
-        """Why each protocol gave nothing in the last search."""
-
-    @property
-    def lease(self) -> Lease | None:
-        """The port that the router forwards now."""
-        return self._lease
+        """Reason of each protocol that gave nothing in the last search."""
 
     @property
     def searching(self) -> bool:
@@ -119,8 +106,8 @@ class PortMapping:
             self._due_s = None
             self._keep(None, now_s)
         elif known != (gateway, own_host):
-            if self._lease is not None:  # the old router may still hear it
-                self._outputs.append(self._lease.release(next(self._numbers)))
+            if self.lease is not None:  # the old router may still hear it
+                self._outputs.append(self.lease.release(next(self._numbers)))
             nonce = self._entropy(pcp.NONCE_BYTES)
             self._place = Place(gateway, own_host, self._port, nonce)
             self._epoch = RouterEpoch()
@@ -130,13 +117,13 @@ class PortMapping:
     def on_datagram(self, data: bytes, sender: Address, now_s: float) -> None:
         """A packet came by UDP."""
         by_router = self._place is not None and sender == Address(self._place.gateway, pcp.PORT)
-        begun, before = by_router and self._epoch.on_packet(data, now_s), self._lease
+        begun, before = by_router and self._epoch.on_packet(data, now_s), self.lease
         if self._search is not None:
             self._search.on_datagram(data, sender, now_s)
             self._look(now_s)
         elif before is not None and before.answered_by(sender):
             self._on_renewal(before, data, now_s)
-        if begun and self._search is None and self._lease is before:
+        if begun and self._search is None and self.lease is before:
             self._hurry(now_s)  # what it promised is gone, and what it refused may be granted now
 
     def on_reply(self, number: int, status: int, data: bytes | None, now_s: float) -> None:
@@ -144,7 +131,7 @@ class PortMapping:
         if self._search is not None:
             self._search.on_reply(number, status, data, now_s)
             self._look(now_s)
-        elif self._lease is not None and number == self._number and data is not None:
+        elif self.lease is not None and number == self._number and data is not None:
             try:
                 upnp.read_reply(status, data)
             except BadMessage:
@@ -152,41 +139,41 @@ class PortMapping:
             except upnp.SoapRefusal:
                 self._on_loss(now_s)
             else:
-                self._keep(self._lease, now_s)
+                self._keep(self.lease, now_s)
 
     def on_doubt(self, now_s: float) -> None:
         """Peers no longer arrive at the leased port: renew it, as if its time had come."""
-        if self._lease is not None:
+        if self.lease is not None:
             self._hurry(now_s)
 
     def on_deadline(self, now_s: float) -> None:
         """Renew, give up, or search again, as the time says."""
-        if self._lease is not None and self._question_s is not None and now_s >= self._question_s:
+        if self.lease is not None and self._question_s is not None and now_s >= self._question_s:
             self._question_s = now_s + QUESTION_S
-            self._outputs += filter(None, [self._lease.question()])
+            self._outputs += filter(None, [self.lease.question()])
         if self._search is not None:
             self._search.on_deadline(now_s)
             self._look(now_s)
         elif self._due_s is not None and now_s >= self._due_s:
-            if self._lease is None:
+            if self.lease is None:
                 self._begin(now_s)
             elif now_s >= self._lease_until_s:
                 self._on_loss(now_s)
             else:
-                self._renew(self._lease, now_s)
+                self._renew(self.lease, now_s)
 
     def release(self) -> None:
         """Return what is leased, and do nothing more."""
-        if self._lease is not None:
-            self._outputs.append(self._lease.release(next(self._numbers)))
-        self._place = self._search = self._lease = self._due_s = self._question_s = None
+        if self.lease is not None:
+            self._outputs.append(self.lease.release(next(self._numbers)))
+        self._place = self._search = self.lease = self._due_s = self._question_s = None
 
     # what it asks for
 
-    def changes(self) -> list[LeaseChanged]:
-        """Return the events since the last call."""
-        events, self._events = self._events, []
-        return events
+    def changes(self) -> list[Lease | None]:
+        """Return each other port that the router has forwarded since the last call; None: none."""
+        changes, self._changes = self._changes, []
+        return changes
 
     def drain(self) -> list[Output]:
         """Return the packets to send and the calls to make."""
@@ -226,14 +213,14 @@ class PortMapping:
 
     def _keep(self, lease: Lease | None, now_s: float) -> None:
         """Go on with a lease that was granted just now, or without one."""
-        before = self._lease and self._lease.external
-        self._lease = lease
+        before = self.lease and self.lease.external
+        self.lease = lease
         self._question_s = now_s + QUESTION_S if lease is not None and lease.question() else None
         if lease is not None:
             self._lease_until_s = now_s + lease.lifetime_s
             self._due_s = now_s + lease.lifetime_s / 2
         if before != (lease and lease.external):
-            self._events.append(LeaseChanged(lease))
+            self._changes.append(lease)
 
     def _renew(self, lease: Lease, now_s: float) -> None:
         self._number = next(self._numbers)

@@ -1,8 +1,6 @@
 """PortMapper: the sockets of `PortMapping`: packets and calls to the router, and its answers.
 
 Without a router, or where it says no, there is no lease.
-
-Units:   seconds, bytes.
 """
 
 import asyncio
@@ -14,6 +12,7 @@ import aiohttp
 from yarl import URL
 
 from p2pswarm.base.ids import Address
+from p2pswarm.base.loop_clock import now_s, wait_until
 from p2pswarm.net.os.local_network import group_socket
 from p2pswarm.reach.nat.lease import CallRouter, Lease, SendDatagram
 from p2pswarm.reach.nat.port_mapping import ANNOUNCED_GROUP, ANNOUNCED_PORT, PortMapping
@@ -42,7 +41,7 @@ class PortMapper:
         self._bound: str | None = None
         self._transport: asyncio.DatagramTransport | None = None
         self._news: asyncio.DatagramTransport | None = None
-        """Where routers tell all that they were started."""
+        """Socket at which routers tell all that they were started."""
         self._calls: dict[asyncio.Task[None], None] = {}
 
     @property
@@ -57,7 +56,7 @@ class PortMapper:
 
     def on_doubt(self) -> None:
         """Note that peers no longer arrive at the leased port."""
-        self.machine.on_doubt(_now_s())
+        self.machine.on_doubt(now_s())
         self._changed.set()
 
     async def run(self) -> None:
@@ -67,9 +66,9 @@ class PortMapper:
                 while True:
                     self._changed.clear()
                     await self._follow_route()
-                    self.machine.on_deadline(_now_s())
+                    self.machine.on_deadline(now_s())
                     self._drain(http)
-                    await self._pause()
+                    await wait_until(self._changed, self.machine.next_deadline_s())
             finally:
                 await self._leave(http)
 
@@ -81,14 +80,7 @@ class PortMapper:
             if own_host is not None:
                 self._transport = await _bound(own_host, self._on_datagram)
                 self._news = await _hears_starts(own_host, self._on_datagram)
-        self.machine.on_gateway(gateway, own_host if self._transport else None, _now_s())
-
-    async def _pause(self) -> None:
-        try:
-            async with asyncio.timeout_at(self.machine.next_deadline_s()):
-                await self._changed.wait()
-        except TimeoutError:
-            return
+        self.machine.on_gateway(gateway, own_host if self._transport else None, now_s())
 
     async def _leave(self, http: aiohttp.ClientSession) -> None:
         self.machine.release()
@@ -118,14 +110,14 @@ class PortMapper:
                     self._calls[task] = None
                     task.add_done_callback(self._calls.pop)
         changes, settled = self.machine.changes(), not self.machine.searching
-        for event in changes:
-            log.info("the router forwards %s", event.lease and event.lease.external)
+        for lease in changes:
+            log.info("the router forwards %s", lease and lease.external)
         if changes or settled != self.settled:
             self.settled = settled
             self._on_lease(self.machine.lease)
 
     def _on_datagram(self, data: bytes, sender: Address) -> None:
-        self.machine.on_datagram(data, sender, _now_s())
+        self.machine.on_datagram(data, sender, now_s())
         self._changed.set()
 
     async def _call(self, http: aiohttp.ClientSession, call: CallRouter) -> None:
@@ -134,7 +126,7 @@ class PortMapper:
             status, data = await _fetched(http, call)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             log.info("the router did not answer a call: %r", error)
-        self.machine.on_reply(call.number, status, data, _now_s())
+        self.machine.on_reply(call.number, status, data, now_s())
         self._changed.set()
 
 
@@ -190,9 +182,8 @@ def _session() -> aiohttp.ClientSession:
 
 async def _fetched(http: aiohttp.ClientSession, call: CallRouter) -> tuple[int, bytes | None]:
     """Status and body of the answer; no body if it is too long."""
-    method = "GET" if call.body is None else "POST"
     async with http.request(
-        method,
+        "GET" if call.body is None else "POST",
         URL(call.url, encoded=True),
         headers=call.headers,
         data=call.body,
@@ -204,7 +195,3 @@ async def _fetched(http: aiohttp.ClientSession, call: CallRouter) -> tuple[int, 
             if len(body) > XML_BYTES_MAX:
                 return response.status, None
         return response.status, bytes(body)
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()

@@ -1,286 +1,379 @@
-"""Reachability: finds out whether others can dial this node, and keeps knowing it.
+"""ReachabilityBelief: what a node believes of its own reachability in one address family.
 
-It pumps one `ReachabilityBelief` for each address family that we listen on, and the `PortMapper`.
-While it runs, peers are asked, the router forwards a port, and changes of the machine's addresses
-are noticed.
-
-Units:   seconds.
-Errors:  none: a peer that does not answer has no vote.
+Source:  docs/reachability.md; RFC 4787 section 4.1 for easy and hard; AutoNAT of libp2p for asking
+         at all.
 """
 
-import asyncio
-import functools
-import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import Enum
 from ipaddress import ip_address
+from typing import Generic, TypeVar
 
-from p2pswarm.base.errors import SwarmError
 from p2pswarm.base.ids import Address
-from p2pswarm.net.endpoint.endpoint import Endpoint
-from p2pswarm.net.endpoint.link_io import Link
-from p2pswarm.net.endpoint.preface import KNOCK_NONCE_BYTES, token_of
-from p2pswarm.net.os.interface_changes import watched
-from p2pswarm.net.os.local_network import IPV6, families, family_of, gateway, own_host
-from p2pswarm.net.rpc.base import Rpc
-from p2pswarm.reach.nat.belief import AskPeers, Belief, Finding, ReachabilityBelief, State
-from p2pswarm.reach.nat.dial_back import DialBack, DialledBack, DialOutcome, Observer, choose
-from p2pswarm.reach.nat.lease import Lease
-from p2pswarm.reach.nat.port_mapping_io import PortMapper
+from p2pswarm.base.recent_items import RecentItems
+from p2pswarm.net.os.addresses import address_groups
 
-CALL_S = 5.0  # the peer's dial takes 3 s at most
-OUTSIDE_S = 3.0  # to call a peer that has just answered
-KNOCK_S = 0.5  # a knock that the peer's answer has overtaken
+GROUPS_MAX = 32  # a round asks three groups: those of ten rounds are remembered
+VOTE_S = 7200.0  # two of the longest pauses between rounds
 
-log = logging.getLogger(__name__)
+Answer = TypeVar("Answer", bound=Hashable)
 
 
-class Reachability:
-    """The reachability of one node as it knows it; `run` keeps it true."""
+def group_of(host: str) -> str:
+    """The group whose vote a peer at `host` casts: a /16 of IPv4, a /32 of IPv6, or a name."""
+    return address_groups(host)[1]
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        rpc: Rpc,
-        bound: Address,
-        entropy: Callable[[int], bytes],
-        *,
-        map_ports: bool,
-    ) -> None:
-        """`bound`: where we listen; `map_ports`: whether to ask the router for a port."""
-        self.on_change: Callable[[Belief], None] = _ignore
-        """Called with what is believed of all, when anything that is found out changes."""
-        self.on_link: Callable[[Link], None] = _ignore_link
-        """Called with each link that comes up: they are needed here, too."""
-        self._told: tuple[list[Finding], bool] | None = None
-        self.clocks_ms: dict[str, tuple[float, float]] = {}
-        """The wall clock of each observer's host when it answered, and the loop's time then."""
-        self._endpoint = endpoint
-        self._rpc = rpc
-        self._bound = bound
-        self._entropy = entropy
-        self.beliefs = {family: ReachabilityBelief(bound.port) for family in families(bound)}
-        """By address family, `IPV4` and `IPV6`."""
-        self.mappers = {
-            family: PortMapper(bound.port, entropy, functools.partial(self._on_lease, family))
-            for family in (self.beliefs if map_ports else ())
-        }
-        """By address family, those whose routers are asked to let others in."""
-        self._knocks: dict[bytes, asyncio.Future[None]] = {}
-        self._kernel_tells = True
-        """True if the kernel tells of changes of our addresses; else we look when we ask peers."""
-        self._news = asyncio.Event()
-        self._known = asyncio.Event()
-        """Set while the router and all peers have been asked that can be asked now."""
 
-    async def run(self) -> None:
-        """Run until cancelled."""
-        self._endpoint.acceptor.on_knock = self._on_token
-        self._endpoint.on_up = self._on_link
-        with watched(self._look_at_interfaces) as tells:
-            self._kernel_tells = tells
-            self._look_at_interfaces()
-            async with asyncio.TaskGroup() as tasks:
-                for mapper in self.mappers.values():
-                    tasks.create_task(mapper.run())
-                while True:
-                    self._news.clear()
-                    for family, machine in self.beliefs.items():
-                        self._drain(family, machine, tasks)
-                    if self.settled and not any(map(self._busy, self.beliefs.values())):
-                        self._known.set()
-                    else:
-                        self._known.clear()
-                    told = [each.finding for each in self.beliefs.values()], self.settled
-                    if told != self._told:
-                        self._told = told
-                        self.on_change(self.best())
-                    await self._pause()
+class GroupVotes(Generic[Answer]):
+    """The answers of groups of addresses to one question: each has its latest, for a while.
 
-    def best(self) -> Belief:
-        """The belief that says most: that of a family in which others reach us, sure ones first."""
-        beliefs = [machine.belief for machine in self.beliefs.values()]
-        return max(beliefs, key=lambda each: (each.reachable != "no", each.sure, _RANK[each.state]))
+    Ids are free, and so are further addresses in a network that one owns. So peers have no vote
+    here: their groups have (`net/os/addresses.py`). At most `GROUPS_MAX` groups are remembered; the
+    one that voted longest ago makes way.
+    """
+
+    def __init__(self) -> None:
+        self._cast: RecentItems[str, tuple[Answer, float]] = RecentItems(GROUPS_MAX)
+        """The answer of each group and when it came."""
+
+    def cast(self, group: str, answer: Answer, now_s: float) -> None:
+        """Note a group's answer, instead of its last one."""
+        self._cast[group] = answer, now_s
+
+    def at_s(self, group: str) -> float | None:
+        """Return when a group has voted last; None if it has not."""
+        return self._cast[group][1] if group in self._cast else None
+
+    def count(self, now_s: float) -> Counter[Answer]:
+        """Count the groups by their answers; votes older than `VOTE_S` do not count."""
+        return Counter(answer for answer, at_s in self._cast.values() if now_s - at_s < VOTE_S)
+
+    def forget(self) -> None:
+        """Forget every vote."""
+        self._cast.clear()
+
+
+CONFIRM_GROUPS = 2  # one may lie
+AGAIN_UNANSWERED_S = 10.0  # also the shortest pause between two rounds: a peer serves 4 a minute
+AGAIN_LEASED_S = 1.0  # a new port is tried at once: at the start it comes a moment after the peers
+AGAIN_S = 300.0  # a router that was started again is noticed within this
+AGAIN_STABLE_S = 3600.0
+STABLE_ROUNDS = 3  # with the same, sure belief
+
+A = TypeVar("A")
+
+
+class State(Enum):
+    """The reachability of this node, as far as it is known."""
+
+    ABSENT = "absent"
+    """The machine has no address of this family."""
+    PROBING = "probing"
+    """No peer has tried yet."""
+    PUBLIC = "public"
+    """At its own address, or at one that a person has forwarded to it."""
+    MAPPED = "mapped"
+    """At a port that the router forwards at our request."""
+    NATTED = "natted"
+    """Peers see the node, and cannot dial it."""
+
+
+class NatKind(Enum):
+    """The kind of NAT before the node, as far as it matters to punching."""
+
+    NONE = "none"
+    FIREWALL = "firewall"
+    """Nothing translates the address, but what was not called does not come in."""
+    EASY = "easy"
+    """The listening port has one outside port, whoever is called."""
+    HARD = "hard"
+    """Each peer that is called sees another outside port."""
+    UNKNOWN = "unknown"
+
+
+REACHABLE = {State.PUBLIC: "direct", State.MAPPED: "mapped"}
+"""The way by which peers get here; "punched" and "relayed" come with those who do it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """The state that a node takes for true."""
+
+    state: State
+    kind: NatKind = NatKind.UNKNOWN
+    address: Address | None = None
+    """Address to dial the node at; of a natted one its outside address, if the port is known."""
+    sure: bool = False
+    """True if two groups of peers agree; else one says so, or none was asked."""
 
     @property
-    def settled(self) -> bool:
-        """True if a router has been asked for a port, if that is wanted."""
-        return all(mapper.settled for mapper in self.mappers.values())
-
-    async def known(self) -> None:
-        """Return when all that can be found out now has been: by the router, and by peers."""
-        await self._known.wait()
-
-    def _busy(self, machine: ReachabilityBelief) -> bool:
-        return machine.busy(_now_s())
-
-    # told by others
-
-    def _look_at_interfaces(self) -> None:
-        now_s = _now_s()
-        for family, machine in self.beliefs.items():
-            machine.on_interface(self._own_host(family), now_s)
-        for family, mapper in self.mappers.items():
-            own = self._own_host(family)
-            if own is None or not _may_be_shut_out(own):
-                own = None
-            mapper.on_gateway(gateway(own) if own else None, own)
-        self._news.set()
-
-    def _own_host(self, family: int) -> str | None:
-        """Our address in a family: the one we listen at, or that towards the Internet or a peer."""
-        if not ip_address(self._bound.host.partition("%")[0]).is_unspecified:
-            return self._bound.host
-        remotes = [link.remote for link in self._endpoint.links()]
-        peers = [remote.host for remote in remotes if _dialled_as_is(remote)]
-        towards = [host for host in peers if family_of(host) == family]
-        return own_host(family) or (own_host(family, towards[0]) if towards else None)
-
-    def _on_lease(self, family: int, lease: Lease | None) -> None:
-        external = None if lease is None else lease.external
-        self.beliefs[family].on_lease(external, _now_s())
-        self._news.set()
-
-    def _on_link(self, link: Link) -> None:
-        self.on_link(link)
-        family = family_of(link.remote.host)
-        if family in self.beliefs and _dialled_as_is(link.remote):
-            machine, now_s = self.beliefs[family], _now_s()
-            if machine.belief.state is State.ABSENT:  # without a route to the Internet, as in a lab
-                machine.on_interface(self._own_host(family), now_s)
-            machine.on_link(link.remote.host, now_s)
-            self._news.set()
-
-    def _on_token(self, token: bytes) -> None:
-        waiter = self._knocks.get(token)
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
-
-    # pumping
-
-    async def _pause(self) -> None:
-        deadlines = [each.next_deadline_s() for each in self.beliefs.values()]
-        due_s = min((each for each in deadlines if each is not None), default=None)
-        try:
-            async with asyncio.timeout_at(due_s):
-                await self._news.wait()
-        except TimeoutError:
-            return
-
-    def _drain(self, family: int, machine: ReachabilityBelief, tasks: asyncio.TaskGroup) -> None:
-        machine.on_deadline(_now_s())
-        for event in machine.drain():
-            if isinstance(event, AskPeers):
-                tasks.create_task(self._ask_peers(family, machine, event.ports))
-                continue
-            log.info("reachability: %s", event.belief)
-            if event.belief.state is State.NATTED and family in self.mappers:
-                self.mappers[family].on_doubt()
-
-    # asking
-
-    async def _ask_peers(
-        self, family: int, machine: ReachabilityBelief, ports: tuple[int, ...]
-    ) -> None:
-        if not self._kernel_tells:
-            self._look_at_interfaces()
-        chosen = choose(self._observers(family), machine.asked_s)
-        answered: list[bool] = []
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for observer in chosen:
-                    tasks.create_task(self._ask(machine, observer, ports, answered))
-            if machine.asks_outside_port:
-                async with asyncio.TaskGroup() as tasks:
-                    for observer in [each for each in chosen if each.dialled]:
-                        tasks.create_task(self._see_outside(machine, observer))
-        finally:
-            machine.on_round_end(len(chosen), len(answered), _now_s())
-            self._news.set()
-
-    def _observers(self, family: int) -> list[Observer]:
-        found = []
-        for link in self._endpoint.links():
-            if _dialled_as_is(link.remote) and family_of(link.remote.host) == family:
-                dialled = link.session.dialled
-                found.append(Observer(link.session.contact, link.remote.host, dialled))
-        return found
-
-    async def _ask(
-        self,
-        machine: ReachabilityBelief,
-        observer: Observer,
-        ports: tuple[int, ...],
-        answered: list[bool],
-    ) -> None:
-        """Have one peer dial our ports, one after another: it does one dial for us at a time."""
-        for port in ports:
-            nonce = self._entropy(KNOCK_NONCE_BYTES)
-            knock: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._knocks[token_of(nonce)] = knock
-            try:
-                answer = await self._rpc.call(observer.contact, DialBack(port, nonce), CALL_S)
-                if isinstance(answer, DialledBack):
-                    await self._note(machine, observer, port, answer, knock)
-                    answered.append(True)
-            except SwarmError as error:
-                log.info("%s does not dial us back: %s", observer.host, error)
-            finally:
-                del self._knocks[token_of(nonce)]
-
-    async def _see_outside(self, machine: ReachabilityBelief, observer: Observer) -> None:
-        """Call a peer from our listening port, and learn which port it sees."""
-        try:
-            async with asyncio.timeout(OUTSIDE_S):
-                seen = await self._endpoint.outside(observer.contact.address)
-        except (SwarmError, TimeoutError) as error:
-            log.info("%s does not see our listening port: %s", observer.host, error)
-        else:
-            machine.on_outside_port(observer.host, seen, _now_s())
-
-    async def _note(
-        self,
-        machine: ReachabilityBelief,
-        observer: Observer,
-        port: int,
-        answer: DialledBack,
-        knock: "asyncio.Future[None]",
-    ) -> None:
-        self.clocks_ms[observer.host] = answer.clock_ms, _now_s()
-        try:
-            at = Address(answer.host, port)
-        except ValueError:
-            return
-        machine.on_observation(observer.host, at.host, _now_s())
-        if answer.outcome == DialOutcome.CONNECTED and not knock.done():
-            await asyncio.wait([knock], timeout=KNOCK_S)
-        if knock.done() or answer.outcome != DialOutcome.NOT_TRIED:
-            machine.on_dial_back(observer.host, at, _now_s(), arrived=knock.done())
+    def reachable(self) -> str:
+        """The way by which others reach the node: "direct", "mapped" or "no"."""
+        return REACHABLE.get(self.state, "no")
 
 
-def _may_be_shut_out(own: str) -> bool:
-    """Return whether a router may be asked.
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """All that is known of one address family, for those who tell others."""
 
-    It translates an IPv4 address, or opens an IPv6 firewall.
+    belief: Belief
+    own: Address | None
+    """Of this machine; None without one."""
+    lease: Address | None
+    """The port that the router forwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskPeers:
+    """Have some peers dial these ports now, and say `round_over` afterwards."""
+
+    ports: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BeliefChanged:
+    """The belief is another than before."""
+
+    belief: Belief
+
+
+Event = AskPeers | BeliefChanged
+
+
+class ReachabilityBelief:
+    """The belief of a node about its own reachability in one address family.
+
+    It is told what peers have seen and tried, which address this machine has, and which port the
+    router forwards. It answers with a belief, and says when peers should be asked again. Peers
+    vote by groups of addresses: one liar, or any number in one group, never make it believe that
+    the node is public, or at an address that is another's.
+
+    Two ports and `GROUPS_MAX` groups at most are remembered.
     """
-    is_global = ip_address(own.partition("%")[0]).is_global
-    return is_global if family_of(own) == IPV6 else not is_global
+
+    def __init__(self, listen_port: int) -> None:
+        """`listen_port`: where we listen; others reach it from outside under the same number."""
+        self._listen_port = listen_port
+        self._own_host: str | None = None
+        self._lease: Address | None = None
+        self._hosts: GroupVotes[str] = GroupVotes()
+        self._outside: GroupVotes[Address] = GroupVotes()
+        """Address from which groups see calls of the listening port come."""
+        self._tried: dict[int, GroupVotes[tuple[Address, bool]]] = {listen_port: GroupVotes()}
+        """For each port: which address groups have dialled, and whether their dial arrived."""
+        self.belief = Belief(State.ABSENT)
+        """Belief that we hold now; only read it."""
+        self._events: list[Event] = []
+        self._due_s: float | None = None
+        self._round_s = float("-inf")
+        self._asking = False
+        self._more_to_ask = False
+        """True if the next round asks somebody who was not asked before."""
+        self._stable_rounds = 0
+
+    @property
+    def finding(self) -> Finding:
+        """The belief, with the addresses that we know."""
+        own = None if self._own_host is None else Address(self._own_host, self._listen_port)
+        return Finding(self.belief, own, self._lease)
+
+    # what it is told
+
+    def on_interface(self, own_host: str | None, now_s: float) -> None:
+        """This machine's address of the family, None without one; another one changes all."""
+        if own_host == self._own_host:
+            return
+        self._own_host = own_host
+        self._hosts.forget()
+        self._outside.forget()
+        for votes in self._tried.values():
+            votes.forget()
+        self._stable_rounds = 0
+        self._due_s = None if own_host is None else now_s
+        self._think(now_s)
+
+    def on_lease(self, external: Address | None, now_s: float) -> None:
+        """The router forwards this address to us; None: it does no longer."""
+        if external == self._lease:
+            return
+        moot = [each.port for each in (self._lease, external) if each is not None]
+        self._lease = external
+        tried = {port: votes for port, votes in self._tried.items() if port not in moot}
+        self._tried = {port: tried.get(port) or GroupVotes() for port in self.ports}
+        self._ask_soon(now_s, AGAIN_LEASED_S)
+        self._think(now_s)
+
+    def on_observation(self, observer_host: str, seen_host: str, now_s: float) -> None:
+        """A peer sees our link come from, or dials it at, a host."""
+        self._hosts.cast(group_of(observer_host), seen_host, now_s)
+        self._think(now_s)
+
+    def on_outside_port(self, observer_host: str, seen: Address, now_s: float) -> None:
+        """A peer saw a call from our listening port come from an outside address."""
+        self._outside.cast(group_of(observer_host), seen, now_s)
+        self._think(now_s)
+
+    def on_dial_back(self, observer_host: str, at: Address, now_s: float, *, arrived: bool) -> None:
+        """A peer has dialled us at an address; `arrived`: its nonce came to our listener."""
+        if at.port in self._tried:
+            self._tried[at.port].cast(group_of(observer_host), (at, arrived), now_s)
+        self._think(now_s)
+
+    def on_link(self, peer_host: str, now_s: float) -> None:
+        """A link to a peer is up, which could be asked."""
+        if self.belief.sure and self.belief.state is not State.PROBING:
+            return
+        if self.asked_s(peer_host) is None:
+            self._more_to_ask = True
+            self._ask_soon(now_s, AGAIN_UNANSWERED_S)
+
+    def on_round_end(self, asked: int, answered: int, now_s: float) -> None:
+        """The round of `AskPeers` is over: so many peers were asked, so many have tried."""
+        self._asking = False
+        self._think(now_s)
+        if not asked:
+            self._round_s = float("-inf")  # nobody was bothered: who comes now is asked at once
+            return
+        pause_s = AGAIN_UNANSWERED_S
+        if answered:
+            self._stable_rounds = self._stable_rounds + 1 if self.belief.sure else 0
+            pause_s = AGAIN_STABLE_S if self._stable_rounds >= STABLE_ROUNDS else AGAIN_S
+        due_s = now_s + pause_s
+        self._due_s = due_s if self._due_s is None else min(self._due_s, due_s)
+
+    # what it asks for
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The ports to have dialled: the leased one and the listening one."""
+        leased = [] if self._lease is None else [self._lease.port]
+        return tuple(dict.fromkeys([*leased, self._listen_port]))
+
+    def asked_s(self, peer_host: str) -> float | None:
+        """Return when a peer's group has dialled us last; None if it never did."""
+        group = group_of(peer_host)
+        times_s = [votes.at_s(group) for votes in self._tried.values()]
+        return max((at_s for at_s in times_s if at_s is not None), default=None)
+
+    @property
+    def asks_outside_port(self) -> bool:
+        """True if peers are to be called from the listening port: a router hides us, that is sure.
+
+        Such a call opens the router to that peer for a while, and its dial-backs would arrive.
+        """
+        hidden = self.belief.state is State.NATTED and self.belief.sure
+        return hidden and self.belief.kind is not NatKind.FIREWALL
+
+    def busy(self, now_s: float) -> bool:
+        """Return whether peers are being asked, or will be soon, so that more will be known."""
+        due_s = self.next_deadline_s()
+        soon_s = AGAIN_UNANSWERED_S if self._more_to_ask else AGAIN_LEASED_S
+        return self._asking or (due_s is not None and due_s <= now_s + soon_s)
+
+    def drain(self) -> list[Event]:
+        """Return the events since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def next_deadline_s(self) -> float | None:
+        """Return when a round of questions is due; None during one, or if nobody is there."""
+        return None if self._asking or self._own_host is None else self._due_s
+
+    def on_deadline(self, now_s: float) -> None:
+        """Begin a round if one is due."""
+        due_s = self.next_deadline_s()
+        self._think(now_s)
+        if due_s is not None and now_s >= due_s:
+            self._asking = True
+            self._due_s = None  # whatever becomes due from now on comes after this round
+            self._more_to_ask = False
+            self._round_s = now_s
+            self._events.append(AskPeers(self.ports))
+
+    def _ask_soon(self, now_s: float, pause_s: float) -> None:
+        """Have a round begin this long after the last one, or now, if none is due before."""
+        due_s = max(now_s, self._round_s + pause_s)
+        self._due_s = due_s if self._due_s is None else min(self._due_s, due_s)
+
+    # what it believes
+
+    def _think(self, now_s: float) -> None:
+        belief = self._believe(now_s)
+        if belief != self.belief:
+            self.belief = belief
+            self._stable_rounds = 0
+            self._events.append(BeliefChanged(belief))
+
+    def _believe(self, now_s: float) -> Belief:
+        if self._own_host is None:
+            return Belief(State.ABSENT)
+        counts = {port: self._tried[port].count(now_s) for port in self.ports}
+        gateway = None if self._lease is None else self._lease.host
+        reached = [_reached(count, (self._own_host, gateway)) for count in counts.values()]
+        found = [each for each in reached if each is not None]
+        if found:
+            address, sure = max(found, key=lambda each: each[1])  # the leased port is first
+            return self._reachable_at(address, now_s, sure=sure)
+        if not any(counts.values()):
+            return Belief(State.PROBING)
+        failed = max(count.total() for count in counts.values())
+        kind, outside = self._kind(now_s), self._outside_address(now_s)
+        return Belief(State.NATTED, kind, outside, sure=failed >= CONFIRM_GROUPS)
+
+    def _reachable_at(self, address: Address, now_s: float, *, sure: bool) -> Belief:
+        if address.host == self._own_host:
+            return Belief(State.PUBLIC, NatKind.NONE, address, sure)
+        mapped = self._lease is not None and address.port == self._lease.port
+        state = State.MAPPED if mapped else State.PUBLIC
+        return Belief(state, self._kind(now_s), address, sure)
+
+    def _kind(self, now_s: float) -> NatKind:
+        if _most_named(self._hosts.count(now_s)) == self._own_host:
+            return NatKind.FIREWALL
+        seen = self._outside.count(now_s)
+        if seen.total() < CONFIRM_GROUPS:
+            return NatKind.UNKNOWN
+        votes = max(seen.values())
+        if votes >= CONFIRM_GROUPS and 2 * votes > seen.total():
+            return NatKind.EASY
+        return NatKind.HARD if votes == 1 else NatKind.UNKNOWN
+
+    def _outside_address(self, now_s: float) -> Address | None:
+        """Return where two groups or more, and most of them, see calls from the listening port."""
+        seen = self._outside.count(now_s)
+        named = _most_named(seen)
+        return named if named is not None and seen[named] >= CONFIRM_GROUPS else None
 
 
-def _dialled_as_is(remote: Address) -> bool:
-    """Return whether a host is the peer's own, and not that of a relay or a proxy for the web."""
-    return not (remote.circuit or remote.web)
+def _reached(
+    tried: Counter[tuple[Address, bool]], hosts: tuple[str | None, ...]
+) -> tuple[Address, bool] | None:
+    """The address at which more groups have arrived than failed, and whether that is sure.
+
+    `hosts`: those that no peer has named to us, our own and the gateway's. If single groups name
+    several addresses, only one of these is taken.
+    """
+    failed = sum(votes for (_, arrived), votes in tried.items() if not arrived)
+    found = {
+        address: votes for (address, arrived), votes in tried.items() if arrived and votes > failed
+    }
+    sure = {address: votes for address, votes in found.items() if votes >= CONFIRM_GROUPS}
+    if sure:
+        return max(sure, key=lambda each: (sure[each], _everywhere(each.host), each)), True
+    own = [address for address in found if address.host in hosts]
+    return next(((each, False) for each in own or found if own or len(found) == 1), None)
 
 
-_RANK = {state: rank for rank, state in enumerate(State)}
+def _most_named(named: Counter[A]) -> A | None:
+    """Return the answer that more than half of the groups give, if any."""
+    return next((each for each, votes in named.items() if 2 * votes > named.total()), None)
 
 
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def _ignore(_belief: Belief) -> None:
-    """Until somebody sets `on_change`, nobody is told."""
-
-
-def _ignore_link(_link: Link) -> None:
-    """Until somebody sets `on_link`, nobody else is told."""
+def _everywhere(host: str) -> bool:
+    """Return whether a host is the same one for everybody."""
+    try:
+        return ip_address(host.partition("%")[0]).is_global
+    except ValueError:
+        return False

@@ -4,7 +4,6 @@ Whoever is in the local network may answer a search. So only the gateway's own a
 only addresses at the gateway are called. A gateway of IPv6 is known by its address of the link, and
 often names one that it has in our own network: that is called, too.
 
-Units:   seconds, bytes.
 Errors:  BadMessage for what cannot be read, or leads elsewhere; Refused with the router's code.
 Source:  UPnP Device Architecture 1.1 (1.3 discovery, 2 description, 3.2 control);
          WANIPConnection:1 and :2, WANPPPConnection:1, WANIPv6FirewallControl:1.
@@ -12,7 +11,7 @@ Source:  UPnP Device Architecture 1.1 (1.3 discovery, 2 description, 3.2 control
 
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urljoin, urlsplit
 from xml.parsers import expat
@@ -34,21 +33,16 @@ class Element:
     text: str = ""
     children: list["Element"] = field(default_factory=list)
 
-    def find_all(self, name: str) -> list["Element"]:
+    def find_all(self, name: str) -> Iterator["Element"]:
         """Every element of a name below this one, in the document's order."""
-        found: list[Element] = []
-        waiting = list(reversed(self.children))
-        while waiting:
-            element = waiting.pop()
-            if element.name == name:
-                found.append(element)
-            waiting.extend(reversed(element.children))
-        return found
+        for child in self.children:
+            if child.name == name:
+                yield child
+            yield from child.find_all(name)
 
     def text_of(self, name: str) -> str:
         """The text of the first element of a name below this one; empty if there is none."""
-        found = self.find_all(name)
-        return found[0].text.strip() if found else ""
+        return next((each.text.strip() for each in self.find_all(name)), "")
 
 
 class _ElementBuilder:
@@ -142,7 +136,7 @@ class SoapRefusal(Refused):
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Where and as what a router takes calls."""
+    """Address at which a router takes calls, and the service as which it does."""
 
     url: str
     service: str
@@ -209,13 +203,12 @@ def read_description(
     own_host: str = "",
 ) -> Control:
     """The best service for mappings in the description that was read from `url`."""
-    services = read_xml(data).find_all("service")
+    services = list(read_xml(data).find_all("service"))
     for wanted in wanted_services:
         for service in services:
             if service.text_of("serviceType") == wanted:
-                return Control(
-                    _joined(url, service.text_of("controlURL"), gateway, own_host), wanted
-                )
+                path = service.text_of("controlURL")
+                return Control(_joined(url, path, gateway, own_host), wanted)
     raise BadMessage("UPnP: the device forwards no ports")
 
 
@@ -253,11 +246,6 @@ def add_arguments(own_host: str, port: int, external_port: int, lifetime_s: int)
     }
 
 
-def delete_arguments(external_port: int) -> dict[str, str]:
-    """The arguments of DeletePortMapping."""
-    return {"NewRemoteHost": "", "NewExternalPort": str(external_port), "NewProtocol": "TCP"}
-
-
 def pinhole_arguments(own_host: str, port: int, lifetime_s: int) -> dict[str, str]:
     """The arguments of AddPinhole, in the order that the service defines: anybody may come in."""
     return {
@@ -268,16 +256,6 @@ def pinhole_arguments(own_host: str, port: int, lifetime_s: int) -> dict[str, st
         "Protocol": str(TCP),
         "LeaseTime": str(lifetime_s),
     }
-
-
-def update_arguments(pinhole: int, lifetime_s: int) -> dict[str, str]:
-    """The arguments of UpdatePinhole."""
-    return {"UniqueID": str(pinhole), "NewLeaseTime": str(lifetime_s)}
-
-
-def close_arguments(pinhole: int) -> dict[str, str]:
-    """The arguments of DeletePinhole."""
-    return {"UniqueID": str(pinhole)}
 
 
 def read_pinhole(status: int, data: bytes) -> int:

@@ -22,13 +22,13 @@ class DialTrust:
     """The knowledge of one side of an attempt, by which it judges the other's candidates."""
 
     outside: frozenset[Address] = field(default_factory=frozenset)
-    """Where we are seen from outside."""
+    """Addresses at which we are seen from outside."""
     own: frozenset[Address] = field(default_factory=frozenset)
     """Our own addresses."""
     families: frozenset[int] = frozenset({4, 6})
     """The versions of IP in which we can dial."""
     peer_host: str = ""
-    """Where we see the peer's own link; empty if it leads through a relay."""
+    """Host of the peer's own link; empty if it leads through a relay."""
     chosen: bool = False
     """We chose the peer, and dial it at public addresses as at those of its card."""
 

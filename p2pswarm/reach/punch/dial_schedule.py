@@ -4,9 +4,6 @@ Two SYNs that cross open both routers. One that comes early is dropped, which co
 the kernel's SYN is still there, or answered with RST: then both sides try again after pauses that
 they do not share, because equal ones would miss each other for ever.
 
-Units:   seconds on the caller's monotonic clock.
-Shapes:  as many entries as were given: a candidate or two each.
-Errors:  none.
 Source:  docs/punching.md; DCUtR of libp2p for the half round trip.
 """
 
@@ -46,7 +43,7 @@ class DialSchedule:
         """The number of dials of each that was due once."""
         self._stopped = False
         self.over_s = float("inf")
-        """When the attempt is over, once that is known."""
+        """End of the attempt, once that is known."""
 
     def add(self, dials: Iterable[PunchDial], at_s: float) -> None:
         """Have these dialled from `at_s` on; those that are known already stay as they are."""

@@ -1,15 +1,14 @@
 """Limits of punching: attempts of others that we take part in, and pauses between our own.
 
-Units:   seconds on the caller's monotonic clock.
 Source:  docs/punching.md, the second table; arXiv 2510.27500 for the share of first attempts.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from p2pswarm.base.ids import PeerId
+from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.net.os.addresses import network_of
 
 WINDOW_S = 60.0
@@ -76,8 +75,6 @@ RETURNS_S = 5.0  # what worked is used again within 10 s of its return: an attem
 RETURNS_MAX = 40  # for 5 minutes
 PEERS_MAX = 1024
 
-K = TypeVar("K")
-
 
 @dataclass(slots=True)
 class _Tried:
@@ -88,7 +85,7 @@ class _Tried:
     """True if a path has lasted since the last failures that went on for long."""
 
 
-class PunchBackOff(Generic[K]):
+class PunchBackOff:
     """The pause before the next attempt at each peer, from what came of those before.
 
     Nearly all attempts that succeed do so at first (97.6 % of libp2p's). Those that fail three
@@ -99,14 +96,14 @@ class PunchBackOff(Generic[K]):
     """
 
     def __init__(self) -> None:
-        self._tried: dict[K, _Tried] = {}
+        self._tried: RecentItems[Hashable, _Tried] = RecentItems(PEERS_MAX)
 
-    def pause_s(self, peer: K, now_s: float) -> float:
+    def pause_s(self, peer: Hashable, now_s: float) -> float:
         """Return the time to wait until the next attempt; 0: none."""
         tried = self._tried.get(peer)
         return 0.0 if tried is None else max(0.0, tried.not_before_s - now_s)
 
-    def begin(self, peer: K, now_s: float) -> None:
+    def begin(self, peer: Hashable, now_s: float) -> None:
         """Note that an attempt begins: what was punched before has ended."""
         tried = self._of(peer)
         if tried.succeeded_s is not None:
@@ -116,26 +113,24 @@ class PunchBackOff(Generic[K]):
             tried.succeeded_s = None
         self._set_pause(tried, now_s)
 
-    def on_success(self, peer: K, now_s: float) -> None:
+    def on_success(self, peer: Hashable, now_s: float) -> None:
         """Note that a connection came up."""
         self._of(peer).succeeded_s = now_s
 
-    def on_failure(self, peer: K, now_s: float, *, hopeless: bool) -> None:
+    def on_failure(self, peer: Hashable, now_s: float, *, hopeless: bool) -> None:
         """Note that an attempt has failed; `hopeless`: so will the next one."""
         tried = self._of(peer)
         tried.failures = len(PAUSES_S) if hopeless else tried.failures + 1
         tried.worked = tried.worked and not hopeless and tried.failures < RETURNS_MAX
         self._set_pause(tried, now_s)
 
-    def forget(self, peer: K) -> None:
+    def forget(self, peer: Hashable) -> None:
         """Note that failures of the past mean nothing any more."""
         self._tried.pop(peer, None)
 
-    def _of(self, peer: K) -> _Tried:
-        tried = self._tried.pop(peer, None) or _Tried()
+    def _of(self, peer: Hashable) -> _Tried:
+        tried = self._tried.get(peer) or _Tried()
         self._tried[peer] = tried
-        if len(self._tried) > PEERS_MAX:
-            del self._tried[next(iter(self._tried))]
         return tried
 
     @staticmethod

@@ -1,10 +1,10 @@
 """ObservedAddresses: where relays have seen our ports lately, and what that tells of our NAT.
 
-Units:   seconds on the caller's monotonic clock.
 Source:  docs/punching.md; RFC 5382 section 5 for how long a router remembers (4 minutes at least).
 """
 
 from p2pswarm.base.ids import Address, PeerId
+from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.net.endpoint.preface import Sighting
 from p2pswarm.net.os.local_network import family_of
 
@@ -25,19 +25,18 @@ class ObservedAddresses:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[Address, int], tuple[Sighting, float]] = {}
-        self._used: dict[PeerId, float] = {}
+        self._seen: RecentItems[tuple[Address, int], tuple[Sighting, float]]
+        self._seen = RecentItems(SIGHTINGS_MAX)
+        self._used: RecentItems[PeerId, float] = RecentItems(USED_MAX)
 
     def on_observation(self, relay: Address, port: int, sighting: Sighting, now_s: float) -> None:
         """A relay saw our port now."""
-        self._seen.pop((relay, port), None)
         self._seen[relay, port] = sighting, now_s
-        if len(self._seen) > SIGHTINGS_MAX:
-            del self._seen[next(iter(self._seen))]
 
     def forget(self, port: int) -> None:
         """A port is ours no longer."""
-        self._seen = {key: value for key, value in self._seen.items() if key[1] != port}
+        for key in [key for key in self._seen if key[1] == port]:
+            del self._seen[key]
 
     def fresh(self, relay: Address, port: int, now_s: float) -> Sighting | None:
         """Return what a relay saw of a port a moment ago."""
@@ -45,10 +44,7 @@ class ObservedAddresses:
         return sighting if sighting is not None and now_s - at_s < FRESH_S else None
 
     def seen(self, port: int, now_s: float, relay: Address | None = None) -> list[Sighting]:
-        """Return what was seen of a port a moment ago.
-
-        What `relay` saw stands first, because it knows its own seals.
-        """
+        """Return what was seen of a port a moment ago, by `relay` first: it knows its own seals."""
         found = [
             (at_relay == relay, at_s, sighting)
             for (at_relay, at), (sighting, at_s) in self._seen.items()
@@ -57,10 +53,7 @@ class ObservedAddresses:
         return [each[2] for each in sorted(found, key=lambda each: each[:2], reverse=True)]
 
     def hard(self, port: int, now_s: float) -> bool:
-        """Return whether two hosts saw one port at different addresses.
-
-        Each destination gets another.
-        """
+        """Return whether two hosts saw one port at different addresses: each gets another."""
         by_family: dict[int, dict[str, Address]] = {}
         for (relay, at), (sighting, at_s) in self._seen.items():
             if at == port and now_s - at_s < FRESH_S:
@@ -70,8 +63,6 @@ class ObservedAddresses:
 
     def use(self, peer: PeerId, now_s: float) -> bool:
         """Take our port for an attempt with a peer; whether it was free for that."""
-        at_s = self._used.pop(peer, None)
+        at_s = self._used.get(peer)
         self._used[peer] = now_s
-        if len(self._used) > USED_MAX:
-            del self._used[next(iter(self._used))]
         return at_s is None or now_s - at_s >= USED_S

@@ -1,13 +1,12 @@
 """Puncher: agrees with peers, over links that lead through relays, to dial each other at once.
 
-Units:   seconds.
 Errors:  DialFailed from `connect`, with the reason; PathError, if no hole can be punched now.
 Source:  docs/punching.md.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +27,7 @@ from p2pswarm.base.errors import (
     SwarmError,
 )
 from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.base.loop_clock import now_s, wait_until
 from p2pswarm.base.tasks import Closing, OwnedTasks
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.link_io import Link
@@ -39,7 +39,7 @@ from p2pswarm.reach.punch.candidates import Judgement, dialled, neighbours
 from p2pswarm.reach.punch.dial_schedule import DIAL_S, HARD_LATER_S, DialSchedule, PunchDial, wait_s
 from p2pswarm.reach.punch.limits import WINDOW_S, PunchBackOff, PunchLimits
 from p2pswarm.reach.punch.messages import Offer, Punch
-from p2pswarm.reach.punch.outside import OutsideView, SealVerifier
+from p2pswarm.reach.punch.observed_addresses_io import OutsideView, SealVerifier
 
 ARRIVALS_MAX = 16  # connections that arrive at once at a port of an attempt
 
@@ -104,18 +104,19 @@ class PunchAttempt(Closing):
         self._ours = punch_preface(ours)
         self._theirs = punch_preface(theirs)
         self._take = take
-        self._tasks = OwnedTasks()
+        self.tasks = OwnedTasks()
+        """Work that goes on while the attempt does, and ends with it."""
         self._news = asyncio.Event()
         self._over = asyncio.Event()
         self._arrivals = 0
 
     async def __aenter__(self) -> Self:
-        self._tasks.spawn(self._pump())
+        self.tasks.spawn(self._pump())
         return self
 
     async def close(self) -> None:
         """End its tasks."""
-        await self._tasks.close()
+        await self.tasks.close()
 
     def plan(self, dials: Iterable[PunchDial], at_s: float) -> None:
         """Have these dialled from `at_s` on."""
@@ -131,32 +132,23 @@ class PunchAttempt(Closing):
         """Return when the attempt's time is over."""
         await self._over.wait()
 
-    def beside(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Do something while the attempt goes on; it ends with it."""
-        return self._tasks.spawn(work)
-
     def accept_at(self, listener: Listener) -> None:
         """Take what arrives at a port that was opened for this attempt."""
-        self._tasks.spawn(self._accept(listener))
+        self.tasks.spawn(self._accept(listener))
 
     def on_greeting(self, connection: Connection) -> None:
         """Take a connection that arrived and on which the peer has greeted already."""
-        if self._tasks.closing:
+        if self.tasks.closing:
             connection.close()
         else:
-            self._tasks.spawn(self._answer(connection, greeted=True))
+            self.tasks.spawn(self._answer(connection, greeted=True))
 
     async def _pump(self) -> None:
-        loop = asyncio.get_running_loop()
-        while loop.time() < self._schedule.over_s:
-            for dial in self._schedule.due(loop.time()):
-                self._tasks.spawn(self._dial(dial))
+        while now_s() < self._schedule.over_s:
+            for dial in self._schedule.due(now_s()):
+                self.tasks.spawn(self._dial(dial))
             self._news.clear()
-            try:
-                async with asyncio.timeout_at(self._schedule.next_deadline_s()):
-                    await self._news.wait()
-            except TimeoutError:
-                continue
+            await wait_until(self._news, self._schedule.next_deadline_s())
         self._over.set()
 
     async def _dial(self, dial: PunchDial) -> None:
@@ -164,7 +156,7 @@ class PunchAttempt(Closing):
             connection = await self._net.dial(dial.to, dial.from_port)
             await self._greet(connection, first=self._ours)
         except SwarmError:
-            self._schedule.on_failure(dial, asyncio.get_running_loop().time())
+            self._schedule.on_failure(dial, now_s())
             self._news.set()
 
     async def _accept(self, listener: Listener) -> None:
@@ -172,7 +164,7 @@ class PunchAttempt(Closing):
             connection = await listener.accept()
             if self._arrivals < ARRIVALS_MAX:
                 self._arrivals += 1
-                self._tasks.spawn(self._answer(connection, greeted=False), self._on_answer)
+                self.tasks.spawn(self._answer(connection, greeted=False), self._on_answer)
             else:
                 connection.close()
 
@@ -212,8 +204,8 @@ _log = logging.getLogger(__name__)
 class Puncher(Closing):
     """The attempts of a node. Use it as a context manager, inside of its rpc's block.
 
-    It pumps `DialSchedule` on both sides. `candidates.py` says whom to dial, `limits.py` for whom
-    and when.
+    It implements `CandidateSource`: a way to each peer whose link leads through a relay. It pumps
+    `DialSchedule` on both sides. `candidates.py` says whom to dial, `limits.py` for whom and when.
     """
 
     def __init__(
@@ -237,7 +229,7 @@ class Puncher(Closing):
         self._entropy = entropy
         self._verifier = SealVerifier(rpc, endpoint.seals)
         self._limits = PunchLimits()
-        self._back_off: PunchBackOff[tuple[PeerId, bool]] = PunchBackOff()
+        self._back_off = PunchBackOff()
         self._attempts: dict[bytes, PunchAttempt] = {}
         """Those under way, by the token that the peer greets with."""
         rpc.serve_stream(Punch, self._on_punch)
@@ -252,12 +244,15 @@ class Puncher(Closing):
         self._endpoint.acceptor.on_punch = None
         await self.view.close()
 
-    def relayed_path(self, peer: PeerId) -> Path | None:
-        """The path of the link to a peer, if it leads through a relay by a way that we took."""
-        link = self._link_to(peer)
+    def candidates(self, to: Contact) -> Sequence[PathCandidate]:
+        """A punched way while the link goes through a relay: only then can both sides agree."""
+        link = None if to.peer is None else self._link_to(to.peer)
         path = None if link is None else link.path
-        relayed = path is not None and path.kind is PathKind.RELAYED and path.remote.circuit
-        return path if relayed else None
+        if to.peer is None or path is None or path.candidate is None:
+            return ()
+        if path.kind is not PathKind.RELAYED or not path.remote.circuit:
+            return ()
+        return (PunchedWay(self, to.peer, path.remote.place, path.candidate),)
 
     def punched(self, peer: PeerId) -> bool:
         """Return whether the link to a peer has left its relay."""
@@ -279,26 +274,26 @@ class Puncher(Closing):
         link = self._link_to(peer)
         if link is None or link.path is None:
             raise DialFailed(f"no link to {peer.short} is up, over which to agree")
-        now_s, relayed = _now_s(), bool(link.path.remote.circuit)
+        begin_s, relayed = now_s(), bool(link.path.remote.circuit)
         key = peer, relayed
-        if pause_s := self._back_off.pause_s(key, now_s):
+        if pause_s := self._back_off.pause_s(key, begin_s):
             raise DialFailed(f"{peer.short} is not punched again for {pause_s:.1f} s")
-        listening = relayed and self.view.book.use(peer, now_s)
+        listening = relayed and self.view.book.use(peer, begin_s)
         if relayed:
-            self._back_off.begin(key, now_s)
+            self._back_off.begin(key, begin_s)
         try:
             async with asyncio.timeout(LIMIT_S):
                 connection = await self._initiate(link, relay, self.view.port if listening else 0)
         except (SwarmError, TimeoutError) as error:
-            self._back_off.on_failure(key, _now_s(), hopeless=_is_hopeless(error))
+            self._back_off.on_failure(key, now_s(), hopeless=_is_hopeless(error))
             why = str(error) or "nobody came in time"
             _log.info("%s was not punched: %s", peer.short, why)
             raise DialFailed(f"{peer.short} was not punched: {why}") from error
         if relayed:
-            self._back_off.on_success(key, _now_s())
+            self._back_off.on_success(key, now_s())
         else:
             self._back_off.forget(key)
-        took_ms = 1000 * (_now_s() - now_s)
+        took_ms = 1000 * (now_s() - begin_s)
         _log.info("%s was punched in %.0f ms, at %s", peer.short, took_ms, connection.remote)
         return connection
 
@@ -313,12 +308,12 @@ class Puncher(Closing):
         ):
             if listener is not None:
                 attempt.accept_at(listener)
-            looking = attempt.beside(self.view.see(relay, port))
+            looking = attempt.tasks.spawn(self.view.see(relay, port))
             punch = Punch(token, self.view.offer(port, relay))
             async with self._rpc.open_stream(link.contact, punch, LIMIT_S) as stream:
-                begun_s = _now_s()
+                begun_s = now_s()
                 theirs_offer = _offer_in(await stream.receive())
-                round_trip_s = _now_s() - begun_s
+                round_trip_s = now_s() - begun_s
                 await looking
                 until_s = await self._go(
                     attempt, stream, link.path, port, relay, theirs_offer, round_trip_s
@@ -347,9 +342,9 @@ class Puncher(Closing):
         if not (to or mine.candidates):
             raise DialFailed("neither side knows where the other one could dial it")
         if offer.open:
-            self._plan(attempt, to, 0, _now_s())
+            self._plan(attempt, to, 0, now_s())
         await stream.send(mine)
-        go_s = _now_s() + wait_s(round_trip_s, offer.held_ms) + HARD_LATER_S * mine.hard
+        go_s = now_s() + wait_s(round_trip_s, offer.held_ms) + HARD_LATER_S * mine.hard
         self._plan(attempt, to, port, go_s)
         attempt.end(go_s + self._dial_s)
         return go_s + self._dial_s
@@ -388,12 +383,12 @@ class Puncher(Closing):
     # as the responder
 
     async def _on_punch(self, stream: Stream, punch: Punch) -> None:
-        link, now_s = self._link_to(stream.peer), _now_s()
+        link, begin_s = self._link_to(stream.peer), now_s()
         if link is None or not self.view.port or punch.token[:PUNCH_TOKEN_BYTES] in self._attempts:
             raise Busy("no link is up, or nothing listens here", WINDOW_S)
-        if not self._limits.begin(stream.peer, now_s, known=self.punched(stream.peer)):
+        if not self._limits.begin(stream.peer, begin_s, known=self.punched(stream.peer)):
             raise Busy("enough attempts for a while", WINDOW_S)
-        self.view.book.use(stream.peer, now_s)
+        self.view.book.use(stream.peer, begin_s)
         try:
             async with asyncio.timeout(LIMIT_S):
                 await self._respond(link, stream, punch)
@@ -403,7 +398,7 @@ class Puncher(Closing):
             self._limits.on_end()
 
     async def _respond(self, link: Link, stream: Stream, punch: Punch) -> None:
-        begun_s, port, view = _now_s(), self.view.port, self.view
+        begun_s, port, view = now_s(), self.view.port, self.view
         theirs, ours = punch.token[:PUNCH_TOKEN_BYTES], punch.token[PUNCH_TOKEN_BYTES:]
         path = link.path
         relay = path.remote.place if path is not None and path.remote.circuit else None
@@ -411,18 +406,18 @@ class Puncher(Closing):
             await view.see(relay, port)
             trust = view.trust(path, port, chosen=False)
             near = neighbours(punch.offer.candidates, trust)
-            offer = view.offer(port, relay, near=near, held_s=_now_s() - begun_s)
+            offer = view.offer(port, relay, near=near, held_s=now_s() - begun_s)
             if offer.hard and punch.offer.hard:
                 raise Refused("both sides have another outside port for each destination")
             await stream.send(offer)
             judgement = Judgement(trust)
             to: dict[Address, None] = {}
             judge = partial(self._judge, judgement, relay, stream.peer, attempt, to)
-            judging = attempt.beside(judge(punch.offer))
+            judging = attempt.tasks.spawn(judge(punch.offer))
             go = _offer_in(await stream.receive())
             await judging
             await judge(go)
-            go_s = _now_s() + HARD_LATER_S * offer.hard
+            go_s = now_s() + HARD_LATER_S * offer.hard
             self._plan(attempt, to, port, go_s)
             attempt.end(go_s + self._dial_s)
             await attempt.over()
@@ -443,7 +438,7 @@ class Puncher(Closing):
         new_ones = [each for each in addresses if each not in to]
         to.update(dict.fromkeys(self._within_limits(new_ones, peer)))
         if offer.open:
-            self._plan(attempt, to, 0, _now_s())
+            self._plan(attempt, to, 0, now_s())
 
     def _within_limits(self, to: Sequence[Address], peer: PeerId) -> list[Address]:
         """Those addresses that do not exceed what a network may get; of the peer's own host all."""
@@ -451,7 +446,7 @@ class Puncher(Closing):
         path = None if link is None else link.path
         known = "" if path is None or path.remote.circuit else path.remote.host
         others = [each.host for each in to if each.host != known]
-        allowed = self._limits.dialable(others, _now_s())
+        allowed = self._limits.dialable(others, now_s())
         return [each for each in to if each.host == known or each.host in allowed]
 
     def _on_greeting(self, connection: Connection, token: bytes) -> None:
@@ -474,13 +469,6 @@ def _offer_in(message: object) -> Offer:
 def _is_hopeless(error: Exception) -> bool:
     """Return whether the next attempt will fail like this one."""
     return isinstance(error, NotServing | Refused) and not isinstance(error, Busy)
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()
-
-
-_way_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,22 +494,5 @@ class PunchedWay:
         except PathError as error:
             if not self.puncher.punched(self.peer):
                 raise
-            _way_log.info("a bulk connection with %s goes by relay: %s", self.peer.short, error)
+            _log.info("a bulk connection with %s goes by relay: %s", self.peer.short, error)
             return await self.relayed.connect()
-
-
-class PunchedWays:
-    """A way to each peer whose link leads through a relay.
-
-    Implements `CandidateSource`: a `Puncher`'s, for `CardCandidates.offered`.
-    """
-
-    def __init__(self, puncher: Puncher) -> None:
-        self._puncher = puncher
-
-    def candidates(self, to: Contact) -> Sequence[PathCandidate]:
-        """A punched way while the link goes through a relay: only then can both sides agree."""
-        path = None if to.peer is None else self._puncher.relayed_path(to.peer)
-        if to.peer is None or path is None or path.candidate is None:
-            return ()
-        return (PunchedWay(self._puncher, to.peer, path.remote.place, path.candidate),)

@@ -3,7 +3,6 @@
 To dial an address of a circuit is to connect to the relay, to ask for the peer, and to wait until
 the relay has joined us with it. What follows is a connection like any other.
 
-Units:   bytes.
 Errors:  DialFailed with the relay's reason, BadHandshake if it is no relay; as in `net/os/base.py`.
 Source:  docs/relays.md.
 """

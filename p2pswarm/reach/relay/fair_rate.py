@@ -9,8 +9,6 @@ piece of another at most. A group is two networks: ids and addresses within one 
 A rate is kept by one number, the time until which what was carried has been paid for. After a
 pause at most BURST_S of it is left to be used at once.
 
-Units:   bytes, bytes per second, seconds on a monotonic clock.
-Errors:  none.
 Source:  Goyal, Vin and Cheng, "Start-time fair queuing" (1996); ITU-T I.371, GCRA, for the rates.
 """
 
@@ -45,7 +43,7 @@ class _PairGroup:
 
     pairs: int = 0
     finish: float = 0.0
-    """Where its last piece ends, on the clock of bytes."""
+    """End of its last piece, on the clock of bytes."""
 
 
 @dataclass(slots=True)
@@ -73,11 +71,6 @@ class FairRate(Generic[F]):
         self._ready: list[tuple[float, int, int, _Pair[F]]] = []
         """By the start of their next grant; of several that start now, the smallest goes first."""
         self._limited: list[tuple[float, int, _Pair[F]]] = []  # by when their own rate is free
-
-    @property
-    def known(self) -> int:
-        """The number of pairs and groups that have flows."""
-        return len(self._pairs) + len(self._groups)
 
     def on_open(self, pair: Hashable, group: Hashable) -> None:
         """A flow of this pair began; a pair is always of the same group."""

@@ -1,6 +1,5 @@
 """Relay: holds reservations of peers, and joins those that ask for them.
 
-Units:   seconds, bytes.
 Errors:  Busy for a peer that gets no reservation; a circuit that fails is answered with its status.
 Source:  docs/relays.md.
 """
@@ -30,70 +29,6 @@ from p2pswarm.reach.relay.relay_table import (
 )
 from p2pswarm.reach.relay.reservations import Incoming, Reserve, Reserved
 
-
-class Pacing:
-    """The timer of `FairRate`: it lets the directions of circuits go on when the rate allows."""
-
-    def __init__(self, total_bytes_per_s: float, pair_bytes_per_s: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._rate: FairRate[PacedFlow] = FairRate(total_bytes_per_s, pair_bytes_per_s)
-        self._timer: asyncio.TimerHandle | None = None
-
-    def of(self, pair: Hashable, group: Hashable) -> "PairPace":
-        """The pace of one circuit of a pair, which shares with its group; `close` it."""
-        return PairPace(self, self._rate, pair, group)
-
-    def close(self) -> None:
-        """Let nobody go on any more."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def carried(self, flow: PacedFlow, pair: Hashable, nbytes: int) -> bool:
-        """Return whether `flow` may go on at once."""
-        now_s = self._loop.time()
-        self._rate.on_bytes(flow, pair, nbytes, now_s)
-        return self._go_on(now_s, flow)
-
-    def _go_on(self, now_s: float, asking: PacedFlow | None) -> bool:
-        """Resume who may go on, but for the one that asks; returns whether that one may."""
-        granted = False
-        for flow in self._rate.grants(now_s):
-            if flow is asking:
-                granted = True
-            else:
-                flow.resume()
-        if self._timer is not None:
-            self._timer.cancel()
-        at_s = self._rate.next_deadline_s()
-        self._timer = None if at_s is None else self._loop.call_at(at_s, self._on_deadline)
-        return granted
-
-    def _on_deadline(self) -> None:
-        self._timer = None
-        self._go_on(self._loop.time(), None)
-
-
-class PairPace:
-    """The pace of one circuit: implements `Pace` of `net/os/splice.py`."""
-
-    def __init__(
-        self, pacing: Pacing, rate: FairRate[PacedFlow], pair: Hashable, group: Hashable
-    ) -> None:
-        self._pacing = pacing
-        self._rate = rate
-        self._pair = pair
-        self._group = group
-        rate.on_open(pair, group)
-
-    def on_bytes(self, flow: PacedFlow, nbytes: int) -> bool:
-        """Return whether `flow` may go on at once; else it is resumed later."""
-        return self._pacing.carried(flow, self._pair, nbytes)
-
-    def close(self) -> None:
-        """The circuit is over."""
-        self._rate.on_close(self._pair, self._group)
-
-
 MIB = 1024 * 1024
 PAIR_BYTES_PER_S = 20e6  # a fast home line; the longest file of one pair leaves room for two others
 _log = logging.getLogger(__name__)
@@ -105,6 +40,67 @@ class RelayRates:
 
     total_bytes_per_s: float = 64 * MIB
     pair_bytes_per_s: float = PAIR_BYTES_PER_S
+
+
+class Pacing:
+    """The timer of `FairRate`: it lets the directions of circuits go on when the rate allows."""
+
+    def __init__(self, rates: RelayRates) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.rate: FairRate[PacedFlow]
+        self.rate = FairRate(rates.total_bytes_per_s, rates.pair_bytes_per_s)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def of(self, pair: Hashable, group: Hashable) -> "PairPace":
+        """The pace of one circuit of a pair, which shares with its group; `close` it."""
+        self.rate.on_open(pair, group)
+        return PairPace(self, pair, group)
+
+    def close(self) -> None:
+        """Let nobody go on any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def carried(self, flow: PacedFlow, pair: Hashable, nbytes: int) -> bool:
+        """Return whether `flow` may go on at once."""
+        now_s = self._loop.time()
+        self.rate.on_bytes(flow, pair, nbytes, now_s)
+        return self._go_on(now_s, flow)
+
+    def _go_on(self, now_s: float, asking: PacedFlow | None) -> bool:
+        """Resume who may go on, but for the one that asks; returns whether that one may."""
+        granted = False
+        for flow in self.rate.grants(now_s):
+            if flow is asking:
+                granted = True
+            else:
+                flow.resume()
+        if self._timer is not None:
+            self._timer.cancel()
+        at_s = self.rate.next_deadline_s()
+        self._timer = None if at_s is None else self._loop.call_at(at_s, self._on_deadline)
+        return granted
+
+    def _on_deadline(self) -> None:
+        self._timer = None
+        self._go_on(self._loop.time(), None)
+
+
+@dataclass(frozen=True, slots=True)
+class PairPace:
+    """The pace of one circuit: implements `Pace` of `net/os/splice.py`."""
+
+    pacing: Pacing
+    pair: Hashable
+    group: Hashable
+
+    def on_bytes(self, flow: PacedFlow, nbytes: int) -> bool:
+        """Return whether `flow` may go on at once; else it is resumed later."""
+        return self.pacing.carried(flow, self.pair, nbytes)
+
+    def close(self) -> None:
+        """The circuit is over."""
+        self.pacing.rate.on_close(self.pair, self.group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +131,8 @@ class Relay(Closing):
         self._limits = limits or RelayLimits()
         self._rates = rates
         self._loop = asyncio.get_running_loop()
-        self._table = RelayTable(self._limits, entropy)
-        self._pacing: Pacing | None = None
-        if rates is not None:
-            self._pacing = Pacing(rates.total_bytes_per_s, rates.pair_bytes_per_s)
+        self.table = RelayTable(self._limits, entropy)
+        self._pacing = None if rates is None else Pacing(rates)
         self._splicer = Splicer()
         self._tasks = OwnedTasks()
         self._timer: asyncio.TimerHandle | None = None
@@ -149,16 +143,6 @@ class Relay(Closing):
         """Fired when reservations or circuits have begun or ended."""
         rpc.serve_stream(Reserve, self._hold)
         endpoint.acceptor.admit_circuit = self._admit
-
-    @property
-    def circuits(self) -> int:
-        """The number of circuits that wait or are joined."""
-        return self._table.circuits
-
-    @property
-    def reservations(self) -> int:
-        """The number of peers that are reachable through us."""
-        return self._table.reservations
 
     async def close(self) -> None:
         """End every circuit; the reservations end with their streams."""
@@ -176,7 +160,7 @@ class Relay(Closing):
     async def _hold(self, stream: Stream, _opening: Reserve) -> None:
         """Hold a reservation for as long as its stream is open and it is renewed."""
         try:
-            held = self._table.reserve(stream.peer, self._host_of(stream.peer), self._loop.time())
+            held = self.table.reserve(stream.peer, self._host_of(stream.peer), self._loop.time())
         finally:
             self._tell()
         scope = asyncio.timeout(None)
@@ -190,12 +174,12 @@ class Relay(Closing):
             raise Busy("the reservation has ended", BUSY_S) from None
         finally:
             del self._streams[held.number]
-            self._table.release(held.number)
+            self.table.release(held.number)
             self._tell()
 
     async def _renew(self, stream: Stream, held: RelayReservation) -> None:
         """Confirm the reservation, now and whenever the peer asks for it."""
-        while self._table.renew(held.number, self._loop.time()):
+        while self.table.renew(held.number, self._loop.time()):
             self._tell()
             await stream.send(self._reserved())
             request = await stream.receive()
@@ -225,7 +209,7 @@ class Relay(Closing):
 
     async def _ask(self, connection: Connection, request: CircuitRequest) -> None:
         """Join who asks with the peer that it asks for, if that comes in time."""
-        asked = self._table.ask(PeerId(request.peer), connection.remote.host, self._loop.time())
+        asked = self.table.ask(PeerId(request.peer), connection.remote.host, self._loop.time())
         self._tell()
         other, splice = None, None
         try:
@@ -247,7 +231,7 @@ class Relay(Closing):
                 if other is not None:
                     other.close()
                 if isinstance(asked, Circuit):
-                    self._table.close(asked)
+                    self.table.close(asked)
                     self._tell()
 
     async def _taken(self, asked: Circuit) -> Connection | None:
@@ -271,7 +255,7 @@ class Relay(Closing):
 
     async def _take(self, connection: Connection, request: CircuitRequest) -> None:
         """Give a connection with a ticket to who waits for it."""
-        got = self._table.take(request.ticket, self._loop.time())
+        got = self.table.take(request.ticket, self._loop.time())
         self._tell()
         taken = self._asking.get(got.number) if isinstance(got, Circuit) else None
         if taken is not None and not taken.done():
@@ -290,24 +274,21 @@ class Relay(Closing):
 
         def ended() -> None:
             self._splices.pop(splice)
-            self._over(circuit, pace)
+            if pace is not None:
+                pace.close()
+            self.table.close(circuit)
+            self._tell()
 
         splice = self._splicer.join(one, other, pace, ended)
         self._splices[splice] = None
         return splice
-
-    def _over(self, circuit: Circuit, pace: PairPace | None) -> None:
-        if pace is not None:
-            pace.close()
-        self._table.close(circuit)
-        self._tell()
 
     # the table's events and timer
 
     def _tell(self) -> None:
         """Pass on what has ended, and set the timer."""
         self.changed.fire()
-        for event in self._table.drain():
+        for event in self.table.drain():
             if isinstance(event, ReservationEnded):
                 if event.number in self._streams:
                     self._streams[event.number].scope.reschedule(self._loop.time())
@@ -315,9 +296,9 @@ class Relay(Closing):
                 self._asking[event.number].set_result(None)
         if self._timer is not None:
             self._timer.cancel()
-        at_s = self._table.next_deadline_s()
+        at_s = self.table.next_deadline_s()
         self._timer = None if at_s is None else self._loop.call_at(at_s, self._on_deadline)
 
     def _on_deadline(self) -> None:
-        self._table.on_deadline(self._loop.time())
+        self.table.on_deadline(self._loop.time())
         self._tell()

@@ -4,13 +4,12 @@ It decides who gets a reservation or a circuit. It knows no sockets: a circuit i
 What a peer can make us keep is limited, by peer and by group of addresses; joined circuits are
 never displaced, so whoever comes later cannot end what trains.
 
-Units:   `now_s` seconds on a monotonic clock; counts.
 Errors:  Busy when there is no room for a reservation.
 Source:  docs/relays.md; libp2p's circuit relay v2 for reservations.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from p2pswarm.base.errors import Busy
 from p2pswarm.base.ids import PeerId
@@ -39,7 +38,7 @@ class RelayLimits:
     dialler_waiting_max: int = 8
     """Of them, for diallers of one network."""
     ticket_s: float = 5.0
-    """So long a circuit waits to be taken."""
+    """Time for which a circuit waits to be taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +163,7 @@ class RelayTable:
         held = self._reservations.get(number)
         if held is None:
             return False
-        until_s = now_s + self._limits.lasts_s
-        self._reservations[number] = RelayReservation(number, held.peer, held.host, until_s)
+        self._reservations[number] = replace(held, expires_s=now_s + self._limits.lasts_s)
         return True
 
     def release(self, number: int) -> None:

@@ -93,10 +93,7 @@ def chosen(
 
 
 def distance_class(rtt_s: float) -> int:
-    """Return the distance of a round trip in doublings.
-
-    Two that differ by less count as equally far.
-    """
+    """Return the distance of a round trip in doublings: a smaller difference does not count."""
     return max(0, ceil(log2((rtt_s or UNKNOWN_S) / NEAR_S)))
 
 
@@ -182,8 +179,7 @@ class Reservations:
     def want(self, count: int, now_s: float) -> None:
         """Keep so many reservations from now on; those that are too many are given back."""
         self._wanted = count
-        under_way = [each for each in self._relays.values() if each.state in UNDER_WAY]
-        for known in under_way[count:]:
+        for known in self._under_way()[count:]:
             known.state, known.at_s = RelayState.IDLE, now_s + RETRY_FIRST_S
             self._leave.append(known.relay)
 
@@ -239,9 +235,7 @@ class Reservations:
 
     def next_deadline_s(self) -> float | None:
         """Return when to ask for actions again, if nothing happens before."""
-        due = list(self._relays.values())
-        if self._missing() <= 0:
-            due = [each for each in due if each.state in UNDER_WAY]
+        due = self._relays.values() if self._missing() > 0 else self._under_way()
         return min((each.at_s for each in due), default=None)
 
     def _forget_one(self) -> bool:
@@ -253,25 +247,20 @@ class Reservations:
         del self._relays[worst.relay]
         return True
 
+    def _under_way(self) -> list[_KnownRelay]:
+        return [each for each in self._relays.values() if each.state in UNDER_WAY]
+
     def _missing(self) -> int:
-        return self._wanted - sum(each.state in UNDER_WAY for each in self._relays.values())
+        return self._wanted - len(self._under_way())
 
     def _next(self, now_s: float) -> _KnownRelay | None:
         """The relay to ask next: in a network of its own, with few failures, named early."""
         if self._missing() <= 0:
             return None
-        used = {
-            network_of(each.relay.address.host)
-            for each in self._relays.values()
-            if each.state in UNDER_WAY
-        }
-        free = [
-            each
-            for each in self._relays.values()
-            if each.state is RelayState.IDLE and each.at_s <= now_s
-        ]
+        used = {network_of(each.relay.address.host) for each in self._under_way()}
+        idle = (each for each in self._relays.values() if each.state is RelayState.IDLE)
         return min(
-            free,
+            (each for each in idle if each.at_s <= now_s),
             key=lambda one: (network_of(one.relay.address.host) in used, one.failures, one.rank),
             default=None,
         )

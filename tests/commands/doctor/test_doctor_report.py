@@ -14,7 +14,7 @@ from p2pswarm.commands.doctor.doctor_report import (
     as_json,
     as_lines,
 )
-from p2pswarm.reach.nat.belief import Belief, NatKind, State
+from p2pswarm.reach.nat.reachability import Belief, NatKind, State
 
 AT = Address("203.0.113.7", 4000)
 PUBLIC = Belief(State.PUBLIC, NatKind.NONE, AT, sure=True)

@@ -136,7 +136,7 @@ def test_whatever_is_claimed_the_bounds_hold(claimed):
         assert max(wide.values(), default=0) <= CLAIMS_PER_WIDE_NET
         assert len(recent) <= CLAIM_CHECK_BURST + CLAIM_REFUTED_S / CLAIM_CHECK_EVERY_S
         assert (
-            len(checks)
+            len(checks._refuted_s)
             <= CLAIM_CHECK_BURST + CLAIM_REFUTED_S / CLAIM_CHECK_EVERY_S + CLAIM_CHECKS_MAX
         )
         for window_s in (0.0, 10.0):

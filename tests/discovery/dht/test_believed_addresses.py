@@ -7,9 +7,8 @@ from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.discovery.dht.call_outcomes import CallRecorder, TimeoutEstimator
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.get_value import NegativeCache
-from p2pswarm.discovery.dht.lookup import Lookup, LookupOptions
+from p2pswarm.discovery.dht.lookup import FindNode, Lookup, LookupOptions
 from p2pswarm.discovery.dht.messages import Find, Found, Identified
-from p2pswarm.discovery.dht.query import FindNode
 from p2pswarm.discovery.dht.records import RecordStore, SignatureCache
 from p2pswarm.discovery.dht.responder import Responder
 from p2pswarm.discovery.dht.routing_table import Table
@@ -77,7 +76,7 @@ def test_what_a_peer_says_of_itself_is_handed_out_only_if_it_is_believable(confi
         cards.say(PeerId(raw(number)), contact_at(raw(number), each))
         node.answer(PeerId(raw(number)), Find(KEY), 0.0, 0)
 
-    found = node.find(PeerId(raw(50)), Find(KEY))
+    found = node.answer(PeerId(raw(50)), Find(KEY), 0.0, 0)
 
     assert {str(each.address) for each in listed(found.peer_list)} == handed_out
 

@@ -104,9 +104,10 @@ def test_what_is_remembered_is_bounded():
         dialled(backs, far_apart(number), 0.0, confirmed=number % 2 == 0)
         dialled(backs, a_peer(number, "10.0.0.1"), 0.0, confirmed=True)
 
-    assert len(backs) <= 2 * DIALS_REMEMBERED
+    assert len(backs._found_s) <= DIALS_REMEMBERED
+    assert len(backs._refuted_s) <= DIALS_REMEMBERED
     dialled(backs, a_peer(1, "10.0.0.2"), DIAL_REFUTED_S + DIAL_FOUND_S, confirmed=True)
-    assert len(backs) == 1
+    assert len(backs._found_s) + len(backs._refuted_s) == 1
 
 
 peers = st.one_of(

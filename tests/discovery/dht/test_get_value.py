@@ -31,8 +31,8 @@ from p2pswarm.discovery.dht.get_value import (
     NegativeCache,
     ValueReader,
 )
+from p2pswarm.discovery.dht.lookup import QueryRequest
 from p2pswarm.discovery.dht.messages import HOPS_MAX, Get, Got, Pong, Record
-from p2pswarm.discovery.dht.query import QueryRequest
 from p2pswarm.discovery.dht.records import RecordStore, SignatureCache, sign
 from p2pswarm.discovery.dht.routing_table import Table
 from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts

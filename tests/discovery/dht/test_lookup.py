@@ -83,7 +83,7 @@ def test_it_is_over_when_the_closest_have_answered():
     assert lookup.finished
     assert lookup.drain(0.1) == []
     assert numbers(lookup.closest(3)) == [10, 20, 30]
-    assert lookup.responder_ids() == [raw(10), raw(20)]
+    assert lookup.responders(5) == [contact(10), contact(20)]
 
 
 def test_a_failure_is_replaced_and_not_among_the_closest():
@@ -246,7 +246,7 @@ def test_peers_that_were_asked_are_remembered_in_a_flood():
     lookup.on_contacts(contacts(*range(1, CANDIDATES_MAX + 5)))
     lookup.on_response(raw(5_000), [])
 
-    assert lookup.responder_ids() == [raw(5_000)]
+    assert lookup.responders(5) == [contact(5_000)]
 
 
 def test_a_peer_that_invents_ever_closer_contacts_is_stopped():
@@ -296,7 +296,7 @@ def test_it_finds_the_closest_of_all_that_it_could_hear_of(network, data):
             lookup.on_failure(raw(one))
 
     living = sorted(n for n in heard_of if network.get(n, (False, []))[0])
-    assert [int.from_bytes(each) for each in lookup.responder_ids()][:k] == living[:k]
+    assert [int.from_bytes(each.peer.raw) for each in lookup.responders(k)] == living[:k]
     assert len(asked) == len(set(asked))
 
 

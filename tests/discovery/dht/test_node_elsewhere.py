@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from p2pswarm.base.ids import PEER_ID_BYTES
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.crowding import ELSEWHERE, keys_elsewhere
-from p2pswarm.discovery.dht.put_value import Publications, Publisher
+from p2pswarm.discovery.dht.put_value import Publisher
 from p2pswarm.discovery.dht.records import SignatureCache, sign
 from p2pswarm.sim.loop import run
 
@@ -50,7 +50,7 @@ def test_the_other_keys_are_those_of_the_page_on_the_wire():
 
 
 def test_a_copy_is_the_same_value_signed_for_another_key():
-    publisher = Publisher(ALICE, DhtConfig(), Publications(DhtConfig(), None))
+    publisher = Publisher(ALICE, DhtConfig(), None)
     record = sign(ALICE, KEY, b"sub", b"value", 7, NOW_MS + 60_000)
 
     copies = publisher.copies(record)

@@ -17,7 +17,6 @@ from p2pswarm.discovery.dht.put_value import (
     WAIT_S,
     BatchedRecord,
     Publication,
-    Publications,
     Publisher,
     PutOptions,
     PutValue,
@@ -204,8 +203,8 @@ def a_value(subkey: bytes = b"a", ttl_s: float = 300.0) -> Publication:
     return Publication(bytes(32), subkey, b"value", 1, ttl_s, 0.0)
 
 
-def ours(**changes: int) -> Publications:
-    return Publications(DhtConfig(**changes), random.Random(1))  # type: ignore[arg-type]
+def ours(**changes: int) -> Publisher:
+    return Publisher(ALICE, DhtConfig(**changes), random.Random(1))  # type: ignore[arg-type]
 
 
 def test_a_value_is_due_after_about_a_third_of_its_life():
@@ -231,7 +230,7 @@ def test_what_is_due_is_due_again_later():
     assert 230 <= values.next_deadline_s() <= 270
 
 
-def a_value_of(values: Publications) -> Publication:
+def a_value_of(values: Publisher) -> Publication:
     return next(iter(values._ours.values()))
 
 
@@ -269,7 +268,7 @@ US = contact(int.from_bytes(OWN))
 
 
 def a_publisher(config: DhtConfig = CONFIG) -> Publisher:
-    return Publisher(ALICE, config, Publications(config, random.Random(1)))
+    return Publisher(ALICE, config, random.Random(1))
 
 
 @pytest.mark.parametrize("ttl_s", [0.0, -1.0, 3600.1, float("nan")])
@@ -299,14 +298,13 @@ def test_a_record_lives_from_the_time_it_is_signed():
 
 
 def test_a_kept_publication_is_due_again():
-    publications = Publications(CONFIG, random.Random(1))
-    publisher = Publisher(ALICE, CONFIG, publications)
+    publisher = Publisher(ALICE, CONFIG, random.Random(1))
     publication = publisher.publication(KEY, b"", b"value", 300.0, NOW_MS)
-    assert publications.next_deadline_s() is None
+    assert publisher.next_deadline_s() is None
 
     publisher.keep(publication, 10.0)
 
-    assert publications.due(200.0) == [publication]
+    assert publisher.due(200.0) == [publication]
 
 
 def test_as_many_are_asked_at_once_as_success_needs():
@@ -423,8 +421,8 @@ def test_the_closer_the_closest_stand_together_the_more_peers_hold_a_record(
 
 BATCHES_MAX = 10
 STORE_BATCHES_ALICE = Identity.generate(b"alice")
-SMALL = BatchedRecord(sign(STORE_BATCHES_ALICE, KEY, b"", b"", 1, 1), None)
-LARGE = BatchedRecord(sign(STORE_BATCHES_ALICE, KEY, b"", b"v" * 4096, 1, 1), None)
+SMALL = BatchedRecord(sign(STORE_BATCHES_ALICE, KEY, b"", b"", 1, 1))
+LARGE = BatchedRecord(sign(STORE_BATCHES_ALICE, KEY, b"", b"v" * 4096, 1, 1))
 
 
 def test_what_waits_for_a_peer_goes_in_one_message():
@@ -508,7 +506,7 @@ def test_no_batch_is_larger_than_a_message_nor_later_than_its_time(history):
     for number, size_bytes, pause_s, polled in history:
         now_s += pause_s
         value = replace(SMALL.record, value=b"v" * size_bytes)
-        if batcher.add(contact(number), BatchedRecord(value, None), now_s):
+        if batcher.add(contact(number), BatchedRecord(value), now_s):
             taken += 1
         if polled:
             batches = batcher.due(now_s)

@@ -68,13 +68,13 @@ def store(answers: Responder, *subkeys: bytes, value: bytes = b"v") -> bytes:
 def test_a_peer_that_asks_hears_of_others_closest_first():
     answers = node(5, 3, 4)
 
-    found = answers.find(ASKER, Find(KEY))
+    found = answers.answer(ASKER, Find(KEY), 0.0, NOW_MS)
 
     assert listed(found.peer_list) == [contact(4), contact(5)]
 
 
 def test_a_newcomer_is_told_who_we_are_and_whom_to_meet():
-    welcome = node(5, 4).identify(ASKER, Identify(KEY))
+    welcome = node(5, 4).answer(ASKER, Identify(KEY), 0.0, NOW_MS)
 
     assert welcome.peer == OWN.raw
     assert listed(welcome.peer_list) == [contact(4), contact(5)]
@@ -83,7 +83,7 @@ def test_a_newcomer_is_told_who_we_are_and_whom_to_meet():
 def test_no_more_than_k_contacts_are_told():
     answers = node(*range(10, 30), *[(1 << 220) + i for i in range(15)])
 
-    assert len(answers.find(ASKER, Find(KEY)).peer_list.cards) == CONFIG.k
+    assert len(answers.answer(ASKER, Find(KEY), 0.0, NOW_MS).peer_list.cards) == CONFIG.k
 
 
 def test_without_a_record_contacts_are_told():
@@ -173,7 +173,7 @@ def test_a_peer_that_no_longer_says_it_is_where_we_found_it_is_not_handed_out():
     answers = node_with(a_table(4, 5), NegativeCache(8, 5.0), cards)
     cards.say(PeerId(raw(4)), contact_at(raw(4), "10.0.0.2:1"))
 
-    assert listed(answers.find(ASKER, Find(KEY)).peer_list) == [contact(5)]
+    assert listed(answers.answer(ASKER, Find(KEY), 0.0, NOW_MS).peer_list) == [contact(5)]
 
 
 def test_a_key_that_is_stored_is_no_miss_any_more():

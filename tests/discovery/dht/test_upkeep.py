@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from p2pswarm.base.ids import Address, Contact
 from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.partition_healing import PROBE_S, PartitionHealing
-from p2pswarm.discovery.dht.put_value import Publication, Publications
+from p2pswarm.discovery.dht.put_value import Publication, Publisher
 from p2pswarm.discovery.dht.records import EXPIRED_AT_ONCE, RecordStore, SignatureCache, sign
 from p2pswarm.discovery.dht.routing_table import Table
 from p2pswarm.discovery.dht.upkeep import (
@@ -41,12 +41,12 @@ class Node:
 
     table: Table = field(default_factory=a_table)
     store: RecordStore = field(default_factory=lambda: RecordStore(CONFIG, SignatureCache()))
-    publications: Publications = field(default_factory=lambda: Publications(CALM, random.Random(1)))
+    publisher: Publisher = field(default_factory=lambda: Publisher(ALICE, CALM, random.Random(1)))
 
     def __post_init__(self) -> None:
         self.healing = PartitionHealing(random.Random(1))
         self.upkeep = Upkeep(
-            US, self.table, self.store, self.publications, random.Random(1), self.healing
+            US, self.table, self.store, self.publisher, random.Random(1), self.healing
         )
 
     def drain(self, now_s: float) -> list[Duty]:
@@ -54,7 +54,7 @@ class Node:
 
     def publish(self, number: int, ttl_s: float = 300.0, now_s: float = 0.0) -> Publication:
         publication = Publication(KEY, bytes([number]), b"value", 1, ttl_s, 0.0)
-        self.publications.keep(publication, now_s)
+        self.publisher.keep(publication, now_s)
         return publication
 
     def hold(self, subkey: bytes, until_s: float) -> None:
@@ -114,7 +114,7 @@ def test_a_value_that_is_withdrawn_or_replaced_while_it_waits_is_not_published()
     for number in range(REPUBLISH_TOGETHER + 3):
         node.publish(number)
     first = node.drain(100.0)
-    node.publications.withdraw(KEY, bytes([REPUBLISH_TOGETHER]))
+    node.publisher.withdraw(KEY, bytes([REPUBLISH_TOGETHER]))
     node.publish(REPUBLISH_TOGETHER + 1, now_s=100.0)
     for duty in first:
         node.upkeep.on_done(duty, 100.5)
@@ -277,7 +277,7 @@ def test_nothing_is_due_twice_and_no_deadline_is_forgotten(history):
         elif move == "put":
             node.publish(number % 256, ttl_s=float(number), now_s=now_s)
         elif move == "withdraw":
-            node.publications.withdraw(KEY, bytes([number % 256]))
+            node.publisher.withdraw(KEY, bytes([number % 256]))
         elif move == "seed":
             node.upkeep.seeds.start([FIRST], now_s)
         elif move == "store":

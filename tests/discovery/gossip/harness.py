@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from p2pswarm.base.ids import Address, Contact
 from p2pswarm.discovery.gossip.directory import Directory, everybody
-from p2pswarm.discovery.gossip.gossip import Gossip, GossipMember, Partners
+from p2pswarm.discovery.gossip.gossip import Gossip, Partners
 from p2pswarm.discovery.gossip.messages import PREFIX_BYTES, Compared, RunRole
 from p2pswarm.discovery.gossip.record import (
     Activity,
@@ -83,15 +83,9 @@ def exchange(asker: Directory, other: Directory, now_s: float = 0.0) -> None:
 def member(name: str, admitted=everybody) -> Gossip:
     rng = random.Random(1)
     own = OwnRecord(PEERS[name], RUN, rng)
-    made = Gossip(
-        GossipMember(RUN, contact(name), admitted),
-        own,
-        Partners(contact(name), Scope.PRIVATE, rng),
-        RecordReader(),
-        rng,
-    )
-    made.set_role(SERVING)
-    return made
+    own.set_role(SERVING)
+    partners = Partners(contact(name), Scope.PRIVATE, rng)
+    return Gossip(own, partners, RecordReader(), rng, admitted)
 
 
 def content(made: Directory) -> list[tuple[bytes, bytes]]:

@@ -122,7 +122,8 @@ def test_counts_are_those_of_whoever_is_there(steps):
             elif step == "lost":
                 slots.on_death(each.prefix)
         assert len(slots) == len(here) <= 8
-        assert sum(slots._wide.values()) == sum(slots._near.values()) == len(here)
+        for counts in (slots._wide, slots._near):
+            assert sum(counts[network] for network in counts) == len(here)
         assert {p for unmet in slots._unmet.values() for p in unmet} <= here
         assert set(slots._lost) <= here
 

@@ -291,9 +291,9 @@ def test_who_has_said_nothing_or_its_last_word_has_no_farewell_to_say():
     alice = member("alice")
     assert alice.farewell(card("alice"), 0.0, 1) == ([], Deliver(RUN, ()))
 
-    alice.set_role(SERVING)
+    alice.own.set_role(SERVING)
     alice.drain(card("alice"), 1.0, 1)
-    alice.withdraw(RoleKind.SERVER)
+    alice.own.withdraw(RoleKind.SERVER)
     alice.drain(card("alice"), 3.0, 1)
     assert alice.farewell(card("alice"), 0.0, 1) == ([], Deliver(RUN, ()))
 

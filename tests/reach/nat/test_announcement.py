@@ -19,7 +19,7 @@ from p2pswarm.reach.nat.announcement import (
     on_this_machine_alone,
     reachable_line,
 )
-from p2pswarm.reach.nat.belief import Belief, Finding, NatKind, State
+from p2pswarm.reach.nat.reachability import Belief, Finding, NatKind, State
 
 PORT = 4000
 PUBLIC, PUBLIC6 = Address("203.0.114.7", PORT), Address("2a00::7", PORT)

@@ -141,7 +141,7 @@ def test_a_call_names_action_and_arguments():
     arguments = upnp.add_arguments("192.168.1.5", 4000, 4001, 7200)
     root = read_xml(upnp.call_body(CONTROL, "AddPortMapping", arguments))
 
-    assert root.find_all("AddPortMapping")
+    assert list(root.find_all("AddPortMapping"))
     assert {name: root.text_of(name) for name in arguments} == arguments
     assert upnp.headers(CONTROL, "X")["SOAPAction"] == f'"{CONTROL.service}#X"'
 

@@ -1,242 +1,335 @@
-"""Dial-backs over sockets: peers of three loopback networks dial a node, or lie about it."""
-
-import asyncio
-import os
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+"""What a node believes of itself, and that liars of one group cannot make it believe more."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from p2pswarm.base.ids import Address, PeerId
-from p2pswarm.net.config import TransportConfig
-from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.endpoint.endpoint import Endpoint
-from p2pswarm.net.endpoint.preface import KNOCK_MAGIC, knock, token_of
-from p2pswarm.net.os.sockets import SocketNet
-from p2pswarm.net.rpc.link_rpc import LinkRpc
-from p2pswarm.reach.nat import belief as machine
-from p2pswarm.reach.nat.belief import Belief, NatKind, State
-from p2pswarm.reach.nat.dial_back import DialBack, DialledBack, DialOutcome
-from p2pswarm.reach.nat.dial_back_io import DialBackServer
-from p2pswarm.reach.nat.reachability import Reachability
+from p2pswarm.base.ids import Address
+from p2pswarm.reach.nat.reachability import (
+    AGAIN_S,
+    AGAIN_STABLE_S,
+    AGAIN_UNANSWERED_S,
+    GROUPS_MAX,
+    VOTE_S,
+    AskPeers,
+    Belief,
+    BeliefChanged,
+    GroupVotes,
+    NatKind,
+    ReachabilityBelief,
+    State,
+)
 
-PATIENCE_S = 20.0
-NODE, NEAR, FAR, FARTHER = "127.0.0.1", "127.1.0.1", "127.2.0.1", "127.3.0.1"
-
-
-class CountingNet(SocketNet):
-    """Notes what is dialled."""
-
-    def __init__(self):
-        super().__init__()
-        self.dialled: list[Address] = []
-
-    async def dial(self, to: Address, from_port: int = 0):
-        self.dialled.append(to)
-        return await super().dial(to, from_port)
+OWN, OUTSIDE, VICTIM = "192.168.1.5", "203.0.113.7", "198.51.100.66"
+PORT, LEASED = 4000, 4321
+ONE, TWO, THREE = "1.1.0.1", "2.2.0.1", "3.3.0.1"  # observers in groups of their own
+HERE, FORWARDED = Address(OUTSIDE, PORT), Address(OUTSIDE, LEASED)
 
 
-@dataclass
-class Peer:
-    endpoint: Endpoint
-    rpc: LinkRpc
-    net: CountingNet
+def machine(own: str | None = OWN) -> ReachabilityBelief:
+    node = ReachabilityBelief(PORT)
+    node.on_interface(own, 0.0)
+    node.drain()
+    return node
 
 
-@asynccontextmanager
-async def peer_at(host: str, *, honest: bool = True) -> AsyncIterator[Peer]:
-    """A node that listens; an honest one dials back who asks it to."""
-    net = CountingNet()
-    async with (
-        Endpoint(Identity.generate(), net, TransportConfig(), os.urandom) as endpoint,
-        LinkRpc(endpoint) as rpc,
-    ):
-        await endpoint.listen(Address(host, 0))
-        if honest:
-            DialBackServer(rpc, net, endpoint.seen_at, time.time)
-        yield Peer(endpoint, rpc, net)
+def behind_a_router() -> ReachabilityBelief:
+    """Two groups see the same host, and have dialled in vain."""
+    node = machine()
+    for observer in (ONE, TWO):
+        node.on_observation(observer, OUTSIDE, 1.0)
+        node.on_dial_back(observer, HERE, 1.0, arrived=False)
+    return node
 
 
-@asynccontextmanager
-async def reachability(peer: Peer) -> AsyncIterator[Reachability]:
-    bound = peer.endpoint.contact.address
-    reach = Reachability(peer.endpoint, peer.rpc, bound, os.urandom, map_ports=False)
-    task = asyncio.create_task(reach.run())
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            yield reach
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+def test_it_is_probing_until_a_peer_has_tried():
+    node = machine()
+
+    node.on_observation(ONE, OUTSIDE, 1.0)
+
+    assert node.belief == Belief(State.PROBING)
+    assert node.belief.reachable == "no"
 
 
-def liar(peer: Peer, *, named: str = NODE, outcome: DialOutcome = DialOutcome.CONNECTED) -> None:
-    """Claim to have dialled, without a dial."""
+def test_without_an_address_of_the_family_there_is_nothing_to_ask():
+    node = machine(own=None)
 
-    def lie(_asker: PeerId, request: DialBack) -> DialledBack:
-        return DialledBack(outcome, named, request.port, 0)
-
-    peer.rpc.serve_unary(DialBack, lie)
+    assert node.belief.state is State.ABSENT
+    assert node.next_deadline_s() is None
 
 
-async def test_two_networks_that_arrive_make_a_node_sure():
-    async with peer_at(NODE) as node, peer_at(NEAR) as near, peer_at(FAR) as far:
-        for other in (near, far):
-            await node.endpoint.link(other.endpoint.contact)
+def test_two_groups_that_arrive_at_our_own_address_make_us_public():
+    node = machine(own=OUTSIDE)
 
-        async with reachability(node) as reach:
-            await reach.known()
+    node.on_dial_back(ONE, HERE, 1.0, arrived=True)
+    node.on_dial_back(TWO, HERE, 1.0, arrived=True)
 
-        at = node.endpoint.contact.address
-        assert reach.best() == Belief(State.PUBLIC, NatKind.NONE, at, sure=True)
-        assert near.net.dialled == [at]
-        assert set(reach.clocks_ms) == {NEAR, FAR}
+    assert node.belief == Belief(State.PUBLIC, NatKind.NONE, HERE, sure=True)
+    assert node.belief.reachable == "direct"
 
 
-async def test_one_network_alone_is_an_assumption():
-    async with peer_at(NODE) as node, peer_at(NEAR) as near:
-        await node.endpoint.link(near.endpoint.contact)
+def test_one_observer_is_told_as_an_assumption():
+    node = machine(own=OUTSIDE)
 
-        async with reachability(node) as reach:
-            await reach.known()
+    node.on_dial_back(ONE, HERE, 1.0, arrived=True)
 
-        at = node.endpoint.contact.address
-        assert reach.best() == Belief(State.PUBLIC, NatKind.NONE, at, sure=False)
+    assert node.belief == Belief(State.PUBLIC, NatKind.NONE, HERE, sure=False)
 
 
-async def test_who_comes_after_the_first_round_is_waited_for(monkeypatch):
-    monkeypatch.setattr(machine, "AGAIN_UNANSWERED_S", 0.3)
-    async with peer_at(NODE) as node, peer_at(NEAR) as near, peer_at(FAR) as far:
-        await node.endpoint.link(near.endpoint.contact)
+def test_single_groups_that_name_two_addresses_are_believed_only_about_one_that_we_know():
+    node = machine()
+    node.on_dial_back(ONE, HERE, 1.0, arrived=True)
 
-        async with reachability(node) as reach:
-            await reach.known()
-            assert not reach.best().sure
-            await node.endpoint.link(far.endpoint.contact)
-            await asyncio.sleep(0.1)  # it is noticed
-            await reach.known()
-
-            assert reach.best().sure
+    node.on_dial_back(TWO, Address(VICTIM, PORT), 1.0, arrived=True)
+    assert node.belief.reachable == "no"
+    node.on_dial_back(TWO, Address(OWN, PORT), 1.0, arrived=True)
+    assert node.belief == Belief(State.PUBLIC, NatKind.NONE, Address(OWN, PORT), sure=False)
 
 
-async def test_a_claim_without_a_knock_is_a_failure():
-    async with (
-        peer_at(NODE) as node,
-        peer_at(NEAR, honest=False) as near,
-        peer_at(FAR, honest=False) as far,
-    ):
-        for other in (near, far):
-            liar(other)
-            await node.endpoint.link(other.endpoint.contact)
+def test_two_of_three_groups_are_enough():
+    node = machine()
 
-        async with reachability(node) as reach:
-            await reach.known()
+    for observer, arrived in ((ONE, True), (TWO, False), (THREE, True)):
+        node.on_dial_back(observer, HERE, 1.0, arrived=arrived)
 
-        assert reach.best().state is State.NATTED
-        assert reach.best().sure
+    assert (node.belief.state, node.belief.address, node.belief.sure) == (State.PUBLIC, HERE, True)
 
 
-async def test_who_declines_has_no_vote():
-    async with peer_at(NODE) as node, peer_at(NEAR, honest=False) as near:
-        liar(near, outcome=DialOutcome.NOT_TRIED)
-        await node.endpoint.link(near.endpoint.contact)
+def test_as_many_failures_as_arrivals_are_no_reachability():
+    node = machine()
 
-        async with reachability(node) as reach:
-            await reach.known()
+    for observer, arrived in ((ONE, True), (TWO, False), (THREE, True), ("4.4.0.1", False)):
+        node.on_dial_back(observer, HERE, 1.0, arrived=arrived)
 
-        assert reach.best() == Belief(State.PROBING)
+    assert node.belief.state is State.NATTED
 
 
-async def test_a_name_that_is_no_host_is_dropped():
-    async with peer_at(NODE) as node, peer_at(NEAR, honest=False) as near:
-        liar(near, named="no host at all")
-        await node.endpoint.link(near.endpoint.contact)
+def test_a_leased_port_at_which_peers_arrive_is_mapped():
+    node = machine()
+    node.on_lease(FORWARDED, 1.0)
 
-        async with reachability(node) as reach:
-            await reach.known()
+    for observer in (ONE, TWO):
+        node.on_dial_back(observer, HERE, 2.0, arrived=False)
+        node.on_dial_back(observer, FORWARDED, 2.0, arrived=True)
 
-        assert reach.best() == Belief(State.PROBING)
-
-
-async def test_a_node_that_others_join_through_asks_those_who_came():
-    async with peer_at(NODE) as node, peer_at(NEAR) as near:
-        async with reachability(node) as reach:
-            changed = asyncio.Event()
-            reach.on_change = lambda belief: changed.set() if belief.address else None
-            await near.endpoint.link(node.endpoint.contact)
-            await changed.wait()
-
-        assert reach.best().address == node.endpoint.contact.address
-        assert (
-            near.net.dialled == [node.endpoint.contact.address] * 2
-        )  # its link, and the dial-back
+    assert (node.belief.state, node.belief.address) == (State.MAPPED, FORWARDED)
+    assert node.belief.reachable == "mapped"
 
 
-async def test_only_the_host_of_the_link_is_dialled_whatever_port_is_asked_for():
-    async with peer_at(NODE) as node, peer_at(NEAR) as near:
-        answer = await node.rpc.call(near.endpoint.contact, DialBack(9, bytes(16)), PATIENCE_S)
+def test_a_lost_lease_takes_its_dial_backs_along():
+    node = machine()
+    node.on_lease(FORWARDED, 1.0)
+    node.on_dial_back(ONE, FORWARDED, 2.0, arrived=True)
 
-        assert isinstance(answer, DialledBack)
-        assert (answer.outcome, answer.host) == (DialOutcome.FAILED, NODE)
-        assert near.net.dialled == [Address(NODE, 9)]
+    node.on_lease(None, 3.0)
 
-
-async def test_a_flood_of_requests_is_declined():
-    async with peer_at(NODE) as node, peer_at(NEAR) as near:
-        contact = near.endpoint.contact
-        outcomes = [
-            (await node.rpc.call(contact, DialBack(9, bytes(16)), PATIENCE_S)).outcome
-            for _ in range(8)
-        ]
-
-        assert outcomes == [DialOutcome.FAILED] * 4 + [DialOutcome.NOT_TRIED] * 4
-        assert len(near.net.dialled) == 4
+    assert node.belief.state is State.PROBING
+    node.on_dial_back(TWO, FORWARDED, 4.0, arrived=True)
+    assert node.belief.state is State.PROBING
 
 
-@pytest.mark.parametrize("sent", [knock(b"n" * 16), KNOCK_MAGIC + b"short", KNOCK_MAGIC])
-async def test_knocks_that_nobody_waits_for_do_no_harm(sent):
-    async with peer_at(NODE) as node, peer_at(NEAR) as near, reachability(node):
-        connection = await near.net.dial(node.endpoint.contact.address)
-        await connection.send(sent)
-        connection.close()
+def test_a_new_lease_forgets_what_failed_at_its_port_and_is_tried_after_the_round_under_way():
+    node = machine()
+    node.on_deadline(0.0)
+    node.drain()
+    node.on_dial_back(ONE, HERE, 0.5, arrived=False)
 
-        link = await near.endpoint.link(node.endpoint.contact)
+    node.on_lease(HERE, 0.5)
 
-        assert link.peer == node.endpoint.peer_id
+    assert node.next_deadline_s() is None
+    node.on_round_end(asked=1, answered=1, now_s=0.6)
+    assert node.next_deadline_s() == 1.0
+    assert node.belief.state is State.PROBING
+    node.on_dial_back(ONE, HERE, 1.1, arrived=True)
+    assert node.belief == Belief(State.MAPPED, NatKind.UNKNOWN, HERE, sure=False)
 
 
-def test_what_is_sent_is_not_what_was_asked_for():
-    assert knock(b"n" * 16) == KNOCK_MAGIC + token_of(b"n" * 16)
-    assert b"n" * 16 not in knock(b"n" * 16)
+def test_nobody_arriving_at_our_own_address_is_a_firewall():
+    node = machine(own=OUTSIDE)
+    for observer in (ONE, TWO):
+        node.on_observation(observer, OUTSIDE, 1.0)
+        node.on_dial_back(observer, HERE, 1.0, arrived=False)
 
-
-class Elsewhere:
-    """Sees every peer at an address of its choice."""
-
-    def __init__(self, at: Address | None):
-        self._at = at
-
-    def __call__(self, _peer: PeerId) -> Address | None:
-        return self._at
+    assert node.belief == Belief(State.NATTED, NatKind.FIREWALL, None, sure=True)
 
 
 @pytest.mark.parametrize(
-    "seen",
+    ("ports", "kind"),
     [
-        None,
-        Address(NODE, 9, circuit=b"p" * 32),
-        Address(NODE, 9, web="wss"),
-        Address("198.51.100.1", 9, circuit=b"p" * 32),
+        ((), NatKind.UNKNOWN),
+        ((7000,), NatKind.UNKNOWN),
+        ((7000, 7000), NatKind.EASY),
+        ((7000, 7001), NatKind.HARD),
+        ((7000, 7000, 9), NatKind.EASY),
+        ((7000, 7000, 9, 9), NatKind.UNKNOWN),
     ],
 )
-async def test_a_peer_behind_a_relay_or_a_proxy_has_nobody_dialled(seen):
-    async with peer_at(NODE) as node, peer_at(NEAR, honest=False) as near:
-        DialBackServer(near.rpc, near.net, Elsewhere(seen), time.time)
+def test_the_kind_is_told_by_the_outside_ports_of_the_listening_port(ports, kind):
+    node = behind_a_router()
 
-        answer = await node.rpc.call(near.endpoint.contact, DialBack(9, bytes(16)), PATIENCE_S)
+    for group, port in enumerate(ports):
+        node.on_outside_port(f"{group + 1}.9.0.1", Address(OUTSIDE, port), 1.0)
 
-        assert isinstance(answer, DialledBack)
-        assert answer.outcome == DialOutcome.NOT_TRIED
-        assert near.net.dialled == []
+    assert node.belief.kind is kind
+    assert node.belief.address == (Address(OUTSIDE, 7000) if kind is NatKind.EASY else None)
+
+
+def test_another_own_address_is_another_beginning():
+    node = behind_a_router()
+    node.drain()
+
+    node.on_interface("10.0.0.9", 5.0)
+
+    assert node.drain() == [BeliefChanged(Belief(State.PROBING))]
+    assert node.next_deadline_s() == 5.0
+
+
+def test_a_round_is_asked_for_once_and_the_next_one_after_it():
+    node = machine()
+
+    node.on_deadline(0.0)
+    node.on_deadline(1.0)
+
+    assert node.drain() == [AskPeers((PORT,))]
+    assert node.next_deadline_s() is None
+    node.on_round_end(asked=2, answered=0, now_s=5.0)
+    assert node.next_deadline_s() == 5.0 + AGAIN_UNANSWERED_S
+
+
+def test_who_has_nobody_to_ask_waits_for_a_peer():
+    node = machine()
+    node.on_deadline(0.0)
+
+    node.on_round_end(asked=0, answered=0, now_s=0.0)
+
+    assert node.next_deadline_s() is None
+    node.on_link(ONE, 2.0)
+    assert node.next_deadline_s() == 2.0  # nobody was bothered by that round
+
+
+def test_rounds_grow_rare_while_nothing_changes():
+    node = behind_a_router()
+    pauses = []
+    for _ in range(4):
+        now_s = node.next_deadline_s() or 0.0
+        node.on_deadline(now_s)
+        for observer in (ONE, TWO):
+            node.on_dial_back(observer, HERE, now_s, arrived=False)
+        node.on_round_end(asked=2, answered=2, now_s=now_s)
+        pauses.append((node.next_deadline_s() or 0.0) - now_s)
+
+    assert pauses == [AGAIN_S, AGAIN_S, AGAIN_STABLE_S, AGAIN_STABLE_S]
+
+
+def test_a_peer_of_another_group_is_asked_soon_while_we_are_not_sure():
+    node = machine()
+    node.on_deadline(0.0)
+    node.on_dial_back(ONE, HERE, 1.0, arrived=True)
+    node.on_round_end(asked=1, answered=1, now_s=1.0)
+
+    node.on_link("1.1.2.2", 2.0)  # of the group that was asked
+    assert node.next_deadline_s() == 1.0 + AGAIN_S
+    node.on_link(TWO, 2.0)
+    assert node.next_deadline_s() == AGAIN_UNANSWERED_S
+    node.on_deadline(12.0)
+    node.on_dial_back(TWO, HERE, 12.0, arrived=True)
+    node.on_round_end(asked=1, answered=1, now_s=12.0)
+    node.on_link(THREE, 13.0)
+    assert node.next_deadline_s() == 12.0 + AGAIN_S
+
+
+def test_more_will_be_known_while_a_peer_of_another_group_waits_to_be_asked():
+    node = machine()
+    node.on_deadline(0.0)
+    assert node.busy(0.0)
+    node.on_dial_back(ONE, HERE, 1.0, arrived=False)
+    node.on_round_end(asked=1, answered=1, now_s=1.0)
+    assert not node.busy(1.0)
+
+    node.on_link(TWO, 2.0)
+
+    assert node.busy(2.0)
+    node.on_deadline(10.0)
+    node.on_round_end(asked=2, answered=1, now_s=11.0)
+    assert not node.busy(11.0), "the next round would ask the same"
+
+
+def test_old_votes_do_not_count():
+    node = behind_a_router()
+
+    node.on_deadline(1.0 + VOTE_S)
+
+    assert node.belief.state is State.PROBING
+
+
+ADDRESSES = st.builds(Address, st.sampled_from([OWN, OUTSIDE, VICTIM]), st.sampled_from([PORT, 9]))
+LIARS = st.integers(0, 65_535).map(lambda rest: f"66.6.{rest >> 8}.{rest & 255}")
+LIES = st.lists(
+    st.one_of(
+        st.tuples(st.just("observed"), LIARS, ADDRESSES),
+        st.tuples(st.just("outside"), LIARS, ADDRESSES),
+        st.tuples(st.just("arrived"), LIARS, ADDRESSES),
+        st.tuples(st.just("failed"), LIARS, ADDRESSES),
+    ),
+    max_size=80,
+)
+
+
+def tell(node: ReachabilityBelief, lies: list[tuple[str, str, Address]], now_s: float) -> None:
+    for what, host, address in lies:
+        if what == "observed":
+            node.on_observation(host, address.host, now_s)
+        elif what == "outside":
+            node.on_outside_port(host, address, now_s)
+        else:
+            node.on_dial_back(host, address, now_s, arrived=what == "arrived")
+
+
+@given(lies=LIES)
+def test_liars_of_one_group_alone_make_nothing_sure(lies):
+    node = machine()
+
+    tell(node, lies, 1.0)
+
+    assert not node.belief.sure
+    assert node.belief.kind not in (NatKind.EASY, NatKind.HARD)
+
+
+@given(before=LIES, after=LIES)
+def test_liars_of_one_group_change_no_sure_belief_of_three_honest_ones(before, after):
+    """Honest peers found it natted; whatever a group says, it is not public, nor elsewhere."""
+    node = machine()
+    tell(node, before, 1.0)
+    for observer in (ONE, TWO, THREE):
+        node.on_observation(observer, OUTSIDE, 2.0)
+        node.on_outside_port(observer, HERE, 2.0)
+        node.on_dial_back(observer, HERE, 2.0, arrived=False)
+
+    tell(node, after, 3.0)
+
+    assert node.belief.reachable == "no"
+    if node.belief.sure:
+        assert node.belief.kind is NatKind.EASY
+        assert node.belief.address == HERE
+
+
+@given(before=LIES, after=LIES)
+def test_liars_of_one_group_take_no_public_node_from_its_address(before, after):
+    node = machine(own=OUTSIDE)
+    tell(node, before, 1.0)
+    for observer in (ONE, TWO, THREE):
+        node.on_dial_back(observer, HERE, 2.0, arrived=True)
+
+    tell(node, after, 3.0)
+
+    assert node.belief == Belief(State.PUBLIC, NatKind.NONE, HERE, sure=True)
+
+
+@given(groups=st.integers(1, 300))
+def test_what_is_remembered_is_bounded(groups):
+    votes: GroupVotes[int] = GroupVotes()
+
+    for group in range(groups):
+        votes.cast(str(group), group % 3, float(group))
+
+    assert votes.count(float(groups)).total() == min(groups, GROUPS_MAX)

@@ -13,10 +13,10 @@ from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.link.path import PathKind
 from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.net.rpc.link_rpc import LinkRpc
-from p2pswarm.reach.punch.outside import OutsideView
-from p2pswarm.reach.punch.puncher import PunchedWays, Puncher
+from p2pswarm.reach.punch.observed_addresses_io import OutsideView
+from p2pswarm.reach.punch.puncher import Puncher
 from p2pswarm.reach.relay.circuit_net import CircuitNet
-from p2pswarm.reach.relay.keeper import RelayKeeper
+from p2pswarm.reach.relay.reservations_io import RelayKeeper
 from tests.reach.relay.harness import LOOPBACK, PATIENCE_S, Host, relay
 
 DIAL_S = 0.5  # on one machine nobody is late
@@ -70,7 +70,7 @@ async def punching(relay_node: Host, *, punches: bool = True, **settings):
             endpoint.announced = keeper.addresses[0]
             if punches:
                 puncher.view.keep_seen_at(lambda: keeper.relays)
-                endpoint.candidates.offered = PunchedWays(puncher)
+                endpoint.candidates.offered = puncher
             yield PunchingHost(node, puncher)
 
 

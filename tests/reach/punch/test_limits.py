@@ -94,7 +94,7 @@ def test_no_network_is_dialled_more_often_than_allowed_whoever_asks(asks):
 
 
 def test_attempts_that_fail_are_repeated_ever_less_often():
-    back_off: PunchBackOff[str] = PunchBackOff()
+    back_off = PunchBackOff()
     now_s, pauses = 0.0, []
     for _ in range(7):
         assert back_off.pause_s("a", now_s) == 0.0
@@ -107,7 +107,7 @@ def test_attempts_that_fail_are_repeated_ever_less_often():
 
 
 def test_what_is_hopeless_waits_longest():
-    back_off: PunchBackOff[str] = PunchBackOff()
+    back_off = PunchBackOff()
     back_off.begin("a", 0.0)
 
     back_off.on_failure("a", 0.0, hopeless=True)
@@ -118,7 +118,7 @@ def test_what_is_hopeless_waits_longest():
 
 
 def test_a_punched_path_that_does_not_last_counts_as_a_failure():
-    back_off: PunchBackOff[str] = PunchBackOff()
+    back_off = PunchBackOff()
     now_s = 0.0
     for _ in range(3):  # each comes up, and breaks at once
         back_off.begin("a", now_s)
@@ -134,7 +134,7 @@ def test_a_punched_path_that_does_not_last_counts_as_a_failure():
 
 
 def test_what_has_worked_is_tried_again_within_seconds_for_some_minutes():
-    back_off: PunchBackOff[str] = PunchBackOff()
+    back_off = PunchBackOff()
     back_off.begin("a", 0.0)
     back_off.on_success("a", 0.0)
     now_s, pauses = LASTED_S, []
@@ -150,7 +150,7 @@ def test_what_has_worked_is_tried_again_within_seconds_for_some_minutes():
 
 
 def test_so_many_peers_are_remembered():
-    back_off: PunchBackOff[int] = PunchBackOff()
+    back_off = PunchBackOff()
     for number in range(PEERS_MAX + 1):
         back_off.on_failure(number, 0.0, hopeless=True)
 

@@ -15,9 +15,9 @@ from p2pswarm.net.rpc.base import Priority, Stream
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.net.wire.message import Message, Size, message
 from p2pswarm.reach.relay.circuit_net import CircuitNet
-from p2pswarm.reach.relay.keeper import RelayKeeper
 from p2pswarm.reach.relay.relay import Relay, RelayRates
 from p2pswarm.reach.relay.relay_table import RelayLimits
+from p2pswarm.reach.relay.reservations_io import RelayKeeper
 
 LOOPBACK = Address("127.0.0.1", 0)
 PATIENCE_S = 20.0  # a hang fails the test; nothing here takes a second

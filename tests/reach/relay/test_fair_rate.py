@@ -117,7 +117,8 @@ def test_pairs_that_are_gone_are_forgotten():
         rate.on_bytes(n, n, PIECE, 0.0)
         rate.on_close(n, n)
 
-    assert rate.known == 0
+    assert not rate._pairs
+    assert not rate._groups
 
 
 @pytest.mark.parametrize("rates", [(0, 1), (1, 0), (-1, 1)])

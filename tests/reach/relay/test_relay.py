@@ -56,7 +56,7 @@ async def test_two_nodes_that_cannot_be_dialled_call_each_other_and_stream():
 
         (link,) = [each for each in dialler.endpoint.links() if each.peer == target.peer]
         assert link.remote == target.contact.address
-        assert middle.relay.circuits >= 2
+        assert middle.relay.table.circuits >= 2
 
 
 async def test_a_link_through_a_relay_has_four_bulk_connections_at_most():
@@ -70,7 +70,7 @@ async def test_a_link_through_a_relay_has_four_bulk_connections_at_most():
 
             (link,) = dialler.endpoint.links()
             assert link.stats.bulk_connections <= 4
-            assert middle.relay.circuits <= 5
+            assert middle.relay.table.circuits <= 5
 
 
 async def test_who_comes_through_a_relay_is_never_taken_for_the_relay():
@@ -209,7 +209,7 @@ async def test_who_has_no_reservation_cannot_be_reached():
         stranger = middle.endpoint.contact.address.through(dialler.peer)
         with pytest.raises(DialFailed, match="it has no reservation of this peer"):
             await dialler.endpoint.link(Contact(None, stranger))
-        assert middle.relay.circuits == 0
+        assert middle.relay.table.circuits == 0
 
 
 async def test_a_node_that_is_no_relay_says_so():
@@ -243,7 +243,7 @@ async def test_a_peer_that_does_not_come_costs_a_place_for_a_while_only():
 
             assert await raw_answer(at.address, ask) == circuit_answer(CircuitStatus.FULL)
             assert await first == circuit_answer(CircuitStatus.NOT_TAKEN)
-            assert middle.relay.circuits == 0
+            assert middle.relay.table.circuits == 0
 
 
 async def test_a_peers_circuits_are_limited_and_free_again_when_they_end():
@@ -263,7 +263,7 @@ async def test_a_peers_circuits_are_limited_and_free_again_when_they_end():
 async def ended(middle, circuits: int) -> None:
     """Return when a relay has so few circuits."""
     async with asyncio.timeout(PATIENCE_S):
-        while middle.relay.circuits > circuits:
+        while middle.relay.table.circuits > circuits:
             await middle.relay.changed.wait()
 
 
@@ -311,10 +311,10 @@ async def test_nothing_is_left_when_everybody_has_gone():
         at = middle.endpoint.contact
         async with behind_nat(at) as target, host(listens=False) as dialler:
             await dialler.send(target.contact, bytes(100_000))
-            assert middle.relay.reservations == 1
+            assert middle.relay.table.reservations == 1
         await ended(middle, 0)
         async with asyncio.timeout(PATIENCE_S):
-            while middle.relay.reservations:
+            while middle.relay.table.reservations:
                 await middle.relay.changed.wait()
 
 
@@ -333,7 +333,7 @@ async def test_a_dialler_that_says_nothing_is_hung_up_on_by_the_target_and_costs
         target = await stack.enter_async_context(nat)
         silent = await target.net.dial(target.contact.address)
 
-        assert middle.relay.circuits == 1
+        assert middle.relay.table.circuits == 1
         with pytest.raises(LinkLost):
             await silent.receive(1)
         silent.close()

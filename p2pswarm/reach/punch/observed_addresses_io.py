@@ -1,6 +1,5 @@
 """OutsideView: how a node looks from outside, as its relays see it, and what it says of that.
 
-Units:   seconds.
 Errors:  DialFailed, LinkLost or BadHandshake of a relay that does not answer.
 Source:  docs/punching.md, "SealVerifier".
 """
@@ -10,17 +9,16 @@ import ipaddress
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Self
 
 from p2pswarm.base.errors import DialFailed, LinkLost, SwarmError, Unusable
 from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.base.loop_clock import now_s, wait_until
 from p2pswarm.base.tasks import Closing, OwnedTasks
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.preface import (
     OBSERVATION_ANSWER_BYTES,
     ObservationSeals,
-    Sighting,
     observation_request,
     read_observation,
 )
@@ -35,73 +33,9 @@ from p2pswarm.reach.punch.observed_addresses import AGAIN_S, ObservedAddresses
 SEE_S = 3.0  # the kernel repeats its SYN after 1 s
 
 
-class ObservationRequests:
-    """Asks relays where they see our ports, and notes the answers in `ObservedAddresses`.
-
-    One question is under way for each relay and port: two ports have one connection.
-    """
-
-    def __init__(self, net: Net, book: ObservedAddresses, tasks: OwnedTasks) -> None:
-        self._net = net
-        self._book = book
-        self._tasks = tasks
-        self._asking: dict[tuple[Address, int], asyncio.Future[Sighting]] = {}
-
-    async def see(self, relay: Address, port: int) -> Sighting:
-        """Return where a relay sees one of our ports, known or asked now."""
-        loop = asyncio.get_running_loop()
-        known = self._book.fresh(relay, port, loop.time())
-        if known is not None:
-            return known
-        return await self.look(relay, port)
-
-    async def look(self, relay: Address, port: int) -> Sighting:
-        """Return where a relay sees one of our ports now."""
-        if relay.web or relay.circuit:
-            raise DialFailed(f"{relay} sees no port of ours: it is not called by TCP alone")
-        if self._tasks.closing:
-            raise LinkLost("this node is closing")
-        asking = self._asking.get((relay, port))
-        if asking is None:
-            asking = asyncio.get_running_loop().create_future()
-            asking.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._asking[relay, port] = asking
-            self._tasks.spawn(self._ask(relay, port, asking), partial(_give_up, asking))
-        return await asyncio.shield(asking)
-
-    async def _ask(self, relay: Address, port: int, asking: asyncio.Future[Sighting]) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(SEE_S):
-                connection = await self._net.dial(relay, port)
-                try:
-                    await connection.send(observation_request())
-                    answer = await connection.receive(OBSERVATION_ANSWER_BYTES)
-                    sighting = read_observation(answer)
-                    self._book.on_observation(relay, port, sighting, loop.time())
-                    asking.set_result(sighting)
-                    with suppress(LinkLost):  # who closes first may not use the ports for a minute
-                        await connection.receive(1)
-                finally:
-                    connection.close()
-        except TimeoutError:
-            if not asking.done():
-                asking.set_exception(DialFailed(f"{relay} does not say where it sees us"))
-        except Exception as error:  # noqa: BLE001  whoever waits is told, whatever it is
-            if not asking.done():
-                asking.set_exception(error)
-        finally:
-            self._asking.pop((relay, port), None)
-
-
-def _give_up(asking: asyncio.Future[Sighting]) -> None:
-    """Let nobody wait whose question was cancelled; those that were answered stay so."""
-    asking.cancel()
-
-
 VOUCH_S = 2.0
 
-_vouch_log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class SealVerifier:
@@ -123,7 +57,7 @@ class SealVerifier:
         try:
             answer = await self._rpc.call(Contact(None, relay), Vouch(sealed), VOUCH_S)
         except SwarmError as error:
-            _vouch_log.info("relay %s vouches for nobody: %s", relay, error)
+            _log.info("relay %s vouches for nobody: %s", relay, error)
             return set()
         if not isinstance(answer, Vouched) or len(answer.seen) != len(sealed):
             return set()
@@ -131,18 +65,14 @@ class SealVerifier:
 
     def _on_vouch(self, peer: PeerId, asked: Vouch) -> Vouched:
         del peer
-        now_s = asyncio.get_running_loop().time()
-        return Vouched(tuple(self._ours(each, now_s) for each in asked.candidates))
+        return Vouched(tuple(map(self._is_ours, asked.candidates)))
 
-    def _ours(self, candidate: PunchCandidate, now_s: float) -> bool:
+    def _is_ours(self, candidate: PunchCandidate) -> bool:
         try:
             seen = Address(candidate.host, candidate.port)
         except ValueError:
             return False
-        return self._seals.vouches(seen, candidate.seal, now_s)
-
-
-_log = logging.getLogger(__name__)
+        return self._seals.vouches(seen, candidate.seal, now_s())
 
 
 def own_hosts() -> list[str]:
@@ -151,7 +81,10 @@ def own_hosts() -> list[str]:
 
 
 class OutsideView(Closing):
-    """The ports of a node as its relays have seen them. Use it as a context manager."""
+    """The ports of a node as its relays have seen them. Use it as a context manager.
+
+    One question is under way for each relay and port: two ports have one connection.
+    """
 
     def __init__(
         self, endpoint: Endpoint, net: Net, hosts: Callable[[], Iterable[str]] = own_hosts
@@ -163,24 +96,22 @@ class OutsideView(Closing):
         self.port = 0
         """From which we punch; 0: nothing listens there yet."""
         self._endpoint = endpoint
+        self._net = net
         self._hosts = hosts
         self._tasks = OwnedTasks()
-        self._requests = ObservationRequests(net, self.book, self._tasks)
+        self._asking: dict[tuple[Address, int], asyncio.Future[None]] = {}
         self._relays: Callable[[], Sequence[Contact]] = tuple
         self._news = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        if self._endpoint.listening:
-            await self._open_port(self._endpoint.listening[0].host)
+        if self._endpoint.listening:  # a port of our own: no punched hole shows in dial-backs
+            host = self._endpoint.listening[0].host
+            try:
+                self.port = (await self._endpoint.listen(Address(host, 0))).port
+            except Unusable as error:
+                _log.warning("no holes are punched: %s", error)
         self._tasks.spawn(self._keep_seen())
         return self
-
-    async def _open_port(self, host: str) -> None:
-        """Have a port of our own, so that no hole that is punched shows in dial-backs."""
-        try:
-            self.port = (await self._endpoint.listen(Address(host, 0))).port
-        except Unusable as error:
-            _log.warning("no holes are punched: %s", error)
 
     async def close(self) -> None:
         """End its tasks."""
@@ -197,12 +128,8 @@ class OutsideView(Closing):
 
     async def see(self, relay: Address | None, port: int) -> None:
         """Have a relay look at a port of ours, unless it has a moment ago."""
-        if relay is None or not port:
-            return
-        try:
-            await self._requests.see(relay, port)
-        except SwarmError as error:
-            _log.info("relay %s does not say where it sees us: %s", relay, error)
+        if relay is not None and port and self.book.fresh(relay, port, now_s()) is None:
+            await self._look(relay, port, logging.INFO)
 
     def offer(
         self, port: int, relay: Address | None, *, near: bool = False, held_s: float = 0.0
@@ -211,19 +138,19 @@ class OutsideView(Closing):
 
         `near`: one router stands before both of us. `held_s`: how long the peer waited for this.
         """
-        now_s, own = _now_s(), self._own(port)
-        seen = self.book.seen(port, now_s, relay)
+        own = self._own(port)
+        seen = self.book.seen(port, now_s(), relay)
         hosts = {each.address.host for each in seen}
         return Offer(
             candidates=named(seen, own, near=near),
-            hard=self.book.hard(self.port, now_s),
+            hard=self.book.hard(self.port, now_s()),
             open=self.reachable() or any(each.host in hosts for each in own),
             held_ms=min(int(1000 * held_s), HELD_MS_MAX),
         )
 
     def trust(self, path: Path | None, port: int, *, chosen: bool) -> DialTrust:
         """Return what we judge a peer's candidates by; `path`: of the link to the peer."""
-        outside = frozenset(each.address for each in self._seen(port))
+        outside = frozenset(each.address for each in self.book.seen(port, now_s()))
         own = frozenset(self._own(port))
         direct = path is not None and not (path.remote.circuit or path.remote.web)
         return DialTrust(
@@ -234,9 +161,6 @@ class OutsideView(Closing):
             chosen=chosen,
         )
 
-    def _seen(self, port: int) -> list[Sighting]:
-        return self.book.seen(port, _now_s())
-
     def _own(self, port: int) -> list[Address]:
         return [Address(host, port) for host in self._hosts()]
 
@@ -245,23 +169,52 @@ class OutsideView(Closing):
         while True:
             self._news.clear()
             for relay in self._relays() if self.port else ():
-                self._tasks.spawn(self._look(relay.address))
-            try:
-                async with asyncio.timeout(AGAIN_S):
-                    await self._news.wait()
-            except TimeoutError:
-                continue
+                self._tasks.spawn(self._look(relay.address, self.port, logging.DEBUG))
+            await wait_until(self._news, now_s() + AGAIN_S)
 
-    async def _look(self, relay: Address) -> None:
+    async def _look(self, relay: Address, port: int, log_level: int) -> None:
+        """Have a relay look at a port of ours now."""
         try:
-            await self._requests.look(relay, self.port)
+            await asyncio.shield(self._question(relay, port))
         except SwarmError as error:
-            _log.debug("relay %s does not say where it sees us: %s", relay, error)
+            _log.log(log_level, "relay %s does not say where it sees us: %s", relay, error)
+
+    def _question(self, relay: Address, port: int) -> asyncio.Future[None]:
+        """The question to a relay that is under way, or a new one."""
+        if relay.web or relay.circuit:
+            raise DialFailed(f"{relay} sees no port of ours: it is not called by TCP alone")
+        if self._tasks.closing:
+            raise LinkLost("this node is closing")
+        asking = self._asking.get((relay, port))
+        if asking is None:
+            asking = asyncio.get_running_loop().create_future()
+            asking.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._asking[relay, port] = asking
+            self._tasks.spawn(self._ask(relay, port, asking), asking.cancel)  # nobody waits longer
+        return asking
+
+    async def _ask(self, relay: Address, port: int, asking: asyncio.Future[None]) -> None:
+        try:
+            async with asyncio.timeout(SEE_S):
+                connection = await self._net.dial(relay, port)
+                try:
+                    await connection.send(observation_request())
+                    sighting = read_observation(await connection.receive(OBSERVATION_ANSWER_BYTES))
+                    self.book.on_observation(relay, port, sighting, now_s())
+                    asking.set_result(None)
+                    with suppress(LinkLost):  # who closes first may not use the ports for a minute
+                        await connection.receive(1)
+                finally:
+                    connection.close()
+        except TimeoutError:
+            if not asking.done():
+                asking.set_exception(DialFailed(f"{relay} does not say where it sees us"))
+        except Exception as error:  # noqa: BLE001  whoever waits is told, whatever it is
+            if not asking.done():
+                asking.set_exception(error)
+        finally:
+            self._asking.pop((relay, port), None)
 
 
 def _version(host: str) -> int:
     return ipaddress.ip_address(host.partition("%")[0]).version
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()

@@ -2,8 +2,8 @@
 
 `reservations.py` decides at which relays; here are the streams and the timer.
 
-Units:   seconds.
-Errors:  none: a relay that fails is replaced by another, and logged.
+A relay that fails is replaced by another, and logged.
+
 Source:  docs/relays.md.
 """
 
@@ -14,6 +14,7 @@ from typing import Self
 
 from p2pswarm.base.errors import BadMessage, Busy, SwarmError
 from p2pswarm.base.ids import Address, Contact
+from p2pswarm.base.loop_clock import now_s, wait_until
 from p2pswarm.base.signal import Signal
 from p2pswarm.base.tasks import Closing, OwnedTasks
 from p2pswarm.net.endpoint.endpoint import Endpoint
@@ -42,16 +43,15 @@ class RelayKeeper(Closing):
         self._endpoint = endpoint
         self._rpc = rpc
         self._net = net
-        self._loop = asyncio.get_running_loop()
         self._reservations = Reservations()
         self._changed = Signal()
         self._holding: dict[Contact, asyncio.Task[None]] = {}
         self._streams: dict[Contact, Stream] = {}
         self._taking = 0
-        self._told: tuple[Address, ...] = ()
+        self._announced: tuple[Address, ...] = ()
         self._tasks = OwnedTasks()
         self.trouble = "nobody answers"
-        """Why the last relay that failed did so."""
+        """Reason of the last relay that failed."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when `addresses` has changed."""
 
@@ -77,7 +77,7 @@ class RelayKeeper(Closing):
 
     def want(self, count: int) -> None:
         """Keep so many reservations from now on; 0 gives all back."""
-        self._reservations.want(count, self._loop.time())
+        self._reservations.want(count, now_s())
         self._changed.fire()
 
     def withdraw(self, relay: Contact) -> None:
@@ -96,7 +96,7 @@ class RelayKeeper(Closing):
     async def _keep(self) -> None:
         while True:
             self._act()
-            await self._pause()
+            await wait_until(self._changed, self._reservations.next_deadline_s())
 
     async def reachable(self) -> None:
         """Return when some relay holds a reservation of ours."""
@@ -104,24 +104,16 @@ class RelayKeeper(Closing):
             await self._changed.wait()
 
     def _act(self) -> None:
-        for action in self._reservations.drain(self._loop.time()):
+        for action in self._reservations.drain(now_s()):
             if isinstance(action, ReserveAt):
                 self._holding[action.relay] = self._tasks.spawn(self._hold(action.relay))
             elif isinstance(action, RenewAt):
                 self._tasks.spawn(self._renew(action.relay))
             elif isinstance(action, LeaveRelay) and action.relay in self._holding:
                 self._holding.pop(action.relay).cancel()
-        if self.addresses != self._told:
-            self._told = self.addresses
+        if self.addresses != self._announced:
+            self._announced = self.addresses
             self.on_change()
-
-    async def _pause(self) -> None:
-        at_s = self._reservations.next_deadline_s()
-        try:
-            async with asyncio.timeout_at(at_s):
-                await self._changed.wait()
-        except TimeoutError:
-            return
 
     async def _hold(self, relay: Contact) -> None:
         """Hold one reservation until its stream ends."""
@@ -130,7 +122,7 @@ class RelayKeeper(Closing):
             async with self._rpc.open_stream(relay, Reserve(), None) as stream:
                 self._note_stream(relay, stream)
                 while (message := await stream.receive()) is not None:
-                    self._hear(relay, message)
+                    self._on_message(relay, message)
         except SwarmError as error:
             retry_after_s = error.retry_after_s if isinstance(error, Busy) else 0.0
             self.trouble = str(error)
@@ -139,7 +131,7 @@ class RelayKeeper(Closing):
             self._streams.pop(relay, None)
             if self._holding.get(relay) is asyncio.current_task():
                 del self._holding[relay]
-                self._reservations.on_end(relay, self._loop.time(), retry_after_s)
+                self._reservations.on_end(relay, now_s(), retry_after_s)
             self._changed.fire()
 
     def _note_stream(self, relay: Contact, stream: Stream) -> None:
@@ -149,15 +141,15 @@ class RelayKeeper(Closing):
                 self._reservations.withdraw(other)
         self._streams[relay] = stream
 
-    def _hear(self, relay: Contact, message: object) -> None:
+    def _on_message(self, relay: Contact, message: object) -> None:
         if isinstance(message, Reserved):
-            self._reservations.on_confirmation(relay, message.lasts_ms / 1000, self._loop.time())
+            self._reservations.on_confirmation(relay, message.lasts_ms / 1000, now_s())
             self._changed.fire()
         elif not isinstance(message, Incoming):
             raise BadMessage(f"{type(message).__name__} on a reservation's stream")
         elif self._taking < TAKING_MAX:
             self._taking += 1
-            self._tasks.spawn(self._take(relay.address, message.ticket), self._taken)
+            self._tasks.spawn(self._take(relay.address, message.ticket), self._on_take_end)
 
     async def _renew(self, relay: Contact) -> None:
         stream = self._streams.get(relay)
@@ -177,5 +169,5 @@ class RelayKeeper(Closing):
         else:
             self._endpoint.accept(connection)
 
-    def _taken(self) -> None:
+    def _on_take_end(self) -> None:
         self._taking -= 1

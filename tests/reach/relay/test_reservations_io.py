@@ -60,7 +60,7 @@ async def test_a_relay_named_twice_is_used_once():
                 await changes.get()
             node.keeper.offer([two.endpoint.contact])
             await until(changes, [one, two], node)
-            assert one.relay.reservations == 1
+            assert one.relay.table.reservations == 1
 
 
 async def test_a_relay_that_ends_a_reservation_is_not_counted_on():
@@ -69,7 +69,7 @@ async def test_a_relay_that_ends_a_reservation_is_not_counted_on():
         both = forgetful.endpoint.contact, good.endpoint.contact
         async with behind_nat(*both) as node, watched(node) as changes:
             await until(changes, [good], node)
-            assert forgetful.relay.reservations == 0
+            assert forgetful.relay.table.reservations == 0
 
 
 async def test_a_relay_that_speaks_nonsense_is_left():
