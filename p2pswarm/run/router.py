@@ -29,7 +29,7 @@ Who was left alone for a while comes back at the level of the others: what it ha
 up for, or it would be flooded.
 
 Units:   seconds on the caller's clock.
-Errors:  none; an unknown peer is ignored, since views and answers cross on the way.
+Errors:  an unknown peer is ignored, since views and answers cross on the way.
 Source:  SWARM Parallelism (arXiv 2301.11913) Algorithm 1. The average is bias-corrected and has a
          weight of 0.1, as in hivemind's PerformanceEMA. What is granted and not answered counts as
          in C3 (Suresh et al., NSDI 2015). Start times that do not fall behind: Goyal et al.,
@@ -43,7 +43,7 @@ from dataclasses import dataclass, field
 
 from p2pswarm.base.estimates import Ema
 from p2pswarm.run.messages.membership import MemberRecord
-from p2pswarm.run.push import PushTimes
+from p2pswarm.run.push import Candidates, PushTimes
 
 SMOOTHING = 0.1  # weight of the newest sample in the average, as in SWARM and hivemind
 REFUSED_S = 0.25  # pause after a server has said that it does not serve this step or attempt
@@ -101,8 +101,8 @@ class _ServerEstimate:
         return bool(self.pending_s) and now_s - self.pending_s[0] > self.late_s
 
 
-class Router:
-    """Chooses among the ready servers of one stage: the `Candidates` of a push."""
+class Router(Candidates):
+    """Chooses among the ready servers of one stage."""
 
     others_may_come = True
 

@@ -1,10 +1,9 @@
-"""What each version of the weights is, on the branch of the chain that stands.
+"""Branch: the version of the weights that each record made, as far as it stands.
 
 A run that goes back and on again makes a version twice, with other bits in it. A checkpoint of the
 first time is of a branch that has ended: its state is sound, and is not the state of this run.
 
 Units:   versions count commits.
-Errors:  none; the records are those of a checked chain.
 """
 
 from p2pswarm.run.chain.record import CommitRecord, RecordKind, digest

@@ -6,7 +6,6 @@ that comes again is the same one. Two different records in one place are a fork:
 never merged.
 
 Units:   heights count records, versions count commits. They differ after a BACK or a VOTERS.
-Errors:  BrokenRecord for a record that breaks a rule, Fork for a second one in the same place.
 """
 
 import hashlib
@@ -21,7 +20,6 @@ from p2pswarm.run.chain.record import (
     QUARANTINED,
     CommitRecord,
     RecordKind,
-    StageCommit,
     VoterId,
     authentic,
     digest,
@@ -161,10 +159,11 @@ def _check_commit(genesis: Genesis, head: ChainHead, record: CommitRecord) -> No
     for number, stage in enumerate(record.stages):
         members = stage.members
         peers.update(member.peer for member in members)
+        last_holder = max(stage.holders.replace(NOBODY, b""), default=0)
         for wrong, what in (
             (not 1 <= len(members) <= GROUP_MAX, f"{len(members)} members"),
             (len(stage.holders) != record.count, f"{len(stage.holders)} microbatches counted"),
-            (_last_holder(stage) >= len(members), "a count of a member it lacks"),
+            (last_holder >= len(members), "a count of a member it lacks"),
             (len(stage.gradient) != DIGEST_BYTES, "no digest of its gradient"),
             (any(term_of(m.incarnation) != record.term for m in members), "a life of another term"),
         ):
@@ -175,11 +174,6 @@ def _check_commit(genesis: Genesis, head: ChainHead, record: CommitRecord) -> No
         raise BrokenRecord(f"{record.name()}: {what}")
     if len(peers) < sum(len(stage.members) for stage in record.stages):
         raise BrokenRecord(f"{record.name()}: it names a member twice")
-
-
-def _last_holder(stage: StageCommit) -> int:
-    """The greatest index of a member in the counts."""
-    return max(stage.holders.replace(NOBODY, b""), default=0)
 
 
 def _check_back(head: ChainHead, record: CommitRecord) -> None:
@@ -250,7 +244,8 @@ class Chain:
         else:
             self.era += 1
             self._states.setdefault(record.step, _states_digest(record))
-            self._forget_after(record.step)
+            # the version that a BACK leads to stays what it was; those after it are made anew
+            self._states = {v: d for v, d in self._states.items() if v <= record.step}
         return True
 
     def check(self, record: CommitRecord) -> None:
@@ -277,11 +272,6 @@ class Chain:
                 f"two records decide place {record.height} of the run: {ours.hex()[:8]} here, and "
                 f"{record.name()}; keep all files, and go on from one of them as a new run"
             )
-
-    def _forget_after(self, step: int) -> None:
-        # the version that a BACK leads to stays what it was; those after it are made anew
-        for later in [known for known in self._states if known > step]:
-            del self._states[later]
 
 
 def _states_digest(record: CommitRecord) -> bytes:

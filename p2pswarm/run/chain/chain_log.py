@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 from p2pswarm.base.errors import BadMessage, Unusable
 from p2pswarm.net.wire.message import Message, decode, encode
+from p2pswarm.run.chain.acceptor import Register
 from p2pswarm.run.chain.chain import BrokenRecord, Chain, Fork, Genesis
-from p2pswarm.run.chain.follower import Follower
+from p2pswarm.run.chain.learner import Learner
 from p2pswarm.run.chain.messages import Prepare, Propose
 from p2pswarm.run.chain.record import CARRIER_BYTES_MAX, MEMORY_BYTES, CommitRecord, VoterId
-from p2pswarm.run.chain.voter import Register
 
 MAGIC = b"PSCHAIN1"
 RUN_BYTES = 16
@@ -47,7 +47,7 @@ class Restored:
     """What a file says."""
 
     register: Register
-    follower: Follower
+    learner: Learner
 
     def votes_alone(self, voter: VoterId) -> bool:
         """Return whether nobody else votes on the next record, so that nobody is to be waited for.
@@ -55,7 +55,7 @@ class Restored:
         A record that was accepted may be decided: then its voters are asked, too.
         """
         accepted = self.register.accepted
-        named = (*self.follower.chain.head.voters, *(accepted.voters if accepted else ()))
+        named = (*self.learner.chain.head.voters, *(accepted.voters if accepted else ()))
         return set(named) == {voter}
 
 
@@ -147,7 +147,7 @@ def _sound_size(data: memoryview) -> int | None:
 
 def blank(genesis: Genesis) -> Restored:
     """Return what a file without entries says."""
-    return Restored(Register(), Follower(Chain(genesis)))
+    return Restored(Register(), Learner(Chain(genesis)))
 
 
 def restore(genesis: Genesis, entries: Iterator[LogEntry], name: str) -> Restored:
@@ -155,22 +155,22 @@ def restore(genesis: Genesis, entries: Iterator[LogEntry], name: str) -> Restore
 
     Raises Unusable if their records are not one chain.
     """
-    register, follower = Register(), Follower(Chain(genesis))
+    register, learner = Register(), Learner(Chain(genesis))
     for entry in entries:
         message = entry.message
         register = register.after(message)
         try:
             if isinstance(message, Propose):
-                follower.proposed(message.record)
+                learner.proposed(message.record)
             elif isinstance(message, CommitRecord):
-                follower.learned(message)
+                learner.learned(message)
         except (BrokenRecord, Fork) as error:
             raise Unusable(
                 f"{name} holds no single chain, at byte {entry.offset}: {error}; move it away, or "
                 "restore it from a copy"
             ) from error
-        follower.actions()  # it is on the disk already
-    return Restored(register, follower)
+        learner.actions()  # it is on the disk already
+    return Restored(register, learner)
 
 
 def _check(length: bytes | memoryview, data: bytes | memoryview) -> bytes:

@@ -11,13 +11,14 @@ Errors:  Fork and BrokenRecord for the caller that sent it. A disk that fails is
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any
 
 from p2pswarm.base.errors import BadMessage, Busy, NotServing, PeerError, SwarmError, Unusable
 from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.net.rpc.base import Rpc, Stream
+from p2pswarm.net.rpc.framing import FRAME_BYTES_MAX
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.chain.actions import (
     Action,
@@ -33,13 +34,15 @@ from p2pswarm.run.chain.actions import (
     VotesChanged,
     VotesMissing,
 )
-from p2pswarm.run.chain.base import ChainMachine, ChainStore
+from p2pswarm.run.chain.base import ChainStore
 from p2pswarm.run.chain.chain import Fork
-from p2pswarm.run.chain.follower import ProvenRecords
+from p2pswarm.run.chain.learner import ProvenRecords
 from p2pswarm.run.chain.messages import FetchRecords, HandOver, Heartbeat, Prepare, Propose
-from p2pswarm.run.chain.open_asks import OpenAsks
-from p2pswarm.run.chain.record import CommitRecord
+from p2pswarm.run.chain.record import CommitRecord, about_bytes, digest
+from p2pswarm.run.chain.voter import ChainVoter
 
+ASK_S = 1.0  # the machine asks again each second
+LONG_ASK_S = 10.0  # as long as a peer takes parts; 128 kB at 100 kbit/s
 FETCH_S = 60.0  # a chain of 100,000 records; another holder is asked after that
 OVERHEAR_S = 2.0  # between two records of a stranger that may mean to waste our time
 OVERHEARD_MAX = 4  # strangers that are asked at once
@@ -52,13 +55,48 @@ Caller = asyncio.Future[Message]
 log = logging.getLogger(__name__)
 
 
+class OpenAsks:
+    """The long proposals that are under way.
+
+    A machine asks again each second those that have not answered. A record that is longer than a
+    frame may take longer to arrive, behind a slow uplink and beside tensors. Begun anew each
+    second, it would never be whole; so it is not sent to a peer again while it is under way.
+    """
+
+    def __init__(self) -> None:
+        self._long: set[tuple[bytes, int, bytes]] = set()
+
+    def begin(self, ask: Ask) -> float | None:
+        """Return how long the call may take; None if the same is under way."""
+        key = _long_proposal(ask)
+        if key is None:
+            return ASK_S
+        if key in self._long:
+            return None
+        self._long.add(key)
+        return LONG_ASK_S
+
+    def end(self, ask: Ask) -> None:
+        """The call is over."""
+        if (key := _long_proposal(ask)) is not None:
+            self._long.discard(key)
+
+
+def _long_proposal(ask: Ask) -> tuple[bytes, int, bytes] | None:
+    """Return who is asked to accept which long record under which term; None for any other call."""
+    message = ask.message
+    if not isinstance(message, Propose) or about_bytes(message.record) <= FRAME_BYTES_MAX:
+        return None
+    return ask.to, message.term, digest(message.record)
+
+
 class ChainNode:
     """One run's seat on the network. It serves from `start` on, until `close`."""
 
     def __init__(
         self,
         rpc: Rpc,
-        machine: ChainMachine,
+        machine: ChainVoter,
         store: ChainStore,
         find: Callable[[bytes], Contact | None],
         told: Callable[[Told], None],
@@ -73,7 +111,7 @@ class ChainNode:
         self._told = told
         self._group = tasks
         self._me = rpc.contact.peer.raw
-        self._run = machine.follower.chain.genesis.run
+        self._run = machine.learner.chain.genesis.run
         self._todo: deque[Action] = deque()
         self._callers: deque[Caller] = deque()
         """Who waits for a `Reply`, in the order of the replies to come."""
@@ -114,7 +152,7 @@ class ChainNode:
 
     def catch_up(self, peer: bytes) -> None:
         """Fetch what is decided from a peer that leads: a new node does not know its trainers."""
-        self._begin_fetch(Fetch(peer, self.machine.follower.chain.head.height))
+        self._begin_fetch(Fetch(peer, self.machine.learner.chain.head.height))
 
     def overhear(self, contact: Contact) -> None:
         """Fetch what is decided from a peer that says it knows more; what it cannot prove is left.
@@ -201,7 +239,7 @@ class ChainNode:
         """The disk failed: whatever would have told of the entry is not said."""
         self._todo += self.machine.actions()
         self._todo.clear()
-        self.machine.voter.disk_failed()
+        self.machine.acceptor.disk_failed()
         self._fail_callers(Busy(f"this voter cannot keep its promises: {reason}"))
         self._told(StoreFailed(reason))
 
@@ -265,7 +303,7 @@ class ChainNode:
             self._fetching.discard(to)
 
     async def _overhear(self, to: bytes, contact: Contact) -> None:
-        chain = self.machine.follower.chain
+        chain = self.machine.learner.chain
         proven = ProvenRecords(chain, to)
         try:
             async with (
@@ -310,11 +348,11 @@ class ChainNode:
             height += len(records)
 
     async def _read(self, height: int) -> list[CommitRecord]:
-        end = min(self.machine.follower.chain.head.height, height + SENT_AT_ONCE)
+        end = min(self.machine.learner.chain.head.height, height + SENT_AT_ONCE)
         if not self._store.slow:
             return list(self._store.records(height, end))
         async with self._disk:
-            return await asyncio.to_thread(_listed, self._store.records(height, end))
+            return await asyncio.to_thread(list, self._store.records(height, end))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._group.create_task(work)
@@ -328,7 +366,3 @@ class ChainNode:
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
-
-
-def _listed(records: Iterator[CommitRecord]) -> list[CommitRecord]:
-    return list(records)

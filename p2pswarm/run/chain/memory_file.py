@@ -3,9 +3,6 @@
 A voter whose promises stand in memory dies with its process. A new process begins another
 `MemoryChain`, with other memory bytes, and is another voter; so nothing depends on what is lost. A
 simulation keeps one as the disk of a simulated machine, and reads it again after a restart.
-
-Units:   heights count records.
-Errors:  those of `restore`: Unusable, BrokenRecord or Fork for entries that do not fit together.
 """
 
 import hashlib

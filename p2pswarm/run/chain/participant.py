@@ -1,27 +1,21 @@
-"""A trainer's part in the chain: its vote, when it stands for a term, and its attempts to lead."""
+"""A trainer's part in the chain: its vote, when it stands for a term, and its attempts to lead.
+
+Source:  Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm" (2014), 5.2
+  and 9.3, for chance; docs/chain.md.
+"""
 
 import math
 import random
 from enum import Enum
 
 from p2pswarm.net.wire.message import Message
-from p2pswarm.run.chain.acceptor import ChainAcceptor
-from p2pswarm.run.chain.actions import Action, Deposed, Leading, RecordDecided, VotesMissing
-from p2pswarm.run.chain.follower import Follower
+from p2pswarm.run.chain.actions import Deposed, Leading, RecordDecided, VotesMissing
+from p2pswarm.run.chain.chain_log import Restored
 from p2pswarm.run.chain.leader import Attempt, Leader
 from p2pswarm.run.chain.messages import ATTEMPT_BYTES, HandOver, Heartbeat
-from p2pswarm.run.chain.record import CommitRecord
-from p2pswarm.run.chain.voter import Voter
+from p2pswarm.run.chain.record import CommitRecord, VoterId
+from p2pswarm.run.chain.voter import ChainVoter
 from p2pswarm.run.messages.types import TERM_MAX
-
-# A trainer that stands by: when it stands for a term, when it gives way, when it tries again.
-#
-# It stands when its link to the coordinator ended, or when the coordinator was silent for so long
-# that voters will listen. Trainers wait by their rank, and a little by chance, so that usually one
-# of them stands alone. Nothing here is needed for safety: voters decide who leads.
-#
-# Source:  Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm" (2014), 5.2
-#   and 9.3, for chance; docs/chain.md.
 
 RANK_S = 0.3  # longer than a round trip round the world: the first asks before the second stands
 CHANCE_S = 0.3  # two of one rank, or of ranks that do not agree, rarely stand at once
@@ -40,7 +34,12 @@ class StandbyState(Enum):
 
 
 class Standby:
-    """One trainer's patience. It stands when `next_deadline_s` has come and `stands` says so."""
+    """One trainer's patience: when it stands for a term, gives way, and tries again.
+
+    It stands when its link to the coordinator ended, or when the coordinator was silent for so long
+    that voters will listen. Trainers wait by their rank, and a little by chance, so that usually
+    one of them stands alone. Nothing here is needed for safety: voters decide who leads.
+    """
 
     def __init__(self, rank: int, rng: random.Random, now_s: float) -> None:
         self.rank = rank
@@ -138,41 +137,26 @@ class Standby:
         self.next_deadline_s = now_s + pause_s
 
 
-# One trainer's seat: its vote, its patience, and its attempts to lead, joined.
-#
-# It serves what other trainers ask, decides when to stand, and says when this trainer leads, what
-# is decided, and when another leads. A server that votes has a `ChainAcceptor`.
-#
-# Errors:  Fork and BrokenRecord for what a peer sent; nothing has changed then.
-
 HANGS = 2  # attempts in a row that found no majority, about 7 s, before people are told
 
 
-class ChainParticipant:
-    """The chain as one trainer takes part in it."""
+class ChainParticipant(ChainVoter):
+    """A trainer in the chain: a voter that also stands for terms, and proposes when it leads.
 
-    def __init__(self, voter: Voter, follower: Follower, rng: random.Random, now_s: float) -> None:
-        self.voter = voter
-        self.follower = follower
-        self._vote = ChainAcceptor(voter, follower)
+    Raises Fork and BrokenRecord for what a peer sent; nothing has changed then.
+    """
+
+    def __init__(
+        self, voter: VoterId, restored: Restored, rng: random.Random, now_s: float
+    ) -> None:
+        super().__init__(voter, restored)
         self.leader: Leader | None = None
         """The attempt under way, or the leadership; None while another leads."""
         self._rng = rng
-        self._me = voter.voter.peer
+        self._me = voter.peer
         self.standby = Standby(self._rank(), rng, now_s)
-        self.standby.term = voter.register.promised
-        self._actions: list[Action] = []
+        self.standby.term = restored.register.promised
         self._hung = 0
-
-    def actions(self) -> list[Action]:
-        """Return what to do now, in this order; drained by reading."""
-        drained, self._actions = self._actions, []
-        return drained
-
-    @property
-    def led_by(self) -> tuple[bytes | None, int]:
-        """The trainer that leads the greatest term that this node has heard of, and that term."""
-        return self._vote.leader, self._vote.term
 
     @property
     def voters(self) -> set[bytes]:
@@ -180,8 +164,8 @@ class ChainParticipant:
 
         An attempt may learn from a promise that others vote than those that this trainer knows.
         """
-        accepted = self.voter.register.accepted
-        named = (*self.follower.chain.head.voters, *(accepted.voters if accepted else ()))
+        accepted = self.acceptor.register.accepted
+        named = (*self.learner.chain.head.voters, *(accepted.voters if accepted else ()))
         needed = self.leader.voters if self.leader else ()
         return {voter.peer for voter in (*named, *needed)}
 
@@ -194,9 +178,7 @@ class ChainParticipant:
 
     def asked(self, sender: bytes, message: Message, now_s: float) -> None:
         """A trainer calls, this one included; answered by one `Reply`."""
-        obeyed = self._vote.vote(sender, message, now_s)
-        self._actions += self._vote.actions()
-        if not obeyed or sender == self._me:
+        if not self._vote(sender, message, now_s) or sender == self._me:
             return
         if isinstance(message, HandOver):
             self.standby.handed_over(sender, message.to, now_s, ours=message.to == self._me)
@@ -229,10 +211,9 @@ class ChainParticipant:
 
     def learned(self, record: CommitRecord, now_s: float) -> None:
         """A record came that a `Fetch` asked for."""
-        self.follower.learned(record)
-        self._learn()
+        super().learned(record, now_s)
         if self.leader:
-            self.leader.advanced(self.follower.chain.head)
+            self.leader.advanced(self.learner.chain.head)
             self._settle(now_s)
 
     def propose(self, record: CommitRecord, now_s: float) -> None:
@@ -252,7 +233,7 @@ class ChainParticipant:
 
     def link_lost(self, peer: bytes, now_s: float) -> None:
         """The link to a peer ended."""
-        self.voter.link_lost(peer)
+        super().link_lost(peer, now_s)
         self.standby.link_lost(peer, now_s)
 
     def on_deadline(self, now_s: float) -> None:
@@ -262,10 +243,10 @@ class ChainParticipant:
             self._hangs()
             term = self.standby.on_deadline(now_s)
             self.leader = None
-            self.voter.stand(term or 0)
+            self.acceptor.stand(term or 0)
             if term is not None:
                 nonce = self._rng.randbytes(ATTEMPT_BYTES)
-                chain = self.follower.chain
+                chain = self.learner.chain
                 attempt = Attempt(self._me, term, nonce)
                 self.leader = Leader(attempt, chain.genesis, chain.head, now_s)
         elif self.leader and self.leader.next_deadline_s <= now_s:
@@ -275,13 +256,13 @@ class ChainParticipant:
     def _follow(self, sender: bytes, message: Message, now_s: float) -> None:
         """Our voter follows another trainer: wait for it, and end an attempt of ours."""
         self.standby.rank = self._rank()
-        term = message.term if isinstance(message, Heartbeat) else self.voter.register.promised
+        term = message.term if isinstance(message, Heartbeat) else self.acceptor.register.promised
         self._hung = 0
         if self.standby.heard(sender, term, now_s) and self.leader:
             self.leader.give_up("this trainer follows another one")
             self._actions += self.leader.actions()
             self.leader = None
-            self.voter.stand(0)
+            self.acceptor.stand(0)
 
     def _hangs(self) -> None:
         """An attempt of ours is given up: if voters were silent, and again, people are told."""
@@ -296,20 +277,17 @@ class ChainParticipant:
             self._actions.append(action)
             match action:
                 case RecordDecided(record=record):
-                    self.follower.learned(record)
+                    self.learner.learned(record)
                 case Leading():
                     self._hung = 0
                     self.standby.leads()
-                    self.voter.stand(0)
+                    self.acceptor.stand(0)
                 case Deposed(promised=promised):
                     self.leader = None
-                    self.voter.stand(0)
+                    self.acceptor.stand(0)
                     self.standby.failed(promised, now_s)
-        self._learn()
-
-    def _learn(self) -> None:
-        self._actions += self.follower.actions()
+        self._actions += self.learner.actions()
 
     def _rank(self) -> int:
-        trainers = self.follower.chain.head.trainers
+        trainers = self.learner.chain.head.trainers
         return trainers.index(self._me) if self._me in trainers else len(trainers)

@@ -220,7 +220,7 @@ def test_a_founder_leads_at_once_and_stays():
 
     assert town.leaders() == ["a"]
     assert [type(action) for _, action in town.said["a"]] == [Leading, RecordDecided]
-    assert [seat.follower.chain.head.height for seat in town.seats.values()] == [1, 1, 1]
+    assert [seat.learner.chain.head.height for seat in town.seats.values()] == [1, 1, 1]
 
 
 def test_a_lone_trainer_goes_on_from_its_file():
@@ -235,7 +235,7 @@ def test_a_lone_trainer_goes_on_from_its_file():
     assert town.seats["a"].leader.attempt.term == 2
     assert town.seats["a"].leader.head.height == 1
     town.decide("a")
-    assert town.seats["a"].follower.chain.head.height == 2
+    assert town.seats["a"].learner.chain.head.height == 2
 
 
 def test_a_killed_coordinator_is_followed_within_a_second():
@@ -265,7 +265,7 @@ def test_a_frozen_coordinator_is_followed_after_its_silence_and_stops_when_it_wa
 
     assert town.leaders() == ["b"]
     assert any(isinstance(action, Deposed) for _, action in town.said["a"])
-    assert town.seats["a"].follower.chain.head.height == 2
+    assert town.seats["a"].learner.chain.head.height == 2
 
 
 def test_what_was_proposed_and_not_heard_of_is_decided_by_the_next_leader():
@@ -352,7 +352,7 @@ def test_a_trainer_that_slept_fetches_what_was_decided():
     town.away.clear()
     town.run(town.now_s + 3.0)
 
-    assert town.seats["b"].follower.chain.head.height == 3
+    assert town.seats["b"].learner.chain.head.height == 3
     assert town.leaders() == ["a"]
 
 
