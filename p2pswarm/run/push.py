@@ -139,7 +139,7 @@ class OnlyPeer(Candidates):
         """It is full until then."""
         self._free_s = until_s
 
-    def refused(self, _peer: bytes, _now_s: float) -> None:
+    def refused(self, peer: bytes, now_s: float) -> None:  # noqa: ARG002
         """It waits for the gradient no more, has forgotten the microbatch, or is not reached."""
         self._gone = True
 

@@ -37,6 +37,7 @@ PEER_BYTES = 256 << 20
 PROCESS_BYTES = 1 << 30
 FREE_SHARE = 2  # n peers that take all they can leave 1 / (2n + 1) of the memory to others
 RETRY_AFTER_S = 0.05  # the time that 64 MiB take at 10 Gbit/s
+THREAD_BYTES = 256 * 1024  # int8 encodes this much in the 0.1 ms that a change of thread takes
 
 
 class Budget:
@@ -81,17 +82,9 @@ class Budget:
         if size_bytes < 0 or left < 0:
             raise ValueError(f"released {size_bytes} bytes that were not held")
         self._held_bytes -= size_bytes
-        if left:
-            self._held[peer] = left
-        else:
-            self._held.pop(peer, None)
-
-
-# Reservation: the memory for all tensors of an announcement, or for none.
-#
-# Errors:  Busy or TooLarge if there is no memory; BadMessage for an impossible announcement.
-
-THREAD_BYTES = 256 * 1024  # int8 encodes this much in the 0.1 ms that a change of thread takes
+        self._held[peer] = left
+        if not left:
+            del self._held[peer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +99,7 @@ class ReservedTensor:
 
 
 class Reservation:
-    """The memory of one announcement, until it is closed."""
+    """The memory for all tensors of an announcement, or for none, until it is closed."""
 
     def __init__(self, peer: PeerId, metas: Sequence[TensorMeta], budget: Budget) -> None:
         if len(metas) > TENSORS_MAX:
