@@ -20,7 +20,7 @@ from p2pswarm.base.signal import Signal
 from p2pswarm.base.tasks import obey_cancellation
 from p2pswarm.net.rpc.base import Stream
 from p2pswarm.net.wire.message import Message
-from p2pswarm.run.averaging.delivery import AveragingRoadLost
+from p2pswarm.run.averaging.piece_delivery import AveragingRoadLost
 from p2pswarm.run.member_cards import learn_all
 from p2pswarm.run.messages.averaging import Shard
 from p2pswarm.run.messages.membership import Assigned, Leaving, PrepareStage, View, WillLeave

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from p2pswarm.run.averaging.plan import Span
+from p2pswarm.run.averaging.shards import Span
 from p2pswarm.tensors.codecs.base import Tensor
 from p2pswarm.tensors.codecs.meta import TensorMeta
 from p2pswarm.tensors.codecs.registry import EncodedTensor
