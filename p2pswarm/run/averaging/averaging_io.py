@@ -306,9 +306,8 @@ class Averaging:
         await ongoing.has(lambda: round_.complete)
         if round_.adds:
             message = round_.reveal(self._settings.secret)
-            self._tell_shares(
-                ongoing, tasks, round_.key_shares.tells(round_.order.observers), message
-            )
+            receivers = round_.key_shares.receivers(round_.order.observers)
+            self._tell_shares(ongoing, tasks, receivers, message)
         await ongoing.has(lambda: round_.key_shares.whole)
         if round_.key_shares.collects:
             everybody = round_.others + round_.order.observers

@@ -57,7 +57,7 @@ class Register:
         return self.accepted_term, -1 if self.accepted is None else self.accepted.height
 
 
-class Acceptor:
+class ChainAcceptor:
     """One node's vote in one run. The chain is its learner's: it is read here, never changed."""
 
     def __init__(self, voter: VoterId, chain: Chain, register: Register) -> None:

@@ -9,7 +9,7 @@ Errors:  Fork and BrokenRecord for what a peer sent: what the acceptor has said 
 """
 
 from p2pswarm.net.wire.message import Message
-from p2pswarm.run.chain.acceptor import Acceptor
+from p2pswarm.run.chain.acceptor import ChainAcceptor
 from p2pswarm.run.chain.actions import Action, Followed, Persist, Reply
 from p2pswarm.run.chain.chain_log import Restored
 from p2pswarm.run.chain.messages import Denied, HandOver, Heartbeat, Propose
@@ -22,7 +22,7 @@ class ChainVoter:
     def __init__(self, voter: VoterId, restored: Restored) -> None:
         """`restored`: the content of the file that `voter` names."""
         self.learner = restored.learner
-        self.acceptor = Acceptor(voter, self.learner.chain, restored.register)
+        self.acceptor = ChainAcceptor(voter, self.learner.chain, restored.register)
         self.led_by: tuple[bytes | None, int] = None, 0
         """The trainer that leads the greatest term that was heard of, and that term.
 

@@ -1,8 +1,4 @@
-"""Averaging between the members of one stage.
-
-Shapes:  none here; tensors are announced by `TensorMeta`.
-Errors:  BadMessage on arrival when a field breaks its limit.
-"""
+"""Averaging between the members of one stage."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,7 +1,4 @@
-"""The long stream between a member and the trainer: joining, views, load, leaving.
-
-Errors:  BadMessage on arrival when a field breaks its limit.
-"""
+"""The long stream between a member and the trainer: joining, views, load, leaving."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,7 +1,4 @@
-"""The question whether a server is still there, and what a member tells of its mates by that.
-
-Errors:  BadMessage on arrival when a field breaks its limit.
-"""
+"""The question whether a server is still there, and what a member tells of its mates by that."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,7 +1,4 @@
-"""The end of a step: fences, the order to reduce, and the commit. All of them are unary calls.
-
-Errors:  BadMessage on arrival when a field breaks its limit.
-"""
+"""The end of a step: fences, the order to reduce, and the commit. All of them are unary calls."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

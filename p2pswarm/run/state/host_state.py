@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from p2pswarm.base.ids import Contact
 from p2pswarm.base.signal import Signal
+from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.piece_download import DownloadLimits, PieceDownload
-from p2pswarm.run.state.snapshot import Snapshot
 from p2pswarm.tensors.flat_layout import Span
 
 STILL = DownloadLimits(versions=0)

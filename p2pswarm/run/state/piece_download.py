@@ -23,10 +23,6 @@ from dataclasses import dataclass, replace
 
 from p2pswarm.tensors.state_tree import root_of
 
-# What a download asks for, and what it says about pieces and donors.
-#
-# Source:  docs/state.md.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadLimits:
@@ -109,8 +105,6 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """What a piece was when it came."""
-
     donor: bytes
     version: int
     hashed: bytes
@@ -163,9 +157,7 @@ class PieceDownload:
 
     @property
     def provable(self) -> bool:
-        """Return whether the digest of the current version is known: what is of it can be proved
-        now.
-        """
+        """Return whether the digest of the current version is known, which proves what is of it."""
         return self.version in self._digests
 
     @property

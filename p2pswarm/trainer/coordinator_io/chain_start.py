@@ -10,7 +10,7 @@ from p2pswarm.run.chain.base import ChainStore
 from p2pswarm.run.chain.chain import Genesis
 from p2pswarm.run.chain.chain_log import Restored
 from p2pswarm.run.chain.memory_file import MemoryChain
-from p2pswarm.run.manifest import RunOrigin
+from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.settings.config import RunConfig
 
 

@@ -25,9 +25,9 @@ from p2pswarm.run.messages.checkpoint import LoadState
 from p2pswarm.run.messages.membership import Join, Leaving, MayLeave, MoveTo, PrepareStage, StandsBy
 from p2pswarm.run.messages.state import FetchPieces
 from p2pswarm.run.messages.trainers import Trainers, Unheard
-from p2pswarm.run.state.download import Download
+from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.host_state import HostState, StateSize
-from p2pswarm.run.state.snapshot import Snapshot
+from p2pswarm.run.state.piece_download_io import Download
 from p2pswarm.run.view import Incarnation, contact
 from p2pswarm.trainer.balance.balance_reports import OrderedMove, OrderedPreparation
 from p2pswarm.trainer.balance.move_preparation import StopPreparing

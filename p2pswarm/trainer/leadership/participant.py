@@ -34,8 +34,8 @@ from p2pswarm.run.messages.membership import Join, StandsBy
 from p2pswarm.run.messages.run import Finished, OtherVersion, RunOver
 from p2pswarm.run.messages.trainers import Enlist, Whereabouts, WhoLeads
 from p2pswarm.run.messages.types import REASON_CHARS
+from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.host_state import StateSize
-from p2pswarm.run.state.snapshot import Snapshot
 from p2pswarm.run.view import contact
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from run.chain.harness import commit, genesis, peer, revote, voter
 
-from p2pswarm.run.chain.acceptor import Acceptor, Register
+from p2pswarm.run.chain.acceptor import ChainAcceptor, Register
 from p2pswarm.run.chain.actions import Ask, Fetch, Leading, Persist, RecordDecided, Reply
 from p2pswarm.run.chain.chain import Chain, ChainHead, Genesis
 from p2pswarm.run.chain.electorate import Votes
@@ -54,7 +54,7 @@ class Plan:
     """The heights where a leader may change the voters only, instead of deciding a step."""
     begun: bool = True
     """The first trainer leads already; else its election is searched, too."""
-    acceptor_class: type[Acceptor] = Acceptor
+    acceptor_class: type[ChainAcceptor] = ChainAcceptor
     leader_class: type[Leader] = Leader
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from run.chain.harness import RUN, chain_of, commit, genesis, peer, stage_commit, voter
 
-from p2pswarm.run.chain.acceptor import CALM_S, Acceptor, Register
+from p2pswarm.run.chain.acceptor import CALM_S, ChainAcceptor, Register
 from p2pswarm.run.chain.actions import Persist, Reply
 from p2pswarm.run.chain.chain import Chain, ChainHead
 from p2pswarm.run.chain.messages import (
@@ -23,11 +23,11 @@ ONE, TWO = b"1" * 16, b"2" * 16
 
 def fresh(
     name: str = "c", register: Register | None = None, chain: Chain | None = None
-) -> Acceptor:
-    return Acceptor(voter(name), chain or Chain(genesis()), register or Register())
+) -> ChainAcceptor:
+    return ChainAcceptor(voter(name), chain or Chain(genesis()), register or Register())
 
 
-def ask(machine: Acceptor, message, by: str = "a", now_s: float = 100.0):
+def ask(machine: ChainAcceptor, message, by: str = "a", now_s: float = 100.0):
     """The answer, and what had to be on the disk before it."""
     machine.receive(peer(by), message, now_s)
     *entries, reply = machine.actions()
@@ -205,7 +205,7 @@ def test_a_voter_that_a_record_does_not_name_accepts_nothing():
 
 
 def test_a_voter_with_a_new_file_is_not_the_one_that_the_record_names():
-    machine = Acceptor(voter("c", memory=1), Chain(genesis()), Register())
+    machine = ChainAcceptor(voter("c", memory=1), Chain(genesis()), Register())
 
     answer, _ = ask(machine, propose(FIRST))
 

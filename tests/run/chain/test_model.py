@@ -6,7 +6,7 @@ import pytest
 from run.chain.harness import genesis
 from run.chain.model import Plan, Violation, check
 
-from p2pswarm.run.chain.acceptor import Acceptor, Register
+from p2pswarm.run.chain.acceptor import ChainAcceptor, Register
 from p2pswarm.run.chain.chain import Genesis
 from p2pswarm.run.chain.leader import Leader
 from p2pswarm.run.chain.messages import Promise
@@ -84,14 +84,14 @@ class TakesTheHighestRecord(Leader):
         return max(beyond, key=lambda record: (record.height, -record.term), default=None)
 
 
-class ForgetsItsPromise(Acceptor):
+class ForgetsItsPromise(ChainAcceptor):
     """The promise was not on the disk when the voter was started again."""
 
     def __init__(self, voter, chain, register):
         super().__init__(voter, chain, replace(register, promised=register.accepted_term))
 
 
-class KeepsNoTermApart(Acceptor):
+class KeepsNoTermApart(ChainAcceptor):
     """It promises a term twice, and accepts two records in one place of it."""
 
     def _prepared(self, sender, message, now_s):
@@ -104,7 +104,7 @@ class KeepsNoTermApart(Acceptor):
         return super()._proposed(sender, message, now_s)
 
 
-class KeepsSilentOfWhatItAccepted(Acceptor):
+class KeepsSilentOfWhatItAccepted(ChainAcceptor):
     def _prepared(self, sender, message, now_s):
         answer = super()._prepared(sender, message, now_s)
         if isinstance(answer, Promise):
@@ -112,7 +112,7 @@ class KeepsSilentOfWhatItAccepted(Acceptor):
         return answer
 
 
-class LosesItsDisk(Acceptor):
+class LosesItsDisk(ChainAcceptor):
     """The file is gone, and the voter says that it is the same as before."""
 
     def __init__(self, voter, chain, register):

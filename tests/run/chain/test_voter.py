@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from run.chain.harness import RUN, chain_of, commit, genesis, peer, voter
 
-from p2pswarm.run.chain.acceptor import Acceptor
+from p2pswarm.run.chain.acceptor import ChainAcceptor
 from p2pswarm.run.chain.actions import Fetch, Followed, Persist, Reply
 from p2pswarm.run.chain.chain import ChainHead, Fork
 from p2pswarm.run.chain.memory_file import MemoryChain
@@ -47,7 +47,7 @@ class VoterSeatMachine(RuleBasedStateMachine):
     def start(self):
         self.seat = fresh(self.disk)
         restored = self.disk.restored(GENESIS)
-        self.plain = Acceptor(ME, self.seat.learner.chain, restored.register)
+        self.plain = ChainAcceptor(ME, self.seat.learner.chain, restored.register)
         # that the accepted record is decided is not written down: the next call tells it again
         assert self.seat.learner.chain.head.height >= self.height - 1
         self.height, self.term = self.seat.learner.chain.head.height, 0

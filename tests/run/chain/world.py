@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from run.chain.harness import commit, genesis, peer, voter
 
 from p2pswarm.net.wire.message import Message
-from p2pswarm.run.chain.acceptor import Acceptor
+from p2pswarm.run.chain.acceptor import ChainAcceptor
 from p2pswarm.run.chain.actions import (
     Ask,
     Deposed,
@@ -30,7 +30,7 @@ class Node:
     name: str
     memory: int = 0
     log: list[Message] = field(default_factory=list)
-    acceptor: Acceptor = None
+    acceptor: ChainAcceptor = None
     learner: Learner = None
 
     def start(self, origin) -> None:
@@ -38,7 +38,7 @@ class Node:
         entries = (LogEntry(i, entry) for i, entry in enumerate(self.log))
         restored = restore(origin, entries, self.name)
         self.learner = restored.learner
-        self.acceptor = Acceptor(self.voter_id, self.learner.chain, restored.register)
+        self.acceptor = ChainAcceptor(self.voter_id, self.learner.chain, restored.register)
 
     @property
     def voter_id(self) -> VoterId:

@@ -13,8 +13,8 @@ from p2pswarm.base.signal import Signal
 from p2pswarm.net.rpc.base import Priority
 from p2pswarm.run.messages.state import AskHashes, AskPiece, FetchPieces, StateOffer
 from p2pswarm.run.state.donor import COPIES_MAX, QUIET_S, VERSION_WAIT_S, Donor
-from p2pswarm.run.state.download import Download
 from p2pswarm.run.state.host_state import HostState, StateSize
+from p2pswarm.run.state.piece_download_io import Download
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.sim.world import WorldConfig
