@@ -61,8 +61,6 @@ DOWNSTREAM_MAX = 64.0  # by which a congestion makes a microbatch count as longe
 
 @dataclass(slots=True)
 class _ServerEstimate:
-    """One server as this sender sees it."""
-
     member: MemberRecord
     charged_s: float
     guess_s: float
@@ -151,7 +149,8 @@ class Router(Candidates):
         for one in going:  # each push looks at all: this is what it costs
             one_s = one.expected_s
             if one.gradient_s > usual_s > 0.0:
-                one_s *= _congestion(one.gradient_s / usual_s)
+                slower = one.gradient_s / usual_s
+                one_s *= min(slower * slower, DOWNSTREAM_MAX)
             start_s = max(one.charged_s, self._level_s - MISSED_MAX * one_s)
             if start_s + one_s < end_s or (
                 server and start_s + one_s == end_s and one.member.peer < server.member.peer
@@ -248,8 +247,3 @@ class Router(Candidates):
         """The servers that are not avoided; all, if there is no other."""
         servers = list(self._servers.values())
         return [s for s in servers if s.avoid_until_s <= self._chosen_s] or servers
-
-
-def _congestion(slower: float) -> float:
-    """By what a microbatch counts as longer where gradients take so many times what is usual."""
-    return min(slower * slower, DOWNSTREAM_MAX)

@@ -10,8 +10,7 @@ from p2pswarm.base.ids import Contact
 from p2pswarm.base.signal import Signal
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.chain.actions import Followed, StoreFailed
-from p2pswarm.run.chain.base import ChainStore
-from p2pswarm.run.chain.chain_log import Restored, blank
+from p2pswarm.run.chain.chain_log import ChainStore, Restored, blank
 from p2pswarm.run.chain.chain_node import ChainNode, Told
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import VoterId

@@ -122,13 +122,6 @@ class OptimizerConfig:
     clip_norm: Annotated[float, Between(1e-9, 1e9)] = 1.0
     """The global gradient norm is clipped to this over all stages together."""
 
-    @property
-    def state_tensors(self) -> int:
-        """Return how many numbers the state has for each parameter: two moments, perhaps an
-        average.
-        """
-        return 4 if self.average_decay else 3
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchConfig:
@@ -234,7 +227,7 @@ class RunConfig:
         """The dtype of each tensor of a stage's state: weights, two moments, perhaps an average."""
         wide = self.model.dtype
         weights = "bfloat16" if self.weight_storage == "bf16" else wide
-        return weights, *(wide,) * (self.optimizer.state_tensors - 1)
+        return weights, *(wide,) * (3 if self.optimizer.average_decay else 2)
 
     def __post_init__(self) -> None:
         if self.owner and not OWNER.fullmatch(self.owner):

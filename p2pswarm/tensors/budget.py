@@ -49,12 +49,8 @@ class Budget:
         self._peer_bytes = peer_bytes
         self._process_bytes = process_bytes
         self._held: dict[PeerId, int] = {}
-        self._held_bytes = 0
-
-    @property
-    def held_bytes(self) -> int:
+        self.held_bytes = 0
         """The bytes that are promised now, to all peers together."""
-        return self._held_bytes
 
     def reserve(self, peer: PeerId, size_bytes: int) -> None:
         """Promise memory to `peer`; call `release` once for every success.
@@ -67,12 +63,12 @@ class Budget:
             raise TooLarge(f"{size_bytes} bytes announced, a peer may have {self._peer_bytes}")
         held_bytes = self._held.get(peer, 0)
         mine_bytes = held_bytes + size_bytes
-        free_bytes = self._process_bytes - self._held_bytes - size_bytes
-        alone = held_bytes == self._held_bytes
+        free_bytes = self._process_bytes - self.held_bytes - size_bytes
+        alone = held_bytes == self.held_bytes
         greedy = mine_bytes > FREE_SHARE * free_bytes and not alone
         if size_bytes and (mine_bytes > self._peer_bytes or free_bytes < 0 or greedy):
             raise Busy("no memory for tensors now", RETRY_AFTER_S)
-        self._held_bytes += size_bytes
+        self.held_bytes += size_bytes
         if mine_bytes:
             self._held[peer] = mine_bytes
 
@@ -81,7 +77,7 @@ class Budget:
         left = self._held.get(peer, 0) - size_bytes
         if size_bytes < 0 or left < 0:
             raise ValueError(f"released {size_bytes} bytes that were not held")
-        self._held_bytes -= size_bytes
+        self.held_bytes -= size_bytes
         self._held[peer] = left
         if not left:
             del self._held[peer]

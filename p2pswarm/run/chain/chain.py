@@ -33,6 +33,9 @@ ASIDE = bytes(place == QUARANTINED for place in range(256))  # a table for bytes
 GROWTH = 2  # voters that one record adds or removes, so that their number stays odd
 
 
+Digests = tuple[bytes, ...]
+
+
 class BrokenRecord(BadMessage):
     """A record that cannot follow the one before it."""
 
@@ -276,3 +279,36 @@ class Chain:
 
 def _states_digest(record: CommitRecord) -> bytes:
     return hashlib.sha256(b"".join(stage.state for stage in record.stages)).digest()
+
+
+class Branch:
+    """The versions of the weights that lead to the newest record of a checked chain.
+
+    A run that goes back and on again makes a version twice, with other bits in it. A checkpoint of
+    the first time is of a branch that has ended: its state is sound, and is not of this run.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[int, bytes] = {}
+        self._states: dict[int, Digests] = {}
+
+    def append(self, record: CommitRecord) -> None:
+        """Take the next record."""
+        if record.kind == RecordKind.VOTERS:
+            return  # it makes no version, and names no state
+        states = tuple(stage.state for stage in record.stages)
+        if record.kind == RecordKind.BACK:
+            self._made = {v: made for v, made in self._made.items() if v <= record.step}
+            self._states = {v: known for v, known in self._states.items() if v <= record.step}
+            self._states.setdefault(record.step, states)
+        else:
+            self._states[record.step] = states
+            self._made[record.version] = digest(record)
+
+    def made(self, version: int) -> bytes | None:
+        """The digest of the record that made a version; None for the first, or if it is unknown."""
+        return self._made.get(version)
+
+    def states(self, version: int) -> Digests | None:
+        """The digests of the stages' states; None of the newest version, which nobody named yet."""
+        return self._states.get(version)

@@ -34,8 +34,8 @@ from p2pswarm.run.chain.actions import (
     VotesChanged,
     VotesMissing,
 )
-from p2pswarm.run.chain.base import ChainStore
 from p2pswarm.run.chain.chain import Fork
+from p2pswarm.run.chain.chain_log import ChainStore
 from p2pswarm.run.chain.learner import ProvenRecords
 from p2pswarm.run.chain.messages import FetchRecords, HandOver, Heartbeat, Prepare, Propose
 from p2pswarm.run.chain.record import CommitRecord, about_bytes, digest

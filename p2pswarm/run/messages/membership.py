@@ -8,6 +8,7 @@ from p2pswarm.net.wire.message import Message, Range, Size, message
 from p2pswarm.run.messages.balance import NOT_MEASURED, Capacity
 from p2pswarm.run.messages.trainers import Whereabouts
 from p2pswarm.run.messages.types import (
+    GROUP_MAX,
     NO_PATHS,
     VIEW_PART_MAX,
     Bitmap,
@@ -267,3 +268,20 @@ class CannotPrepare(Message):
 @dataclass(frozen=True, slots=True)
 class Leaving(Message):
     """The server leaves on purpose; its sum of this step is void."""
+
+
+@message(95)
+@dataclass(frozen=True, slots=True)
+class StillThere(Message):
+    """A unary call, and its answer: the event loop of the other side runs, and is reached."""
+
+
+@message(113)
+@dataclass(frozen=True, slots=True)
+class Apart(Message):
+    """A member tells the trainer from which others of its stage nothing comes at present.
+
+    It says all of them each time that this changes; none are as good as never having said it.
+    """
+
+    peers: Annotated[tuple[Peer, ...], Size(GROUP_MAX)]

@@ -21,10 +21,8 @@ from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.checkpoint.writer import chain_file, joined, saved_by
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.progress.events import Checkpointed
-from p2pswarm.run.chain.base import ChainStore
-from p2pswarm.run.chain.branch import Branch
-from p2pswarm.run.chain.chain import Chain, Genesis
-from p2pswarm.run.chain.chain_log import log_entry, log_header
+from p2pswarm.run.chain.chain import Branch, Chain, Genesis
+from p2pswarm.run.chain.chain_log import ChainStore, log_entry, log_header
 from p2pswarm.run.chain.record import MEMORY_BYTES, digest
 from p2pswarm.run.messages.checkpoint import LoadState, Saved, Saving
 from p2pswarm.run.messages.run import RunOrigin

@@ -20,8 +20,7 @@ from p2pswarm.base.errors import BadHandshake, DialFailed, LinkLost, NoRoute, Sw
 from p2pswarm.base.signal import Signal
 from p2pswarm.data.corpus import Tokens
 from p2pswarm.net.wire.message import Message
-from p2pswarm.run.messages.membership import MemberRecord
-from p2pswarm.run.messages.peer_health import StillThere
+from p2pswarm.run.messages.membership import MemberRecord, StillThere
 from p2pswarm.run.push import PushProgress, keeper_among, keepers_for
 from p2pswarm.run.push_io import Pusher, push_to_any
 from p2pswarm.run.router import Router

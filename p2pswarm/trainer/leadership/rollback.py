@@ -19,7 +19,7 @@ from p2pswarm.checkpoint.catalogue import (
 )
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.manifest import CheckpointManifest
-from p2pswarm.run.chain.branch import Branch, Digests
+from p2pswarm.run.chain.chain import Branch, Digests
 from p2pswarm.run.chain.record import NO_DIGEST
 from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.settings.config import RunConfig

@@ -24,8 +24,7 @@ from p2pswarm.run.access.gate import OTHER_ROLE, REVOKED, UNINVITED
 from p2pswarm.run.access.grant import Access, serial_of
 from p2pswarm.run.access.messages import ShowToken, TellAccess, TokenShown
 from p2pswarm.run.access.rpc_guard import GuardedRpc, RoleRules
-from p2pswarm.run.messages.membership import MayLeave, WillLeave
-from p2pswarm.run.messages.peer_health import StillThere
+from p2pswarm.run.messages.membership import MayLeave, StillThere, WillLeave
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld
 
