@@ -160,7 +160,6 @@ def run_id(
 
 
 def _as_in_a_file(value: object) -> object:
-    """The value that TOML would have given."""
     match value:
         case tuple() | list():
             return [_as_in_a_file(each) for each in value]
@@ -196,7 +195,6 @@ def _build(kind: type[T], table: object, key: str, base: Path) -> T:
 
 
 def _in_full(kind: type, table: object, base: Path) -> object:
-    """The table without what may be written shorter."""
     if kind is ModelConfig:
         return _model_table(table)
     if kind is OptimizerConfig and isinstance(table, str):

@@ -28,7 +28,6 @@ from p2pswarm.tensors.codecs.registry import (
     AdmittedTensor,
     EncodedTensor,
     admit,
-    admitted_decoder,
     named,
 )
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
@@ -118,9 +117,9 @@ class Reservation:
         self._budget.reserve(self._peer, need_bytes)
         self._held_bytes = need_bytes
         try:
-            for meta, admission in zip(self._metas, admitted, strict=True):
-                place = admitted_decoder(meta, admission, pool)
-                arrival = expect(place.buffer) if travels_alone(meta) else None
+            for admission in admitted:
+                place = admission.decoder(pool)
+                arrival = expect(place.buffer) if travels_alone(admission.meta) else None
                 on_thread = _decoded_on_thread(admission, pool)
                 self.tensors.append(ReservedTensor(place, arrival, on_thread))
         except BaseException:

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from p2pswarm.base.errors import SwarmError, Unusable
 from p2pswarm.base.ids import Address, Contact, PeerId
@@ -118,7 +118,7 @@ def listing(config: NodeConfig, *, as_json: bool) -> str:
     ours = owners_run(config)
     book = ours.folder.book(ours.run)
     if as_json:
-        return json.dumps(book.to_fields(), separators=(",", ":")) + "\n"
+        return json.dumps(asdict(book), separators=(",", ":")) + "\n"
     lines = [f"run {ours.name!r}, id {ours.run.hex()}"]
     lines += [_line(entry, time.time()) for entry in book.entries]
     lines += [f"  peer {peer} is revoked" for peer in book.peers]

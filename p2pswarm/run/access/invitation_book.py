@@ -2,11 +2,11 @@
 
 Units:   `now_s` and times in seconds since 1970, UTC.
 Errors:  Unusable, one line with the remedy, for what the owner asks; ValueError for a book that
-         `to_fields` did not write.
+         `asdict` did not write.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from p2pswarm.base.errors import Unusable
@@ -133,16 +133,12 @@ class InvitationBook:
         self.version = max(self.version + 1, int(now_s))
         return self.version, Revocations(serials, peers, extended)
 
-    def to_fields(self) -> dict[str, Any]:
-        """The book as JSON has it."""
-        return asdict(self)
-
     def _find(self, whom: str) -> list[InvitationEntry]:
         return [entry for entry in self.entries if whom in (entry.name, entry.serial)]
 
 
 def book_from(fields: Mapping[str, Any]) -> InvitationBook:
-    """Read what `to_fields` wrote; ValueError, KeyError or TypeError for anything else."""
+    """Read what `asdict` gave; ValueError, KeyError or TypeError for anything else."""
     entries = [InvitationEntry(**entry) for entry in fields["entries"]]
     for entry in entries:
         bytes.fromhex(entry.serial)

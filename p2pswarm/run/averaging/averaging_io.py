@@ -187,13 +187,11 @@ class Averaging:
         self._settings = settings or AveragingSettings()
         self._admission = RoundAdmission(self._settings.early_max, self._settings.observed_max)
         self._ongoing: dict[Round, OngoingRound] = {}
-        self._ordered = asyncio.Event()
-        self._viewed = asyncio.Event()
+        self._ordered, self._viewed = Signal(), Signal()
 
     def members_changed(self) -> None:
         """A new view is here: it may name a peer that a delivery looks for."""
-        viewed, self._viewed = self._viewed, asyncio.Event()
-        viewed.set()
+        self._viewed.fire()
 
     async def average(
         self, order: Reduce, sums: Sums, links: LinkBandwidth | None = None
@@ -208,8 +206,7 @@ class Averaging:
         if (ended := self._admission.begin(round_)) is not None:
             self._ongoing[ended].scope.reschedule(asyncio.get_running_loop().time())
         ongoing = self._ongoing[round_] = OngoingRound(round_, sums, links or LinkBandwidth())
-        ordered, self._ordered = self._ordered, asyncio.Event()
-        ordered.set()
+        self._ordered.fire()
         try:
             async with ongoing.scope:
                 await self._take_part(ongoing)
@@ -327,7 +324,6 @@ class Averaging:
                 tasks.create_task(self._send(ongoing, peer, message))
 
     async def _send_parts(self, ongoing: OngoingRound, owner: bytes, queue: Iterator[int]) -> None:
-        """Send our part of the next pieces of one owner, one after another."""
         for index in queue:
             span = ongoing.round.pieces[index].span
             encoded = await self._compute(partial(ongoing.sums.part, span))

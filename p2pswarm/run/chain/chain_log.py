@@ -76,7 +76,11 @@ class ChainStore(Protocol):
         """Keep an entry; Unusable if that is not sure."""
 
     def records(self, first: int, end: int) -> Iterator[CommitRecord]:
-        """The records from height `first` to `end`, without `end`, as far as they are here."""
+        """The records from height `first` to `end`, without `end`, as far as they are here.
+
+        The caller passes the height of its chain's head as `end`: what stands at or after it may
+        never be decided.
+        """
         ...
 
     def close(self) -> None:

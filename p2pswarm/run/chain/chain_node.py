@@ -128,10 +128,8 @@ class ChainNode:
 
     def start(self) -> None:
         """Serve the calls of other nodes, and let the machine begin."""
-        self._rpc.serve_unary(Prepare, self._asked)
-        self._rpc.serve_unary(Propose, self._asked)
-        self._rpc.serve_unary(Heartbeat, self._asked)
-        self._rpc.serve_unary(HandOver, self._asked)
+        for call in (Prepare, Propose, Heartbeat, HandOver):
+            self._rpc.serve_unary(call, self._asked)
         self._rpc.serve_stream(FetchRecords, self._send_records)
         self.pump()
 
@@ -261,7 +259,6 @@ class ChainNode:
         self._receive(self._me, message).add_done_callback(answered)
 
     def _receive(self, sender: bytes, message: Message) -> Caller:
-        """Give a call to the machine; its answer."""
         if self._closed:
             raise NotServing("this node takes no part in the run any more")
         caller: Caller = asyncio.get_running_loop().create_future()
@@ -325,7 +322,6 @@ class ChainNode:
     async def _records_of(
         self, contact: Contact, height: int
     ) -> AsyncGenerator[CommitRecord, None]:
-        """Return what a peer calls decided, from a height on."""
         request = FetchRecords(self._run, height)
         async with self._rpc.open_stream(contact, request, FETCH_S) as stream:
             while (record := await stream.receive()) is not None:
@@ -338,7 +334,6 @@ class ChainNode:
         self.pump()
 
     async def _send_records(self, stream: Stream, request: FetchRecords) -> None:
-        """Send the decided records from a height on, as far as they are here."""
         if self._closed or request.run != self._run:
             raise NotServing("this node keeps no records of that run")
         height = request.height

@@ -337,7 +337,6 @@ class Leader:
             self._actions.append(VotesChanged())
 
     def _peers(self) -> list[bytes]:
-        """Everybody that is spoken to."""
         voters = (voter.peer for voter in self.voters)
         return list(dict.fromkeys((*self.head.trainers, *voters, *self._prospects)))
 

@@ -67,17 +67,12 @@ class MemoryChain:
             self._forget()
 
     def _forget(self) -> None:
-        """Keep the newest records alone, if only these are wanted."""
         if (most := self._records_max) is not None:
             while len(self._records) > most or self._held_bytes > self._bytes_max:
                 self._held_bytes -= len(self._records.pop(min(self._records)))
 
     def records(self, first: int, end: int) -> Iterator[CommitRecord]:
-        """The records from height `first` to `end`, without `end`, as far as they are here.
-
-        The caller passes the height of its chain's head as `end`: what stands at or after it may
-        never be decided. With `records_max`, only so many of the newest are here.
-        """
+        """As `ChainStore.records`; with `records_max`, only so many of the newest are here."""
         for height in range(first, end):
             if height not in self._records:
                 return

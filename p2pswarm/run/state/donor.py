@@ -115,7 +115,6 @@ class Donor:
 
 
 async def _next(stream: Stream) -> Message | None:
-    """The next question of a newcomer; None at its end."""
     try:
         async with asyncio.timeout(QUIET_S):
             return await stream.receive()

@@ -51,11 +51,6 @@ class HostState:
         self.moved = moved
         """Fired when the rules were told something."""
 
-    @property
-    def enough(self) -> bool:
-        """Return whether all is here and proved."""
-        return self.rules.complete
-
     def usable(self, donor: Contact) -> bool:
         """Return whether a donor has given nothing damaged."""
         return donor.peer is None or not self.rules.is_bad(donor.peer.raw)

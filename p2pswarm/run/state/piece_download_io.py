@@ -112,8 +112,6 @@ class Download:
 
 
 class _Talk:
-    """The stream with one donor."""
-
     def __init__(self, donor: bytes, state: StateInDownload) -> None:
         self.donor = donor
         self.task: asyncio.Task[None] | None = None

@@ -114,10 +114,9 @@ class VersionReader:
         if hold.broken:
             raise NotServing(f"version {hold.version} was read too slowly, and training went on")
         async with self._one_read():
-            saved = self._holds.read(hold, part)
-            return (
-                saved if saved is not None else await self._aside(partial(self._state.read, *part))
-            )
+            if (saved := self._holds.read(hold, part)) is not None:
+                return saved
+            return await self._aside(partial(self._state.read, *part))
 
     @asynccontextmanager
     async def _one_read(self) -> AsyncIterator[None]:
@@ -141,13 +140,9 @@ class HeldVersion:
     """A version that somebody reads; the block of `VersionReader.hold` ends it."""
 
     def __init__(self, reader: VersionReader, hold: Hold) -> None:
+        self.version = hold.version
         self._reader = reader
         self._hold = hold
-
-    @property
-    def version(self) -> int:
-        """Return what is read."""
-        return self._hold.version
 
     async def read(self, tensor: int, piece: int) -> memoryview:
         """Copy a part of it, once; NotServing if a commit did not wait for it any longer."""

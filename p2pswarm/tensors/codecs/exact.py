@@ -133,7 +133,6 @@ class PlanesZstd(Codec):
 
 
 def _most_bytes(raw_bytes: int) -> int:
-    """The most bytes that zstd makes of a tensor."""
     return raw_bytes + raw_bytes // 256 + FRAME_BYTES
 
 
@@ -162,7 +161,6 @@ def _refuse_bomb(frame: memoryview, raw_bytes: int) -> None:
 
 
 def _unpack(frame: memoryview, values: Bytes) -> None:
-    """Unpack the planes one after the other into the columns of `values`."""
     unpacker = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX)
     scratch = np.empty(min(len(values), SCRATCH_BYTES), np.uint8)
     with unpacker.stream_reader(frame) as reader:

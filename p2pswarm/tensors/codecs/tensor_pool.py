@@ -85,7 +85,6 @@ def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
 
 
 def _of(lease: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """A tensor of leased bytes, or one of its own memory."""
     if lease is None:
         return torch.empty(shape, dtype=dtype)
     return lease.view(dtype).reshape(shape)

@@ -465,5 +465,5 @@ async def _state(
             raise NoRoute(f"all servers of stage {stage} gave weights that are not the stage's")
         return usable
 
-    await download.run(donors, lambda: state.enough)
+    await download.run(donors, lambda: state.rules.complete)
     return state.snapshot()

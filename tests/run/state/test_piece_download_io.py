@@ -87,7 +87,7 @@ class Newcomer:
         self.download = Download(world.rpc(peer(number)), OPENING, self.state)
 
     async def run(self):
-        await self.download.run(self.donors, lambda: self.state.enough)
+        await self.download.run(self.donors, lambda: self.state.rules.complete)
         return self.state.snapshot()
 
     def donors(self):
@@ -250,7 +250,7 @@ def test_a_donor_that_answers_rubbish_costs_only_time(answer):
         rpc.serve_stream(FetchPieces, rubbish)
         newcomer = Newcomer(world, Source(world, 2))
         donors = [rpc.contact, newcomer.sources[0].rpc.contact]
-        await newcomer.download.run(lambda: donors, lambda: newcomer.state.enough)
+        await newcomer.download.run(lambda: donors, lambda: newcomer.state.rules.complete)
         return newcomer.state.snapshot()
 
     assert bytes(in_world(story).data) == content(3)
