@@ -289,9 +289,7 @@ class PushProgress:
 
 
 def keepers_for(keepers: tuple[bytes, ...], stage: int, *, asked: bool) -> tuple[bytes, ...]:
-    """Return what a push to a server of `stage` says of them; unless it is `asked`, it is to
-    compute.
-    """
+    """Return the keepers for a push to a server of `stage`, which computes unless it is `asked`."""
     if asked or stage >= len(keepers):
         return keepers
     return (*keepers[:stage], b"", *keepers[stage + 1 :])

@@ -106,10 +106,7 @@ class MemberView:
         return list(self._members)
 
     def receive(self, part: View) -> bool:
-        """Take one part; True if it completes a newer view.
-
-        Raises BadMessage for what does not follow the view that is here.
-        """
+        """Take a part; True if it completes a newer view; BadMessage if it does not follow ours."""
         if part.number <= self._number:
             return False
         first = self._parts[0] if self._parts else part

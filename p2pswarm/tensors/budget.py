@@ -52,10 +52,7 @@ class Budget:
         """The bytes that are promised now, to all peers together."""
 
     def reserve(self, peer: PeerId, size_bytes: int) -> None:
-        """Promise memory to `peer`; call `release` once for every success.
-
-        Raises TooLarge or Busy if the promise is impossible.
-        """
+        """Promise memory, or raise TooLarge or Busy; call `release` once for every success."""
         if size_bytes < 0:
             raise ValueError(f"cannot reserve {size_bytes} bytes")
         if size_bytes > self._peer_bytes:

@@ -92,7 +92,7 @@ class _Acquaintance:
 
 
 class Acquaintances:
-    """The members that have seen our token, where they are and which list they have, oldest first."""
+    """The members that have seen our token, with their places and lists, oldest first."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, _Acquaintance] = {}

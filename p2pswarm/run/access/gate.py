@@ -124,10 +124,7 @@ class AccessGate:
         return self._refusal_of(serial_of(grant), grant, self._me, now_s)
 
     def learn(self, access: AccessList, now_s: float) -> bool:
-        """Somebody tells a list; whether it is newer than ours.
-
-        Raises BadMessage if it is not the owner's.
-        """
+        """Learn a list; True if it is newer than ours; BadMessage if it is not the owner's."""
         if access.version <= self.known.version:
             if access.run != self.door.run:
                 raise BadMessage("an access list of another run")

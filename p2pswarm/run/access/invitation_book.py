@@ -75,10 +75,7 @@ class InvitationBook:
         return entry
 
     def revoke(self, whom: str) -> str:
-        """Take back what has this name or serial number, or all that a peer has; says what it was.
-
-        Raises Unusable if there is no such invitation.
-        """
+        """Revoke what has this name or serial number, or a peer; returns what it was."""
         found = self._find(whom)
         if found:
             for entry in found:

@@ -150,10 +150,7 @@ class GuardedRpc(ForwardingRpc, Closing):
         self._rpc.serve_stream(opening, guarded)
 
     def learn(self, access: AccessList) -> None:
-        """Go by an access list if it is newer, and tell the other members.
-
-        Raises BadMessage if the run's owner did not sign it.
-        """
+        """Go by a newer access list, and tell the others; BadMessage if it is not the owner's."""
         if not self.gate.learn(access, self._clock()):
             return
         log.info("access list %d", access.version)

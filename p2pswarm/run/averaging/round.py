@@ -10,10 +10,8 @@ offered again before we know that its first stream is lost; the later offer coun
 
 **The digest.** The members must know that they hold the same bytes, though an owner may send others
 to each of them. A cryptographic hash of a whole gradient costs more than everything else here. So
-each takes a keyed universal hash instead, with a key that nobody knew when the pieces were sent:
-the key is made of a share of every member, and a member reveals its share when it has all pieces
-(`KeyShares`). Whoever sent different pieces to two members would have had to guess a share of
-one of them.
+each takes a keyed universal hash instead, with a key that nobody knew when the pieces were sent
+(`KeyShares`).
 
 A sender may have `PARTS_AHEAD` parts here that are not added yet. So one slow member holds the
 others back, before their parts fill the owner's memory.
@@ -47,8 +45,8 @@ RETRY_S = 0.05  # a sender that ran ahead of this limit has counted wrongly
 class KeyShares:
     """The shares of one averaging's key, as one member or observer learns them.
 
-    Nobody may know the key before everybody has every piece. So each member adds a share, and tells
-    it only then. In a small group each tells all others. In a larger one that would be the square
+    Each member adds a share, and tells it when it has every piece. Whoever sent different pieces to
+    two members would have had to guess one. In a small group each tells all others. In a larger one that would be the square
     of its members: there all tell one of them, the collector, which sends the whole list to each. A
     member finds its own share in the list, or the averaging fails. The collector changes with each
     averaging, so one that is lost or lies holds up no second one.
@@ -334,10 +332,7 @@ class RoundAdmission:
         self._observed = 0
 
     def begin(self, round_: Round) -> Round | None:
-        """Begin the averaging of an order; returns the one that it ends, if any.
-
-        Raises NotServing if a newer one was begun.
-        """
+        """Begin an averaging, unless a newer one began; returns the one that it ends, if any."""
         if round_.turn <= self._newest:
             raise NotServing(f"{round_.turn} comes after {self._newest}")
         ended, self._current = self._current, round_
@@ -350,10 +345,7 @@ class RoundAdmission:
             self._current = None
 
     def find(self, turn: RoundId) -> Round | None:
-        """The averaging that a piece belongs to; None while its order has not come.
-
-        Raises NotServing if that averaging is over.
-        """
+        """The averaging of a piece; None while its order has not come, NotServing if it is over."""
         if self._newest < turn:
             return None
         if self._current is None or self._current.turn != turn:

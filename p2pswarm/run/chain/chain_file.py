@@ -79,10 +79,7 @@ class ChainFile:
         return chain_file, restored
 
     def append(self, entry: Message) -> None:
-        """Write an entry; it is on the disk when this returns.
-
-        Raises Unusable if that is not sure: then the voter must answer nothing more.
-        """
+        """Write an entry to the disk; Unusable if that is not sure: then the voter is mute."""
         if self._failed:
             raise _refused(self._path, OSError(0, "an earlier entry could not be written"))
         data = log_entry(entry)

@@ -100,10 +100,7 @@ def log_entry(message: Message) -> bytes:
 
 
 def read_header(data: bytes, run: bytes, name: str) -> bytes | None:
-    """The file's memory; None if a crash left it without a whole header.
-
-    Raises Unusable if it is no such file, or another run's.
-    """
+    """The file's memory; None if a crash tore the header; Unusable if it is another file."""
     if len(data) < HEADER_BYTES and (MAGIC + run).startswith(data[: len(MAGIC) + RUN_BYTES]):
         return None
     if not data.startswith(MAGIC):
@@ -179,10 +176,7 @@ def blank(genesis: Genesis) -> Restored:
 
 
 def restore(genesis: Genesis, entries: Iterator[LogEntry], name: str) -> Restored:
-    """The register and the chain that the entries of a file make.
-
-    Raises Unusable if their records are not one chain.
-    """
+    """The register and the chain of a file's entries; Unusable if their records are no chain."""
     register, learner = Register(), Learner(Chain(genesis))
     for entry in entries:
         message = entry.message

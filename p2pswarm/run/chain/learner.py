@@ -31,10 +31,7 @@ class ProvenRecords:
         """The last record, while nothing proves it."""
 
     def receive(self, record: CommitRecord) -> list[CommitRecord]:
-        """Return what is known to be decided now that `record` has come, in order.
-
-        Raises BrokenRecord for a record that cannot follow the one before it.
-        """
+        """Return what is known to be decided now; BrokenRecord if `record` cannot follow."""
         before = self._open
         head = ChainHead.of(before) if before else self._chain.head
         if not before and record.height < head.height:

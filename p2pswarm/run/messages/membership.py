@@ -34,9 +34,7 @@ LOSSES_MAX = 4096  # 9 bytes each: they fit into a message beside a bitmap of 8 
 
 
 def load_every_s(members: int) -> float:
-    """Return how often each of so many members tells its load: each second, less often in a large
-    run.
-    """
+    """Return how often each member tells its load: each second, less often in a large run."""
     return max(1.0, members / LOADS_PER_S)
 
 
