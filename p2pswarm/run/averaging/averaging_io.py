@@ -45,8 +45,7 @@ from p2pswarm.run.averaging.round import (
     RoundId,
 )
 from p2pswarm.run.averaging.shards import PIECE
-from p2pswarm.run.messages.averaging import Shard
-from p2pswarm.run.messages.step import Reduce
+from p2pswarm.run.messages.step import Reduce, Shard
 from p2pswarm.tensors.codecs.base import Tensor
 from p2pswarm.tensors.codecs.meta import Grant, TensorMeta
 from p2pswarm.tensors.codecs.registry import EncodedTensor

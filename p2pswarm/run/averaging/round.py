@@ -29,8 +29,7 @@ from enum import Enum
 from p2pswarm.base.errors import BadMessage, Busy, NotServing, Refused
 from p2pswarm.base.ids import PeerId
 from p2pswarm.run.averaging.shards import PIECE, ShardPiece, cut_at, pieces
-from p2pswarm.run.messages.averaging import Shard
-from p2pswarm.run.messages.step import Reduce
+from p2pswarm.run.messages.step import Reduce, Shard
 from p2pswarm.tensors.codecs.meta import Dtype, TensorMeta
 
 KEY_BYTES = 16  # of a share, and of the key of a digest
@@ -46,10 +45,10 @@ class KeyShares:
     """The shares of one averaging's key, as one member or observer learns them.
 
     Each member adds a share, and tells it when it has every piece. Whoever sent different pieces to
-    two members would have had to guess one. In a small group each tells all others. In a larger one that would be the square
-    of its members: there all tell one of them, the collector, which sends the whole list to each. A
-    member finds its own share in the list, or the averaging fails. The collector changes with each
-    averaging, so one that is lost or lies holds up no second one.
+    two members would have had to guess one. In a small group each tells all others. In a larger one
+    that would be the square of its members: there all tell one of them, the collector, which sends
+    the whole list to each. A member finds its own share in the list, or the averaging fails. The
+    collector changes with each averaging, so one that is lost or lies holds up no second one.
 
     A collector learns the shares later than the bytes of all who told theirs are fixed, like
     anybody. It may choose the shares of members that are in league with it, so it may try many

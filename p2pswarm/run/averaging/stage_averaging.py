@@ -19,8 +19,7 @@ from p2pswarm.net.rpc.base import Rpc, Stream
 from p2pswarm.run.averaging.averaging_io import Averaging, AveragingSettings, Find
 from p2pswarm.run.averaging.base import AveragedGradient, Compute, Sums
 from p2pswarm.run.averaging.piece_delivery import LinkBandwidth
-from p2pswarm.run.messages.averaging import Shard
-from p2pswarm.run.messages.step import Reduce, TiedGroup
+from p2pswarm.run.messages.step import Reduce, Shard, TiedGroup
 from p2pswarm.tensors.transfer import TensorTransfer
 
 DIGEST_BYTES = 32

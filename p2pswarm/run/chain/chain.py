@@ -233,7 +233,12 @@ class Chain:
         whoever calls knows that from a later record, or from a majority.
         """
         if record.height < self.head.height:
-            self._compare(record)
+            ours = self.digest_at(record.height)
+            if ours is not None and ours != digest(record):
+                raise Fork(
+                    f"two records decide place {record.height} of the run: {ours.hex()[:8]} here, "
+                    f"and {record.name()}; keep all files, and go on from one of them as a new run"
+                )
             return False
         self.check(record)
         self.head = ChainHead.of(record)
@@ -267,14 +272,6 @@ class Chain:
         """The digest of the record at `height`; None if it is not decided, or too long ago."""
         place = height - self.head.height + len(self._digests)
         return self._digests[place] if 0 <= place < len(self._digests) else None
-
-    def _compare(self, record: CommitRecord) -> None:
-        ours = self.digest_at(record.height)
-        if ours is not None and ours != digest(record):
-            raise Fork(
-                f"two records decide place {record.height} of the run: {ours.hex()[:8]} here, and "
-                f"{record.name()}; keep all files, and go on from one of them as a new run"
-            )
 
 
 def _states_digest(record: CommitRecord) -> bytes:

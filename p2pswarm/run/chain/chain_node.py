@@ -169,7 +169,11 @@ class ChainNode:
             return  # the loop below will see to it
         self._pumping = True
         try:
-            self._carry_out_all()
+            while not self._closed:
+                self._todo += self.machine.actions()
+                if self._keeping or not self._todo:
+                    break
+                self._carry_out(self._todo.popleft())
         finally:
             self._pumping = False
         if self._timer is not None:
@@ -178,13 +182,6 @@ class ChainNode:
         due_s = self.machine.next_deadline_s
         if due_s is not None and not self._closed:
             self._timer = asyncio.get_running_loop().call_at(due_s, self._due)
-
-    def _carry_out_all(self) -> None:
-        while not self._closed:
-            self._todo += self.machine.actions()
-            if self._keeping or not self._todo:
-                return
-            self._carry_out(self._todo.popleft())
 
     def _carry_out(self, action: Action) -> None:
         match action:
@@ -230,16 +227,12 @@ class ChainNode:
             failed = str(error)
         self._keeping = False
         if failed is not None:
-            self._give_up(failed)
+            self.machine.actions()  # whatever would have told of the entry is not said
+            self._todo.clear()
+            self.machine.acceptor.disk_failed()
+            self._fail_callers(Busy(f"this voter cannot keep its promises: {failed}"))
+            self._told(StoreFailed(failed))
         self.pump()
-
-    def _give_up(self, reason: str) -> None:
-        """The disk failed: whatever would have told of the entry is not said."""
-        self._todo += self.machine.actions()
-        self._todo.clear()
-        self.machine.acceptor.disk_failed()
-        self._fail_callers(Busy(f"this voter cannot keep its promises: {reason}"))
-        self._told(StoreFailed(reason))
 
     def _fail_callers(self, error: SwarmError) -> None:
         while self._callers:

@@ -216,7 +216,7 @@ class Leader:
         best = self._best()
         electorates = self._electorates(best)
         lacking = [voters for voters in electorates if not _majority(voters, self._promises)]
-        if any(_blocked(voters, self._refused) for voters in lacking):
+        if not all(_majority(voters, set(voters) - self._refused.keys()) for voters in lacking):
             self._over(self.attempt.term, "too many voters follow another trainer")
         elif lacking:
             self.phase = LeaderPhase.PREPARING
@@ -369,8 +369,3 @@ class Leader:
 
 def _majority(voters: Electorate, yes: Container[VoterId]) -> bool:
     return 2 * sum(voter in yes for voter in voters) > len(voters)
-
-
-def _blocked(voters: Electorate, no: dict[VoterId, None]) -> bool:
-    """Return whether the voters that have not refused are no majority."""
-    return 2 * sum(voter not in no for voter in voters) <= len(voters)

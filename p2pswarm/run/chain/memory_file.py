@@ -64,9 +64,6 @@ class MemoryChain:
             data = encode(record)
             self._held_bytes += len(data) - len(self._records.pop(record.height, b""))
             self._records[record.height] = data
-            self._forget()
-
-    def _forget(self) -> None:
         if (most := self._records_max) is not None:
             while len(self._records) > most or self._held_bytes > self._bytes_max:
                 self._held_bytes -= len(self._records.pop(min(self._records)))

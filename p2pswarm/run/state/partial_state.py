@@ -152,8 +152,7 @@ class PartialFile:
     def write(self, piece: int, version: int, data: memoryview) -> None:
         """Put a piece into its slot."""
         try:
-            if self._free(self._path.parent) < SPARE_BYTES + data.nbytes:
-                raise OSError(0, f"less than {SPARE_BYTES >> 20} MiB would be free on its disk")
+            self._require_room(data.nbytes)
             with self._open(self._path, "r+b") as file:
                 file.seek(self._layout.offset(piece))
                 for part in (memoryview(slot_head(version, data)), data):
@@ -168,6 +167,10 @@ class PartialFile:
             self._path.unlink(missing_ok=True)
         except OSError as error:
             raise self._refused(error) from error
+
+    def _require_room(self, nbytes: int) -> None:
+        if self._free(self._path.parent) < SPARE_BYTES + nbytes:
+            raise OSError(0, f"less than {SPARE_BYTES >> 20} MiB would be free on its disk")
 
     def _is_ours(self) -> bool:
         try:

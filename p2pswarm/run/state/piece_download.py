@@ -349,7 +349,8 @@ class PieceDownload:
 
     def _moved_to(self, version: int) -> None:
         self.version = version
-        needed = self._needed_versions()
+        first = min((coming.usable for coming in self._coming.values()), default=version)
+        needed = {*self._unproved_versions(), *range(first, version)}
 
         def live(v: int) -> bool:
             return v in needed or v >= version
@@ -358,11 +359,6 @@ class PieceDownload:
         self._proved = {v: hashes for v, hashes in self._proved.items() if live(v)}
         self._claims = {v: claims for v, claims in self._claims.items() if live(v)}
         self._hashes_asked = {key: on for key, on in self._hashes_asked.items() if live(key[0])}
-
-    def _needed_versions(self) -> set[int]:
-        """The versions, before the current one, that a piece here or on its way may be of."""
-        first = min((coming.usable for coming in self._coming.values()), default=self.version)
-        return set(self._unproved_versions()) | set(range(first, self.version))
 
     def _judge_hashes(self, donor: bytes, version: int, hashes: tuple[bytes, ...]) -> None:
         """Prove the pieces of a version by their hashes, if those have the agreed root."""

@@ -57,11 +57,8 @@ class CudaDevice(StreamDevice):
 @functools.cache
 def _cuda_streams(device: torch.device) -> DeviceStreams:
     """One for each device of the process: what is locked is never given back."""
-    return DeviceStreams(CudaDevice(device), LockedMemory(_page_locked))
-
-
-def _page_locked(size_bytes: int) -> Tensor:
-    return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
+    lock = functools.partial(torch.empty, dtype=torch.uint8, pin_memory=True)
+    return DeviceStreams(CudaDevice(device), LockedMemory(lock))
 
 
 def streams_of(device: torch.device) -> DeviceStreams:

@@ -16,8 +16,7 @@ from p2pswarm.run.averaging.round import (
     RoundId,
 )
 from p2pswarm.run.averaging.shards import ALIGN
-from p2pswarm.run.messages.averaging import Shard
-from p2pswarm.run.messages.step import Reduce
+from p2pswarm.run.messages.step import Reduce, Shard
 from p2pswarm.tensors.codecs.meta import TensorMeta
 
 

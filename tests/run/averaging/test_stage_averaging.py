@@ -11,8 +11,7 @@ from p2pswarm.models.compute.torch_sums import TorchSums
 from p2pswarm.run.averaging.averaging_io import AveragingSettings
 from p2pswarm.run.averaging.shards import Span
 from p2pswarm.run.averaging.stage_averaging import StageAveraging
-from p2pswarm.run.messages.averaging import Shard
-from p2pswarm.run.messages.step import Reduce, TiedGroup
+from p2pswarm.run.messages.step import Reduce, Shard, TiedGroup
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.tensors.budget import Budget
