@@ -81,7 +81,6 @@ class ChainStore(Protocol):
         The caller passes the height of its chain's head as `end`: what stands at or after it may
         never be decided.
         """
-        ...
 
     def close(self) -> None:
         """Let another process use it."""

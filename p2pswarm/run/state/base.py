@@ -23,7 +23,6 @@ class BackgroundThread(Protocol):
 
     async def __call__(self, work: Callable[[], T]) -> T:
         """The result of `work`."""
-        ...
 
 
 async def at_once(work: Callable[[], T]) -> T:

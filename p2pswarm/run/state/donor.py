@@ -36,19 +36,15 @@ class DonatedState(Protocol):
     @property
     def pieces(self) -> int:
         """Return how many there are."""
-        ...
 
     async def reached(self, version: int) -> None:
         """Wait until the state is of `version` or later."""
-        ...
 
     async def piece(self, piece: int) -> tuple[int, memoryview]:
         """Copy a piece; its version, and its bytes."""
-        ...
 
     async def hashes(self, version: int) -> tuple[bytes, ...] | None:
         """The hash of each piece of a version; None if it is not known."""
-        ...
 
 
 class Donor:

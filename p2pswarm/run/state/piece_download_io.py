@@ -34,11 +34,9 @@ class StateInDownload(Protocol):
 
     def piece_bytes(self, piece: int) -> int:
         """The size of a piece."""
-        ...
 
     async def came(self, donor: bytes, piece: int, version: int, data: memoryview) -> None:
         """Put a piece that a donor has given in its place, if the rules say so."""
-        ...
 
 
 class Download:

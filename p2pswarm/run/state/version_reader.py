@@ -32,7 +32,6 @@ class ReadableState(Protocol):
 
     def read(self, tensor: int, piece: int) -> memoryview:
         """Copy a part."""
-        ...
 
 
 class VersionReader:
