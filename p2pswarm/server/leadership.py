@@ -91,7 +91,7 @@ class Leadership:
         learn_all(self._context.cards, message, self._lifecycle.trainer.peer)
         if isinstance(message, Trainers) and self.node is not None:
             self._named = [one.peer for one in message.trainers]
-            self.node.machine.acceptor.told(self._named)
+            self.node.machine.acceptor.on_trainers(self._named)
         began = self._watch.next_deadline_s is None
         self._watch.heard(self._now_s())
         if began:
@@ -148,7 +148,7 @@ class Leadership:
         genesis = node.machine.learner.chain.genesis
         old = node.machine.acceptor.voter.memory
         again = self._vote(MemoryChain.instead_of(old, context.secret), blank(genesis))
-        again.machine.acceptor.told(self._named)
+        again.machine.acceptor.on_trainers(self._named)
 
     async def _watch_coordinator(self) -> None:
         """Ask the other trainers who leads, as long as the coordinator is silent."""

@@ -97,7 +97,7 @@ class ChainAcceptor:
             answer = Denied(run, self.voter.memory, asked, promised, answer)
         self._actions.append(Reply(sender, answer))
 
-    def told(self, trainers: Iterable[bytes]) -> None:
+    def on_trainers(self, trainers: Iterable[bytes]) -> None:
         """The coordinator that this node joined says who may lead: its chain may be behind that."""
         self._named = frozenset(trainers)
 

@@ -182,9 +182,9 @@ def restore(genesis: Genesis, entries: Iterator[LogEntry], name: str) -> Restore
         register = register.after(message)
         try:
             if isinstance(message, Propose):
-                learner.proposed(message.record)
+                learner.on_proposal(message.record)
             elif isinstance(message, CommitRecord):
-                learner.learned(message)
+                learner.on_record(message)
         except (BrokenRecord, Fork) as error:
             raise Unusable(
                 f"{name} holds no single chain, at byte {entry.offset}: {error}; move it away, or "

@@ -209,7 +209,7 @@ class ChainNode:
             if (timeout_s := self._asks.begin(ask)) is not None:
                 self._start(self._ask(ask, contact, timeout_s))
         else:
-            self.machine.unanswered(ask.to)
+            self.machine.on_silence(ask.to)
 
     def _begin_fetch(self, fetch: Fetch) -> None:
         contact = self._find(fetch.to)
@@ -246,7 +246,7 @@ class ChainNode:
 
         def answered(answer: Caller) -> None:
             if not answer.cancelled() and answer.exception() is None and not self._closed:
-                self.machine.answered(self._me, answer.result(), self._now_s())
+                self.machine.on_answer(self._me, answer.result(), self._now_s())
                 self.pump()
 
         self._receive(self._me, message).add_done_callback(answered)
@@ -256,7 +256,7 @@ class ChainNode:
             raise NotServing("this node takes no part in the run any more")
         caller: Caller = asyncio.get_running_loop().create_future()
         self._callers.append(caller)
-        self.machine.asked(sender, message, self._now_s())
+        self.machine.on_call(sender, message, self._now_s())
         return caller
 
     async def _asked(self, peer: PeerId, message: Message) -> Message:
@@ -274,12 +274,12 @@ class ChainNode:
             answer = await self._rpc.call(contact, ask.message, timeout_s)
         except SwarmError as error:
             log.info("%s did not answer a %s: %s", contact, type(ask.message).__name__, error)
-            self.machine.unanswered(ask.to)
+            self.machine.on_silence(ask.to)
             self.pump()
             return
         finally:
             self._asks.end(ask)
-        self.machine.answered(ask.to, answer, self._now_s())
+        self.machine.on_answer(ask.to, answer, self._now_s())
         self.pump()
 
     async def _fetch(self, to: bytes, contact: Contact, height: int) -> None:
@@ -323,7 +323,7 @@ class ChainNode:
                 yield record
 
     def _learn(self, record: CommitRecord) -> None:
-        self.machine.learned(record, self._now_s())
+        self.machine.on_record(record, self._now_s())
         self.pump()
 
     async def _send_records(self, stream: Stream, request: FetchRecords) -> None:

@@ -35,14 +35,14 @@ class Votes:
         """The peers that do not answer."""
         return frozenset(peer for peer in self._misses if self._lost(peer))
 
-    def answered(self, peer: bytes, memory: bytes) -> bool:
+    def on_answer(self, peer: bytes, memory: bytes) -> bool:
         """A peer has answered; returns whether that is news."""
         news = self._lost(peer) or self.memories.get(peer) != memory
         self._misses.pop(peer, None)
         self.memories[peer] = memory
         return news
 
-    def unanswered(self, peer: bytes) -> bool:
+    def on_silence(self, peer: bytes) -> bool:
         """A call has failed; returns whether the peer is lost by that."""
         before = self._lost(peer)
         self._misses[peer] = self._misses.get(peer, 0) + 1

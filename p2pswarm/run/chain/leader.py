@@ -119,7 +119,7 @@ class Leader:
             return
         if not isinstance(answer, Promise | Accepted | Denied):
             return
-        if self.votes.answered(sender, answer.memory):
+        if self.votes.on_answer(sender, answer.memory):
             self._votes_changed()
         if VoterId(sender, answer.memory) not in self.voters:
             return
@@ -141,7 +141,7 @@ class Leader:
         check_next(self._genesis, self.head, record)
         self._propose(record)
 
-    def advanced(self, head: ChainHead) -> None:
+    def on_head(self, head: ChainHead) -> None:
         """The learner has learned of decided records up to `head`."""
         preparing = self.phase in (LeaderPhase.PREPARING, LeaderPhase.BEHIND)
         if preparing and head.height > self.head.height:
@@ -162,9 +162,9 @@ class Leader:
             self.votes.doubted(peer)
             self._say_alive_to([peer])
 
-    def unanswered(self, peer: bytes) -> None:
+    def on_silence(self, peer: bytes) -> None:
         """A peer could not be asked, or has not answered in time."""
-        if self.votes.unanswered(peer):
+        if self.votes.on_silence(peer):
             self._votes_changed()
 
     def give_up(self, why: str) -> None:

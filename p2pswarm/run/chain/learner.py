@@ -57,7 +57,7 @@ class Learner:
         drained, self._actions = self._actions, []
         return drained
 
-    def proposed(self, record: CommitRecord, sender: bytes | None = None) -> None:
+    def on_proposal(self, record: CommitRecord, sender: bytes | None = None) -> None:
         """This node's voter has accepted a record, so the file has it already.
 
         If records before it are missing, they are fetched from the sender.
@@ -71,7 +71,7 @@ class Learner:
         if record.height > self.chain.head.height and sender is not None:
             self._actions.append(Fetch(sender, self.chain.head.height))
 
-    def heard(self, heartbeat: Heartbeat, sender: bytes) -> None:
+    def on_heartbeat(self, heartbeat: Heartbeat, sender: bytes) -> None:
         """The leader says what is decided."""
         ours, head = self.chain.digest_at(heartbeat.height - 1), self.chain.head
         if heartbeat.height <= head.height:
@@ -88,7 +88,7 @@ class Learner:
         if self.chain.head.height < heartbeat.height:
             self._actions.append(Fetch(sender, self.chain.head.height))
 
-    def learned(self, record: CommitRecord) -> bool:
+    def on_record(self, record: CommitRecord) -> bool:
         """A decided record, fetched or just decided by this node; False if it is known."""
         before = self._proposed
         if before is not None and record.prev == digest(before):

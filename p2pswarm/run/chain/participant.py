@@ -62,7 +62,7 @@ class Standby:
         """There is nobody to wait for: a run that is founded, or resumed by the first trainer."""
         self.next_deadline_s = now_s
 
-    def heard(self, coordinator: bytes, term: int, now_s: float) -> bool:
+    def on_leader(self, coordinator: bytes, term: int, now_s: float) -> bool:
         """This node's voter follows another trainer in `term`; True if our attempt is over."""
         gives_way = self.state is not StandbyState.FOLLOWING
         if gives_way and term < self.term:
@@ -80,7 +80,7 @@ class Standby:
             self._keen_until_s = now_s + KEEN_S
             self._wait(now_s, 0.0)
 
-    def handed_over(self, by: bytes, to: bytes, now_s: float, *, ours: bool) -> None:
+    def on_handover(self, by: bytes, to: bytes, now_s: float, *, ours: bool) -> None:
         """A coordinator leads no more, and names its successor; `ours`: that is this trainer.
 
         The others wait for the successor as for a coordinator.
@@ -91,9 +91,9 @@ class Standby:
             self.coordinator, self.named = None, True
             self.next_deadline_s = now_s + RANK_S  # all voters have been told by then
         else:
-            self.gave_way(to, now_s)
+            self.give_way(to, now_s)
 
-    def gave_way(self, to: bytes, now_s: float) -> None:
+    def give_way(self, to: bytes, now_s: float) -> None:
         """This trainer does not lead, for as long as another may need to: it waits for that one."""
         self.coordinator = to
         self._wait(now_s, SILENCE_S)
@@ -104,7 +104,7 @@ class Standby:
         An attempt that hangs is over: the caller drops its `Leader`.
         """
         if self.state is StandbyState.STANDING:
-            self.failed(self.term, now_s)
+            self.on_failure(self.term, now_s)
             return None
         if self.term >= TERM_MAX:
             self.next_deadline_s = None
@@ -114,7 +114,7 @@ class Standby:
         self.next_deadline_s = now_s + ATTEMPT_S
         return self.term
 
-    def failed(self, promised: int, now_s: float) -> None:
+    def on_failure(self, promised: int, now_s: float) -> None:
         """The attempt, or the leadership, is over; `promised` is a term that a voter has named."""
         self.term = max(promised, self.term)
         self.state = StandbyState.FOLLOWING
@@ -176,25 +176,25 @@ class ChainParticipant(ChainVoter):
         standby = self.standby.next_deadline_s
         return min([*leader, *([] if standby is None else [standby])], default=None)
 
-    def asked(self, sender: bytes, message: Message, now_s: float) -> None:
+    def on_call(self, sender: bytes, message: Message, now_s: float) -> None:
         """A trainer calls, this one included; answered by one `Reply`."""
         if not self._vote(sender, message, now_s) or sender == self._me:
             return
         if isinstance(message, HandOver):
-            self.standby.handed_over(sender, message.to, now_s, ours=message.to == self._me)
+            self.standby.on_handover(sender, message.to, now_s, ours=message.to == self._me)
         else:
             self._follow(sender, message, now_s)
 
-    def answered(self, sender: bytes, answer: Message, now_s: float) -> None:
+    def on_answer(self, sender: bytes, answer: Message, now_s: float) -> None:
         """A voter has answered an `Ask`."""
         if self.leader:
             self.leader.receive(sender, answer)
             self._settle(now_s)
 
-    def unanswered(self, peer: bytes) -> None:
+    def on_silence(self, peer: bytes) -> None:
         """An `Ask` has failed, or nobody knows where the peer is."""
         if self.leader:
-            self.leader.unanswered(peer)
+            self.leader.on_silence(peer)
             self._actions += self.leader.actions()
 
     def meet(self, prospects: tuple[bytes, ...]) -> None:
@@ -209,11 +209,11 @@ class ChainParticipant(ChainVoter):
             self.leader.doubt(peer)
             self._actions += self.leader.actions()
 
-    def learned(self, record: CommitRecord, now_s: float) -> None:
+    def on_record(self, record: CommitRecord, now_s: float) -> None:
         """A record came that a `Fetch` asked for."""
-        super().learned(record, now_s)
+        super().on_record(record, now_s)
         if self.leader:
-            self.leader.advanced(self.learner.chain.head)
+            self.leader.on_head(self.learner.chain.head)
             self._settle(now_s)
 
     def propose(self, record: CommitRecord, now_s: float) -> None:
@@ -229,7 +229,7 @@ class ChainParticipant(ChainVoter):
             raise ValueError("nothing can be handed over: another leads")
         self.leader.hand_over(to)
         self._settle(now_s)
-        self.standby.gave_way(to, now_s)
+        self.standby.give_way(to, now_s)
 
     def link_lost(self, peer: bytes, now_s: float) -> None:
         """The link to a peer ended."""
@@ -258,7 +258,7 @@ class ChainParticipant(ChainVoter):
         self.standby.rank = self._rank()
         term = message.term if isinstance(message, Heartbeat) else self.acceptor.register.promised
         self._hung = 0
-        if self.standby.heard(sender, term, now_s) and self.leader:
+        if self.standby.on_leader(sender, term, now_s) and self.leader:
             self.leader.give_up("this trainer follows another one")
             self._actions += self.leader.actions()
             self.leader = None
@@ -277,7 +277,7 @@ class ChainParticipant(ChainVoter):
             self._actions.append(action)
             match action:
                 case RecordDecided(record=record):
-                    self.learner.learned(record)
+                    self.learner.on_record(record)
                 case Leading():
                     self._hung = 0
                     self.standby.leads()
@@ -285,7 +285,7 @@ class ChainParticipant(ChainVoter):
                 case Deposed(promised=promised):
                     self.leader = None
                     self.acceptor.stand(0)
-                    self.standby.failed(promised, now_s)
+                    self.standby.on_failure(promised, now_s)
         self._actions += self.learner.actions()
 
     def _rank(self) -> int:

@@ -40,19 +40,19 @@ class ChainVoter:
         drained, self._actions = self._actions, []
         return drained
 
-    def asked(self, sender: bytes, message: Message, now_s: float) -> None:
+    def on_call(self, sender: bytes, message: Message, now_s: float) -> None:
         """A trainer calls, this node's own included: answered by one `Reply`."""
         self._vote(sender, message, now_s)
 
-    def answered(self, sender: bytes, answer: Message, now_s: float) -> None:
+    def on_answer(self, sender: bytes, answer: Message, now_s: float) -> None:
         """A voter has answered an `Ask`."""
 
-    def unanswered(self, peer: bytes) -> None:
+    def on_silence(self, peer: bytes) -> None:
         """An `Ask` has failed, or nobody knows where the peer is."""
 
-    def learned(self, record: CommitRecord, now_s: float) -> None:  # noqa: ARG002
+    def on_record(self, record: CommitRecord, now_s: float) -> None:  # noqa: ARG002
         """A record came that a `Fetch` asked for."""
-        self.learner.learned(record)
+        self.learner.on_record(record)
         self._actions += self.learner.actions()
 
     def link_lost(self, peer: bytes, now_s: float) -> None:  # noqa: ARG002
@@ -78,9 +78,9 @@ class ChainVoter:
         try:
             for action in answers:
                 if isinstance(action, Persist) and isinstance(action.entry, Propose):
-                    self.learner.proposed(action.entry.record, other)
+                    self.learner.on_proposal(action.entry.record, other)
             if isinstance(message, Heartbeat) and other is not None:
-                self.learner.heard(message, other)
+                self.learner.on_heartbeat(message, other)
         finally:
             self._actions += self.learner.actions()
         return True

@@ -212,7 +212,7 @@ class CoordinatorStream:
             match message:
                 case Trainers():
                     self._roll.on_trainers(message, asyncio.get_running_loop().time())
-                    self._seat.acceptor.told(one.peer for one in message.trainers)
+                    self._seat.acceptor.on_trainers(one.peer for one in message.trainers)
                     self._search.on_coordinator()
                     self.enlisted = True
                     if not known:

@@ -228,7 +228,7 @@ class Model:
                         key = number, self.place[to], what
                         sent |= 1 << self.requests.number(key, (*key[:2], message))
                     case Fetch():
-                        leader.advanced(self.head_before(leader._best()))
+                        leader.on_head(self.head_before(leader._best()))
                     case RecordDecided(record=record):
                         decided.append(self.records.number(digest(record)))
                     case Leading():
@@ -296,7 +296,7 @@ def leader_key(leader: Leader) -> tuple:
         leader.head.digest,
         frozenset((v, shown(promise)) for v, promise in leader._promises.items()),
         frozenset(leader._refused),
-        leader.pending and digest(leader._pending),
+        leader.pending and digest(leader.pending),
         frozenset(leader._accepted),
     )
 

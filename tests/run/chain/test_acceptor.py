@@ -349,7 +349,7 @@ def test_a_trainer_that_the_coordinator_names_is_known_before_the_chain_says_so(
     machine = fresh()
     assert why(ask(machine, Heartbeat(RUN, 9, 0, bytes(32)), by="d")[0]) is Denial.STRANGER
 
-    machine.told([peer("d")])
+    machine.on_trainers([peer("d")])
 
     assert isinstance(ask(machine, Heartbeat(RUN, 9, 0, bytes(32)), by="d")[0], Accepted)
     assert isinstance(ask(machine, propose(far_ahead("d"), term=9), by="d")[0], Accepted)

@@ -198,7 +198,7 @@ def test_a_node_that_was_away_learns_from_anybody_what_can_be_proved(sender, pro
         for _ in range(3):
             await asyncio.sleep(1)
             record = town.propose("a")
-            town.nodes["d"].machine.learned(record, 0.0)  # as if it had served the run before
+            town.nodes["d"].machine.on_record(record, 0.0)  # as if it had served the run before
             town.nodes["d"].pump()
         await asyncio.sleep(1)
         town.nodes["a"].close()
@@ -229,7 +229,7 @@ def test_strangers_that_send_nothing_are_not_waited_for():
         await asyncio.sleep(OVERHEAR_S / 2)
         assert len(asked) == OVERHEARD_MAX
 
-        town.nodes["c"].machine.learned(commit(town.origin.head()), 0.0)
+        town.nodes["c"].machine.on_record(commit(town.origin.head()), 0.0)
         town.nodes["c"].pump()
         await asyncio.sleep(OVERHEAR_S)
         town.nodes["b"].overhear(town.rpcs["c"].contact)

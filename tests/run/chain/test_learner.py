@@ -133,9 +133,9 @@ def beat(height: int, record=None) -> Heartbeat:
 def test_a_proposal_proves_that_the_record_before_it_is_decided():
     learner = fresh()
 
-    learner.proposed(RECORDS[0], LEADER)
+    learner.on_proposal(RECORDS[0], LEADER)
     assert learner.chain.head.height == 0
-    learner.proposed(RECORDS[1], LEADER)
+    learner.on_proposal(RECORDS[1], LEADER)
 
     assert learner.chain.last == RECORDS[0]
     assert learner.actions() == []
@@ -143,9 +143,9 @@ def test_a_proposal_proves_that_the_record_before_it_is_decided():
 
 def test_a_heartbeat_proves_that_the_accepted_record_is_decided():
     learner = fresh()
-    learner.proposed(RECORDS[0], LEADER)
+    learner.on_proposal(RECORDS[0], LEADER)
 
-    learner.heard(beat(1), LEADER)
+    learner.on_heartbeat(beat(1), LEADER)
 
     assert learner.chain.last == RECORDS[0]
     assert learner.actions() == []
@@ -154,18 +154,18 @@ def test_a_heartbeat_proves_that_the_accepted_record_is_decided():
 def test_what_is_missing_is_fetched():
     learner = fresh()
 
-    learner.heard(beat(2), LEADER)
-    learner.proposed(RECORDS[3], LEADER)
+    learner.on_heartbeat(beat(2), LEADER)
+    learner.on_proposal(RECORDS[3], LEADER)
 
     assert learner.actions() == [Fetch(LEADER, 0)] * 2
 
 
 def test_fetched_records_go_to_the_disk_but_not_twice():
     learner = fresh()
-    learner.proposed(RECORDS[1])
+    learner.on_proposal(RECORDS[1])
 
-    assert learner.learned(RECORDS[0])
-    assert learner.learned(RECORDS[1])
+    assert learner.on_record(RECORDS[0])
+    assert learner.on_record(RECORDS[1])
 
     assert learner.actions() == [Persist(RECORDS[0])]
     assert learner.chain.head.height == 2
@@ -173,11 +173,11 @@ def test_fetched_records_go_to_the_disk_but_not_twice():
 
 def test_records_that_come_again_or_too_early_change_nothing():
     learner = fresh()
-    learner.learned(RECORDS[0])
+    learner.on_record(RECORDS[0])
     learner.actions()
 
-    assert not learner.learned(RECORDS[0])
-    assert not learner.learned(RECORDS[2])
+    assert not learner.on_record(RECORDS[0])
+    assert not learner.on_record(RECORDS[2])
 
     assert learner.actions() == []
     assert learner.chain.head.height == 1
@@ -185,19 +185,19 @@ def test_records_that_come_again_or_too_early_change_nothing():
 
 def test_a_rival_that_was_accepted_but_not_decided_gives_way():
     learner = fresh()
-    learner.proposed(commit(genesis().head(), "b"), LEADER)
+    learner.on_proposal(commit(genesis().head(), "b"), LEADER)
 
-    learner.heard(beat(1), LEADER)
-    learner.learned(RECORDS[0])
+    learner.on_heartbeat(beat(1), LEADER)
+    learner.on_record(RECORDS[0])
 
     assert learner.chain.last == RECORDS[0]
 
 
 def test_a_proposal_proves_nothing_of_a_record_that_it_does_not_follow():
     learner = fresh()
-    learner.proposed(commit(genesis().head(), "b"), LEADER)
+    learner.on_proposal(commit(genesis().head(), "b"), LEADER)
 
-    learner.proposed(RECORDS[1], LEADER)
+    learner.on_proposal(RECORDS[1], LEADER)
 
     assert learner.chain.head.height == 0
     assert learner.actions() == [Fetch(LEADER, 0)]
@@ -205,30 +205,30 @@ def test_a_proposal_proves_nothing_of_a_record_that_it_does_not_follow():
 
 def test_a_known_record_that_is_proposed_again_changes_nothing():
     learner = fresh()
-    learner.learned(RECORDS[0])
-    learner.learned(RECORDS[1])
+    learner.on_record(RECORDS[0])
+    learner.on_record(RECORDS[1])
 
-    learner.proposed(RECORDS[0], LEADER)
+    learner.on_proposal(RECORDS[0], LEADER)
 
     assert learner.chain.head.height == 2
 
 
 def test_a_heartbeat_with_another_head_is_a_fork():
     learner = fresh()
-    learner.learned(RECORDS[0])
+    learner.on_record(RECORDS[0])
 
-    learner.heard(beat(1), LEADER)
+    learner.on_heartbeat(beat(1), LEADER)
     with pytest.raises(Fork, match="place 0 of the run"):
-        learner.heard(beat(1, RECORDS[2]), LEADER)
+        learner.on_heartbeat(beat(1, RECORDS[2]), LEADER)
 
 
 def test_an_old_heartbeat_is_fine():
     learner = fresh()
-    learner.learned(RECORDS[0])
+    learner.on_record(RECORDS[0])
 
     learner.actions()
 
-    learner.heard(Heartbeat(RUN, 1, 0, bytes(32)), LEADER)
+    learner.on_heartbeat(Heartbeat(RUN, 1, 0, bytes(32)), LEADER)
 
     assert learner.actions() == []
 
@@ -237,7 +237,7 @@ def test_a_fetched_record_that_does_not_follow_is_refused():
     learner = fresh()
 
     with pytest.raises(BrokenRecord):
-        learner.learned(commit(ChainHead.of(RECORDS[0]), height=0, step=0, first=0))
+        learner.on_record(commit(ChainHead.of(RECORDS[0]), height=0, step=0, first=0))
 
     assert learner.chain.head.height == 0
 
@@ -245,9 +245,9 @@ def test_a_fetched_record_that_does_not_follow_is_refused():
 def test_a_decided_record_proves_that_the_accepted_one_before_it_is_decided():
     """So a file with a proposal, and the records that were fetched after it, is read whole."""
     learner = fresh()
-    learner.proposed(RECORDS[0])
+    learner.on_proposal(RECORDS[0])
 
-    assert learner.learned(RECORDS[1])
+    assert learner.on_record(RECORDS[1])
 
     assert learner.chain.head.height == 2
     assert learner.actions() == [Persist(RECORDS[1])]

@@ -127,7 +127,7 @@ def test_another_leader_is_promised_a_long_record_and_decides_it():
         async with town.living("abc", long_genesis()):
             for name in "bc":
                 machine = town.nodes[name].machine
-                machine.asked(key("a").peer_id.raw, PROPOSALS[0], 0.0)
+                machine.on_call(key("a").peer_id.raw, PROPOSALS[0], 0.0)
                 town.nodes[name].machine.actions()
             await asyncio.sleep(5.0)  # nobody is calm any more
             town.nodes["b"].machine.standby.start(asyncio.get_running_loop().time())

@@ -67,7 +67,7 @@ class VoterSeatMachine(RuleBasedStateMachine):
     @rule(number=st.integers(0, 4))
     def learn(self, number):
         if RECORDS[number].height == self.seat.learner.chain.head.height:
-            self.seat.learned(RECORDS[number], self.now_s)
+            self.seat.on_record(RECORDS[number], self.now_s)
             self.carry_out()
 
     @rule(seconds=st.sampled_from([0.5, 5.0]))
@@ -139,8 +139,8 @@ def test_a_record_is_on_the_disk_before_it_is_accepted():
 def test_a_leader_is_told_of_once():
     seat = fresh()
     for _ in range(2):
-        seat.asked(peer("a"), beat(0), 0.0)
-    seat.asked(peer("b"), beat(0, term=2), 0.0)
+        seat.on_call(peer("a"), beat(0), 0.0)
+    seat.on_call(peer("b"), beat(0, term=2), 0.0)
 
     told = [action for action in seat.actions() if isinstance(action, Followed)]
     assert told == [Followed(peer("a"), 1), Followed(peer("b"), 2)]
@@ -166,10 +166,10 @@ def test_a_record_that_follows_unknown_ones_has_them_fetched():
 def test_what_is_missing_is_fetched_from_who_decided_it():
     seat = fresh()
 
-    seat.asked(peer("a"), beat(2), 0.0)
+    seat.on_call(peer("a"), beat(2), 0.0)
     assert seat.actions()[-1] == Fetch(peer("a"), 0)
     for record in RECORDS[:2]:
-        seat.learned(record, 0.0)
+        seat.on_record(record, 0.0)
 
     assert seat.actions() == [Persist(record) for record in RECORDS[:2]]
     assert seat.learner.chain.head.height == 2
@@ -190,11 +190,11 @@ def test_a_promise_raises_no_term_and_a_denied_call_neither():
 def test_a_fork_is_told_and_the_answer_still_stands():
     seat = fresh()
     for record in RECORDS[:3]:
-        seat.learned(record, 0.0)
+        seat.on_record(record, 0.0)
     seat.actions()
 
     with pytest.raises(Fork):
-        seat.asked(peer("b"), beat(3, 2, RIVAL), 0.0)
+        seat.on_call(peer("b"), beat(3, 2, RIVAL), 0.0)
 
     reply, _ = seat.actions()
     assert isinstance(reply.message, Accepted)
@@ -205,7 +205,7 @@ def test_a_voter_of_a_server_has_no_deadline_and_asks_nothing():
     seat = fresh()
 
     seat.on_deadline(99.0)
-    seat.answered(peer("a"), beat(0), 99.0)
+    seat.on_answer(peer("a"), beat(0), 99.0)
 
     assert seat.next_deadline_s is None
     assert seat.actions() == []
@@ -213,9 +213,9 @@ def test_a_voter_of_a_server_has_no_deadline_and_asks_nothing():
 
 def test_who_asks_for_the_coordinator_is_sent_to_its_successor():
     seat = fresh()
-    seat.asked(peer("a"), beat(0, term=2), 1.0)
+    seat.on_call(peer("a"), beat(0, term=2), 1.0)
 
-    seat.asked(peer("a"), HandOver(RUN, 2, peer("b")), 2.0)
+    seat.on_call(peer("a"), HandOver(RUN, 2, peer("b")), 2.0)
 
     assert seat.led_by == (peer("b"), 2)
     assert [action for action in seat.actions() if isinstance(action, Followed)] == [

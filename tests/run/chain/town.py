@@ -83,9 +83,9 @@ class Town:
             records = self.seats[by].learner.chain
             assert records is not None
         elif isinstance(thing, ANSWERS):
-            seat.answered(peer(by), thing, self.now_s)
+            seat.on_answer(peer(by), thing, self.now_s)
         else:
-            seat.asked(peer(by), thing, self.now_s)
+            seat.on_call(peer(by), thing, self.now_s)
         self.carry_out(to)
 
     def carry_out(self, name: str) -> None:
@@ -106,7 +106,7 @@ class Town:
         head = self.seats[holder].learner.chain.head.height
         for at in range(height, head):
             records = [entry for entry in entries if getattr(entry, "height", None) == at]
-            self.seats[name].learned(records[-1], self.now_s)
+            self.seats[name].on_record(records[-1], self.now_s)
         self.carry_out(name)
 
     def post(self, by: str, to: str, message) -> None:

@@ -112,14 +112,14 @@ class World:
             elif isinstance(action, Reply):
                 self.under_way.append(Answer(thing.leader, thing.to, action.message))
         if isinstance(thing.message, Heartbeat):
-            node.learner.heard(thing.message, caller)
+            node.learner.on_heartbeat(thing.message, caller)
             self.fetch(node)
 
     def heard(self, node: Node, entry: Message, caller: bytes) -> None:
         if isinstance(entry, Propose):
             self.accepted.add((node.voter_id, entry.term, entry.record))
             self.judge(entry)
-            node.learner.proposed(entry.record, caller)
+            node.learner.on_proposal(entry.record, caller)
             self.fetch(node)
 
     def fetch(self, node: Node) -> None:
@@ -132,7 +132,7 @@ class World:
     def learn(self, node: Node, height: int, until: int | None = None) -> None:
         """Somebody has the decided records: here, the oracle."""
         for at in range(height, len(self.decided) if until is None else until):
-            node.learner.learned(self.decided[at])
+            node.learner.on_record(self.decided[at])
         self.fetch(node)
 
     def judge(self, entry: Propose) -> None:
@@ -153,12 +153,12 @@ class World:
                 case Fetch():
                     node = self.node(self.names[number])
                     self.learn(node, node.learner.chain.head.height, leader._best().height)
-                    leader.advanced(node.learner.chain.head)
+                    leader.on_head(node.learner.chain.head)
                     self.settle(number)
                 case RecordDecided(record=record):
                     assert self.decided.get(record.height) == record, "no majority"
                     node = self.node(self.names[number])
-                    node.learner.learned(record)
+                    node.learner.on_record(record)
                     self.fetch(node)
                 case Leading(term=term):
                     assert leader.head.height >= self.known_before(term), "it does not know all"
