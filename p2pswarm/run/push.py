@@ -59,7 +59,6 @@ MOVES: dict[PushState, tuple[PushState, ...]] = {
     S.NOT_COMPUTED: (),
     S.UNKNOWN: (),
 }
-OVER = (S.DONE, S.GIVEN_UP, S.NOT_COMPUTED, S.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +183,7 @@ class PushProgress:
     @property
     def over(self) -> bool:
         """Return whether there is nothing more to do."""
-        return self.state in OVER
+        return not MOVES[self.state]
 
     def next_deadline_s(self) -> float | None:
         """While it is WAITING: when to `choose` again, if no view comes before."""

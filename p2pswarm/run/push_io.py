@@ -6,6 +6,7 @@ gradients back to the server that their microbatch came from.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from p2pswarm.base.errors import BadMessage, Busy, SwarmError
@@ -70,12 +71,10 @@ async def push_to_any(
     push_once: PushOnce,
     keeper: MemberRecord | None = None,
 ) -> str | None:
-    """Push to one server after another; returns what to tell the coordinator, if anything.
+    """Push to one server after another; returns the reason why none has computed, if any.
 
-    That is the reason why none has computed. A server that failed has told the coordinator itself.
-
-    `nobody` is the reason if no server was ever asked; `view_changed` fires when there may be one.
-    `keeper` is asked first.
+    A server that failed has told the coordinator itself. `nobody` is the reason if no server was
+    ever asked; `view_changed` fires when there may be one. `keeper` is asked first.
     """
     loop = asyncio.get_running_loop()
     progress = PushProgress(candidates, nobody, loop.time(), keeper=keeper)
@@ -89,9 +88,7 @@ async def push_to_any(
             finally:
                 progress.ended()
         elif not progress.over:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout_at(progress.next_deadline_s()):
                     await view_changed.wait()
-            except TimeoutError:
-                continue
     return progress.reason

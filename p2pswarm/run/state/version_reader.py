@@ -88,7 +88,7 @@ class VersionReader:
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
         """Run a block that changes the memory; one at a time, and it is not to be cancelled."""
-        await self._readers_have_caught_up()
+        await self._await_readers()
         self._changing = True
         try:
             while self._reading:
@@ -126,7 +126,7 @@ class VersionReader:
             self._reading -= 1
             self._moved.fire()
 
-    async def _readers_have_caught_up(self) -> None:
+    async def _await_readers(self) -> None:
         try:
             async with asyncio.timeout(CHANGE_WAIT_S):
                 while self._holds.must_wait:
