@@ -30,7 +30,6 @@ from p2pswarm.settings.limits import (
     BYTES,
     LONG_NAME,
     TRAIN,
-    AtMost,
     Between,
     OneOf,
     Text,
@@ -307,10 +306,8 @@ def _fits(limit: object, value: Any) -> bool:
             return value in limit.choices
         case Tokenizing() | Wandb():
             return limit.allows(value)
-        case Text(longest):
-            return 1 <= len(value) <= longest and value.isprintable()
-        case AtMost(longest):
-            return len(value) <= longest and (value.isprintable() or not value)
+        case Text(longest, least):
+            return least <= len(value) <= longest and value.isprintable()
         case _:
             return True
 

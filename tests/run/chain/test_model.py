@@ -67,7 +67,7 @@ class OldVotersDecideWhoVotes(OnlyOldVotersDecide):
 
 class OnlyTheHeadsVotersPromise(Leader):
     def _electorates(self, record):
-        return super()._electorates(record if self._pending else None)
+        return super()._electorates(record if self.pending else None)
 
 
 class BeginsWithoutLooking(Leader):
