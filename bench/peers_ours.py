@@ -166,8 +166,7 @@ async def averaging(number: int, mb: int) -> None:
 
     from p2pswarm.models.compute.torch_sums import GradientMemory, TorchSums  # noqa: PLC0415
     from p2pswarm.run.averaging.averaging_io import Averaging, AveragingSettings  # noqa: PLC0415
-    from p2pswarm.run.messages.averaging import Shard  # noqa: PLC0415
-    from p2pswarm.run.messages.step import Reduce  # noqa: PLC0415
+    from p2pswarm.run.messages.step import Reduce, Shard  # noqa: PLC0415
     from p2pswarm.tensors.budget import Budget  # noqa: PLC0415
     from p2pswarm.tensors.transfer import TensorTransfer  # noqa: PLC0415
 

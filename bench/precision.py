@@ -33,7 +33,7 @@ from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.precision import precision_of
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.torch_weights import torch_engine
-from p2pswarm.run.averaging.plan import Span
+from p2pswarm.run.averaging.shards import Span
 from p2pswarm.settings.config import ModelConfig, RunConfig
 from p2pswarm.tensors.flat_layout import ITEM_BYTES
 

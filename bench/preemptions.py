@@ -173,7 +173,7 @@ class Day:
     def _counts(self) -> dict[str, object]:
         """What the trainer's chain says of every microbatch."""
         disk, run_config = self._swarm.trainers.seats[0].disk, self._config.run
-        head = disk.restored(self._swarm.trainers.genesis).follower.chain.head
+        head = disk.restored(self._swarm.trainers.genesis).learner.chain.head
         records = disk.records(0, head.height)
         header = log_header(self._swarm.trainers.genesis.run, disk.memory)
         try:

@@ -119,7 +119,7 @@ SHELL = frozenset(
         "run/push_io.py",
         "run/state/base.py",
         "run/state/donor.py",
-        "run/state/download.py",
+        "run/state/piece_download_io.py",
         "run/state/host_state.py",
         "run/state/version_reader.py",
         "server/checkpoint_io.py",

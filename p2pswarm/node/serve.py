@@ -42,8 +42,7 @@ from p2pswarm.node.run.run_match import genesis_of
 from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
 from p2pswarm.node.stack.stack import NodeStack, Say
 from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE
-from p2pswarm.run.chain.base import ChainStore
-from p2pswarm.run.chain.chain_log import Restored, blank
+from p2pswarm.run.chain.chain_log import ChainStore, Restored, blank
 from p2pswarm.run.chain.memory_file import RECORDS_KEPT, MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES
 from p2pswarm.run.manifest import RunIdentity, RunOffer

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.crypto.identity import Identity, verify
-from p2pswarm.run.messages.run import CheckpointOrigin, Manifest
+from p2pswarm.run.messages.run import Manifest, RunOrigin
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.parser import (
     RUN_VERSION,
@@ -28,23 +28,6 @@ MANIFEST_TAG = b"p2pswarm-manifest-2:"
 NONCE_BYTES = 16
 RUNS_KEY = hashlib.sha256(b"p2pswarm-runs-1:").digest()
 """The DHT's key of every run's manifest; the subkey is the trainer's id."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunOrigin:
-    """The checkpoint that a run goes on from."""
-
-    run: bytes
-    """The id of the run that it is of."""
-    version: int
-    """Of its weights: where the run begins."""
-    checkpoint: bytes
-    """The SHA-256 of its manifest, so that it can be no other checkpoint."""
-
-    @property
-    def encoded(self) -> bytes:
-        """The bytes that a run's id and signature cover."""
-        return self.run + self.version.to_bytes(8) + self.checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +86,7 @@ def sign_manifest(
 ) -> Manifest:
     """Make what the trainer of `run`, reachable at `address` and by its card, announces."""
     text, key, where = run_to_json(run.config), identity.public_key, str(address)
-    unsigned = Manifest(
-        text, run.corpus, run.nonce, run.founder, key, where, b"", _told(run.origin), card
-    )
+    unsigned = Manifest(text, run.corpus, run.nonce, run.founder, key, where, b"", run.origin, card)
     signature = identity.sign(MANIFEST_TAG, signed_part(unsigned))
     return dataclasses.replace(unsigned, signature=signature)
 
@@ -113,7 +94,7 @@ def sign_manifest(
 def signed_part(manifest: Manifest) -> bytes:
     """The bytes that the signature covers; neither JSON nor an address has a NUL."""
     text = manifest.config + b"\0" + manifest.address.encode() + b"\0"
-    return text + manifest.corpus + manifest.nonce + manifest.founder + _encoded(_origin(manifest))
+    return text + manifest.corpus + manifest.nonce + manifest.founder + _encoded(manifest.origin)
 
 
 def read_offer(manifest: Manifest, version: int = RUN_VERSION) -> RunOffer | UnreadableOffer:
@@ -125,24 +106,15 @@ def read_offer(manifest: Manifest, version: int = RUN_VERSION) -> RunOffer | Unr
         address = Address.parse(manifest.address)
     except ValueError as error:
         raise BadMessage(f"a manifest without an address: {error}") from error
-    origin = _origin(manifest)
     named = manifest.corpus, manifest.nonce, manifest.founder
-    run = run_id(manifest.config, *named, _encoded(origin))
+    run = run_id(manifest.config, *named, _encoded(manifest.origin))
     trainer = Contact(PeerId.of_key(manifest.trainer_key), address)
     try:
         config = run_from_json(manifest.config, version)
     except OtherRunVersion as error:
         return UnreadableOffer(run, trainer, str(error))
-    identity = RunIdentity(config, *named, origin)
+    identity = RunIdentity(config, *named, manifest.origin)
     return RunOffer(run, config, trainer, identity, manifest.card)
-
-
-def _told(origin: RunOrigin | None) -> CheckpointOrigin | None:
-    return CheckpointOrigin(*dataclasses.astuple(origin)) if origin else None
-
-
-def _origin(manifest: Manifest) -> RunOrigin | None:
-    return RunOrigin(*dataclasses.astuple(manifest.origin)) if manifest.origin else None
 
 
 def _encoded(origin: RunOrigin | None) -> bytes:

@@ -3,7 +3,6 @@
 Who receives a card passes it on as it is: only its peer could have made it. Links have cards of
 their own; a simulation without links has none.
 
-Errors:  BadMessage from `learn` for a card that its peer did not sign.
 Source:  docs/addresses.md.
 """
 
@@ -16,7 +15,7 @@ from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import Address, PeerId
 from p2pswarm.net.cards.card import CardBody, SignedCard
 from p2pswarm.net.wire.message import Message, decode
-from p2pswarm.run.messages.membership import StandsBy, View
+from p2pswarm.run.messages.membership import MemberRecord, StandsBy, View
 from p2pswarm.run.messages.trainers import AskReachable, Trainers, Whereabouts
 from p2pswarm.run.messages.types import NO_PATHS, PathCounts
 
@@ -26,45 +25,32 @@ CARDS_LOOKED_INTO = 8192  # twice the members of the largest run; 300 bytes each
 
 
 class MemberCards(Protocol):
-    """The newest cards that this node knows."""
+    """The newest cards that this node knows: none here, and those of links in `KnownCards`."""
 
-    def of(self, peer: bytes) -> bytes:
+    def of(self, _peer: bytes) -> bytes:
         """The card of a peer, or of this node; empty if none is known."""
-        ...
+        return b""
 
     def learn(self, peer: bytes, card: bytes, teller: PeerId | None) -> None:
         """Take a peer's card that `teller` has told us; none is empty bytes.
 
         Raises BadMessage if it is no card, or another peer's.
         """
-        ...
-
-    def links(self, peers: Iterable[bytes]) -> PathCounts:
-        """Return how links that are up lead to these peers."""
-        ...
-
-    def watch(self, on_news: Callable[[bytes], None]) -> Callable[[], None]:
-        """Have `on_news` called with each peer whose card has changed; returns what ends that."""
-        ...
-
-
-class NoCards:
-    """Where peers have no cards: implements `MemberCards`."""
-
-    def of(self, _peer: bytes) -> bytes:
-        """No card."""
-        return b""
-
-    def learn(self, _peer: bytes, _card: bytes, _teller: PeerId | None) -> None:
-        """Whatever is told, nobody dials by it."""
 
     def links(self, _peers: Iterable[bytes]) -> PathCounts:
-        """Nobody knows."""
+        """Return how links that are up lead to these peers."""
         return NO_PATHS
 
     def watch(self, _on_news: Callable[[bytes], None]) -> Callable[[], None]:
-        """Nothing ever changes."""
+        """Have `_on_news` called with each peer whose card has changed; returns what ends that."""
         return lambda: None
+
+
+class NoCards(MemberCards):
+    """Where peers have no cards."""
+
+    def learn(self, peer: bytes, card: bytes, teller: PeerId | None) -> None:
+        """Whatever is told, nobody dials by it."""
 
 
 NO_CARDS = NoCards()
@@ -91,17 +77,18 @@ def leads_there(card: bytes, address: str) -> bool:
 def learn_all(cards: MemberCards, message: Message | None, teller: PeerId | None) -> None:
     """Take the cards of all peers that a message names; raises BadMessage for one that is none."""
     match message:
-        case View(joined=joined):
-            for member in joined:
-                cards.learn(member.peer, member.card, teller)
-        case Trainers(trainers=trainers, voters=voters):
-            for where in (*trainers, *voters):
-                cards.learn(where.peer, where.card, teller)
-        case AskReachable(peers=peers):
-            for where in peers:
-                cards.learn(where.peer, where.card, teller)
-        case StandsBy(peer=peer, card=card) if peer:
-            cards.learn(peer, card, teller)
+        case View():
+            named: Iterable[MemberRecord | Whereabouts | StandsBy] = message.joined
+        case Trainers():
+            named = (*message.trainers, *message.voters)
+        case AskReachable():
+            named = message.peers
+        case StandsBy() if message.peer:
+            named = (message,)
+        case _:
+            return
+    for where in named:
+        cards.learn(where.peer, where.card, teller)
 
 
 def as_far_as_they_fit(

@@ -17,7 +17,7 @@ from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.base.signal import Signal
 from p2pswarm.net.rpc.base import ForwardingRpc, Rpc, Stream
 from p2pswarm.net.wire.message import Message
-from p2pswarm.run.messages.peer_health import StillThere
+from p2pswarm.run.messages.membership import StillThere
 from p2pswarm.run.peer_health import SILENT_S, PeerHealth, Question
 
 
@@ -29,7 +29,7 @@ class WatchedRpc(ForwardingRpc):
         super().__init__(rpc)
         self._tasks: asyncio.TaskGroup
         self._loop = asyncio.get_running_loop()
-        self._roads = PeerHealth(silent_s=silent_s)
+        self.health = PeerHealth(silent_s=silent_s)
         self._wait_s = wait_s
         self._answered = Signal()
         self._contacts: dict[bytes, Contact] = {}
@@ -51,14 +51,14 @@ class WatchedRpc(ForwardingRpc):
         """
         self._tasks = tasks
         self._apart, self._told_apart = apart, ()
-        self._roads.begun(self._now_s())
+        self.health.begun(self._now_s())
         self._pump()
 
     def watch(self, peers: Iterable[Contact]) -> None:
         """Find out, for as long as the session lasts, whether these are there."""
         known = {peer.peer.raw: peer for peer in peers if peer.peer is not None}
         self._contacts |= known
-        self._roads.watch(known, self._now_s())
+        self.health.watch(known, self._now_s())
         self._pump()
 
     @asynccontextmanager
@@ -69,9 +69,9 @@ class WatchedRpc(ForwardingRpc):
         assert to.peer is not None, "servers know whom they dial"
         peer = to.peer.raw
         self._contacts[peer] = to  # it may have moved; a broken road is asked for there
-        if self._roads.is_broken(peer) and not await self._whole_again(peer):
+        if self.health.is_broken(peer) and not await self._whole_again(peer):
             raise DialFailed(f"nothing comes from {to.peer.short}")
-        self._roads.opened(peer, self._now_s())
+        self.health.opened(peer, self._now_s())
         self._pump()
         dialling = True
         try:
@@ -86,20 +86,12 @@ class WatchedRpc(ForwardingRpc):
             raise LinkLost(f"nothing comes from {to.peer.short}") from None
         except DialFailed:
             if dialling:
-                self._roads.unreachable(peer, self._now_s())
+                self.health.unreachable(peer, self._now_s())
             raise
         finally:
             self._scopes[peer].pop(scope, None)
-            self._roads.closed(peer)
+            self.health.closed(peer)
             self._pump()
-
-    def averaged(self, peers: Iterable[bytes], took_s: float) -> None:
-        """An averaging with these succeeded: answers wait behind its bytes, and not longer."""
-        self._roads.averaged(peers, took_s)
-
-    def is_broken(self, peer: bytes) -> bool:
-        """Return whether nothing comes from a peer at present."""
-        return self._roads.is_broken(peer)
 
     def close(self) -> None:
         """Ask nobody any more."""
@@ -112,7 +104,7 @@ class WatchedRpc(ForwardingRpc):
             return False
         try:
             async with asyncio.timeout(self._wait_s):
-                while self._roads.is_broken(peer):
+                while self.health.is_broken(peer):
                     await self._answered.wait()
         except TimeoutError:
             return False
@@ -122,20 +114,20 @@ class WatchedRpc(ForwardingRpc):
         return self._loop.time()
 
     def _pump(self) -> None:
-        for peer in self._roads.broken():
+        for peer in self.health.broken():
             for scope in list(self._scopes[peer]):
                 if not scope.expired():
                     scope.reschedule(self._now_s())
-        for question in self._roads.to_ask():
+        for question in self.health.to_ask():
             asking = self._ask(question)
             try:
                 self._tasks.create_task(asking)
             except RuntimeError:  # the session ends, and its last streams close
                 asking.close()
-        if (apart := self._roads.apart) != self._told_apart:
+        if (apart := self.health.apart) != self._told_apart:
             self._told_apart = apart
             self._apart(apart)
-        self._set_timer(self._roads.next_deadline_s())
+        self._set_timer(self.health.next_deadline_s())
 
     def _set_timer(self, due_s: float | None) -> None:
         if self._timer is not None:
@@ -146,18 +138,18 @@ class WatchedRpc(ForwardingRpc):
 
     def _due(self) -> None:
         self._timer = None
-        self._roads.on_deadline(self._now_s())
+        self.health.on_deadline(self._now_s())
         self._pump()
 
     def _still_there(self, peer: PeerId, question: StillThere) -> StillThere:
         """Answer a peer that asks; of several on one `Rpc` the last that was made does."""
-        self._roads.asked(peer.raw, self._now_s())
+        self.health.asked(peer.raw, self._now_s())
         return question
 
     async def _ask(self, question: Question) -> None:
         to = self._contacts[question.peer]
         there = await is_there(self._rpc, to, question.within_s)
-        self._roads.answered(question, self._now_s(), there=there)
+        self.health.answered(question, self._now_s(), there=there)
         if there:
             self._answered.fire()
         self._pump()

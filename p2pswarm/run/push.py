@@ -17,14 +17,12 @@ coordinator, which launches the next one. After any other error the receiver may
 the microbatch. A plain Refused is such an error too, because a handler that was cancelled ends so.
 
 Units:   seconds on the caller's clock.
-Errors:  none; `reason` tells why a push was not delivered.
-Source:  docs/training.md.
+Source:  docs/training.md; for the keeper, docs/recovery.md, "What is not computed again".
 """
 
 import math
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 
 from p2pswarm.base.errors import Busy, DialFailed, NotComputed, NotServing, SwarmError, TooLarge
 from p2pswarm.run.messages.membership import MemberRecord
@@ -61,7 +59,6 @@ MOVES: dict[PushState, tuple[PushState, ...]] = {
     S.NOT_COMPUTED: (),
     S.UNKNOWN: (),
 }
-OVER = (S.DONE, S.GIVEN_UP, S.NOT_COMPUTED, S.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,55 +81,48 @@ class PushTimes:
     """As told: how long gradients take to come back to that server; 0: unknown."""
 
 
-class Candidates(Protocol):
-    """The servers that a push may go to; `Router` is one."""
+class Candidates:
+    """The servers that a push may go to. Here there is none, and nothing is learned of any."""
 
-    @property
-    def others_may_come(self) -> bool:
-        """Return whether a view may bring a server while none is known."""
-        ...
+    others_may_come = False
+    """True if a view may bring a server while none is known."""
 
-    def choose(self, now_s: float) -> MemberRecord | None:
-        """The server to ask next; None while all are busy or gone."""
-        ...
+    def choose(self, _now_s: float) -> MemberRecord | None:
+        """Return the server to ask next; None while all are busy or gone."""
+        return None
 
     def settle(self, peer: bytes, times: PushTimes) -> None:
         """A server has computed a push."""
-        ...
 
     def over(self, peer: bytes, chosen_s: float) -> None:
         """What was given to a server then is there no more; told once, after all else."""
-        ...
 
     def busy(self, peer: bytes, until_s: float) -> None:
         """A server is full until then."""
-        ...
 
     def refused(self, peer: bytes, now_s: float) -> None:
         """A server does not serve this step or attempt."""
-        ...
 
     def failed(self, peer: bytes, now_s: float) -> None:
         """A server could not compute what it took."""
-        ...
 
     def lost(self, peer: bytes, now_s: float) -> None:
         """A server cannot be reached."""
-        ...
 
-    def nobody_reached(self, now_s: float) -> bool:
+    def nobody_reached(self, _now_s: float) -> bool:
         """Return whether no server was reached the last time, by this push or by another."""
-        ...
+        return False
 
     def free_at_s(self) -> float | None:
         """Return when the first busy server may be asked again; None if no server is known."""
-        ...
+        return None
 
 
-class OnlyPeer:
+NO_CANDIDATES = Candidates()
+
+
+class OnlyPeer(Candidates):
     """The one server that a gradient may go to: the one its microbatch came from."""
-
-    others_may_come = False
 
     def __init__(self, members: MemberView, peer: bytes) -> None:
         self._members = members
@@ -142,38 +132,17 @@ class OnlyPeer:
 
     def choose(self, now_s: float) -> MemberRecord | None:
         """It, unless it is busy, gone, or has refused."""
-        if self._gone or now_s < self._free_s:
-            return None
-        return self._members.record(self._peer)
+        return None if self._gone or now_s < self._free_s else self._members.record(self._peer)
 
-    def settle(self, peer: bytes, times: PushTimes) -> None:
-        """Nothing is learned where there is no choice."""
-
-    def over(self, peer: bytes, chosen_s: float) -> None:
-        """Nothing is counted where there is no choice."""
-
-    def busy(self, peer: bytes, until_s: float) -> None:
+    def busy(self, _peer: bytes, until_s: float) -> None:
         """It is full until then."""
-        del peer
         self._free_s = until_s
 
-    def refused(self, peer: bytes, now_s: float) -> None:
-        """It does not wait for the gradient any more."""
-        del peer, now_s
+    def refused(self, peer: bytes, now_s: float) -> None:  # noqa: ARG002
+        """It waits for the gradient no more, has forgotten the microbatch, or is not reached."""
         self._gone = True
 
-    def failed(self, peer: bytes, now_s: float) -> None:
-        """It has forgotten the microbatch."""
-        self.refused(peer, now_s)
-
-    def lost(self, peer: bytes, now_s: float) -> None:
-        """It cannot be reached."""
-        self.refused(peer, now_s)
-
-    def nobody_reached(self, now_s: float) -> bool:
-        """Return what was not reached is gone."""
-        del now_s
-        return False
+    failed = lost = refused
 
     def free_at_s(self) -> float | None:
         """Return when it may be asked again; None if never."""
@@ -185,12 +154,23 @@ class PushProgress:
     """One microbatch on its way to one of several servers."""
 
     def __init__(
-        self, candidates: Candidates, nobody: str, now_s: float, search_s: float = SEARCH_S
+        self,
+        candidates: Candidates,
+        nobody: str,
+        now_s: float,
+        search_s: float = SEARCH_S,
+        keeper: MemberRecord | None = None,
     ) -> None:
-        """`nobody`: the reason if no server was ever asked."""
+        """`nobody`: the reason if no server was ever asked; `keeper`: the one to ask first.
+
+        `candidates` learn nothing of the keeper: it computes nothing, and would look fast.
+        """
         self.state = PushState.CHOOSING
         self.reason: str | None = nobody
         """What to tell the coordinator; None if there is nothing, or the server has told it."""
+        self.asks_keeper = False
+        """True if the server that is asked has the result already; others are to compute."""
+        self._keeper = keeper
         self._candidates = candidates
         self._give_up_s = now_s + search_s
         self._unreachable_s = math.inf
@@ -203,7 +183,7 @@ class PushProgress:
     @property
     def over(self) -> bool:
         """Return whether there is nothing more to do."""
-        return self.state in OVER
+        return not MOVES[self.state]
 
     def next_deadline_s(self) -> float | None:
         """While it is WAITING: when to `choose` again, if no view comes before."""
@@ -212,13 +192,15 @@ class PushProgress:
     def choose(self, now_s: float) -> MemberRecord | None:
         """The server to ask now; None if there is none, at present or for good."""
         self._due_s = None
-        if self._candidates.nobody_reached(now_s):
+        if self._keeper is None and self._candidates.nobody_reached(now_s):
             self._unreachable_s = min(self._unreachable_s, now_s)
         give_up_s = min(self._give_up_s, self._unreachable_s + UNREACHABLE_S)
         if now_s >= give_up_s:
             self._move(PushState.GIVEN_UP)
             return None
-        member = self._candidates.choose(now_s)
+        keeper, self._keeper = self._keeper, None
+        self.asks_keeper = keeper is not None
+        member = keeper or self._candidates.choose(now_s)
         if member is not None:
             self._asked, self._asked_s, self._started_s = member, now_s, now_s
             self._move(PushState.ASKED)
@@ -255,17 +237,18 @@ class PushProgress:
             receipt.compute_s,
             receipt.gradient_s,
         )
-        self._candidates.settle(self._peer, times)
+        self._learning.settle(self._peer, times)
 
     def ended(self) -> None:
         """The push to the server that was asked is over, or was cancelled."""
-        self._candidates.over(self._peer, self._asked_s)
+        self._learning.over(self._peer, self._asked_s)
 
     def failed(self, error: SwarmError, now_s: float) -> None:
         """The push to the server that was asked has failed: decide whether it may have it."""
         if self.state is PushState.DONE:
             return  # the stream failed after the receipt: nothing is lost
-        peer, self.reason = self._peer, str(error) or type(error).__name__
+        peer, learning = self._peer, self._learning
+        self.reason = str(error) or type(error).__name__
         asked = self.state is PushState.ASKED
         not_reached = isinstance(error, DialFailed) and asked
         in_vain = not_reached or (isinstance(error, NotServing) and asked)
@@ -273,22 +256,26 @@ class PushProgress:
         match error:
             case Busy():
                 self._move(PushState.CHOOSING)
-                self._candidates.busy(peer, now_s + error.retry_after_s)
+                learning.busy(peer, now_s + error.retry_after_s)
             case NotServing():
                 self._move(PushState.CHOOSING)
-                self._candidates.refused(peer, now_s)
+                learning.refused(peer, now_s)
             case TooLarge():
                 self._move(PushState.GIVEN_UP)  # it fits no server
             case DialFailed() if not_reached:
                 self._move(PushState.CHOOSING)
-                self._candidates.lost(peer, now_s)
+                learning.lost(peer, now_s)
             case NotComputed():
                 self._move(PushState.NOT_COMPUTED)
                 self.reason = None  # who heard it from us first would take us for the cause
-                self._candidates.failed(peer, now_s)
+                learning.failed(peer, now_s)
             case _:
                 self._move(PushState.UNKNOWN)
-                self._candidates.lost(peer, now_s)
+                learning.lost(peer, now_s)
+
+    @property
+    def _learning(self) -> Candidates:
+        return NO_CANDIDATES if self.asks_keeper else self._candidates
 
     @property
     def _peer(self) -> bytes:
@@ -300,80 +287,8 @@ class PushProgress:
         self.state = state
 
 
-# Whom a push goes to first: the server that has its result already, then whom a router chooses.
-#
-# The router learns nothing of a push to the keeper, which computes nothing: it would look fast.
-#
-# Source:  docs/recovery.md, "What is not computed again".
-
-
-class PreferCached:
-    """The servers that one push may go to; the keeper is asked once."""
-
-    def __init__(self, router: Candidates, keeper: MemberRecord | None) -> None:
-        self._router = router
-        self._keeper = keeper
-        self._asked: bytes | None = None
-        """The keeper, while it is asked."""
-
-    @property
-    def others_may_come(self) -> bool:
-        """Return whether a view may bring a server while none is known."""
-        return self._router.others_may_come
-
-    def keeps(self, peer: bytes) -> bool:
-        """Return whether a peer is asked as the keeper: others are to compute."""
-        return peer == self._asked
-
-    def choose(self, now_s: float) -> MemberRecord | None:
-        """The server to ask next; None while all are busy or gone."""
-        keeper, self._keeper = self._keeper, None
-        self._asked = None if keeper is None else keeper.peer
-        return keeper or self._router.choose(now_s)
-
-    def settle(self, peer: bytes, times: PushTimes) -> None:
-        """A server has computed a push."""
-        if not self.keeps(peer):
-            self._router.settle(peer, times)
-
-    def over(self, peer: bytes, chosen_s: float) -> None:
-        """What was given to a server then is there no more; told once, after all else."""
-        if not self.keeps(peer):
-            self._router.over(peer, chosen_s)
-
-    def busy(self, peer: bytes, until_s: float) -> None:
-        """A server is full until then."""
-        if not self.keeps(peer):
-            self._router.busy(peer, until_s)
-
-    def refused(self, peer: bytes, now_s: float) -> None:
-        """A server does not serve this step or attempt."""
-        if not self.keeps(peer):
-            self._router.refused(peer, now_s)
-
-    def failed(self, peer: bytes, now_s: float) -> None:
-        """A server could not compute what it took."""
-        if not self.keeps(peer):
-            self._router.failed(peer, now_s)
-
-    def lost(self, peer: bytes, now_s: float) -> None:
-        """A server cannot be reached."""
-        if not self.keeps(peer):
-            self._router.lost(peer, now_s)
-
-    def nobody_reached(self, now_s: float) -> bool:
-        """Return whether no server was reached the last time, by this push or by another."""
-        return self._keeper is None and self._router.nobody_reached(now_s)
-
-    def free_at_s(self) -> float | None:
-        """Return when the first busy server may be asked again; None if no server is known."""
-        return self._router.free_at_s()
-
-
 def keepers_for(keepers: tuple[bytes, ...], stage: int, *, asked: bool) -> tuple[bytes, ...]:
-    """Return what a push to a server of `stage` says of them; unless it is `asked`, it is to
-    compute.
-    """
+    """Return the keepers for a push to a server of `stage`, which computes unless it is `asked`."""
     if asked or stage >= len(keepers):
         return keepers
     return (*keepers[:stage], b"", *keepers[stage + 1 :])

@@ -2,12 +2,11 @@
 
 The trainer pushes tokens to stage 0. A server pushes activations to the next stage, and
 gradients back to the server that their microbatch came from.
-
-Errors:  `push_to_any` raises none; it returns the reason.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from p2pswarm.base.errors import BadMessage, Busy, SwarmError
@@ -55,7 +54,7 @@ class Pusher:
             progress.granted(loop.time())
             encoded = await load()
             started_s = loop.time()
-            if tuple(encoded_tensor.meta for encoded_tensor in encoded) != push.tensors:
+            if tuple(each.meta for each in encoded) != push.tensors:
                 raise Busy("the tensors differ from the announced ones", 0.0)  # none were sent
             await self.tensors.send(stream, grant, encoded, Priority.TENSOR)
             progress.sent(started_s)
@@ -66,16 +65,19 @@ class Pusher:
 
 
 async def push_to_any(
-    candidates: Candidates, nobody: str, view_changed: Signal, push_once: PushOnce
+    candidates: Candidates,
+    nobody: str,
+    view_changed: Signal,
+    push_once: PushOnce,
+    keeper: MemberRecord | None = None,
 ) -> str | None:
-    """Push to one server after another; returns what to tell the coordinator, if anything.
+    """Push to one server after another; returns the reason why none has computed, if any.
 
-    That is the reason why none has computed. A server that failed has told the coordinator itself.
-
-    `nobody` is the reason if no server was ever asked; `view_changed` fires when there may be one.
+    A server that failed has told the coordinator itself. `nobody` is the reason if no server was
+    ever asked; `view_changed` fires when there may be one. `keeper` is asked first.
     """
     loop = asyncio.get_running_loop()
-    progress = PushProgress(candidates, nobody, loop.time())
+    progress = PushProgress(candidates, nobody, loop.time(), keeper=keeper)
     while not progress.over:
         member = progress.choose(loop.time())
         if member is not None:
@@ -86,9 +88,7 @@ async def push_to_any(
             finally:
                 progress.ended()
         elif not progress.over:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout_at(progress.next_deadline_s()):
                     await view_changed.wait()
-            except TimeoutError:
-                continue
     return progress.reason

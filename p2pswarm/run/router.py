@@ -29,7 +29,7 @@ Who was left alone for a while comes back at the level of the others: what it ha
 up for, or it would be flooded.
 
 Units:   seconds on the caller's clock.
-Errors:  none; an unknown peer is ignored, since views and answers cross on the way.
+Errors:  an unknown peer is ignored, since views and answers cross on the way.
 Source:  SWARM Parallelism (arXiv 2301.11913) Algorithm 1. The average is bias-corrected and has a
          weight of 0.1, as in hivemind's PerformanceEMA. What is granted and not answered counts as
          in C3 (Suresh et al., NSDI 2015). Start times that do not fall behind: Goyal et al.,
@@ -43,7 +43,7 @@ from dataclasses import dataclass, field
 
 from p2pswarm.base.estimates import Ema
 from p2pswarm.run.messages.membership import MemberRecord
-from p2pswarm.run.push import PushTimes
+from p2pswarm.run.push import Candidates, PushTimes
 
 SMOOTHING = 0.1  # weight of the newest sample in the average, as in SWARM and hivemind
 REFUSED_S = 0.25  # pause after a server has said that it does not serve this step or attempt
@@ -61,8 +61,6 @@ DOWNSTREAM_MAX = 64.0  # by which a congestion makes a microbatch count as longe
 
 @dataclass(slots=True)
 class _ServerEstimate:
-    """One server as this sender sees it."""
-
     member: MemberRecord
     charged_s: float
     guess_s: float
@@ -101,8 +99,8 @@ class _ServerEstimate:
         return bool(self.pending_s) and now_s - self.pending_s[0] > self.late_s
 
 
-class Router:
-    """Chooses among the ready servers of one stage: the `Candidates` of a push."""
+class Router(Candidates):
+    """Chooses among the ready servers of one stage."""
 
     others_may_come = True
 
@@ -151,7 +149,8 @@ class Router:
         for one in going:  # each push looks at all: this is what it costs
             one_s = one.expected_s
             if one.gradient_s > usual_s > 0.0:
-                one_s *= _congestion(one.gradient_s / usual_s)
+                slower = one.gradient_s / usual_s
+                one_s *= min(slower * slower, DOWNSTREAM_MAX)
             start_s = max(one.charged_s, self._level_s - MISSED_MAX * one_s)
             if start_s + one_s < end_s or (
                 server and start_s + one_s == end_s and one.member.peer < server.member.peer
@@ -248,8 +247,3 @@ class Router:
         """The servers that are not avoided; all, if there is no other."""
         servers = list(self._servers.values())
         return [s for s in servers if s.avoid_until_s <= self._chosen_s] or servers
-
-
-def _congestion(slower: float) -> float:
-    """By what a microbatch counts as longer where gradients take so many times what is usual."""
-    return min(slower * slower, DOWNSTREAM_MAX)

@@ -93,7 +93,8 @@ class MemberView:
     def __init__(self) -> None:
         self._number = 0
         self._members: dict[bytes, MemberRecord] = {}
-        self._in_order: tuple[MemberRecord, ...] = ()
+        self.members: tuple[MemberRecord, ...] = ()
+        """All members, ready or not, in the order of their peer ids."""
         self._parts: list[View] = []
         """Of a view that is not complete yet."""
         self._ready: dict[int, tuple[MemberRecord, ...]] = {}
@@ -104,23 +105,13 @@ class MemberView:
         """The ids of all members, in their order."""
         return list(self._members)
 
-    @property
-    def members(self) -> tuple[MemberRecord, ...]:
-        """All members, ready or not, in the order of their peer ids."""
-        return self._in_order
-
     def receive(self, part: View) -> bool:
-        """Take one part; True if it completes a newer view.
-
-        Raises BadMessage for what does not follow the view that is here.
-        """
+        """Take a part; True if it completes a newer view; BadMessage if it does not follow ours."""
         if part.number <= self._number:
             return False
         first = self._parts[0] if self._parts else part
-        if part.since not in (0, self._number) or (part.number, part.since) != (
-            first.number,
-            first.since,
-        ):
+        same = (part.number, part.since) == (first.number, first.since)
+        if part.since not in (0, self._number) or not same:
             raise BadMessage(
                 f"view {part.number} follows view {part.since}, and view {self._number} is here"
             )
@@ -134,7 +125,6 @@ class MemberView:
         return True
 
     def _apply(self, parts: list[View]) -> None:
-        """Make a complete view the present one."""
         known = {} if parts[0].since == 0 else {m.incarnation: m for m in self._members.values()}
         for number in (number for part in parts for number in part.gone):
             known.pop(number, None)
@@ -144,8 +134,8 @@ class MemberView:
                 known[number] = replace(known[number], ready=True)
         if len(known) > MEMBERS_MAX:
             raise BadMessage(f"a view of more than {MEMBERS_MAX} members")
-        self._in_order = tuple(sorted(known.values(), key=attrgetter("peer")))
-        self._members = {m.peer: m for m in self._in_order}
+        self.members = tuple(sorted(known.values(), key=attrgetter("peer")))
+        self._members = {m.peer: m for m in self.members}
         self._number = parts[0].number
         self._ready.clear()
 

@@ -23,7 +23,7 @@ from p2pswarm.models.compute.flat_parameters import layout_of
 from p2pswarm.net.rpc.base import Stream
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.messages.checkpoint import LoadState, SaveState
-from p2pswarm.run.state.snapshot import Snapshot
+from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.version_reader import HeldVersion
 from p2pswarm.server.checkpoint_rules import (
     ProgressNotes,

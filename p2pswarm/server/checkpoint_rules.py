@@ -5,7 +5,6 @@ Errors:  NotSaved for an order that is not carried out; BadCheckpoint for a chec
   not the one that the run began from.
 """
 
-import dataclasses
 from collections.abc import Awaitable, Callable
 
 from p2pswarm.base.errors import NotSaved, OtherCheckpoint
@@ -18,8 +17,8 @@ from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.checkpoint.writer import StageToSave
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.flat_parameters import layout_of
-from p2pswarm.run.manifest import RunOrigin
 from p2pswarm.run.messages.checkpoint import LoadState, SaveState, Saving
+from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.run.state.version_reader import CHANGE_WAIT_S, HeldVersion
 from p2pswarm.server.session import ServerContext
@@ -108,7 +107,7 @@ def source_of(
     named = not order.folder or parse_folder(order.folder) is not None
     if not (named and _may_be_named(order.target)):
         raise OtherCheckpoint("the trainer names no checkpoint, but another place")
-    source = RunOrigin(*dataclasses.astuple(order.source))
+    source = order.source
     if source != origin and source.run != order.run:
         raise OtherCheckpoint("the trainer names a checkpoint that the run did not begin from")
     wanted = Wanted(run=source.run, config=run, blocks=blocks)

@@ -22,7 +22,7 @@ from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.messages.types import Obstacle
-from p2pswarm.run.push import OnlyPeer, PreferCached, PushProgress, keeper_among, keepers_for
+from p2pswarm.run.push import OnlyPeer, PushProgress, keeper_among, keepers_for
 from p2pswarm.run.push_io import Pusher, push_to_any
 from p2pswarm.server.kept_boundaries import WorkItem
 from p2pswarm.server.session import MemberSession
@@ -162,11 +162,10 @@ class Forwarder:
         keeper = keeper_among(item.push.keepers, stage + 1, session.members.ready(stage + 1))
         if keeper is not None and self._is_broken(keeper.peer):
             keeper = None
-        candidates = PreferCached(session.router, keeper)
 
         async def push_once(member: MemberRecord, progress: PushProgress) -> None:
             push = push_onward(item, stage, metas_of(first) + await pending.metas(member))
-            asked = candidates.keeps(member.peer)
+            asked = progress.asks_keeper
             push = replace(push, keepers=keepers_for(push.keepers, stage + 1, asked=asked))
 
             async def load() -> Sequence[EncodedTensor]:
@@ -181,7 +180,8 @@ class Forwarder:
             session.meter.went(bytes_of(push.tensors))
 
         nobody = f"nobody serves stage {stage + 1}"
-        return await push_to_any(candidates, nobody, session.view_changed, push_once)
+        changed = session.view_changed
+        return await push_to_any(session.router, nobody, changed, push_once, keeper)
 
     async def _back(self, item: WorkItem, pending: _PendingBundle) -> str | None:
         session = self._session

@@ -9,12 +9,12 @@ from p2pswarm.base.errors import Late, SwarmError
 from p2pswarm.base.ids import Contact
 from p2pswarm.base.signal import Signal
 from p2pswarm.net.wire.message import Message
-from p2pswarm.run.chain.acceptor import ChainAcceptor
 from p2pswarm.run.chain.actions import Followed, StoreFailed
-from p2pswarm.run.chain.base import ChainStore
-from p2pswarm.run.chain.chain_log import Restored, blank
+from p2pswarm.run.chain.chain_log import ChainStore, Restored, blank
 from p2pswarm.run.chain.chain_node import ChainNode, Told
 from p2pswarm.run.chain.memory_file import MemoryChain
+from p2pswarm.run.chain.record import VoterId
+from p2pswarm.run.chain.voter import ChainVoter
 from p2pswarm.run.member_cards import learn_all
 from p2pswarm.run.messages.membership import StandsBy
 from p2pswarm.run.messages.trainers import Trainers, WhoLeads
@@ -65,7 +65,7 @@ class Leadership:
     @property
     def records(self) -> int:
         """Return how many decided records its vote knows."""
-        return self.node.machine.follower.chain.head.height if self.node else 0
+        return self.node.machine.learner.chain.head.height if self.node else 0
 
     def begin(self, lifecycle: Lifecycle, tasks: asyncio.TaskGroup) -> None:
         """Vote and watch; `tasks` get the calls."""
@@ -91,7 +91,7 @@ class Leadership:
         learn_all(self._context.cards, message, self._lifecycle.trainer.peer)
         if isinstance(message, Trainers) and self.node is not None:
             self._named = [one.peer for one in message.trainers]
-            self.node.machine.voter.told(self._named)
+            self.node.machine.acceptor.on_trainers(self._named)
         began = self._watch.next_deadline_s is None
         self._watch.heard(self._now_s())
         if began:
@@ -126,7 +126,7 @@ class Leadership:
     def _vote(self, store: ChainStore, restored: Restored) -> ChainNode:
         """Vote with what `store` keeps."""
         context = self._context
-        seat = ChainAcceptor.of(context.me, store.memory, restored)
+        seat = ChainVoter(VoterId(context.me, store.memory), restored)
         find = self._lifecycle.trainers.find
         node = self.node = ChainNode(context.rpc, seat, store, find, self._told, self._tasks)
         node.start()
@@ -145,10 +145,10 @@ class Leadership:
             "voter from now on, whose promises end with its process"
         )
         node.close()
-        genesis = node.machine.follower.chain.genesis
-        old = node.machine.voter.voter.memory
+        genesis = node.machine.learner.chain.genesis
+        old = node.machine.acceptor.voter.memory
         again = self._vote(MemoryChain.instead_of(old, context.secret), blank(genesis))
-        again.machine.voter.told(self._named)
+        again.machine.acceptor.on_trainers(self._named)
 
     async def _watch_coordinator(self) -> None:
         """Ask the other trainers who leads, as long as the coordinator is silent."""

@@ -14,9 +14,8 @@ from p2pswarm.plan.arrangement import beside_bytes
 from p2pswarm.run.averaging.averaging_io import AveragingSettings
 from p2pswarm.run.averaging.base import AveragedGradient
 from p2pswarm.run.averaging.stage_averaging import StageAveraging
-from p2pswarm.run.messages.averaging import Shard
 from p2pswarm.run.messages.membership import CannotPrepare, PrepareStage
-from p2pswarm.run.messages.step import Commit, Committed, Reduce, Reduced
+from p2pswarm.run.messages.step import Commit, Committed, Reduce, Reduced, Shard
 from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.server.commit_log import ObserverPatience, WeightsLost
 from p2pswarm.server.replica import Replica

@@ -27,9 +27,8 @@ from p2pswarm.run.averaging.base import AveragedGradient, Compute, Sums
 from p2pswarm.run.averaging.round import RoundId
 from p2pswarm.run.averaging.stage_averaging import StageAveraging
 from p2pswarm.run.messages.step import Commit, Reduce, Reduced, TiedReduced
-from p2pswarm.run.state.base import BackgroundThread, at_once
+from p2pswarm.run.state.base import BackgroundThread, Snapshot, at_once
 from p2pswarm.run.state.piece_download import DownloadLimits, PieceDownload, Placement
-from p2pswarm.run.state.snapshot import Snapshot
 from p2pswarm.run.state.version_reader import WINDOW_BYTES, VersionReader
 from p2pswarm.server.commit_log import (
     ClosedSum,

@@ -11,10 +11,9 @@ from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.net.wire.message import Message
 from p2pswarm.plan.capacity import CapacityMeter
 from p2pswarm.run.averaging.base import Compute
-from p2pswarm.run.chain.base import ChainStore
-from p2pswarm.run.chain.chain_log import Restored
-from p2pswarm.run.manifest import RunOrigin
+from p2pswarm.run.chain.chain_log import ChainStore, Restored
 from p2pswarm.run.member_cards import NO_CARDS, MemberCards
+from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.run.messages.types import PathCounts
 from p2pswarm.run.router import Router
 from p2pswarm.run.state.base import BackgroundThread, at_once

@@ -19,6 +19,7 @@ from p2pswarm.run.averaging.base import AveragedGradient
 from p2pswarm.run.averaging.stage_averaging import StageAveraging
 from p2pswarm.run.messages.membership import (
     LOSSES_MAX,
+    Apart,
     Assigned,
     CannotPrepare,
     HeldSum,
@@ -27,7 +28,6 @@ from p2pswarm.run.messages.membership import (
     PrepareStage,
     Ready,
 )
-from p2pswarm.run.messages.peer_health import Apart
 from p2pswarm.run.messages.step import Reduce
 from p2pswarm.run.messages.trainers import Alive
 from p2pswarm.run.peer_health_io import WatchedRpc
@@ -157,7 +157,7 @@ class SessionParts:
             outcome = await self.observed.observe(order, self.replica, self.averaging)
         self.session.meter.averaged(outcome.bytes_per_s)
         _, roads = self.roads
-        roads.averaged(order.partners, clock() - begun_s)
+        roads.health.averaged(order.partners, clock() - begun_s)
         return outcome
 
     async def tell_states(self) -> None:
@@ -268,8 +268,8 @@ def session_parts(
         *(reducing, context.tensors, context.compute, members.find, tasks),
         AveragingSettings(secret=context.secret),
     )
-    forwarder = Forwarder(session, pushing, tasks, pushing.is_broken)
-    worker = Worker(session, forwarder, tasks, pushing.is_broken)
+    forwarder = Forwarder(session, pushing, tasks, pushing.health.is_broken)
+    worker = Worker(session, forwarder, tasks, pushing.health.is_broken)
     checkpointing = Checkpointing(context, replica, note, tasks)
     failed = loop.create_future()
     parts = session, worker, averaging, replica, notes

@@ -20,9 +20,8 @@ from p2pswarm.base.signal import Signal
 from p2pswarm.base.tasks import obey_cancellation
 from p2pswarm.net.rpc.base import Stream
 from p2pswarm.net.wire.message import Message
-from p2pswarm.run.averaging.delivery import AveragingRoadLost
+from p2pswarm.run.averaging.piece_delivery import AveragingRoadLost
 from p2pswarm.run.member_cards import learn_all
-from p2pswarm.run.messages.averaging import Shard
 from p2pswarm.run.messages.membership import Assigned, Leaving, PrepareStage, View, WillLeave
 from p2pswarm.run.messages.microbatch import Push
 from p2pswarm.run.messages.state import FetchPieces
@@ -32,6 +31,7 @@ from p2pswarm.run.messages.step import (
     Committed,
     Fence,
     Reduce,
+    Shard,
 )
 from p2pswarm.run.messages.trainers import Alive
 from p2pswarm.run.messages.types import REASON_CHARS

@@ -15,7 +15,6 @@ from typing import Annotated
 
 from p2pswarm.settings.limits import (
     HUB_CHARS_MAX,
-    AtMost,
     Between,
     OneOf,
     Text,
@@ -59,15 +58,15 @@ class ModelConfig:
     """`gpt`, `hf:FOLDER` or `hf:NAME`, `PACKAGE.MODULE:FUNCTION`, or one the program registered."""
     folder: Path | None = None
     """The folder of `hf:FOLDER`; it stays on the trainer's machine."""
-    hub: Annotated[str, AtMost(HUB_CHARS_MAX)] = ""
+    hub: Annotated[str, Text(HUB_CHARS_MAX, least=0)] = ""
     """NAME@COMMIT of the hub's model whose weights the run starts from; filled in."""
-    config: Annotated[str, AtMost(CONFIG_CHARS_MAX)] = ""
+    config: Annotated[str, Text(CONFIG_CHARS_MAX, least=0)] = ""
     """What the folder's config.json says, for the manifest; filled in."""
-    package: Annotated[str, AtMost(PACKAGE_CHARS_MAX)] = ""
+    package: Annotated[str, Text(PACKAGE_CHARS_MAX, least=0)] = ""
     """NAME==VERSION of the package that has the model's code; filled in."""
-    weights: Annotated[str, AtMost(64)] = ""
+    weights: Annotated[str, Text(64, least=0)] = ""
     """A digest of the names of pretrained weights; filled in."""
-    tokenizer: Annotated[str, AtMost(64)] = ""
+    tokenizer: Annotated[str, Text(64, least=0)] = ""
     """A digest of `train.tokenizer`; empty for bytes; filled in."""
     document_end: Annotated[int, Between(-1, 1 << 22)] = -1
     """The token that ends a document; -1: none does; filled in."""
@@ -121,13 +120,6 @@ class OptimizerConfig:
     """What an average of the weights over time keeps of itself in a step; 0: there is none."""
     clip_norm: Annotated[float, Between(1e-9, 1e9)] = 1.0
     """The global gradient norm is clipped to this over all stages together."""
-
-    @property
-    def state_tensors(self) -> int:
-        """Return how many numbers the state has for each parameter: two moments, perhaps an
-        average.
-        """
-        return 4 if self.average_decay else 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,7 +226,7 @@ class RunConfig:
         """The dtype of each tensor of a stage's state: weights, two moments, perhaps an average."""
         wide = self.model.dtype
         weights = "bfloat16" if self.weight_storage == "bf16" else wide
-        return weights, *(wide,) * (self.optimizer.state_tensors - 1)
+        return weights, *(wide,) * (3 if self.optimizer.average_decay else 2)
 
     def __post_init__(self) -> None:
         if self.owner and not OWNER.fullmatch(self.owner):
@@ -309,7 +301,7 @@ class ServeConfig:
     pretrained: Path | None = None
     """The folder with a model's safetensors files, for runs that start from them; or "hf:NAME":
     download this stage's part of that model of the hub (docs/models.md)."""
-    hub: Annotated[str, AtMost(HUB_CHARS_MAX)] = ""
+    hub: Annotated[str, Text(HUB_CHARS_MAX, least=0)] = ""
     """The name that `pretrained = "hf:NAME"` gives; filled in."""
     packages: tuple[str, ...] = ()
     """Packages whose models this node may import, if a run is of them (docs/models.md)."""

@@ -39,22 +39,14 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text has 1..`longest` printable characters, because other people's terminals show it."""
+    """A text has `least`..`longest` printable characters: other people's terminals show it."""
 
     longest: int
+    least: int = 1
 
     def __str__(self) -> str:
-        return f"1 to {self.longest} printable characters"
-
-
-@dataclass(frozen=True, slots=True)
-class AtMost:
-    """A text has up to `longest` printable characters; it may be empty."""
-
-    longest: int
-
-    def __str__(self) -> str:
-        return f"at most {self.longest} printable characters"
+        length = f"{self.least} to {self.longest}" if self.least else f"at most {self.longest}"
+        return f"{length} printable characters"
 
 
 HUB_NAME = re.compile(
@@ -128,7 +120,7 @@ class Wandb:
         parts = text.split("/", 1) if text else []
         usable = (re.fullmatch(r"[^/\\#?%:]+", part) and part.strip() for part in parts)
         short = all(len(part) <= self.longest for part in parts)
-        return short and all(usable) and (text.isprintable() or not text)
+        return short and all(usable) and text.isprintable()
 
     def __str__(self) -> str:
         characters = "printable characters without / \\ # ? % :"

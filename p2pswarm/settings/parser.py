@@ -30,7 +30,6 @@ from p2pswarm.settings.limits import (
     BYTES,
     LONG_NAME,
     TRAIN,
-    AtMost,
     Between,
     OneOf,
     Text,
@@ -48,6 +47,7 @@ RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most
 RUN_TAG = b"p2pswarm-run-2:"
 RUN_ID_BYTES = 16
 SHORT = '; model = "NAME" is short for family = "NAME" in [run.model], optimizer = "NAME" for name'
+SHORT_FOR = {ModelConfig: "family", OptimizerConfig: "name"}  # tables that may be one text
 TWICE = "Cannot overwrite", "Cannot declare"  # how `tomllib` says that a key is there already
 SETTINGS_BYTES_MAX = 1 << 20  # a settings file has a page of text; anything larger is another file
 FLOAT_MAX = 1 << 1023  # larger whole numbers do not fit a float
@@ -160,7 +160,6 @@ def run_id(
 
 
 def _as_in_a_file(value: object) -> object:
-    """The value that TOML would have given."""
     match value:
         case tuple() | list():
             return [_as_in_a_file(each) for each in value]
@@ -196,22 +195,19 @@ def _build(kind: type[T], table: object, key: str, base: Path) -> T:
 
 
 def _in_full(kind: type, table: object, base: Path) -> object:
-    """The table without what may be written shorter."""
+    if isinstance(table, str) and kind in SHORT_FOR:
+        table = {SHORT_FOR[kind]: table}
+    if not isinstance(table, Mapping):
+        return table
     if kind is ModelConfig:
         return _model_table(table)
-    if kind is OptimizerConfig and isinstance(table, str):
-        return {"name": table}
     if kind is ServeConfig:
         return _serve_table(table)
     return _train_table(table, base) if kind is TrainConfig else table
 
 
-def _model_table(table: object) -> object:
-    """A model may be given by its family alone; and `hf:` names a folder, or a model of the hub."""
-    if isinstance(table, str):
-        table = {"family": table}
-    if not isinstance(table, Mapping):
-        return table
+def _model_table(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`hf:` names a folder, or a model of the hub."""
     family, folder = table.get("family"), table.get("folder")
     if isinstance(family, str) and family.startswith(HF) and not (table.get("config") or folder):
         place = family.removeprefix(HF)
@@ -222,12 +218,11 @@ def _model_table(table: object) -> object:
     return table
 
 
-def _serve_table(table: object) -> object:
+def _serve_table(table: Mapping[str, Any]) -> Mapping[str, Any]:
     """Pretrained weights are in a folder, or `hf:NAME` on the hub."""
-    place = table.get("pretrained") if isinstance(table, Mapping) else None
+    place = table.get("pretrained")
     if not isinstance(place, str) or not place.startswith(HF):
         return table
-    assert isinstance(table, Mapping), "it has a place"
     if hub_name(place.removeprefix(HF)) is None:
         raise ValueError(
             f'serve.pretrained is a folder, or "hf:NAME" with a name of the hub, not {_show(place)}'
@@ -235,15 +230,14 @@ def _serve_table(table: object) -> object:
     return {**table, "pretrained": "", "hub": place.removeprefix(HF)}
 
 
-def _train_table(table: object, base: Path) -> object:
+def _train_table(table: Mapping[str, Any], base: Path) -> Mapping[str, Any]:
     """The folder of a tokenizer is relative to the file, as other paths are.
 
     A name of the hub begins with `hf:`, which OWNER/NAME gets where there is no such folder.
     """
-    name = table.get("tokenizer") if isinstance(table, Mapping) else None
+    name = table.get("tokenizer")
     if not isinstance(name, str) or name == BYTES or name.startswith(TRAIN) or not name:
         return table
-    assert isinstance(table, Mapping), "it has a name"
     if name.startswith(HF) and hub_name(name.removeprefix(HF)):
         return table
     name = name.removeprefix(HF)
@@ -312,10 +306,8 @@ def _fits(limit: object, value: Any) -> bool:
             return value in limit.choices
         case Tokenizing() | Wandb():
             return limit.allows(value)
-        case Text(longest):
-            return 1 <= len(value) <= longest and value.isprintable()
-        case AtMost(longest):
-            return len(value) <= longest and (value.isprintable() or not value)
+        case Text(longest, least):
+            return least <= len(value) <= longest and value.isprintable()
         case _:
             return True
 

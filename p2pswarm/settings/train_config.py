@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from p2pswarm.settings.limits import AtMost, Between, OneOf, Text, Tokenizing, Wandb
+from p2pswarm.settings.limits import Between, OneOf, Text, Tokenizing, Wandb
 
 HELD_OUT_SHARE = 0.1
 """Of the text: the more, the surer the loss on it, and the less is left to learn from."""
@@ -23,7 +23,7 @@ class MixturePart:
     """As `train.data`; required."""
     weight: Annotated[float, Between(1e-6, 1e6)] = 1.0
     """Its share of the rows is this over the sum of all weights."""
-    field: Annotated[str, AtMost(64)] = ""
+    field: Annotated[str, Text(64, least=0)] = ""
     """As `train.field`, and that if it is left out."""
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ from p2pswarm.models.base import Bundle
 from p2pswarm.models.compute.base import BackwardSpec, Engine, Key, LossResult, Update
 from p2pswarm.models.compute.torch_sums import TorchSums
 from p2pswarm.run.averaging.base import Sums
-from p2pswarm.run.averaging.plan import Span
+from p2pswarm.run.averaging.shards import Span
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.state import CountingState
 from p2pswarm.tensors.codecs.base import TORCH, Tensor

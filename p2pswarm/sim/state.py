@@ -11,7 +11,7 @@ from p2pswarm.base.errors import BadMessage
 from p2pswarm.models.compute.base import Update
 from p2pswarm.models.compute.torch_sums import TorchSums
 from p2pswarm.run.averaging.base import Sums
-from p2pswarm.run.averaging.plan import Span
+from p2pswarm.run.averaging.shards import Span
 from p2pswarm.tensors.codecs.base import Tensor
 from p2pswarm.tensors.state_tree import piece_hash, root_of
 

@@ -41,7 +41,7 @@ def may_lose_disk(disks: Sequence[ChainDisk], victim: ChainDisk, genesis: Genesi
     """
     left = [disk for disk in disks if disk.peer != victim.peer]
     read = [disk.chain.restored(genesis) for disk in disks]
-    head = max((one.follower.chain.head for one in read), key=lambda head: head.height)
+    head = max((one.learner.chain.head for one in read), key=lambda head: head.height)
     accepted = [one.register.accepted for one in read]
     beyond = [record for record in accepted if record and record.height >= head.height - 1]
     electorates = [head.voters, *(record.voters for record in beyond)]

@@ -28,7 +28,6 @@ from p2pswarm.tensors.codecs.registry import (
     AdmittedTensor,
     EncodedTensor,
     admit,
-    admitted_decoder,
     named,
 )
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
@@ -37,6 +36,7 @@ PEER_BYTES = 256 << 20
 PROCESS_BYTES = 1 << 30
 FREE_SHARE = 2  # n peers that take all they can leave 1 / (2n + 1) of the memory to others
 RETRY_AFTER_S = 0.05  # the time that 64 MiB take at 10 Gbit/s
+THREAD_BYTES = 256 * 1024  # int8 encodes this much in the 0.1 ms that a change of thread takes
 
 
 class Budget:
@@ -48,30 +48,23 @@ class Budget:
         self._peer_bytes = peer_bytes
         self._process_bytes = process_bytes
         self._held: dict[PeerId, int] = {}
-        self._held_bytes = 0
-
-    @property
-    def held_bytes(self) -> int:
+        self.held_bytes = 0
         """The bytes that are promised now, to all peers together."""
-        return self._held_bytes
 
     def reserve(self, peer: PeerId, size_bytes: int) -> None:
-        """Promise memory to `peer`; call `release` once for every success.
-
-        Raises TooLarge or Busy if the promise is impossible.
-        """
+        """Promise memory, or raise TooLarge or Busy; call `release` once for every success."""
         if size_bytes < 0:
             raise ValueError(f"cannot reserve {size_bytes} bytes")
         if size_bytes > self._peer_bytes:
             raise TooLarge(f"{size_bytes} bytes announced, a peer may have {self._peer_bytes}")
         held_bytes = self._held.get(peer, 0)
         mine_bytes = held_bytes + size_bytes
-        free_bytes = self._process_bytes - self._held_bytes - size_bytes
-        alone = held_bytes == self._held_bytes
+        free_bytes = self._process_bytes - self.held_bytes - size_bytes
+        alone = held_bytes == self.held_bytes
         greedy = mine_bytes > FREE_SHARE * free_bytes and not alone
         if size_bytes and (mine_bytes > self._peer_bytes or free_bytes < 0 or greedy):
             raise Busy("no memory for tensors now", RETRY_AFTER_S)
-        self._held_bytes += size_bytes
+        self.held_bytes += size_bytes
         if mine_bytes:
             self._held[peer] = mine_bytes
 
@@ -80,18 +73,10 @@ class Budget:
         left = self._held.get(peer, 0) - size_bytes
         if size_bytes < 0 or left < 0:
             raise ValueError(f"released {size_bytes} bytes that were not held")
-        self._held_bytes -= size_bytes
-        if left:
-            self._held[peer] = left
-        else:
-            self._held.pop(peer, None)
-
-
-# Reservation: the memory for all tensors of an announcement, or for none.
-#
-# Errors:  Busy or TooLarge if there is no memory; BadMessage for an impossible announcement.
-
-THREAD_BYTES = 256 * 1024  # int8 encodes this much in the 0.1 ms that a change of thread takes
+        self.held_bytes -= size_bytes
+        self._held[peer] = left
+        if not left:
+            del self._held[peer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +91,7 @@ class ReservedTensor:
 
 
 class Reservation:
-    """The memory of one announcement, until it is closed."""
+    """The memory for all tensors of an announcement, or for none, until it is closed."""
 
     def __init__(self, peer: PeerId, metas: Sequence[TensorMeta], budget: Budget) -> None:
         if len(metas) > TENSORS_MAX:
@@ -129,9 +114,9 @@ class Reservation:
         self._budget.reserve(self._peer, need_bytes)
         self._held_bytes = need_bytes
         try:
-            for meta, admission in zip(self._metas, admitted, strict=True):
-                place = admitted_decoder(meta, admission, pool)
-                arrival = expect(place.buffer) if travels_alone(meta) else None
+            for admission in admitted:
+                place = admission.decoder(pool)
+                arrival = expect(place.buffer) if travels_alone(admission.meta) else None
                 on_thread = _decoded_on_thread(admission, pool)
                 self.tensors.append(ReservedTensor(place, arrival, on_thread))
         except BaseException:

@@ -18,7 +18,6 @@ Errors:  Busy or TooLarge if the receiver has no memory; BadMessage for an impos
 import asyncio
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 from p2pswarm.base.exception_group import raising_cause
@@ -59,12 +58,7 @@ class IncomingTensors:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         self._reservation.close()
 
 

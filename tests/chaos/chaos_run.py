@@ -200,7 +200,7 @@ class WatchedSwarm:
     def _look(self) -> None:
         """Look at all chains, at the servers' weights, and at whom the trainers reach."""
         for rpc, disk, node in self._chains():
-            chain = node.machine.follower.chain
+            chain = node.machine.learner.chain
             if wrong := self._records.seen(rpc, chain.head.height, disk.records):
                 self._break(wrong)
         for server, _rpc in self._living():

@@ -187,7 +187,7 @@ def test_a_run_that_went_back_is_verified_with_all_its_records(tmp_path, capsys)
             run.serve(7)
             assert not (await run.trainer.run()).failed
             await run.trainer.save_state()
-            return run.chain.restored.follower.chain.head.digest.hex()
+            return run.chain.restored.learner.chain.head.digest.hex()
 
     head = virtual(story)
     newest = max(tmp_path.glob("*.step-000000009.*"))

@@ -12,7 +12,7 @@ from p2pswarm.base.errors import NotServing
 from p2pswarm.models.compute.base import BackwardSpec, CountPermit, Engine, Update
 from p2pswarm.models.compute.stage_emulator import emulated_engine
 from p2pswarm.models.compute.torch_weights import torch_engine
-from p2pswarm.run.averaging.plan import Span
+from p2pswarm.run.averaging.shards import Span
 from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
 from p2pswarm.sim.compute import Cost, Processor, sim_engine
 from p2pswarm.tensors.codecs.base import DTYPES, TORCH

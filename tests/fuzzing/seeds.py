@@ -40,7 +40,8 @@ from p2pswarm.net.wire import frames
 from p2pswarm.net.wire.message import encode
 from p2pswarm.run.chain.chain_log import log_entry, log_header
 from p2pswarm.run.chain.record import sign
-from p2pswarm.run.manifest import RunIdentity, RunOrigin, sign_manifest
+from p2pswarm.run.manifest import RunIdentity, sign_manifest
+from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.run.state.partial_state import slot_head
 from p2pswarm.settings.parser import run_to_json
 from p2pswarm.tensors.codecs.base import DTYPES

@@ -12,7 +12,7 @@ from p2pswarm.models.compute.graphs import GraphLimits
 from p2pswarm.models.compute.optimizer import AdamW
 from p2pswarm.models.compute.stochastic_round import chances, rounded
 from p2pswarm.models.compute.torch_weights import torch_engine
-from p2pswarm.run.averaging.plan import Span
+from p2pswarm.run.averaging.shards import Span
 from p2pswarm.settings.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.tensors.state_tree import piece_spans
 

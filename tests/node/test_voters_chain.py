@@ -17,7 +17,7 @@ def test_a_server_without_a_folder_is_another_voter_each_time():
 
     assert first.memory != again.memory
     assert restored.register.promised == 0
-    assert restored.follower.chain.genesis.run == IDENTITY.run
+    assert restored.learner.chain.genesis.run == IDENTITY.run
     assert RECORDS_KEPT > 0
 
 

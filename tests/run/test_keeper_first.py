@@ -5,7 +5,6 @@ from run.test_push import member
 from p2pswarm.base.errors import Busy, DialFailed, LinkLost, NotServing
 from p2pswarm.run.messages.microbatch import Receipt
 from p2pswarm.run.push import (
-    PreferCached,
     PushProgress,
     PushState,
     PushTimes,
@@ -54,11 +53,10 @@ class Heard:
 
 def test_the_keeper_is_asked_first_and_the_router_hears_nothing_of_it():
     router = Heard()
-    first = PreferCached(router, KEEPER)
-    progress = PushProgress(first, "nobody", 0.0)
+    progress = PushProgress(router, "nobody", 0.0, keeper=KEEPER)
 
     assert progress.choose(0.0) is KEEPER
-    assert first.keeps(KEEPER.peer)
+    assert progress.asks_keeper
     progress.granted(0.1)
     progress.sent(0.1)
     progress.computed(0.2, Receipt(0.0, 0.0))
@@ -71,21 +69,20 @@ def test_the_keeper_is_asked_first_and_the_router_hears_nothing_of_it():
 def test_after_a_refusal_the_router_chooses():
     for error in (Busy("full", 0.5), NotServing("gone"), DialFailed("dead")):
         router = Heard()
-        first = PreferCached(router, KEEPER)
-        progress = PushProgress(first, "nobody", 0.0)
+        progress = PushProgress(router, "nobody", 0.0, keeper=KEEPER)
         progress.choose(0.0)
 
         progress.failed(error, 0.1)
         progress.ended()
 
         assert progress.choose(0.1) is OTHER
-        assert not first.keeps(OTHER.peer)
+        assert not progress.asks_keeper
         assert router.told == []
 
 
 def test_what_the_router_chose_it_hears_of():
     router = Heard()
-    progress = PushProgress(PreferCached(router, None), "nobody", 0.0)
+    progress = PushProgress(router, "nobody", 0.0)
     progress.choose(0.0)
 
     progress.failed(LinkLost("cut"), 0.1)

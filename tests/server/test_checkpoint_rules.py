@@ -7,9 +7,8 @@ import pytest
 
 from p2pswarm.base.errors import NotSaved, OtherCheckpoint, Unusable
 from p2pswarm.net.wire.message import decode, encode
-from p2pswarm.run.manifest import RunOrigin
 from p2pswarm.run.messages.checkpoint import LoadState, SaveState
-from p2pswarm.run.messages.run import CheckpointOrigin
+from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.server.checkpoint_rules import (
     ProgressNotes,
@@ -24,7 +23,6 @@ from p2pswarm.settings.config import RunConfig
 RUN = b"r" * 16
 ORDER = SaveState(RUN, 7, b"", "checkpoints")
 ORIGIN = RunOrigin(b"o" * 16, 7, b"m" * 32)
-SOURCE = CheckpointOrigin(b"o" * 16, 7, b"m" * 32)
 
 
 def context(*, allowed: bool = True):
@@ -63,14 +61,14 @@ def test_a_version_that_has_passed_is_not_saved():
     [("t", "../.."), ("t", "/etc"), ("t", "x"), ("a::b", ""), ("", ""), ("a\0", "")],
 )
 def test_only_a_checkpoint_is_opened_for_a_trainer(tmp_path, target, folder):
-    order = LoadState(RUN, target and f"{tmp_path}/{target}", folder, SOURCE)
+    order = LoadState(RUN, target and f"{tmp_path}/{target}", folder, ORIGIN)
 
     with pytest.raises(OtherCheckpoint, match="names no checkpoint, but another place"):
         source_of(order, ORIGIN, RunConfig(), range(1))
 
 
 def test_a_user_that_does_not_exist_is_no_crash():
-    order = LoadState(RUN, "~nobody-has-this-name/x", "", SOURCE)
+    order = LoadState(RUN, "~nobody-has-this-name/x", "", ORIGIN)
 
     with pytest.raises(Unusable, match="there is no such user"):
         source_of(order, ORIGIN, RunConfig(), range(1))
@@ -78,7 +76,7 @@ def test_a_user_that_does_not_exist_is_no_crash():
 
 @pytest.mark.parametrize("origin", [None, ORIGIN])
 def test_a_checkpoint_of_another_run_is_not_opened_unless_the_run_began_from_it(tmp_path, origin):
-    other = replace(SOURCE, run=b"R" * 16, checkpoint=b"x" * 32)
+    other = replace(ORIGIN, run=b"R" * 16, checkpoint=b"x" * 32)
     order = LoadState(RUN, str(tmp_path), "", other)
 
     with pytest.raises(OtherCheckpoint, match="that the run did not begin from"):

@@ -88,7 +88,7 @@ def test_two_of_three_voters_that_die_within_one_step_do_not_stop_the_run():
 
     def lose_the_coordinator() -> None:
         (disk,) = (one.disk for one in swarm.trainers.seats if one.leads)
-        head = disk.restored(swarm.trainers.genesis).follower.chain.head
+        head = disk.restored(swarm.trainers.genesis).learner.chain.head
         voters.extend(voter.peer for voter in head.voters)
         swarm.end(0, silent=False, same=False)
         asyncio.get_running_loop().call_later(3.0, lose_the_voter)
@@ -107,7 +107,7 @@ def test_two_of_three_voters_that_die_within_one_step_do_not_stop_the_run():
 
     assert result.ended == ALL_DONE
     assert len(voters) == 3
-    chain = swarm.trainers.seats[1].disk.restored(swarm.trainers.genesis).follower.chain
+    chain = swarm.trainers.seats[1].disk.restored(swarm.trainers.genesis).learner.chain
     assert not {voter.peer for voter in chain.head.voters} & {voters[0]}
     assert chain.head.height > config.run.steps
 

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from p2pswarm.tensors.codecs.device_streams import SideStream, StreamDevice
+
 BLOCK_BYTES_MIN = 512
 
 
@@ -66,9 +68,7 @@ class Block:
         return all(stream.over >= number for stream, number in self.held_by)
 
 
-class RecordedStream:
-    """Implements `SideStream`."""
-
+class RecordedStream(SideStream):
     def __init__(self, device: "RecordingDevice", stream: ModelStream) -> None:
         self._device = device
         self.stream = stream
@@ -80,13 +80,10 @@ class RecordedStream:
         self.stream.finish()
 
 
-class RecordingDevice:
-    """Implements `StreamDevice`."""
-
-    apart = True
-
+class RecordingDevice(StreamDevice):
     def __init__(self, between: Callable[[], None] = lambda: None) -> None:
         """`between`: called before each kernel of a side stream: what other threads do there."""
+        super().__init__(apart=True)
         self.computing = ModelStream("computing")
         self.between = between
         self.breaches: list[str] = []

@@ -66,7 +66,7 @@ def test_a_standby_enlists_and_ends_with_the_run():
 
     check_exact(many, "a", "b")
     assert [name for name, _ in many.of_kind(TrainerEnlisted)] == ["a"]
-    last = many.trainers["a"].trainer._seat.follower.chain.last
+    last = many.trainers["a"].trainer._seat.learner.chain.last
     assert len(last.trainers) == 2
     assert len(last.voters) == 3
 

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from p2pswarm.base.errors import SwarmError, Unusable
 from p2pswarm.base.ids import Address, Contact, PeerId
@@ -114,7 +115,7 @@ def listing(config: NodeConfig, *, as_json: bool) -> str:
     folder, identity = owners_run(config)
     book = folder.book(identity.run)
     if as_json:
-        return json.dumps(book.to_fields(), separators=(",", ":"))
+        return json.dumps(asdict(book), separators=(",", ":"))
     lines = [f"run {identity.config.name!r}, id {identity.run.hex()}"]
     lines += [_line(entry, time.time()) for entry in book.entries]
     lines += [f"  peer {peer} is revoked" for peer in book.peers]

@@ -23,7 +23,7 @@ from p2pswarm.models.blocks import block_count, draw_blocks, fill_buffers, make_
 from p2pswarm.models.compute.stochastic_round import ChanceRounding
 from p2pswarm.models.compute.torch_device import place_for
 from p2pswarm.models.weight_tying import shared_name, tied_in
-from p2pswarm.run.averaging.plan import Span as Shared
+from p2pswarm.run.averaging.shards import Span as Shared
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import bytes_of
 from p2pswarm.tensors.codecs.cuda_device import streams_of, wait_for

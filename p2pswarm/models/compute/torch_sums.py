@@ -24,7 +24,7 @@ from torch import Tensor
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.models.compute.flat_parameters import squared_norm, sum_of_squares
 from p2pswarm.run.averaging.base import AveragedGradient
-from p2pswarm.run.averaging.plan import Span
+from p2pswarm.run.averaging.shards import Span
 from p2pswarm.tensors.codecs.base import DTYPES, bytes_of
 from p2pswarm.tensors.codecs.meta import TensorMeta, travels_alone
 from p2pswarm.tensors.codecs.registry import EncodedTensor, decoder, encode, named

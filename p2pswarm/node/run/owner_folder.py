@@ -6,6 +6,7 @@ Errors:  Unusable, one line with the remedy.
 import contextlib
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from p2pswarm.base.errors import BadMessage, Unusable
@@ -55,7 +56,7 @@ class OwnerFolder:
 
     def write_book(self, run: bytes, book: InvitationBook) -> None:
         """Keep the invitations of a run; they are on the disk when this returns."""
-        _write(self._file(run, "invitations"), json.dumps(book.to_fields(), indent=1).encode())
+        _write(self._file(run, "invitations"), json.dumps(asdict(book), indent=1).encode())
 
     def next_list(
         self, owner: Identity, run: bytes, book: InvitationBook, now_s: float

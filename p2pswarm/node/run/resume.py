@@ -30,7 +30,8 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.run.chain.chain import Chain, Genesis
 from p2pswarm.run.chain.chain_log import HEADER_BYTES, LogReader, read_header
 from p2pswarm.run.chain.record import CommitRecord, RecordKind
-from p2pswarm.run.manifest import RunIdentity, RunOrigin
+from p2pswarm.run.manifest import RunIdentity
+from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.settings.config import CheckpointConfig, RunConfig
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom, SavingPlan
 from p2pswarm.trainer.coordinator_io.trainer_context import Proof

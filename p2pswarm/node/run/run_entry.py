@@ -95,7 +95,7 @@ def _go_on(
     run = stack.config.run
     check_same(saved, folder, run, corpus)
     entry = _in_folder(stack, folder, saved, os.urandom(MEMORY_BYTES), say)
-    version = entry.place.restored.follower.chain.head.version
+    version = entry.place.restored.learner.chain.head.version
     # Of its newest record a voter knows only that it was proposed, until an election is won.
     done = f"{version} of {run.steps} steps are known to be done"
     say(f"going on with run {run.name!r} of {folder.path}: {done}")

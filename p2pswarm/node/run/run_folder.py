@@ -16,7 +16,8 @@ from p2pswarm.base.errors import BadMessage, Unusable
 from p2pswarm.run.chain.chain import Genesis
 from p2pswarm.run.chain.chain_file import ChainFile
 from p2pswarm.run.chain.chain_log import Restored
-from p2pswarm.run.manifest import NONCE_BYTES, RunIdentity, RunOrigin
+from p2pswarm.run.manifest import NONCE_BYTES, RunIdentity
+from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.settings.parser import run_from_json, run_to_json
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
 

@@ -25,8 +25,8 @@ from p2pswarm.models.compute.flat_parameters import (
     state_of,
 )
 from p2pswarm.models.compute.inference import AVERAGE_ENDING
+from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.host_state import StateSize
-from p2pswarm.run.state.snapshot import Snapshot
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.parser import run_to_json
 from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout, Span

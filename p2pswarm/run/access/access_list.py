@@ -1,4 +1,9 @@
-"""The access list of a closed run, and the peers that have shown which list they hold."""
+"""The access list of a closed run, and the peers that have shown which list they hold.
+
+The list has what the owner has taken back or renewed since it signed the grants.
+
+Units:   times in seconds since 1970, UTC; `now_s` in seconds on the caller's clock.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -8,12 +13,9 @@ from p2pswarm.base.ids import Contact
 from p2pswarm.net.crypto.identity import Identity, verify
 from p2pswarm.run.access.messages import AccessList, Extension
 
-# The access list: what the owner of a run has taken back or renewed since it signed the grants.
-#
-# Units:   times in seconds since 1970, UTC.
-# Errors:  BadMessage for a list that its owner did not sign.
-
 LIST_TAG = b"p2pswarm-access-list-1:"
+ACQUAINTANCES_MAX = 4_096  # as many as have shown theirs
+ASK_EVERY_S = 10.0  # a list that was missed is known so much later at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +82,6 @@ class KnownList:
         return self._extended.get(serial, granted)
 
 
-# Acquaintances: to whom our token was shown, where they are, and which access list they have.
-#
-# Units:   `now_s` seconds on the caller's clock.
-
-ACQUAINTANCES_MAX = 4_096  # as many as have shown theirs
-ASK_EVERY_S = 10.0  # a list that was missed is known so much later at most
-
-
 @dataclass(slots=True)
 class _Acquaintance:
     contact: Contact
@@ -98,7 +92,7 @@ class _Acquaintance:
 
 
 class Acquaintances:
-    """The members that we have called, oldest first."""
+    """The members that have seen our token, with their places and lists, oldest first."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, _Acquaintance] = {}

@@ -60,7 +60,7 @@ class AccessGate:
         self.door = door
         self.token = token
         self._me = me
-        self._known = KnownList()
+        self.known = KnownList()
         self._proven: dict[bytes, _Proven] = {}
         """The peers that have shown a good token, oldest first."""
         self._proven_max = proven_max
@@ -72,16 +72,6 @@ class AccessGate:
         self._reasons: dict[bytes, str] = {}
         """Why those were barred that had been members, oldest first."""
         self._warned_until = 0
-
-    @property
-    def access(self) -> AccessList | None:
-        """The newest access list that is known."""
-        return self._known.newest
-
-    @property
-    def version(self) -> int:
-        """Of that list; 0 if there is none."""
-        return self._known.version
 
     @property
     def members(self) -> list[bytes]:
@@ -134,16 +124,13 @@ class AccessGate:
         return self._refusal_of(serial_of(grant), grant, self._me, now_s)
 
     def learn(self, access: AccessList, now_s: float) -> bool:
-        """Somebody tells a list; whether it is newer than ours.
-
-        Raises BadMessage if it is not the owner's.
-        """
-        if access.version <= self.version:
+        """Learn a list; True if it is newer than ours; BadMessage if it is not the owner's."""
+        if access.version <= self.known.version:
             if access.run != self.door.run:
                 raise BadMessage("an access list of another run")
             return False  # nothing follows from it: its signature does not matter
         check_list(access, self.door.run, self.door.owner)
-        self._known.replace(access)
+        self.known.replace(access)
         if self._founder_refusal():
             self._barred.append(self.door.founder)
         self.on_deadline(now_s)
@@ -191,15 +178,15 @@ class AccessGate:
 
     def _founder_refusal(self) -> str:
         """The founder has no token that could expire: its peer id alone can be revoked."""
-        return REVOKED if self._known.revoked(b"", self.door.founder) else ""
+        return REVOKED if self.known.revoked(b"", self.door.founder) else ""
 
     def _refusal_of(self, serial: bytes, grant: AccessGrant, peer: bytes, now_s: float) -> str:
-        if self._known.revoked(serial, peer):
+        if self.known.revoked(serial, peer):
             return REVOKED
         return time_refusal(grant.not_before, self._not_after(serial, grant), now_s)
 
     def _not_after(self, serial: bytes, grant: AccessGrant) -> int:
-        return self._known.not_after(serial, grant.not_after)
+        return self.known.not_after(serial, grant.not_after)
 
     def _use(self, serial: bytes, grant: AccessGrant, peer: bytes) -> str:
         """Count the peers that use a grant of limited uses."""

@@ -94,10 +94,7 @@ def serial_of(grant: AccessGrant) -> bytes:
 
 
 def token_for(grant: AccessGrant, key: Identity | None, peer: PeerId) -> Token:
-    """Return what `peer` shows; `key` is the invitation's, if the grant is for its bearer.
-
-    Raises ValueError for a grant that is another peer's.
-    """
+    """Return what `peer` shows, by its invitation's `key`; ValueError for another peer's grant."""
     if not grant.bearer:
         if grant.subject != peer.raw:
             raise ValueError(f"a grant for {PeerId(grant.subject).short}, not for {peer.short}")

@@ -12,7 +12,6 @@ Errors:  Unusable, one line with the remedy, for a text that is no whole invitat
 """
 
 import base64
-import binascii
 import hashlib
 import struct
 from dataclasses import dataclass
@@ -118,21 +117,24 @@ def from_text(text: str) -> Invitation:
         raise Unusable(f"an invitation begins with {PREFIX}: give the whole line")
     if len(whole) > INVITATION_CHARS_MAX:
         raise Unusable(f"the invitation is longer than {INVITATION_CHARS_MAX} characters")
-    body = whole.removeprefix(PREFIX)
     try:
-        data = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError) as error:
+        return _read(_checked(whole.removeprefix(PREFIX)))
+    except ValueError as error:
         raise Unusable(f"the invitation {MISTYPED}") from error
+
+
+def _checked(body: str) -> bytes:
+    data = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
     data, checksum = data[:-CHECKSUM_BYTES], data[-CHECKSUM_BYTES:]
     if _checksum(data) != checksum or len(data) < _FIXED.size + SEED_BYTES:
-        raise Unusable(f"the invitation {MISTYPED}")
-    if data[0] != VERSION:
-        raise Unusable("the invitation is of another release of p2pswarm: install the same one")
-    return _read(data)
+        raise ValueError("a wrong checksum, or too few bytes")
+    return data
 
 
 def _read(data: bytes) -> Invitation:
     """The invitation of bytes whose checksum is right: they may still have been made by anybody."""
+    if data[0] != VERSION:
+        raise Unusable("the invitation is of another release of p2pswarm: install the same one")
     _, flags, roles, uses, begin, end, run, signature = _FIXED.unpack_from(data)
     rest = data[_FIXED.size :]
     bearer = flags == BEARER
@@ -141,14 +143,11 @@ def _read(data: bytes) -> Invitation:
     not_before, not_after = int.from_bytes(begin), int.from_bytes(end)
     sane = 1 <= roles <= 7 and uses <= USES_MAX and 0 < not_after - not_before <= GRANT_MAX_S  # noqa: PLR2004
     if not sane or flags > BEARER or len(whom) < size:
-        raise Unusable(f"the invitation {MISTYPED}")
-    try:
-        texts = places.decode("ascii").split(",") if places else []
-        addresses = tuple(Address.parse(place) for place in texts[: ADDRESSES_MAX + 1])
-    except ValueError as error:
-        raise Unusable(f"the invitation {MISTYPED}") from error
+        raise ValueError("impossible roles, uses, times or flags, or too few bytes")
+    texts = places.decode("ascii").split(",") if places else []
+    addresses = tuple(Address.parse(place) for place in texts[: ADDRESSES_MAX + 1])
     if len(addresses) > ADDRESSES_MAX:
-        raise Unusable(f"the invitation {MISTYPED}")
+        raise ValueError("too many addresses")
     subject = key_of(whom).public_key if bearer else whom
     grant = AccessGrant(run, subject, bearer, roles, uses, not_before, not_after, signature)
     return Invitation(grant, whom if bearer else b"", addresses)

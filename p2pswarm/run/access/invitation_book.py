@@ -2,11 +2,11 @@
 
 Units:   `now_s` and times in seconds since 1970, UTC.
 Errors:  Unusable, one line with the remedy, for what the owner asks; ValueError for a book that
-         `to_fields` did not write.
+         `asdict` did not write.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from p2pswarm.base.errors import Unusable
@@ -75,10 +75,7 @@ class InvitationBook:
         return entry
 
     def revoke(self, whom: str) -> str:
-        """Take back what has this name or serial number, or all that a peer has; says what it was.
-
-        Raises Unusable if there is no such invitation.
-        """
+        """Revoke what has this name or serial number, or a peer; returns what it was."""
         found = self._find(whom)
         if found:
             for entry in found:
@@ -133,16 +130,12 @@ class InvitationBook:
         self.version = max(self.version + 1, int(now_s))
         return self.version, Revocations(serials, peers, extended)
 
-    def to_fields(self) -> dict[str, Any]:
-        """The book as JSON has it."""
-        return asdict(self)
-
     def _find(self, whom: str) -> list[InvitationEntry]:
         return [entry for entry in self.entries if whom in (entry.name, entry.serial)]
 
 
 def book_from(fields: Mapping[str, Any]) -> InvitationBook:
-    """Read what `to_fields` wrote; ValueError, KeyError or TypeError for anything else."""
+    """Read what `asdict` gave; ValueError, KeyError or TypeError for anything else."""
     entries = [InvitationEntry(**entry) for entry in fields["entries"]]
     for entry in entries:
         bytes.fromhex(entry.serial)

@@ -1,17 +1,14 @@
 """What members of a closed run show each other, and what its owner tells them all.
 
+docs/closed_runs.md argues each limit.
+
 Units:   times in whole seconds since 1970, UTC.
-Errors:  BadMessage on arrival when a field breaks its limit.
 """
 
 from dataclasses import dataclass
 from typing import Annotated
 
 from p2pswarm.net.wire.message import Message, Range, Size, message
-
-# The limits of closed runs; docs/closed_runs.md argues each.
-#
-# Units:   seconds, bytes, characters.
 
 CLOCK_TOLERANCE_S = 300  # clocks may differ by so much
 GRANT_MAX_S = 10 * 366 * 86_400  # a typing error is no eternity

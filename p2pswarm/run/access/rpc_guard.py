@@ -150,10 +150,7 @@ class GuardedRpc(ForwardingRpc, Closing):
         self._rpc.serve_stream(opening, guarded)
 
     def learn(self, access: AccessList) -> None:
-        """Go by an access list if it is newer, and tell the other members.
-
-        Raises BadMessage if the run's owner did not sign it.
-        """
+        """Go by a newer access list, and tell the others; BadMessage if it is not the owner's."""
         if not self.gate.learn(access, self._clock()):
             return
         log.info("access list %d", access.version)
@@ -181,16 +178,16 @@ class GuardedRpc(ForwardingRpc, Closing):
             raise NotServing("not in this run now")
         refusal = self.gate.show(peer.raw, shown.token, self._clock())
         self._known.has(peer.raw, shown.version)
-        access = self.gate.access
+        access = self.gate.known.newest
         news = access if access is not None and access.version > shown.version else None
-        return TokenShown(self.gate.token, refusal, self.gate.version, news)
+        return TokenShown(self.gate.token, refusal, self.gate.known.version, news)
 
     def _on_told(self, peer: PeerId, told: TellAccess) -> AccessKnown:
         if self._closed:
             raise NotServing("not in this run now")
         self.learn(told.access)
         self._known.has(peer.raw, told.access.version)
-        return AccessKnown(self.gate.version)
+        return AccessKnown(self.gate.known.version)
 
     async def _meet(self, to: Contact, asked: type[Message], timeout_s: float | None) -> None:
         """Be sure that a peer has taken our token, and may be asked; raises NotAdmitted if not."""
@@ -210,13 +207,11 @@ class GuardedRpc(ForwardingRpc, Closing):
             raise NotAdmitted(f"{to.address} may not be asked that: {refusal}")
 
     def _met(self, peer: bytes) -> bool:
-        """Return whether both sides have taken the other's token."""
         return self._known.shown(peer) and not self.gate.refusal(peer, ANY, self._clock())
 
     async def _show(self, to: Contact, timeout_s: float) -> None:
-        """Show our token to a peer, and take its."""
         own, peer = self.gate.token, _peer(to)
-        question = ShowToken(self.gate.door.run, own, self.gate.version)
+        question = ShowToken(self.gate.door.run, own, self.gate.known.version)
         answer = await self._rpc.call(to, question, timeout_s)
         if not isinstance(answer, TokenShown):
             raise BadMessage(f"a {type(answer).__name__} for a TokenShown")
@@ -229,7 +224,7 @@ class GuardedRpc(ForwardingRpc, Closing):
         if refusal:
             raise NotAdmitted(f"{to.address} is no member of this run: {refusal}")
         self._known.took(peer, to, answer.version)
-        if (access := self.gate.access) is not None and access.version > answer.version:
+        if (access := self.gate.known.newest) is not None and access.version > answer.version:
             self._tasks.spawn(self._tell(to, access))
         self._due()
 

@@ -1,4 +1,4 @@
 """Butterfly all-reduce among the replicas of one stage.
 
-Entrance: `averaging.Averaging`. Servers use it.
+Entrance: `stage_averaging.StageAveraging`. Servers use it.
 """

@@ -1,4 +1,19 @@
-"""Averaging within a stage: a butterfly, in which each member reduces one shard for all."""
+"""Averaging within a stage: a butterfly, in which each member reduces one shard for all.
+
+Member j of the group owns shard j. It receives the part of every other member, adds the parts in
+the group's order, encodes the result, and sends it to all members and observers. It keeps what that
+encoding decodes to, so all hold the same bytes. The sums are only read, so an averaging that failed
+can be repeated with the members that are left.
+
+All links of a host share its way to the internet, and a step waits for its members alone. So
+observers are sent their pieces when the members have all. With rounds back to back that is beside
+the next round, in which they get none of their own: an observer is never behind by a whole round.
+One that becomes a member with this very step is sent them at once: its stage waits for it next.
+
+Errors:  Refused, naming the peer with which an averaging failed; NotServing for an order or a piece
+  of an older generation, and for who waits in a round that has failed.
+Source:  butterfly all-reduce as in "Moshpit SGD" (arXiv 2103.03239) and hivemind's averaging.
+"""
 
 import asyncio
 import logging
@@ -13,29 +28,42 @@ from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.base.signal import Signal
 from p2pswarm.net.rpc.base import Priority, Rpc, Stream
 from p2pswarm.run.averaging.base import AveragedGradient, Compute, Sums
-from p2pswarm.run.averaging.delivery import PIECE_S, VIEW_S, BothWays, DeliveryState, PieceDelivery
-from p2pswarm.run.averaging.plan import PIECE
-from p2pswarm.run.averaging.round import PARTS_AHEAD, ExpectedPiece, Round, RoundId
-from p2pswarm.run.averaging.turns import EARLY_MAX, OBSERVED_MAX, Turns
-from p2pswarm.run.messages.averaging import Shard
-from p2pswarm.run.messages.step import Reduce
+from p2pswarm.run.averaging.piece_delivery import (
+    PIECE_S,
+    VIEW_S,
+    DeliveryState,
+    LinkBandwidth,
+    PieceDelivery,
+)
+from p2pswarm.run.averaging.round import (
+    EARLY_MAX,
+    OBSERVED_MAX,
+    PARTS_AHEAD,
+    ExpectedPiece,
+    Round,
+    RoundAdmission,
+    RoundId,
+)
+from p2pswarm.run.averaging.shards import PIECE
+from p2pswarm.run.messages.step import Reduce, Shard
 from p2pswarm.tensors.codecs.base import Tensor
 from p2pswarm.tensors.codecs.meta import Grant, TensorMeta
 from p2pswarm.tensors.codecs.registry import EncodedTensor
 from p2pswarm.tensors.transfer import TensorTransfer
 
-# A round under way: its memory, and who waits for its pieces.
-#
-# Errors:  NotServing for who waits in a round that has failed; else the round's own failure.
-
+log = logging.getLogger(__name__)
 
 REDUCED_AHEAD = 4  # reduced pieces on their way to a peer: 16 MiB, 0.1 s at 1 Gbit/s
+EARLY_S = 30.0  # a piece waits so long for its order; members get their orders seconds apart
+
+Find = Callable[[bytes], Contact | None]
+"""Where a member of the run is dialled."""
 
 
 class OngoingRound:
     """A round, its memory, and the tasks that wait for its pieces."""
 
-    def __init__(self, round_: Round, sums: Sums, links: BothWays) -> None:
+    def __init__(self, round_: Round, sums: Sums, links: LinkBandwidth) -> None:
         self.round = round_
         self.sums = sums
         self.scope = asyncio.timeout(None)
@@ -112,33 +140,8 @@ class OngoingRound:
     async def until_members_have_all(self) -> None:
         """Wait for the end of the round; NotServing if it failed."""
         await self._over.wait()
-        if not self.round.has_key:
+        if not self.round.key_shares.whole:
             raise NotServing(f"the averaging of {self.round.turn} has failed")
-
-
-# Averaging within a stage: a butterfly, in which each member reduces one shard for all.
-#
-# Member j of the group owns shard j. It receives the part of every other member and adds the parts
-# in the group's order. It encodes the result, and sends it to all members and observers. It keeps
-# what that encoding decodes to, so all hold the same bytes. The sums are only read, so an
-# averaging that failed can be repeated with the members that are left.
-#
-# All links of a host share its way to the internet, and a step waits for its members alone. So
-# observers are sent their pieces when the members have all. With rounds back to back that is
-# beside the next round, in which they get none of their own: an observer is never behind by a
-# whole round. One that becomes a member with this very step is sent them at once: its stage waits
-# for it next.
-#
-# Errors:  Refused, naming the peer with which an averaging failed; NotServing for an order or a
-#   piece of an older generation.
-# Source:  butterfly all-reduce as in "Moshpit SGD" (arXiv 2103.03239) and hivemind's averaging.
-
-log = logging.getLogger(__name__)
-
-EARLY_S = 30.0  # a piece waits so long for its order; members get their orders seconds apart
-
-Find = Callable[[bytes], Contact | None]
-"""Where a member of the run is dialled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,18 +184,16 @@ class Averaging:
         self._find = find
         self._tasks = tasks
         self._settings = settings or AveragingSettings()
-        self._turns = Turns(self._settings.early_max, self._settings.observed_max)
+        self._admission = RoundAdmission(self._settings.early_max, self._settings.observed_max)
         self._ongoing: dict[Round, OngoingRound] = {}
-        self._ordered = asyncio.Event()
-        self._viewed = asyncio.Event()
+        self._ordered, self._viewed = Signal(), Signal()
 
     def members_changed(self) -> None:
         """A new view is here: it may name a peer that a delivery looks for."""
-        viewed, self._viewed = self._viewed, asyncio.Event()
-        viewed.set()
+        self._viewed.fire()
 
     async def average(
-        self, order: Reduce, sums: Sums, links: BothWays | None = None
+        self, order: Reduce, sums: Sums, links: LinkBandwidth | None = None
     ) -> AveragedGradient:
         """Do what the trainer ordered; `sums` then holds the reduced gradient.
 
@@ -201,21 +202,20 @@ class Averaging:
         settings = self._settings
         given = order, self._me, sums.length, settings.piece
         round_ = Round(*given, cut=sums.cut, tied=settings.tied)
-        if (ended := self._turns.begin(round_)) is not None:
+        if (ended := self._admission.begin(round_)) is not None:
             self._ongoing[ended].scope.reschedule(asyncio.get_running_loop().time())
-        ongoing = self._ongoing[round_] = OngoingRound(round_, sums, links or BothWays())
-        ordered, self._ordered = self._ordered, asyncio.Event()
-        ordered.set()
+        ongoing = self._ongoing[round_] = OngoingRound(round_, sums, links or LinkBandwidth())
+        self._ordered.fire()
         try:
             async with ongoing.scope:
                 await self._take_part(ongoing)
-                outcome = await self._compute(partial(sums.outcome, round_.key))
+                outcome = await self._compute(partial(sums.outcome, round_.key_shares.key))
                 return replace(outcome, bytes_per_s=ongoing.links.bytes_per_s)
         except TimeoutError:
             raise NotServing(f"a newer averaging took the place of {round_.turn}") from None
         finally:
             ongoing.end()
-            self._turns.end(round_)
+            self._admission.end(round_)
             del self._ongoing[round_]
 
     async def shard(self, stream: Stream, shard: Shard) -> None:
@@ -258,32 +258,32 @@ class Averaging:
         if landing is None:
             async with self._tensors.accept(stream, (meta,)) as coming:
                 ongoing.round.granted(wanted)
-                flows.began(wanted.sender, clock())
+                flows.begin(wanted.sender, clock())
                 await stream.send(coming.grant)
                 (tensor,) = await coming.tensors()
-                flows.ended(wanted.sender, meta.encoded_bytes, clock())
+                flows.end(wanted.sender, meta.encoded_bytes, clock())
                 return tensor
         arrival = stream.expect(landing)
         try:
             ongoing.round.granted(wanted)
-            flows.began(wanted.sender, clock())
+            flows.begin(wanted.sender, clock())
             await stream.send(Grant((arrival.transfer,)))
             await arrival.wait()
-            flows.ended(wanted.sender, meta.encoded_bytes, clock())
+            flows.end(wanted.sender, meta.encoded_bytes, clock())
         finally:
             arrival.cancel()
         return None
 
     async def _ongoing_of(self, turn: RoundId) -> OngoingRound:
-        self._turns.wait_early()
+        self._admission.enter_early()
         try:
             async with asyncio.timeout(self._settings.early_s):
-                while (round_ := self._turns.find(turn)) is None:
+                while (round_ := self._admission.find(turn)) is None:
                     await self._ordered.wait()
         except TimeoutError:
             raise NotServing(f"no order to average {turn}") from None
         finally:
-            self._turns.waited()
+            self._admission.leave_early()
         return self._ongoing[round_]
 
     async def _take_part(self, ongoing: OngoingRound) -> None:
@@ -302,9 +302,10 @@ class Averaging:
         await ongoing.has(lambda: round_.complete)
         if round_.adds:
             message = round_.reveal(self._settings.secret)
-            self._tell_shares(ongoing, tasks, round_.share_to, message)
-        await ongoing.has(lambda: round_.has_key)
-        if round_.collects:
+            receivers = round_.key_shares.receivers(round_.order.observers)
+            self._tell_shares(ongoing, tasks, receivers, message)
+        await ongoing.has(lambda: round_.key_shares.whole)
+        if round_.key_shares.collects:
             everybody = round_.others + round_.order.observers
             self._tell_shares(ongoing, tasks, everybody, round_.all_shares())
 
@@ -322,7 +323,6 @@ class Averaging:
                 tasks.create_task(self._send(ongoing, peer, message))
 
     async def _send_parts(self, ongoing: OngoingRound, owner: bytes, queue: Iterator[int]) -> None:
-        """Send our part of the next pieces of one owner, one after another."""
         for index in queue:
             span = ongoing.round.pieces[index].span
             encoded = await self._compute(partial(ongoing.sums.part, span))
@@ -353,7 +353,7 @@ class Averaging:
         encoded: EncodedTensor | None = None,
     ) -> None:
         """Send something to a newcomer; nobody waits for that."""
-        if self._turns.serve_observer():
+        if self._admission.enter_observed():
             self._tasks.create_task(self._send_quietly(ongoing, peer, message, encoded))
         else:
             log.warning("newcomer %s falls behind", PeerId(peer).short)
@@ -374,7 +374,7 @@ class Averaging:
         except SwarmError as error:
             log.info("%s", error)
         finally:
-            self._turns.served_observer()
+            self._admission.leave_observed()
 
     async def _send(
         self,
@@ -420,8 +420,8 @@ class Averaging:
                 grant = await stream.receive()
                 if not isinstance(grant, Grant):
                     raise BadMessage(f"{grant} where a Grant is due")
-                flows.began(delivery.peer, clock())
+                flows.begin(delivery.peer, clock())
                 await self._tensors.send(stream, grant, (encoded,), Priority.TENSOR)
-                flows.ended(delivery.peer, encoded.meta.encoded_bytes, clock())
+                flows.end(delivery.peer, encoded.meta.encoded_bytes, clock())
             if await stream.receive() is not None:
                 raise BadMessage("a message after the piece")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from p2pswarm.run.averaging.plan import Span
+from p2pswarm.run.averaging.shards import Span
 from p2pswarm.tensors.codecs.base import Tensor
 from p2pswarm.tensors.codecs.meta import TensorMeta
 from p2pswarm.tensors.codecs.registry import EncodedTensor
@@ -27,8 +27,8 @@ class AveragedGradient:
     bytes_per_s: float = field(default=0.0, compare=False)
     """What this member's links carried each way; 0 if too little to measure."""
     tied: "AveragedGradient | None" = None
-    """In a stage at an end of a tied model: what the tensor of both ends has (`tied.py`). `digest`
-    is of that, too, and `squared_norm` is not."""
+    """In a stage at an end of a tied model, what the tensor of both ends has. `digest` is of that,
+    too, and `squared_norm` is not."""
 
 
 class Sums(Protocol):
@@ -37,39 +37,31 @@ class Sums(Protocol):
     @property
     def length(self) -> int:
         """The number of elements."""
-        ...
 
     @property
     def cut(self) -> int:
         """No span may lie on both sides of this element; 0: there is no such place."""
-        ...
 
     def apart(self) -> "tuple[Sums, Sums] | None":
         """All but the tied tensor, and that, which are averaged with different members.
 
         Both fill the same reduced gradient. None where there is no such tensor.
         """
-        ...
 
     def part(self, span: Span) -> EncodedTensor:
         """This member's own part of a shard, encoded."""
-        ...
 
     def reduce(self, span: Span, parts: Sequence[Tensor | None]) -> EncodedTensor:
         """Add the parts in their order, None being our own; keep what the others will decode."""
-        ...
 
     def landing(self, span: Span, meta: TensorMeta) -> memoryview | None:
         """The place of a reduced shard if its bytes can come straight into it, else None."""
-        ...
 
     def place(self, span: Span, shard: Tensor | None) -> None:
         """Keep a shard that its owner reduced; None if it has come straight into its place."""
-        ...
 
     def outcome(self, key: bytes) -> AveragedGradient:
         """The keyed digest and the norm of the reduced gradient, once every shard is in place."""
-        ...
 
 
 class Compute(Protocol):
@@ -77,4 +69,3 @@ class Compute(Protocol):
 
     async def __call__(self, work: Callable[[], T]) -> T:
         """The result of `work`."""
-        ...

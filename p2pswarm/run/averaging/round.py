@@ -10,10 +10,8 @@ offered again before we know that its first stream is lost; the later offer coun
 
 **The digest.** The members must know that they hold the same bytes, though an owner may send others
 to each of them. A cryptographic hash of a whole gradient costs more than everything else here. So
-each takes a keyed universal hash instead, with a key that nobody knew when the pieces were sent:
-the key is made of a share of every member, and a member reveals its share when it has all pieces
-(`round.py`). Whoever sent different pieces to two members would have had to guess a share of
-one of them.
+each takes a keyed universal hash instead, with a key that nobody knew when the pieces were sent
+(`KeyShares`).
 
 A sender may have `PARTS_AHEAD` parts here that are not added yet. So one slow member holds the
 others back, before their parts fill the owner's memory.
@@ -28,36 +26,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from p2pswarm.base.errors import BadMessage, Busy, Refused
+from p2pswarm.base.errors import BadMessage, Busy, NotServing, Refused
 from p2pswarm.base.ids import PeerId
-from p2pswarm.run.averaging.plan import PIECE, ShardPiece, cut_at, pieces
-from p2pswarm.run.messages.averaging import Shard
-from p2pswarm.run.messages.step import Reduce
+from p2pswarm.run.averaging.shards import PIECE, ShardPiece, cut_at, pieces
+from p2pswarm.run.messages.step import Reduce, Shard
 from p2pswarm.tensors.codecs.meta import Dtype, TensorMeta
-
-# The key of a digest, made of a share of every member: who tells whom which share.
-#
-# Nobody may know the key before everybody has every piece. So each member adds a share, and tells
-# it only then. In a small group each tells all others. In a larger one that would be the square of
-# its members, though a share has 16 bytes: there all tell one of them, the collector, which sends
-# the whole list to each. A member finds its own share in the list, or the averaging fails.
-#
-# The collector changes with each averaging, so one that is lost or lies holds up no second one.
-#
-# A collector learns the shares later than the bytes of all who told theirs are fixed, like
-# anybody. It may choose the shares of members that are in league with it, so it may try many keys,
-# but for each the chance that two different pieces have the same digest is that of any key. If it
-# sends different lists, the digests differ, because the key is hashed with the tags.
-#
-# Errors:  BadMessage for a share that is not due, or of another size.
-# Source:  docs/reduction.md, "The digest".
 
 KEY_BYTES = 16  # of a share, and of the key of a digest
 TELL_ALL_MAX = 16  # members that tell each other directly: one way less, and at most 240 streams
+EARLY_MAX = 512  # pieces that wait for their order: twice what 64 members may send ahead
+OBSERVED_MAX = 1024  # pieces under way to newcomers; a newcomer that falls behind joins again
+PARTS_AHEAD = 4  # parts of one sender that wait at an owner: 16 MiB, 1 GiB of 64 members
+RAW = 1  # the code of the codec raw
+RETRY_S = 0.05  # a sender that ran ahead of this limit has counted wrongly
 
 
 class KeyShares:
-    """The shares of one averaging, as one member or observer learns them."""
+    """The shares of one averaging's key, as one member or observer learns them.
+
+    Each member adds a share, and tells it when it has every piece. Whoever sent different pieces to
+    two members would have had to guess one. In a small group each tells all others. In a larger one
+    that would be the square of its members: there all tell one of them, the collector, which sends
+    the whole list to each. A member finds its own share in the list, or the averaging fails. The
+    collector changes with each averaging, so one that is lost or lies holds up no second one.
+
+    A collector learns the shares later than the bytes of all who told theirs are fixed, like
+    anybody. It may choose the shares of members that are in league with it, so it may try many
+    keys, but for each the chance that two different pieces have the same digest is that of any key.
+    If it sends different lists, the digests differ, because the key is hashed with the tags.
+
+    Raises BadMessage for a share that is not due, or of another size. Source: docs/reduction.md,
+    "The digest".
+    """
 
     def __init__(self, group: Sequence[bytes], me: bytes, turn: int) -> None:
         """`turn`: a number that all have in common, and that changes with each averaging."""
@@ -73,16 +73,10 @@ class KeyShares:
         """Return whether it is we who send the list to all."""
         return self._collector == self._me
 
-    @property
-    def tells(self) -> tuple[bytes, ...]:
-        """The members that are told our share."""
-        to = self._group if self._collector is None else (self._collector,)
+    def receivers(self, observers: tuple[bytes, ...] = ()) -> tuple[bytes, ...]:
+        """Return who is told our share; a collector's list tells the observers."""
+        to = (*self._group, *observers) if self._collector is None else (self._collector,)
         return tuple(peer for peer in to if peer != self._me)
-
-    @property
-    def tells_observers(self) -> bool:
-        """Return whether observers are told our share, too; else the collector's list has it."""
-        return self._collector is None
 
     @property
     def whole(self) -> bool:
@@ -127,11 +121,6 @@ class KeyShares:
         if len(share) != KEY_BYTES:
             raise BadMessage(f"a share of a key has {KEY_BYTES} bytes")
         self._shares[sender] = share
-
-
-PARTS_AHEAD = 4  # parts of one sender that wait at an owner: 16 MiB, 1 GiB of 64 members
-RAW = 1  # the code of the codec raw
-RETRY_S = 0.05  # a sender that ran ahead of this limit has counted wrongly
 
 
 class PieceState(Enum):
@@ -189,7 +178,7 @@ class Round:
         self._parts_missing: dict[int, int] = {}
         self._ahead: Counter[bytes] = Counter()
         self._offers: Counter[ExpectedPiece] = Counter()
-        self._shares = KeyShares(order.group, me, order.step + order.generation)
+        self.key_shares = KeyShares(order.group, me, order.step + order.generation)
         self.others = tuple(peer for peer in order.group if peer != me)
         """The members of the group besides ourselves."""
         self.mine = tuple(i for i, p in enumerate(self.pieces) if order.group[p.owner] == me)
@@ -229,11 +218,6 @@ class Round:
         """Return whether every piece has come, and ours are reduced."""
         return not self._missing and not self._parts_missing
 
-    @property
-    def wanted(self) -> tuple[ExpectedPiece, ...]:
-        """The pieces that have not come."""
-        return tuple(self._missing)
-
     def has_parts(self, index: int) -> bool:
         """Return whether every part of a piece of ours has come."""
         return not self._parts_missing.get(index)
@@ -255,23 +239,12 @@ class Round:
         what = b" tied" if self._tied else b""
         label = b"%s %d %d%s" % (self.order.run, self.turn.step, self.turn.generation, what)
         share = hashlib.blake2b(self.me + label, digest_size=KEY_BYTES, key=secret).digest()
-        self._shares.reveal(share)
+        self.key_shares.reveal(share)
         return self._key_message(share)
-
-    @property
-    def share_to(self) -> tuple[bytes, ...]:
-        """Return who is told our share of the key."""
-        to = self._shares.tells
-        return to + self.order.observers if self._shares.tells_observers else to
-
-    @property
-    def collects(self) -> bool:
-        """Return whether it is we who tell all members and observers the shares of all."""
-        return self._shares.collects
 
     def all_shares(self) -> Shard:
         """Return what tells the shares of all, once they are here."""
-        return self._key_message(self._shares.listed)
+        return self._key_message(self.key_shares.listed)
 
     def revealed(self, sender: bytes, shard: Shard) -> None:
         """Note a member's share of the key, or the list of all; BadMessage if it is not due.
@@ -279,19 +252,9 @@ class Round:
         A list of another size, or in which our own share is not the one that we told, ends the
         averaging: no other will come.
         """
-        if not self._shares.told(sender, shard.tensor.inline):
+        if not self.key_shares.told(sender, shard.tensor.inline):
             peer = PeerId(sender).short
             self.failure = Refused(f"averaging with {peer} failed: its list of shares is wrong")
-
-    @property
-    def has_key(self) -> bool:
-        """Return whether every member's share of the key is known."""
-        return self._shares.whole
-
-    @property
-    def key(self) -> bytes:
-        """The key of the digest, the same for all."""
-        return self._shares.key
 
     def _key_message(self, shares: bytes) -> Shard:
         meta = TensorMeta(Dtype.UINT8, (len(shares),), RAW, len(shares), shares)
@@ -349,3 +312,62 @@ class Round:
         del self._parts_missing[index]
         for peer in self.others:
             self._ahead[peer] -= 1
+
+
+class RoundAdmission:
+    """Admits rounds, early pieces, and pieces to newcomers.
+
+    One averaging is under way at a time; a newer order ends the older. A piece may come before the
+    order that it belongs to, because the other members may have had their orders earlier. It waits,
+    if not too many do.
+    """
+
+    def __init__(self, early_max: int = EARLY_MAX, observed_max: int = OBSERVED_MAX) -> None:
+        self._early_max = early_max
+        self._observed_max = observed_max
+        self._current: Round | None = None
+        self._newest = RoundId(-1, 0)
+        self._early = 0
+        self._observed = 0
+
+    def begin(self, round_: Round) -> Round | None:
+        """Begin an averaging, unless a newer one began; returns the one that it ends, if any."""
+        if round_.turn <= self._newest:
+            raise NotServing(f"{round_.turn} comes after {self._newest}")
+        ended, self._current = self._current, round_
+        self._newest = round_.turn
+        return ended
+
+    def end(self, round_: Round) -> None:
+        """An averaging is over, well or not."""
+        if self._current is round_:
+            self._current = None
+
+    def find(self, turn: RoundId) -> Round | None:
+        """The averaging of a piece; None while its order has not come, NotServing if it is over."""
+        if self._newest < turn:
+            return None
+        if self._current is None or self._current.turn != turn:
+            raise NotServing(f"the averaging of {turn} is over")
+        return self._current
+
+    def enter_early(self) -> None:
+        """A piece begins to wait for its order; Busy if too many do."""
+        if self._early >= self._early_max:
+            raise Busy("too many pieces wait for their order")
+        self._early += 1
+
+    def leave_early(self) -> None:
+        """A piece has stopped waiting."""
+        self._early -= 1
+
+    def enter_observed(self) -> bool:
+        """Return whether one more piece may be under way to newcomers; if so, it is counted."""
+        if self._observed >= self._observed_max:
+            return False
+        self._observed += 1
+        return True
+
+    def leave_observed(self) -> None:
+        """A piece to a newcomer has arrived, or was given up."""
+        self._observed -= 1

@@ -1,9 +1,16 @@
 """All that one order to reduce asks of a member: one averaging, or two at an end of a tied model.
 
+At such an end, one order makes two averagings: of all but the tied tensor, with its own stage; and
+of that tensor, with the members of both stages. The sums of the first stage hold the gradient of
+the embedding, those of the last that of the head, of the same microbatches. Each is in the group
+once, so what all get is the gradient of the tensor.
+
 Errors:  as `averaging_io.py`; BadMessage for an order that does not fit the model.
+Source:  docs/tied_weights.md.
 """
 
 import asyncio
+import hashlib
 from dataclasses import replace
 
 from p2pswarm.base.errors import BadMessage
@@ -11,11 +18,11 @@ from p2pswarm.base.exception_group import raising_cause
 from p2pswarm.net.rpc.base import Rpc, Stream
 from p2pswarm.run.averaging.averaging_io import Averaging, AveragingSettings, Find
 from p2pswarm.run.averaging.base import AveragedGradient, Compute, Sums
-from p2pswarm.run.averaging.delivery import BothWays
-from p2pswarm.run.averaging.tying import joined, tied_order
-from p2pswarm.run.messages.averaging import Shard
-from p2pswarm.run.messages.step import Reduce
+from p2pswarm.run.averaging.piece_delivery import LinkBandwidth
+from p2pswarm.run.messages.step import Reduce, Shard, TiedGroup
 from p2pswarm.tensors.transfer import TensorTransfer
+
+DIGEST_BYTES = 32
 
 
 class StageAveraging:
@@ -48,7 +55,7 @@ class StageAveraging:
             raise BadMessage(f"an order of step {order.step} for a model that is tied otherwise")
         if parts is None or order.tied is None:
             return await self._rest.average(order, sums)
-        (rest, tied), links = parts, BothWays()
+        (rest, tied), links = parts, LinkBandwidth()
         with raising_cause():
             async with asyncio.TaskGroup() as tasks:
                 ours = tasks.create_task(self._rest.average(order, rest, links))
@@ -60,3 +67,23 @@ class StageAveraging:
     async def shard(self, stream: Stream, shard: Shard) -> None:
         """Receive one piece."""
         await (self._tied if shard.tied else self._rest).shard(stream, shard)
+
+
+def tied_order(order: Reduce, tied: TiedGroup) -> Reduce:
+    """The order of the second averaging."""
+    return replace(
+        order,
+        group=tied.group,
+        observers=tied.observers,
+        shares=tied.shares,
+        prompt=0,  # nobody prepares for an end beside another stage
+        tied=None,
+    )
+
+
+def joined(
+    rest: AveragedGradient, tied: AveragedGradient, bytes_per_s: float = 0.0
+) -> AveragedGradient:
+    """Return what both averagings gave, as one; `bytes_per_s`: what the links carried for both."""
+    digest = hashlib.blake2b(rest.digest + tied.digest, digest_size=DIGEST_BYTES).digest()
+    return AveragedGradient(digest, rest.squared_norm, bytes_per_s, tied)

@@ -4,6 +4,8 @@ A step is decided by one small signed record that names the record before it by 
 voters keep the records. A trainer that a majority of them has promised its term leads, and only a
 leader can have a record decided. docs/chain.md argues why that is safe.
 
-Entrances: `participant.ChainParticipant` (a trainer), `acceptor.ChainAcceptor` (a voting server),
-`chain_file.ChainFile` (the disk) and `memory_file.MemoryChain` (where there is no folder for it).
+The roles of Paxos: `leader.Leader` proposes, `acceptor.ChainAcceptor` promises and accepts,
+`learner.Learner` learns. Entrances: `participant.ChainParticipant` (a trainer: all three),
+`voter.ChainVoter` (a server: the last two), `chain_file.ChainFile` (the disk) and
+`memory_file.MemoryChain` (where there is no folder for it).
 """

@@ -1,97 +1,224 @@
-"""One node's vote and its chain, joined: how a server takes part in deciding, and never leads.
+"""The acceptor of Paxos: its promises, what it has accepted, and what it must write down first.
 
-It answers what trainers ask of a voter, and learns from the same calls what is decided. It has
-the verbs of a trainer's `ChainParticipant`, so `ChainNode` serves both.
+The register is a few fields. Each of them is on the disk before the answer that tells of it, as the
+message that changed it, so the file is the list of these messages and reading them again gives the
+register. Nothing else that an acceptor knows is needed for safety.
 
-Units:   seconds on the caller's clock.
-Errors:  Fork and BrokenRecord for what a peer sent: what the voter has said stands in `actions`,
-  and the chain has not changed.
+Units:   seconds on the caller's clock; terms, heights and steps as in the record.
+Source:  Lamport, "Paxos Made Simple" (2001), for the two rules; docs/chain.md.
 """
 
-from typing import Self
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from p2pswarm.net.wire.message import Message
-from p2pswarm.run.chain.actions import Action, Followed, Persist, Reply
-from p2pswarm.run.chain.chain_log import Restored
-from p2pswarm.run.chain.follower import Follower
-from p2pswarm.run.chain.messages import Denied, HandOver, Heartbeat, Propose
-from p2pswarm.run.chain.record import CommitRecord, VoterId
-from p2pswarm.run.chain.voter import Voter
+from p2pswarm.run.chain.actions import Persist, Reply
+from p2pswarm.run.chain.chain import BrokenRecord, Chain, ChainHead, check_next
+from p2pswarm.run.chain.messages import (
+    Accepted,
+    Denial,
+    Denied,
+    HandOver,
+    Heartbeat,
+    Prepare,
+    Promise,
+    Propose,
+)
+from p2pswarm.run.chain.record import NO_DIGEST, CommitRecord, VoterId, authentic, digest
+
+CALM_S = 3.0  # three heartbeats; a standby that waits 4 s has let this pass
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """All that an acceptor has on its disk, besides decided records."""
+
+    promised: int = 0
+    """It accepts nothing of a lower term."""
+    attempt: bytes = b""
+    """Whose attempt in that term it promised to follow; empty if it only accepted."""
+    accepted_term: int = 0
+    accepted: CommitRecord | None = None
+
+    def after(self, entry: Message) -> "Register":
+        """The register once a message that the voter said yes to has changed it."""
+        match entry:
+            case Prepare(term=term, attempt=attempt):
+                return replace(self, promised=term, attempt=attempt)
+            case Propose(term=term, record=record):
+                attempt = self.attempt if term == self.promised else b""
+                return Register(term, attempt, term, record)
+        return self
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The place of what was accepted among all that voters ever accepted."""
+        return self.accepted_term, -1 if self.accepted is None else self.accepted.height
 
 
 class ChainAcceptor:
-    """The chain as a voter takes part in it."""
+    """One node's vote in one run. The chain is its learner's: it is read here, never changed."""
 
-    next_deadline_s: float | None = None
-    """A voter waits for nothing."""
-
-    def __init__(self, voter: Voter, follower: Follower) -> None:
+    def __init__(self, voter: VoterId, chain: Chain, register: Register) -> None:
         self.voter = voter
-        self.follower = follower
-        self.leader: bytes | None = None
-        """The trainer that leads the greatest term that was heard of; None before one was heard."""
-        self.term = 0
-        """The term that it leads. A promise alone raises none: its trainer may never lead."""
-        self._actions: list[Action] = []
+        """This node, with the file that its register is in."""
+        self.register = register
+        """What is on the disk, or will be before the next answer."""
+        self.coordinator: bytes | None = None
+        """The trainer that was heard last, as the leader of a term or about to be."""
+        self._chain = chain
+        self._named: frozenset[bytes] = frozenset()
+        self._heard_s = -math.inf
+        self._standing = 0
+        self._mute = False
+        self._actions: list[Persist | Reply] = []
 
-    @classmethod
-    def of(cls, peer: bytes, memory: bytes, restored: Restored) -> Self:
-        """The seat of a node, with what its file said; `memory` names that file."""
-        follower = restored.follower
-        return cls(Voter(VoterId(peer, memory), follower.chain, restored.register), follower)
-
-    def actions(self) -> list[Action]:
+    def actions(self) -> list[Persist | Reply]:
         """Return what to do now, in this order; drained by reading."""
         drained, self._actions = self._actions, []
         return drained
 
-    def asked(self, sender: bytes, message: Message, now_s: float) -> None:
-        """A trainer calls, this node's own included: answered by one `Reply`."""
-        self.vote(sender, message, now_s)
+    def receive(self, sender: bytes, message: Message, now_s: float) -> None:
+        """A trainer calls: answered by one `Reply`, after what must be on the disk first."""
+        match message:
+            case Prepare():
+                asked, answer = message.term, self._prepared(sender, message, now_s)
+            case Propose():
+                asked, answer = message.term, self._proposed(sender, message, now_s)
+            case Heartbeat():
+                asked, answer = message.term, self._heard(sender, message, now_s)
+            case HandOver():
+                asked, answer = message.term, self._handed_over(sender, message)
+            case _:
+                raise TypeError(f"{type(message).__name__} is not for a voter")
+        if isinstance(answer, Denial):
+            run, promised = self._chain.genesis.run, self.register.promised
+            answer = Denied(run, self.voter.memory, asked, promised, answer)
+        self._actions.append(Reply(sender, answer))
 
-    def vote(self, sender: bytes, message: Message, now_s: float) -> bool:
-        """As `asked`; True if the answer is yes."""
-        self.voter.receive(sender, message, now_s)
-        answers = self.voter.actions()
-        self._actions += answers
-        if any(isinstance(a, Reply) and isinstance(a.message, Denied) for a in answers):
-            return False
-        if isinstance(message, Propose | Heartbeat) and message.term > self.term:
-            self.leader, self.term = sender, message.term
-            self._actions.append(Followed(sender, message.term))
-        elif isinstance(message, HandOver):  # whoever asks for the coordinator goes to the next one
-            self.leader = message.to
-        other = sender if sender != self.voter.voter.peer else None
-        try:
-            self._follow(answers, message, other)
-        finally:
-            self._actions += self.follower.actions()
-        return True
+    def on_trainers(self, trainers: Iterable[bytes]) -> None:
+        """The coordinator that this node joined says who may lead: its chain may be behind that."""
+        self._named = frozenset(trainers)
 
-    def answered(self, sender: bytes, answer: Message, now_s: float) -> None:
-        """Nobody answers: a voter asks nothing."""
+    def stand(self, term: int) -> None:
+        """This node's own trainer asks others to follow it: no promise to a rival until `term`."""
+        self._standing = term
 
-    def unanswered(self, peer: bytes) -> None:
-        """Nobody is silent: a voter asks nothing."""
+    def link_lost(self, peer: bytes) -> None:
+        """A peer's link ended: if it is the coordinator, there is nothing to be calm about."""
+        if peer == self.coordinator:
+            self._heard_s = -math.inf
 
-    def learned(self, record: CommitRecord, now_s: float) -> None:  # noqa: ARG002
-        """A record came that a `Fetch` asked for."""
-        self.follower.learned(record)
-        self._actions += self.follower.actions()
+    def disk_failed(self) -> None:
+        """A `Persist` could not be carried out: vote no more until the node is started again."""
+        self._mute = True
+        self._actions.clear()
 
-    def link_lost(self, peer: bytes, now_s: float) -> None:  # noqa: ARG002
-        """The link to a peer ended."""
-        self.voter.link_lost(peer)
+    def calm(self, now_s: float) -> bool:
+        """Return whether the coordinator was heard a moment ago."""
+        return now_s - self._heard_s < CALM_S
 
-    def on_deadline(self, now_s: float) -> None:
-        """Nothing is ever due."""
+    def _prepared(self, sender: bytes, message: Prepare, now_s: float) -> Message | Denial:
+        register = self.register
+        if not self._knows(sender, message.run):
+            return Denial.STRANGER
+        again = (message.term, message.attempt) == (register.promised, register.attempt)
+        if not again:
+            if message.term <= register.promised:
+                return Denial.TERM
+            if sender != self.voter.peer and message.term <= self._standing:
+                return Denial.CALM
+            if sender not in (self.coordinator, self.voter.peer) and self.calm(now_s):
+                return Denial.CALM
+            self._keep(message)
+        self._follow(sender, now_s)
+        return Promise(
+            message.run,
+            self.voter.memory,
+            message.term,
+            message.attempt,
+            register.accepted_term,
+            register.accepted,
+        )
 
-    def _follow(
-        self, answers: list[Persist | Reply], message: Message, sender: bytes | None
-    ) -> None:
-        """Learn what the call proves; `sender`: who has what is missing, if it is another node."""
-        for action in answers:
-            if isinstance(action, Persist) and isinstance(action.entry, Propose):
-                self.follower.proposed(action.entry.record, sender)
-        if isinstance(message, Heartbeat) and sender is not None:
-            self.follower.heard(message, sender)
+    def _proposed(self, sender: bytes, message: Propose, now_s: float) -> Message | Denial:
+        register, record = self.register, message.record
+        voters = (*record.voters_before, *record.voters)
+        known = self._knows(sender, message.run) or self._vouched(sender, record)
+        if not known or self.voter not in voters or record.run != message.run:
+            return Denial.STRANGER
+        if message.term < register.promised:
+            return Denial.TERM
+        rank = message.term, record.height
+        if register.accepted is not None and rank == register.rank:
+            if register.accepted != record:
+                return Denial.CONFLICT
+        elif rank > register.rank:
+            if refusal := self._refusal(message):
+                return refusal
+            self._keep(message)
+        self._follow(sender, now_s)
+        return self._accepted()
+
+    def _refusal(self, message: Propose) -> Denial | None:
+        """Return what is wrong with a record, as far as this voter can tell."""
+        record = message.record
+        if record.term > message.term or not authentic(record):
+            return Denial.INVALID
+        if record.height < self._chain.head.height:
+            decided = self._chain.digest_at(record.height)
+            return None if decided in (None, digest(record)) else Denial.CONFLICT
+        for head in self._heads():
+            if head.digest == record.prev:
+                try:
+                    check_next(self._chain.genesis, head, record)
+                except BrokenRecord:
+                    return Denial.INVALID
+        return None
+
+    def _heads(self) -> list[ChainHead]:
+        accepted = self.register.accepted
+        return [self._chain.head, *([ChainHead.of(accepted)] if accepted else [])]
+
+    def _heard(self, sender: bytes, message: Heartbeat, now_s: float) -> Message | Denial:
+        if not self._knows(sender, message.run):
+            return Denial.STRANGER
+        if message.term < self.register.promised:
+            return Denial.TERM
+        self._follow(sender, now_s)
+        return self._accepted()
+
+    def _handed_over(self, sender: bytes, message: HandOver) -> Message | Denial:
+        if not self._knows(sender, message.run):
+            return Denial.STRANGER
+        if message.term < self.register.promised or sender != self.coordinator:
+            return Denial.TERM
+        self._heard_s = -math.inf
+        return self._accepted()
+
+    def _knows(self, sender: bytes, run: bytes) -> bool:
+        """Return whether the sender may lead this run, and this voter may vote."""
+        named = (trainer for head in self._heads() for trainer in head.trainers)
+        known = sender in self._named or sender in named
+        return run == self._chain.genesis.run and known and not self._mute
+
+    def _vouched(self, sender: bytes, record: CommitRecord) -> bool:
+        """Whether a trainer that is known names the sender as another one, in this record."""
+        named = sender in record.trainers and self._knows(record.coordinator, record.run)
+        return named and authentic(record)
+
+    def _keep(self, entry: Prepare | Propose) -> None:
+        self.register = self.register.after(entry)
+        self._actions.append(Persist(entry))
+
+    def _follow(self, sender: bytes, now_s: float) -> None:
+        self.coordinator = sender
+        self._heard_s = now_s
+
+    def _accepted(self) -> Accepted:
+        run, memory = self._chain.genesis.run, self.voter.memory
+        record = self.register.accepted
+        if record is None:
+            return Accepted(run, memory, 0, 0, NO_DIGEST)
+        return Accepted(run, memory, self.register.accepted_term, record.height, digest(record))

@@ -37,7 +37,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Fetch decided records from a peer, from `height` on; they are the follower's."""
+    """Fetch decided records from a peer, from `height` on; they are the learner's."""
 
     to: bytes
     height: int

@@ -6,7 +6,6 @@ that comes again is the same one. Two different records in one place are a fork:
 never merged.
 
 Units:   heights count records, versions count commits. They differ after a BACK or a VOTERS.
-Errors:  BrokenRecord for a record that breaks a rule, Fork for a second one in the same place.
 """
 
 import hashlib
@@ -21,7 +20,6 @@ from p2pswarm.run.chain.record import (
     QUARANTINED,
     CommitRecord,
     RecordKind,
-    StageCommit,
     VoterId,
     authentic,
     digest,
@@ -33,6 +31,9 @@ WINDOW = 16_384  # records whose digests stay in memory, about 5 MB; no BACK rea
 NOBODY = bytes([QUARANTINED])
 ASIDE = bytes(place == QUARANTINED for place in range(256))  # a table for bytes.translate
 GROWTH = 2  # voters that one record adds or removes, so that their number stays odd
+
+
+Digests = tuple[bytes, ...]
 
 
 class BrokenRecord(BadMessage):
@@ -161,10 +162,11 @@ def _check_commit(genesis: Genesis, head: ChainHead, record: CommitRecord) -> No
     for number, stage in enumerate(record.stages):
         members = stage.members
         peers.update(member.peer for member in members)
+        last_holder = max(stage.holders.replace(NOBODY, b""), default=0)
         for wrong, what in (
             (not 1 <= len(members) <= GROUP_MAX, f"{len(members)} members"),
             (len(stage.holders) != record.count, f"{len(stage.holders)} microbatches counted"),
-            (_last_holder(stage) >= len(members), "a count of a member it lacks"),
+            (last_holder >= len(members), "a count of a member it lacks"),
             (len(stage.gradient) != DIGEST_BYTES, "no digest of its gradient"),
             (any(term_of(m.incarnation) != record.term for m in members), "a life of another term"),
         ):
@@ -175,11 +177,6 @@ def _check_commit(genesis: Genesis, head: ChainHead, record: CommitRecord) -> No
         raise BrokenRecord(f"{record.name()}: {what}")
     if len(peers) < sum(len(stage.members) for stage in record.stages):
         raise BrokenRecord(f"{record.name()}: it names a member twice")
-
-
-def _last_holder(stage: StageCommit) -> int:
-    """The greatest index of a member in the counts."""
-    return max(stage.holders.replace(NOBODY, b""), default=0)
 
 
 def _check_back(head: ChainHead, record: CommitRecord) -> None:
@@ -236,7 +233,12 @@ class Chain:
         whoever calls knows that from a later record, or from a majority.
         """
         if record.height < self.head.height:
-            self._compare(record)
+            ours = self.digest_at(record.height)
+            if ours is not None and ours != digest(record):
+                raise Fork(
+                    f"two records decide place {record.height} of the run: {ours.hex()[:8]} here, "
+                    f"and {record.name()}; keep all files, and go on from one of them as a new run"
+                )
             return False
         self.check(record)
         self.head = ChainHead.of(record)
@@ -250,7 +252,8 @@ class Chain:
         else:
             self.era += 1
             self._states.setdefault(record.step, _states_digest(record))
-            self._forget_after(record.step)
+            # the version that a BACK leads to stays what it was; those after it are made anew
+            self._states = {v: d for v, d in self._states.items() if v <= record.step}
         return True
 
     def check(self, record: CommitRecord) -> None:
@@ -270,19 +273,39 @@ class Chain:
         place = height - self.head.height + len(self._digests)
         return self._digests[place] if 0 <= place < len(self._digests) else None
 
-    def _compare(self, record: CommitRecord) -> None:
-        ours = self.digest_at(record.height)
-        if ours is not None and ours != digest(record):
-            raise Fork(
-                f"two records decide place {record.height} of the run: {ours.hex()[:8]} here, and "
-                f"{record.name()}; keep all files, and go on from one of them as a new run"
-            )
-
-    def _forget_after(self, step: int) -> None:
-        # the version that a BACK leads to stays what it was; those after it are made anew
-        for later in [known for known in self._states if known > step]:
-            del self._states[later]
-
 
 def _states_digest(record: CommitRecord) -> bytes:
     return hashlib.sha256(b"".join(stage.state for stage in record.stages)).digest()
+
+
+class Branch:
+    """The versions of the weights that lead to the newest record of a checked chain.
+
+    A run that goes back and on again makes a version twice, with other bits in it. A checkpoint of
+    the first time is of a branch that has ended: its state is sound, and is not of this run.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[int, bytes] = {}
+        self._states: dict[int, Digests] = {}
+
+    def append(self, record: CommitRecord) -> None:
+        """Take the next record."""
+        if record.kind == RecordKind.VOTERS:
+            return  # it makes no version, and names no state
+        states = tuple(stage.state for stage in record.stages)
+        if record.kind == RecordKind.BACK:
+            self._made = {v: made for v, made in self._made.items() if v <= record.step}
+            self._states = {v: known for v, known in self._states.items() if v <= record.step}
+            self._states.setdefault(record.step, states)
+        else:
+            self._states[record.step] = states
+            self._made[record.version] = digest(record)
+
+    def made(self, version: int) -> bytes | None:
+        """The digest of the record that made a version; None for the first, or if it is unknown."""
+        return self._made.get(version)
+
+    def states(self, version: int) -> Digests | None:
+        """The digests of the stages' states; None of the newest version, which nobody named yet."""
+        return self._states.get(version)

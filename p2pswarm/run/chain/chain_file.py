@@ -79,10 +79,7 @@ class ChainFile:
         return chain_file, restored
 
     def append(self, entry: Message) -> None:
-        """Write an entry; it is on the disk when this returns.
-
-        Raises Unusable if that is not sure: then the voter must answer nothing more.
-        """
+        """Write an entry to the disk; Unusable if that is not sure: then the voter is mute."""
         if self._failed:
             raise _refused(self._path, OSError(0, "an earlier entry could not be written"))
         data = log_entry(entry)
@@ -99,11 +96,7 @@ class ChainFile:
         self._index(entry, offset)
 
     def records(self, first: int, end: int) -> Iterator[CommitRecord]:
-        """The records from height `first` to `end`, without `end`, as far as they are here.
-
-        The caller passes the height of its chain's head as `end`: what stands at or after it in the
-        file may never be decided.
-        """
+        """As `ChainStore.records`."""
         for offset in self._offsets[first : min(end, len(self._offsets))]:
             if offset == NOT_HERE:
                 return
@@ -141,7 +134,6 @@ class ChainFile:
             )
 
     def _index(self, entry: Message, offset: int) -> None:
-        """Remember where the newest record of each height stands."""
         record = entry.record if isinstance(entry, Propose) else entry
         if isinstance(record, CommitRecord):
             missing = record.height + 1 - len(self._offsets)

@@ -15,14 +15,15 @@ Errors:  Unusable, one line with the remedy.
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from p2pswarm.base.errors import BadMessage, Unusable
 from p2pswarm.net.wire.message import Message, decode, encode
+from p2pswarm.run.chain.acceptor import Register
 from p2pswarm.run.chain.chain import BrokenRecord, Chain, Fork, Genesis
-from p2pswarm.run.chain.follower import Follower
+from p2pswarm.run.chain.learner import Learner
 from p2pswarm.run.chain.messages import Prepare, Propose
 from p2pswarm.run.chain.record import CARRIER_BYTES_MAX, MEMORY_BYTES, CommitRecord, VoterId
-from p2pswarm.run.chain.voter import Register
 
 MAGIC = b"PSCHAIN1"
 RUN_BYTES = 16
@@ -47,7 +48,7 @@ class Restored:
     """What a file says."""
 
     register: Register
-    follower: Follower
+    learner: Learner
 
     def votes_alone(self, voter: VoterId) -> bool:
         """Return whether nobody else votes on the next record, so that nobody is to be waited for.
@@ -55,8 +56,34 @@ class Restored:
         A record that was accepted may be decided: then its voters are asked, too.
         """
         accepted = self.register.accepted
-        named = (*self.follower.chain.head.voters, *(accepted.voters if accepted else ()))
+        named = (*self.learner.chain.head.voters, *(accepted.voters if accepted else ()))
         return set(named) == {voter}
+
+
+class ChainStore(Protocol):
+    """Where a node keeps what its voter said yes to, and what was decided.
+
+    `ChainFile` keeps it on a disk. `MemoryChain` forgets it with its process: the voter is dead
+    then, and a new process is another voter.
+    """
+
+    memory: bytes
+    """With the node's peer id it is the node's `VoterId`."""
+    slow: bool
+    """True if `append` waits for a disk, so that a thread must do it."""
+
+    def append(self, entry: Message) -> None:
+        """Keep an entry; Unusable if that is not sure."""
+
+    def records(self, first: int, end: int) -> Iterator[CommitRecord]:
+        """The records from height `first` to `end`, without `end`, as far as they are here.
+
+        The caller passes the height of its chain's head as `end`: what stands at or after it may
+        never be decided.
+        """
+
+    def close(self) -> None:
+        """Let another process use it."""
 
 
 def log_header(run: bytes, memory: bytes) -> bytes:
@@ -72,10 +99,7 @@ def log_entry(message: Message) -> bytes:
 
 
 def read_header(data: bytes, run: bytes, name: str) -> bytes | None:
-    """The file's memory; None if a crash left it without a whole header.
-
-    Raises Unusable if it is no such file, or another run's.
-    """
+    """The file's memory; None if a crash tore the header; Unusable if it is another file."""
     if len(data) < HEADER_BYTES and (MAGIC + run).startswith(data[: len(MAGIC) + RUN_BYTES]):
         return None
     if not data.startswith(MAGIC):
@@ -147,30 +171,27 @@ def _sound_size(data: memoryview) -> int | None:
 
 def blank(genesis: Genesis) -> Restored:
     """Return what a file without entries says."""
-    return Restored(Register(), Follower(Chain(genesis)))
+    return Restored(Register(), Learner(Chain(genesis)))
 
 
 def restore(genesis: Genesis, entries: Iterator[LogEntry], name: str) -> Restored:
-    """The register and the chain that the entries of a file make.
-
-    Raises Unusable if their records are not one chain.
-    """
-    register, follower = Register(), Follower(Chain(genesis))
+    """The register and the chain of a file's entries; Unusable if their records are no chain."""
+    register, learner = Register(), Learner(Chain(genesis))
     for entry in entries:
         message = entry.message
         register = register.after(message)
         try:
             if isinstance(message, Propose):
-                follower.proposed(message.record)
+                learner.on_proposal(message.record)
             elif isinstance(message, CommitRecord):
-                follower.learned(message)
+                learner.on_record(message)
         except (BrokenRecord, Fork) as error:
             raise Unusable(
                 f"{name} holds no single chain, at byte {entry.offset}: {error}; move it away, or "
                 "restore it from a copy"
             ) from error
-        follower.actions()  # it is on the disk already
-    return Restored(register, follower)
+        learner.actions()  # it is on the disk already
+    return Restored(register, learner)
 
 
 def _check(length: bytes | memoryview, data: bytes | memoryview) -> bytes:

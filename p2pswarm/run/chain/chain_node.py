@@ -11,13 +11,14 @@ Errors:  Fork and BrokenRecord for the caller that sent it. A disk that fails is
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any
 
 from p2pswarm.base.errors import BadMessage, Busy, NotServing, PeerError, SwarmError, Unusable
 from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.net.rpc.base import Rpc, Stream
+from p2pswarm.net.rpc.framing import FRAME_BYTES_MAX
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.chain.actions import (
     Action,
@@ -33,13 +34,15 @@ from p2pswarm.run.chain.actions import (
     VotesChanged,
     VotesMissing,
 )
-from p2pswarm.run.chain.base import ChainMachine, ChainStore
 from p2pswarm.run.chain.chain import Fork
-from p2pswarm.run.chain.follower import ProvenRecords
+from p2pswarm.run.chain.chain_log import ChainStore
+from p2pswarm.run.chain.learner import ProvenRecords
 from p2pswarm.run.chain.messages import FetchRecords, HandOver, Heartbeat, Prepare, Propose
-from p2pswarm.run.chain.open_asks import OpenAsks
-from p2pswarm.run.chain.record import CommitRecord
+from p2pswarm.run.chain.record import CommitRecord, about_bytes, digest
+from p2pswarm.run.chain.voter import ChainVoter
 
+ASK_S = 1.0  # the machine asks again each second
+LONG_ASK_S = 10.0  # as long as a peer takes parts; 128 kB at 100 kbit/s
 FETCH_S = 60.0  # a chain of 100,000 records; another holder is asked after that
 OVERHEAR_S = 2.0  # between two records of a stranger that may mean to waste our time
 OVERHEARD_MAX = 4  # strangers that are asked at once
@@ -52,13 +55,48 @@ Caller = asyncio.Future[Message]
 log = logging.getLogger(__name__)
 
 
+class OpenAsks:
+    """The long proposals that are under way.
+
+    A machine asks again each second those that have not answered. A record that is longer than a
+    frame may take longer to arrive, behind a slow uplink and beside tensors. Begun anew each
+    second, it would never be whole; so it is not sent to a peer again while it is under way.
+    """
+
+    def __init__(self) -> None:
+        self._long: set[tuple[bytes, int, bytes]] = set()
+
+    def begin(self, ask: Ask) -> float | None:
+        """Return how long the call may take; None if the same is under way."""
+        key = _long_proposal(ask)
+        if key is None:
+            return ASK_S
+        if key in self._long:
+            return None
+        self._long.add(key)
+        return LONG_ASK_S
+
+    def end(self, ask: Ask) -> None:
+        """The call is over."""
+        if (key := _long_proposal(ask)) is not None:
+            self._long.discard(key)
+
+
+def _long_proposal(ask: Ask) -> tuple[bytes, int, bytes] | None:
+    """Return who is asked to accept which long record under which term; None for any other call."""
+    message = ask.message
+    if not isinstance(message, Propose) or about_bytes(message.record) <= FRAME_BYTES_MAX:
+        return None
+    return ask.to, message.term, digest(message.record)
+
+
 class ChainNode:
     """One run's seat on the network. It serves from `start` on, until `close`."""
 
     def __init__(
         self,
         rpc: Rpc,
-        machine: ChainMachine,
+        machine: ChainVoter,
         store: ChainStore,
         find: Callable[[bytes], Contact | None],
         told: Callable[[Told], None],
@@ -73,7 +111,7 @@ class ChainNode:
         self._told = told
         self._group = tasks
         self._me = rpc.contact.peer.raw
-        self._run = machine.follower.chain.genesis.run
+        self._run = machine.learner.chain.genesis.run
         self._todo: deque[Action] = deque()
         self._callers: deque[Caller] = deque()
         """Who waits for a `Reply`, in the order of the replies to come."""
@@ -90,10 +128,8 @@ class ChainNode:
 
     def start(self) -> None:
         """Serve the calls of other nodes, and let the machine begin."""
-        self._rpc.serve_unary(Prepare, self._asked)
-        self._rpc.serve_unary(Propose, self._asked)
-        self._rpc.serve_unary(Heartbeat, self._asked)
-        self._rpc.serve_unary(HandOver, self._asked)
+        for call in (Prepare, Propose, Heartbeat, HandOver):
+            self._rpc.serve_unary(call, self._asked)
         self._rpc.serve_stream(FetchRecords, self._send_records)
         self.pump()
 
@@ -114,7 +150,7 @@ class ChainNode:
 
     def catch_up(self, peer: bytes) -> None:
         """Fetch what is decided from a peer that leads: a new node does not know its trainers."""
-        self._begin_fetch(Fetch(peer, self.machine.follower.chain.head.height))
+        self._begin_fetch(Fetch(peer, self.machine.learner.chain.head.height))
 
     def overhear(self, contact: Contact) -> None:
         """Fetch what is decided from a peer that says it knows more; what it cannot prove is left.
@@ -133,7 +169,11 @@ class ChainNode:
             return  # the loop below will see to it
         self._pumping = True
         try:
-            self._carry_out_all()
+            while not self._closed:
+                self._todo += self.machine.actions()
+                if self._keeping or not self._todo:
+                    break
+                self._carry_out(self._todo.popleft())
         finally:
             self._pumping = False
         if self._timer is not None:
@@ -142,13 +182,6 @@ class ChainNode:
         due_s = self.machine.next_deadline_s
         if due_s is not None and not self._closed:
             self._timer = asyncio.get_running_loop().call_at(due_s, self._due)
-
-    def _carry_out_all(self) -> None:
-        while not self._closed:
-            self._todo += self.machine.actions()
-            if self._keeping or not self._todo:
-                return
-            self._carry_out(self._todo.popleft())
 
     def _carry_out(self, action: Action) -> None:
         match action:
@@ -176,7 +209,7 @@ class ChainNode:
             if (timeout_s := self._asks.begin(ask)) is not None:
                 self._start(self._ask(ask, contact, timeout_s))
         else:
-            self.machine.unanswered(ask.to)
+            self.machine.on_silence(ask.to)
 
     def _begin_fetch(self, fetch: Fetch) -> None:
         contact = self._find(fetch.to)
@@ -194,16 +227,12 @@ class ChainNode:
             failed = str(error)
         self._keeping = False
         if failed is not None:
-            self._give_up(failed)
+            self.machine.actions()  # whatever would have told of the entry is not said
+            self._todo.clear()
+            self.machine.acceptor.disk_failed()
+            self._fail_callers(Busy(f"this voter cannot keep its promises: {failed}"))
+            self._told(StoreFailed(failed))
         self.pump()
-
-    def _give_up(self, reason: str) -> None:
-        """The disk failed: whatever would have told of the entry is not said."""
-        self._todo += self.machine.actions()
-        self._todo.clear()
-        self.machine.voter.disk_failed()
-        self._fail_callers(Busy(f"this voter cannot keep its promises: {reason}"))
-        self._told(StoreFailed(reason))
 
     def _fail_callers(self, error: SwarmError) -> None:
         while self._callers:
@@ -217,18 +246,17 @@ class ChainNode:
 
         def answered(answer: Caller) -> None:
             if not answer.cancelled() and answer.exception() is None and not self._closed:
-                self.machine.answered(self._me, answer.result(), self._now_s())
+                self.machine.on_answer(self._me, answer.result(), self._now_s())
                 self.pump()
 
         self._receive(self._me, message).add_done_callback(answered)
 
     def _receive(self, sender: bytes, message: Message) -> Caller:
-        """Give a call to the machine; its answer."""
         if self._closed:
             raise NotServing("this node takes no part in the run any more")
         caller: Caller = asyncio.get_running_loop().create_future()
         self._callers.append(caller)
-        self.machine.asked(sender, message, self._now_s())
+        self.machine.on_call(sender, message, self._now_s())
         return caller
 
     async def _asked(self, peer: PeerId, message: Message) -> Message:
@@ -246,12 +274,12 @@ class ChainNode:
             answer = await self._rpc.call(contact, ask.message, timeout_s)
         except SwarmError as error:
             log.info("%s did not answer a %s: %s", contact, type(ask.message).__name__, error)
-            self.machine.unanswered(ask.to)
+            self.machine.on_silence(ask.to)
             self.pump()
             return
         finally:
             self._asks.end(ask)
-        self.machine.answered(ask.to, answer, self._now_s())
+        self.machine.on_answer(ask.to, answer, self._now_s())
         self.pump()
 
     async def _fetch(self, to: bytes, contact: Contact, height: int) -> None:
@@ -265,7 +293,7 @@ class ChainNode:
             self._fetching.discard(to)
 
     async def _overhear(self, to: bytes, contact: Contact) -> None:
-        chain = self.machine.follower.chain
+        chain = self.machine.learner.chain
         proven = ProvenRecords(chain, to)
         try:
             async with (
@@ -287,7 +315,6 @@ class ChainNode:
     async def _records_of(
         self, contact: Contact, height: int
     ) -> AsyncGenerator[CommitRecord, None]:
-        """Return what a peer calls decided, from a height on."""
         request = FetchRecords(self._run, height)
         async with self._rpc.open_stream(contact, request, FETCH_S) as stream:
             while (record := await stream.receive()) is not None:
@@ -296,11 +323,10 @@ class ChainNode:
                 yield record
 
     def _learn(self, record: CommitRecord) -> None:
-        self.machine.learned(record, self._now_s())
+        self.machine.on_record(record, self._now_s())
         self.pump()
 
     async def _send_records(self, stream: Stream, request: FetchRecords) -> None:
-        """Send the decided records from a height on, as far as they are here."""
         if self._closed or request.run != self._run:
             raise NotServing("this node keeps no records of that run")
         height = request.height
@@ -310,11 +336,11 @@ class ChainNode:
             height += len(records)
 
     async def _read(self, height: int) -> list[CommitRecord]:
-        end = min(self.machine.follower.chain.head.height, height + SENT_AT_ONCE)
+        end = min(self.machine.learner.chain.head.height, height + SENT_AT_ONCE)
         if not self._store.slow:
             return list(self._store.records(height, end))
         async with self._disk:
-            return await asyncio.to_thread(_listed, self._store.records(height, end))
+            return await asyncio.to_thread(list, self._store.records(height, end))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._group.create_task(work)
@@ -328,7 +354,3 @@ class ChainNode:
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
-
-
-def _listed(records: Iterator[CommitRecord]) -> list[CommitRecord]:
-    return list(records)

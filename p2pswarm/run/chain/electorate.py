@@ -1,22 +1,29 @@
-"""Electorate: who votes on the next record, and with which file each of them answers."""
+"""Electorate: the voters of the next record, and the file with which each of them answers.
+
+Trainers vote first, then the servers that have served the longest. More voters than one are good
+only if they are three: of two, either one stops the run. So there are 1, 3 or 5, and a dead one is
+replaced at once, or removed with another while the rest can.
+
+Two trainers that live are two of three voters, so all servers may die at once. One that lives alone
+is one vote: then four servers vote with it, so that it and a server, or two servers, may die.
+"""
 
 from p2pswarm.run.chain.record import VoterId
 
-# Which peers answer a leader, and with which file each of them votes.
-#
-# A vote is lost when its peer has left several calls in a row without an answer. One that has not
-# answered in this term at all is lost after the first: the trainer that led before is dead then,
-# and most of the others have answered within a round trip. So is one whose stream has just ended.
-# A vote is found again by the next answer. To take a living voter for dead costs a record, so this
-# need not be sure.
-#
-# Units:   none; calls fail after a second at most.
-
 MISSES_MAX = 3  # with a heartbeat a second: a little less than the 4 s that voters are calm
+THREE_FROM_TRAINERS = 2  # a second trainer can take over, if a third voter says that it may
+FIVE_FROM_TRAINERS = 4
 
 
 class Votes:
-    """What is known of each peer that was asked."""
+    """The peers that answer a leader, and the file that each of them votes with.
+
+    A vote is lost when its peer has left several calls in a row without an answer. One that has not
+    answered in this term at all is lost after the first: the trainer that led before is dead then,
+    and most of the others have answered within a round trip. So is one whose stream has just ended.
+    A vote is found again by the next answer. To take a living voter for dead costs a record, so
+    this need not be sure.
+    """
 
     def __init__(self) -> None:
         self.memories: dict[bytes, bytes] = {}
@@ -28,14 +35,14 @@ class Votes:
         """The peers that do not answer."""
         return frozenset(peer for peer in self._misses if self._lost(peer))
 
-    def answered(self, peer: bytes, memory: bytes) -> bool:
+    def on_answer(self, peer: bytes, memory: bytes) -> bool:
         """A peer has answered; returns whether that is news."""
         news = self._lost(peer) or self.memories.get(peer) != memory
         self._misses.pop(peer, None)
         self.memories[peer] = memory
         return news
 
-    def unanswered(self, peer: bytes) -> bool:
+    def on_silence(self, peer: bytes) -> bool:
         """A call has failed; returns whether the peer is lost by that."""
         before = self._lost(peer)
         self._misses[peer] = self._misses.get(peer, 0) + 1
@@ -49,19 +56,6 @@ class Votes:
     def _lost(self, peer: bytes) -> bool:
         misses = self._misses.get(peer, 0)
         return misses >= (MISSES_MAX if peer in self.memories else 1)
-
-
-# Who votes on the next record: trainers first, then the servers that have served the longest.
-#
-# More voters than one are good only if they are three: of two, either one stops the run. So there
-# are 1, 3 or 5, and a dead one is replaced at once, or removed with another while the rest can.
-#
-# Two trainers that live are two of three voters, so all servers may die at once. One that lives
-# alone is one vote: then four servers vote with it, so that it and a server, or two servers, may
-# die.
-
-THREE_FROM_TRAINERS = 2  # a second trainer can take over, if a third voter says that it may
-FIVE_FROM_TRAINERS = 4
 
 
 def wanted_voters(trainers: int, living: int) -> int:

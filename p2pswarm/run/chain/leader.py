@@ -84,7 +84,8 @@ class Leader:
         self._genesis = genesis
         self._promises: dict[VoterId, Promise] = {}
         self._refused: dict[VoterId, None] = {}
-        self._pending: CommitRecord | None = None
+        self.pending: CommitRecord | None = None
+        """The record that is proposed and not yet decided."""
         self._accepted: dict[VoterId, None] = {}
         self._asked: dict[VoterId, None] = {}
         self._prospects: tuple[bytes, ...] = ()
@@ -102,15 +103,10 @@ class Leader:
         return drained
 
     @property
-    def pending(self) -> CommitRecord | None:
-        """The record that is proposed and not yet decided."""
-        return self._pending
-
-    @property
     def silent(self) -> tuple[VoterId, ...]:
         """The other voters that have not said yes, of each set that lacks a majority, in order."""
-        if self._pending is not None:
-            electorates, yes = list(self._pending.electorates), set(self._accepted)
+        if self.pending is not None:
+            electorates, yes = list(self.pending.electorates), set(self._accepted)
         else:
             electorates, yes = self._electorates(self._best()), set(self._promises)
         lacking = [voters for voters in electorates if not _majority(voters, yes)]
@@ -119,11 +115,11 @@ class Leader:
 
     def receive(self, sender: bytes, answer: Message) -> None:
         """A voter has answered; answers to other attempts are ignored."""
-        if self.phase is LeaderPhase.OVER:
+        if self.phase is LeaderPhase.OVER or sender not in self._peers():
             return
-        if not isinstance(answer, Promise | Accepted | Denied) or sender not in self._peers():
+        if not isinstance(answer, Promise | Accepted | Denied):
             return
-        if self.votes.answered(sender, answer.memory):
+        if self.votes.on_answer(sender, answer.memory):
             self._votes_changed()
         if VoterId(sender, answer.memory) not in self.voters:
             return
@@ -137,16 +133,16 @@ class Leader:
 
     def propose(self, record: CommitRecord) -> None:
         """Have the next record decided; answered by `RecordDecided`."""
-        if self.phase is not LeaderPhase.LEADING or self._pending is not None:
-            waits = f", {self._pending.name()} is not decided" if self._pending else ""
+        if self.phase is not LeaderPhase.LEADING or self.pending is not None:
+            waits = f", {self.pending.name()} is not decided" if self.pending else ""
             raise ValueError(f"nothing can be proposed: {self.phase.value}{waits}")
         if record.term != self.attempt.term:
             raise ValueError(f"a record of term {record.term}, not {self.attempt.term}")
         check_next(self._genesis, self.head, record)
         self._propose(record)
 
-    def advanced(self, head: ChainHead) -> None:
-        """The follower has learned of decided records up to `head`."""
+    def on_head(self, head: ChainHead) -> None:
+        """The learner has learned of decided records up to `head`."""
         preparing = self.phase in (LeaderPhase.PREPARING, LeaderPhase.BEHIND)
         if preparing and head.height > self.head.height:
             self.head = head
@@ -166,9 +162,9 @@ class Leader:
             self.votes.doubted(peer)
             self._say_alive_to([peer])
 
-    def unanswered(self, peer: bytes) -> None:
+    def on_silence(self, peer: bytes) -> None:
         """A peer could not be asked, or has not answered in time."""
-        if self.votes.unanswered(peer):
+        if self.votes.on_silence(peer):
             self._votes_changed()
 
     def give_up(self, why: str) -> None:
@@ -205,10 +201,8 @@ class Leader:
         return self.phase is LeaderPhase.LEADING
 
     def _promised(self, sender: bytes, answer: Promise) -> None:
-        ours = answer.term, answer.attempt
-        if ours != (self.attempt.term, self.attempt.nonce):
-            return
-        if self.phase not in (LeaderPhase.PREPARING, LeaderPhase.BEHIND):
+        ours = (answer.term, answer.attempt) == (self.attempt.term, self.attempt.nonce)
+        if not ours or self.phase not in (LeaderPhase.PREPARING, LeaderPhase.BEHIND):
             return
         voter = VoterId(sender, answer.memory)
         if answer.accepted is not None and not authentic(answer.accepted):
@@ -219,11 +213,10 @@ class Leader:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Go on as far as the promises allow."""
         best = self._best()
         electorates = self._electorates(best)
         lacking = [voters for voters in electorates if not _majority(voters, self._promises)]
-        if any(_blocked(voters, self._refused) for voters in lacking):
+        if not all(_majority(voters, set(voters) - self._refused.keys()) for voters in lacking):
             self._over(self.attempt.term, "too many voters follow another trainer")
         elif lacking:
             self.phase = LeaderPhase.PREPARING
@@ -276,30 +269,30 @@ class Leader:
         self._propose(best)
 
     def _propose(self, record: CommitRecord) -> None:
-        self._pending = record
+        self.pending = record
         self._accepted.clear()
         self._asked.clear()
         self._ask_to_accept()
 
     def _ask_to_accept(self) -> None:
-        if record := self._pending:
+        if record := self.pending:
             message = Propose(self._genesis.run, self.attempt.term, record)
             for voter in dict.fromkeys((*record.voters_before, *record.voters)):
                 if voter not in self._accepted:
                     self._ask(voter, message)
 
     def _count_tries(self) -> None:
-        self._tries = 0 if self._pending is None else self._tries + 1
+        self._tries = 0 if self.pending is None else self._tries + 1
         if self._tries == PATIENCE:
             self._actions.append(VotesMissing(self.silent))
 
     def _counted(self, sender: bytes, answer: Accepted) -> None:
-        record = self._pending
+        record = self.pending
         if record is None or (answer.term, answer.digest) != (self.attempt.term, digest(record)):
             return
         self._accepted[VoterId(sender, answer.memory)] = None
         if self._is_decided(record):
-            self._pending = None
+            self.pending = None
             self._tries = 0
             self.head = ChainHead.of(record)
             self._actions.append(RecordDecided(record))
@@ -344,14 +337,13 @@ class Leader:
             self._actions.append(VotesChanged())
 
     def _peers(self) -> list[bytes]:
-        """Everybody that is spoken to."""
         voters = (voter.peer for voter in self.voters)
         return list(dict.fromkeys((*self.head.trainers, *voters, *self._prospects)))
 
     @property
     def voters(self) -> list[VoterId]:
         """Everybody whose word counts."""
-        electorates = self._electorates(self._pending or self._best())
+        electorates = self._electorates(self.pending or self._best())
         return [voter for voters in electorates for voter in voters]
 
     def _electorates(self, record: CommitRecord | None) -> list[Electorate]:
@@ -366,7 +358,7 @@ class Leader:
     def _over(self, promised: int, why: str) -> None:
         if self.phase is not LeaderPhase.OVER:
             self.phase = LeaderPhase.OVER
-            self._pending = None
+            self.pending = None
             self._actions.append(Deposed(promised, why))
 
     def _ask(self, voter: VoterId, message: Message) -> None:
@@ -377,8 +369,3 @@ class Leader:
 
 def _majority(voters: Electorate, yes: Container[VoterId]) -> bool:
     return 2 * sum(voter in yes for voter in voters) > len(voters)
-
-
-def _blocked(voters: Electorate, no: dict[VoterId, None]) -> bool:
-    """Return whether the voters that have not refused are no majority."""
-    return 2 * sum(voter not in no for voter in voters) <= len(voters)

@@ -3,9 +3,6 @@
 A voter whose promises stand in memory dies with its process. A new process begins another
 `MemoryChain`, with other memory bytes, and is another voter; so nothing depends on what is lost. A
 simulation keeps one as the disk of a simulated machine, and reads it again after a restart.
-
-Units:   heights count records.
-Errors:  those of `restore`: Unusable, BrokenRecord or Fork for entries that do not fit together.
 """
 
 import hashlib
@@ -67,20 +64,12 @@ class MemoryChain:
             data = encode(record)
             self._held_bytes += len(data) - len(self._records.pop(record.height, b""))
             self._records[record.height] = data
-            self._forget()
-
-    def _forget(self) -> None:
-        """Keep the newest records alone, if only these are wanted."""
         if (most := self._records_max) is not None:
             while len(self._records) > most or self._held_bytes > self._bytes_max:
                 self._held_bytes -= len(self._records.pop(min(self._records)))
 
     def records(self, first: int, end: int) -> Iterator[CommitRecord]:
-        """The records from height `first` to `end`, without `end`, as far as they are here.
-
-        The caller passes the height of its chain's head as `end`: what stands at or after it may
-        never be decided. With `records_max`, only so many of the newest are here.
-        """
+        """As `ChainStore.records`; with `records_max`, only so many of the newest are here."""
         for height in range(first, end):
             if height not in self._records:
                 return

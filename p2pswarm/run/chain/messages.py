@@ -3,7 +3,6 @@
 Calls:   `Prepare` -> `Promise` | `Denied`; `Propose` -> `Accepted` | `Denied`;
          `Heartbeat` and `HandOver` -> `Accepted` | `Denied`;
          `FetchRecords` -> `CommitRecord`, `CommitRecord` ...
-Errors:  BadMessage on arrival when a field breaks its limit.
 """
 
 from dataclasses import dataclass

@@ -1,27 +1,21 @@
-"""A trainer's part in the chain: its vote, when it stands for a term, and its attempts to lead."""
+"""A trainer's part in the chain: its vote, when it stands for a term, and its attempts to lead.
+
+Source:  Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm" (2014), 5.2
+  and 9.3, for chance; docs/chain.md.
+"""
 
 import math
 import random
 from enum import Enum
 
 from p2pswarm.net.wire.message import Message
-from p2pswarm.run.chain.acceptor import ChainAcceptor
-from p2pswarm.run.chain.actions import Action, Deposed, Leading, RecordDecided, VotesMissing
-from p2pswarm.run.chain.follower import Follower
+from p2pswarm.run.chain.actions import Deposed, Leading, RecordDecided, VotesMissing
+from p2pswarm.run.chain.chain_log import Restored
 from p2pswarm.run.chain.leader import Attempt, Leader
 from p2pswarm.run.chain.messages import ATTEMPT_BYTES, HandOver, Heartbeat
-from p2pswarm.run.chain.record import CommitRecord
-from p2pswarm.run.chain.voter import Voter
+from p2pswarm.run.chain.record import CommitRecord, VoterId
+from p2pswarm.run.chain.voter import ChainVoter
 from p2pswarm.run.messages.types import TERM_MAX
-
-# A trainer that stands by: when it stands for a term, when it gives way, when it tries again.
-#
-# It stands when its link to the coordinator ended, or when the coordinator was silent for so long
-# that voters will listen. Trainers wait by their rank, and a little by chance, so that usually one
-# of them stands alone. Nothing here is needed for safety: voters decide who leads.
-#
-# Source:  Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm" (2014), 5.2
-#   and 9.3, for chance; docs/chain.md.
 
 RANK_S = 0.3  # longer than a round trip round the world: the first asks before the second stands
 CHANCE_S = 0.3  # two of one rank, or of ranks that do not agree, rarely stand at once
@@ -40,7 +34,12 @@ class StandbyState(Enum):
 
 
 class Standby:
-    """One trainer's patience. It stands when `next_deadline_s` has come and `stands` says so."""
+    """One trainer's patience: when it stands for a term, gives way, and tries again.
+
+    It stands when its link to the coordinator ended, or when the coordinator was silent for so long
+    that voters will listen. Trainers wait by their rank, and a little by chance, so that usually
+    one of them stands alone. Nothing here is needed for safety: voters decide who leads.
+    """
 
     def __init__(self, rank: int, rng: random.Random, now_s: float) -> None:
         self.rank = rank
@@ -63,7 +62,7 @@ class Standby:
         """There is nobody to wait for: a run that is founded, or resumed by the first trainer."""
         self.next_deadline_s = now_s
 
-    def heard(self, coordinator: bytes, term: int, now_s: float) -> bool:
+    def on_leader(self, coordinator: bytes, term: int, now_s: float) -> bool:
         """This node's voter follows another trainer in `term`; True if our attempt is over."""
         gives_way = self.state is not StandbyState.FOLLOWING
         if gives_way and term < self.term:
@@ -81,7 +80,7 @@ class Standby:
             self._keen_until_s = now_s + KEEN_S
             self._wait(now_s, 0.0)
 
-    def handed_over(self, by: bytes, to: bytes, now_s: float, *, ours: bool) -> None:
+    def on_handover(self, by: bytes, to: bytes, now_s: float, *, ours: bool) -> None:
         """A coordinator leads no more, and names its successor; `ours`: that is this trainer.
 
         The others wait for the successor as for a coordinator.
@@ -92,9 +91,9 @@ class Standby:
             self.coordinator, self.named = None, True
             self.next_deadline_s = now_s + RANK_S  # all voters have been told by then
         else:
-            self.gave_way(to, now_s)
+            self.give_way(to, now_s)
 
-    def gave_way(self, to: bytes, now_s: float) -> None:
+    def give_way(self, to: bytes, now_s: float) -> None:
         """This trainer does not lead, for as long as another may need to: it waits for that one."""
         self.coordinator = to
         self._wait(now_s, SILENCE_S)
@@ -105,7 +104,7 @@ class Standby:
         An attempt that hangs is over: the caller drops its `Leader`.
         """
         if self.state is StandbyState.STANDING:
-            self.failed(self.term, now_s)
+            self.on_failure(self.term, now_s)
             return None
         if self.term >= TERM_MAX:
             self.next_deadline_s = None
@@ -115,7 +114,7 @@ class Standby:
         self.next_deadline_s = now_s + ATTEMPT_S
         return self.term
 
-    def failed(self, promised: int, now_s: float) -> None:
+    def on_failure(self, promised: int, now_s: float) -> None:
         """The attempt, or the leadership, is over; `promised` is a term that a voter has named."""
         self.term = max(promised, self.term)
         self.state = StandbyState.FOLLOWING
@@ -138,41 +137,26 @@ class Standby:
         self.next_deadline_s = now_s + pause_s
 
 
-# One trainer's seat: its vote, its patience, and its attempts to lead, joined.
-#
-# It serves what other trainers ask, decides when to stand, and says when this trainer leads, what
-# is decided, and when another leads. A server that votes has a `ChainAcceptor`.
-#
-# Errors:  Fork and BrokenRecord for what a peer sent; nothing has changed then.
-
 HANGS = 2  # attempts in a row that found no majority, about 7 s, before people are told
 
 
-class ChainParticipant:
-    """The chain as one trainer takes part in it."""
+class ChainParticipant(ChainVoter):
+    """A trainer in the chain: a voter that also stands for terms, and proposes when it leads.
 
-    def __init__(self, voter: Voter, follower: Follower, rng: random.Random, now_s: float) -> None:
-        self.voter = voter
-        self.follower = follower
-        self._vote = ChainAcceptor(voter, follower)
+    Raises Fork and BrokenRecord for what a peer sent; nothing has changed then.
+    """
+
+    def __init__(
+        self, voter: VoterId, restored: Restored, rng: random.Random, now_s: float
+    ) -> None:
+        super().__init__(voter, restored)
         self.leader: Leader | None = None
         """The attempt under way, or the leadership; None while another leads."""
         self._rng = rng
-        self._me = voter.voter.peer
+        self._me = voter.peer
         self.standby = Standby(self._rank(), rng, now_s)
-        self.standby.term = voter.register.promised
-        self._actions: list[Action] = []
+        self.standby.term = restored.register.promised
         self._hung = 0
-
-    def actions(self) -> list[Action]:
-        """Return what to do now, in this order; drained by reading."""
-        drained, self._actions = self._actions, []
-        return drained
-
-    @property
-    def led_by(self) -> tuple[bytes | None, int]:
-        """The trainer that leads the greatest term that this node has heard of, and that term."""
-        return self._vote.leader, self._vote.term
 
     @property
     def voters(self) -> set[bytes]:
@@ -180,8 +164,8 @@ class ChainParticipant:
 
         An attempt may learn from a promise that others vote than those that this trainer knows.
         """
-        accepted = self.voter.register.accepted
-        named = (*self.follower.chain.head.voters, *(accepted.voters if accepted else ()))
+        accepted = self.acceptor.register.accepted
+        named = (*self.learner.chain.head.voters, *(accepted.voters if accepted else ()))
         needed = self.leader.voters if self.leader else ()
         return {voter.peer for voter in (*named, *needed)}
 
@@ -192,27 +176,25 @@ class ChainParticipant:
         standby = self.standby.next_deadline_s
         return min([*leader, *([] if standby is None else [standby])], default=None)
 
-    def asked(self, sender: bytes, message: Message, now_s: float) -> None:
+    def on_call(self, sender: bytes, message: Message, now_s: float) -> None:
         """A trainer calls, this one included; answered by one `Reply`."""
-        obeyed = self._vote.vote(sender, message, now_s)
-        self._actions += self._vote.actions()
-        if not obeyed or sender == self._me:
+        if not self._vote(sender, message, now_s) or sender == self._me:
             return
         if isinstance(message, HandOver):
-            self.standby.handed_over(sender, message.to, now_s, ours=message.to == self._me)
+            self.standby.on_handover(sender, message.to, now_s, ours=message.to == self._me)
         else:
             self._follow(sender, message, now_s)
 
-    def answered(self, sender: bytes, answer: Message, now_s: float) -> None:
+    def on_answer(self, sender: bytes, answer: Message, now_s: float) -> None:
         """A voter has answered an `Ask`."""
         if self.leader:
             self.leader.receive(sender, answer)
             self._settle(now_s)
 
-    def unanswered(self, peer: bytes) -> None:
+    def on_silence(self, peer: bytes) -> None:
         """An `Ask` has failed, or nobody knows where the peer is."""
         if self.leader:
-            self.leader.unanswered(peer)
+            self.leader.on_silence(peer)
             self._actions += self.leader.actions()
 
     def meet(self, prospects: tuple[bytes, ...]) -> None:
@@ -227,12 +209,11 @@ class ChainParticipant:
             self.leader.doubt(peer)
             self._actions += self.leader.actions()
 
-    def learned(self, record: CommitRecord, now_s: float) -> None:
+    def on_record(self, record: CommitRecord, now_s: float) -> None:
         """A record came that a `Fetch` asked for."""
-        self.follower.learned(record)
-        self._learn()
+        super().on_record(record, now_s)
         if self.leader:
-            self.leader.advanced(self.follower.chain.head)
+            self.leader.on_head(self.learner.chain.head)
             self._settle(now_s)
 
     def propose(self, record: CommitRecord, now_s: float) -> None:
@@ -248,11 +229,11 @@ class ChainParticipant:
             raise ValueError("nothing can be handed over: another leads")
         self.leader.hand_over(to)
         self._settle(now_s)
-        self.standby.gave_way(to, now_s)
+        self.standby.give_way(to, now_s)
 
     def link_lost(self, peer: bytes, now_s: float) -> None:
         """The link to a peer ended."""
-        self.voter.link_lost(peer)
+        super().link_lost(peer, now_s)
         self.standby.link_lost(peer, now_s)
 
     def on_deadline(self, now_s: float) -> None:
@@ -262,10 +243,10 @@ class ChainParticipant:
             self._hangs()
             term = self.standby.on_deadline(now_s)
             self.leader = None
-            self.voter.stand(term or 0)
+            self.acceptor.stand(term or 0)
             if term is not None:
                 nonce = self._rng.randbytes(ATTEMPT_BYTES)
-                chain = self.follower.chain
+                chain = self.learner.chain
                 attempt = Attempt(self._me, term, nonce)
                 self.leader = Leader(attempt, chain.genesis, chain.head, now_s)
         elif self.leader and self.leader.next_deadline_s <= now_s:
@@ -275,13 +256,13 @@ class ChainParticipant:
     def _follow(self, sender: bytes, message: Message, now_s: float) -> None:
         """Our voter follows another trainer: wait for it, and end an attempt of ours."""
         self.standby.rank = self._rank()
-        term = message.term if isinstance(message, Heartbeat) else self.voter.register.promised
+        term = message.term if isinstance(message, Heartbeat) else self.acceptor.register.promised
         self._hung = 0
-        if self.standby.heard(sender, term, now_s) and self.leader:
+        if self.standby.on_leader(sender, term, now_s) and self.leader:
             self.leader.give_up("this trainer follows another one")
             self._actions += self.leader.actions()
             self.leader = None
-            self.voter.stand(0)
+            self.acceptor.stand(0)
 
     def _hangs(self) -> None:
         """An attempt of ours is given up: if voters were silent, and again, people are told."""
@@ -296,20 +277,17 @@ class ChainParticipant:
             self._actions.append(action)
             match action:
                 case RecordDecided(record=record):
-                    self.follower.learned(record)
+                    self.learner.on_record(record)
                 case Leading():
                     self._hung = 0
                     self.standby.leads()
-                    self.voter.stand(0)
+                    self.acceptor.stand(0)
                 case Deposed(promised=promised):
                     self.leader = None
-                    self.voter.stand(0)
-                    self.standby.failed(promised, now_s)
-        self._learn()
-
-    def _learn(self) -> None:
-        self._actions += self.follower.actions()
+                    self.acceptor.stand(0)
+                    self.standby.on_failure(promised, now_s)
+        self._actions += self.learner.actions()
 
     def _rank(self) -> int:
-        trainers = self.follower.chain.head.trainers
+        trainers = self.learner.chain.head.trainers
         return trainers.index(self._me) if self._me in trainers else len(trainers)

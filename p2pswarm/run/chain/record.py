@@ -170,10 +170,7 @@ class CommitRecord(Message):
 
 
 def sign(record: CommitRecord, identity: Identity) -> CommitRecord:
-    """The record with the key and signature of its coordinator.
-
-    Raises ValueError if a field breaks its limit or the record is too large.
-    """
+    """Sign a record as its coordinator; ValueError if it, or a field, breaks its limit."""
     bare = replace(record, key=identity.public_key, signature=bytes(SIGNATURE_BYTES))
     data = encode(bare)
     if len(data) > RECORD_BYTES_MAX:

@@ -1,7 +1,4 @@
-"""Who has moved between the stages of a run, and why: what `p2pswarm explain` asks a trainer.
-
-Errors:  BadMessage on arrival when a field breaks its limit.
-"""
+"""Who has moved between the stages of a run, and why: what `p2pswarm explain` asks a trainer."""
 
 import dataclasses
 import operator
@@ -13,19 +10,23 @@ from p2pswarm.plan.capacity import Measured
 from p2pswarm.run.messages.status import Servers
 from p2pswarm.run.messages.types import STAGES_MAX, Peer, Reason, RunId, Seconds, Stage
 
-# What a server has measured of itself: a part of its load.
-#
-# Units:   seconds, bytes, bytes per second; a number that is not known yet is missing.
-# Errors:  BadMessage on arrival when a field breaks its limit.
-
 Bytes = Annotated[int, Range(0, 2**62)]
 MeanBytes = Annotated[float, Range(0.0, 1e15)]
 BytesPerS = Annotated[float, Range(0.0, 1e15)]
+MOVES_TOLD_MAX = 32  # the last ones, in one answer
+CAPACITIES_TOLD_MAX = 256  # servers in one answer: about 150 bytes each, of the 60 KiB of a message
+MOVES_MEASURED_MAX = 10**9  # beyond what a run can make
+REASONS_MAX = 16  # why servers cannot move: there are four kinds
+RATE_MAX, GAIN_MAX = 1e9, 1e6  # far beyond any run: what is more is told as this
+Rate = Annotated[float, Range(0.0, RATE_MAX)]
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity(Message):
-    """The fields of `plan.capacity.Measured`, in their order."""
+    """What a server has measured of itself: the fields of `plan.capacity.Measured`, in order.
+
+    A number that is not known yet is missing.
+    """
 
     forward_s: Seconds | None = None
     backward_s: Seconds | None = None
@@ -52,14 +53,6 @@ _NAMES = tuple(field.name for field in dataclasses.fields(Capacity))
 _VALUES = operator.attrgetter(*_NAMES)  # `asdict` takes ten times as long
 
 NOT_MEASURED = Capacity()
-
-
-MOVES_TOLD_MAX = 32  # the last ones, in one answer
-CAPACITIES_TOLD_MAX = 256  # servers in one answer: about 150 bytes each, of the 60 KiB of a message
-MOVES_MEASURED_MAX = 10**9  # beyond what a run can make
-REASONS_MAX = 16  # why servers cannot move: there are four kinds
-RATE_MAX, GAIN_MAX = 1e9, 1e6  # far beyond any run: what is more is told as this
-Rate = Annotated[float, Range(0.0, RATE_MAX)]
 
 
 @message(125)

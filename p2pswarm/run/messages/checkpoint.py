@@ -1,13 +1,10 @@
-"""Checkpoints while a run goes on: who is to save, how far it is, what is saved, where to load.
-
-Errors:  BadMessage on arrival when a field breaks its limit.
-"""
+"""Checkpoints while a run goes on: who is to save, how far it is, what is saved, where to load."""
 
 from dataclasses import dataclass
 from typing import Annotated
 
 from p2pswarm.net.wire.message import Message, Range, Size, message
-from p2pswarm.run.messages.run import CheckpointOrigin
+from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.run.messages.types import Digest, Reason, RunId, Stage, Step
 
 PIECES_MAX = 1024  # of a file: their digests fit one message
@@ -86,5 +83,5 @@ class LoadState(Message):
     """A path or URL; a relative path is each machine's own."""
     folder: Annotated[str, Size(FOLDER_CHARS)]
     """The checkpoint in it; empty if the target itself is the checkpoint."""
-    source: CheckpointOrigin
+    source: RunOrigin
     """Which checkpoint that must be."""

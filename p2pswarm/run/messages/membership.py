@@ -1,7 +1,4 @@
-"""The long stream between a member and the trainer: joining, views, load, leaving.
-
-Errors:  BadMessage on arrival when a field breaks its limit.
-"""
+"""The long stream between a member and the trainer: joining, views, load, leaving."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,6 +8,7 @@ from p2pswarm.net.wire.message import Message, Range, Size, message
 from p2pswarm.run.messages.balance import NOT_MEASURED, Capacity
 from p2pswarm.run.messages.trainers import Whereabouts
 from p2pswarm.run.messages.types import (
+    GROUP_MAX,
     NO_PATHS,
     VIEW_PART_MAX,
     Bitmap,
@@ -36,9 +34,7 @@ LOSSES_MAX = 4096  # 9 bytes each: they fit into a message beside a bitmap of 8 
 
 
 def load_every_s(members: int) -> float:
-    """Return how often each of so many members tells its load: each second, less often in a large
-    run.
-    """
+    """Return how often each member tells its load: each second, less often in a large run."""
     return max(1.0, members / LOADS_PER_S)
 
 
@@ -270,3 +266,20 @@ class CannotPrepare(Message):
 @dataclass(frozen=True, slots=True)
 class Leaving(Message):
     """The server leaves on purpose; its sum of this step is void."""
+
+
+@message(95)
+@dataclass(frozen=True, slots=True)
+class StillThere(Message):
+    """A unary call, and its answer: the event loop of the other side runs, and is reached."""
+
+
+@message(113)
+@dataclass(frozen=True, slots=True)
+class Apart(Message):
+    """A member tells the trainer from which others of its stage nothing comes at present.
+
+    It says all of them each time that this changes; none are as good as never having said it.
+    """
+
+    peers: Annotated[tuple[Peer, ...], Size(GROUP_MAX)]

@@ -1,8 +1,4 @@
-"""A microbatch on its way: the push from server to server, and the notes about it to the trainer.
-
-Shapes:  none here; tensors are announced by `TensorMeta`.
-Errors:  BadMessage on arrival when a field breaks its limit.
-"""
+"""A microbatch on its way: the push from server to server, and notes about it to the trainer."""
 
 from dataclasses import dataclass
 from typing import Annotated

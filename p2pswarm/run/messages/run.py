@@ -1,7 +1,4 @@
-"""A run itself: its signed description, who cannot read that, and its end.
-
-Errors:  BadMessage on arrival when a field breaks its limit.
-"""
+"""A run itself: its signed description, who cannot read that, and its end."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -21,15 +18,20 @@ class OtherVersion(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointOrigin(Message):
-    """The checkpoint that a run began from."""
+class RunOrigin(Message):
+    """The checkpoint that a run goes on from."""
 
     run: RunId
     """The run that it is of."""
     version: Annotated[int, Range(1, 2**48)]
     """Of its weights."""
     checkpoint: Annotated[bytes, Size(32, 32)]
-    """The SHA-256 of its manifest."""
+    """The SHA-256 of its manifest, so that it can be no other checkpoint."""
+
+    @property
+    def encoded(self) -> bytes:
+        """The bytes that a run's id and signature cover."""
+        return self.run + self.version.to_bytes(8) + self.checkpoint
 
 
 @message(51)
@@ -49,7 +51,7 @@ class Manifest(Message):
     address: Annotated[str, Size(300)]
     """Where the trainer listens."""
     signature: Annotated[bytes, Size(64, 64)]
-    origin: CheckpointOrigin | None = None
+    origin: RunOrigin | None = None
     """What the run goes on from; None for one that began with the first weights."""
     card: CardBytes = b""
     """The trainer's, which it has signed apart: where else it is dialled."""

@@ -3,7 +3,6 @@
 A newcomer asks, and its donor answers in the order of what was asked: `StateOffer`, and then the
 bytes into the memory that was granted.
 
-Errors:  BadMessage on arrival when a field breaks its limit.
 Source:  docs/state.md.
 """
 

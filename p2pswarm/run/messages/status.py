@@ -1,7 +1,4 @@
-"""How a run stands: what `p2pswarm status` asks a trainer.
-
-Errors:  BadMessage on arrival when a field breaks its limit.
-"""
+"""How a run stands: what `p2pswarm status` asks a trainer."""
 
 from dataclasses import dataclass
 from typing import Annotated

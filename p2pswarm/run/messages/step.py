@@ -1,6 +1,6 @@
-"""The end of a step: fences, the order to reduce, and the commit. All of them are unary calls.
+"""The end of a step: fences, the order to reduce, averaging, and the commit.
 
-Errors:  BadMessage on arrival when a field breaks its limit.
+All are unary calls, but `Shard`, which opens a stream.
 """
 
 from collections.abc import Sequence
@@ -22,6 +22,7 @@ from p2pswarm.run.messages.types import (
     Stage,
     Step,
 )
+from p2pswarm.tensors.codecs.meta import TensorMeta
 
 ENDS_MAX = 2 * GROUP_MAX  # members of two stages
 Share = Annotated[int, Range(0, 2**20)]
@@ -114,6 +115,25 @@ class Reduce(Message):
         _check_shares(self.shares, self.group)
         if self.prompt > len(self.observers):
             raise ValueError(f"{self.prompt} of {len(self.observers)} observers")
+
+
+@message(74)
+@dataclass(frozen=True, slots=True)
+class Shard(Message):
+    """Opens the stream of one piece of a shard: `Grant`, bytes, and its end when it is in use."""
+
+    run: RunId
+    step: Step
+    generation: Generation
+    gathered: bool
+    """False: a part of the sender's sum, for the shard's owner. True: the reduced shard."""
+    index: Annotated[int, Range(0, 2**20)]
+    """The piece: the shards of all members are cut into pieces, numbered through. The number after
+    the last piece is that of the sender's share of the digest's key, inline; or of the shares of
+    all in the order of the group, which a large group's collector tells."""
+    tensor: TensorMeta
+    tied: bool = False
+    """True if the piece is of the tensor that two stages have in common."""
 
 
 @message(117)

@@ -1,7 +1,4 @@
-"""Several trainers of a run: which of them leads, where they are, and who stands by.
-
-Errors:  BadMessage on arrival when a field breaks its limit.
-"""
+"""Several trainers of a run: which of them leads, where they are, and who stands by."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -60,16 +60,12 @@ class Obstacle(IntEnum):
     """Its loss or a gradient of it is not finite."""
 
 
-# How the links of a member lead to the others: a part of its load and of a run's status.
-#
-# Errors:  BadMessage on arrival when a field breaks its limit.
-
 Links = Annotated[int, Range(0, 2 * MEMBERS_MAX**2)]  # all servers of two stages with each other
 
 
 @dataclass(frozen=True, slots=True)
 class PathCounts(Message):
-    """How many links are carried by which kind of path."""
+    """Number of links of a member that each kind of path carries."""
 
     direct: Links = 0
     mapped: Links = 0

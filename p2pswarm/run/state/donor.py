@@ -13,6 +13,7 @@ Errors:  NotServing when the donor does not reach a version in time, or a newcom
 import asyncio
 from collections import Counter
 from contextlib import ExitStack
+from typing import Protocol
 
 from p2pswarm.base.errors import BadMessage, NotServing
 from p2pswarm.base.exception_group import raising_cause
@@ -21,13 +22,29 @@ from p2pswarm.base.signal import Signal
 from p2pswarm.net.rpc.base import Priority, Stream
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.messages.state import AskHashes, AskPiece, StateOffer
-from p2pswarm.run.state.base import DonatedState
 
 QUIET_S = 60.0  # a newcomer that asks for nothing for so long counts as gone
 VERSION_WAIT_S = 120.0  # how long a newcomer may wait for a version: longer than a step takes
 SEND_S = 600.0  # for one piece: 6 MiB at 0.1 Mbit/s
 COPIES_MAX = 8  # pieces copied at a time, 48 MiB; more newcomers wait for each other
 COPIES_EACH = 2  # for one newcomer: one is on its way while the next is copied
+
+
+class DonatedState(Protocol):
+    """The state that a donor gives: `version_reader.py` reads it, a replica knows its hashes."""
+
+    @property
+    def pieces(self) -> int:
+        """Return how many there are."""
+
+    async def reached(self, version: int) -> None:
+        """Wait until the state is of `version` or later."""
+
+    async def piece(self, piece: int) -> tuple[int, memoryview]:
+        """Copy a piece; its version, and its bytes."""
+
+    async def hashes(self, version: int) -> tuple[bytes, ...] | None:
+        """The hash of each piece of a version; None if it is not known."""
 
 
 class Donor:
@@ -94,7 +111,6 @@ class Donor:
 
 
 async def _next(stream: Stream) -> Message | None:
-    """The next question of a newcomer; None at its end."""
     try:
         async with asyncio.timeout(QUIET_S):
             return await stream.receive()

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from p2pswarm.base.ids import Contact
 from p2pswarm.base.signal import Signal
+from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.piece_download import DownloadLimits, PieceDownload
-from p2pswarm.run.state.snapshot import Snapshot
 from p2pswarm.tensors.flat_layout import Span
 
 STILL = DownloadLimits(versions=0)
@@ -50,11 +50,6 @@ class HostState:
         self.rules.agreed(version, digest)
         self.moved = moved
         """Fired when the rules were told something."""
-
-    @property
-    def enough(self) -> bool:
-        """Return whether all is here and proved."""
-        return self.rules.complete
 
     def usable(self, donor: Contact) -> bool:
         """Return whether a donor has given nothing damaged."""

@@ -10,7 +10,8 @@ Every commit changes every element of the state. So a piece is of use while the 
 piece's version, and pieces that have followed a commit in memory are written again.
 
 Units:   bytes; version v = state after v commits.
-Errors:  none; a file or a slot that is not what it should be has no pieces.
+Errors:  NotSaved, one line with the remedy; a file or a slot that is not what it should be has no
+  pieces.
 Source:  docs/state.md.
 """
 
@@ -27,6 +28,11 @@ MAGIC = b"p2pswarm pieces 1\n"
 _HEAD = struct.Struct(">Q32s")
 SLOT_HEAD_BYTES = _HEAD.size
 HASH_BYTES = 32
+SUFFIX = ".partial"
+SPARE_BYTES = 256 << 20
+"""The voter's promises lie in the same folder: a run's whole chain is smaller than this."""
+OLD_S = 86_400.0
+"""Nobody restarts a newcomer a day later and finds its stage at the same version."""
 
 
 class PartialLayout:
@@ -98,44 +104,21 @@ class PartialMap:
         return min(stale, key=lambda piece: (self._versions.get(piece, -1), piece), default=None)
 
 
-# The file of `partial_state.py` on a disk.
-#
-# It is opened for each piece, so nobody has to close it, whatever ends a download. It never takes
-# the last space of a disk: other files of the same folder hold what must not be lost.
-#
-# Units:   bytes, seconds of the wall clock.
-# Errors:  NotSaved, one line with the remedy.
-
-SUFFIX = ".partial"
-SPARE_BYTES = 256 << 20
-"""The voter's promises lie in the same folder: a run's whole chain is smaller than this."""
-OLD_S = 86_400.0
-"""Nobody restarts a newcomer a day later and finds its stage at the same version."""
-
-Open = Callable[[Path, str], FileIO]
-Free = Callable[[Path], int]
-
-
-def open_unbuffered(path: Path, mode: str) -> FileIO:
-    """A file without a buffer: pieces are large."""
-    return FileIO(path, mode)
-
-
-def free_below(path: Path) -> int:
-    """The free space of the disk below a path."""
-    return shutil.disk_usage(path).free
-
-
 class PartialFile:
-    """The pieces of one stage of one run that are on the disk. Its methods block."""
+    """The pieces of one stage of one run that are on the disk. Its methods block.
+
+    The file is opened for each piece, so nobody has to close it, whatever ends a download. It never
+    takes the last space of a disk: other files of its folder hold what must not be lost.
+    """
 
     def __init__(
         self,
         path: Path,
         layout: PartialLayout,
-        open_file: Open = open_unbuffered,
-        free: Free = free_below,
+        open_file: Callable[[Path, str], FileIO] = FileIO,
+        free: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
     ) -> None:
+        """`open_file`: without a buffer, because pieces are large; `free`: bytes of a disk."""
         self.map = PartialMap({})
         self._path = path
         self._layout = layout

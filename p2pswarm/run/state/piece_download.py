@@ -23,10 +23,6 @@ from dataclasses import dataclass, replace
 
 from p2pswarm.tensors.state_tree import root_of
 
-# What a download asks for, and what it says about pieces and donors.
-#
-# Source:  docs/state.md.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadLimits:
@@ -109,8 +105,6 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """What a piece was when it came."""
-
     donor: bytes
     version: int
     hashed: bytes
@@ -163,9 +157,7 @@ class PieceDownload:
 
     @property
     def provable(self) -> bool:
-        """Return whether the digest of the current version is known: what is of it can be proved
-        now.
-        """
+        """Return whether the digest of the current version is known, which proves what is of it."""
         return self.version in self._digests
 
     @property
@@ -309,7 +301,8 @@ class PieceDownload:
 
     def wanted(self, now_s: float) -> list[PieceWanted | HashesWanted]:
         """Return what to ask for now; drained by reading."""
-        rested = self._rested_donors(now_s)
+        usable = [d for d in self._donors if d not in self._bad]
+        rested = [d for d in usable if now_s >= self._retry_s.get(d, now_s)]
         donors = rested[: self._limits.donors]
         self._give_up_unprovable()
         answering = self._asked()
@@ -356,21 +349,13 @@ class PieceDownload:
 
     def _moved_to(self, version: int) -> None:
         self.version = version
-        needed = self._needed_versions()
-        self._digests = {v: d for v, d in self._digests.items() if v in needed or v >= version}
-        self._forget_hashes()
+        first = min((coming.usable for coming in self._coming.values()), default=version)
+        needed = {*self._unproved_versions(), *range(first, version)}
 
-    def _needed_versions(self) -> set[int]:
-        """The versions, before the current one, that a piece here or on its way may be of."""
-        first = min((coming.usable for coming in self._coming.values()), default=self.version)
-        return set(self._unproved_versions()) | set(range(first, self.version))
+        def live(v: int) -> bool:
+            return v in needed or v >= version
 
-    def _forget_hashes(self) -> None:
-        needed = self._needed_versions()
-
-        def live(version: int) -> bool:
-            return version in needed or version >= self.version
-
+        self._digests = {v: digest for v, digest in self._digests.items() if live(v)}
         self._proved = {v: hashes for v, hashes in self._proved.items() if live(v)}
         self._claims = {v: claims for v, claims in self._claims.items() if live(v)}
         self._hashes_asked = {key: on for key, on in self._hashes_asked.items() if live(key[0])}
@@ -407,10 +392,6 @@ class PieceDownload:
         self._hashes_asked = {
             key: on for key, on in self._hashes_asked.items() if not on or key[1] != donor
         }
-
-    def _rested_donors(self, now_s: float) -> list[bytes]:
-        usable = [d for d in self._donors if d not in self._bad]
-        return [d for d in usable if now_s >= self._retry_s.get(d, now_s)]
 
     def _unproved_versions(self) -> list[int]:
         return sorted({held.unproved.version for held in self._held.values() if held.unproved})

@@ -60,8 +60,9 @@ class VersionHolds:
 
     @property
     def must_wait(self) -> bool:
-        """Whether a commit has to wait for readers: what is unread is more than the window."""
-        return len(self.to_save()) + self._saved() > self._window
+        """Return whether a commit waits for readers: what is unread is more than the window."""
+        saved = {id(data) for hold in self._holds for data in hold.saved.values()}
+        return len(self.to_save()) + len(saved) > self._window
 
     def to_save(self) -> list[Part]:
         """The parts to copy before the memory changes."""
@@ -87,6 +88,3 @@ class VersionHolds:
 
     def _present(self) -> list[Hold]:
         return [hold for hold in self._holds if not hold.passed and not hold.broken]
-
-    def _saved(self) -> int:
-        return len({id(data) for hold in self._holds for data in hold.saved.values()})

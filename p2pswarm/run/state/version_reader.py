@@ -32,7 +32,6 @@ class ReadableState(Protocol):
 
     def read(self, tensor: int, piece: int) -> memoryview:
         """Copy a part."""
-        ...
 
 
 class VersionReader:
@@ -89,7 +88,7 @@ class VersionReader:
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
         """Run a block that changes the memory; one at a time, and it is not to be cancelled."""
-        await self._readers_have_caught_up()
+        await self._await_readers()
         self._changing = True
         try:
             while self._reading:
@@ -114,10 +113,9 @@ class VersionReader:
         if hold.broken:
             raise NotServing(f"version {hold.version} was read too slowly, and training went on")
         async with self._one_read():
-            saved = self._holds.read(hold, part)
-            return (
-                saved if saved is not None else await self._aside(partial(self._state.read, *part))
-            )
+            if (saved := self._holds.read(hold, part)) is not None:
+                return saved
+            return await self._aside(partial(self._state.read, *part))
 
     @asynccontextmanager
     async def _one_read(self) -> AsyncIterator[None]:
@@ -128,7 +126,7 @@ class VersionReader:
             self._reading -= 1
             self._moved.fire()
 
-    async def _readers_have_caught_up(self) -> None:
+    async def _await_readers(self) -> None:
         try:
             async with asyncio.timeout(CHANGE_WAIT_S):
                 while self._holds.must_wait:
@@ -141,13 +139,9 @@ class HeldVersion:
     """A version that somebody reads; the block of `VersionReader.hold` ends it."""
 
     def __init__(self, reader: VersionReader, hold: Hold) -> None:
+        self.version = hold.version
         self._reader = reader
         self._hold = hold
-
-    @property
-    def version(self) -> int:
-        """Return what is read."""
-        return self._hold.version
 
     async def read(self, tensor: int, piece: int) -> memoryview:
         """Copy a part of it, once; NotServing if a commit did not wait for it any longer."""

@@ -42,10 +42,6 @@ class Cast(Codec):
         """Raise BadMessage unless there is one 16-bit value for each value."""
         expect_bytes(self.name, encoded_bytes, layout.values * self._value_bytes)
 
-    def memory_bytes(self, layout: TensorLayout, encoded_bytes: int) -> int:
-        """The encoded bytes and the tensor."""
-        return encoded_bytes + layout.raw_bytes
-
     def encode(self, tensor: Tensor, pool: TensorPool) -> memoryview:
         """Round to nearest, ties to even."""
         if tensor.numel():

@@ -27,9 +27,9 @@ class Codec(ABC):
     def check(self, layout: TensorLayout, encoded_bytes: int) -> None:
         """Raise BadMessage unless this codec could make `encoded_bytes` of such a tensor."""
 
-    @abstractmethod
     def memory_bytes(self, layout: TensorLayout, encoded_bytes: int) -> int:
-        """The most memory that a receiver needs at once."""
+        """The most memory that a receiver needs at once; most codecs need both."""
+        return encoded_bytes + layout.raw_bytes
 
     @abstractmethod
     def encode(self, tensor: Tensor, pool: TensorPool) -> memoryview:

@@ -2,7 +2,6 @@
 
 Nothing is decided here, and no test on a CPU reaches it: tests/gpu does.
 
-Errors:  torch's.
 Source:  torch.cuda.Stream, Tensor.record_stream, "CUDA semantics" in torch's documentation.
 """
 
@@ -12,12 +11,18 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-from p2pswarm.tensors.codecs.device_streams import APART, PLAIN, DeviceStreams, SideStream
+from p2pswarm.tensors.codecs.device_streams import (
+    APART,
+    PLAIN,
+    DeviceStreams,
+    SideStream,
+    StreamDevice,
+)
 from p2pswarm.tensors.codecs.host_memory import LockedMemory
 
 
-class CudaStream:
-    """Implements `SideStream`; torch's streams do not wait for the default stream."""
+class CudaStream(SideStream):
+    """A stream of torch, which does not wait for the default stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -33,25 +38,16 @@ class CudaStream:
         self._stream.synchronize()
 
 
-class CudaDevice:
-    """Implements `StreamDevice`. Compute threads never leave torch's default stream."""
-
-    apart = True
+class CudaDevice(StreamDevice):
+    """A GPU of CUDA. Compute threads never leave torch's default stream."""
 
     def __init__(self, device: torch.device) -> None:
+        super().__init__(apart=True)
         self._device = device
 
     def new_stream(self) -> SideStream:
         """See `StreamDevice`."""
         return CudaStream(self._device)
-
-    def holds(self, tensor: Tensor) -> bool:
-        """See `StreamDevice`."""
-        return tensor.is_cuda
-
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """See `StreamDevice`."""
-        return torch.empty(shape, dtype=dtype, device=device)
 
     def used_by_computing(self, tensor: Tensor) -> None:
         """See `StreamDevice`."""
@@ -61,11 +57,8 @@ class CudaDevice:
 @functools.cache
 def _cuda_streams(device: torch.device) -> DeviceStreams:
     """One for each device of the process: what is locked is never given back."""
-    return DeviceStreams(CudaDevice(device), LockedMemory(_page_locked))
-
-
-def _page_locked(size_bytes: int) -> Tensor:
-    return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
+    lock = functools.partial(torch.empty, dtype=torch.uint8, pin_memory=True)
+    return DeviceStreams(CudaDevice(device), LockedMemory(lock))
 
 
 def streams_of(device: torch.device) -> DeviceStreams:

@@ -12,14 +12,12 @@ laws hold; docs/device_streams.md argues them:
    is not given to another call while a kernel that reads it is still to run.
 
 Everything that differs between devices is a `StreamDevice`; for a CPU nothing is done at all.
-
-Errors:  those of the work that is done.
 """
 
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -31,67 +29,39 @@ STREAMS_IDLE_MAX = 32  # as many as threads that asyncio has for such work, and 
 T = TypeVar("T")
 
 
-class SideStream(Protocol):
-    """One stream of a device."""
+class SideStream:
+    """One stream of a device. Here it is the only one: each call is over when it returns."""
 
     def current(self) -> AbstractContextManager[object]:
         """While in the block, this thread launches and allocates on the stream."""
+        return nullcontext()
 
     def wait(self) -> None:
         """Return when all that was launched on it is done."""
 
 
-class StreamDevice(Protocol):
-    """What a device has for work beside computing."""
-
-    apart: bool
-    """True if its memory is apart from the host's."""
-
-    def new_stream(self) -> SideStream:
-        """A stream that is not ordered with any other."""
-
-    def holds(self, tensor: Tensor) -> bool:
-        """Return whether a tensor lies in the memory of a device, and not of the host."""
-
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """An uninitialised tensor on a device, in memory of this thread's current stream."""
-
-    def used_by_computing(self, tensor: Tensor) -> None:
-        """Keep its memory, once freed, from others until computing's stream is past that point."""
-
-
-class OneStream:
-    """Implements `SideStream` for what has one stream: each call is over when it returns."""
-
-    def current(self) -> AbstractContextManager[object]:
-        """See `SideStream`."""
-        return nullcontext()
-
-    def wait(self) -> None:
-        """See `SideStream`; what follows on the one stream comes after it anyhow."""
-
-
-class PlainDevice:
-    """Implements `StreamDevice` for a CPU, and for devices of which we use one stream."""
+class StreamDevice:
+    """A CPU, or a device of which we use one stream; `CudaDevice` has more."""
 
     def __init__(self, *, apart: bool = False) -> None:
+        """`apart`: its memory is apart from the host's."""
         self.apart = apart
-        self._stream = OneStream()
+        self._stream = SideStream()
 
     def new_stream(self) -> SideStream:
-        """See `StreamDevice`."""
+        """A stream that is not ordered with any other, if there are several."""
         return self._stream
 
     def holds(self, tensor: Tensor) -> bool:
-        """See `StreamDevice`."""
+        """Return whether a tensor lies in the memory of a device, and not of the host."""
         return tensor.device.type != "cpu"
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """See `StreamDevice`."""
+        """An uninitialised tensor on a device, in memory of this thread's current stream."""
         return torch.empty(shape, dtype=dtype, device=device)
 
     def used_by_computing(self, tensor: Tensor) -> None:
-        """See `StreamDevice`; there is no other stream to know of."""
+        """Keep its memory, once freed, from others until computing's stream is past that point."""
 
 
 class DeviceStreams:
@@ -132,5 +102,5 @@ class DeviceStreams:
         return self.aside(marked)
 
 
-PLAIN = DeviceStreams(PlainDevice())
-APART = DeviceStreams(PlainDevice(apart=True))
+PLAIN = DeviceStreams(StreamDevice())
+APART = DeviceStreams(StreamDevice(apart=True))

@@ -20,29 +20,25 @@ class EdgeState:
 
     def __init__(self, tensors: int) -> None:
         """`tensors`: the number of tensors of a bundle."""
-        self._carried: list[tuple[Tensor, ...]] = [()] * tensors
-
-    @property
-    def carried(self) -> tuple[tuple[Tensor, ...], ...]:
-        """Return what the next bundle will be encoded with, tensor by tensor."""
-        return tuple(self._carried)
+        self.carried: tuple[tuple[Tensor, ...], ...] = ((),) * tensors
+        """What the next bundle will be encoded with, tensor by tensor."""
 
     def start(self) -> "EdgeTransfer":
         """Take out what is carried, for one bundle."""
-        taken, self._carried = self._carried, [()] * len(self._carried)
+        taken, self.carried = self.carried, ((),) * len(self.carried)
         return EdgeTransfer(self, taken)
 
     def add(self, values: Iterable[tuple[Tensor, ...]]) -> None:
         """Carry more, tensor by tensor."""
-        self._carried = [have + more for have, more in zip(self._carried, values, strict=True)]
+        self.carried = tuple(have + more for have, more in zip(self.carried, values, strict=True))
 
 
 class EdgeTransfer:
     """One bundle on its way over an edge. Call `taken` or `refused` if the outcome is known."""
 
-    def __init__(self, edge: EdgeState, carried: Sequence[tuple[Tensor, ...]]) -> None:
+    def __init__(self, edge: EdgeState, carried: tuple[tuple[Tensor, ...], ...]) -> None:
         self._edge: EdgeState | None = edge
-        self.carried = tuple(carried)
+        self.carried = carried
         """What was carried for the bundle, tensor by tensor."""
 
     def taken(self, encoded: Sequence[EncodedTensor]) -> None:

@@ -21,16 +21,13 @@ from p2pswarm.tensors.codecs.codec import Codec
 from p2pswarm.tensors.codecs.meta import VALUE_BYTES, TensorLayout
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 
-# Raw, the codec that sends a tensor's own bytes and receives them into a tensor.
-#
-# Neither side copies a contiguous CPU tensor, so the sender must not write to it until the
-# transfer is over.
-#
-# Errors:  BadMessage for a peer's wrong size.
-
 
 class Raw(Codec):
-    """The codec raw: every dtype, exact."""
+    """The codec raw: a tensor's own bytes, of every dtype.
+
+    Neither side copies a contiguous CPU tensor, so the sender must not write to it until the
+    transfer is over.
+    """
 
     name = "raw"
     code = 1
@@ -64,21 +61,6 @@ class Raw(Codec):
         return Decoder(bytes_of(tensor), lambda: pool.on_device(tensor))
 
 
-# PlanesZstd, an exact codec: bytes grouped by their place in the value, then zstd.
-#
-# The exponents of neighbouring values are alike, and their mantissas are not. In planes of their
-# own the exponents compress well, which zstd cannot do while the two alternate: the ratio for
-# Gaussian bfloat16 is 1.50 instead of 1.29.
-#
-# Wire: one zstd frame that declares its size; plane 0 (the lowest byte of each value), then plane
-# 1, and so on. Our encoder begins a zstd block with each plane, so that each has an entropy table
-# of its own.
-#
-# A peer's frame is unpacked into memory that was charged for its announcement, never into memory
-# of a size that the frame names.
-#
-# Errors:  BadMessage for a peer's wrong bytes.
-
 # Level 1 with nearly no search, because a match in planes of floats costs more than it saves.
 # Gaussian bfloat16: ratio 1.50 at 1.2 GB/s; the plain level 1 has 1.46 at 0.4 GB/s.
 HOW = zstandard.ZstdCompressionParameters.from_level(
@@ -94,7 +76,16 @@ Bytes = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
 
 class PlanesZstd(Codec):
-    """The codec planes-zstd: every dtype, exact."""
+    """The codec planes-zstd: bytes grouped by their place in the value, then zstd.
+
+    The exponents of neighbouring values are alike, and their mantissas are not. In planes of their
+    own the exponents compress well: the ratio for Gaussian bfloat16 is 1.50 instead of 1.29.
+
+    Wire: one zstd frame that declares its size; plane 0 (the lowest byte of each value), then plane
+    1, and so on. Our encoder begins a zstd block with each plane, so that each has an entropy table
+    of its own. A peer's frame is unpacked into memory that was charged for its announcement, never
+    into memory of a size that the frame names.
+    """
 
     name = "planes-zstd"
     code = 5
@@ -142,7 +133,6 @@ class PlanesZstd(Codec):
 
 
 def _most_bytes(raw_bytes: int) -> int:
-    """The most bytes that zstd makes of a tensor."""
     return raw_bytes + raw_bytes // 256 + FRAME_BYTES
 
 
@@ -171,7 +161,6 @@ def _refuse_bomb(frame: memoryview, raw_bytes: int) -> None:
 
 
 def _unpack(frame: memoryview, values: Bytes) -> None:
-    """Unpack the planes one after the other into the columns of `values`."""
     unpacker = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX)
     scratch = np.empty(min(len(values), SCRATCH_BYTES), np.uint8)
     with unpacker.stream_reader(frame) as reader:

@@ -8,16 +8,18 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-# Slabs: host memory in powers of two that is used again once nothing refers to it.
-#
-# No call gives memory back: a slab is free when the last tensor, view or memoryview of it is gone.
-
 SLAB_BYTES_MIN = 1 << 18  # malloc serves smaller sizes from pages that it has
 SLAB_BYTES_MAX = 1 << 28  # the default budget of a peer
+LOCKED_BYTES_MAX = 1 << 29  # for one device: four tensors of 64 MiB each way at a time
+
+_log = logging.getLogger(__name__)
 
 
 class Slabs:
-    """Leases of memory; several threads may take them at once."""
+    """Leases of host memory that is used again; several threads may take them at once.
+
+    No call gives memory back: a slab is free when its last tensor, view or memoryview is gone.
+    """
 
     def __init__(self, make: Callable[[int], Tensor | None], keep_bytes: int) -> None:
         """`make` a slab of uint8, or None if there is none; `keep_bytes`: idle, of each size."""
@@ -38,33 +40,22 @@ class Slabs:
         try:
             slab = idle.pop()
         except IndexError:
-            made = self._make(slab_bytes)
-            if made is None:
+            if (made := self._make(slab_bytes)) is None:
                 return None
             slab = made
         lease = slab.numpy()  # freed with the last tensor that is made of it
         weakref.finalize(lease, idle.append, slab).atexit = False
         return torch.from_numpy(lease)[:need_bytes]
 
-    def idle_bytes(self) -> int:
-        """Return what is kept and not in use."""
-        return sum(size_bytes * len(idle) for size_bytes, idle in self._idle.items())
-
-
-# LockedMemory: page-locked host memory, which a GPU copies from and to at full speed.
-#
-# Locking pages takes as long as copying them, and stops what the GPU does. So what was locked is
-# used again and never unlocked, and there is a limit to it: the system cannot move such pages.
-# Where the system refuses to lock, or the limit is reached, others get pageable memory: slower,
-# and right.
-
-LOCKED_BYTES_MAX = 1 << 29  # for one device: four tensors of 64 MiB each way at a time
-
-_log = logging.getLogger(__name__)
-
 
 class LockedMemory:
-    """Leases of locked slabs, up to a limit; several threads may take them at once."""
+    """Leases of page-locked slabs, which a GPU copies from and to at full speed, up to a limit.
+
+    Locking pages takes as long as copying them, and stops what the GPU does. So what was locked is
+    used again and never unlocked, and it is limited: the system cannot move such pages. Where it
+    refuses to lock, or at the limit, others get pageable memory: slower, and right. Several threads
+    may take leases at once.
+    """
 
     def __init__(self, lock: Callable[[int], Tensor], bytes_max: int = LOCKED_BYTES_MAX) -> None:
         """`lock` makes a locked tensor of so many bytes, or raises RuntimeError."""

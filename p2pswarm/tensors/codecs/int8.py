@@ -11,7 +11,6 @@ A tensor is encoded in chunks, so that intermediate results stay in the processo
 cache; on a GPU it is one chunk.
 
 Errors:  Unencodable for NaN and infinities; BadMessage for a peer's wrong bytes.
-
 Source:  Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022), with a
          uniform code: 1.5 % of the bytes are scales, and no code book is sent.
 """
@@ -56,10 +55,6 @@ class Int8(Codec):
     def check(self, layout: TensorLayout, encoded_bytes: int) -> None:
         """Raise BadMessage unless there is a scale per block and a byte per value."""
         expect_bytes(self.name, encoded_bytes, _encoded_bytes(layout.values))
-
-    def memory_bytes(self, layout: TensorLayout, encoded_bytes: int) -> int:
-        """The encoded bytes and the tensor."""
-        return encoded_bytes + layout.raw_bytes
 
     def encode(self, tensor: Tensor, pool: TensorPool) -> memoryview:
         """Quantise on the tensor's device, then copy the smaller result to the CPU."""
@@ -123,7 +118,6 @@ def _chunks(flat: Tensor) -> Iterator[tuple[slice, slice]]:
 
 
 def _quantise(values: Tensor, scales: Tensor, codes: Tensor) -> None:
-    """Fill the scales and codes of one chunk."""
     width = min(BLOCK_VALUES, len(values))
     exact = values.to(torch.float32).view(-1, width)
     work = exact.abs()
@@ -141,7 +135,6 @@ def _restore_all(scales: Tensor, codes: Tensor, values: Tensor) -> None:
 
 
 def _restore(scales: Tensor, codes: Tensor, values: Tensor) -> None:
-    """Fill the values of one chunk."""
     width = min(BLOCK_VALUES, len(values))
     if values.dtype in (torch.float32, torch.float64):
         whole = values.view(-1, width).copy_(codes.view(-1, width))
@@ -150,38 +143,20 @@ def _restore(scales: Tensor, codes: Tensor, values: Tensor) -> None:
         values.view(-1, width).copy_(codes.view(-1, width) * scales.unsqueeze(1))
 
 
-# Int8ErrorFeedback, a codec like int8 that adds a gradient's rounding error to the next one.
-#
-# The bytes are those of int8, so the receiver needs no state. The sender adds the rounding errors
-# that it carries to each gradient, and carries the error of the new rounding. So the receiver's
-# sum over many microbatches differs from the exact sum only by the last error, which does not grow
-# with their number. The error of a sum with plain int8 grows.
-#
-# Errors:  as int8.
-#
-# Source:  Seide et al., "1-bit stochastic gradient descent" (2014), for error feedback; between
-#   pipeline stages from microbatch to microbatch: Optimus-CC, arXiv 2301.09830.
+class Int8ErrorFeedback(Int8, StatefulCodec):
+    """The codec int8-ef, which adds a gradient's rounding error to the edge's next one.
 
+    The bytes are those of int8, so the receiver needs no state. The receiver's sum over many
+    microbatches differs from the exact sum only by the last error, which does not grow with their
+    number. The error of a sum with plain int8 grows.
 
-class Int8ErrorFeedback(StatefulCodec):
-    """The codec int8-ef: gradients between stages, of floats of any width."""
+    Source: Seide et al., "1-bit stochastic gradient descent" (2014), for error feedback; between
+    pipeline stages from microbatch to microbatch: Optimus-CC, arXiv 2301.09830.
+    """
 
     name = "int8-ef"
     code = 6
     uses = TensorUse.GRADIENT
-    dtypes = FLOATS
-    heavy = True
-
-    def __init__(self) -> None:
-        self._int8 = Int8()
-
-    def check(self, layout: TensorLayout, encoded_bytes: int) -> None:
-        """Check as int8 does."""
-        self._int8.check(layout, encoded_bytes)
-
-    def memory_bytes(self, layout: TensorLayout, encoded_bytes: int) -> int:
-        """The same as for int8."""
-        return self._int8.memory_bytes(layout, encoded_bytes)
 
     def encode(self, tensor: Tensor, pool: TensorPool) -> memoryview:
         """The bytes of the first tensor on an edge."""
@@ -197,7 +172,3 @@ class Int8ErrorFeedback(StatefulCodec):
         encoded = quantised(owed, pool)
         received = torch.empty_like(tensor, memory_format=torch.contiguous_format)
         return bytes_of(pool.on_host(encoded)), owed.sub_(restored(encoded, received))
-
-    def decoder(self, layout: TensorLayout, encoded_bytes: int, pool: TensorPool) -> Decoder:
-        """Decode as int8 does."""
-        return self._int8.decoder(layout, encoded_bytes, pool)

@@ -64,10 +64,18 @@ class TensorToEncode:
 class AdmittedTensor:
     """An announcement that was checked."""
 
+    meta: TensorMeta
     layout: TensorLayout
     codec: Codec
     memory_bytes: int
     """The memory that receiving it takes."""
+
+    def decoder(self, pool: TensorPool) -> Decoder:
+        """The memory for the tensor, filled if its bytes are inline."""
+        place = self.codec.decoder(self.layout, self.meta.encoded_bytes, pool)
+        if self.meta.inline:
+            place.buffer[:] = self.meta.inline
+        return place
 
 
 def named(name: str, use: TensorUse | None = None) -> Codec:
@@ -155,24 +163,15 @@ def admit(meta: TensorMeta) -> AdmittedTensor:
     if plan.dtype not in codec.dtypes:
         raise BadMessage(f"codec {codec.name} does not make {plan.dtype.name.lower()}")
     codec.check(plan, meta.encoded_bytes)
-    return AdmittedTensor(plan, codec, codec.memory_bytes(plan, meta.encoded_bytes))
+    return AdmittedTensor(meta, plan, codec, codec.memory_bytes(plan, meta.encoded_bytes))
 
 
 def decoder(meta: TensorMeta, pool: TensorPool = FRESH) -> Decoder:
     """The memory for the tensor that `meta` announces, filled if its bytes are inline."""
-    return admitted_decoder(meta, admit(meta), pool)
-
-
-def admitted_decoder(meta: TensorMeta, admission: AdmittedTensor, pool: TensorPool) -> Decoder:
-    """As `decoder`, for an announcement that `admit` has checked."""
-    place = admission.codec.decoder(admission.layout, meta.encoded_bytes, pool)
-    if meta.inline:
-        place.buffer[:] = meta.inline
-    return place
+    return admit(meta).decoder(pool)
 
 
 def _fit(tensor: Tensor, codec_name: str) -> Codec:
-    """The codec, or ValueError if it does not take the tensor."""
     codec = named(codec_name)
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None or dtype not in codec.dtypes:

@@ -11,6 +11,8 @@ GPU is allocated where a codec works (`device_streams.py`), and torch keeps it.
 Units:   bytes; the sizes of slabs are powers of two, and unused pages are never touched.
 """
 
+from functools import partial
+
 import torch
 
 from p2pswarm.tensors.codecs.base import CPU, Device, Tensor
@@ -36,7 +38,7 @@ class TensorPool:
         """
         self.device = device
         self.streams = streams or streams_of(device)
-        self._slabs = Slabs(_pageable, keep_bytes)
+        self._slabs = Slabs(partial(torch.empty, dtype=torch.uint8), keep_bytes)
 
     @property
     def apart(self) -> bool:
@@ -85,14 +87,9 @@ def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
 
 
 def _of(lease: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """A tensor of leased bytes, or one of its own memory."""
     if lease is None:
         return torch.empty(shape, dtype=dtype)
     return lease.view(dtype).reshape(shape)
-
-
-def _pageable(size_bytes: int) -> Tensor:
-    return torch.empty(size_bytes, dtype=torch.uint8)
 
 
 FRESH = TensorPool(keep_bytes=0)

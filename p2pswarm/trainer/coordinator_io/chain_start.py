@@ -6,11 +6,10 @@ A node that only looks for runs imports it, so it loads no torch.
 from dataclasses import dataclass
 
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.run.chain.base import ChainStore
 from p2pswarm.run.chain.chain import Genesis
-from p2pswarm.run.chain.chain_log import Restored
+from p2pswarm.run.chain.chain_log import ChainStore, Restored
 from p2pswarm.run.chain.memory_file import MemoryChain
-from p2pswarm.run.manifest import RunOrigin
+from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.settings.config import RunConfig
 
 

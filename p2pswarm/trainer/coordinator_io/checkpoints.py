@@ -10,7 +10,6 @@ Errors:  BadMessage for a word of a member that it could not say in good faith; 
 Source:  docs/checkpoints.md.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -21,14 +20,11 @@ from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.checkpoint.writer import chain_file, joined, saved_by
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.progress.events import Checkpointed
-from p2pswarm.run.chain.base import ChainStore
-from p2pswarm.run.chain.branch import Branch
-from p2pswarm.run.chain.chain import Chain, ChainHead, Genesis
-from p2pswarm.run.chain.chain_log import log_entry, log_header
+from p2pswarm.run.chain.chain import Branch, Chain, ChainHead, Genesis
+from p2pswarm.run.chain.chain_log import ChainStore, log_entry, log_header
 from p2pswarm.run.chain.record import MEMORY_BYTES, digest
-from p2pswarm.run.manifest import RunOrigin
 from p2pswarm.run.messages.checkpoint import LoadState, Saved, Saving
-from p2pswarm.run.messages.run import CheckpointOrigin
+from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import CheckpointConfig, RunConfig
@@ -354,8 +350,7 @@ class ResumedFrom:
 
     def order(self, run: bytes) -> LoadState:
         """Return what a new member is told."""
-        source = CheckpointOrigin(*dataclasses.astuple(self.origin))
-        return LoadState(run, self.target, self.folder, source)
+        return LoadState(run, self.target, self.folder, self.origin)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,9 +24,9 @@ from p2pswarm.run.messages.checkpoint import LoadState
 from p2pswarm.run.messages.membership import Join, Leaving, MayLeave, MoveTo, PrepareStage, StandsBy
 from p2pswarm.run.messages.state import FetchPieces
 from p2pswarm.run.messages.trainers import Trainers, Unheard
-from p2pswarm.run.state.download import Download
+from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.host_state import HostState, StateSize
-from p2pswarm.run.state.snapshot import Snapshot
+from p2pswarm.run.state.piece_download_io import Download
 from p2pswarm.run.view import Incarnation, contact
 from p2pswarm.trainer.balance.balance_reports import OrderedMove, OrderedPreparation
 from p2pswarm.trainer.balance.move_preparation import StopPreparing
@@ -449,5 +449,5 @@ async def _state(
             raise NoRoute(f"all servers of stage {stage} gave weights that are not the stage's")
         return usable
 
-    await download.run(donors, lambda: state.enough)
+    await download.run(donors, lambda: state.rules.complete)
     return state.snapshot()

@@ -19,10 +19,9 @@ from p2pswarm.base.errors import BadHandshake, DialFailed, LinkLost, NoRoute, Sw
 from p2pswarm.base.signal import Signal
 from p2pswarm.data.corpus import Tokens
 from p2pswarm.net.wire.message import Message
-from p2pswarm.run.messages.membership import MemberRecord
+from p2pswarm.run.messages.membership import MemberRecord, StillThere
 from p2pswarm.run.messages.microbatch import Handed
-from p2pswarm.run.messages.peer_health import StillThere
-from p2pswarm.run.push import PreferCached, PushProgress, keeper_among, keepers_for
+from p2pswarm.run.push import PushProgress, keeper_among, keepers_for
 from p2pswarm.run.push_io import Pusher, push_to_any
 from p2pswarm.run.router import Router
 from p2pswarm.run.view import Incarnation, contact, incarnation_of
@@ -142,10 +141,10 @@ class Dispatcher:
         encoded = await context.tensors.pack([samples], "raw")
         first = first_push(order, context.run_id, encoded[0].meta)
         servers = tuple(m.record for m in coordinator.members.ready(0))
-        candidates = PreferCached(self._router, keeper_among(order.keepers, 0, servers))
+        keeper = keeper_among(order.keepers, 0, servers)
 
         async def push_once(member: MemberRecord, progress: PushProgress) -> None:
-            asked = candidates.keeps(member.peer)
+            asked = progress.asks_keeper
             push = replace(first, keepers=keepers_for(order.keepers, 0, asked=asked))
 
             async def load() -> Sequence[EncodedTensor]:
@@ -159,7 +158,7 @@ class Dispatcher:
                 await self._pusher.push(member, push, load, progress)
 
         nobody = "nobody serves stage 0"
-        reason = await push_to_any(candidates, nobody, self._view_changed, push_once)
+        reason = await push_to_any(self._router, nobody, self._view_changed, push_once, keeper)
         if reason is not None:
             log.info("microbatch %d could not be launched: %s", order.microbatch, reason)
             coordinator.on_delivery_failure(undelivered_note(order, reason), self._now_s())

@@ -10,7 +10,7 @@ from p2pswarm.base.errors import BadMessage, SwarmError
 from p2pswarm.base.ids import PeerId
 from p2pswarm.data.corpus import Corpus, Tokens
 from p2pswarm.net.wire.message import Message
-from p2pswarm.run.messages.membership import CannotPrepare, Load, Ready, WillLeave
+from p2pswarm.run.messages.membership import Apart, CannotPrepare, Load, Ready, WillLeave
 from p2pswarm.run.messages.microbatch import (
     CHECK_BASE,
     Counted,
@@ -20,7 +20,6 @@ from p2pswarm.run.messages.microbatch import (
     Sketch,
     Undelivered,
 )
-from p2pswarm.run.messages.peer_health import Apart
 from p2pswarm.run.messages.step import CannotAverage, Committed, Fenced, Reduced
 from p2pswarm.run.messages.trainers import Alive
 from p2pswarm.run.messages.types import REASON_CHARS, Work

@@ -161,7 +161,7 @@ class HandoverIo:
 
     async def _ask(self, coordination: CoordinatorIo) -> None:
         """Ask all standbys that may lead, and the missed servers; hand over if one is better."""
-        head = self._seat.follower.chain.head
+        head = self._seat.learner.chain.head
         standbys = [peer for peer in head.trainers if peer in self._roll.standbys]
         voters = [voter.peer for voter in head.voters if voter.peer != self._me]
         known = [Whereabouts.of(where) for peer in voters if (where := self._find(peer))]

@@ -28,14 +28,13 @@ from p2pswarm.run.chain.actions import (
 from p2pswarm.run.chain.chain_node import ChainNode, Told
 from p2pswarm.run.chain.participant import ChainParticipant
 from p2pswarm.run.chain.record import CommitRecord, RecordKind, VoterId
-from p2pswarm.run.chain.voter import Voter
 from p2pswarm.run.member_cards import with_cards
 from p2pswarm.run.messages.membership import Join, StandsBy
 from p2pswarm.run.messages.run import Finished, OtherVersion, RunOver
 from p2pswarm.run.messages.trainers import Enlist, Whereabouts, WhoLeads
 from p2pswarm.run.messages.types import REASON_CHARS
+from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.host_state import StateSize
-from p2pswarm.run.state.snapshot import Snapshot
 from p2pswarm.run.view import contact
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart
@@ -119,11 +118,9 @@ class Trainer:
         context, place = self._context, self._context.chain
         self._ended: asyncio.Future[RunFinished] = asyncio.get_running_loop().create_future()
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
-        follower = place.restored.follower
         voter = VoterId(self._me, place.store.memory)
-        one = Voter(voter, follower.chain, place.restored.register)
-        self._seat = ChainParticipant(one, follower, context.rng, self._now_s())
-        self._past = SavedChain(follower.chain, place.store)
+        self._seat = ChainParticipant(voter, place.restored, context.rng, self._now_s())
+        self._past = SavedChain(place.restored.learner.chain, place.store)
         self._proposals = Proposals(context, self._seat, self._roll)
         self._rollback = RollbackIo(context, self._past, self._go_back, self._tasks)
         self._node = ChainNode(
@@ -204,7 +201,7 @@ class Trainer:
 
     def on_run_over(self, said_by: bytes, over: RunOver) -> bool:
         """A record says that the run is over: True if a trainer of the run has made it."""
-        named = said_by in self._seat.follower.chain.head.trainers
+        named = said_by in self._seat.learner.chain.head.trainers
         if self.leads or over.run != self._context.run_id or not named:
             return False
         self._on_finished(Finished(over.reason, over.version))
@@ -242,7 +239,7 @@ class Trainer:
     def _catch_up(self, peer: PeerId, join: Join) -> None:
         """A server that seeks a coordinator may know more than this trainer, which was away."""
         where = Whereabouts(peer.raw, join.address).contact
-        if where is not None and join.records > self._seat.follower.chain.head.height:
+        if where is not None and join.records > self._seat.learner.chain.head.height:
             self._node.overhear(where)
 
     async def _enlist(self, stream: Stream, enlist: Enlist) -> None:
@@ -318,7 +315,7 @@ class Trainer:
 
     def _coordinate(self, term: int, numbered: int = 0) -> CoordinatorStart:
         """Begin to coordinate after the head; `numbered`: the highest number of the term so far."""
-        leader, chain = self._seat.leader, self._seat.follower.chain
+        leader, chain = self._seat.leader, self._seat.learner.chain
         assert leader is not None, "it leads"
         start = CoordinatorStart.after(term, leader.head, chain.last, chain.era, numbered)
         self._proposals.clear()
@@ -400,7 +397,7 @@ class Trainer:
 
     def _on_finished(self, finished: Finished) -> None:
         """The coordinator says that the run is over; its last record may not have come here."""
-        version = max(finished.version or 0, self._seat.follower.chain.head.version)
+        version = max(finished.version or 0, self._seat.learner.chain.head.version)
         failed = version < self._context.run.steps
         self._over(RunFinished(finished.reason, failed, version))
 

@@ -122,7 +122,7 @@ class Proposals:
         decide = back_to(to.version, to.states)
         record = self._signed(as_back(self._following(decide, leader, coordination)))
         try:
-            self._seat.follower.chain.check(record)
+            self._seat.learner.chain.check(record)
         except BrokenRecord as error:
             self._context.report(CannotGoBack(str(error)))
             return

@@ -208,7 +208,7 @@ class CoordinatorStream:
             match message:
                 case Trainers():
                     self._roll.on_trainers(message, asyncio.get_running_loop().time())
-                    self._seat.voter.told(one.peer for one in message.trainers)
+                    self._seat.acceptor.on_trainers(one.peer for one in message.trainers)
                     self._search.on_coordinator()
                     self.enlisted = True
                     if not known:

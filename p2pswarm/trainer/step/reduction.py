@@ -5,7 +5,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from p2pswarm.run.averaging.plan import ShardShares
+from p2pswarm.run.averaging.shards import ShardShares
 from p2pswarm.run.messages.step import Commit, Reduce, Reduced, TiedGroup, TiedReduced
 from p2pswarm.run.messages.types import GROUP_MAX
 from p2pswarm.run.schedule import clip_scale

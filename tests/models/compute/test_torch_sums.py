@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from p2pswarm.models.compute.torch_sums import HASHED, GradientMemory, TorchSums
-from p2pswarm.run.averaging.plan import Span, cut_at, pieces
+from p2pswarm.run.averaging.shards import Span, cut_at, pieces
 from p2pswarm.tensors.codecs.registry import encode
 
 KEY = b"k" * 16

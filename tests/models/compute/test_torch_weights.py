@@ -7,7 +7,7 @@ from p2pswarm.base.errors import BadMessage
 from p2pswarm.models.compute.base import BackwardSpec, Update
 from p2pswarm.models.compute.torch_sums import TorchSums
 from p2pswarm.models.compute.torch_weights import torch_engine
-from p2pswarm.run.averaging.plan import Span
+from p2pswarm.run.averaging.shards import Span
 from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
 from p2pswarm.tensors.state_tree import root_of
 

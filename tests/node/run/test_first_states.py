@@ -12,7 +12,8 @@ from p2pswarm.checkpoint.catalogue import open_checkpoint
 from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.models.compute.torch_weights import first_state
 from p2pswarm.node.run.resume import proof_of, resumed_from, saved_state
-from p2pswarm.run.manifest import RunIdentity, RunOrigin
+from p2pswarm.run.manifest import RunIdentity
+from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
 from p2pswarm.trainer.reports.reports import MemberLost
 from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS

@@ -16,7 +16,8 @@ from p2pswarm.node.run.run_match import (
     genesis_of,
 )
 from p2pswarm.run.chain.record import VoterId
-from p2pswarm.run.manifest import RunIdentity, RunOrigin, sign_manifest
+from p2pswarm.run.manifest import RunIdentity, sign_manifest
+from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
 

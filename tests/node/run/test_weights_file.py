@@ -28,7 +28,7 @@ from p2pswarm.node.run.weights_file import (
     write_run,
     write_weights,
 )
-from p2pswarm.run.state.snapshot import Snapshot
+from p2pswarm.run.state.base import Snapshot
 from p2pswarm.settings.config import ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.settings.parser import run_to_json
 from p2pswarm.tensors.state_tree import root_of

@@ -7,8 +7,7 @@ import torch
 from p2pswarm.base.ids import PeerId
 from p2pswarm.models.compute.torch_sums import TorchSums
 from p2pswarm.run.averaging.averaging_io import Averaging, AveragingSettings
-from p2pswarm.run.messages.averaging import Shard
-from p2pswarm.run.messages.step import Reduce
+from p2pswarm.run.messages.step import Reduce, Shard
 from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer

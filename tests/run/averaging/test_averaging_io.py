@@ -11,9 +11,9 @@ from run.averaging.harness import LENGTH, RUN, Circle
 from p2pswarm.base.errors import NotServing, Refused
 from p2pswarm.models.compute.torch_sums import TorchSums
 from p2pswarm.run.averaging.averaging_io import AveragingSettings
-from p2pswarm.run.averaging.delivery import VIEW_S
-from p2pswarm.run.averaging.plan import PIECE
-from p2pswarm.run.messages.averaging import Shard
+from p2pswarm.run.averaging.piece_delivery import VIEW_S
+from p2pswarm.run.averaging.shards import PIECE
+from p2pswarm.run.messages.step import Shard
 from p2pswarm.sim.loop import run
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.codecs.registry import encode

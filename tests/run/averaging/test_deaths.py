@@ -9,8 +9,8 @@ from run.averaging.harness import Circle
 
 from p2pswarm.base.errors import LinkLost, NotServing, SwarmError
 from p2pswarm.run.averaging.averaging_io import Averaging, AveragingSettings
-from p2pswarm.run.averaging.plan import ALIGN
 from p2pswarm.run.averaging.round import KEY_BYTES, PARTS_AHEAD
+from p2pswarm.run.averaging.shards import ALIGN
 from p2pswarm.sim.loop import run
 from p2pswarm.tensors.codecs.registry import encode
 

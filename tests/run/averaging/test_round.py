@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from p2pswarm.base.errors import BadMessage, Busy
 from p2pswarm.base.ids import PeerId
-from p2pswarm.run.averaging.plan import ALIGN
 from p2pswarm.run.averaging.round import (
     KEY_BYTES,
     PARTS_AHEAD,
@@ -16,8 +15,8 @@ from p2pswarm.run.averaging.round import (
     Round,
     RoundId,
 )
-from p2pswarm.run.messages.averaging import Shard
-from p2pswarm.run.messages.step import Reduce
+from p2pswarm.run.averaging.shards import ALIGN
+from p2pswarm.run.messages.step import Reduce, Shard
 from p2pswarm.tensors.codecs.meta import TensorMeta
 
 
@@ -49,8 +48,7 @@ class Told:
         for one in order:
             mine = self.shares[one]
             mine.reveal(share(one))
-            observers = (self.observer,) if mine.tells_observers else ()
-            for to in (*mine.tells, *observers):
+            for to in mine.receivers((self.observer,)):
                 self.tell(one, to, share(one))
         for one in order:
             if self.shares[one].collects:
@@ -69,7 +67,7 @@ def test_all_learn_the_same_key_in_any_order_and_nobody_knows_it_before_all_told
     for one in order[:-1]:
         mine = told.shares[one]
         mine.reveal(share(one))
-        for to in mine.tells:
+        for to in mine.receivers():
             told.tell(one, to, share(one))
         assert not any(shares.whole for shares in told.shares.values())
 
@@ -174,7 +172,7 @@ def test_a_member_wants_parts_of_its_own_shard_and_all_others_reduced():
     assert one.adds
     parts = {ExpectedPiece(i, p, gathered=False) for i in (2, 3) for p in (A, C)}
     reduced = {ExpectedPiece(i, p, gathered=True) for i, p in ((0, A), (1, A), (4, C), (5, C))}
-    assert set(one.wanted) == parts | reduced
+    assert set(one._missing) == parts | reduced
 
 
 def test_an_observer_wants_everything_reduced_and_adds_nothing():
@@ -182,7 +180,7 @@ def test_an_observer_wants_everything_reduced_and_adds_nothing():
 
     assert one.mine == ()
     assert not one.adds
-    assert {(w.index, w.gathered) for w in one.wanted} == {(i, True) for i in range(6)}
+    assert {(w.index, w.gathered) for w in tuple(one._missing)} == {(i, True) for i in range(6)}
 
 
 def test_what_has_come_is_wanted_no_more():
@@ -191,7 +189,7 @@ def test_what_has_come_is_wanted_no_more():
     one.came(wanted)
 
     assert piece is one.pieces[2]
-    assert wanted not in one.wanted
+    assert wanted not in tuple(one._missing)
     with pytest.raises(BadMessage, match="not wanted"):
         one.expect(A, shard(2, gathered=False))
 
@@ -224,7 +222,7 @@ def part(index, sender):
 def finished(me):
     """A round with every piece in place and every piece of ours reduced."""
     one = round_of(me)
-    for wanted in one.wanted:
+    for wanted in tuple(one._missing):
         one.expect(wanted.sender, shard(wanted.index, gathered=wanted.gathered))
         one.came(wanted)
     for index in one.mine:
@@ -311,18 +309,18 @@ def test_the_key_is_made_of_a_share_of_every_member_and_the_same_for_all():
     rounds = {me: finished(me) for me in (A, B, C, WATCHER)}
     shares = {me: rounds[me].reveal(me) for me in (A, B, C)}
     for me, one in rounds.items():
-        assert not one.has_key
+        assert not one.key_shares.whole
         for sender, share in shares.items():
             if sender != me:
                 one.revealed(sender, share)
 
-    assert all(one.has_key for one in rounds.values())
-    assert len({one.key for one in rounds.values()}) == 1
+    assert all(one.key_shares.whole for one in rounds.values())
+    assert len({one.key_shares.key for one in rounds.values()}) == 1
     other = finished(A)
     other.reveal(b"another secret")
     other.revealed(B, shares[B])
     other.revealed(C, shares[C])
-    assert other.key != rounds[A].key
+    assert other.key_shares.key != rounds[A].key_shares.key
 
 
 def test_a_share_depends_on_who_when_and_a_secret():

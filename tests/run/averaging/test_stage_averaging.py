@@ -9,10 +9,9 @@ from run.averaging.harness import RUN, compute_here, peer
 from p2pswarm.base.errors import BadMessage, SwarmError
 from p2pswarm.models.compute.torch_sums import TorchSums
 from p2pswarm.run.averaging.averaging_io import AveragingSettings
-from p2pswarm.run.averaging.plan import Span
+from p2pswarm.run.averaging.shards import Span
 from p2pswarm.run.averaging.stage_averaging import StageAveraging
-from p2pswarm.run.messages.averaging import Shard
-from p2pswarm.run.messages.step import Reduce, TiedGroup
+from p2pswarm.run.messages.step import Reduce, Shard, TiedGroup
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.tensors.budget import Budget

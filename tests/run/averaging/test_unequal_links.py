@@ -9,7 +9,7 @@ import torch
 from run.averaging.harness import Circle
 
 from p2pswarm.run.averaging.averaging_io import AveragingSettings
-from p2pswarm.run.averaging.plan import ALIGN, ShardShares
+from p2pswarm.run.averaging.shards import ALIGN, ShardShares
 from p2pswarm.sim.loop import run
 
 SMALL = AveragingSettings(piece=40 * ALIGN)  # 51 ms at RATE: not less than the latency, as usual

@@ -23,13 +23,13 @@ from typing import NamedTuple
 
 from run.chain.harness import commit, genesis, peer, revote, voter
 
+from p2pswarm.run.chain.acceptor import ChainAcceptor, Register
 from p2pswarm.run.chain.actions import Ask, Fetch, Leading, Persist, RecordDecided, Reply
 from p2pswarm.run.chain.chain import Chain, ChainHead, Genesis
 from p2pswarm.run.chain.electorate import Votes
 from p2pswarm.run.chain.leader import Attempt, Leader, LeaderPhase
 from p2pswarm.run.chain.messages import Denied, Heartbeat, Prepare, Promise, Propose
 from p2pswarm.run.chain.record import CommitRecord, RecordKind, digest
-from p2pswarm.run.chain.voter import Register, Voter
 
 NOT_YET = -1
 Make = Callable[..., CommitRecord]
@@ -54,7 +54,7 @@ class Plan:
     """The heights where a leader may change the voters only, instead of deciding a step."""
     begun: bool = True
     """The first trainer leads already; else its election is searched, too."""
-    voter_class: type[Voter] = Voter
+    acceptor_class: type[ChainAcceptor] = ChainAcceptor
     leader_class: type[Leader] = Leader
 
 
@@ -200,7 +200,7 @@ class Model:
 
     def voter_step(self, place: int, register: int, request: int) -> tuple:
         number, _, message = self.requests.values[request]
-        machine = self.plan.voter_class(
+        machine = self.plan.acceptor_class(
             self.seats[place], self.chain, self.registers.values[register]
         )
         machine.receive(peer(self.plan.trainers[number]), message, 0.0)
@@ -228,7 +228,7 @@ class Model:
                         key = number, self.place[to], what
                         sent |= 1 << self.requests.number(key, (*key[:2], message))
                     case Fetch():
-                        leader.advanced(self.head_before(leader._best()))
+                        leader.on_head(self.head_before(leader._best()))
                     case RecordDecided(record=record):
                         decided.append(self.records.number(digest(record)))
                     case Leading():
@@ -296,7 +296,7 @@ def leader_key(leader: Leader) -> tuple:
         leader.head.digest,
         frozenset((v, shown(promise)) for v, promise in leader._promises.items()),
         frozenset(leader._refused),
-        leader._pending and digest(leader._pending),
+        leader.pending and digest(leader.pending),
         frozenset(leader._accepted),
     )
 

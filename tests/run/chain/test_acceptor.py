@@ -1,224 +1,379 @@
-"""A server's vote: what it answers, what is on its disk before, whom it follows, what it learns."""
+from dataclasses import replace
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from run.chain.harness import RUN, chain_of, commit, genesis, peer, voter
+from run.chain.harness import RUN, chain_of, commit, genesis, peer, stage_commit, voter
 
-from p2pswarm.run.chain.acceptor import ChainAcceptor
-from p2pswarm.run.chain.actions import Fetch, Followed, Persist, Reply
-from p2pswarm.run.chain.chain import ChainHead, Fork
-from p2pswarm.run.chain.memory_file import MemoryChain
-from p2pswarm.run.chain.messages import Accepted, Denied, HandOver, Heartbeat, Prepare, Propose
+from p2pswarm.run.chain.acceptor import CALM_S, ChainAcceptor, Register
+from p2pswarm.run.chain.actions import Persist, Reply
+from p2pswarm.run.chain.chain import Chain, ChainHead
+from p2pswarm.run.chain.messages import (
+    Accepted,
+    Denial,
+    Denied,
+    HandOver,
+    Heartbeat,
+    Prepare,
+    Promise,
+    Propose,
+)
 from p2pswarm.run.chain.record import digest
-from p2pswarm.run.chain.voter import Voter
 
-GENESIS = genesis("ab", "abc")
-_, RECORDS = chain_of(5, GENESIS)
-RIVAL = commit(ChainHead.of(RECORDS[1]), "b", term=2)
-ME = voter("c")
-MEMORY = ME.memory
-TRAINERS = st.sampled_from([peer(name) for name in "abcx"])
-TERMS = st.integers(0, 4)
+ONE, TWO = b"1" * 16, b"2" * 16
 
 
-def fresh(disk: MemoryChain | None = None) -> ChainAcceptor:
-    restored = (disk or MemoryChain(MEMORY)).restored(GENESIS)
-    voted = Voter(ME, restored.follower.chain, restored.register)
-    return ChainAcceptor(voted, restored.follower)
+def fresh(
+    name: str = "c", register: Register | None = None, chain: Chain | None = None
+) -> ChainAcceptor:
+    return ChainAcceptor(voter(name), chain or Chain(genesis()), register or Register())
 
 
-def beat(height: int, term: int = 1, record=None) -> Heartbeat:
-    of = record or (RECORDS[height - 1] if height else None)
-    return Heartbeat(RUN, term, height, digest(of) if of else bytes(32))
+def ask(machine: ChainAcceptor, message, by: str = "a", now_s: float = 100.0):
+    """The answer, and what had to be on the disk before it."""
+    machine.receive(peer(by), message, now_s)
+    *entries, reply = machine.actions()
+    assert isinstance(reply, Reply)
+    assert reply.to == peer(by)
+    assert all(isinstance(entry, Persist) for entry in entries)
+    return reply.message, [entry.entry for entry in entries]
 
 
-class VoterSeatMachine(RuleBasedStateMachine):
-    """Calls in any order, doubled and from anybody, and restarts between them."""
-
-    @initialize()
-    def begin(self):
-        self.disk = MemoryChain(MEMORY)
-        self.now_s = 0.0
-        self.height = self.term = 0
-        self.start()
-
-    @rule()
-    def start(self):
-        self.seat = fresh(self.disk)
-        restored = self.disk.restored(GENESIS)
-        self.plain = Voter(ME, self.seat.follower.chain, restored.register)
-        # that the accepted record is decided is not written down: the next call tells it again
-        assert self.seat.follower.chain.head.height >= self.height - 1
-        self.height, self.term = self.seat.follower.chain.head.height, 0
-
-    @rule(by=TRAINERS, term=TERMS, attempt=st.integers(0, 1))
-    def prepare(self, by, term, attempt):
-        self.call(by, Prepare(RUN, term, bytes([attempt]) * 16))
-
-    @rule(by=TRAINERS, term=TERMS, record=st.sampled_from([*RECORDS, RIVAL]))
-    def propose(self, by, term, record):
-        self.call(by, Propose(RUN, term, record))
-
-    @rule(by=TRAINERS, term=TERMS, height=st.integers(0, 5))
-    def heartbeat(self, by, term, height):
-        self.call(by, beat(height, term))
-
-    @rule(number=st.integers(0, 4))
-    def learn(self, number):
-        if RECORDS[number].height == self.seat.follower.chain.head.height:
-            self.seat.learned(RECORDS[number], self.now_s)
-            self.carry_out()
-
-    @rule(seconds=st.sampled_from([0.5, 5.0]))
-    def wait(self, seconds):
-        self.now_s += seconds
-
-    @rule(by=TRAINERS)
-    def lose(self, by):
-        self.seat.link_lost(by, self.now_s)
-        self.plain.link_lost(by)
-
-    def call(self, by, message):
-        self.plain.receive(by, message, self.now_s)
-        expected = self.plain.actions()
-        try:
-            said_yes = self.seat.vote(by, message, self.now_s)
-        except Fork:
-            said_yes = True
-        actions = self.carry_out()
-        assert [a for a in actions if a in expected] == expected
-        assert sum(isinstance(a, Reply) for a in actions) == 1
-        assert said_yes != any(isinstance(getattr(a, "message", None), Denied) for a in actions)
-        if said_yes and not isinstance(message, Prepare):
-            assert self.seat.term >= message.term
-
-    def carry_out(self):
-        actions = self.seat.actions()
-        for action in actions:
-            match action:
-                case Persist(entry=entry):
-                    self.disk.append(entry)
-                case Reply(message=Accepted(digest=accepted)) if accepted != bytes(32):
-                    register = self.disk.restored(GENESIS).register
-                    assert digest(register.accepted) == accepted
-                case Fetch(height=height):
-                    assert height == self.seat.follower.chain.head.height
-        return actions
-
-    @invariant()
-    def the_chain_only_grows_and_the_disk_has_all_of_it(self):
-        if not hasattr(self, "seat"):
-            return
-        head = self.seat.follower.chain.head
-        assert head.height >= self.height
-        self.height = head.height
-        assert self.seat.term >= self.term
-        self.term = self.seat.term
-        restored = self.disk.restored(GENESIS)
-        assert restored.register == self.seat.voter.register
-        assert len(list(self.disk.records(0, head.height))) == head.height
+def prepare(term: int, attempt: bytes = ONE) -> Prepare:
+    return Prepare(RUN, term, attempt)
 
 
-TestVoterSeat = VoterSeatMachine.TestCase
-TestVoterSeat.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+def propose(record, term: int = 1) -> Propose:
+    return Propose(RUN, term, record)
+
+
+def why(answer) -> Denial:
+    assert isinstance(answer, Denied), answer
+    return Denial(answer.why)
+
+
+FIRST = commit(genesis().head())
+SECOND = commit(ChainHead.of(FIRST))
+
+
+def test_a_promise_is_on_the_disk_before_it_is_told():
+    answer, entries = ask(fresh(), prepare(1))
+
+    assert answer == Promise(RUN, voter("c").memory, 1, ONE, 0, None)
+    assert entries == [prepare(1)]
+
+
+@pytest.mark.parametrize("term", [0, 1, 2])
+def test_a_term_that_is_not_above_the_promised_one_is_denied(term):
+    machine = fresh(register=Register(promised=2, attempt=ONE))
+
+    answer, entries = ask(machine, prepare(term, TWO))
+
+    assert why(answer) is Denial.TERM
+    assert (answer.asked, answer.promised) == (term, 2)
+    assert entries == []
+
+
+def test_the_same_attempt_is_promised_again():
+    machine = fresh()
+    first, _ = ask(machine, prepare(1))
+
+    again, entries = ask(machine, prepare(1))
+
+    assert again == first
+    assert entries == []
+
+
+def test_a_promise_tells_what_was_accepted():
+    machine = fresh()
+    ask(machine, propose(FIRST))
+
+    answer, _ = ask(machine, prepare(2), by="b", now_s=200.0)
+
+    assert (answer.accepted_term, answer.accepted) == (1, FIRST)
 
 
 def test_a_record_is_on_the_disk_before_it_is_accepted():
-    seat = fresh()
+    answer, entries = ask(fresh(), propose(FIRST))
 
-    assert seat.vote(peer("a"), Propose(RUN, 1, RECORDS[0]), 0.0)
-
-    kept, reply, followed = seat.actions()
-    assert kept == Persist(Propose(RUN, 1, RECORDS[0]))
-    assert isinstance(reply.message, Accepted)
-    assert (seat.leader, seat.term) == (peer("a"), 1)
-    assert followed == Followed(peer("a"), 1)
+    assert answer == Accepted(RUN, voter("c").memory, 1, 0, digest(FIRST))
+    assert entries == [propose(FIRST)]
 
 
-def test_a_leader_is_told_of_once():
-    seat = fresh()
-    for _ in range(2):
-        seat.asked(peer("a"), beat(0), 0.0)
-    seat.asked(peer("b"), beat(0, term=2), 0.0)
+def test_a_record_of_a_lower_term_than_promised_is_denied():
+    machine = fresh(register=Register(promised=2))
 
-    told = [action for action in seat.actions() if isinstance(action, Followed)]
-    assert told == [Followed(peer("a"), 1), Followed(peer("b"), 2)]
+    answer, entries = ask(machine, propose(FIRST))
 
-
-def test_the_next_proposal_proves_that_the_accepted_record_is_decided():
-    seat = fresh()
-    seat.vote(peer("a"), Propose(RUN, 1, RECORDS[0]), 0.0)
-
-    seat.vote(peer("a"), Propose(RUN, 1, RECORDS[1]), 0.0)
-
-    assert seat.follower.chain.last == RECORDS[0]
+    assert (why(answer), answer.promised) == (Denial.TERM, 2)
+    assert entries == []
 
 
-def test_a_record_that_follows_unknown_ones_has_them_fetched():
-    seat = fresh()
+def test_a_proposal_that_comes_again_is_accepted_again():
+    machine = fresh()
+    first, _ = ask(machine, propose(FIRST))
 
-    seat.vote(peer("a"), Propose(RUN, 1, RECORDS[2]), 0.0)
-
-    assert seat.actions()[-1] == Fetch(peer("a"), 0)
-
-
-def test_what_is_missing_is_fetched_from_who_decided_it():
-    seat = fresh()
-
-    seat.asked(peer("a"), beat(2), 0.0)
-    assert seat.actions()[-1] == Fetch(peer("a"), 0)
-    for record in RECORDS[:2]:
-        seat.learned(record, 0.0)
-
-    assert seat.actions() == [Persist(record) for record in RECORDS[:2]]
-    assert seat.follower.chain.head.height == 2
+    assert ask(machine, propose(FIRST)) == (first, [])
 
 
-def test_a_promise_raises_no_term_and_a_denied_call_neither():
-    seat = fresh()
+def test_a_late_proposal_is_answered_with_what_the_voter_holds_now():
+    machine = fresh()
+    ask(machine, propose(FIRST))
+    ask(machine, propose(SECOND))
 
-    assert seat.vote(peer("b"), Prepare(RUN, 7, bytes(16)), 0.0)
-    assert (seat.leader, seat.term) == (None, 0)
+    answer, entries = ask(machine, propose(FIRST))
 
-    assert not seat.vote(peer("a"), beat(0, term=3), 0.0)
-    assert (seat.leader, seat.term) == (None, 0)
-    assert seat.vote(peer("b"), beat(0, term=7), 0.0)
-    assert (seat.leader, seat.term) == (peer("b"), 7)
-
-
-def test_a_fork_is_told_and_the_answer_still_stands():
-    seat = fresh()
-    for record in RECORDS[:3]:
-        seat.learned(record, 0.0)
-    seat.actions()
-
-    with pytest.raises(Fork):
-        seat.asked(peer("b"), beat(3, 2, RIVAL), 0.0)
-
-    reply, _ = seat.actions()
-    assert isinstance(reply.message, Accepted)
-    assert seat.follower.chain.last == RECORDS[2]
+    assert answer.digest == digest(SECOND)
+    assert entries == []
 
 
-def test_a_voter_of_a_server_has_no_deadline_and_asks_nothing():
-    seat = fresh()
+def test_a_second_record_in_one_place_under_one_term_is_refused():
+    machine = fresh()
+    ask(machine, propose(FIRST))
 
-    seat.on_deadline(99.0)
-    seat.answered(peer("a"), beat(0), 99.0)
+    answer, entries = ask(machine, propose(commit(genesis().head(), loss=0.5)))
 
-    assert seat.next_deadline_s is None
-    assert seat.actions() == []
+    assert why(answer) is Denial.CONFLICT
+    assert entries == []
 
 
-def test_who_asks_for_the_coordinator_is_sent_to_its_successor():
-    seat = fresh()
-    seat.asked(peer("a"), beat(0, term=2), 1.0)
+def test_a_later_term_may_replace_what_was_accepted_even_by_a_lower_record():
+    machine = fresh()
+    ask(machine, propose(FIRST))
+    ask(machine, propose(SECOND))
+    rival = commit(genesis().head(), "b", 2)
 
-    seat.asked(peer("a"), HandOver(RUN, 2, peer("b")), 2.0)
+    answer, _ = ask(machine, propose(rival, 2), by="b")
 
-    assert (seat.leader, seat.term) == (peer("b"), 2)
-    assert [action for action in seat.actions() if isinstance(action, Followed)] == [
-        Followed(peer("a"), 2)
-    ]
+    assert (answer.term, answer.digest) == (2, digest(rival))
+
+
+def test_what_contradicts_a_decided_record_is_refused_in_every_term():
+    chain, _ = chain_of(2)
+
+    answer, _ = ask(fresh(chain=chain), propose(commit(genesis().head(), "b", 2), 2), by="b")
+
+    assert why(answer) is Denial.CONFLICT
+
+
+def test_a_decided_record_may_be_proposed_again():
+    chain, records = chain_of(2)
+
+    answer, _ = ask(fresh(chain=chain), propose(records[0], 2), by="b")
+
+    assert answer.digest == digest(records[0])
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        pytest.param(replace(FIRST, loss=9.0), id="changed"),
+        pytest.param(commit(genesis().head(), step=1, first=2), id="not the next step"),
+        pytest.param(
+            commit(genesis().head(), stages=(stage_commit(0, 1, holders=b""),)), id="hole"
+        ),
+        pytest.param(commit(genesis().head(), term=2), id="of a term that is not yet"),
+    ],
+)
+def test_a_record_that_breaks_a_rule_is_refused(record):
+    answer, entries = ask(fresh(), propose(record))
+
+    assert why(answer) is Denial.INVALID
+    assert entries == []
+
+
+def test_a_record_that_follows_the_accepted_one_is_checked_against_it():
+    machine = fresh()
+    ask(machine, propose(FIRST))
+
+    answer, _ = ask(machine, propose(commit(ChainHead.of(FIRST), first=0)))
+
+    assert why(answer) is Denial.INVALID
+
+
+def test_a_record_whose_predecessor_is_not_known_is_accepted_on_its_signature():
+    answer, _ = ask(fresh(), propose(SECOND))
+
+    assert answer.digest == digest(SECOND)
+
+
+@pytest.mark.parametrize("message", [prepare(1), Heartbeat(RUN, 1, 0, bytes(32))])
+def test_who_is_no_trainer_is_a_stranger(message):
+    assert why(ask(fresh(), message, by="z")[0]) is Denial.STRANGER
+
+
+def test_a_voter_that_a_record_does_not_name_accepts_nothing():
+    assert why(ask(fresh("z"), propose(FIRST))[0]) is Denial.STRANGER
+
+
+def test_a_voter_with_a_new_file_is_not_the_one_that_the_record_names():
+    machine = ChainAcceptor(voter("c", memory=1), Chain(genesis()), Register())
+
+    answer, _ = ask(machine, propose(FIRST))
+
+    assert why(answer) is Denial.STRANGER
+    assert answer.memory == voter("c", 1).memory
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Prepare(b"x" * 16, 1, ONE),
+        Heartbeat(b"x" * 16, 1, 0, bytes(32)),
+        Propose(b"x" * 16, 1, FIRST),
+    ],
+)
+def test_another_run_is_none_of_its_business(message):
+    assert why(ask(fresh(), message)[0]) is Denial.STRANGER
+
+
+def test_a_trainer_that_only_the_record_names_may_propose_it():
+    record = commit(genesis().head(), trainers=(peer("a"), peer("n")))
+
+    answer, _ = ask(fresh(), propose(record, 2), by="n")
+
+    assert answer.digest == digest(record)
+    forged = replace(record, trainers=(peer("a"), peer("z")))
+    assert why(ask(fresh(), propose(forged, 2), by="z")[0]) is Denial.STRANGER
+
+
+def test_a_voter_that_hears_its_coordinator_helps_nobody_else():
+    machine = fresh()
+    ask(machine, propose(FIRST), now_s=100.0)
+
+    answer, _ = ask(machine, prepare(2), by="b", now_s=100.0 + CALM_S - 0.1)
+
+    assert why(answer) is Denial.CALM
+
+
+@pytest.mark.parametrize("sign_of_life", [Heartbeat(RUN, 1, 0, bytes(32)), prepare(1)])
+def test_every_word_of_a_coordinator_calms(sign_of_life):
+    machine = fresh()
+    ask(machine, sign_of_life)
+
+    assert machine.calm(100.0 + CALM_S - 0.1)
+    assert not machine.calm(100.0 + CALM_S)
+    assert machine.coordinator == peer("a")
+
+
+def test_a_lost_link_to_the_coordinator_ends_the_calm():
+    machine = fresh()
+    ask(machine, propose(FIRST))
+
+    machine.link_lost(peer("b"))
+    assert machine.calm(100.0)
+    machine.link_lost(peer("a"))
+
+    assert isinstance(ask(machine, prepare(2), by="b")[0], Promise)
+
+
+def test_the_coordinator_itself_and_the_own_trainer_need_not_wait():
+    machine = fresh("b")
+    ask(machine, propose(FIRST))
+
+    assert isinstance(ask(machine, prepare(2), by="a")[0], Promise)
+    assert isinstance(ask(machine, prepare(3, TWO), by="b")[0], Promise)
+
+
+def test_a_trainer_that_stands_promises_no_rival_its_own_term():
+    machine = fresh("b")
+    machine.stand(2)
+
+    assert why(ask(machine, prepare(2))[0]) is Denial.CALM
+    assert isinstance(ask(machine, prepare(2, TWO), by="b")[0], Promise)
+    assert isinstance(ask(machine, prepare(3), by="b")[0], Promise)
+
+
+def test_a_trainer_that_stands_follows_who_stands_for_a_later_term():
+    machine = fresh("b")
+    machine.stand(2)
+
+    assert isinstance(ask(machine, prepare(3))[0], Promise)
+
+
+def test_an_old_leader_that_wakes_up_is_told_the_term():
+    machine = fresh(register=Register(promised=5))
+
+    answer, _ = ask(machine, Heartbeat(RUN, 4, 0, bytes(32)))
+
+    assert (why(answer), answer.promised) == (Denial.TERM, 5)
+
+
+def test_a_heartbeat_is_answered_with_what_the_voter_holds():
+    machine = fresh()
+    assert ask(machine, Heartbeat(RUN, 1, 0, bytes(32)))[0].digest == bytes(32)
+
+    ask(machine, propose(FIRST))
+
+    assert ask(machine, Heartbeat(RUN, 1, 1, digest(FIRST)))[0].digest == digest(FIRST)
+
+
+def test_a_voter_whose_disk_failed_says_no_to_everything():
+    machine = fresh()
+    machine.receive(peer("a"), prepare(1), 100.0)
+    machine.disk_failed()
+
+    assert machine.actions() == []
+    for message in (prepare(2, TWO), propose(FIRST, 2), Heartbeat(RUN, 2, 0, bytes(32))):
+        assert why(ask(machine, message)[0]) is Denial.STRANGER
+
+
+def test_only_what_leaders_say_is_for_a_voter():
+    with pytest.raises(TypeError, match="CommitRecord is not for a voter"):
+        fresh().receive(peer("a"), FIRST, 0.0)
+
+
+def test_a_register_keeps_the_attempt_of_the_term_that_it_accepted_in():
+    promised = Register().after(prepare(1))
+
+    assert promised.after(propose(FIRST)).attempt == ONE
+    assert promised.after(propose(FIRST, 2)).attempt == b""
+    assert promised.after(FIRST) is promised
+
+
+def far_ahead(by: str):
+    """A record that nobody could check here, in which its maker calls itself a trainer."""
+    head = replace(ChainHead.of(SECOND), height=2**40, digest=b"?" * 32, term=9)
+    return commit(head, by, term=9, trainers=(peer(by), peer("a")), voters=(voter("c"),))
+
+
+def test_a_stranger_that_names_itself_a_trainer_changes_nothing():
+    machine = fresh()
+
+    answer, entries = ask(machine, propose(far_ahead("z"), term=2**30 - 1), by="z")
+
+    assert why(answer) is Denial.STRANGER
+    assert entries == []
+    assert machine.register == Register()
+
+
+def test_a_trainer_that_the_coordinator_names_is_known_before_the_chain_says_so():
+    machine = fresh()
+    assert why(ask(machine, Heartbeat(RUN, 9, 0, bytes(32)), by="d")[0]) is Denial.STRANGER
+
+    machine.on_trainers([peer("d")])
+
+    assert isinstance(ask(machine, Heartbeat(RUN, 9, 0, bytes(32)), by="d")[0], Accepted)
+    assert isinstance(ask(machine, propose(far_ahead("d"), term=9), by="d")[0], Accepted)
+
+
+def test_a_coordinator_that_hands_over_need_not_be_waited_for():
+    machine = fresh()
+    ask(machine, Heartbeat(RUN, 1, 0, bytes(32)), by="a")
+    assert why(ask(machine, prepare(2), by="b")[0]) is Denial.CALM
+
+    answer, entries = ask(machine, HandOver(RUN, 1, peer("b")), by="a")
+
+    assert isinstance(answer, Accepted)
+    assert entries == []
+    assert isinstance(ask(machine, prepare(2), by="b")[0], Promise)
+
+
+@pytest.mark.parametrize(
+    ("term", "by", "because"),
+    [(1, "a", Denial.TERM), (2, "b", Denial.TERM), (2, "z", Denial.STRANGER)],
+)
+def test_nobody_but_the_coordinator_of_the_term_hands_it_over(term, by, because):
+    machine = fresh(register=Register(promised=2, attempt=ONE))
+    ask(machine, Heartbeat(RUN, 2, 0, bytes(32)), by="a")
+
+    assert why(ask(machine, HandOver(RUN, term, peer("b")), by=by)[0]) is because
+    assert machine.calm(100.0)

@@ -2,8 +2,7 @@
 
 from run.chain.harness import back, chain_of, commit, revote, state_of
 
-from p2pswarm.run.chain.branch import Branch
-from p2pswarm.run.chain.chain import ChainHead
+from p2pswarm.run.chain.chain import Branch, ChainHead
 from p2pswarm.run.chain.record import digest
 
 

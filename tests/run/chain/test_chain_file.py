@@ -64,8 +64,8 @@ def test_the_register_and_the_chain_come_back(path):
 
     assert restored.register.promised == 7
     assert (restored.register.accepted_term, restored.register.accepted) == (1, RECORDS[1])
-    assert restored.follower.chain.last == RECORDS[0]
-    assert restored.follower.actions() == []
+    assert restored.learner.chain.last == RECORDS[0]
+    assert restored.learner.actions() == []
 
 
 def test_records_are_read_again_by_their_height(path):
@@ -75,7 +75,7 @@ def test_records_are_read_again_by_their_height(path):
         assert list(file.records(1, 3)) == RECORDS[1:3]
         assert list(file.records(0, 99)) == RECORDS
         assert list(file.records(9, 99)) == []
-    assert opened(path)[1].follower.chain.head.height == 3
+    assert opened(path)[1].learner.chain.head.height == 3
 
 
 def test_records_end_at_a_gap(path):

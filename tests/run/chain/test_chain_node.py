@@ -21,7 +21,6 @@ from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.messages import FetchRecords, Heartbeat, Prepare
 from p2pswarm.run.chain.participant import ChainParticipant
 from p2pswarm.run.chain.record import CommitRecord
-from p2pswarm.run.chain.voter import Voter
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld
 
@@ -58,8 +57,7 @@ class Town:
     def start(self, name: str) -> None:
         restored = self.stores[name].restored(self.origin)
         now_s = asyncio.get_running_loop().time()
-        one = Voter(voter(name), restored.follower.chain, restored.register)
-        seat = ChainParticipant(one, restored.follower, random.Random(name + str(now_s)), now_s)
+        seat = ChainParticipant(voter(name), restored, random.Random(name + str(now_s)), now_s)
         node = ChainNode(
             self.rpcs[name], seat, self.stores[name], self.find, self.hearer(name), self.tasks
         )
@@ -94,7 +92,7 @@ class Town:
         return leader is not None and leader.leads
 
     def height(self, name: str) -> int:
-        return self.nodes[name].machine.follower.chain.head.height
+        return self.nodes[name].machine.learner.chain.head.height
 
     def close(self) -> None:
         for node in self.nodes.values():
@@ -200,7 +198,7 @@ def test_a_node_that_was_away_learns_from_anybody_what_can_be_proved(sender, pro
         for _ in range(3):
             await asyncio.sleep(1)
             record = town.propose("a")
-            town.nodes["d"].machine.learned(record, 0.0)  # as if it had served the run before
+            town.nodes["d"].machine.on_record(record, 0.0)  # as if it had served the run before
             town.nodes["d"].pump()
         await asyncio.sleep(1)
         town.nodes["a"].close()
@@ -231,7 +229,7 @@ def test_strangers_that_send_nothing_are_not_waited_for():
         await asyncio.sleep(OVERHEAR_S / 2)
         assert len(asked) == OVERHEARD_MAX
 
-        town.nodes["c"].machine.learned(commit(town.origin.head()), 0.0)
+        town.nodes["c"].machine.on_record(commit(town.origin.head()), 0.0)
         town.nodes["c"].pump()
         await asyncio.sleep(OVERHEAR_S)
         town.nodes["b"].overhear(town.rpcs["c"].contact)
@@ -250,7 +248,7 @@ def test_a_deposed_leader_is_told():
         await asyncio.sleep(1)
         for node in town.nodes.values():
             node.link_lost(key("a").peer_id.raw)
-        town.nodes["c"].machine.voter.link_lost(key("a").peer_id.raw)
+        town.nodes["c"].machine.acceptor.link_lost(key("a").peer_id.raw)
 
         town.lead("b")
         await asyncio.sleep(3)

@@ -50,7 +50,7 @@ class ChainMachine(RuleBasedStateMachine):
     def stands(self, name, skip, old, data) -> int:
         """A trainer stands; it may know of no decided record but an old one."""
         self.term += 1 + (skip == 2)
-        own = self.world.node(name).follower.chain.head
+        own = self.world.node(name).learner.chain.head
         heads = [head for head in self.heads if head.height <= own.height] or [own]
         head = data.draw(st.sampled_from(heads)) if old else own
         return self.world.stand(name, self.term, head)
@@ -126,9 +126,9 @@ class ChainMachine(RuleBasedStateMachine):
     def restart(self, name):
         """A node dies, its leader with it, and comes back with its file."""
         node = self.world.node(name)
-        before = node.voter.register
+        before = node.acceptor.register
         node.start(self.world.genesis)
-        assert node.voter.register == before
+        assert node.acceptor.register == before
         for leader, by in zip(self.world.leaders, self.world.names, strict=True):
             if by == name:
                 leader.give_up("its process ended")
@@ -158,7 +158,7 @@ class ChainMachine(RuleBasedStateMachine):
     @invariant()
     def nobody_holds_for_decided_what_is_not(self):
         for node in self.world.nodes.values():
-            head = node.follower.chain.head
+            head = node.learner.chain.head
             assert head in self.heads
         for leader in self.world.leaders:
             if leader.phase is not LeaderPhase.OVER:
@@ -185,4 +185,4 @@ def test_a_run_goes_on_through_leaders_while_a_majority_lives(voters):
         world.run()
 
     assert len(world.decided) == 5
-    assert [node.follower.chain.head.height for node in world.nodes.values()][:1] == [5]
+    assert [node.learner.chain.head.height for node in world.nodes.values()][:1] == [5]

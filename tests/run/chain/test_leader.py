@@ -149,7 +149,7 @@ def test_missing_records_are_fetched_from_who_holds_the_newest():
     assert leader.phase is LeaderPhase.BEHIND
     assert seen(leader, Fetch) == [Fetch(peer("c"), 0)]
 
-    leader.advanced(ChainHead.of(FIRST))
+    leader.on_head(ChainHead.of(FIRST))
 
     assert leader.phase is LeaderPhase.ANCHORING
     assert leader.pending == SECOND
@@ -175,7 +175,7 @@ def test_a_stream_of_records_is_not_asked_for_twice_while_it_comes():
     leader.receive(peer("c"), promise("c", third))
     leader.actions()
 
-    leader.advanced(ChainHead.of(FIRST))
+    leader.on_head(ChainHead.of(FIRST))
     leader.on_deadline(RESEND_S)
     assert seen(leader, Fetch) == []
     leader.on_deadline(2 * RESEND_S)
@@ -387,7 +387,7 @@ def test_a_leader_that_is_over_hears_nothing_more():
 def test_heads_that_are_learned_late_change_nothing():
     leader = leading()
 
-    leader.advanced(ChainHead.of(FIRST))
+    leader.on_head(ChainHead.of(FIRST))
 
     assert leader.head == genesis().head()
 

@@ -26,8 +26,8 @@ def test_a_voter_whose_stream_has_ended_is_asked_and_its_silence_is_told():
     leader.doubt(peer("z"))
     assert leader.actions() == []
 
-    leader.unanswered(peer("b"))
-    leader.unanswered(peer("b"))
+    leader.on_silence(peer("b"))
+    leader.on_silence(peer("b"))
     assert leader.actions() == [VotesChanged()]
     assert leader.votes.lost == {peer("b")}
 
@@ -36,7 +36,7 @@ def test_who_is_lost_before_it_leads_is_known_then_and_told_to_nobody():
     leader = standing()
     leader.actions()
 
-    leader.unanswered(peer("b"))
+    leader.on_silence(peer("b"))
     leader.doubt(peer("c"))
     assert leader.actions() == []
 

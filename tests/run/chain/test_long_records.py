@@ -31,7 +31,6 @@ from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.messages import Prepare, Propose
 from p2pswarm.run.chain.participant import ChainParticipant
 from p2pswarm.run.chain.record import CommitRecord, digest
-from p2pswarm.run.chain.voter import Voter
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.world import WorldConfig
 from p2pswarm.trainer.coordinator_io.checkpoints import SavedChain
@@ -74,8 +73,7 @@ class LinkedTown:
     def start(self, name: str, origin: Genesis) -> None:
         store = MemoryChain(voter(name).memory)
         restored, now_s = store.restored(origin), asyncio.get_running_loop().time()
-        one = Voter(voter(name), restored.follower.chain, restored.register)
-        seat = ChainParticipant(one, restored.follower, random.Random(name), now_s)
+        seat = ChainParticipant(voter(name), restored, random.Random(name), now_s)
         told = self.told[name] = []
         node = ChainNode(self.rpcs[name], seat, store, self.find, told.append, self.tasks)
         self.nodes[name] = node
@@ -111,7 +109,7 @@ def test_they_are_decided_and_fetched_over_links_fast_or_slow(bytes_per_s):
 
             records = town.decided("a")
             assert len(encode(records[0])) > FRAME_BYTES_MAX
-            chain = town.nodes["d"].machine.follower.chain
+            chain = town.nodes["d"].machine.learner.chain
             assert [chain.digest_at(place) for place in range(3)] == list(map(digest, records))
 
     async def whole() -> None:
@@ -128,8 +126,8 @@ def test_another_leader_is_promised_a_long_record_and_decides_it():
         town = LinkedTown(tasks, 50e6)
         async with town.living("abc", long_genesis()):
             for name in "bc":
-                follower = town.nodes[name].machine
-                follower.asked(key("a").peer_id.raw, PROPOSALS[0], 0.0)
+                machine = town.nodes[name].machine
+                machine.on_call(key("a").peer_id.raw, PROPOSALS[0], 0.0)
                 town.nodes[name].machine.actions()
             await asyncio.sleep(5.0)  # nobody is calm any more
             town.nodes["b"].machine.standby.start(asyncio.get_running_loop().time())

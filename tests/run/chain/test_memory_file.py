@@ -59,7 +59,7 @@ def test_it_says_what_a_file_with_the_same_entries_says(tmp_path_factory, entrie
     assert memory.memory == file.memory
     assert memory.warning is None
     assert from_memory.register == from_disk.register
-    assert from_memory.follower.chain.head == from_disk.follower.chain.head
+    assert from_memory.learner.chain.head == from_disk.learner.chain.head
 
 
 def test_the_record_that_took_the_place_of_another_is_given():
@@ -123,7 +123,7 @@ def test_a_copy_holds_the_same_and_goes_its_own_way():
     memory.append(RECORDS[1])
 
     assert other.memory == MEMORY
-    assert other.restored(GENESIS).follower.chain.last == RECORDS[0]
+    assert other.restored(GENESIS).learner.chain.last == RECORDS[0]
     assert list(other.records(0, 2)) == RECORDS[:1]
 
 

@@ -6,11 +6,11 @@ import pytest
 from run.chain.harness import genesis
 from run.chain.model import Plan, Violation, check
 
+from p2pswarm.run.chain.acceptor import ChainAcceptor, Register
 from p2pswarm.run.chain.chain import Genesis
 from p2pswarm.run.chain.leader import Leader
 from p2pswarm.run.chain.messages import Promise
 from p2pswarm.run.chain.record import RecordKind
-from p2pswarm.run.chain.voter import Register, Voter
 
 SAME = ("abc",)
 CHANGE = ("abc", "abd")
@@ -67,7 +67,7 @@ class OldVotersDecideWhoVotes(OnlyOldVotersDecide):
 
 class OnlyTheHeadsVotersPromise(Leader):
     def _electorates(self, record):
-        return super()._electorates(record if self._pending else None)
+        return super()._electorates(record if self.pending else None)
 
 
 class BeginsWithoutLooking(Leader):
@@ -84,14 +84,14 @@ class TakesTheHighestRecord(Leader):
         return max(beyond, key=lambda record: (record.height, -record.term), default=None)
 
 
-class ForgetsItsPromise(Voter):
+class ForgetsItsPromise(ChainAcceptor):
     """The promise was not on the disk when the voter was started again."""
 
     def __init__(self, voter, chain, register):
         super().__init__(voter, chain, replace(register, promised=register.accepted_term))
 
 
-class KeepsNoTermApart(Voter):
+class KeepsNoTermApart(ChainAcceptor):
     """It promises a term twice, and accepts two records in one place of it."""
 
     def _prepared(self, sender, message, now_s):
@@ -104,7 +104,7 @@ class KeepsNoTermApart(Voter):
         return super()._proposed(sender, message, now_s)
 
 
-class KeepsSilentOfWhatItAccepted(Voter):
+class KeepsSilentOfWhatItAccepted(ChainAcceptor):
     def _prepared(self, sender, message, now_s):
         answer = super()._prepared(sender, message, now_s)
         if isinstance(answer, Promise):
@@ -112,7 +112,7 @@ class KeepsSilentOfWhatItAccepted(Voter):
         return answer
 
 
-class LosesItsDisk(Voter):
+class LosesItsDisk(ChainAcceptor):
     """The file is gone, and the voter says that it is the same as before."""
 
     def __init__(self, voter, chain, register):
@@ -158,13 +158,13 @@ def grown() -> Genesis:
             Plan(trainers="aba", changes=(SAME, SAME), leader_class=TakesTheHighestRecord),
             id="takes the highest record of any term",
         ),
-        pytest.param(Plan(voter_class=ForgetsItsPromise), id="keeps no promise on its disk"),
+        pytest.param(Plan(acceptor_class=ForgetsItsPromise), id="keeps no promise on its disk"),
         pytest.param(
-            Plan(terms=(1, 1), begun=False, changes=(CHANGE,), voter_class=KeepsNoTermApart),
+            Plan(terms=(1, 1), begun=False, changes=(CHANGE,), acceptor_class=KeepsNoTermApart),
             id="promises a term twice",
         ),
-        pytest.param(Plan(voter_class=KeepsSilentOfWhatItAccepted), id="hides what it accepted"),
-        pytest.param(Plan(voter_class=LosesItsDisk), id="forgets everything"),
+        pytest.param(Plan(acceptor_class=KeepsSilentOfWhatItAccepted), id="hides what it accepted"),
+        pytest.param(Plan(acceptor_class=LosesItsDisk), id="forgets everything"),
     ],
 )
 def test_a_broken_rule_is_found(plan):

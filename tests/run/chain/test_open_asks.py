@@ -6,8 +6,8 @@ import pytest
 from run.chain.harness import RUN, commit, genesis, peer, stage_commit, unsigned
 
 from p2pswarm.run.chain.actions import Ask
+from p2pswarm.run.chain.chain_node import ASK_S, LONG_ASK_S, OpenAsks
 from p2pswarm.run.chain.messages import Heartbeat, Propose
-from p2pswarm.run.chain.open_asks import ASK_S, LONG_ASK_S, OpenAsks
 
 LONG = unsigned(genesis().head(), 1, stages=(stage_commit(0, 1, holders=bytes(61_000)),))
 SHORT = Ask(peer("b"), Propose(RUN, 1, commit(genesis().head())))

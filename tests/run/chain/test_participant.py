@@ -39,7 +39,7 @@ def waiting(rank: int = 0, now_s: float = 0.0) -> Standby:
 
 def following(rank: int = 0) -> Standby:
     standby = waiting(rank)
-    standby.heard(A, 1, 10.0)
+    standby.on_leader(A, 1, 10.0)
     return standby
 
 
@@ -74,7 +74,7 @@ def test_other_links_do_not_matter():
 def test_every_word_of_a_coordinator_begins_the_wait_anew():
     standby = following()
 
-    assert not standby.heard(A, 1, 14.0)
+    assert not standby.on_leader(A, 1, 14.0)
 
     assert standby.next_deadline_s >= 14.0 + SILENCE_S
 
@@ -83,9 +83,9 @@ def test_it_gives_way_to_who_leads_a_term_not_below_its_own():
     standby = following()
     standby.on_deadline(20.0)
 
-    assert not standby.heard(A, 1, 20.1)
+    assert not standby.on_leader(A, 1, 20.1)
     assert standby.state is StandbyState.STANDING
-    assert standby.heard(B, 2, 20.2)
+    assert standby.on_leader(B, 2, 20.2)
 
     assert standby.state is StandbyState.FOLLOWING
     assert standby.coordinator == B
@@ -104,7 +104,7 @@ def test_a_denied_attempt_takes_a_term_above_what_it_heard_of():
     standby = following()
     standby.on_deadline(20.0)
 
-    standby.failed(7, 20.5)
+    standby.on_failure(7, 20.5)
 
     assert standby.on_deadline(standby.next_deadline_s) == 8
 
@@ -115,7 +115,7 @@ def test_pauses_grow_to_a_limit():
     for _ in range(8):
         now_s = standby.next_deadline_s
         standby.on_deadline(now_s)
-        standby.failed(0, now_s)
+        standby.on_failure(0, now_s)
         pauses_s.append(standby.next_deadline_s - now_s)
 
     assert pauses_s[0] <= CHANCE_S
@@ -128,7 +128,7 @@ def test_pauses_do_not_grow_while_the_voters_may_still_find_that_the_coordinator
     tries_s = []
     while (now_s := standby.next_deadline_s) < 11.0 + KEEN_S:
         standby.on_deadline(now_s)
-        standby.failed(0, now_s + 0.001)
+        standby.on_failure(0, now_s + 0.001)
         tries_s.append(now_s)
 
     assert all(b - a <= CHANCE_S + 0.001 for a, b in pairwise([11.0, *tries_s, 11.0 + KEEN_S]))
@@ -137,7 +137,7 @@ def test_pauses_do_not_grow_while_the_voters_may_still_find_that_the_coordinator
     for _ in range(3):
         now_s = standby.next_deadline_s
         standby.on_deadline(now_s)
-        standby.failed(0, now_s)
+        standby.on_failure(0, now_s)
         pauses_s.append(standby.next_deadline_s - now_s)
     assert pauses_s[-1] > 3 * (RANK_S + CHANCE_S)
 
@@ -151,7 +151,7 @@ def test_who_leads_waits_for_nobody_until_it_is_deposed():
     assert standby.next_deadline_s is None
     assert standby.state is StandbyState.LEADING
 
-    assert standby.heard(B, 3, 22.0)
+    assert standby.on_leader(B, 3, 22.0)
     assert standby.next_deadline_s >= 22.0 + SILENCE_S
 
 
@@ -165,7 +165,7 @@ def test_a_founder_stands_at_once():
 
 def test_when_terms_run_out_nobody_stands():
     standby = waiting()
-    standby.heard(A, TERM_MAX, 1.0)
+    standby.on_leader(A, TERM_MAX, 1.0)
 
     assert standby.on_deadline(10.0) is None
     assert standby.next_deadline_s is None
@@ -174,7 +174,7 @@ def test_when_terms_run_out_nobody_stands():
 def test_the_successor_that_a_coordinator_names_stands_when_the_voters_have_heard_of_it():
     standby = following(rank=3)
 
-    standby.handed_over(A, B, 11.0, ours=True)
+    standby.on_handover(A, B, 11.0, ours=True)
     standby.link_lost(A, 11.1)
     assert standby.named
 
@@ -185,7 +185,7 @@ def test_the_successor_that_a_coordinator_names_stands_when_the_voters_have_hear
 def test_the_others_wait_for_the_successor_as_for_a_coordinator():
     standby = following()
 
-    standby.handed_over(A, B, 11.0, ours=False)
+    standby.on_handover(A, B, 11.0, ours=False)
     standby.link_lost(A, 11.1)
 
     assert standby.next_deadline_s >= 11.0 + SILENCE_S
@@ -195,7 +195,7 @@ def test_only_the_coordinator_that_is_followed_names_a_successor():
     standby = following()
     before_s = standby.next_deadline_s
 
-    standby.handed_over(B, B, 11.0, ours=True)
+    standby.on_handover(B, B, 11.0, ours=True)
 
     assert standby.next_deadline_s == before_s
 
@@ -203,11 +203,11 @@ def test_only_the_coordinator_that_is_followed_names_a_successor():
 def test_a_trainer_that_was_named_is_so_no_more_once_it_leads_fails_twice_or_follows():
     for ended in (
         lambda one: one.leads(),
-        lambda one: (one.failed(2, 12.0), one.failed(3, 13.0)),
-        lambda one: one.heard(B, 5, 12.0),
+        lambda one: (one.on_failure(2, 12.0), one.on_failure(3, 13.0)),
+        lambda one: one.on_leader(B, 5, 12.0),
     ):
         standby = following()
-        standby.handed_over(A, B, 11.0, ours=True)
+        standby.on_handover(A, B, 11.0, ours=True)
         ended(standby)
         assert not standby.named
 
@@ -220,7 +220,7 @@ def test_a_founder_leads_at_once_and_stays():
 
     assert town.leaders() == ["a"]
     assert [type(action) for _, action in town.said["a"]] == [Leading, RecordDecided]
-    assert [seat.follower.chain.head.height for seat in town.seats.values()] == [1, 1, 1]
+    assert [seat.learner.chain.head.height for seat in town.seats.values()] == [1, 1, 1]
 
 
 def test_a_lone_trainer_goes_on_from_its_file():
@@ -235,7 +235,7 @@ def test_a_lone_trainer_goes_on_from_its_file():
     assert town.seats["a"].leader.attempt.term == 2
     assert town.seats["a"].leader.head.height == 1
     town.decide("a")
-    assert town.seats["a"].follower.chain.head.height == 2
+    assert town.seats["a"].learner.chain.head.height == 2
 
 
 def test_a_killed_coordinator_is_followed_within_a_second():
@@ -265,7 +265,7 @@ def test_a_frozen_coordinator_is_followed_after_its_silence_and_stops_when_it_wa
 
     assert town.leaders() == ["b"]
     assert any(isinstance(action, Deposed) for _, action in town.said["a"])
-    assert town.seats["a"].follower.chain.head.height == 2
+    assert town.seats["a"].learner.chain.head.height == 2
 
 
 def test_what_was_proposed_and_not_heard_of_is_decided_by_the_next_leader():
@@ -352,7 +352,7 @@ def test_a_trainer_that_slept_fetches_what_was_decided():
     town.away.clear()
     town.run(town.now_s + 3.0)
 
-    assert town.seats["b"].follower.chain.head.height == 3
+    assert town.seats["b"].learner.chain.head.height == 3
     assert town.leaders() == ["a"]
 
 
@@ -375,7 +375,7 @@ def test_a_trainer_that_knows_little_fetches_the_rest_before_it_leads():
 def test_answers_after_the_end_of_an_attempt_are_dropped():
     town = begun()
 
-    town.seats["b"].answered(peer("c"), Denied(town.genesis.run, bytes(8), 1, 1, 0), 1.0)
+    town.seats["b"].on_answer(peer("c"), Denied(town.genesis.run, bytes(8), 1, 1, 0), 1.0)
 
     assert town.seats["b"].actions() == []
 
@@ -398,7 +398,7 @@ def test_a_leader_whose_own_voter_follows_another_stops_at_once():
     seat = town.seats["a"]
     record = commit(town.genesis.head(), "b", 9)
 
-    seat.asked(peer("b"), Propose(town.genesis.run, 9, record), town.now_s)
+    seat.on_call(peer("b"), Propose(town.genesis.run, 9, record), town.now_s)
 
     assert seat.leader is None
     assert [type(a) for a in seat.actions()] == [Persist, Reply, Followed, Deposed]
@@ -419,7 +419,7 @@ def test_who_stands_promises_no_rival_its_own_term():
     town.run(town.now_s + 1.0)
     seat = town.seats["b"]
 
-    seat.asked(peer("a"), Prepare(town.genesis.run, seat.leader.attempt.term, bytes(16)), 0.0)
+    seat.on_call(peer("a"), Prepare(town.genesis.run, seat.leader.attempt.term, bytes(16)), 0.0)
 
     assert [type(action.message) for action in seat.actions()] == [Denied]
 

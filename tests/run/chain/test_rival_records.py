@@ -9,7 +9,7 @@ from p2pswarm.run.chain.record import digest
 
 
 class AsksNobodyAgainOnceItHasCaughtUp(Leader):
-    def advanced(self, head):
+    def on_head(self, head):
         self.head = head
         self._anchor(self._best())
 

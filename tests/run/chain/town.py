@@ -17,6 +17,7 @@ from p2pswarm.run.chain.actions import (
     Reply,
     VotesMissing,
 )
+from p2pswarm.run.chain.chain_log import Restored
 from p2pswarm.run.chain.messages import Accepted, Denied, Promise
 from p2pswarm.run.chain.participant import ChainParticipant
 
@@ -45,8 +46,9 @@ class Town:
         node = self.nodes[name]
         node.start(self.genesis)
         seed = f"{name} {self.now_s}"
+        restored = Restored(node.acceptor.register, node.learner)
         self.seats[name] = ChainParticipant(
-            node.voter, node.follower, random.Random(seed), self.now_s
+            node.voter_id, restored, random.Random(seed), self.now_s
         )
         self.said.setdefault(name, [])
 
@@ -78,12 +80,12 @@ class Town:
     def arrive(self, to: str, by: str, thing) -> None:
         seat = self.seats[to]
         if isinstance(thing, Fetch):
-            records = self.seats[by].follower.chain
+            records = self.seats[by].learner.chain
             assert records is not None
         elif isinstance(thing, ANSWERS):
-            seat.answered(peer(by), thing, self.now_s)
+            seat.on_answer(peer(by), thing, self.now_s)
         else:
-            seat.asked(peer(by), thing, self.now_s)
+            seat.on_call(peer(by), thing, self.now_s)
         self.carry_out(to)
 
     def carry_out(self, name: str) -> None:
@@ -101,10 +103,10 @@ class Town:
     def fetched(self, name: str, holder: str, height: int) -> None:
         """The holder's file, as far as its chain goes."""
         entries = [getattr(entry, "record", entry) for entry in self.nodes[holder].log]
-        head = self.seats[holder].follower.chain.head.height
+        head = self.seats[holder].learner.chain.head.height
         for at in range(height, head):
             records = [entry for entry in entries if getattr(entry, "height", None) == at]
-            self.seats[name].learned(records[-1], self.now_s)
+            self.seats[name].on_record(records[-1], self.now_s)
         self.carry_out(name)
 
     def post(self, by: str, to: str, message) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from run.chain.harness import commit, genesis, peer, voter
 
 from p2pswarm.net.wire.message import Message
+from p2pswarm.run.chain.acceptor import ChainAcceptor
 from p2pswarm.run.chain.actions import (
     Ask,
     Deposed,
@@ -16,29 +17,28 @@ from p2pswarm.run.chain.actions import (
 )
 from p2pswarm.run.chain.chain import ChainHead
 from p2pswarm.run.chain.chain_log import LogEntry, restore
-from p2pswarm.run.chain.follower import Follower
 from p2pswarm.run.chain.leader import Attempt, Leader
+from p2pswarm.run.chain.learner import Learner
 from p2pswarm.run.chain.messages import Heartbeat, Propose
 from p2pswarm.run.chain.record import CommitRecord, VoterId, digest
-from p2pswarm.run.chain.voter import Voter
 
 
 @dataclass
 class Node:
-    """A voter, its follower, and its file."""
+    """A voter: its acceptor, its learner, and its file."""
 
     name: str
     memory: int = 0
     log: list[Message] = field(default_factory=list)
-    voter: Voter = None
-    follower: Follower = None
+    acceptor: ChainAcceptor = None
+    learner: Learner = None
 
     def start(self, origin) -> None:
         """From the file alone, as after a crash."""
         entries = (LogEntry(i, entry) for i, entry in enumerate(self.log))
         restored = restore(origin, entries, self.name)
-        self.follower = restored.follower
-        self.voter = Voter(self.voter_id, self.follower.chain, restored.register)
+        self.learner = restored.learner
+        self.acceptor = ChainAcceptor(self.voter_id, self.learner.chain, restored.register)
 
     @property
     def voter_id(self) -> VoterId:
@@ -79,7 +79,7 @@ class World:
         return self.nodes[peer(name)]
 
     def stand(self, name: str, term: int, head: ChainHead | None = None, kind=Leader) -> int:
-        head = head or self.node(name).follower.chain.head
+        head = head or self.node(name).learner.chain.head
         attempt = Attempt(peer(name), term, len(self.leaders).to_bytes(16))
         self.leaders.append(kind(attempt, self.genesis, head, 0.0))
         self.names.append(name)
@@ -103,27 +103,27 @@ class World:
             self.settle(thing.leader)
             return
         node, caller = self.nodes[thing.to], peer(self.names[thing.leader])
-        node.voter.link_lost(node.voter.coordinator)  # calm is no matter of safety
-        node.voter.receive(caller, thing.message, 0.0)
-        for action in node.voter.actions():
+        node.acceptor.link_lost(node.acceptor.coordinator)  # calm is no matter of safety
+        node.acceptor.receive(caller, thing.message, 0.0)
+        for action in node.acceptor.actions():
             if isinstance(action, Persist):
                 node.log.append(action.entry)
                 self.heard(node, action.entry, caller)
             elif isinstance(action, Reply):
                 self.under_way.append(Answer(thing.leader, thing.to, action.message))
         if isinstance(thing.message, Heartbeat):
-            node.follower.heard(thing.message, caller)
+            node.learner.on_heartbeat(thing.message, caller)
             self.fetch(node)
 
     def heard(self, node: Node, entry: Message, caller: bytes) -> None:
         if isinstance(entry, Propose):
             self.accepted.add((node.voter_id, entry.term, entry.record))
             self.judge(entry)
-            node.follower.proposed(entry.record, caller)
+            node.learner.on_proposal(entry.record, caller)
             self.fetch(node)
 
     def fetch(self, node: Node) -> None:
-        for action in node.follower.actions():
+        for action in node.learner.actions():
             if isinstance(action, Fetch):
                 self.learn(node, action.height)
             else:
@@ -132,7 +132,7 @@ class World:
     def learn(self, node: Node, height: int, until: int | None = None) -> None:
         """Somebody has the decided records: here, the oracle."""
         for at in range(height, len(self.decided) if until is None else until):
-            node.follower.learned(self.decided[at])
+            node.learner.on_record(self.decided[at])
         self.fetch(node)
 
     def judge(self, entry: Propose) -> None:
@@ -152,13 +152,13 @@ class World:
                     self.under_way.append(Call(number, to, message))
                 case Fetch():
                     node = self.node(self.names[number])
-                    self.learn(node, node.follower.chain.head.height, leader._best().height)
-                    leader.advanced(node.follower.chain.head)
+                    self.learn(node, node.learner.chain.head.height, leader._best().height)
+                    leader.on_head(node.learner.chain.head)
                     self.settle(number)
                 case RecordDecided(record=record):
                     assert self.decided.get(record.height) == record, "no majority"
                     node = self.node(self.names[number])
-                    node.follower.learned(record)
+                    node.learner.on_record(record)
                     self.fetch(node)
                 case Leading(term=term):
                     assert leader.head.height >= self.known_before(term), "it does not know all"

@@ -18,7 +18,6 @@ from p2pswarm.run.state.partial_state import (
     PartialFolder,
     PartialLayout,
     PartialMap,
-    open_unbuffered,
     slot_hash,
     slot_head,
     slot_version,
@@ -222,7 +221,7 @@ def test_a_disk_that_fills_up_is_told_in_one_line(path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def open_file(where, mode):
-        return Full(where, mode) if mode == "r+b" else open_unbuffered(where, mode)
+        return Full(where, mode) if mode == "r+b" else FileIO(where, mode)
 
     file = opened(path, open_file=open_file)
 
@@ -239,7 +238,7 @@ def test_a_disk_that_takes_half_a_piece_at_a_time_gets_all(path):
             return super().write(data[: max(1, len(data) // 2)])
 
     def open_file(where, mode):
-        return Halves(where, mode) if mode == "r+b" else open_unbuffered(where, mode)
+        return Halves(where, mode) if mode == "r+b" else FileIO(where, mode)
 
     write(opened(path, open_file=open_file), 0)
 

@@ -37,7 +37,7 @@ def votes(memories: dict[bytes, bytes]) -> Votes:
     """Peers that have answered with these files."""
     known = Votes()
     for one, memory in memories.items():
-        known.answered(one, memory)
+        known.on_answer(one, memory)
     return known
 
 
@@ -103,13 +103,13 @@ def test_one_that_does_not_answer_any_more_is_replaced_and_is_not_chosen():
     three = dataclasses.replace(head(), voters=voters)
     known = votes(memories)
     for _ in range(MISSES_MAX):
-        known.unanswered(peer(30))
+        known.on_silence(peer(30))
 
     after = roll(2).next_voters(three, NAMED, known, [peer(30), peer(31)])
     assert after == (*voters[:2], VoterId(peer(31), b"\x1f" * 8))
 
     for _ in range(MISSES_MAX):
-        known.unanswered(peer(31))
+        known.on_silence(peer(31))
     alone = roll(2).next_voters(three, NAMED, known, [peer(30), peer(31)])
     assert alone == head().voters
 

@@ -102,7 +102,7 @@ class Play:
         """Its process is gone, and each call to it fails."""
         self.town.kill(name)
         self.seat.doubt(peer(name))
-        self.seat.unanswered(peer(name))
+        self.seat.on_silence(peer(name))
         self.seat.actions()
 
     def step(self) -> act.Decide:
@@ -184,7 +184,7 @@ def test_before_the_first_step_there_is_no_such_record():
     play.town = begun("ab", "abc")
     play.seat = play.town.seats["a"]
     proposals = Proposals(Context([]), play.seat, play.roll)
-    play.seat.unanswered(peer("c"))
+    play.seat.on_silence(peer("c"))
 
     proposals.propose_voters(play.coordination, play.town.now_s)
 
@@ -281,7 +281,7 @@ def test_a_voter_that_comes_and_goes_makes_few_records():
         for name in play.names:
             if name in "cde":
                 play.seat.leader.votes.doubted(peer(name))
-                play.seat.unanswered(peer(name))
+                play.seat.on_silence(peer(name))
         play.voters()
 
     assert play.head.height == 1 + AT_ONCE

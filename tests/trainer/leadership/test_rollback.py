@@ -49,7 +49,7 @@ async def until(many: ManyTrainers, kind: type, **fields) -> str:
 
 def stage_without_voters(many: ManyTrainers, name: str) -> int:
     """A stage that may die and leave a majority of voters."""
-    voters = {v.peer for v in many.trainers[name].trainer._seat.follower.chain.head.voters}
+    voters = {v.peer for v in many.trainers[name].trainer._seat.learner.chain.head.voters}
     voting = {s.stage for n, s in many.serving.items() if n.to_bytes(32) in voters}
     return next(s for s in range(many.config.stages) if s not in voting)
 
@@ -136,7 +136,7 @@ def test_without_a_majority_of_voters_the_trainer_says_whom_it_lacks(tmp_path):
     async def story(many: ManyTrainers) -> None:
         await start(many)
         name = await until(many, StepDone, step=7)
-        voters = many.trainers[name].trainer._seat.follower.chain.head.voters
+        voters = many.trainers[name].trainer._seat.learner.chain.head.voters
         lost = {voter.peer for voter in voters} - {key(name).peer_id.raw}
         for other in many.trainers:
             if key(other).peer_id.raw in lost:

@@ -1,10 +1,10 @@
-"""Tests of `run/averaging/plan.py`."""
+"""Tests of `run/averaging/shards.py`."""
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from p2pswarm.run.averaging.plan import (
+from p2pswarm.run.averaging.shards import (
     ALIGN,
     GAIN_LEAST,
     OWNERS_LEAST,

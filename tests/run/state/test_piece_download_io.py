@@ -13,8 +13,8 @@ from p2pswarm.base.signal import Signal
 from p2pswarm.net.rpc.base import Priority
 from p2pswarm.run.messages.state import AskHashes, AskPiece, FetchPieces, StateOffer
 from p2pswarm.run.state.donor import COPIES_MAX, QUIET_S, VERSION_WAIT_S, Donor
-from p2pswarm.run.state.download import Download
 from p2pswarm.run.state.host_state import HostState, StateSize
+from p2pswarm.run.state.piece_download_io import Download
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.sim.world import WorldConfig
@@ -87,7 +87,7 @@ class Newcomer:
         self.download = Download(world.rpc(peer(number)), OPENING, self.state)
 
     async def run(self):
-        await self.download.run(self.donors, lambda: self.state.enough)
+        await self.download.run(self.donors, lambda: self.state.rules.complete)
         return self.state.snapshot()
 
     def donors(self):
@@ -250,7 +250,7 @@ def test_a_donor_that_answers_rubbish_costs_only_time(answer):
         rpc.serve_stream(FetchPieces, rubbish)
         newcomer = Newcomer(world, Source(world, 2))
         donors = [rpc.contact, newcomer.sources[0].rpc.contact]
-        await newcomer.download.run(lambda: donors, lambda: newcomer.state.enough)
+        await newcomer.download.run(lambda: donors, lambda: newcomer.state.rules.complete)
         return newcomer.state.snapshot()
 
     assert bytes(in_world(story).data) == content(3)

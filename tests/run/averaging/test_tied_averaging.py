@@ -4,7 +4,7 @@ import pytest
 
 from p2pswarm.net.wire.message import decode, encode
 from p2pswarm.run.averaging.base import AveragedGradient
-from p2pswarm.run.averaging.tying import joined, tied_order
+from p2pswarm.run.averaging.stage_averaging import joined, tied_order
 from p2pswarm.run.messages.step import Reduce, TiedGroup
 
 A, B, C, D = (bytes([n]) * 32 for n in range(4))

@@ -1,4 +1,4 @@
-"""Tests of `run/averaging/delivery.py`."""
+"""Tests of `run/averaging/piece_delivery.py`."""
 
 import pytest
 from hypothesis import given
@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from p2pswarm.base.errors import Busy, DialFailed, Late, LinkLost, Refused
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.run.averaging.delivery import (
+from p2pswarm.run.averaging.piece_delivery import (
     BUSY_MAX_S,
     MEASURED_S,
     AveragingRoadLost,
     Bandwidth,
-    BothWays,
     DeliveryState,
+    LinkBandwidth,
     PieceDelivery,
 )
 
@@ -140,47 +140,47 @@ A, B = b"a" * 32, b"b" * 32
 
 def test_the_peers_rates_are_added_because_they_share_the_link():
     both = Bandwidth()
-    both.began(A, 10.0)
-    both.began(B, 10.0)
-    both.ended(A, 100, 12.0)
-    both.ended(B, 300, 14.0)
+    both.begin(A, 10.0)
+    both.begin(B, 10.0)
+    both.end(A, 100, 12.0)
+    both.end(B, 300, 14.0)
 
     assert both.bytes_per_s == 50 + 75
 
 
 def test_pieces_side_by_side_take_their_time_once():
     one = Bandwidth()
-    one.began(A, 0.0)
-    one.began(A, 1.0)
-    one.ended(A, 100, 3.0)
-    one.ended(A, 100, 4.0)
+    one.begin(A, 0.0)
+    one.begin(A, 1.0)
+    one.end(A, 100, 3.0)
+    one.end(A, 100, 4.0)
 
     assert one.bytes_per_s == pytest.approx(200 / 4)
 
 
 def test_the_time_between_two_pieces_does_not_count():
     one = Bandwidth()
-    one.began(A, 0.0)
-    one.ended(A, 100, 1.0)
-    one.began(A, 50.0)
-    one.ended(A, 100, 51.0)
+    one.begin(A, 0.0)
+    one.end(A, 100, 1.0)
+    one.begin(A, 50.0)
+    one.end(A, 100, 51.0)
 
     assert one.bytes_per_s == 100
 
 
 def test_what_took_no_time_or_is_not_over_is_not_measured():
     one = Bandwidth()
-    one.began(A, 0.0)
-    one.ended(A, 1_000_000, MEASURED_S / 2)
-    one.began(B, 0.0)
+    one.begin(A, 0.0)
+    one.end(A, 1_000_000, MEASURED_S / 2)
+    one.begin(B, 0.0)
 
     assert one.bytes_per_s == 0.0
 
 
 def test_of_both_ways_the_slower_counts():
-    links = BothWays()
+    links = LinkBandwidth()
     for one, took_s in ((links.sent, 1.0), (links.received, 4.0)):
-        one.began(A, 0.0)
-        one.ended(A, 100, took_s)
+        one.begin(A, 0.0)
+        one.end(A, 100, took_s)
 
     assert links.bytes_per_s == pytest.approx(25.0)

@@ -6,17 +6,11 @@ from enum import Enum
 from p2pswarm.base.errors import Busy, LinkLost, PathError, Refused, SwarmError
 from p2pswarm.base.ids import Contact, PeerId
 
-# One piece on its way to one peer: where the peer is, when to try again, when to give up.
-#
-#     SEEKING -> SENDING -> SENT      a view names the peer, and it takes the piece
-#     SENDING -> WAITING -> SENDING   it has no memory for us yet, and says when to come again
-#     SENDING -> SENDING              the link is lost: there may be another, see `LINKS_MAX`
-#     any -> FAILED                   the time is over, or the peer failed
-
 PIECE_S = 3600.0  # as long as an averaging may take: its trainer ends it, and learns when
 VIEW_S = 5.0  # the view that names a member may come after the order that names it
 LINKS_MAX = 2  # of two peers that dial each other at once one link ends; after that the other stays
 BUSY_MAX_S = 1.0  # between two tries at a peer without memory for us
+MEASURED_S = 0.001  # a peer whose bytes took less tells of the kernel's buffers, not of a link
 
 
 class AveragingRoadLost(Refused):
@@ -38,7 +32,13 @@ class DeliveryState(Enum):
 
 
 class PieceDelivery:
-    """A piece for one peer; over when it was sent, or `failure` tells why not."""
+    """A piece for one peer; over when it was sent, or `failure` tells why not.
+
+    SEEKING -> SENDING -> SENT      a view names the peer, and it takes the piece
+    SENDING -> WAITING -> SENDING   it has no memory for us yet, and says when to come again
+    SENDING -> SENDING              the link is lost: there may be another, see `LINKS_MAX`
+    any -> FAILED                   the time is over, or the peer failed
+    """
 
     def __init__(
         self, peer: bytes, now_s: float, *, piece_s: float = PIECE_S, view_s: float = VIEW_S
@@ -101,22 +101,8 @@ def _names(peer: bytes, why: str) -> str:
     return f"averaging with {PeerId(peer).short} failed: {why}"
 
 
-# What a member's links carry in one direction, measured while it averages.
-#
-# The bytes to each peer are divided by the time in which any were on their way to it, and the
-# rates of all peers are added: they share the same uplink at the same time. So the rate is of the
-# link and not of the waiting between pieces, and one slow receiver does not make a fast sender
-# look slow.
-#
-# Units:   bytes, seconds on the caller's clock.
-
-MEASURED_S = 0.001  # a peer whose bytes took less tells of the kernel's buffers, not of a link
-
-
 @dataclass(slots=True)
 class _Flow:
-    """The bytes to or from one peer."""
-
     under_way: int = 0
     since_s: float = 0.0
     busy_s: float = 0.0
@@ -124,19 +110,24 @@ class _Flow:
 
 
 class Bandwidth:
-    """The rate of one direction over all peers."""
+    """The rate of one direction over all peers, measured while a member averages.
+
+    The bytes to each peer are divided by the time in which any were on their way to it, and the
+    rates of all peers are added: they share the same uplink at the same time. So one slow receiver
+    does not make a fast sender look slow.
+    """
 
     def __init__(self) -> None:
         self._flows: dict[bytes, _Flow] = {}
 
-    def began(self, peer: bytes, now_s: float) -> None:
-        """Bytes to or from `peer` are on their way; say `ended` once for each call."""
+    def begin(self, peer: bytes, now_s: float) -> None:
+        """Bytes to or from `peer` are on their way; say `end` once for each call."""
         flow = self._flows.setdefault(peer, _Flow())
         if not flow.under_way:
             flow.since_s = now_s
         flow.under_way += 1
 
-    def ended(self, peer: bytes, size_bytes: int, now_s: float) -> None:
+    def end(self, peer: bytes, size_bytes: int, now_s: float) -> None:
         """They have come, or `size_bytes` of them."""
         flow = self._flows[peer]
         flow.under_way -= 1
@@ -154,7 +145,7 @@ class Bandwidth:
         )
 
 
-class BothWays:
+class LinkBandwidth:
     """What a member's links carry while it averages, perhaps in two averagings at a time."""
 
     def __init__(self) -> None:

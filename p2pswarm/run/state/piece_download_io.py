@@ -2,27 +2,41 @@
 
 One stream goes to each donor that is asked. Its questions go out as they come, and its answers come
 in their order.
-
-Errors:  none; a donor that fails is one that the rules ask no more for a while.
+A donor that fails is one that the rules ask no more for a while.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from p2pswarm.base.errors import BadMessage, SwarmError
 from p2pswarm.base.exception_group import cause_of, raising_cause
 from p2pswarm.base.ids import Contact
+from p2pswarm.base.signal import Signal
 from p2pswarm.net.rpc.base import Arrival, Rpc, Stream
 from p2pswarm.run.messages.state import AskHashes, AskPiece, FetchPieces, StateOffer
-from p2pswarm.run.state.base import StateInDownload
-from p2pswarm.run.state.piece_download import HashesWanted, PieceWanted
+from p2pswarm.run.state.piece_download import HashesWanted, PieceDownload, PieceWanted
 
 log = logging.getLogger(__name__)
 HASH_BYTES = 32
 
 Wanted = PieceWanted | HashesWanted
+
+
+class StateInDownload(Protocol):
+    """The newcomer's memory, and the rules that say what belongs into it."""
+
+    rules: PieceDownload
+    moved: Signal
+    """Fired when the rules were told something."""
+
+    def piece_bytes(self, piece: int) -> int:
+        """The size of a piece."""
+
+    async def came(self, donor: bytes, piece: int, version: int, data: memoryview) -> None:
+        """Put a piece that a donor has given in its place, if the rules say so."""
 
 
 class Download:
@@ -96,8 +110,6 @@ class Download:
 
 
 class _Talk:
-    """The stream with one donor."""
-
     def __init__(self, donor: bytes, state: StateInDownload) -> None:
         self.donor = donor
         self.task: asyncio.Task[None] | None = None

@@ -1,4 +1,4 @@
-"""What a node knows of the decided records, learned from those who decide them.
+"""The learner of Paxos: it knows the decided records from those who decide them.
 
 A leader proposes a record only when the one before it is decided. So a proposal tells of two: the
 record that it names as the one before is decided, and the proposed one may be. A heartbeat names
@@ -13,19 +13,15 @@ from p2pswarm.run.chain.chain import BrokenRecord, Chain, ChainHead, Fork, check
 from p2pswarm.run.chain.messages import Heartbeat
 from p2pswarm.run.chain.record import CommitRecord, authentic, digest
 
-# Records that a peer calls decided and that nobody has to believe yet.
-#
-# A trainer that was away for long may know no voter that still lives, and hear of the present ones
-# only from a server that asks it for a stage. Whoever it is, what it sends can be proved: a leader
-# proposes a record only when the one before it is decided, so a record is decided if a trainer has
-# signed one that follows it. The last one has no such proof. It is believed if it names its sender
-# as a voter: a voter calls nothing decided that is not.
-#
-# Errors:  BrokenRecord for a record that cannot follow the one before it.
-
 
 class ProvenRecords:
-    """What one peer sends, judged record by record."""
+    """Records that one peer calls decided and that nobody has to believe yet.
+
+    A trainer that was away for long may know no voter that still lives, and hear of the present
+    ones only from a server that asks it for a stage. What that server sends can be proved: a record
+    is decided if a trainer has signed one that follows it. The last one has no such proof. It is
+    believed if it names its sender as a voter: a voter calls nothing decided that is not.
+    """
 
     def __init__(self, chain: Chain, sender: bytes) -> None:
         """`chain`: our own, which grows by what is proved."""
@@ -35,7 +31,7 @@ class ProvenRecords:
         """The last record, while nothing proves it."""
 
     def receive(self, record: CommitRecord) -> list[CommitRecord]:
-        """The records that are known to be decided now that `record` has come, in order."""
+        """Return what is known to be decided now; BrokenRecord if `record` cannot follow."""
         before = self._open
         head = ChainHead.of(before) if before else self._chain.head
         if not before and record.height < head.height:
@@ -48,7 +44,7 @@ class ProvenRecords:
         return [*([before] if before else []), *([record] if sure else [])]
 
 
-class Follower:
+class Learner:
     """The chain of one node, and the last record that may follow it."""
 
     def __init__(self, chain: Chain) -> None:
@@ -61,7 +57,7 @@ class Follower:
         drained, self._actions = self._actions, []
         return drained
 
-    def proposed(self, record: CommitRecord, sender: bytes | None = None) -> None:
+    def on_proposal(self, record: CommitRecord, sender: bytes | None = None) -> None:
         """This node's voter has accepted a record, so the file has it already.
 
         If records before it are missing, they are fetched from the sender.
@@ -75,7 +71,7 @@ class Follower:
         if record.height > self.chain.head.height and sender is not None:
             self._actions.append(Fetch(sender, self.chain.head.height))
 
-    def heard(self, heartbeat: Heartbeat, sender: bytes) -> None:
+    def on_heartbeat(self, heartbeat: Heartbeat, sender: bytes) -> None:
         """The leader says what is decided."""
         ours, head = self.chain.digest_at(heartbeat.height - 1), self.chain.head
         if heartbeat.height <= head.height:
@@ -92,7 +88,7 @@ class Follower:
         if self.chain.head.height < heartbeat.height:
             self._actions.append(Fetch(sender, self.chain.head.height))
 
-    def learned(self, record: CommitRecord) -> bool:
+    def on_record(self, record: CommitRecord) -> bool:
         """A decided record, fetched or just decided by this node; False if it is known."""
         before = self._proposed
         if before is not None and record.prev == digest(before):
@@ -100,10 +96,8 @@ class Follower:
         return self._append(record, on_disk=before == record)
 
     def _append(self, record: CommitRecord, *, on_disk: bool) -> bool:
-        if record.height > self.chain.head.height:
-            return False  # what is missing before it is on the way
-        if not self.chain.append(record):
-            return False
+        if record.height > self.chain.head.height or not self.chain.append(record):
+            return False  # what is missing before it is on the way, or it is known
         if not on_disk:
             self._actions.append(Persist(record))
         return True

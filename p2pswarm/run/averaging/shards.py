@@ -1,4 +1,25 @@
-"""The plan of an averaging: which member reduces which shard, and how large each shard is."""
+"""The shards of an averaging: which member reduces which one, and how large each is.
+
+Shards begin at multiples of a grain: of `ALIGN` elements, so no cache line and no codec block is
+cut. Equal shards differ by at most a grain. A member with a share of 0, or one more than there are
+grains, owns nothing. Pieces keep a member's memory small, and one piece is reduced while the next
+is on its way.
+
+Each shard costs a stream from and to every other member, however small it is. So in a group of more
+than `OWNERS_LEAST` a grain is larger, up to `SHARD_LEAST`, and of a small gradient some members own
+nothing: else a hundred members would send each other twenty thousand streams of a few bytes.
+
+With n members and shares s that add up to 1, member j carries 1 + (n - 2) * s[j] gradients each
+way: the parts of the others for its shard and its parts for theirs, and the same again reduced. All
+end together if that is proportional to their rates. Of two members both carry one gradient,
+whatever they own: they share equally.
+
+The members report their rates, and the coordinator makes the shares: all are told the same numbers.
+A rate is noisy, and other shards help only where rates differ by much. So a rate is the median of
+the last rounds, and shares change only if a round then ends clearly sooner.
+
+Units:   elements; bytes per second; a round's time in gradients per byte per second.
+"""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -6,24 +27,16 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from statistics import median
 
-# Who reduces which part of a gradient: a contiguous shard for each member, cut into pieces.
-#
-# Shards begin at multiples of a grain: of `ALIGN` elements, so no cache line and no codec block is
-# cut. Equal shards differ by at most a grain. A member with a share of 0, or one more than there
-# are grains, owns nothing. Pieces keep a member's memory small, and one piece is reduced while the
-# next is on its way.
-#
-# Each shard costs a stream from and to every other member, however small it is. So in a group of
-# more than `OWNERS_LEAST` a grain is larger, up to `SHARD_LEAST`, and of a small gradient some
-# members own nothing: else a hundred members would send each other twenty thousand streams of a
-# few bytes.
-#
-# Errors:  ValueError when there is no member, or the shares do not fit the members.
-
 ALIGN = 256  # the block of the int8 codec
 OWNERS_LEAST = 8  # of so many members each owns a shard, if there is a block for it
 SHARD_LEAST = 1 << 16  # 256 KiB of float32: 2 ms at 1 Gbit/s, as long as its two streams cost
 PIECE = 1 << 20  # 4 MiB of float32: the parts of four members stay in a processor's cache
+SHARE_UNIT = 1 << 16  # shares are whole numbers of this sum: no rounding differs anywhere
+RATE_LEAST = 1.0  # byte a second: less is no measurement
+RATE_MAX = 16  # times the median: a member that claims more gains nothing by it
+SHARE_LEAST = 1 / 8  # of an equal share: a smaller shard costs its streams and saves nobody time
+ROUNDS = 5  # one round beside a download, or with a pause in it, does not move the median
+GAIN_LEAST = 1.2  # times faster: equal links differ by less from round to round
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +66,8 @@ def pieces(
 ) -> tuple[ShardPiece, ...]:
     """All of 0..length in order, the members' shards in the order of the group.
 
-    `shares`: the size of each member's shard relative to the others; none means equal ones.
+    `shares`: the size of each member's shard relative to the others; none means equal ones. Raises
+    ValueError when there is no member, or they do not fit the members.
     """
     shares = shares or (1,) * members
     total = sum(shares)
@@ -85,31 +99,10 @@ def cut_at(planned: Sequence[ShardPiece], cut: int) -> Iterator[ShardPiece]:
 
 
 def _grain(length: int, members: int) -> int:
-    """Return what the shards' borders are multiples of."""
     if members <= OWNERS_LEAST:
         return ALIGN
     return ALIGN * max(1, -(-min(SHARD_LEAST, -(-length // OWNERS_LEAST)) // ALIGN))
 
-
-# How large each member's shard is: in proportion to what its links can carry beside its own sum.
-#
-# With n members and shares s that add up to 1, member j carries 1 + (n - 2) * s[j] gradients each
-# way: the parts of the others for its shard and its parts for theirs, and the same again reduced.
-# All end together if that is proportional to their rates. Of two members both carry one gradient,
-# whatever they own: they share equally.
-#
-# The members report their rates, and the coordinator makes the shares: all are told the same
-# numbers. A rate is noisy, and other shards help only where rates differ by much. So a rate is the
-# median of the last rounds, and shares change only if a round then ends clearly sooner.
-#
-# Units:   bytes per second; a round's time in gradients per byte per second.
-
-SHARE_UNIT = 1 << 16  # shares are whole numbers of this sum: no rounding differs anywhere
-RATE_LEAST = 1.0  # byte a second: less is no measurement
-RATE_MAX = 16  # times the median: a member that claims more gains nothing by it
-SHARE_LEAST = 1 / 8  # of an equal share: a smaller shard costs its streams and saves nobody time
-ROUNDS = 5  # one round beside a download, or with a pause in it, does not move the median
-GAIN_LEAST = 1.2  # times faster: equal links differ by less from round to round
 
 Shares = tuple[int, ...]
 """One for each member of a group; none mean equal ones."""
