@@ -10,7 +10,7 @@ Errors:  Unusable, one line, for a trace that is not there or cannot be one.
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -52,15 +52,6 @@ class Trace:
         )
         return held / (self.seconds - self.counts[0][0])
 
-    def turned(self, later_s: float) -> "Trace":
-        """The same, but for its beginning: it begins so much later, and goes round."""
-        before = [(at_s, count) for at_s, count in self.counts if at_s <= later_s]
-        after = [(at_s, count) for at_s, count in self.counts if at_s > later_s]
-        then = before[-1][1] if before else self.counts[-1][1]
-        counts = [(0.0, then), *((at_s - later_s, count) for at_s, count in after)]
-        counts += [(at_s + self.seconds - later_s, count) for at_s, count in before]
-        return replace(self, counts=tuple(counts))
-
     def for_hours(self, hours: float) -> Iterator[tuple[float, int]]:
         """Its counts until so many hours have passed, again and again."""
         begun_s = 0.0
@@ -69,33 +60,6 @@ class Trace:
                 if begun_s + at_s < hours * HOUR_S:
                     yield begun_s + at_s, count
             begun_s += self.seconds
-
-
-@dataclass(frozen=True, slots=True)
-class FleetChange:
-    """Machines come to a zone (above 0), or are taken from it."""
-
-    at_s: float
-    zone: int
-    machines: int
-
-
-def fleet_changes(trace: Trace, servers: int, hours: float) -> list[FleetChange]:
-    """Return the changes of a fleet that has at most about so many servers.
-
-    A trace with fewer machines is laid side by side, each zone at another hour of it, and scaled.
-    """
-    zones = max(1, round(servers / trace.most))
-    scale = servers / zones / trace.most
-    found = []
-    for zone in range(zones):
-        there = 0
-        for at_s, count in trace.turned(zone * trace.seconds / zones).for_hours(hours):
-            wanted = round(count * scale)
-            if wanted != there:
-                found.append(FleetChange(at_s, zone, wanted - there))
-            there = wanted
-    return sorted(found, key=lambda change: (change.at_s, change.zone))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,27 +3,22 @@
 import asyncio
 
 import pytest
+from chaos.fault_draw import (
+    AIM_S,
+    DEADLY,
+    FIRST_S,
+    KINDS,
+    PAIRED,
+    FaultOptions,
+    draw_plan,
+    kinds_named,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from sim.seed import SEED
 
 from p2pswarm.base.ids import PeerId
-from p2pswarm.sim.faults import (
-    AIM_S,
-    DEADLY,
-    FIRST_S,
-    KINDS,
-    LATE_S,
-    PAIRED,
-    SLOWER,
-    Fault,
-    FaultInjection,
-    FaultKind,
-    FaultOptions,
-    FaultPlan,
-    draw_plan,
-    kinds_named,
-)
+from p2pswarm.sim.faults import LATE_S, SLOWER, Fault, FaultInjection, FaultKind, FaultPlan
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.process import SimPeer
 from p2pswarm.sim.rpc import SimWorld

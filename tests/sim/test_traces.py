@@ -15,7 +15,6 @@ from p2pswarm.sim.traces import (
     MachineStay,
     Shortage,
     Trace,
-    fleet_changes,
     read_trace,
     shipped_traces,
     shortage,
@@ -63,23 +62,6 @@ def test_stays_are_as_many_machines_as_the_trace_says(trace: Trace, machines: in
     assert all(stay.begin_s < stay.end_s for stay in found)
     assert all(0 <= stay.machine < machines for stay in found)
     assert found == stays(trace, machines, hours, Random(seed)), "the same seed, the same day"
-
-
-@given(traces, st.floats(0.0, 1.0))
-def test_a_turned_trace_has_the_same_machines_at_another_hour(trace: Trace, part: float):
-    turned = trace.turned(part * trace.seconds)
-
-    assert turned.seconds == trace.seconds
-    assert max(at_s for at_s, _ in turned.counts) <= trace.seconds
-    assert {count for _, count in turned.counts} <= {count for _, count in trace.counts}
-
-
-@given(traces, st.integers(1, 40))
-def test_changes_of_a_fleet_never_take_more_than_there_are(trace: Trace, servers: int):
-    there: dict[int, int] = {}
-    for change in fleet_changes(trace, servers, 2 * trace.seconds / HOUR_S):
-        there[change.zone] = there.get(change.zone, 0) + change.machines
-        assert there[change.zone] >= 0
 
 
 def test_events_and_counts_of_a_file_say_the_same(tmp_path):
