@@ -11,7 +11,8 @@ from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.sim.day_record import HOUR_S, DayRecord
+from p2pswarm.sim.day_record import DayRecord
+from p2pswarm.sim.traces import HOUR_S
 
 INK, FAINT = "#222222", "#bbbbbb"
 DONE, BEST, LOST = "#1f5f99", "#c9a227", "#c0392b"
