@@ -1,6 +1,6 @@
 """Text to train on: which samples a microbatch holds.
 
-Entrance: `text_files.load_corpus`; with a tokenizer `tokenised.load_tokenised`. Trainers use them.
+Entrance: `text_stream.streamed`, `text_files.load_corpus`, `token_corpus.load_tokenised`.
 For programs this folder is `p2pswarm.data`: `Bytes`, `Tokenised` and `Mixture` name the text.
 """
 

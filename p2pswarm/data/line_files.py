@@ -1,7 +1,7 @@
 """Documents of files of JSON lines, from any byte of them on.
 
 Units:   bytes; places count through all files, in their order.
-Errors:  Unusable as `fixed_files.py`. A row without text is passed over, and told once in the log.
+Errors:  as `immutable_files.py`. A row without text is passed over, and told once in the log.
 """
 
 import logging
