@@ -4,6 +4,7 @@ Errors:  Unusable if there is none.
 """
 
 import argparse
+import dataclasses
 import importlib
 import json
 from dataclasses import dataclass
@@ -37,10 +38,10 @@ class VerifyCommand:
             found = verification.verify(self.target, tell, proof.check_records)
         except SwarmError:
             if self.json:
-                say(json.dumps(verification.NOTHING.as_json()))
+                say(json.dumps(dataclasses.asdict(verification.NOTHING)))
             raise
         if self.json:
-            say(json.dumps(found.as_json()))
+            say(json.dumps(dataclasses.asdict(found)))
         return 0 if found.ok else FAILED
 
 
