@@ -81,7 +81,8 @@ def anneal(
     Returns what that costs; what the last one does, guide and all; how many moves were judged.
     """
     stages, width = device_sp.shape
-    device_tp, parts_tk, links_3tp = judged(costs_2mm, device_sp)
+    plan = judged(costs_2mm, device_sp)
+    device_tp, parts_tk = plan.device_tp, plan.parts_tk
     cost = least = cost_s(parts_tk)
     best_sp[:] = device_sp
     if stages == 1:
@@ -98,13 +99,13 @@ def anneal(
         rest = slowest_other(parts_tk, one, other) if kind == EXCHANGE else 0.0
         rule = heat_s, guide / stages, guide, rest
         if kind == CROSSING:
-            hits = likely_crossings(costs_2mm, device_tp, parts_tk, links_3tp, drawn, rule)
+            hits = likely_crossings(plan, drawn, rule)
         elif kind == OWN:
-            hits = likely_own(costs_2mm, device_tp, parts_tk, links_3tp, drawn, rule)
+            hits = likely_own(plan, drawn, rule)
         elif abs(one - other) == 1:
-            hits = likely_near(costs_2mm, device_tp, parts_tk, links_3tp, drawn, rule)
+            hits = likely_near(plan, drawn, rule)
         else:
-            hits = likely_far(costs_2mm, device_tp, parts_tk, links_3tp, drawn, rule)
+            hits = likely_far(plan, drawn, rule)
         moves += looks
         while hits != 0:
             turn = _next(hits, turn, looks)
@@ -112,10 +113,7 @@ def anneal(
             spots = _spots(kind, drawn, turn)
             rest = slowest_other(parts_tk, one, spots[2])
             rule = heat_s * CHANCES[chance + turn], guide / stages, guide, rest
-            if kind == CROSSING:
-                change = cross(costs_2mm, device_tp, parts_tk, links_3tp, spots)
-            else:
-                change = exchange(costs_2mm, device_tp, parts_tk, links_3tp, spots, rule)
+            change = cross(plan, spots) if kind == CROSSING else exchange(plan, spots, rule)
             if change < np.inf:
                 cost += change
                 hits = 0
