@@ -1,4 +1,4 @@
-"""What is known of a server's capacity: measured by itself, small, and None where nobody knows yet.
+"""The capacity of a server, as it measures itself; None where nobody knows yet.
 
 A server's forward, backward and transfers overlap, so the longest of them limits it. A number that
 jitters is told with its standard error: who decides by it can tell a difference from noise.

@@ -1,4 +1,4 @@
-"""What moves of a plan cost: a device against all those of another stage in one loop.
+"""The costs of a plan's moves: a device against all those of another stage in one loop.
 
 Two devices of two stages change places (an exchange), or two pipelines what they have after a
 boundary (a crossing). Nearly all moves come to nothing in the cold, so one device is judged with
@@ -92,9 +92,7 @@ def cost_s(parts_tk: Floats) -> float:
 
 @compiled
 def guide_s(parts_tk: Floats) -> float:
-    """Return what is added to a plan's cost while it is annealed: means, which see more than a
-    maximum.
-    """
+    """The guide beside a plan's cost while it is annealed: means, which see more than a maximum."""
     groups_s = parts_tk[:, GROUP].sum() / (len(parts_tk) - 2)
     return float(groups_s + parts_tk[:, POWER].sum())
 
@@ -205,9 +203,7 @@ def _links_apart(plan: JudgedPlan, spots: Spots, guide: float) -> float:
 
 @inlined
 def likely_far(plan: JudgedPlan, where: Where, rule: Rule) -> int:
-    """Return which devices of a stage may change places with one of a stage not beside it; a bit
-    each.
-    """
+    """The devices of a stage that may change places with one of a stage not beside it: bits."""
     device_tp = plan.device_tp
     stage, place, other, first, luck = where
     device, hits = device_tp[stage, place], 0
@@ -223,8 +219,7 @@ def likely_far(plan: JudgedPlan, where: Where, rule: Rule) -> int:
 
 @inlined
 def likely_own(plan: JudgedPlan, where: Where, rule: Rule) -> int:
-    """Return which devices of a pipeline may change places with one of it, but those beside; a bit
-    each.
+    """The devices of a pipeline that may change places with one of it, but those beside: bits.
 
     `where`: its stage and place; a number that is not used, the first stage less one, the luck.
     """
@@ -276,7 +271,7 @@ def likely_near(plan: JudgedPlan, where: Where, rule: Rule) -> int:
 
 @inlined
 def likely_crossings(plan: JudgedPlan, where: Where, rule: Rule) -> int:
-    """Return which pipelines may change with one what they have after a stage; a bit each."""
+    """The pipelines that may change with one what they have after a stage: bits."""
     costs_2mm, device_tp = plan.costs_2mm, plan.device_tp
     boundary, place, _, first, luck = where
     before, after, hits = device_tp[boundary, place], device_tp[boundary + 1, place], 0

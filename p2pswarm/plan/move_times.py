@@ -1,4 +1,4 @@
-"""What a move to another stage takes in this run, by the moves that were made.
+"""The time of a move to another stage in this run, by the moves that were made.
 
 A mover is away from the moment at which it ends its session until it computes in its new stage. Who
 leaves first downloads meanwhile; what is learnt is the rest: joining, and what the link did not
