@@ -181,7 +181,11 @@ def load_documents(
     """
     assert train.data is not None, "it named the files"
     data, field, share = train.data, train.field, train.held_out_share
-    found = _prepared(all_documents(files, field), share)
+    texts = all_documents(files, field)
+    found = (
+        PreparedDocument(is_held_out_document(text, share), text + SEPARATOR, len(text) + 1)
+        for text in texts
+    )
     learnt, held_out = stored_texts(data, files, f"{field!r} {share!r}", cache, found)
     rows, sequence_length = shape
     for kind, text in (("training", learnt), ("held-out", held_out)):
@@ -191,12 +195,6 @@ def load_documents(
                 "name more documents, or change train.held_out_share"
             )
     return Corpus(learnt, held_out, len(files), seed, rows, sequence_length)
-
-
-def _prepared(found: Iterator[bytes], share: float) -> Iterator[PreparedDocument]:
-    for document in found:
-        written = document + SEPARATOR
-        yield PreparedDocument(is_held_out_document(document, share), written, len(written))
 
 
 def all_documents(files: list[Path], field: str) -> Iterator[bytes]:

@@ -136,8 +136,9 @@ class Arrangement:
 
     def may_fetch_first(self, one: StagedServer, stage: int) -> bool:
         """Return whether a server can hold a stage's state beside its own, as far as is known."""
-        known = self.fetch_first and one.free_bytes is not None and stage not in one.leaves_first
-        return known and not self.lacks_beside_bytes(one, stage)
+        if not self.fetch_first or one.free_bytes is None or stage in one.leaves_first:
+            return False
+        return not beside_bytes(self.state_of(stage), one.free_bytes)
 
     def load_s(self, one: StagedServer, stage: int) -> float:
         """Seconds until a server computes in a stage, if it does nothing else until then."""
@@ -159,12 +160,6 @@ class Arrangement:
             return 0
         more = self.state_of(stage) - self.state_of(one.stage)
         return max(0, int(more * ENGINE_BYTES_PER_STATE_BYTE) - one.free_bytes)
-
-    def lacks_beside_bytes(self, one: StagedServer, stage: int) -> int:
-        """Return how much memory a server lacks to hold a stage beside its own; 0 if none."""
-        if one.free_bytes is None:
-            return 0
-        return beside_bytes(self.state_of(stage), one.free_bytes)
 
     def still_helps(self, moves: Iterable[tuple[bytes, int, int]]) -> bool:
         """Return whether moves under way are still worth making: server, source and target.

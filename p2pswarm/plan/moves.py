@@ -221,7 +221,8 @@ class _PaperMoves:
 
     def _candidates(self, target: int) -> Iterator[tuple[StagedServer, StagedServer | None, int]]:
         """Yield who comes, who goes in exchange, and from which stage."""
-        arrangement = self.arrangement
+        arrangement, free = self.arrangement, self._free[target]
+        some = free[:: max(1, -(-len(free) // EXCHANGED_MAX))]  # from the slowest to the fastest
         for source, rate in enumerate(self.rates):
             if rate <= self.rates[target]:
                 continue
@@ -230,7 +231,7 @@ class _PaperMoves:
             if self.counts[source] > arrangement.kept:
                 for comes in self._about(source, wanted, target):
                     yield comes, None, source
-            for speed, _, goes in _spread(self._free[target]):
+            for speed, _, goes in some:
                 if not self._fits(goes, source):
                     continue
                 for comes in self._about(source, wanted + speed, target):
@@ -279,13 +280,6 @@ class _PaperMoves:
             self.counts[source] -= 1
             self.counts[target] += 1
         return replace(step, rate_after=min(rates))
-
-
-def _spread(
-    free: list[tuple[float, bytes, StagedServer]],
-) -> list[tuple[float, bytes, StagedServer]]:
-    """Some of them, from the slowest to the fastest."""
-    return free[:: -(-len(free) // EXCHANGED_MAX)] if free else free
 
 
 def best_plan(arrangement: Arrangement, resting: frozenset[bytes] = frozenset()) -> PricedPlan:
@@ -419,7 +413,8 @@ class Rebalancing:
         rate, stay = min(arrangement.rates()), _bound(arrangement, {})
         if loads[source] == loads[target]:
             return Decision(rate_before=rate, why="all queues are as long", stay=stay)
-        free = [one for one in arrangement.servers if one.stage == source and _may_move(one)]
+        there = [one for one in arrangement.servers if one.stage == source]
+        free = [one for one in there if one.ready and not one.bound]
         free = [one for one in free if not arrangement.lacks_bytes(one, target)]
         if counts[source] <= 1 or not counts[target] or not free:
             why = f"stage {source} has the shortest queues, and nobody to spare"
@@ -501,10 +496,6 @@ def _loads(arrangement: Arrangement) -> list[int]:
     for one in arrangement.servers:
         loads[one.stage] += one.queued
     return [round(load) for load in loads]
-
-
-def _may_move(one: StagedServer) -> bool:
-    return one.ready and not one.bound
 
 
 def _bound(arrangement: Arrangement, rests: dict[bytes, float]) -> tuple[tuple[str, int], ...]:

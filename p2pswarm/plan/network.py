@@ -161,13 +161,10 @@ class RegionNetwork:
             small = {known.casefold(): known for known in self.regions}
             near = difflib.get_close_matches(region.casefold(), small, 1)
             hint = f"did you mean {small[near[0]]!r}?" if near else ""
-            there = hint or f"there are {self._some_names()}"
+            more = len(self.regions) - NAMES_MAX
+            names = ", ".join(self.regions[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
+            there = hint or f"there are {names}"
             raise Unusable(f"network {self.name} has no region {region!r:.60}: {there}") from None
-
-    def _some_names(self) -> str:
-        more = len(self.regions) - NAMES_MAX
-        names = ", ".join(self.regions[:NAMES_MAX])
-        return names + (f" and {more} more" if more > 0 else "")
 
     def only(self, regions: Sequence[str]) -> "RegionNetwork":
         """The same network, with these regions alone and in this order."""

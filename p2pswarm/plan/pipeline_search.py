@@ -185,7 +185,8 @@ def step_bound_s(fleet: DeviceFleet, load: WorkLoad, stages: int) -> float:
     total = float(load.flops_k.sum())
     lines_n = np.full(len(fleet.names), np.inf)
     if stages > 1:
-        lines_n = np.minimum(fleet.access_bytes_n / load.boundary_bytes, _codec_rate(load))
+        codec_rate = load.codec.values_per_s / max(load.boundary_values, 1.0)
+        lines_n = np.minimum(fleet.access_bytes_n / load.boundary_bytes, codec_rate)
     largest = total - float(np.sort(load.flops_k)[: stages - 1].sum())
     work_n = np.sort(np.minimum(fleet.flops_n, lines_n * largest))[::-1]
     apart_nn = fleet.network.latency_s_nn + np.where(np.eye(len(work_n), dtype=bool), np.inf, 0.0)
@@ -205,6 +206,9 @@ def one_more(
 ) -> list[tuple[str, float]]:
     """For each kind of device, the step's time with one more of it, at most; the best first."""
     kinds, stages = sorted(set(fleet.kinds)), [len(plan.stages)]
+    stage_n: Ints = np.full(len(fleet.names) + 1, -1, dtype=np.int64)
+    for stage, group in enumerate(plan.stages):
+        stage_n[list(group)] = stage
     gains = []
     for kind in kinds:
         larger = fleet.with_one_more(fleet.kinds.index(kind))
@@ -212,7 +216,6 @@ def one_more(
         if _plan_count(larger, load, stages) <= effort.plans_max:
             gains.append((kind, min(annealing.fastest(load, stages).seconds, plan.seconds)))
             continue
-        stage_n = np.append(_stage_n(plan, len(fleet.names)), -1)
         least = math.inf
         for stage in range(len(plan.stages)):
             stage_n[-1] = stage
@@ -311,17 +314,6 @@ def _count(draft: Draft) -> int:
 
 def _plan_count(fleet: DeviceFleet, load: WorkLoad, stages: Sequence[int]) -> int:
     return sum(plan_count(len(fleet.names), len(load.flops_k), count) for count in stages)
-
-
-def _stage_n(plan: PipelinedPlan, devices: int) -> Ints:
-    stage_n: Ints = np.full(devices, -1, dtype=np.int64)
-    for stage, group in enumerate(plan.stages):
-        stage_n[list(group)] = stage
-    return stage_n
-
-
-def _codec_rate(load: WorkLoad) -> float:
-    return load.codec.values_per_s / max(load.boundary_values, 1.0)
 
 
 def _least_averaging_s(fleet: DeviceFleet, load: WorkLoad, stages: int) -> float:

@@ -52,11 +52,6 @@ class DayConfig:
     seed: int = 1
 
     @property
-    def played_cost(self) -> Cost:
-        """The cost of a stage as it is played."""
-        return replace(self.cost, forward_s=self.cost.forward_s / self.pressed)
-
-    @property
     def played_world(self) -> WorldConfig:
         """The network as it is played: the latencies are the day's."""
         world, network = self.world, self.world.network
@@ -110,7 +105,7 @@ class SimDay:
                     seed=config.seed * 1000 + self._runs,
                     run=replace(config.run, steps=STEPS_MAX, on_stage_lost="end", min_replicas=1),
                     servers=0,
-                    cost=config.played_cost,
+                    cost=replace(config.cost, forward_s=config.cost.forward_s / config.pressed),
                     world=config.played_world,
                     trainer_place=config.trainer_place,
                     patience_s=PATIENCE * config.seconds,
@@ -141,15 +136,12 @@ class SimDay:
                     self._take(stay.machine)
             for stay in config.stays:
                 if stay.begin_s == at_s < config.seconds:
-                    self._bring(stay.machine)
+                    device = config.fleet[stay.machine]
+                    joined = self._swarm.join(device=device) if self._swarm else None
+                    self._machines[stay.machine] = joined
             there = sorted(self._machines)
             sample = FleetSample(self._now_s(), len(there), config.optimum(there))
             self._record.fleets.append(sample)
-
-    def _bring(self, machine: int) -> None:
-        """A machine comes."""
-        device = self._config.fleet[machine]
-        self._machines[machine] = self._swarm.join(device=device) if self._swarm else None
 
     def _take(self, machine: int) -> None:
         """A cloud takes a machine away."""

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.arrangements import AT_ONCE, PRICED, arranged, arrangements, moved, rearranged, server
 
-from p2pswarm.plan.arrangement import Arrangement, replicas_needed
+from p2pswarm.plan.arrangement import Arrangement, beside_bytes, replicas_needed
 from p2pswarm.plan.move_times import MoveTimes
 from p2pswarm.plan.moves import (
     MOVES_A_CHANGE,
@@ -393,10 +393,10 @@ def test_who_lacks_the_memory_for_two_stages_leaves_first():
     assert not arrangement.may_fetch_first(small, 1)
     assert arrangement.may_fetch_first(large, 1)
     assert not Arrangement(**fields).may_fetch_first(large, 1)
-    lacks = arrangement.lacks_beside_bytes(small, 1)
+    lacks = beside_bytes(arrangement.state_of(1), small.free_bytes)
     fits = server(0, 0, free_bytes=10**8 + lacks)
-    assert arrangement.lacks_beside_bytes(fits, 1) == 0
-    assert arrangement.lacks_beside_bytes(server(0, 0, free_bytes=10**8 + lacks - 1), 1) == 1
+    assert beside_bytes(arrangement.state_of(1), fits.free_bytes) == 0
+    assert beside_bytes(arrangement.state_of(1), 10**8 + lacks - 1) == 1
     unknown = server(0, 0)
     assert not arrangement.may_fetch_first(unknown, 1)
 
