@@ -38,8 +38,8 @@ class MoveDamping:
         """When servers were seen to have come or gone."""
         self._there: frozenset[bytes] | None = None
 
-    def see(self, servers: Iterable[bytes], now_s: float) -> bool:
-        """Return who is there now; True if somebody has come or gone since the last time."""
+    def on_servers(self, servers: Iterable[bytes], now_s: float) -> bool:
+        """Take those that are there; True if one has come or gone since the last time."""
         there = frozenset(servers)
         changes = 0 if self._there is None else len(there ^ self._there)
         self._there = there
@@ -49,7 +49,7 @@ class MoveDamping:
                 times_s.popleft()
         return changes > 0
 
-    def moved(self, now_s: float) -> None:
+    def on_move(self, now_s: float) -> None:
         """A server was sent to another stage."""
         self._moved_s.append(now_s)
 
@@ -360,7 +360,7 @@ class Rebalancing:
         """Return who is to move now; call it when nothing is lost by a move."""
         self._begun = True
         self._rests = {one: until for one, until in self._rests.items() if now_s < until}
-        changed = self._damping.see((one.server for one in arrangement.servers), now_s)
+        changed = self._damping.on_servers((one.server for one in arrangement.servers), now_s)
         match self._config.rule:
             case "swarm":
                 decision = self._swarm(arrangement, now_s)
@@ -370,7 +370,7 @@ class Rebalancing:
                 decision = Decision(why="rebalancing is off")
         self._moved = self._moved or bool(decision.moves)
         for move in decision.moves:
-            self._damping.moved(now_s)
+            self._damping.on_move(now_s)
             if len(self._rests) < RESTS_MAX:
                 rest_s = max(REST_LEAST_S, REST_OVER_LOAD * move.load_s)
                 self._rests[move.server] = now_s + min(REST_MAX_S, rest_s)

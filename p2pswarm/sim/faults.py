@@ -127,7 +127,7 @@ class FaultInjection:
                 clock.call_at(now_s + fault.at_s, self._begin, fault, context=WORLD)
                 self.quiet_from_s = max(self.quiet_from_s, now_s + fault.at_s + fault.seconds)
 
-    def step_counted(self, step: int) -> None:
+    def on_step_work(self, step: int) -> None:
         """Every stage has counted a step: what is aimed at it will happen."""
         clock = self._clock
         for fault in self._plan.faults:

@@ -170,10 +170,10 @@ class SimStreamEnd:
     def reset(self, stream: int, code: int) -> None:
         """Give the stream up."""
         del stream
-        self.post(FRAME_COST_BYTES, self.far.was_reset, code)
+        self.post(FRAME_COST_BYTES, self.far.on_reset, code)
         self._over()
 
-    def was_reset(self, code: int) -> None:
+    def on_reset(self, code: int) -> None:
         """The other end gave the stream up."""
         if self.stream is not None and not self.gone:
             self.stream.fail(reset_error(code))

@@ -313,7 +313,7 @@ class SimSwarm:
         filled = self._filled.setdefault(step, set())
         full = run.stages * run.batch.microbatches
         if (stage, number) not in filled and len(filled) == full - 1:
-            self.faults.step_counted(step)
+            self.faults.on_step_work(step)
         filled.add((stage, number))
         self._told_of(peer, stage, number)
 

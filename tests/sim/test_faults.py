@@ -276,13 +276,13 @@ def test_aimed_fault_waits_for_its_step():
     async def main() -> None:
         loop = asyncio.get_running_loop()
         injection.changed = lambda: times.append(loop.time())
-        injection.step_counted(3)  # before the start nothing happens
+        injection.on_step_work(3)  # before the start nothing happens
         injection.start(loop)
         await asyncio.sleep(5.0)
-        injection.step_counted(2)
+        injection.on_step_work(2)
         await asyncio.sleep(5.0)
         assert injection.quiet_from_s == 0.0
-        injection.step_counted(3)
+        injection.on_step_work(3)
         await asyncio.sleep(5.0)
 
     run(main(), SEED)
