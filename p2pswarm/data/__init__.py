@@ -4,6 +4,6 @@ Entrance: `text_stream.streamed`, `text_files.load_corpus`, `token_corpus.load_t
 For programs this folder is `p2pswarm.data`: `Bytes`, `Tokenised` and `Mixture` name the text.
 """
 
-from p2pswarm.data.byte_text import Bytes, Mixture, Tokenised
+from p2pswarm.data.text_settings import Bytes, Mixture, Tokenised
 
 __all__ = ["Bytes", "Mixture", "Tokenised"]

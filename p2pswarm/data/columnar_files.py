@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.documents import BATCH_ROWS, parquet_file, pyarrow_part, require_field
-from p2pswarm.data.immutable_files import FixedFiles
+from p2pswarm.data.immutable_files import ImmutableFiles
 from p2pswarm.data.rows import TextBatch
 
 log = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ class ParquetFiles:
     """
 
     def __init__(self, paths: Sequence[Path], field: str, held_bytes: int = HELD_BYTES) -> None:
-        self.files, self._field = FixedFiles(paths), field
+        self.files, self._field = ImmutableFiles(paths), field
         self._held_bytes_max = held_bytes
         self._groups: list[_RowGroup] = []
         self._ends: OrderedDict[int, Any] = OrderedDict()
@@ -279,7 +279,7 @@ class ArrowFiles:
     """
 
     def __init__(self, paths: Sequence[Path], field: str) -> None:
-        self.files, self._field = FixedFiles(paths), field
+        self.files, self._field = ImmutableFiles(paths), field
         self._schemas: list[Any] = []
         self._batches: list[_RecordBatch] = []
         self._begins = [0]

@@ -17,7 +17,7 @@ import numpy as np
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import Corpus, stable_hash
-from p2pswarm.data.immutable_files import FixedFiles
+from p2pswarm.data.immutable_files import ImmutableFiles
 from p2pswarm.data.rows import FOLLOWING, FOLLOWING_MAX, TextBatch, parts_of
 from p2pswarm.data.sources import ROWS, before_wildcards, found_files, is_pattern
 from p2pswarm.settings.train_config import HELD_OUT_SHARE
@@ -166,7 +166,7 @@ class PlainText:
 
     def __init__(
         self,
-        files: FixedFiles,
+        files: ImmutableFiles,
         spans: Sequence[FileSpan],
         name: str,
         *,
@@ -230,7 +230,7 @@ def plain_sides(
     """
     named = zip(files, names_of(path, files), strict=True)
     texts = [(file, name) for file, name in named if _is_text(file)]
-    fixed = FixedFiles([file for file, _ in texts])
+    fixed = ImmutableFiles([file for file, _ in texts])
     spans = [FileSpan(number, 0, size) for number, size in enumerate(fixed.sizes)]
     out = [is_held_out(name, share) for _, name in texts]
     train = [span for span in spans if not out[span.file]]

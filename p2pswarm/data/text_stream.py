@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.columnar_files import ArrowFiles, ParquetFiles
 from p2pswarm.data.corpus import Corpus, Tokens
-from p2pswarm.data.immutable_files import FixedFiles
+from p2pswarm.data.immutable_files import ImmutableFiles
 from p2pswarm.data.line_files import LineFiles
 from p2pswarm.data.rows import SHIPPED, PlaceLimits, Row, RowPlaces, Side, TextBatch, fill, parts_of
 from p2pswarm.data.sources import ARROW, JSON_LINES, PARQUET, row_files
@@ -39,7 +39,7 @@ class RowFiles(Protocol):
     """Files whose rows are documents."""
 
     @property
-    def files(self) -> FixedFiles:
+    def files(self) -> ImmutableFiles:
         """Return what is read."""
         ...
 
@@ -163,7 +163,7 @@ class StreamedRows:
 class StreamedCorpus(Corpus):
     """Rows that are read when they are asked for."""
 
-    fixed: FixedFiles
+    fixed: ImmutableFiles
     """What is read."""
     how: str
     """How it is read."""
@@ -211,7 +211,7 @@ class StreamedCorpus(Corpus):
 class _StreamedText(NamedTuple):
     """A text that is streamed."""
 
-    files: FixedFiles
+    files: ImmutableFiles
     sides: tuple[Side, Side]
     """To train on, and held out."""
     lengths: tuple[int, int]
