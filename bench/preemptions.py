@@ -29,6 +29,7 @@ import statistics
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass, replace
 from random import Random
 
 from check_chain import Wrong, check
@@ -41,7 +42,7 @@ from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimMachine, SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
-from p2pswarm.sim.traces import HOUR_S, fleet_changes, shipped_traces, trace_of
+from p2pswarm.sim.traces import HOUR_S, Trace, shipped_traces, trace_of
 from p2pswarm.sim.world import WorldConfig
 from p2pswarm.trainer.reports.reports import MemberLost, Replayed, RunFinished, StepDone, SumVoided
 
@@ -49,6 +50,43 @@ STATE_BYTES = 32 << 20
 BYTES_PER_S = 1e6  # so a newcomer downloads for half a minute, as of many GB over a good link
 MARGIN_S = 10.0  # between the end of a server's grace and that of its machine
 REGIONS = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.9))
+
+
+@dataclass(frozen=True, slots=True)
+class FleetChange:
+    """Machines come to a zone (above 0), or are taken from it."""
+
+    at_s: float
+    zone: int
+    machines: int
+
+
+def fleet_changes(trace: Trace, servers: int, hours: float) -> list[FleetChange]:
+    """Return the changes of a fleet that has at most about so many servers.
+
+    A trace with fewer machines is laid side by side, each zone at another hour of it, and scaled.
+    """
+    zones = max(1, round(servers / trace.most))
+    scale = servers / zones / trace.most
+    found = []
+    for zone in range(zones):
+        there = 0
+        for at_s, count in turned(trace, zone * trace.seconds / zones).for_hours(hours):
+            wanted = round(count * scale)
+            if wanted != there:
+                found.append(FleetChange(at_s, zone, wanted - there))
+            there = wanted
+    return sorted(found, key=lambda change: (change.at_s, change.zone))
+
+
+def turned(trace: Trace, later_s: float) -> Trace:
+    """The same, but for its beginning: it begins so much later, and goes round."""
+    before = [(at_s, count) for at_s, count in trace.counts if at_s <= later_s]
+    after = [(at_s, count) for at_s, count in trace.counts if at_s > later_s]
+    then = before[-1][1] if before else trace.counts[-1][1]
+    counts = [(0.0, then), *((at_s - later_s, count) for at_s, count in after)]
+    counts += [(at_s + trace.seconds - later_s, count) for at_s, count in before]
+    return replace(trace, counts=tuple(counts))
 
 
 class Day:

@@ -144,10 +144,10 @@ def quiet_moves(hours: float, seed: int, free_bytes: int | None, *, drift: bool)
                 b = 2 * forward_s * factor * rng.uniform(1 - JITTER, 1 + JITTER)
                 clock[peer] += f + b
                 if last:
-                    meter.computed(f + b, clock[peer], backward=False)
+                    meter.on_compute(f + b, clock[peer], backward=False)
                 else:
-                    meter.computed(f, clock[peer], backward=False)
-                    meter.computed(b, clock[peer], backward=True)
+                    meter.on_compute(f, clock[peer], backward=False)
+                    meter.on_compute(b, clock[peer], backward=True)
             told = meter.measured(state_bytes=STATE_BYTES, free_bytes=free_bytes)
             load = Load(rng.randrange(4), 0.0, 0.0, 0.0, 0, capacity=Capacity.of(told))
             balance.on_load(members.of_peer(peer), load)

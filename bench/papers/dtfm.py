@@ -18,12 +18,11 @@ from pathlib import Path
 
 import numpy as np
 from papers.dtfm_program import LoggedRun, Parts, as_run, iteration_s, layer_s, shuffled
+from papers.genetic import TRIALS, evolve
 
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, cost_of
 from p2pswarm.plan.dtfm_search import SearchBudget, search
-from p2pswarm.plan.genetic import TRIALS, evolve
 from p2pswarm.plan.network import DeviceNetwork
-from p2pswarm.plan.pipeline_cost import serial_step_s
 
 NETWORKS = Path(__file__).with_name("dtfm_networks.json")
 MEASURED = Path(__file__).with_name("dtfm_measured.json")
@@ -168,12 +167,11 @@ def by_formula_s(network: DeviceNetwork, layers: int, sequences: int, work: floa
     """Averaging by the paper's formula, and each microbatch serial at the slowest link."""
     task = DtfmTask(8, 8, GRADIENT_GBIT * layers / 24, ACTIVATION_GBIT)
     slowest_gbps = float(np.sort(network.gbps_nn, axis=1)[:, -2].min())
-    return serial_step_s(
-        microbatches=sequences // TASK.pipelines,
-        computing_s=work / TASK.stages / (CASE_1_TFLOPS * 1e12),
-        hop_s=SEQUENCE_GBIT / slowest_gbps,
-        averaging_s=cost_of(LinkCosts.of(network, task), by_region(network)).data_s,
-    )
+    averaging_s = cost_of(LinkCosts.of(network, task), by_region(network)).data_s
+    computing_s = work / TASK.stages / (CASE_1_TFLOPS * 1e12)
+    hop_s = SEQUENCE_GBIT / slowest_gbps
+    # A device computes, or sends, or receives, one after the other.
+    return averaging_s + sequences // TASK.pipelines * (2 * hop_s + computing_s)
 
 
 def _say(what: str, errors: list[float]) -> None:

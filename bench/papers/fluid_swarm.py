@@ -201,8 +201,8 @@ class FluidSwarm:
         """What the coordinator knows."""
         config = self._config
         for one in [o for o in self._from if now_s >= self._ready_s[o]]:
-            self._meter.left(self._servers[one].server, self._leaves_s.pop(one))
-            self._meter.computes(self._servers[one].server, self._ready_s[one])
+            self._meter.on_leave(self._servers[one].server, self._leaves_s.pop(one))
+            self._meter.on_ready(self._servers[one].server, self._ready_s[one])
             del self._from[one]
         rates = self._rates(now_s)
         slowest = min(rates)
@@ -256,7 +256,7 @@ class FluidSwarm:
         serves = now_s < self._leaves_s.pop(one, 0.0)
         source = self._from.pop(one, gone.stage)
         stage, held = source if serves else gone.stage, held or serves
-        self._meter.over(gone.server)
+        self._meter.on_end(gone.server)
         self._stalled_until_s = max(self._stalled_until_s, now_s + config.silent_s)
         if config.redo and held:
             done_s = now_s % config.commit_s
@@ -319,12 +319,12 @@ class FluidSwarm:
         self._server_s += self._config.commit_s * len(self._servers)
         if self._rate(now_s) <= 0.0:
             return  # no step ends while a stage has nobody
-        self._meter.committed(now_s)
+        self._meter.on_commit(now_s)
         arrangement = self._arrangement(now_s)
         for move in self._rule.decide(arrangement, now_s).moves:
             first = move.fetches_first
             self.moves += 1
-            self._meter.ordered(move.server, move.fetch_s, now_s, prepared=first)
+            self._meter.on_order(move.server, move.fetch_s, now_s, prepared=first)
             step_s = self._config.commit_s
             commits = math.ceil(move.fetch_s / step_s) + self._config.change_commits - 1
             leaves_s = now_s + commits * step_s * first

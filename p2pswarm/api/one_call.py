@@ -15,7 +15,7 @@ from p2pswarm.api.server import Server
 from p2pswarm.api.trainer import PreparedTrainer, RunTrainer, prepared_run
 from p2pswarm.base.errors import RunEnded
 from p2pswarm.base.files import check_target
-from p2pswarm.data.byte_text import Bytes, TrainedText
+from p2pswarm.data.text_settings import Bytes, TrainedText
 from p2pswarm.net.os.event_loop import run as run_loop
 from p2pswarm.node.progress.output import output, write_line
 from p2pswarm.node.roles import role_module

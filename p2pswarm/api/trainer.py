@@ -17,7 +17,7 @@ from p2pswarm.api.node import Node, leave, load_role
 from p2pswarm.api.run import Run
 from p2pswarm.base.files import Written
 from p2pswarm.commands.owner.invitations import check_asked, invite
-from p2pswarm.data.byte_text import TrainedText, settings_of
+from p2pswarm.data.text_settings import TrainedText, settings_of
 from p2pswarm.node.roles import role_module
 from p2pswarm.progress.events import Ended, Event
 from p2pswarm.settings.config import NodeConfig

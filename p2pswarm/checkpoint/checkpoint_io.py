@@ -1,4 +1,10 @@
-"""Writes and reads checkpoints in threads, so that the event loop goes on."""
+"""Writes and reads checkpoints in threads, so that the event loop goes on.
+
+Every call of a target runs on a thread of its own. State comes and goes piece by piece: one is
+written here while the next is made.
+
+Errors:  NotSaved; those of `catalogue.py` and `restore.py` when reading.
+"""
 
 import asyncio
 import contextlib
@@ -18,10 +24,6 @@ from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.checkpoint.writer import StageFileWriter, StageToSave
 from p2pswarm.tensors.flat_layout import FlatLayout
 
-# The priority of a thread for work that nobody waits for.
-#
-# Errors:  none; where a system knows no priorities of threads, nothing changes.
-
 NICER = 10  # a tenth of a processor that everything else wants, and all of one that nobody does
 
 
@@ -34,18 +36,7 @@ def yield_processor() -> None:
         os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICER)
 
 
-# Writes and reads checkpoints without holding up the event loop.
-#
-# Every call of a target runs on a thread of its own. State comes and goes piece by piece: one is
-# written here while the next is made.
-#
-# Errors:  NotSaved; those of `catalogue.py` and `restore.py` when reading.
-
 T = TypeVar("T")
-
-
-def _ignore(_: float) -> None:
-    """Nobody wants to know."""
 
 
 async def on_thread(work: Callable[[], T]) -> T:
@@ -63,7 +54,7 @@ async def save_stage(
     source: AsyncGenerator[memoryview],
     writer: str,
     piece_bytes: int = PIECE_BYTES,
-    told: Callable[[float], None] = _ignore,
+    told: Callable[[float], None] = lambda _share: None,
 ) -> SavedStage:
     """Write a stage's file; `source` gives its state in order, gaps included, in any pieces.
 

@@ -7,11 +7,6 @@ from dataclasses import dataclass
 from p2pswarm.tensors.flat_layout import FlatLayout
 from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_spans, root_of
 
-# The SHA-256 of a file and of each of its pieces, made while the bytes pass.
-#
-# A reader can check any piece alone. A file has at most `PIECES_MAX` of them, so that the list
-# fits a message; a large file has larger pieces.
-
 PIECE_BYTES = 8 << 20  # as much as a reader holds in memory, if the file is not huge
 PIECES_MAX = 1024  # 32 KiB of digests: they fit one message, and a line of the manifest
 PIECE_BYTES_MAX = 1 << 30  # a file of 1 TiB
@@ -20,7 +15,7 @@ DIGEST_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """What identifies the bytes of a file."""
+    """The SHA-256 of a file and of each of its pieces: a reader can check any piece alone."""
 
     size: int
     sha256: bytes
@@ -74,17 +69,13 @@ def piece_bytes_for(size: int, piece_bytes: int = PIECE_BYTES) -> int:
     return piece_bytes
 
 
-# The digest of a stage's state from its bytes in the order of a file.
-#
-# It is the digest that the replicas of a stage agree on (`tensors/state_tree.py`). A piece is a
-# part of each tensor, and a file has all weights first. So the hash of every piece is under way
-# until the last part comes; each takes a few hundred bytes.
-#
-# Units:   bytes; pieces in elements.
-
-
 class StateHasher:
-    """Takes the bytes of a state in order, gaps included."""
+    """Makes the digest of a stage's state from its bytes in the order of a file, gaps included.
+
+    It is the digest that the replicas of a stage agree on (`tensors/state_tree.py`). A piece is a
+    part of each tensor, and a file has all weights first. So the hash of every piece is under way
+    until the last part comes; each takes a few hundred bytes.
+    """
 
     def __init__(self, layout: FlatLayout, piece_values: int = PIECE_VALUES) -> None:
         spans = piece_spans(layout.length, piece_values, layout.row_blocks())

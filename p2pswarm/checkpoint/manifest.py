@@ -24,13 +24,12 @@ from p2pswarm.net.crypto.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, v
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.parser import RUN_ID_BYTES, OtherRunVersion, run_from_json
 
-# The fields of a JSON object that somebody else may have written: each is taken once, checked.
-#
-# Errors:  ValueError, which names the field.
-
 
 class Fields:
-    """Takes fields out of an object; `end` refuses what is left."""
+    """Takes fields out of a JSON object that somebody else may have written, each once, checked.
+
+    `end` refuses what is left. A ValueError names the field.
+    """
 
     def __init__(self, values: object, place: str) -> None:
         """`place` is the object's own name, for errors."""

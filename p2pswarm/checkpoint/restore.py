@@ -27,16 +27,14 @@ def state_pieces(
     """
     gathered = bytearray()
     for part in _state_parts(checkpoint, layout):
-        if len(part) >= gather_bytes:
-            if gathered:
-                yield memoryview(bytes(gathered))
-                gathered.clear()
-            yield memoryview(part)
-            continue
-        gathered += part
-        if len(gathered) >= gather_bytes:
+        whole = len(part) >= gather_bytes
+        if not whole:
+            gathered += part
+        if gathered and (whole or len(gathered) >= gather_bytes):
             yield memoryview(bytes(gathered))
             gathered.clear()
+        if whole:
+            yield memoryview(part)
     if gathered:
         yield memoryview(bytes(gathered))
 
@@ -56,10 +54,8 @@ def _state_parts(checkpoint: Checkpoint, layout: FlatLayout) -> Iterator[memoryv
 
 def stage_of_cut(manifest: CheckpointManifest, blocks: range) -> SavedStage | None:
     """The stage of a checkpoint that has just these blocks; None if its cut is another there."""
-    for stage in manifest.stages:
-        if (stage.first_block, stage.end_block) == (blocks.start, blocks.stop):
-            return stage
-    return None
+    cut = blocks.start, blocks.stop
+    return next((s for s in manifest.stages if (s.first_block, s.end_block) == cut), None)
 
 
 class _StageFiles:
@@ -96,7 +92,8 @@ class _StageFiles:
     def _likely(self, name: str) -> list[SavedStage]:
         """The stages in which a tensor may be, the likeliest first: a header is read for each."""
         stages = self._checkpoint.manifest.stages
-        block = block_of(name.removeprefix(_kind_of(name)))
+        kind = next((kind for kind in KINDS if kind and name.startswith(kind)), "")
+        block = block_of(name.removeprefix(kind))
         if block is not None:
             return [one for one in stages if one.first_block <= block < one.end_block]
         return sorted(stages, key=lambda one: one.stage not in self._open)
@@ -106,7 +103,3 @@ class _StageFiles:
             f"{self._checkpoint.place} {what}: it is of another model; name a checkpoint of this "
             "one, or set the model back"
         )
-
-
-def _kind_of(name: str) -> str:
-    return next((kind for kind in KINDS if kind and name.startswith(kind)), "")

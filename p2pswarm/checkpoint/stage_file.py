@@ -1,6 +1,13 @@
 """A stage's file: its format, its reading piece by piece, and the check of all that it holds.
 
-A file is safetensors: weights, first moments, second moments.
+A file is safetensors: weights, first moments, second moments. In memory the state is flat buffers
+with gaps between the parameters; a file has no gaps. So the bytes of the file are those of the
+state without the gaps, after a header that is known beforehand: one pass over the state makes it.
+
+Units:   bytes; offsets of tensors are from the start of the file.
+Errors:  BadCheckpoint for a header that this program did not write, or a piece that no copy has;
+  ValueError for a state that does not fit its layout.
+Source:  https://huggingface.co/docs/safetensors, "Format".
 """
 
 import hashlib
@@ -16,17 +23,6 @@ from p2pswarm.checkpoint.digests import FileDigest, StateHasher
 from p2pswarm.checkpoint.manifest import SavedStage
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.tensors.flat_layout import ITEM_BYTES, STATE_TENSORS, FlatLayout, Shape, flat_layout
-
-# A stage's state as a safetensors file: weights, first moments, second moments.
-#
-# In memory the state is flat buffers with gaps between the parameters; a safetensors file has no
-# gaps. So the bytes of the file are those of the state without the gaps, after a header that is
-# known beforehand, and a file is made from the state in one pass.
-#
-# Units:   bytes; offsets of tensors are from the start of the file.
-# Errors:  BadCheckpoint for a header that this program did not write; ValueError for a state that
-#   does not fit its layout.
-# Source:  https://huggingface.co/docs/safetensors, "Format".
 
 KINDS = ("", "exp_avg.", "exp_avg_sq.", "average.")
 """What stands before a parameter's name: nothing for weights, torch's names for moments; the last
@@ -195,12 +191,12 @@ def layout_in(tensors: Mapping[str, TensorInFile]) -> FlatLayout:
     firsts = [tensors.get(kind + name) for name, _ in weights[:1] for kind in KINDS[:buffers]]
     dtypes = [first.dtype for first in firsts if first is not None] or ["float32"] * buffers
     layout = flat_layout(dtypes, weights)
-    whole = {
-        kind + t.name: (dtype, t.shape)
+    whole = [
+        (kind + t.name, dtype, t.shape)
         for kind, dtype in zip(kinds(layout), dtypes, strict=True)
         for t in layout.tensors
-    }
-    if whole != {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}:
+    ]
+    if whole != [(name, tensor.dtype, tensor.shape) for name, tensor in ordered]:
         raise BadCheckpoint("a stage's file whose weights and moments do not belong together")
     return layout
 
@@ -223,16 +219,12 @@ def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-# Reads a stage's file by pieces; each is checked before anybody sees it.
-#
-# The copies of a file have the same bytes. So a piece that is damaged in one copy, or that cannot
-# be read, is taken from another.
-#
-# Errors:  BadCheckpoint when no copy has a piece.
-
-
 class PieceReader:
-    """Reads the bytes that a `FileDigest` describes."""
+    """Reads the bytes that a `FileDigest` describes, and checks each piece first.
+
+    The copies of a file have the same bytes. So a piece that is damaged in one copy, or that cannot
+    be read, is taken from another.
+    """
 
     def __init__(self, store: CheckpointStore, paths: Sequence[str], digest: FileDigest) -> None:
         """`paths` are copies of one file; the first is preferred."""
@@ -286,23 +278,19 @@ class PieceReader:
         raise BadCheckpoint("; ".join(refusals) or "a stage without a file")
 
 
-# Checks a stage's file in one pass: its bytes, its tensors, and the digest of the state in it.
-#
-# Errors:  BadCheckpoint, one line.
-
-
 def check_stage(reader: PieceReader, stage: SavedStage) -> None:
     """Raise BadCheckpoint unless the file is what the manifest says, and holds that state."""
-    header = reader.header()
-    tensors = reader.tensors()
-    layout = layout_in(tensors)
+    header, size = reader.header(), stage.digest.size
+    layout = layout_in(tensors_in(header, size))
     for tensor in layout.tensors:
         block = block_of(tensor.name)
         if block is not None and not stage.first_block <= block < stage.end_block:
             raise BadCheckpoint(f"stage {stage.stage} has a tensor {tensor.name[:60]!r}")
-    whole = hashlib.sha256(header)
-    state = StateHasher(layout)
-    _hash_tensors(reader, tensors, layout, whole, state)
+    whole, state, decoder = hashlib.sha256(header), StateHasher(layout), StageFileDecoder(layout)
+    for part in reader.read(len(header), size - len(header)):
+        whole.update(part)
+        for piece in decoder.decode(part):
+            state.update(piece)
     if whole.digest() != stage.digest.sha256:
         raise BadCheckpoint("the hash of a file and those of its pieces contradict each other")
     if state.digest() != stage.state_digest:
@@ -318,23 +306,3 @@ def block_of(name: str) -> int | None:
     """
     number = name.split(".")[1] if name.startswith("blocks.") else ""
     return int(number) if number.isascii() and number.isdigit() else None
-
-
-def _hash_tensors(
-    reader: PieceReader,
-    tensors: dict[str, TensorInFile],
-    layout: FlatLayout,
-    whole: "hashlib._Hash",
-    state: StateHasher,
-) -> None:
-    """Feed the tensors in order: to the file's hash as they are, to the state's with the gaps."""
-    for kind, item_bytes in zip(kinds(layout), layout.item_bytes, strict=True):
-        at = 0
-        for tensor in layout.tensors:
-            state.update(bytes((tensor.start - at) * item_bytes))
-            place = tensors[kind + tensor.name]
-            for part in reader.read(place.offset, place.nbytes):
-                whole.update(part)
-                state.update(part)
-            at = tensor.stop
-        state.update(bytes((layout.length - at) * item_bytes))

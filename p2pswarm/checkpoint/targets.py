@@ -1,4 +1,8 @@
-"""Targets of checkpoints: a folder, or any file system of fsspec."""
+"""Targets of checkpoints: a folder, or any file system of fsspec.
+
+Errors:  OSError, also for errors of foreign libraries; Unusable for a URL that fsspec cannot use, a
+  user that does not exist, and a target that cannot be written.
+"""
 
 import contextlib
 import os
@@ -14,14 +18,6 @@ from p2pswarm.base.errors import Unusable, one_line
 from p2pswarm.checkpoint.names import part_name
 from p2pswarm.checkpoint.store import CheckpointStore
 
-# A folder as a target of checkpoints.
-#
-# A file has a temporary name until it is whole and on the disk. Then it is given its name, which
-# fails if the name is taken, and the folder is synced. So neither a crash nor a power cut ever
-# leaves a name on half a file.
-#
-# Errors:  OSError.
-
 CAN_SYNC_FOLDERS = os.name == "posix"
 
 Opener = Callable[[Path], BinaryIO]
@@ -33,7 +29,12 @@ def open_new(path: Path) -> BinaryIO:
 
 
 class PartFile:
-    """Implements `StoreFile` in a folder."""
+    """Implements `StoreFile` in a folder.
+
+    A file has a temporary name until it is whole and on the disk. Then it is given its name, which
+    fails if the name is taken, and the folder is synced. So neither a crash nor a power cut ever
+    leaves a name on half a file.
+    """
 
     def __init__(self, final: Path, writer: str, open_file: Opener) -> None:
         self._final = final
@@ -162,21 +163,17 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-# Any file system of fsspec as a target: object stores, SFTP, memory.
-#
-# An object appears under its name when its upload is complete. Some file systems show it earlier;
-# so it is the manifest, small and uploaded in one call, that makes a checkpoint.
-#
-# Errors:  OSError: those libraries raise errors of their own, which are translated here. Unusable
-#   for a URL that fsspec cannot use.
-
 REASON_CHARS_MAX = 200  # of what a store's library says: some print a whole answer
 BLOCK_BYTES = 8 << 20  # one call of an upload; S3 takes 5 MiB or more
 BLOCKS_MAX = 9_000  # S3 takes 10,000 in an upload
 
 
 class FsspecFile:
-    """Implements `StoreFile`: what fits one block is uploaded in one call."""
+    """Implements `StoreFile`: what fits one block is uploaded in one call.
+
+    An object appears under its name when its upload is complete. Some file systems show it earlier;
+    so it is the manifest, small and uploaded in one call, that makes a checkpoint.
+    """
 
     def __init__(self, files: Any, path: str, size: int) -> None:
         self._files = files
@@ -222,7 +219,7 @@ class FsspecFile:
 
 
 class FsspecStore:
-    """Implements `CheckpointStore` on a file system of fsspec."""
+    """Implements `CheckpointStore` on a file system of fsspec: object stores, SFTP, memory."""
 
     def __init__(self, url: str) -> None:
         self.place = url
@@ -297,11 +294,6 @@ def _as_os_error() -> Iterator[None]:
     except Exception as error:  # each library has a tree of errors of its own
         raise OSError(0, one_line(error, REASON_CHARS_MAX)) from error
 
-
-# The store that a user's words name: a folder, or a URL.
-#
-# Errors:  Unusable for a URL that fsspec cannot use, a user that does not exist, and a target that
-#   cannot be written.
 
 READER = "readonly"
 """Stands for the writer's name where nothing is written."""

@@ -25,17 +25,13 @@ from p2pswarm.checkpoint.targets import open_store
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What is known of a checkpoint."""
+    """The facts of a checkpoint that scripts read."""
 
     ok: bool
     """A run can go on from it."""
     steps: int
     head: str
     """The hash of the chain's newest record, in hexadecimal; empty if it is not known."""
-
-    def as_json(self) -> dict[str, object]:
-        """The values that scripts read."""
-        return {"ok": self.ok, "steps": self.steps, "head": self.head}
 
 
 NOTHING = Verification(ok=False, steps=0, head="")

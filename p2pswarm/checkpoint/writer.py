@@ -1,4 +1,10 @@
-"""Writes one stage's file from pieces of its state, and the manifest of all files."""
+"""Writes one stage's file from pieces of its state, and the manifest of all files.
+
+All functions block; `checkpoint_io.py` runs them on a thread.
+
+Errors:  NotSaved, one line, for whatever the target refuses, and for files that make no whole
+  checkpoint; ValueError for a state that does not fit its layout.
+"""
 
 import contextlib
 import dataclasses
@@ -24,13 +30,6 @@ from p2pswarm.checkpoint.store import CheckpointStore, StoreFile
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.run.messages.checkpoint import Saved
 from p2pswarm.tensors.flat_layout import FlatLayout
-
-# Writes one stage's file from pieces of its state, and the records and the manifest at the end.
-#
-# All functions block; `checkpoint_io.py` runs them on a thread.
-#
-# Errors:  NotSaved for whatever the target refuses, one line; ValueError for a state that does not
-#   fit its layout.
 
 log = logging.getLogger(__name__)
 SPARE_BYTES = 1 << 20  # of a disk: for the folder, the manifest, and what others write meanwhile
@@ -242,12 +241,6 @@ def saving(place: str) -> Iterator[None]:
         ) from error
 
 
-# Makes a manifest of what the servers have written, and says so in a message.
-#
-# Errors:  NotSaved when they do not make a whole checkpoint; BadMessage for a report that is
-#   wrong.
-
-
 def joined(reports: Iterable[SavedStage], cut: Sequence[range]) -> tuple[SavedStage, ...]:
     """The stages of a checkpoint from the reports of all servers that wrote; `cut`: their blocks.
 
@@ -271,11 +264,8 @@ def joined(reports: Iterable[SavedStage], cut: Sequence[range]) -> tuple[SavedSt
         saved = stages.get(stage)
         if saved is None:
             raise NotSaved(f"no server has written stage {stage}: this checkpoint is not finished")
-        if (saved.stages, saved.first_block, saved.end_block) != (
-            len(cut),
-            blocks.start,
-            blocks.stop,
-        ):
+        found = saved.stages, saved.first_block, saved.end_block
+        if found != (len(cut), blocks.start, blocks.stop):
             raise NotSaved(f"stage {stage} was written for another cut of the model")
     return tuple(stages[stage] for stage in range(len(cut)))
 
@@ -298,8 +288,9 @@ def report_of(saved: SavedStage, run: bytes, step: int) -> Saved:
 
 
 def saved_by(report: Saved, peer: PeerId, stages: int) -> SavedStage:
-    """Return what a report of `peer` means; its name is in the file's, so it can name no other
-    file.
+    """Return what a report of `peer` means; BadMessage if it is wrong.
+
+    The peer's name is in the file's, so it can name no other file.
     """
     raw = report.pieces
     pieces = tuple(raw[i : i + DIGEST_BYTES] for i in range(0, len(raw), DIGEST_BYTES))

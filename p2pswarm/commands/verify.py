@@ -4,6 +4,7 @@ Errors:  Unusable if there is none.
 """
 
 import argparse
+import dataclasses
 import importlib
 import json
 
@@ -44,8 +45,8 @@ def _run(flags: argparse.Namespace) -> int:
         )
     except SwarmError:
         if flags.json:
-            say(json.dumps(verification.NOTHING.as_json()))
+            say(json.dumps(dataclasses.asdict(verification.NOTHING)))
         raise
     if flags.json:
-        say(json.dumps(found.as_json()))
+        say(json.dumps(dataclasses.asdict(found)))
     return 0 if found.ok else FAILED

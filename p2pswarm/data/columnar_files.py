@@ -1,4 +1,13 @@
-"""Documents of parquet and arrow files: columns of text, read a group of rows at a time."""
+"""Documents of parquet and arrow files: columns of text, read a group of rows at a time.
+
+A group is a row group of parquet, or a record batch of arrow. It has as many places as bytes are
+known of it without reading it. Its texts lie at these places in proportion to their length.
+
+Units:   places count through all groups.
+Shapes:  offsets_R1: where each of R texts begins in the column's bytes, and where the last ends.
+Errors:  Unusable, one line with the file, for a file that pyarrow cannot read, and for one without
+  a column of text.
+"""
 
 import logging
 from bisect import bisect_right
@@ -13,15 +22,10 @@ from numpy.typing import NDArray
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.documents import BATCH_ROWS, parquet_file, pyarrow_part, require_field
-from p2pswarm.data.immutable_files import FixedFiles
+from p2pswarm.data.immutable_files import ImmutableFiles
 from p2pswarm.data.rows import TextBatch
 
-# Going through groups of rows from a place on: row groups of parquet, record batches of arrow.
-#
-# A group has as many places as bytes are known of it without reading it. Its texts lie at these
-# places in proportion to their length.
-#
-# Units:   places count through all groups.
+log = logging.getLogger(__name__)
 
 ReadGroup = Callable[[int, int, int], Iterator[TextBatch]]
 """The batches of a group: its number, the place where it begins, and the place from which on they
@@ -49,17 +53,8 @@ def batches_from(begins: Sequence[int], place: int, read: ReadGroup) -> Iterator
             return
 
 
-# A column of text as pyarrow holds it, some rows at a time.
-#
-# Shapes:  offsets_R1: where each of R texts begins in the column's bytes, and where the last ends.
-# Errors:  Unusable, one line with the file, for a column that is no text, and for a file that
-#   pyarrow cannot read.
-
-log = logging.getLogger(__name__)
-
-
 class TextColumn:
-    """The texts of some rows; a row without text has an empty one."""
+    """The texts of some rows, as pyarrow holds them; a row without text has an empty one."""
 
     def __init__(self, column: Any) -> None:
         """`column`: an array of pyarrow whose type `require_text` takes."""
@@ -152,32 +147,26 @@ class MissingTexts:
             self._told = True
 
 
-# Documents of parquet files: a group of rows at a time, of which some rows are in memory.
-#
-# A group can only be read from its beginning, and its texts are counted when it is first read. So
-# rows that begin in one group are best filled together (`rows.py`). A group that is small
-# stays in memory until another is read.
-#
-# Units:   places are bytes of the column before compression, as the files' ends tell them.
-# Errors:  Unusable, one line with the file, for what is no parquet file with a column of text.
-
 HELD_BYTES = 64 << 20  # of the texts of a group that is read twice
 FILES_KEPT = 16  # whose ends are kept: one takes up to some MB
 
 
 class _RowGroup(NamedTuple):
-    """A group of rows."""
-
     file: int
     number: int
     """In its file."""
 
 
 class ParquetFiles:
-    """Files with the text in a column."""
+    """Parquet files; places are bytes of the column before compression, as the files' ends tell.
+
+    A group can only be read from its beginning, and its texts are counted when it is first read. So
+    rows that begin in one group are best filled together (`rows.py`). A group that is small stays
+    in memory until another is read.
+    """
 
     def __init__(self, paths: Sequence[Path], field: str, held_bytes: int = HELD_BYTES) -> None:
-        self.files, self._field = FixedFiles(paths), field
+        self.files, self._field = ImmutableFiles(paths), field
         self._held_bytes_max = held_bytes
         self._groups: list[_RowGroup] = []
         self._ends: OrderedDict[int, Any] = OrderedDict()
@@ -206,7 +195,8 @@ class ParquetFiles:
         with arrow_errors(path), parquet_file(path) as table:
             require_field(path, self._field, table.schema_arrow.names)
             require_text(path, self._field, table.schema_arrow.field(self._field).type)
-            end = self._keep(file, table.metadata)
+            end = table.metadata
+        self._keep(file, end)
         if not end.num_rows:
             raise Unusable(f"{path}: has no rows: remove it, or copy it again")
         names = [end.schema.column(number).path for number in range(end.num_columns)]
@@ -259,43 +249,37 @@ class ParquetFiles:
                 self._missing.note(path, column)
                 yield column
 
-    def _keep(self, file: int, end: Any) -> Any:
-        """Return what the end of a file says of its groups."""
+    def _keep(self, file: int, end: Any) -> None:
+        """Keep the end of a file, which tells its groups."""
         self._ends[file] = end
         self._ends.move_to_end(file)
         while len(self._ends) > FILES_KEPT:
             self._ends.popitem(last=False)
-        return end
 
-
-# Documents of arrow files, as datasets of Hugging Face are: mapped into memory, found at once.
-#
-# A file is a sequence of messages, a batch of rows each. Where they lie is read once; a text is
-# then read where it is. A batch that is compressed is made whole: rows that begin in one are best
-# filled together (`rows.py`).
-#
-# Units:   places are bytes of the batches in their files.
-# Errors:  Unusable, one line with the file, for what is no arrow file with a column of text.
-# Source:  arrow.apache.org/docs/format/Columnar.html, "Serialization and Interprocess
-#   Communication".
 
 MAGIC = b"ARROW1"  # the file format: the stream format between this, padded to 8 bytes, and an end
 STREAM_BEGIN = 8
 
 
 class _RecordBatch(NamedTuple):
-    """A batch of rows."""
-
     file: int
     begin: int
     """Its first byte in the file."""
 
 
 class ArrowFiles:
-    """Files with the text in a column."""
+    """Arrow files, mapped into memory; places are bytes of the batches in their files.
+
+    A file is a sequence of messages, a batch of rows each. Where they lie is read once; a text is
+    then read where it is. A batch that is compressed is made whole: rows that begin in one are best
+    filled together (`rows.py`).
+
+    Source: arrow.apache.org/docs/format/Columnar.html, "Serialization and Interprocess
+    Communication".
+    """
 
     def __init__(self, paths: Sequence[Path], field: str) -> None:
-        self.files, self._field = FixedFiles(paths), field
+        self.files, self._field = ImmutableFiles(paths), field
         self._schemas: list[Any] = []
         self._batches: list[_RecordBatch] = []
         self._begins = [0]

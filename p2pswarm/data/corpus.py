@@ -16,8 +16,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-# Tokens as arrays: of one byte where a token is a byte, else of four, as they travel.
-
 Tokens = NDArray[np.integer[Any]]
 
 
@@ -31,7 +29,7 @@ DIGEST_TOKENS = 1 << 20  # read at a time
 
 
 class TokenText(Protocol):
-    """Text in memory (an array) or on disk (`prepared_text.StoredText`)."""
+    """Text in memory (an array) or on disk (`token_file.StoredText`)."""
 
     def __len__(self) -> int:
         """Its length in tokens."""
@@ -133,16 +131,11 @@ def stable_hash(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode(errors="surrogateescape")).digest()[:8])
 
 
-# One pass over the held-out text: every token of it is predicted at most once.
-#
-# Shapes:  tokens_BS: B rows of S = sequence length + 1 tokens.
-
-
 def held_out_passes(corpus: Corpus, tokens_max: int) -> list[Iterator[Tokens]]:
     """Batches of consecutive windows, for each text of a mixture, or for the only one.
 
-    About `tokens_max` tokens in all, spread evenly over each; texts have their shares of them, as
-    far as all have so many.
+    About `tokens_max` tokens in all, spread evenly over each, and none twice; texts have their
+    shares of them, as far as all have so many.
     """
     whole = [len(part.corpus.held_out) / part.share for part in corpus.parts]
     most = min(float(tokens_max), *whole)

@@ -1,4 +1,10 @@
-"""Documents out of files with rows: JSON lines, parquet, arrow; and the corpus that they make."""
+"""Documents out of files with rows: JSON lines, parquet, arrow; and the corpus that they make.
+
+One batch of rows is in memory at a time. pyarrow is loaded when a file needs it.
+
+Errors:  Unusable, one line with the file and the row, for what is no row with the field, for a
+  file without rows, for too little text, and where pyarrow is not installed.
+"""
 
 import difflib
 import importlib
@@ -11,22 +17,8 @@ from typing import Any
 from p2pswarm.base.errors import Unusable, one_line
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.sources import JSON_LINES, PARQUET
-from p2pswarm.data.token_file import (
-    PreparedDocument,
-    cached_name,
-    fingerprint,
-    is_held_out_document,
-    open_prepared,
-    prepare,
-)
+from p2pswarm.data.token_file import PreparedDocument, is_held_out_document, stored_texts
 from p2pswarm.settings.train_config import TrainConfig
-
-# Documents out of files with rows: JSON lines, parquet, and arrow files of datasets.
-#
-# One batch of rows is in memory at a time. pyarrow is loaded when a file needs it.
-#
-# Errors:  Unusable, one line with the file and the row, for what is no row with the field, for a
-#   file without rows, and where pyarrow is not installed.
 
 REASON_CHARS_MAX = 200  # of what pyarrow says
 LINE_BYTES_MAX = 64 << 20  # a line is held in memory a few times over; a book has 1 MB
@@ -88,18 +80,14 @@ def _field_of(line: bytes, file: Path, field: str, row: str) -> object:
     except UnicodeDecodeError as error:
         raise Unusable(f"{file}: {row}: not UTF-8: write the file in UTF-8") from error
     except (ValueError, RecursionError) as error:
-        remedy = "it is one array: write an object a line" if _opens_array(line) else INSTEAD
+        is_array = line.strip().startswith(b"[")
+        remedy = "it is one array: write an object a line" if is_array else INSTEAD
         raise Unusable(f"{file}: {row}: not JSON: {remedy}") from error
     if not isinstance(found, dict):
         raise Unusable(f'{file}: {row}: not an object such as {{"text": "..."}}')
     if field not in found:
         raise _no_field(file, field, found)
     return found[field]
-
-
-def _opens_array(line: bytes) -> bool:
-    """Return whether a line begins a list of objects that goes on in the next ones."""
-    return line.strip().startswith(b"[")
 
 
 def _columns(
@@ -181,10 +169,6 @@ def pyarrow_part(part: str) -> ModuleType:
         ) from error
 
 
-# A corpus out of files whose rows are documents, of any size.
-#
-# Errors:  as `documents.py` and `prepared_text.py`; Unusable for too little text.
-
 SEPARATOR = b"\n"
 
 
@@ -197,18 +181,12 @@ def load_documents(
     """
     assert train.data is not None, "it named the files"
     data, field, share = train.data, train.field, train.held_out_share
-    settings = f"{field!r} {share!r}"
-    mark = fingerprint(files, settings)
-    path = cache / cached_name(data, settings)
-    texts = open_prepared(path, mark)
-    if texts is None:
-        prepare(path, _prepared(all_documents(files, field), share), mark)
-        if fingerprint(files, settings) != mark:
-            raise Unusable(f"{data}: changed while it was read: start again when it is complete")
-        texts = open_prepared(path, mark)
-    if texts is None:
-        raise Unusable(f"{path}: was replaced while it was read: start again")
-    learnt, held_out = texts
+    texts = all_documents(files, field)
+    found = (
+        PreparedDocument(is_held_out_document(text, share), text + SEPARATOR, len(text) + 1)
+        for text in texts
+    )
+    learnt, held_out = stored_texts(data, files, f"{field!r} {share!r}", cache, found)
     rows, sequence_length = shape
     for kind, text in (("training", learnt), ("held-out", held_out)):
         if len(text) <= sequence_length:
@@ -217,12 +195,6 @@ def load_documents(
                 "name more documents, or change train.held_out_share"
             )
     return Corpus(learnt, held_out, len(files), seed, rows, sequence_length)
-
-
-def _prepared(found: Iterator[bytes], share: float) -> Iterator[PreparedDocument]:
-    for document in found:
-        written = document + SEPARATOR
-        yield PreparedDocument(is_held_out_document(document, share), written, len(written))
 
 
 def all_documents(files: list[Path], field: str) -> Iterator[bytes]:

@@ -1,10 +1,4 @@
-"""Other samples than windows that are drawn anywhere: each window once an epoch; whole documents.
-
-Both follow from the seed and the number of the microbatch alone, as all samples do.
-
-Shapes:  tokens_BS as `corpus.py`.
-Errors:  Unusable for text without documents.
-"""
+"""Other samples than windows drawn anywhere: each window once an epoch; whole documents."""
 
 import bisect
 import heapq
@@ -20,16 +14,6 @@ from numpy.typing import NDArray
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import Corpus, Tokens, TokenText, WeightedCorpus, stacked
 from p2pswarm.data.mixture import PERIOD, JoinedText, MixedCorpus, MixtureOrder, Orders, order_of
-
-# Whole documents packed into the rows of a step, so that microbatches have even attention work.
-#
-# Attention that is causal within each document takes work in proportion to the sum of its squared
-# length. The longest document comes first, each goes to the microbatch with the least work so far
-# that has room, there into the fullest row that it fits. What no row has room for is cut to the
-# room that is left; if there is room still, documents of the step come again from their beginning.
-# So every row is full, every token counts, and nothing is padded.
-#
-# Source:  FlashCP balances documents by their squares; measured in bench/packing.py.
 
 
 class Piece(NamedTuple):
@@ -61,7 +45,11 @@ class _Microbatch:
 def packed(lengths: Sequence[int], microbatches: int, rows: int, capacity: int) -> list[list[Row]]:
     """The rows of each microbatch, of documents of these lengths, none over `capacity` or under 1.
 
-    There is at least one document.
+    Attention that is causal within each document takes work in proportion to its squared length, as
+    FlashCP balances it. The longest document comes first, each goes to the microbatch with the
+    least work so far that has room, there into the fullest row that it fits. What no row has room
+    for is cut to the room that is left; if there is room still, documents of the step come again
+    from their beginning. So every row is full, every token counts, and nothing is padded.
     """
     made = [_Microbatch(rows, capacity) for _ in range(microbatches)]
     least = [(0, number) for number in range(microbatches)]  # work and microbatch, a heap
@@ -158,7 +146,7 @@ class PackedCorpus(Corpus):
 
     @property
     def documents_each_step(self) -> int:
-        """Return how many of them a step takes."""
+        """The documents that a step takes."""
         room = self.microbatches * self.rows * (self.sequence_length + 1)
         counts = zip(self.documents, self.order.counts, strict=True)
         mean = sum(each.mean * count for each, count in counts) / PERIOD
@@ -222,9 +210,7 @@ class _Packing:
 def documents_of(
     text: TokenText, end: int, longest: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return where documents begin, and their lengths with the token before them, of `longest` at
-    most.
-    """
+    """The documents' begins, and lengths with the token before them, of `longest` at most."""
     ends = [
         np.flatnonzero(text[start : start + SCAN_TOKENS] == end) + start
         for start in range(0, len(text), SCAN_TOKENS)

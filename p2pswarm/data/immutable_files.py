@@ -19,7 +19,7 @@ BLOCK_BYTES = 1 << 16
 DIGEST_BLOCKS = 4096  # 256 MiB of a larger text are hashed: 10 GB would take ten seconds
 
 
-class FixedFiles:
+class ImmutableFiles:
     """Files in an order, with the lengths that they had when the run began."""
 
     def __init__(self, paths: Sequence[Path]) -> None:

@@ -1,7 +1,7 @@
 """Documents of files of JSON lines, from any byte of them on.
 
 Units:   bytes; places count through all files, in their order.
-Errors:  Unusable as `fixed_files.py`. A row without text is passed over, and told once in the log.
+Errors:  as `immutable_files.py`. A row without text is passed over, and told once in the log.
 """
 
 import logging
@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.documents import LINE_BYTES_MAX, documents, text_of_line
-from p2pswarm.data.immutable_files import BLOCK_BYTES, FixedFiles
+from p2pswarm.data.immutable_files import BLOCK_BYTES, ImmutableFiles
 from p2pswarm.data.rows import TextBatch
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class LineFiles:
         """Unusable if the first row of a file has no text."""
         for path in paths:
             next(documents(path, field), None)  # says what is wrong with it
-        self.files, self._field = FixedFiles(paths), field
+        self.files, self._field = ImmutableFiles(paths), field
         self.groups: Sequence[int] = ()
         self._told = False
 

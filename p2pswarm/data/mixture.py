@@ -20,14 +20,6 @@ from numpy.typing import NDArray
 
 from p2pswarm.data.corpus import Corpus, Tokens, TokenText, WeightedCorpus, stable_hash
 
-# An order of 0..n-1 in which any place can be asked for, without a table.
-#
-# A Feistel network of four rounds permutes numbers of 2k bits; what lands past n goes round again
-# (cycle walking). Every machine gets the same order from the same key.
-#
-# Source:  Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002; the round
-#   function is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
-
 ROUNDS = 4
 ORDERS_KEPT = 2  # a microbatch may lie over the end of one
 WORD = (1 << 64) - 1
@@ -35,7 +27,14 @@ FIRST, SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # SplitMix64's multiplie
 
 
 class Permutation:
-    """The numbers below `count`, in an order that `key` fixes."""
+    """The numbers below `count`, in an order that `key` fixes, on every machine; without a table.
+
+    A Feistel network of four rounds permutes numbers of 2k bits; what lands past `count` goes round
+    again (cycle walking).
+
+    Source: Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002; the round
+    function is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+    """
 
     def __init__(self, count: int, key: str) -> None:
         self._count = count
@@ -100,9 +99,7 @@ class MixtureOrder:
 
 
 def shares(weights: Sequence[Fraction | float]) -> list[int]:
-    """Return how many of `PERIOD` rows each text has: at least one, and by its weight but for
-    rounding.
-    """
+    """The rows of each text in `PERIOD`: at least one, and by its weight but for rounding."""
     exact = [Fraction(weight) for weight in weights]
     total = sum(exact)
     wished = [weight * PERIOD / total for weight in exact]

@@ -1,4 +1,8 @@
-"""Rows of tokens, filled with documents that come one after another; and where each row begins."""
+"""Rows of tokens, filled with documents that come one after another; and where each row begins.
+
+Units:   places are in bytes, as their source counts them.
+Errors:  Unusable where no document of the side is near.
+"""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -11,8 +15,6 @@ from numpy.typing import NDArray
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import Tokens, stable_hash
 from p2pswarm.data.tokenizer import Tokenizer
-
-# Parts of a document that are tokenised alone, and what follows a document.
 
 PART_BYTES = 1 << 20  # of a document, tokenised at once
 LINE = b"\n"
@@ -45,15 +47,6 @@ def parts_of(document: bytes, bytes_max: int = PART_BYTES) -> Iterator[bytes]:
         start = cut
     yield document[start:]
 
-
-# Rows filled with documents that come one after another, several rows in one pass.
-#
-# A row begins at a place: in the document that the place is in, as far into it. Documents follow,
-# each with what ends it, until the row is full. Rows whose places lie near each other are filled
-# together, so that what lies between them is read once.
-#
-# Units:   places are in bytes, as their source counts them.
-# Errors:  Unusable where no document of the side is near.
 
 PASSED_BYTES_MAX = 256 << 20  # of documents on the other side before it is given up
 TOKEN_BYTES = 8  # taken for each token that a row lacks; more are read if that was too few
@@ -100,7 +93,11 @@ class Side(Protocol):
 
 
 class Row:
-    """A row that is being filled."""
+    """A row that is being filled.
+
+    It begins at a place: in the document that the place is in, as far into it. Documents follow,
+    each with what ends it, until the row is full.
+    """
 
     def __init__(self, place: int, length: int, tokenizer: Tokenizer | None) -> None:
         self.place = place
@@ -108,11 +105,6 @@ class Row:
         """How many tokens it needs still."""
         self._tokenizer, self._end = tokenizer, end_of(tokenizer)
         self._parts: list[NDArray[Any]] = []
-
-    @property
-    def full(self) -> bool:
-        """Return whether it needs no more."""
-        return not self.lacking
 
     @property
     def tokens(self) -> Tokens:
@@ -147,7 +139,11 @@ class Row:
 
 
 def fill(rows: Sequence[Row], side: Side, passed_bytes_max: int = PASSED_BYTES_MAX) -> None:
-    """Fill rows that are in the order of their places; a short text comes again and again."""
+    """Fill rows that are in the order of their places; a short text comes again and again.
+
+    Rows whose places lie near each other are best filled together: what lies between them is read
+    once.
+    """
     filling = _Filling(rows, side, passed_bytes_max)
     while not filling.done:
         filling.lap()
@@ -215,19 +211,8 @@ class _Filling:
         length = max(1, end - begin)  # a short text may lie between two places
         for row in self._open:
             row.add(text, max(0, row.place - begin) / length, ended=ended)
-        self._open = [row for row in self._open if not row.full]
+        self._open = [row for row in self._open if row.lacking]
 
-
-# Where each row of a streamed text begins; which rows are filled in one pass.
-#
-# A place follows from the seed and the row's number. Where any place is found at once, each row is
-# drawn from all of the text. Where a group of rows has to be read from its beginning, that would
-# cost a whole group for each row. So some groups are drawn at a time, as many as are about
-# `OPEN_BYTES`, and rows are dealt to them in turn; a group is left for another when it has had a
-# row for each `READ_BYTES` of it, one group after another. Every byte of the text is as likely to
-# begin a row as any other, and reading costs about `READ_BYTES` a row however large groups are.
-#
-# Units:   places; bytes.
 
 READ_BYTES = 1 << 20  # of a group for a row: 1.5 ms of a processor
 OPEN_BYTES = 512 << 20  # of groups that are read for the first microbatch: a second
@@ -248,7 +233,15 @@ SHIPPED = PlaceLimits()
 
 
 class RowPlaces:
-    """Where the rows of a text begin."""
+    """The places where the rows of a text begin; they follow from the seed and the row's number.
+
+    Where any place is found at once, each row is drawn from all of the text. Where a group of rows
+    has to be read from its beginning, that would cost a whole group for each row. So some groups
+    are drawn at a time, as many as are about `OPEN_BYTES`, and rows are dealt to them in turn; a
+    group is left for another when it has had a row for each `READ_BYTES` of it, one group after
+    another. Every byte of the text is as likely to begin a row as any other, and reading costs
+    about `READ_BYTES` a row however large groups are.
+    """
 
     def __init__(
         self,

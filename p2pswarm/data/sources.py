@@ -1,4 +1,4 @@
-"""Which files `train.data` and `train.tokenizer` mean; whether rows of them are documents.
+"""The files that `train.data` and `train.tokenizer` mean, and those whose rows are documents.
 
 Errors:  Unusable when nothing is there, or for a mixture of files with and without rows.
 """
@@ -30,7 +30,7 @@ def check_there(data: Path) -> None:
     if not _exists(data) and not is_pattern(data):
         raise Unusable(f"train.data: {data}: there is no such file or folder to train on")
     row_files(data)
-    if is_pattern(data) and not _found(data):
+    if is_pattern(data) and not found_files(data):
         raise Unusable(f"train.data: {data}: no file is found by that pattern")
 
 
@@ -66,7 +66,7 @@ def row_files(data: Path) -> list[Path]:
                 f"{data}: holds several datasets: name one of its folders, such as {data / 'train'}"
             )
         return _shards(data) if (data / DATASET_STATE).is_file() else []
-    files = _found(data) if is_pattern(data) else [data]
+    files = found_files(data) if is_pattern(data) else [data]
     compressed = [file for file in files if file.suffix in COMPRESSED]
     with_rows = [file for file in compressed if Path(file.stem).suffix in ROWS]
     if with_rows or (compressed and len(compressed) == len(files)):
@@ -79,15 +79,9 @@ def row_files(data: Path) -> list[Path]:
     return with_rows
 
 
-def text_files(data: Path) -> list[Path]:
-    """The text files that a pattern finds, in the order of their paths."""
-    return _found(data)
-
-
 def before_wildcards(pattern: Path) -> Path:
     """The folder that a pattern searches: names of files are relative to it."""
-    fixed = itertools.takewhile(WILDCARDS.isdisjoint, pattern.parts)
-    return Path(*fixed)
+    return Path(*itertools.takewhile(WILDCARDS.isdisjoint, pattern.parts))
 
 
 def _shards(dataset: Path) -> list[Path]:
@@ -112,7 +106,8 @@ def _shards(dataset: Path) -> list[Path]:
     return files
 
 
-def _found(data: Path) -> list[Path]:
+def found_files(data: Path) -> list[Path]:
+    """The files that a pattern finds, in the order of their paths."""
     base = before_wildcards(data)
     try:
         found = set(_matching(base, data.parts[len(base.parts) :]))
@@ -122,8 +117,7 @@ def _found(data: Path) -> list[Path]:
 
 
 def _matching(place: Path, pattern: tuple[str, ...]) -> Iterator[Path]:
-    """Yield what a pattern finds below a place, as the library `glob` does; that hangs where links
-    loop.
+    """Yield what a pattern finds below a place, as `glob` does, which hangs where links loop.
 
     A link to a folder above itself is passed over: the files there come without it.
     """

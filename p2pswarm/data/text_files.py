@@ -1,4 +1,11 @@
-"""Plain text files: which are read, which are held out, and the corpus that they make."""
+"""Plain text files: which are read, which are held out, and the corpus that they make.
+
+A hash of its name decides whether a file is held out. So the same folder splits alike
+everywhere, and when a folder grows, its old files stay where they were.
+
+Units:   bytes; places count through the parts of one side.
+Errors:  Unusable when there is no text, or too little, and as `immutable_files.py`.
+"""
 
 import itertools
 from bisect import bisect_right
@@ -10,17 +17,10 @@ import numpy as np
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import Corpus, stable_hash
-from p2pswarm.data.immutable_files import FixedFiles
+from p2pswarm.data.immutable_files import ImmutableFiles
 from p2pswarm.data.rows import FOLLOWING, FOLLOWING_MAX, TextBatch, parts_of
-from p2pswarm.data.sources import ROWS, before_wildcards, is_pattern, text_files
+from p2pswarm.data.sources import ROWS, before_wildcards, found_files, is_pattern
 from p2pswarm.settings.train_config import HELD_OUT_SHARE
-
-# Text files: which are read, which are held out, and how they become a corpus.
-#
-# A hash of its name decides whether a file is held out. So the same folder splits alike
-# everywhere, and when a folder grows, its old files stay where they were.
-#
-# Errors:  Unusable when there is no text, or too little.
 
 FILE_BYTES_MAX = 8 << 30  # it is held in memory
 PROBE_BYTES = 8192  # a file with a NUL in its first bytes is not text; git reads as many
@@ -59,7 +59,7 @@ def load_corpus(
 def files_of_text(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
     """The files that `path` means, in the order of their paths, text or not."""
     if is_pattern(path):
-        return [file for file in text_files(path) if not suffixes or file.suffix in suffixes]
+        return [file for file in found_files(path) if not suffixes or file.suffix in suffixes]
     if path.is_file():
         return [path]
     if path.is_dir():
@@ -106,7 +106,7 @@ def _files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
 
 def _below(folder: Path) -> Iterator[Path]:
     for one in folder.iterdir():
-        if _is_skipped(one.name):
+        if one.name in SKIPPED or one.name.startswith("."):
             continue
         if one.is_file():
             yield one
@@ -114,18 +114,13 @@ def _below(folder: Path) -> Iterator[Path]:
             yield from _below(one)
 
 
-def _is_skipped(name: str) -> bool:
-    return name in SKIPPED or name.startswith(".")
-
-
 def _read(file: Path, bytes_max: int) -> bytes:
     try:
         if file.stat().st_size > bytes_max:
             raise Unusable(f"{file}: larger than {bytes_max:,} bytes: split it")
-        text = file.read_bytes()
+        return file.read_bytes()
     except OSError as error:
         raise Unusable(f"{file}: cannot be read: {error.strerror}") from error
-    return text
 
 
 def split_texts(
@@ -155,14 +150,6 @@ def _of(suffixes: tuple[str, ...]) -> str:
     return f" ({' '.join(suffixes)})" if suffixes else ""
 
 
-# Plain text read as it is needed: a file is a document, and is never in memory whole.
-#
-# Which files are held out, and where the end of the text is if names leave one side empty, is as
-# in `text_files.py`.
-#
-# Units:   bytes; places count through the parts of one side.
-# Errors:  Unusable for a side without text, and as `fixed_files.py`.
-
 CHUNK_BYTES = 1 << 16
 
 
@@ -175,11 +162,11 @@ class FileSpan(NamedTuple):
 
 
 class PlainText:
-    """One side of the text."""
+    """One side of the text, read as it is needed: no file is in memory whole."""
 
     def __init__(
         self,
-        files: FixedFiles,
+        files: ImmutableFiles,
         spans: Sequence[FileSpan],
         name: str,
         *,
@@ -241,12 +228,9 @@ def plain_sides(
 
     Empty and binary files are passed over. `chunk_bytes`: what is read at a time.
     """
-    texts = [
-        (file, name)
-        for file, name in zip(files, names_of(path, files), strict=True)
-        if _is_text(file)
-    ]
-    fixed = FixedFiles([file for file, _ in texts])
+    named = zip(files, names_of(path, files), strict=True)
+    texts = [(file, name) for file, name in named if _is_text(file)]
+    fixed = ImmutableFiles([file for file, _ in texts])
     spans = [FileSpan(number, 0, size) for number, size in enumerate(fixed.sizes)]
     out = [is_held_out(name, share) for _, name in texts]
     train = [span for span in spans if not out[span.file]]

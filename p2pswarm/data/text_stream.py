@@ -4,11 +4,10 @@ A row begins at a place of the text that follows from the seed and the row's num
 document that the place is in, as far into it. Documents follow until the row is full. So nothing
 is prepared, no table is kept, and what a row holds depends on the files alone.
 
-Whether a row of a file is held out is decided by the hash of its text, as ever, when it is read;
-of plain text, by the file's name.
+The hash of its text decides whether a row of a file is held out, when it is read; of plain text,
+the file's name does.
 
-Units:   bytes; places as `line_files.py`, `columnar_files.py`, `columnar_files.py`,
-  `text_files.py`.
+Units:   bytes; places as `line_files.py`, `columnar_files.py`, `text_files.py`.
 Errors:  Unusable for files without text, and where no document is on one side. Later rows
   without text are passed over, and told in the log.
 """
@@ -23,7 +22,7 @@ from typing import NamedTuple, Protocol
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.columnar_files import ArrowFiles, ParquetFiles
 from p2pswarm.data.corpus import Corpus, Tokens
-from p2pswarm.data.immutable_files import FixedFiles
+from p2pswarm.data.immutable_files import ImmutableFiles
 from p2pswarm.data.line_files import LineFiles
 from p2pswarm.data.rows import SHIPPED, PlaceLimits, Row, RowPlaces, Side, TextBatch, fill, parts_of
 from p2pswarm.data.sources import ARROW, JSON_LINES, PARQUET, row_files
@@ -40,7 +39,7 @@ class RowFiles(Protocol):
     """Files whose rows are documents."""
 
     @property
-    def files(self) -> FixedFiles:
+    def files(self) -> ImmutableFiles:
         """Return what is read."""
         ...
 
@@ -164,7 +163,7 @@ class StreamedRows:
 class StreamedCorpus(Corpus):
     """Rows that are read when they are asked for."""
 
-    fixed: FixedFiles
+    fixed: ImmutableFiles
     """What is read."""
     how: str
     """How it is read."""
@@ -212,7 +211,7 @@ class StreamedCorpus(Corpus):
 class _StreamedText(NamedTuple):
     """A text that is streamed."""
 
-    files: FixedFiles
+    files: ImmutableFiles
     sides: tuple[Side, Side]
     """To train on, and held out."""
     lengths: tuple[int, int]
@@ -235,18 +234,13 @@ def streamed(
     count, sequence_length = shape
     length = sequence_length + 1
     row_bytes = length * (tokenizer.dtype.itemsize if tokenizer else 1)
-    sides = [
-        StreamedRows(
-            side,
-            kind,
-            RowPlaces(
-                len(side), text.groups, seed=seed, row_shape=(count, row_bytes), limits=limits
-            ),
-            length,
-            tokenizer,
-        )
-        for kind, side in zip(("train", "held out"), text.sides, strict=True)
-    ]
+
+    def rows_of(side: Side, kind: str) -> StreamedRows:
+        row_shape = count, row_bytes
+        places = RowPlaces(len(side), text.groups, seed=seed, row_shape=row_shape, limits=limits)
+        return StreamedRows(side, kind, places, length, tokenizer)
+
+    learnt, held_out = rows_of(text.sides[0], "train"), rows_of(text.sides[1], "held out")
     digest = tokenizer.digest if tokenizer else ""
     corpus = StreamedCorpus(
         train=_UnreadText(text.lengths[0]),
@@ -256,9 +250,9 @@ def streamed(
         rows=count,
         sequence_length=sequence_length,
         fixed=text.files,
-        how=f"streamed {train.held_out_share!r} {digest} {text.what}{sides[0].places.shape}",
-        train_rows=sides[0],
-        held_out_samples=sides[1],
+        how=f"streamed {train.held_out_share!r} {digest} {text.what}{learnt.places.shape}",
+        train_rows=learnt,
+        held_out_samples=held_out,
     )
     corpus.sample(0)
     corpus.held_out_sample(0)

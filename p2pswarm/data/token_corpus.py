@@ -1,12 +1,11 @@
 """Text as the tokens of a tokenizer: made once, kept on disk, read in pieces like prepared text.
 
-A microbatch draws windows anywhere in the tokens. So how many there are must be known before the
-first one is drawn, and token number N must be found at once: that is why a text is tokenised as
-a whole, and not as it is needed. A long document is tokenised in parts, cut at the end of a
-line: the library needs some hundred bytes of memory for each byte of a text that it is given.
+A microbatch draws windows anywhere in the tokens, so their number must be known before the first
+one is drawn: a text is tokenised as a whole, and not as it is needed. A long document is tokenised
+in parts, because the library needs some hundred bytes of memory for each byte of a text.
 
 Units:   bytes, unless tokens are named.
-Errors:  as `documents.py` and `prepared_text.py`; Unusable for too little text.
+Errors:  as `documents.py` and `token_file.py`; Unusable for too little text.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,11 +20,9 @@ from p2pswarm.data.sources import row_files
 from p2pswarm.data.text_files import files_of_text, plain_sides, read_texts, split_texts
 from p2pswarm.data.token_file import (
     PreparedDocument,
-    cached_name,
     fingerprint,
     is_held_out_document,
-    open_prepared,
-    prepare,
+    stored_texts,
 )
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.settings.train_config import TrainConfig
@@ -86,17 +83,8 @@ def load_tokenised(
 ) -> Corpus:
     """The corpus of the sources, tokenised once into `cache`; `shape` is rows, sequence length."""
     data, settings = sources.data, f"{sources.settings} {tokenizer.digest} {tokenizer.end}"
-    mark = fingerprint(sources.files, settings)
-    path = cache / cached_name(data, settings)
-    parts = open_prepared(path, mark, tokenizer.dtype)
-    if parts is None:
-        prepare(path, tokenised(sources.documents(), tokenizer), mark)
-        if fingerprint(sources.files, settings) != mark:
-            raise Unusable(f"{data}: changed while it was read: start again when it is complete")
-        parts = open_prepared(path, mark, tokenizer.dtype)
-    if parts is None:
-        raise Unusable(f"{path}: was replaced while it was read: start again")
-    learnt, held_out = parts
+    found = tokenised(sources.documents(), tokenizer)
+    learnt, held_out = stored_texts(data, sources.files, settings, cache, found, tokenizer.dtype)
     rows, length = shape
     for kind, part in (("training", learnt), ("held-out", held_out)):
         if len(part) <= length:

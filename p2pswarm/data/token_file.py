@@ -15,7 +15,7 @@ import struct
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -103,6 +103,30 @@ def fingerprint(files: Iterable[Path], settings: str) -> bytes:
             raise Unusable(f"{file}: cannot be read: {error.strerror}") from error
         digest.update(f"{str(file.absolute())!r} {about.st_size} {about.st_mtime_ns}\n".encode())
     return digest.digest()
+
+
+def stored_texts(
+    data: Path,
+    files: Sequence[Path],
+    settings: str,
+    cache: Path,
+    documents: Iterable[PreparedDocument],
+    dtype: np.dtype[Any] = BYTE,
+) -> tuple[StoredText, StoredText]:
+    """The text to train on and the held-out text of `data`, written to the cache once.
+
+    `documents` of the files are asked for only if the cache has none of these sources.
+    """
+    mark, path = fingerprint(files, settings), cache / cached_name(data, settings)
+    texts = open_prepared(path, mark, dtype)
+    if texts is None:
+        prepare(path, documents, mark)
+        if fingerprint(files, settings) != mark:
+            raise Unusable(f"{data}: changed while it was read: start again when it is complete")
+        texts = open_prepared(path, mark, dtype)
+    if texts is None:
+        raise Unusable(f"{path}: was replaced while it was read: start again")
+    return texts
 
 
 def cached_name(data: Path, settings: str) -> str:

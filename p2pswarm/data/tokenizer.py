@@ -9,7 +9,6 @@ Errors:  Unusable, one line with the remedy.
 """
 
 import copy
-import functools
 import hashlib
 import importlib
 import json
@@ -43,6 +42,7 @@ LINE_CHARS_MAX = 300  # some errors hold a part of the file
 SPECIAL_MARK = "\nspecial tokens are read"  # in the digest: the same text gives other tokens
 SMALL_TOKENS = 1 << 16  # below it a token fits two bytes
 HALF = "\ufffd"  # bytes that are no character (yet)
+WAITING_MAX = 16  # tokens of which none ends a character: those bytes are no text
 
 
 class Tokenizer:
@@ -136,9 +136,6 @@ class Tokenizer:
             return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
 
 
-WAITING_MAX = 16  # tokens of which none ends a character: those bytes are no text
-
-
 @contextmanager
 def _told(what: str, remedy: str = "") -> Iterator[None]:
     """Inside, the library is called: it raises bare Exceptions."""
@@ -217,21 +214,17 @@ def train_tokenizer(size: int, texts: Iterable[bytes]) -> Tokenizer:
 
     Every text can be written in it: the 256 bytes are tokens, too. The first token ends documents.
     """
-    part = functools.partial(_part, library())
-    tokenizer = library().Tokenizer(part("models").BPE())
-    tokenizer.pre_tokenizer = part("pre_tokenizers").ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = part("decoders").ByteLevel()
-    trainer = part("trainers").BpeTrainer(
+    module = library()
+    tokenizer = module.Tokenizer(module.models.BPE())
+    tokenizer.pre_tokenizer = module.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = module.decoders.ByteLevel()
+    trainer = module.trainers.BpeTrainer(
         vocab_size=size,
         special_tokens=[END],
-        initial_alphabet=part("pre_tokenizers").ByteLevel.alphabet(),
+        initial_alphabet=module.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     read = (text.decode("utf-8", "replace") for text in texts)
     with _told(f"train.tokenizer: {size} tokens cannot be learnt"):
         tokenizer.train_from_iterator(read, trainer)
     return Tokenizer(tokenizer.to_str(), f"train.tokenizer: train:{size}", END)
-
-
-def _part(module: ModuleType, name: str) -> Any:
-    return getattr(module, name)

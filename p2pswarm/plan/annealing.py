@@ -1,6 +1,20 @@
 """Simulated annealing of a plan: devices change stages, pipelines change partners.
 
-Tempering anneals as many plans at once as there are threads, until the time is over.
+A layout is the device at each place of each stage; the devices at one place are a pipeline. A
+boundary costs the slowest of its links as they are; the best pairing is found on the way, by
+moves of its own. A maximum hides progress, so a guide is added to what is annealed: the mean of
+the groups, and of each boundary the power mean of its links. The power keeps slow links
+together: one more costs a boundary much that has none, and little one that has many. The best by
+the cost itself is kept, and is to be judged again with the best pairings.
+
+Luck is drawn before moves are judged: it says how much dearer the plan may become. A turn draws
+a device and another stage, and judges all exchanges between them (`exchanges.py`); the first that
+luck allows, from a place by chance on, is made. So a turn in the cold costs little more than one
+judgement.
+
+Units:   seconds for costs, and for temperatures, which are compared with costs.
+Shapes:  stage, place in a stage; others as in `exchanges.py`.
+Source:  Kirkpatrick et al., Science 220, 1983. Random numbers: xorshift64* (Vigna, 2016).
 """
 
 from collections.abc import Callable, Sequence
@@ -32,25 +46,6 @@ from p2pswarm.plan.exchanges import (
 from p2pswarm.plan.jit import compiled, inlined
 from p2pswarm.plan.network import Floats, Ints
 
-# Simulated annealing of a plan: devices change stages, and pipelines change partners.
-#
-# A layout is the device at each place of each stage; the devices at one place are a pipeline. A
-# boundary costs the slowest of its links as they are; the best pairing is found on the way, by
-# moves of its own. A maximum hides progress, so a guide is added to what is annealed: the mean of
-# the groups, and of each boundary the power mean of its links. The power keeps slow links
-# together: one more costs a boundary much that has none, and little one that has many. What is
-# kept is the best by the cost itself. What comes out is to be judged again, with the best
-# pairings.
-#
-# Luck is drawn before moves are judged: it says how much dearer the plan may become. A turn draws
-# a device and another stage, and judges all exchanges between them (plan/exchanges.py); the first
-# that luck allows, from a place by chance on, is made. So a turn in the cold costs little more
-# than one judgement.
-#
-# Units:   seconds for costs, and for temperatures, which are compared with costs.
-# Shapes:  stage, place in a stage; others as in plan/exchanges.py.
-# Source:  Kirkpatrick et al., Science 220, 1983. Random numbers: xorshift64* (Vigna, 2016).
-
 RandomState = NDArray[np.uint64]
 """One number, not zero."""
 
@@ -59,7 +54,7 @@ CROSSING, OWN, EXCHANGE = 0, 1, 2  # kinds of turns; an exchange of one's own is
 
 
 class Cooling(NamedTuple):
-    """How long a plan is annealed, how hot, and how much the guide counts beside the cost."""
+    """The turns of an annealing, its heat, and the weight of the guide beside the cost."""
 
     turns: int
     hot_s: float
@@ -81,7 +76,8 @@ def anneal(
     Returns what that costs; what the last one does, guide and all; how many moves were judged.
     """
     stages, width = device_sp.shape
-    device_tp, parts_tk, links_3tp = judged(costs_2mm, device_sp)
+    plan = judged(costs_2mm, device_sp)
+    device_tp, parts_tk = plan.device_tp, plan.parts_tk
     cost = least = cost_s(parts_tk)
     best_sp[:] = device_sp
     if stages == 1:
@@ -98,13 +94,13 @@ def anneal(
         rest = slowest_other(parts_tk, one, other) if kind == EXCHANGE else 0.0
         rule = heat_s, guide / stages, guide, rest
         if kind == CROSSING:
-            hits = likely_crossings(costs_2mm, device_tp, parts_tk, links_3tp, drawn, rule)
+            hits = likely_crossings(plan, drawn, rule)
         elif kind == OWN:
-            hits = likely_own(costs_2mm, device_tp, parts_tk, links_3tp, drawn, rule)
+            hits = likely_own(plan, drawn, rule)
         elif abs(one - other) == 1:
-            hits = likely_near(costs_2mm, device_tp, parts_tk, links_3tp, drawn, rule)
+            hits = likely_near(plan, drawn, rule)
         else:
-            hits = likely_far(costs_2mm, device_tp, parts_tk, links_3tp, drawn, rule)
+            hits = likely_far(plan, drawn, rule)
         moves += looks
         while hits != 0:
             turn = _next(hits, turn, looks)
@@ -112,10 +108,7 @@ def anneal(
             spots = _spots(kind, drawn, turn)
             rest = slowest_other(parts_tk, one, spots[2])
             rule = heat_s * CHANCES[chance + turn], guide / stages, guide, rest
-            if kind == CROSSING:
-                change = cross(costs_2mm, device_tp, parts_tk, links_3tp, spots)
-            else:
-                change = exchange(costs_2mm, device_tp, parts_tk, links_3tp, spots, rule)
+            change = cross(plan, spots) if kind == CROSSING else exchange(plan, spots, rule)
             if change < np.inf:
                 cost += change
                 hits = 0
@@ -130,9 +123,7 @@ def anneal(
 def _draw(
     luck: RandomState, stages: int, width: int, cooling: Cooling
 ) -> tuple[int, Where, int, int]:
-    """Return what a turn is about: its kind, where, how many places are judged, and which comes
-    first.
-    """
+    """A turn: its kind, where, how many places are judged, and which comes first."""
     drawn = _random(luck)
     share, place = _part(drawn, 0, 65536) / 65536, _part(drawn, 16, width)
     kind = EXCHANGE
@@ -200,29 +191,13 @@ def _random(state: RandomState) -> np.uint64:
     return np.uint64(x * np.uint64(0x2545F4914F6CDD1D))
 
 
-# Plans that are annealed until the time is over, as many at once as there are threads.
-#
-# Small networks by parallel tempering: several plans at temperatures of their own, which
-# neighbours change as chance allows, so that one that is stuck in the cold warms up again; the
-# best are annealed again at the end. Large ones have no time for that: each thread cools one plan.
-# Where lines differ much, a plan that begins with the slow ones together and is kept cool is
-# better by far than one that begins by chance; elsewhere it is worse. So both are tried for a
-# while, and the better one goes on.
-#
-# Annealing is compiled and lets other threads run, so threads are processors here. A plan has
-# random numbers of its own, and what was found is noted in the order of the plans: which thread
-# was first changes nothing.
-#
-# Units:   seconds of the clock; temperatures as shares of what a plan by chance costs.
-# Source:  Swendsen and Wang, Physical Review Letters 57, 1986 (replicas that change temperatures).
-
 Clock = Callable[[], float]
 
 POOL = 3  # plans that are polished
 POLISH_SHARE = 0.1  # of the time
 PAIR_SHARE, OWN_SHARE = 0.25, 0.2  # of the turns; see docs/figures.md, as for all that follow
 REPLICAS = 12
-LADDER = 3e-3, 1.2e-2  # the temperatures, as shares of the cost of a plan by chance
+LADDER = 3e-3, 1.2e-2  # the temperatures, as shares
 TEMPERED_TURNS = 1_000  # for each pair of devices, both ways: with fewer, plans are cooled
 SLICE_TURNS = 10_000  # between two exchanges
 NEAREST = 2  # whose link says how fast a line is: with a neighbour it is not one chance alone
@@ -230,7 +205,7 @@ TRIAL_SHARE = 0.1  # of the turns, for each of the two ways of cooling
 
 
 class AnnealSchedule(NamedTuple):
-    """How a plan is annealed: temperatures, as shares, and how much the guide counts."""
+    """Temperatures, as shares of the cost of a plan by chance, and the weight of the guide."""
 
     hot: float
     cold: float
@@ -244,7 +219,7 @@ POLISH = AnnealSchedule(2e-3, 2e-4, 1.0, 0.1)
 
 
 class Annealed(NamedTuple):
-    """What a plan came to: the cheapest on the way, and what the last one costs with its guide."""
+    """The cheapest plan on the way, and the cost of the last one with its guide."""
 
     least_s: float
     guided_s: float
@@ -253,7 +228,21 @@ class Annealed(NamedTuple):
 
 
 class Tempering:
-    """Anneals plans of one network, and keeps the best; to be left with `with`."""
+    """Anneals plans of one network, as many at once as there are threads, until the time is over.
+
+    Small networks by parallel tempering: several plans at temperatures of their own, which
+    neighbours change as chance allows, so that one that is stuck in the cold warms up again; the
+    best are annealed again at the end. Large ones have no time for that: each thread cools one
+    plan. Where lines differ much, a plan that begins with the slow ones together and is kept cool
+    is better by far than one that begins by chance; elsewhere it is worse. So both are tried for a
+    while, and the better one goes on.
+
+    Annealing is compiled and lets other threads run, so threads are processors here. A plan has
+    random numbers of its own, and results are noted in the order of the plans: which thread was
+    first changes nothing.
+
+    Source: Swendsen and Wang, Physical Review Letters 57, 1986 (replicas that change temperatures).
+    """
 
     def __init__(self, costs: LinkCosts, task: DtfmTask, seed: int, threads: int) -> None:
         self._costs = costs
@@ -383,15 +372,9 @@ class Tempering:
     def _annealed(
         self, plan: Ints, turns: int, heat: AnnealSchedule, luck: RandomState
     ) -> Annealed:
-        cooling = Cooling(
-            turns,
-            heat.hot * self._scale_s,
-            heat.cold * self._scale_s,
-            PAIR_SHARE,
-            OWN_SHARE,
-            heat.hot_guide,
-            heat.cold_guide,
-        )
+        hot_s, cold_s = heat.hot * self._scale_s, heat.cold * self._scale_s
+        guides = heat.hot_guide, heat.cold_guide
+        cooling = Cooling(turns, hot_s, cold_s, PAIR_SHARE, OWN_SHARE, *guides)
         best_sp = plan.copy()
         return Annealed(*anneal(self._planes, plan, best_sp, cooling, luck), best_sp)
 

@@ -1,4 +1,4 @@
-"""Who serves which stage, and what follows: the run's rate, and how many servers a stage needs.
+"""The servers of each stage, and what follows: the run's rate, and the servers that a stage needs.
 
 The run is as fast as its slowest stage, and a stage as fast as its servers together.
 
@@ -136,15 +136,12 @@ class Arrangement:
 
     def may_fetch_first(self, one: StagedServer, stage: int) -> bool:
         """Return whether a server can hold a stage's state beside its own, as far as is known."""
-        return (
-            self.fetch_first
-            and one.free_bytes is not None
-            and stage not in one.leaves_first
-            and not self.lacks_beside_bytes(one, stage)
-        )
+        if not self.fetch_first or one.free_bytes is None or stage in one.leaves_first:
+            return False
+        return not beside_bytes(self.state_of(stage), one.free_bytes)
 
     def load_s(self, one: StagedServer, stage: int) -> float:
-        """How long until a server computes in a stage, if it does nothing else until then."""
+        """Seconds until a server computes in a stage, if it does nothing else until then."""
         return min(LOAD_MAX_S, self.times.unprepared_s + self.fetch_s(one, stage))
 
     def prepared_load_s(self, one: StagedServer, stage: int) -> float:
@@ -164,15 +161,8 @@ class Arrangement:
         more = self.state_of(stage) - self.state_of(one.stage)
         return max(0, int(more * ENGINE_BYTES_PER_STATE_BYTE) - one.free_bytes)
 
-    def lacks_beside_bytes(self, one: StagedServer, stage: int) -> int:
-        """Return how much memory a server lacks to hold a stage beside its own; 0 if none."""
-        if one.free_bytes is None:
-            return 0
-        return beside_bytes(self.state_of(stage), one.free_bytes)
-
     def still_helps(self, moves: Iterable[tuple[bytes, int, int]]) -> bool:
-        """Return whether moves that are under way are still worth making: server, source and
-        target.
+        """Return whether moves under way are still worth making: server, source and target.
 
         The servers count where they go. Without the moves, the slowest of all stages that they
         concern would be slower.

@@ -1,4 +1,4 @@
-"""What is known of a server's capacity: measured by itself, small, and None where nobody knows yet.
+"""The capacity of a server, as it measures itself; None where nobody knows yet.
 
 A server's forward, backward and transfers overlap, so the longest of them limits it. A number that
 jitters is told with its standard error: who decides by it can tell a difference from noise.
@@ -112,24 +112,24 @@ class CapacityMeter:
         self._microbatches = 0
         self._link_bytes_per_s: float | None = None
 
-    def computed(self, took_s: float, now_s: float, *, backward: bool) -> None:
+    def on_compute(self, took_s: float, now_s: float, *, backward: bool) -> None:
         """A microbatch was computed: its forward (in the last stage all of it) or backward."""
         (self._backward if backward else self._forward).add(took_s, now_s)
         self._microbatches += not backward
 
-    def waited(self, wait_s: float, now_s: float) -> None:
+    def on_wait(self, wait_s: float, now_s: float) -> None:
         """A microbatch had its turn after so long."""
         self._queue.add(wait_s, now_s)
 
-    def came(self, nbytes: int) -> None:
+    def on_input(self, nbytes: int) -> None:
         """Bytes of a microbatch have come."""
         self._in_bytes += nbytes
 
-    def went(self, nbytes: int) -> None:
+    def on_output(self, nbytes: int) -> None:
         """Bytes of a microbatch have gone."""
         self._out_bytes += nbytes
 
-    def averaged(self, bytes_per_s: float) -> None:
+    def on_averaging(self, bytes_per_s: float) -> None:
         """The links carried so much each way while the stage averaged; 0: too little to tell."""
         if bytes_per_s > 0:
             self._link_bytes_per_s = bytes_per_s
@@ -180,7 +180,7 @@ class StageCosts:
         self._last: dict[bytes, tuple[int, float]] = {}
         """The present stage of each server that has never served another, and its time."""
 
-    def told(self, server: bytes, stage: int, seconds: float) -> None:
+    def on_time(self, server: bytes, stage: int, seconds: float) -> None:
         """A server takes so long for a microbatch in a stage."""
         known = self._times_s.get(server)
         before = self._last.get(server)

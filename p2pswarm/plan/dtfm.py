@@ -77,9 +77,10 @@ class LinkCosts:
 
 @dataclass(frozen=True, slots=True)
 class DtfmCost:
-    """What a plan costs."""
+    """The cost of a plan."""
 
     data_s: float
+    """Of the slowest device of the slowest group."""
     pipeline_s: float
 
     @property
@@ -90,13 +91,9 @@ class DtfmCost:
 
 def cost_of(costs: LinkCosts, stages: Stages) -> DtfmCost:
     """The cost of stages in this order."""
+    data_s = max(float(costs.data_s_nn[np.ix_(each, each)].sum(axis=1).max()) for each in stages)
     boundaries_s = [boundary_s(costs, before, after) for before, after in pairwise(stages)]
-    return DtfmCost(data_cost_s(costs, stages), sum(boundaries_s))
-
-
-def data_cost_s(costs: LinkCosts, stages: Stages) -> float:
-    """The cost of the slowest device of the slowest group."""
-    return max(float(costs.data_s_nn[np.ix_(each, each)].sum(axis=1).max()) for each in stages)
+    return DtfmCost(data_s, sum(boundaries_s))
 
 
 def boundary_s(costs: LinkCosts, one: Sequence[int], other: Sequence[int]) -> float:

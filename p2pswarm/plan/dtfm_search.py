@@ -1,4 +1,12 @@
-"""The cheapest plan by DT-FM's cost: a search, a lower bound, and a proof for alike devices."""
+"""The cheapest plan by DT-FM's cost: a search, a lower bound, and a proof for alike devices.
+
+Where few classes of alike devices are, an exact solver proves the cheapest plan. What it does not
+prove in its share of the time is annealed (`annealing.py`). The best plan at any time is an answer;
+its bound says how good it is at least.
+
+Units:   seconds, of the clock and of an iteration.
+Shapes:  device (n), rank (k).
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,25 +22,6 @@ from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, Stages, best_order, cost_of,
 from p2pswarm.plan.jit import compiled
 from p2pswarm.plan.network import Floats, Ints, alike
 
-# What no plan can cost less by DT-FM's cost, whatever the network is.
-#
-# Three facts hold for each level t, and for the boundaries of a plan that cost at most t:
-#
-# 1. They join the stages to runs. A run of two stages or more has a link of at most t for each of
-#    its devices, and two for each device that is not in the run's first or last stage. So the
-#    numbers of devices with such links say how many such boundaries there can be.
-# 2. Call the parts into which the links of at most t join the devices islands. A pipeline does not
-#    leave its island within a run, so a run of L stages has as many devices of an island in each of
-#    its stages: at most the island's size / L. And the size is a sum of the lengths of runs.
-# 3. So a device in a run of L stages exchanges with size / L devices of each island at most. What
-#    its cheapest such partners cost is at most what the plan's groups cost.
-#
-# For groups of a given cost the third says which lengths can be, the lengths say how many
-# boundaries of at most t there are, and the levels say what all of them cost. The least sum is
-# the bound.
-#
-# Shapes:  device (n), rank (k).
-
 ISLANDS_MAX = 64  # sets of islands that are looked at: each costs some hundredths of a second
 ROUNDING = 1e-9  # relative: sums of the same links in two orders
 RUNS_MAX = 16  # stages whose runs are enumerated: 231 ways; with more the second fact is left out
@@ -46,7 +35,23 @@ class _Spell(NamedTuple):
 
 
 def least_cost_s(costs: LinkCosts, task: DtfmTask) -> float:
-    """A bound of the cost of every plan."""
+    """A bound of the cost of every plan, whatever the network is.
+
+    Three facts hold for each level t, and for the boundaries of a plan that cost at most t:
+
+    1. They join the stages to runs. A run of two stages or more has a link of at most t for each of
+       its devices, and two for each device that is not in the run's first or last stage. So the
+       numbers of devices with such links say how many such boundaries there can be.
+    2. Call the parts into which the links of at most t join the devices islands. A pipeline does
+       not leave its island within a run, so a run of L stages has as many devices of an island in
+       each of its stages: at most the island's size / L. And the size is a sum of the lengths of
+       runs.
+    3. So a device in a run of L stages exchanges with size / L devices of each island at most. The
+       cost of its cheapest such partners is at most that of the plan's groups.
+
+    For groups of a given cost the third gives the lengths that can be, these give the number of
+    boundaries of at most t, and the levels their cost. The least sum is the bound.
+    """
     n = len(costs.data_s_nn)
     apart_nn = np.where(np.eye(n, dtype=bool), np.inf, 0.0)
     order_nk = np.argsort(costs.data_s_nn + apart_nn, axis=1, kind="stable")[:, : n - 1]
@@ -67,9 +72,8 @@ def least_cost_s(costs: LinkCosts, task: DtfmTask) -> float:
             _allowed(near, need_pm[spell] if spell >= 0 else [], groups_s)
             for near, spell in zip(near_l, spell_l, strict=True)
         ]
-        most_l = np.minimum.accumulate(allowed_l[::-1])[
-            ::-1
-        ]  # as many as at a higher level at most
+        # As many as at a higher level at most.
+        most_l = np.minimum.accumulate(allowed_l[::-1])[::-1]
         # At the last level all are one island, with two links each: every boundary may be there.
         first = np.searchsorted(most_l, range(1, task.stages))
         least_s = min(least_s, groups_s + float(levels[first].sum()))
@@ -136,9 +140,8 @@ def _groups_s(
     sizes = np.bincount(island_n, minlength=len(island_n))
     sorted_s: dict[int, Floats] = {}
     for length in range(1, task.stages + 1):
-        partners_n = _partners_s(
-            costs.data_s_nn, order_nk, island_n, sizes // length, task.pipelines
-        )
+        most_i = sizes // length
+        partners_n = _partners_s(costs.data_s_nn, order_nk, island_n, most_i, task.pipelines)
         sorted_s[length] = np.sort(partners_n)
     need_m = [data_s] + [np.inf] * (task.stages - 1)
     for runs in _partitions(task.stages, task.stages):
@@ -191,16 +194,7 @@ def _is_sum(parts: Sequence[int], sizes: set[int]) -> bool:
     return all(reached[size] for size in sizes)
 
 
-# The cheapest plan by DT-FM's cost, with proof, where many devices are alike.
-#
-# Devices that can change places are a class, so a plan is how many of each class every stage has.
-# The stages are named by their place in the pipeline, so no order is to be found. The pairing of
-# two stages is a flow between their classes that uses no link over the boundary's level.
-#
-# Units:   seconds; the solver counts whole ticks.
-# Source:  CP-SAT of OR-Tools; the cost is that of `dtfm.py`.
-
-TICK_S = 1e-6
+TICK_S = 1e-6  # the solver counts whole ones
 WEIGHT_MAX = 2**40  # sums of these and of counts stay far within the solver's 64 bits
 
 
@@ -226,7 +220,12 @@ def solve(
 
 
 class _Model:
-    """The variables and rules, for one network and task. Suffixes: stage, class."""
+    """The variables and rules of CP-SAT, for one network and task. Suffixes: stage, class.
+
+    Devices that can change places are a class, so a plan is how many of each class every stage has.
+    The stages are named by their place in the pipeline, so no order is to be found. The pairing of
+    two stages is a flow between their classes that uses no link over the boundary's level.
+    """
 
     def __init__(self, costs: LinkCosts, task: DtfmTask, classes: Sequence[Sequence[int]]) -> None:
         self._task = task
@@ -238,11 +237,8 @@ class _Model:
         self._levels = sorted({ticks for row in self._pipeline_cc for ticks in row})
         """What a boundary may cost, in ticks."""
         slowest = self._slowest()
-        over = [
-            each
-            for before, after in pairwise(self._counts_sc)
-            for each in self._over(before, after)
-        ]
+        pairs = pairwise(self._counts_sc)
+        over = [each for before, after in pairs for each in self._over(before, after)]
         steps = [higher - lower for lower, higher in pairwise(self._levels)] * (task.stages - 1)
         self._break_symmetries()
         self._model.minimize(cp_model.LinearExpr.weighted_sum([slowest, *over], [1, *steps]))
@@ -265,12 +261,9 @@ class _Model:
     def _counts(self) -> list[list[cp_model.IntVar]]:
         """Return how many of each class are in each stage."""
         task = self._task
+        most_c = [min(len(members), task.pipelines) for members in self._classes]
         counts_sc = [
-            [
-                self._model.new_int_var(0, min(len(members), task.pipelines), "")
-                for members in self._classes
-            ]
-            for _ in range(task.stages)
+            [self._model.new_int_var(0, most, "") for most in most_c] for _ in range(task.stages)
         ]
         for row in counts_sc:
             self._model.add(cp_model.LinearExpr.sum(row) == task.pipelines)
@@ -367,15 +360,6 @@ def _alike_classes(
         groups.extend(kinds.values())
     return groups
 
-
-# The cheapest plan that can be found in a given time, and what no plan can cost less.
-#
-# Where few classes of alike devices are, an exact solver proves the cheapest plan. What it does
-# not prove in its share of the time is annealed (plan/annealing.py). The best plan at any time is
-# an answer; its bound says how good it is at least.
-#
-# Units:   seconds, of the clock and of an iteration.
-# Errors:  Unusable for a time in which nothing can be found.
 
 CLASSES_MAX = 12  # with more the solver's model is larger than what it proves in a minute
 EXACT_SHARE = 0.6  # of the time, for a proof

@@ -1,4 +1,4 @@
-"""What moves of a plan cost: a device against all those of another stage in one loop.
+"""The costs of a plan's moves: a device against all those of another stage in one loop.
 
 Two devices of two stages change places (an exchange), or two pipelines what they have after a
 boundary (a crossing). Nearly all moves come to nothing in the cold, so one device is judged with
@@ -14,12 +14,9 @@ Units:   seconds. "Dearer" is a change of the cost; a "rise" one of the guide, t
 Shapes:  stage with nobody before the first and after the last (t), so that every stage has two
          boundaries; place in a stage (p); device, and one that stands for nobody, whose links cost
          nothing (m); device (n). A boundary has the number of the stage before it.
-         costs_2mm: a link's use for data, and in a pipeline.
-         parts_tk: columns MOST to POWER of a boundary, GROUP of a stage, then for each device the
-         sum of its data costs with the stage's devices.
-         links_3tp: each link; the slowest other one of its boundary; the others' mean of squares.
-         Spots: a stage and a place in it, and another stage and a place in that.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,6 +34,7 @@ CHANCES = -np.log((np.concatenate((_SHUFFLED, _SHUFFLED[:LOOK_MAX])) + 0.5) / LU
 neighbours are as good as drawn one by one, and lie together."""
 
 Spots = tuple[int, int, int, int]
+"""A stage and a place in it, and another stage and a place in that."""
 Where = tuple[int, int, int, int, int]
 """A stage and a place in it; another stage, the first place in it that is judged, and where its
 luck stands in CHANCES."""
@@ -45,14 +43,27 @@ Rule = tuple[float, float, float, float]
 cost, and what a boundary's power mean does; the slowest group of stages that are not touched."""
 
 
+class JudgedPlan(NamedTuple):
+    """A plan and what its parts cost; moves change both in place."""
+
+    costs_2mm: Floats
+    """The costs of each link: its use for data, and in a pipeline."""
+    device_tp: Ints
+    parts_tk: Floats
+    """MOST to POWER of a boundary; GROUP of a stage, and from SUMS on each device's sum of data
+    costs with the stage's devices."""
+    links_3tp: Floats
+    """Each link; the slowest other one of its boundary; the others' mean of squares."""
+
+
 def planes_of(data_s_nn: Floats, pipeline_s_nn: Floats) -> Floats:
     """`costs_2mm`."""
     return np.stack([np.pad(each, (0, 1)) for each in (data_s_nn, pipeline_s_nn)])
 
 
 @compiled
-def judged(costs_2mm: Floats, device_sp: Ints) -> tuple[Ints, Floats, Floats]:
-    """A plan, and what its parts cost: `device_tp`, `parts_tk`, `links_3tp`."""
+def judged(costs_2mm: Floats, device_sp: Ints) -> JudgedPlan:
+    """A plan, and what its parts cost."""
     stages, width = device_sp.shape
     nobody = costs_2mm.shape[1] - 1
     device_tp = np.full((stages + 2, width), nobody)
@@ -67,9 +78,10 @@ def judged(costs_2mm: Floats, device_sp: Ints) -> tuple[Ints, Floats, Floats]:
         for place in range(width):
             own_s = parts_tk[stage, SUMS + device_tp[stage, place]]
             parts_tk[stage, GROUP] = max(parts_tk[stage, GROUP], own_s)
+    plan = JudgedPlan(costs_2mm, device_tp, parts_tk, links_3tp)
     for boundary in range(stages + 1):
-        settle(costs_2mm, device_tp, parts_tk, links_3tp, boundary)
-    return device_tp, parts_tk, links_3tp
+        settle(plan, boundary)
+    return plan
 
 
 @compiled
@@ -80,18 +92,15 @@ def cost_s(parts_tk: Floats) -> float:
 
 @compiled
 def guide_s(parts_tk: Floats) -> float:
-    """Return what is added to a plan's cost while it is annealed: means, which see more than a
-    maximum.
-    """
+    """The guide beside a plan's cost while it is annealed: means, which see more than a maximum."""
     groups_s = parts_tk[:, GROUP].sum() / (len(parts_tk) - 2)
     return float(groups_s + parts_tk[:, POWER].sum())
 
 
 @inlined
-def settle(
-    costs_2mm: Floats, device_tp: Ints, parts_tk: Floats, links_3tp: Floats, boundary: int
-) -> None:
+def settle(plan: JudgedPlan, boundary: int) -> None:
     """Note what a boundary costs."""
+    costs_2mm, device_tp, parts_tk, links_3tp = plan
     width = device_tp.shape[1]
     most = second = third = squares = 0.0
     for place in range(width):
@@ -116,12 +125,13 @@ def settle(
 
 @inlined
 def _with_link(
-    parts_tk: Floats, links_3tp: Floats, boundary: int, place: int, new: tuple[float, float]
+    plan: JudgedPlan, boundary: int, place: int, new: tuple[float, float]
 ) -> tuple[float, float]:
     """By how much a boundary becomes dearer with another link at a place, and its guide rises.
 
     `new`: the link's cost, and the guide's weight.
     """
+    parts_tk, links_3tp = plan.parts_tk, plan.links_3tp
     link, guide = new
     squares = link * link * (1.0 / links_3tp.shape[2]) + links_3tp[REST_SQUARES, boundary, place]
     rise = guide * (np.sqrt(squares) - parts_tk[boundary, POWER])
@@ -130,13 +140,10 @@ def _with_link(
 
 @inlined
 def _with_links(
-    parts_tk: Floats,
-    links_3tp: Floats,
-    boundary: int,
-    places: tuple[int, int],
-    new: tuple[float, float, float],
+    plan: JudgedPlan, boundary: int, places: tuple[int, int], new: tuple[float, float, float]
 ) -> tuple[float, float]:
     """The same with other links at two places; `new`: their costs, and the guide's weight."""
+    parts_tk, links_3tp = plan.parts_tk, plan.links_3tp
     link, link_too, guide = new
     was, was_too = links_3tp[LINK, boundary, places[0]], links_3tp[LINK, boundary, places[1]]
     high, low = max(was, was_too), min(was, was_too)
@@ -160,12 +167,13 @@ def slowest_other(parts_tk: Floats, one: int, other: int) -> float:
 
 @inlined
 def _newcomers(
-    costs_2mm: Floats, parts_tk: Floats, stages: tuple[int, int], pair: tuple[int, int], rule: Rule
+    plan: JudgedPlan, stages: tuple[int, int], pair: tuple[int, int], rule: Rule
 ) -> float:
     """A bound of how much dearer groups become, guide and all, by what newcomers exchange.
 
     `pair`: the devices of the two stages that change places.
     """
+    costs_2mm, parts_tk = plan.costs_2mm, plan.parts_tk
     one, other = stages
     link = costs_2mm[DATA, pair[0], pair[1]]
     own = parts_tk[one, SUMS + pair[1]] - link
@@ -176,67 +184,46 @@ def _newcomers(
 
 
 @inlined
-def _links_apart(
-    costs_2mm: Floats,
-    device_tp: Ints,
-    parts_tk: Floats,
-    links_3tp: Floats,
-    spots: Spots,
-    guide: float,
-) -> float:
+def _links_apart(plan: JudgedPlan, spots: Spots, guide: float) -> float:
     """By how much boundaries become dearer, guide and all, for spots of stages not side by side."""
+    costs_2mm, device_tp = plan.costs_2mm, plan.device_tp
     one, place, other, spot = spots
     leaves, comes = device_tp[one, place], device_tp[other, spot]
     new = costs_2mm[PIPELINE, device_tp[one - 1, place], comes], guide
-    more, rise = _with_link(parts_tk, links_3tp, one - 1, place, new)
+    more, rise = _with_link(plan, one - 1, place, new)
     new = costs_2mm[PIPELINE, device_tp[one + 1, place], comes], guide
-    more_after, rise_after = _with_link(parts_tk, links_3tp, one, place, new)
+    more_after, rise_after = _with_link(plan, one, place, new)
     dearer = more + rise + more_after + rise_after
     new = costs_2mm[PIPELINE, leaves, device_tp[other - 1, spot]], guide
-    more, rise = _with_link(parts_tk, links_3tp, other - 1, spot, new)
+    more, rise = _with_link(plan, other - 1, spot, new)
     new = costs_2mm[PIPELINE, leaves, device_tp[other + 1, spot]], guide
-    more_after, rise_after = _with_link(parts_tk, links_3tp, other, spot, new)
+    more_after, rise_after = _with_link(plan, other, spot, new)
     return float(dearer + more + rise + more_after + rise_after)
 
 
 @inlined
-def likely_far(
-    costs_2mm: Floats,
-    device_tp: Ints,
-    parts_tk: Floats,
-    links_3tp: Floats,
-    where: Where,
-    rule: Rule,
-) -> int:
-    """Return which devices of a stage may change places with one of a stage not beside it; a bit
-    each.
-    """
+def likely_far(plan: JudgedPlan, where: Where, rule: Rule) -> int:
+    """The devices of a stage that may change places with one of a stage not beside it: bits."""
+    device_tp = plan.device_tp
     stage, place, other, first, luck = where
     device, hits = device_tp[stage, place], 0
     for turn in range(min(device_tp.shape[1] - first, LOOK_MAX)):
         spot = first + turn
         comes = device_tp[other, spot]
-        dearer = _newcomers(costs_2mm, parts_tk, (stage, other), (device, comes), rule)
+        dearer = _newcomers(plan, (stage, other), (device, comes), rule)
         spots = stage, place, other, spot
-        dearer += _links_apart(costs_2mm, device_tp, parts_tk, links_3tp, spots, rule[2])
+        dearer += _links_apart(plan, spots, rule[2])
         hits |= int(dearer <= rule[0] * CHANCES[luck + turn]) << turn
     return hits
 
 
 @inlined
-def likely_own(
-    costs_2mm: Floats,
-    device_tp: Ints,
-    parts_tk: Floats,
-    links_3tp: Floats,
-    where: Where,
-    rule: Rule,
-) -> int:
-    """Return which devices of a pipeline may change places with one of it, but those beside; a bit
-    each.
+def likely_own(plan: JudgedPlan, where: Where, rule: Rule) -> int:
+    """The devices of a pipeline that may change places with one of it, but those beside: bits.
 
     `where`: its stage and place; a number that is not used, the first stage less one, the luck.
     """
+    device_tp, parts_tk = plan.device_tp, plan.parts_tk
     stage, place, _, first, luck = where
     device, hits = device_tp[stage, place], 0
     most = second = 0.0
@@ -247,24 +234,18 @@ def likely_own(
         other = first + turn + 1
         rest = second if parts_tk[other, GROUP] == most else most
         comes, own = device_tp[other, place], (rule[0], rule[1], rule[2], rest)
-        dearer = _newcomers(costs_2mm, parts_tk, (stage, other), (device, comes), own)
+        dearer = _newcomers(plan, (stage, other), (device, comes), own)
         spots = stage, place, other, place
-        dearer += _links_apart(costs_2mm, device_tp, parts_tk, links_3tp, spots, rule[2])
+        dearer += _links_apart(plan, spots, rule[2])
         apart = abs(stage - other) > 1
         hits |= int(apart and dearer <= rule[0] * CHANCES[luck + turn]) << turn
     return hits
 
 
 @inlined
-def likely_near(
-    costs_2mm: Floats,
-    device_tp: Ints,
-    parts_tk: Floats,
-    links_3tp: Floats,
-    where: Where,
-    rule: Rule,
-) -> int:
+def likely_near(plan: JudgedPlan, where: Where, rule: Rule) -> int:
     """`likely_far` for the stage before the one's or after it."""
+    costs_2mm, device_tp = plan.costs_2mm, plan.device_tp
     stage, place, other, first, luck = where
     device, beside, hits = device_tp[stage, place], device_tp[other, place], 0
     before, after = 2 * stage - other, 2 * other - stage
@@ -272,32 +253,26 @@ def likely_near(
     for turn in range(min(device_tp.shape[1] - first, LOOK_MAX)):
         spot = first + turn
         comes = device_tp[other, spot]
-        dearer = _newcomers(costs_2mm, parts_tk, (stage, other), (device, comes), rule)
+        dearer = _newcomers(plan, (stage, other), (device, comes), rule)
         link = costs_2mm[PIPELINE, device_tp[before, place], comes]
-        more, rise = _with_link(parts_tk, links_3tp, out, place, (link, rule[2]))
+        more, rise = _with_link(plan, out, place, (link, rule[2]))
         dearer += more + rise
         link = costs_2mm[PIPELINE, device, device_tp[after, spot]]
-        more, rise = _with_link(parts_tk, links_3tp, far, spot, (link, rule[2]))
+        more, rise = _with_link(plan, far, spot, (link, rule[2]))
         dearer += more + rise
         link = costs_2mm[PIPELINE, comes, beside]
         link_too = costs_2mm[PIPELINE, device_tp[stage, spot], device]
         new = link, link_too, rule[2]
-        more, rise = _with_links(parts_tk, links_3tp, between, (place, spot), new)
+        more, rise = _with_links(plan, between, (place, spot), new)
         dearer += more + rise if spot != place else 0.0  # they change ends of one link
         hits |= int(dearer <= rule[0] * CHANCES[luck + turn]) << turn
     return hits
 
 
 @inlined
-def likely_crossings(
-    costs_2mm: Floats,
-    device_tp: Ints,
-    parts_tk: Floats,
-    links_3tp: Floats,
-    where: Where,
-    rule: Rule,
-) -> int:
-    """Return which pipelines may change with one what they have after a stage; a bit each."""
+def likely_crossings(plan: JudgedPlan, where: Where, rule: Rule) -> int:
+    """The pipelines that may change with one what they have after a stage: bits."""
+    costs_2mm, device_tp = plan.costs_2mm, plan.device_tp
     boundary, place, _, first, luck = where
     before, after, hits = device_tp[boundary, place], device_tp[boundary + 1, place], 0
     for turn in range(min(device_tp.shape[1] - first, LOOK_MAX)):
@@ -305,29 +280,23 @@ def likely_crossings(
         link = costs_2mm[PIPELINE, before, device_tp[boundary + 1, spot]]
         link_too = costs_2mm[PIPELINE, after, device_tp[boundary, spot]]
         new = link, link_too, rule[2]
-        more, rise = _with_links(parts_tk, links_3tp, boundary, (place, spot), new)
+        more, rise = _with_links(plan, boundary, (place, spot), new)
         likely = spot != place and more + rise <= rule[0] * CHANCES[luck + turn]
         hits |= int(likely) << turn
     return hits
 
 
 @inlined
-def exchange(
-    costs_2mm: Floats,
-    device_tp: Ints,
-    parts_tk: Floats,
-    links_3tp: Floats,
-    spots: Spots,
-    rule: Rule,
-) -> float:
+def exchange(plan: JudgedPlan, spots: Spots, rule: Rule) -> float:
     """Let two devices change places if the plan becomes no dearer than `rule` allows.
 
     Returns by how much the cost itself changes, or infinity if they stay.
     """
+    costs_2mm, device_tp, parts_tk = plan.costs_2mm, plan.device_tp, plan.parts_tk
     one, place, other, spot = spots
     leaves, comes = device_tp[one, place], device_tp[other, spot]
     device_tp[one, place], device_tp[other, spot] = comes, leaves
-    dearer, rise = _boundaries(costs_2mm, device_tp, parts_tk, links_3tp, spots, rule[2])
+    dearer, rise = _boundaries(plan, spots, rule[2])
     group = group_other = 0.0
     for turn in range(device_tp.shape[1]):
         device = device_tp[one, turn]
@@ -348,32 +317,26 @@ def exchange(
         parts_tk[other, SUMS + device] -= more
     parts_tk[one, GROUP], parts_tk[other, GROUP] = group, group_other
     for boundary in (one - 1, one, other - 1, other):
-        settle(costs_2mm, device_tp, parts_tk, links_3tp, boundary)
+        settle(plan, boundary)
     return float(dearer)
 
 
 @inlined
-def _boundaries(
-    costs_2mm: Floats,
-    device_tp: Ints,
-    parts_tk: Floats,
-    links_3tp: Floats,
-    spots: Spots,
-    guide: float,
-) -> tuple[float, float]:
+def _boundaries(plan: JudgedPlan, spots: Spots, guide: float) -> tuple[float, float]:
     """By how much boundaries become dearer, and the guide rises, now that two have changed."""
+    costs_2mm, device_tp = plan.costs_2mm, plan.device_tp
     dearer = rise = 0.0
     for one, place, other, spot in (spots, (spots[2], spots[3], spots[0], spots[1])):
         for boundary in (one - 1, one):
             link = costs_2mm[PIPELINE, device_tp[boundary, place], device_tp[boundary + 1, place]]
             if boundary not in (other - 1, other):
-                more, up = _with_link(parts_tk, links_3tp, boundary, place, (link, guide))
+                more, up = _with_link(plan, boundary, place, (link, guide))
             elif one < other and place != spot:
                 link_too = costs_2mm[
                     PIPELINE, device_tp[boundary, spot], device_tp[boundary + 1, spot]
                 ]
                 new = link, link_too, guide
-                more, up = _with_links(parts_tk, links_3tp, boundary, (place, spot), new)
+                more, up = _with_links(plan, boundary, (place, spot), new)
             else:
                 more = up = 0.0
             dearer, rise = dearer + more, rise + up
@@ -381,13 +344,12 @@ def _boundaries(
 
 
 @inlined
-def cross(
-    costs_2mm: Floats, device_tp: Ints, parts_tk: Floats, links_3tp: Floats, spots: Spots
-) -> float:
+def cross(plan: JudgedPlan, spots: Spots) -> float:
     """Let two pipelines change what they have after a boundary; returns by how much the cost grows.
 
     `spots`: the boundary and a place, twice.
     """
+    device_tp, parts_tk, links_3tp = plan.device_tp, plan.parts_tk, plan.links_3tp
     boundary, one, _, other = spots
     was = parts_tk[boundary, MOST]
     for stage in range(boundary + 1, device_tp.shape[0] - 1):
@@ -397,5 +359,5 @@ def cross(
             number = links_3tp[row, stage, one]
             links_3tp[row, stage, one] = links_3tp[row, stage, other]
             links_3tp[row, stage, other] = number
-    settle(costs_2mm, device_tp, parts_tk, links_3tp, boundary)
+    settle(plan, boundary)
     return float(parts_tk[boundary, MOST] - was)

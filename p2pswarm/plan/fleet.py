@@ -48,11 +48,11 @@ CODECS = (
 
 def codec_of(name: str) -> WireCodec:
     """The codec of this name; Unusable if the planner does not know it."""
-    for codec in CODECS:
-        if codec.name == name:
-            return codec
-    known = ", ".join(codec.name for codec in CODECS)
-    raise Unusable(f"codec {name!r:.40} is not known to the planner: choose of {known}")
+    known = {codec.name: codec for codec in CODECS}
+    if name not in known:
+        names = ", ".join(known)
+        raise Unusable(f"codec {name!r:.40} is not known to the planner: choose of {names}")
+    return known[name]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,9 +83,8 @@ class DeviceFleet:
         pick = [*range(len(self.names)), like]
         latency_s_nn = self.network.latency_s_nn[np.ix_(pick, pick)]
         gbps_nn = self.network.gbps_nn[np.ix_(pick, pick)]
-        beside = np.argmin(
-            np.where(np.arange(len(self.names)) == like, np.inf, latency_s_nn[like, :-1])
-        )
+        itself = np.arange(len(self.names)) == like
+        beside = np.argmin(np.where(itself, np.inf, latency_s_nn[like, :-1]))
         latency_s_nn[like, -1] = latency_s_nn[-1, like] = latency_s_nn[like, beside]
         gbps_nn[like, -1] = gbps_nn[-1, like] = gbps_nn[like, beside]
         return DeviceFleet(
@@ -171,17 +170,6 @@ class WorkLoad:
         return int((room >= smallest).sum())
 
 
-# The fleet of a living swarm: what its servers have measured of themselves, as devices.
-#
-# A server's rate of computing is the work of its stage's blocks over the time that they take it.
-# Its line is what its links carried while its stage averaged. Nobody measures the way between
-# every two servers: it counts as the way by the trainer, which is never shorter where distances
-# add up.
-#
-# Units:   seconds, bytes, floating point operations; rates of them per second.
-# Errors:  Unusable, one line, when nobody has measured a computing time.
-# Source:  docs/placement.md, "From a living swarm".
-
 RTT_ASSUMED_S = 0.1  # of a server without a link to the trainer: another continent, one way there
 SECONDS_LEAST = 1e-5  # of a microbatch: who tells less has not computed
 LINK_MOST_BYTES_PER_S = 1.25e10  # 100 Gbit/s: who says more measured its own memory, or lies
@@ -214,8 +202,14 @@ class MeasuredFleet:
 
 
 def measured_fleet(servers: Sequence[MeasuredServer], flops_s: Sequence[float]) -> MeasuredFleet:
-    """Return what the servers would be as devices of a plan; `flops_s`: the work of each present
-    stage.
+    """The servers of a living swarm as devices; `flops_s`: the work of each present stage.
+
+    A server's rate of computing is the work of its stage's blocks over the time that they take it.
+    Its line is what its links carried while its stage averaged. Nobody measures the way between
+    every two servers: it counts as the way by the trainer, which is never shorter where distances
+    add up. Unusable when nobody has measured a computing time.
+
+    Source: docs/placement.md, "From a living swarm".
     """
     last = len(flops_s) - 1
     rates = [_flops(one, flops_s[one.stage], last=one.stage == last) for one in servers]

@@ -1,4 +1,4 @@
-"""compiled: a function on arrays and numbers, compiled by numba at its first call.
+"""Functions on arrays and numbers, compiled by numba at their first call.
 
 Compiled code is kept beside the source or in the user's cache, so it costs seconds once. Other
 threads run while it does.

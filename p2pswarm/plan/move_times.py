@@ -1,4 +1,4 @@
-"""What a move to another stage takes in this run, by the moves that were made.
+"""The time of a move to another stage in this run, by the moves that were made.
 
 A mover is away from the moment at which it ends its session until it computes in its new stage. Who
 leaves first downloads meanwhile; what is learnt is the rest: joining, and what the link did not
@@ -61,21 +61,21 @@ class MoveMeter:
         self._committed_s: float | None = None
         self._under_way: dict[bytes, _UnderWay] = {}
 
-    def committed(self, now_s: float) -> None:
+    def on_commit(self, now_s: float) -> None:
         """A step is decided."""
         if self._committed_s is not None:
             took_s = now_s - self._committed_s
             self._step_s = took_s if self._step_s is None else _closer(self._step_s, took_s)
         self._committed_s = now_s
 
-    def ordered(self, server: bytes, fetch_s: float, now_s: float, *, prepared: bool) -> None:
+    def on_order(self, server: bytes, fetch_s: float, now_s: float, *, prepared: bool) -> None:
         """A server is to move; if it is not to prepare, it leaves now."""
         self._under_way.pop(server, None)
         if len(self._under_way) < UNDER_WAY_MAX:
             left_s = None if prepared else now_s
             self._under_way[server] = _UnderWay(now_s, fetch_s, prepared, left_s)
 
-    def left(self, server: bytes, now_s: float) -> None:
+    def on_leave(self, server: bytes, now_s: float) -> None:
         """A server that was to prepare ends its session now."""
         if (move := self._under_way.get(server)) is not None:
             move.left_s = now_s
@@ -83,7 +83,7 @@ class MoveMeter:
             if self._step_s:
                 self._waits = _closer(self._waits, waited_s / self._step_s)
 
-    def computes(self, server: bytes, now_s: float) -> None:
+    def on_ready(self, server: bytes, now_s: float) -> None:
         """A server is ready; if it was under way, it is there."""
         move = self._under_way.pop(server, None)
         if move is None or move.left_s is None:
@@ -98,7 +98,7 @@ class MoveMeter:
             times = replace(times, unprepared_s=unprepared_s, unprepared=times.unprepared + 1)
         self._times = times
 
-    def over(self, server: bytes) -> None:
+    def on_end(self, server: bytes) -> None:
         """A move ends otherwise: its server is gone, or stays where it was."""
         self._under_way.pop(server, None)
 

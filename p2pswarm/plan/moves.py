@@ -1,4 +1,12 @@
-"""Moves of servers to other stages while a run goes on: the rule that a commit asks."""
+"""Moves of servers to other stages while a run goes on: the rule that a commit asks.
+
+Three settings: `off`; `swarm`, the algorithm of the paper; `priced`, ours. A rule gets an
+arrangement and the time, and answers with a decision: who moves, the numbers that it was made
+from, and why the rest stays. It never starts two moves of one server within `REST_LEAST_S`.
+
+Source:  docs/rebalancing.md; Ryabinin et al., "SWARM Parallelism" (ICML 2023), Algorithm 2, for
+  `swarm`.
+"""
 
 import math
 from bisect import bisect_left
@@ -9,14 +17,6 @@ from dataclasses import dataclass, replace
 from p2pswarm.plan.arrangement import RISE_LEAST, Arrangement, StagedServer
 from p2pswarm.settings.config import BalanceConfig
 
-# When a run has had enough of moving: where speeds wander by themselves, moves do not settle it.
-#
-# Each move of the last hour raises what the next one has to bring. Moves that answer a change of
-# who is there do not count where they are cheap: a server that came or went leaves the stages
-# uneven, and evening them out takes some moves, however often that happens.
-#
-# Source:  docs/rebalancing.md, "`priced`".
-
 WEARY = 4.0  # as many moves within an hour as there are servers: a move has to bring 5 times more
 WEARY_S = 3600.0
 MOVES_A_CHANGE = 4  # an exchange for the stage that it changed, one for the stage that gave to it
@@ -24,7 +24,12 @@ REMEMBERED_MAX = 4096  # as many servers as a run can have
 
 
 class MoveDamping:
-    """The moves and the changes of the last hour."""
+    """The moves and the changes of the last hour: where speeds wander, moves do not settle it.
+
+    Each move of the last hour raises what the next one has to bring. Moves that answer a change of
+    who is there do not count where they are cheap: a server that came or went leaves the stages
+    uneven, and evening them out takes some moves, however often that happens.
+    """
 
     def __init__(self) -> None:
         self._moved_s: deque[float] = deque(maxlen=REMEMBERED_MAX)
@@ -33,8 +38,8 @@ class MoveDamping:
         """When servers were seen to have come or gone."""
         self._there: frozenset[bytes] | None = None
 
-    def see(self, servers: Iterable[bytes], now_s: float) -> bool:
-        """Return who is there now; True if somebody has come or gone since the last time."""
+    def on_servers(self, servers: Iterable[bytes], now_s: float) -> bool:
+        """Take those that are there; True if one has come or gone since the last time."""
         there = frozenset(servers)
         changes = 0 if self._there is None else len(there ^ self._there)
         self._there = there
@@ -44,7 +49,7 @@ class MoveDamping:
                 times_s.popleft()
         return changes > 0
 
-    def moved(self, now_s: float) -> None:
+    def on_move(self, now_s: float) -> None:
         """A server was sent to another stage."""
         self._moved_s.append(now_s)
 
@@ -57,14 +62,6 @@ class MoveDamping:
         excess = len(self._moved_s) - MOVES_A_CHANGE * len(self._changed_s) * cheap
         return 1.0 + WEARY * max(0, excess) / max(1, len(self._there or ()))
 
-
-# Which moves make the slowest stage faster, and what they are worth.
-#
-# Only the slowest stage limits the run. So a step brings a server into it: one that moves there,
-# or one in exchange for a slower one. Of all such steps the best is the one after which the slower
-# of the two stages is fastest. The search goes on from there until no step helps.
-#
-# Source:  docs/rebalancing.md, "`priced`".
 
 STEPS_MAX = 64  # of a plan: then it is made anew; a tenth of a second for 1,000 servers
 EXCHANGED_MAX = 32  # servers of the slowest stage that are tried in an exchange, of all speeds
@@ -183,7 +180,12 @@ class PricedPlan:
 
 
 class _PaperMoves:
-    """An arrangement that is changed step by step on paper."""
+    """An arrangement that is changed step by step on paper.
+
+    Only the slowest stage limits the run. So a step brings a server into it: one that moves there,
+    or one in exchange for a slower one. Of all such steps the best is the one after which the
+    slower of the two stages is fastest. The search goes on from there until no step helps.
+    """
 
     def __init__(self, arrangement: Arrangement, resting: frozenset[bytes]) -> None:
         self.arrangement = arrangement
@@ -219,7 +221,8 @@ class _PaperMoves:
 
     def _candidates(self, target: int) -> Iterator[tuple[StagedServer, StagedServer | None, int]]:
         """Yield who comes, who goes in exchange, and from which stage."""
-        arrangement = self.arrangement
+        arrangement, free = self.arrangement, self._free[target]
+        some = free[:: max(1, -(-len(free) // EXCHANGED_MAX))]  # from the slowest to the fastest
         for source, rate in enumerate(self.rates):
             if rate <= self.rates[target]:
                 continue
@@ -228,7 +231,7 @@ class _PaperMoves:
             if self.counts[source] > arrangement.kept:
                 for comes in self._about(source, wanted, target):
                     yield comes, None, source
-            for speed, _, goes in _spread(self._free[target]):
+            for speed, _, goes in some:
                 if not self._fits(goes, source):
                     continue
                 for comes in self._about(source, wanted + speed, target):
@@ -248,9 +251,7 @@ class _PaperMoves:
                         break
 
     def _fits(self, one: StagedServer, stage: int) -> bool:
-        """Return whether a server has the memory for a stage, and is there before nobody gains by
-        it.
-        """
+        """Return whether a server has the memory for a stage, and is there in time for a gain."""
         arrangement = self.arrangement
         there = arrangement.load_s(one, stage) < self.horizon_s
         return there and not arrangement.lacks_bytes(one, stage)
@@ -281,13 +282,6 @@ class _PaperMoves:
         return replace(step, rate_after=min(rates))
 
 
-def _spread(
-    free: list[tuple[float, bytes, StagedServer]],
-) -> list[tuple[float, bytes, StagedServer]]:
-    """Some of them, from the slowest to the fastest."""
-    return free[:: -(-len(free) // EXCHANGED_MAX)] if free else free
-
-
 def best_plan(arrangement: Arrangement, resting: frozenset[bytes] = frozenset()) -> PricedPlan:
     """The beginning of the steps that is worth most; `resting` servers stay.
 
@@ -313,15 +307,6 @@ def best_plan(arrangement: Arrangement, resting: frozenset[bytes] = frozenset())
     error = math.hypot(errors[slow], max(others, default=0.0))
     return PricedPlan(before, tuple(steps[:best]), best_value, price, error)
 
-
-# Who moves to another stage while a run goes on: the rule that is asked after a commit.
-#
-# Three settings: `off`; `swarm`, the algorithm of the paper; `priced`, ours. A rule is told an
-# arrangement and the time, and answers with a decision: who moves, the numbers that it was made
-# from, and why the rest stays. It never starts two moves of one server within `REST_LEAST_S`.
-#
-# Source:  docs/rebalancing.md; Ryabinin et al., "SWARM Parallelism" (ICML 2023), Algorithm 2, for
-#   `swarm`.
 
 REST_MAX_S = 600.0  # who has moved stays no longer: ten times what a move of a large stage takes
 REST_LEAST_S, REST_OVER_LOAD = 60.0, 2.0  # as long as a speed is averaged; twice what it has loaded
@@ -361,7 +346,7 @@ class Rebalancing:
         self._config = config
         self._rests: dict[bytes, float] = {}
         """Until when those stay that have moved."""
-        self._weariness = MoveDamping()
+        self._damping = MoveDamping()
         self._begun = False
         """A step was done: who is there from the start has joined."""
         self._moved = False
@@ -375,7 +360,7 @@ class Rebalancing:
         """Return who is to move now; call it when nothing is lost by a move."""
         self._begun = True
         self._rests = {one: until for one, until in self._rests.items() if now_s < until}
-        changed = self._weariness.see((one.server for one in arrangement.servers), now_s)
+        changed = self._damping.on_servers((one.server for one in arrangement.servers), now_s)
         match self._config.rule:
             case "swarm":
                 decision = self._swarm(arrangement, now_s)
@@ -385,7 +370,7 @@ class Rebalancing:
                 decision = Decision(why="rebalancing is off")
         self._moved = self._moved or bool(decision.moves)
         for move in decision.moves:
-            self._weariness.moved(now_s)
+            self._damping.on_move(now_s)
             if len(self._rests) < RESTS_MAX:
                 rest_s = max(REST_LEAST_S, REST_OVER_LOAD * move.load_s)
                 self._rests[move.server] = now_s + min(REST_MAX_S, rest_s)
@@ -428,7 +413,8 @@ class Rebalancing:
         rate, stay = min(arrangement.rates()), _bound(arrangement, {})
         if loads[source] == loads[target]:
             return Decision(rate_before=rate, why="all queues are as long", stay=stay)
-        free = [one for one in arrangement.servers if one.stage == source and _may_move(one)]
+        there = [one for one in arrangement.servers if one.stage == source]
+        free = [one for one in there if one.ready and not one.bound]
         free = [one for one in free if not arrangement.lacks_bytes(one, target)]
         if counts[source] <= 1 or not counts[target] or not free:
             why = f"stage {source} has the shortest queues, and nobody to spare"
@@ -440,9 +426,8 @@ class Rebalancing:
         after[target] += arrangement.rate(one, target)
         gain = max(0.0, min(after) - rate)
         (move,) = cheaper_step(arrangement, rates, [(one, source, target)], gain).moves
-        why = (
-            f"stage {target} has the longest queues ({loads[target]}), stage {source} the shortest"
-        )
+        longest = f"stage {target} has the longest queues ({loads[target]})"
+        why = f"{longest}, stage {source} the shortest"
         return Decision((move,), rate, min(after), 1, why, stay)
 
     def _priced(self, arrangement: Arrangement, now_s: float, *, changed: bool) -> Decision:
@@ -450,7 +435,7 @@ class Rebalancing:
         plan = best_plan(arrangement, frozenset(self._rests))
         stay = _bound(arrangement, self._rests)
         cheap = plan.value >= VALUE_OVER_PRICE_OF_CHEAP * plan.price
-        weary, sure = self._weariness.factor(cheap=cheap), changed and cheap
+        weary, sure = self._damping.factor(cheap=cheap), changed and cheap
         if why := self._refused(plan, self._config.least_gain * weary):
             self._good_since_s = None
             return Decision((), plan.rate_before, plan.rate_before, 0, why, stay)
@@ -479,8 +464,7 @@ class Rebalancing:
         if gain < noise:
             return f"{had}, and less than {_percent(noise / before)} may be noise"
         if plan.value < VALUE_OVER_PRICE * plan.price:
-            worth = f"{plan.value:.0f} microbatches, and the moves cost {plan.price:.0f}"
-            return f"{had}: {worth}"
+            return f"{had}: {plan.value:.0f} microbatches, and the moves cost {plan.price:.0f}"
         return ""
 
     def _batch(
@@ -501,8 +485,7 @@ class Rebalancing:
                 counts[move.source] -= 1
                 counts[move.target] += len(step.moves) > 1 and move.fetches_first
             if any(counts[move.source] < arrangement.kept for move in step.moves):
-                why = f"each stage keeps {arrangement.kept} servers that compute"
-                return tuple(moves), why
+                return tuple(moves), f"each stage keeps {arrangement.kept} servers that compute"
             moves += step.moves
         return tuple(moves), ""
 
@@ -513,10 +496,6 @@ def _loads(arrangement: Arrangement) -> list[int]:
     for one in arrangement.servers:
         loads[one.stage] += one.queued
     return [round(load) for load in loads]
-
-
-def _may_move(one: StagedServer) -> bool:
-    return one.ready and not one.bound
 
 
 def _bound(arrangement: Arrangement, rests: dict[bytes, float]) -> tuple[tuple[str, int], ...]:

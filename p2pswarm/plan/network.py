@@ -132,13 +132,6 @@ def _within_access(gbps_nn: Floats, access_gbps: ArrayLike) -> Floats:
     return np.minimum(gbps_nn, np.minimum(access_n[:, None], access_n[None, :]))
 
 
-# The networks that ship with the program: regions of clouds, as others have measured them.
-#
-# `networks/*.json` has the numbers, and says of each where it is from. What two machines of two
-# regions get is one rate, however many pairs send at once: none of the measurements says more.
-#
-# Errors:  Unusable, one line, for a network or a region that is not there.
-
 FOLDER = "networks"
 MS_A_SECOND = 1000
 NAMES_MAX = 12  # of regions, in one line
@@ -146,11 +139,15 @@ NAMES_MAX = 12  # of regions, in one line
 
 @dataclass(frozen=True, slots=True)
 class RegionNetwork:
-    """Regions, and what two machines of them get; the same both ways."""
+    """Regions of a cloud, as others have measured them; the same both ways.
+
+    Two machines of two regions get one rate, however many pairs send at once: none of the
+    measurements says more.
+    """
 
     name: str
     about: str
-    """Where the numbers are from, in a sentence or two."""
+    """The source of the numbers, in a sentence or two."""
     regions: tuple[str, ...]
     rtt_s: tuple[tuple[float, ...], ...]
     """Round trips; on the diagonal between two machines of one region."""
@@ -164,13 +161,10 @@ class RegionNetwork:
             small = {known.casefold(): known for known in self.regions}
             near = difflib.get_close_matches(region.casefold(), small, 1)
             hint = f"did you mean {small[near[0]]!r}?" if near else ""
-            there = hint or f"there are {self._some_names()}"
+            more = len(self.regions) - NAMES_MAX
+            names = ", ".join(self.regions[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
+            there = hint or f"there are {names}"
             raise Unusable(f"network {self.name} has no region {region!r:.60}: {there}") from None
-
-    def _some_names(self) -> str:
-        more = len(self.regions) - NAMES_MAX
-        names = ", ".join(self.regions[:NAMES_MAX])
-        return names + (f" and {more} more" if more > 0 else "")
 
     def only(self, regions: Sequence[str]) -> "RegionNetwork":
         """The same network, with these regions alone and in this order."""

@@ -165,14 +165,3 @@ def _limit(fleet: DeviceFleet, load: WorkLoad, draft: Draft, rates_s: Floats, pa
     computing = sum(fleet.flops_n[device] / flops for device in group)
     what = "computing" if rates_s[stage] > 0.99 * computing else "the lines of its devices"
     return f"{what} in stage {stage}"
-
-
-def serial_step_s(
-    *, microbatches: int, computing_s: float, hop_s: float, averaging_s: float
-) -> float:
-    """A step of programs whose devices compute, or send, or receive, one after the other.
-
-    `computing_s` and `hop_s` are of a microbatch in the slowest stage, there and back, and over
-    the slowest link, one way. Every pipeline has its own microbatches, and all average at the end.
-    """
-    return averaging_s + microbatches * (2 * hop_s + computing_s)

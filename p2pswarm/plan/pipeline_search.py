@@ -1,9 +1,18 @@
-"""The fastest pipelined plan that can be found in a given time, and a bound below it."""
+"""The fastest pipelined plan that can be found in a given time, and a bound below it.
+
+A few devices have few plans: all are tried, and the best is proven to be the best. Else every
+number of stages that may be is annealed for a little; the best few share what is left. A bound is
+made of what all devices together can do, if nothing kept them from it.
+
+Units:   seconds, of the clock and of a step.
+Errors:  Unusable for a task that no plan can do.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
+from operator import attrgetter
 
 import numpy as np
 
@@ -20,11 +29,6 @@ from p2pswarm.plan.pipeline_annealing import (
     step_s,
 )
 from p2pswarm.plan.pipeline_cost import StepCost, needs_of, step_cost
-
-# Every pipelined plan of a few devices: where there are not many, trying all takes no time.
-#
-# The best of all is proven to be the best, which annealing never is.
-
 
 PLANS_MAX = 30_000  # to be tried: a second and a half; four devices, eight blocks
 
@@ -54,15 +58,6 @@ def fastest_draft(needs: Needs, counts: Sequence[int]) -> tuple[float, Draft]:
     return min(judged, key=lambda each: each[0])
 
 
-# The fastest pipelined plan that can be found in a given time, and what no plan can be under.
-#
-# A few devices have few plans: all are tried. Else every number of stages that may be is annealed
-# for a little; the best few share what is left. A bound is made of what all devices together can
-# do, if nothing kept them from it.
-#
-# Units:   seconds, of the clock and of a step.
-# Errors:  Unusable for a task that no plan can do.
-
 Clock = Callable[[], float]
 
 STAGES_TRIED_MAX = 24  # numbers of stages, where they are to be chosen
@@ -76,7 +71,7 @@ ROUNDING = 1e-9  # what two reckonings of one plan may differ by
 
 @dataclass(frozen=True, slots=True)
 class PlanEffort:
-    """How hard to search."""
+    """The effort of a search."""
 
     seconds: float
     seed: int
@@ -140,7 +135,7 @@ def search_pipelined(
     if plans <= effort.plans_max:
         tried = [drafts.known(loads[0], draft) for draft in known]
         tried += [drafts.fastest(load, possible) for load in loads]
-        best = min(tried, key=_seconds)
+        best = min(tried, key=attrgetter("seconds"))
         _refuse_unfit(best)
         return _finished(fleet, best, math.inf, plans)
     tried = [_Contender(loads[0], draft) for draft in known]
@@ -163,13 +158,13 @@ def _annealed(drafts: "_Drafts", tried: list[_Contender], effort: PlanEffort) ->
     for candidate in tried:
         if candidate is tried[0] or clock() + moves * each_s < ends_s:
             drafts.run(candidate, moves, HOT)
-    best = sorted(tried, key=_seconds)[:FINALISTS]
+    best = sorted(tried, key=attrgetter("seconds"))[:FINALISTS]
     moves = max(TRIAL_MOVES, int((1 - FIRST_SHARE) * limit_s / each_s / 6))
     turn = 0
     while clock() + moves * each_s < ends_s:
         drafts.run(best[turn % len(best)], moves, HOT if turn < len(best) else WARM)
         turn += 1
-    return min(best, key=_seconds)
+    return min(best, key=attrgetter("seconds"))
 
 
 def _refuse_unfit(best: _Contender) -> None:
@@ -190,7 +185,8 @@ def step_bound_s(fleet: DeviceFleet, load: WorkLoad, stages: int) -> float:
     total = float(load.flops_k.sum())
     lines_n = np.full(len(fleet.names), np.inf)
     if stages > 1:
-        lines_n = np.minimum(fleet.access_bytes_n / load.boundary_bytes, _codec_rate(load))
+        codec_rate = load.codec.values_per_s / max(load.boundary_values, 1.0)
+        lines_n = np.minimum(fleet.access_bytes_n / load.boundary_bytes, codec_rate)
     largest = total - float(np.sort(load.flops_k)[: stages - 1].sum())
     work_n = np.sort(np.minimum(fleet.flops_n, lines_n * largest))[::-1]
     apart_nn = fleet.network.latency_s_nn + np.where(np.eye(len(work_n), dtype=bool), np.inf, 0.0)
@@ -210,6 +206,9 @@ def one_more(
 ) -> list[tuple[str, float]]:
     """For each kind of device, the step's time with one more of it, at most; the best first."""
     kinds, stages = sorted(set(fleet.kinds)), [len(plan.stages)]
+    stage_n: Ints = np.full(len(fleet.names) + 1, -1, dtype=np.int64)
+    for stage, group in enumerate(plan.stages):
+        stage_n[list(group)] = stage
     gains = []
     for kind in kinds:
         larger = fleet.with_one_more(fleet.kinds.index(kind))
@@ -217,17 +216,14 @@ def one_more(
         if _plan_count(larger, load, stages) <= effort.plans_max:
             gains.append((kind, min(annealing.fastest(load, stages).seconds, plan.seconds)))
             continue
-        stage_n = np.append(_stage_n(plan, len(fleet.names)), -1)
         least = math.inf
         for stage in range(len(plan.stages)):
             stage_n[-1] = stage
-            draft = Draft(stage_n.copy(), np.array(plan.borders))
-            candidate = _Contender(load, draft)
+            candidate = _Contender(load, Draft(stage_n.copy(), np.array(plan.borders)))
             begun_s = effort.clock()
-            moves = TRIAL_MOVES
             while effort.clock() - begun_s < effort.seconds / len(kinds) / len(plan.stages):
-                annealing.run(candidate, moves, WARM)
-            annealing.run(candidate, moves, WARM)
+                annealing.run(candidate, TRIAL_MOVES, WARM)
+            annealing.run(candidate, TRIAL_MOVES, WARM)
             least = min(least, step_cost(larger, load, candidate.draft).seconds)
         gains.append((kind, min(least, plan.seconds)))
     return sorted(gains, key=lambda each: each[1])
@@ -320,25 +316,8 @@ def _plan_count(fleet: DeviceFleet, load: WorkLoad, stages: Sequence[int]) -> in
     return sum(plan_count(len(fleet.names), len(load.flops_k), count) for count in stages)
 
 
-def _seconds(contender: _Contender) -> float:
-    return contender.seconds
-
-
-def _stage_n(plan: PipelinedPlan, devices: int) -> Ints:
-    stage_n: Ints = np.full(devices, -1, dtype=np.int64)
-    for stage, group in enumerate(plan.stages):
-        stage_n[list(group)] = stage
-    return stage_n
-
-
-def _codec_rate(load: WorkLoad) -> float:
-    return load.codec.values_per_s / max(load.boundary_values, 1.0)
-
-
 def _least_averaging_s(fleet: DeviceFleet, load: WorkLoad, stages: int) -> float:
-    """Return what averaging takes at least, if any stage has two devices: half of the smallest
-    stage.
-    """
+    """The least time of averaging if any stage has two devices: half of the smallest stage."""
     if len(fleet.names) < 2:  # noqa: PLR2004
         return 0.0
     smallest = float(np.sort(load.values_k)[0]) if stages > 1 else load.whole_values(1)

@@ -177,7 +177,7 @@ class Forwarder:
             session.scheduler.handed(item.key, member.peer)  # inline tensors go before a grant
             with pending.settled():
                 await self._pusher.push(member, push, load, progress)
-            session.meter.went(bytes_of(push.tensors))
+            session.meter.on_output(bytes_of(push.tensors))
 
         nobody = f"nobody serves stage {stage + 1}"
         changed = session.view_changed
@@ -191,7 +191,7 @@ class Forwarder:
             load = functools.partial(pending.encoded, member)
             with pending.settled():
                 await self._pusher.push(member, push, load, progress)
-            session.meter.went(bytes_of(push.tensors))
+            session.meter.on_output(bytes_of(push.tensors))
 
         sender = OnlyPeer(session.members, item.sender)
         nobody = "the server that waits for the gradient is gone"

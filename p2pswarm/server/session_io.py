@@ -155,7 +155,7 @@ class SessionParts:
             outcome = await self.replica.reduce(order, self.averaging)
         else:
             outcome = await self.observed.observe(order, self.replica, self.averaging)
-        self.session.meter.averaged(outcome.bytes_per_s)
+        self.session.meter.on_averaging(outcome.bytes_per_s)
         _, roads = self.roads
         roads.health.averaged(order.partners, clock() - begun_s)
         return outcome

@@ -225,9 +225,9 @@ class Worker:
         meter = self._session.meter
         if item.work is Work.EVALUATE:  # now and then, last of all, and shorter than the others
             return
-        meter.waited(waited_s, now_s)
-        meter.came(bytes_of(item.push.tensors))
-        meter.computed(took_s, now_s, backward=item.work is Work.BACKWARD)
+        meter.on_wait(waited_s, now_s)
+        meter.on_input(bytes_of(item.push.tensors))
+        meter.on_compute(took_s, now_s, backward=item.work is Work.BACKWARD)
 
     def _made(self, work: WorkPlan, inputs: WorkInputs) -> tuple[Made, Sketch | None]:
         """Call the stage, on the compute thread; with it the sketch, in a run with spot checks."""

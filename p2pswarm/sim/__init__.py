@@ -1,4 +1,4 @@
 """Whole swarms in virtual time: the real protocol code over simulated networks and processors.
 
-Entrance: `swarm.SimSwarm`, `dht.DhtWorld`, `net.SimInternet`. Tests and benches use them.
+Entrance: `swarm.SimSwarm`; `day.SimDay` for the command `p2pswarm simulate`.
 """

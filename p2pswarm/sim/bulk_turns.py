@@ -2,9 +2,6 @@
 
 So it is on a real one (`net/bulk/send_queue.py`): a gradient goes before a newcomer's state,
 and of two pieces of state the first is whole before the second begins.
-
-Units:   none.
-Errors:  none.
 """
 
 import asyncio

@@ -2,27 +2,26 @@
 
 The gradient is a count: microbatch m of a step adds 1 to element m of the sum. If the reduced
 gradient is all ones, every microbatch was counted exactly once in this stage. In a tied run the two
-ends of the model have as many elements in common, which have to be all twos: one of each end. An
-update with any other gradient is an error. Activations have their true size, and take time on the
-links. They are zeros; a processor that is wrong gives ones, and so does whoever computes with
-these.
+ends of the model have as many elements in common, which have to be all twos: one of each end.
+Activations have their true size, and take time on the links. They are zeros; a processor that is
+wrong gives ones, and so does one that computes with these.
 
-Units:   virtual seconds, bytes.
 Shapes:  as `models/compute/base.py`; sum_N has N = microbatches of a step.
-Errors:  NotServing when nothing is kept for a key, AssertionError when a microbatch was not counted
-         exactly once: the protocol has a bug then.
+Errors:  AssertionError when a microbatch was not counted exactly once, or a piece does not follow a
+         commit: the protocol has a bug then.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
 import asyncio
+import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
-from p2pswarm.base.errors import NotServing
+from p2pswarm.base.errors import BadMessage, NotServing
 from p2pswarm.data.corpus import Corpus, Tokens
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.compute.base import BackwardSpec, Engine, Key, LossResult, Update
@@ -30,10 +29,10 @@ from p2pswarm.models.compute.torch_sums import TorchSums
 from p2pswarm.run.averaging.base import Sums
 from p2pswarm.run.averaging.shards import Span
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.sim.state import CountingState
 from p2pswarm.tensors.codecs.base import TORCH, Tensor
 from p2pswarm.tensors.codecs.bundle import BundleKey, BundleSpec
 from p2pswarm.tensors.codecs.meta import Dtype, TensorLayout
+from p2pswarm.tensors.state_tree import piece_hash, root_of
 
 T = TypeVar("T")
 
@@ -42,6 +41,9 @@ SUM_ITEM_BYTES = 8  # of float64
 BACKWARD_SHARE = 2.0  # a backward takes twice a forward's time
 FIRST_LOSS = math.log(256)  # the loss of a guess among 256 bytes
 DECAY_STEPS = 50.0  # so the reported loss falls; nothing depends on it
+PIECE_BYTES = 256 * 1024
+ENDS = 2  # of a model, which add to the elements that they have in common
+HEAD_BYTES = 16  # of a piece: its stage and its version
 
 
 class NumberedCorpus(Corpus):
@@ -83,7 +85,7 @@ class Processor:
         self.busy_s = 0.0
         """Seconds that it has computed so far."""
         self.worked: Callable[[float, float], None] = lambda _begun_s, _ended_s: None
-        """Told from when to when it computed, each time."""
+        """Called with the begin and the end of each computation."""
         self._owed_s = 0.0
         self._turn = asyncio.Lock()
 
@@ -126,6 +128,82 @@ class Cost:
             state_bytes=round(share * self.state_bytes),
             gradient_bytes=round(share * self.gradient_bytes),
         )
+
+
+class CountingState:
+    """Implements `StateMemory`: each piece is its stage and version, filled up."""
+
+    tensors = 1
+
+    def __init__(self, stage: int, state_bytes: int, microbatches: int, tied: Span | None) -> None:
+        """`microbatches`: the elements of a gradient that count one each.
+
+        `tied`: the elements to which both ends of the model add.
+        """
+        self._stage = stage
+        self._microbatches = microbatches
+        self._tied = tied
+        self._bytes = max(HEAD_BYTES, state_bytes)
+        self.pieces = -(-self._bytes // PIECE_BYTES)
+        self._versions = [0] * self.pieces
+
+    @property
+    def version(self) -> int:
+        """The version of the whole state; the oldest piece's while it comes."""
+        return min(self._versions)
+
+    def become(self, version: int) -> None:
+        """All pieces are of one version now."""
+        self._versions = [version] * self.pieces
+
+    def hashes(self) -> tuple[bytes, ...]:
+        """The hash of each piece."""
+        return tuple(
+            _hash_of(self._stage, version, self.part_bytes(0, piece))
+            for piece, version in enumerate(self._versions)
+        )
+
+    def digest(self) -> bytes:
+        """The digest of the state: replicas of one version have the same."""
+        return root_of(self.hashes())
+
+    def part_bytes(self, tensor: int, piece: int) -> int:
+        """The size of a piece."""
+        del tensor
+        rest = self._bytes - piece * PIECE_BYTES
+        return max(HEAD_BYTES, min(PIECE_BYTES, rest))
+
+    def read(self, tensor: int, piece: int) -> memoryview:
+        """Copy a piece."""
+        nbytes = self.part_bytes(tensor, piece)
+        return memoryview(_content(self._stage, self._versions[piece], nbytes))
+
+    def write(self, piece: int, parts: Sequence[memoryview]) -> None:
+        """Put a piece in its place."""
+        (part,) = parts
+        if part.nbytes != self.part_bytes(0, piece):
+            raise BadMessage(f"{part.nbytes} bytes are no piece {piece}")
+        self._versions[piece] = int.from_bytes(part[HEAD_BYTES // 2 : HEAD_BYTES])
+
+    def gradient(self, reduced: Sums, piece: int) -> Tensor:
+        """Return how often each microbatch was counted; the same for every piece.
+
+        In a tied run also how often on each of its two ends.
+        """
+        del piece
+        assert isinstance(reduced, TorchSums)
+        counts = reduced.reduced_N[: self._microbatches].clone()
+        if self._tied is None:
+            return counts
+        both = reduced.reduced_N[self._tied.start : self._tied.stop]
+        return counts.new_tensor([*counts.tolist(), *(both / ENDS).tolist()])
+
+    def follow(self, piece: int, gradient: Tensor, update: Update) -> None:
+        """Apply a commit to one piece."""
+        before = update.number - 1
+        assert self._versions[piece] == before, f"{update} on a piece of {self._versions[piece]}"
+        assert all(count == 1 for count in gradient.tolist()), "counted otherwise than once"
+        self._versions[piece] = update.number
 
 
 class CountingWeights:
@@ -299,3 +377,13 @@ def activation_layout(run: RunConfig) -> TensorLayout:
 
 def _zeros(shape: tuple[int, ...], dtype: Dtype) -> Tensor:
     return Tensor().new_zeros(shape, dtype=TORCH[dtype])
+
+
+def _content(stage: int, version: int, nbytes: int) -> bytes:
+    half = HEAD_BYTES // 2
+    return (stage.to_bytes(half) + version.to_bytes(half)).ljust(nbytes, b"\0")
+
+
+@functools.lru_cache(maxsize=1024)
+def _hash_of(stage: int, version: int, nbytes: int) -> bytes:
+    return piece_hash([memoryview(_content(stage, version, nbytes))])

@@ -4,21 +4,18 @@ The trainer's machine stays. The others are there when their stays say so; a sha
 taken hears of it beforehand and leaves, the rest end without a word, half of them as by a power
 cut. When a stage has lost its last weights the run ends, and the next one begins from the newest
 checkpoint with the machines that are there: what was done since then is done again.
-
-Units:   virtual seconds, bytes.
-Errors:  AssertionError when a microbatch was not counted exactly once.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from random import Random
 
 from p2pswarm.progress.events import Report
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.compute import BACKWARD_SHARE, Cost
-from p2pswarm.sim.day_record import DayRecord, StepSample, best_rate
+from p2pswarm.sim.day_record import DayRecord, FleetSample, StepSample, best_rate
 from p2pswarm.sim.devices import SimDevice
 from p2pswarm.sim.swarm import SimMachine, SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig
@@ -55,11 +52,6 @@ class DayConfig:
     seed: int = 1
 
     @property
-    def played_cost(self) -> Cost:
-        """The cost of a stage as it is played."""
-        return replace(self.cost, forward_s=self.cost.forward_s / self.pressed)
-
-    @property
     def played_world(self) -> WorldConfig:
         """The network as it is played: the latencies are the day's."""
         world, network = self.world, self.world.network
@@ -76,14 +68,6 @@ class DayConfig:
         return best_rate(speeds, shares) / ((1 + BACKWARD_SHARE) * self.cost.forward_s)
 
 
-@dataclass(slots=True)
-class _Fleet:
-    """The machines that are there now."""
-
-    there: dict[int, SimMachine | None] = field(default_factory=dict)
-    """By their number in the fleet; None while no run has begun on it."""
-
-
 class SimDay:
     """One day; `play` it once."""
 
@@ -91,7 +75,8 @@ class SimDay:
         self._config = config
         self._record = DayRecord(config.run.stages, config.run.batch.microbatches)
         self._rng = Random(f"day {config.seed}")
-        self._fleet = _Fleet()
+        self._machines: dict[int, SimMachine | None] = {}
+        """Those that are there, by their number in the fleet; None while no run has begun on it."""
         self._swarm: SimSwarm | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._runs = 0
@@ -107,7 +92,7 @@ class SimDay:
         for outcome in outcomes:
             if isinstance(outcome, Exception):
                 raise outcome
-        self._record.end(self._now_s())
+        self._record.ended_s = self._now_s()
         return self._record
 
     async def _train(self) -> None:
@@ -120,7 +105,7 @@ class SimDay:
                     seed=config.seed * 1000 + self._runs,
                     run=replace(config.run, steps=STEPS_MAX, on_stage_lost="end", min_replicas=1),
                     servers=0,
-                    cost=config.played_cost,
+                    cost=replace(config.cost, forward_s=config.cost.forward_s / config.pressed),
                     world=config.played_world,
                     trainer_place=config.trainer_place,
                     patience_s=PATIENCE * config.seconds,
@@ -131,10 +116,10 @@ class SimDay:
                 tasks.create_task(swarm.play())
                 await swarm.open.wait()
                 self._swarm = swarm
-                for machine in self._fleet.there:
-                    self._fleet.there[machine] = swarm.join(device=config.fleet[machine])
+                for machine in self._machines:
+                    self._machines[machine] = swarm.join(device=config.fleet[machine])
             self._swarm = None
-            self._fleet.there = dict.fromkeys(self._fleet.there)
+            self._machines = dict.fromkeys(self._machines)
             every = config.checkpoint_steps
             self._record.on_run_loss(self._now_s(), every)
             if every is None:
@@ -151,18 +136,16 @@ class SimDay:
                     self._take(stay.machine)
             for stay in config.stays:
                 if stay.begin_s == at_s < config.seconds:
-                    self._bring(stay.machine)
-            there = sorted(self._fleet.there)
-            self._record.fleet(self._now_s(), len(there), config.optimum(there))
-
-    def _bring(self, machine: int) -> None:
-        """A machine comes."""
-        joined = self._swarm.join(device=self._config.fleet[machine]) if self._swarm else None
-        self._fleet.there[machine] = joined
+                    device = config.fleet[stay.machine]
+                    joined = self._swarm.join(device=device) if self._swarm else None
+                    self._machines[stay.machine] = joined
+            there = sorted(self._machines)
+            sample = FleetSample(self._now_s(), len(there), config.optimum(there))
+            self._record.fleets.append(sample)
 
     def _take(self, machine: int) -> None:
         """A cloud takes a machine away."""
-        config, gone = self._config, self._fleet.there.pop(machine)
+        config, gone = self._config, self._machines.pop(machine)
         told = config.notice_s > 0 and self._rng.random() < config.noticed
         silent = self._rng.random() < 1 / 2
         self._record.taken += 1

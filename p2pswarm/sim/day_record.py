@@ -2,7 +2,6 @@
 
 Units:   virtual seconds since the day began; speeds relative to any machine; rates in the same
          unit, for a stage of share 1.
-Source:  Graham, "Bounds on Multiprocessing Timing Anomalies" (1969), for the longest first.
 """
 
 from collections import Counter
@@ -10,13 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from p2pswarm.sim.traces import HOUR_S
+
 EXCHANGES_MAX = 10_000  # far more than are ever made: a limit in place of a proof
 GAIN_MIN = 1e-12  # relative: less is rounding
-
-
-def bound(speeds: Sequence[float], shares: Sequence[float]) -> float:
-    """The rate if servers could be divided; 0 if there are fewer of them than stages."""
-    return sum(speeds) / sum(shares) if len(speeds) >= len(shares) else 0.0
 
 
 def best_rate(speeds: Sequence[float], shares: Sequence[float]) -> float:
@@ -30,8 +26,8 @@ def best_arrangement(speeds: Sequence[float], shares: Sequence[float]) -> list[i
     """The stage of each server: the better of two ways to begin, each followed by exchanges.
 
     A stage's rate is the speed of its servers over its share of a microbatch's work; the slowest
-    stage is the run's. `bound` is what no arrangement is above. `best_arrangement` is a good one:
-    it is exact where all servers are alike, and close where they are not.
+    stage is the run's. The arrangement is exact where all servers are alike, and close where they
+    are not.
 
     Source: Graham, "Bounds on Multiprocessing Timing Anomalies" (1969), for the longest first.
     """
@@ -93,9 +89,6 @@ def _rates(stages: Sequence[int], speeds: Sequence[float], shares: Sequence[floa
     return [total / share for total, share in zip(sums, shares, strict=True)]
 
 
-HOUR_S = 3600.0
-
-
 @dataclass(frozen=True, slots=True)
 class StepSample:
     """A step was committed."""
@@ -134,10 +127,6 @@ class DayRecord:
         self._microbatches = microbatches
         self._since_checkpoint = 0
 
-    def fleet(self, at_s: float, machines: int, optimum: float) -> None:
-        """The machines have changed."""
-        self.fleets.append(FleetSample(at_s, machines, optimum))
-
     def step(self, sample: StepSample) -> None:
         """A step was committed."""
         self.steps.append(sample)
@@ -151,10 +140,6 @@ class DayRecord:
             lost %= checkpoint_steps
         self.done_again += lost * self._microbatches
         self._since_checkpoint = 0
-
-    def end(self, at_s: float) -> None:
-        """The day is over."""
-        self.ended_s = at_s
 
     def done(self, begin_s: float, end_s: float) -> float:
         """Microbatches committed between two times; a step counts evenly over its time."""

@@ -1,7 +1,5 @@
 """The machines of a simulated run: how fast each is, where it is, and how its speed drifts.
 
-Units:   virtual seconds.
-Errors:  none.
 Source:  Uhlenbeck and Ornstein, "On the Theory of the Brownian Motion" (1930), for the drift.
 """
 

@@ -1,14 +1,12 @@
-"""The faults of a simulated run, as a value that is drawn from a seed, and their injection.
+"""The faults of a simulated run, as a value, and their injection.
 
 Units:   virtual seconds from the start of the first step, or from the end of a step's work.
-Errors:  ValueError for kinds that do not exist, and for a swarm without servers.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from random import Random
 from typing import Any, Protocol
 
 from p2pswarm.sim.link import WORLD, SimClock
@@ -39,25 +37,6 @@ class FaultKind(Enum):
     """A machine's link has a fiftieth of its rate, and each packet is late."""
 
 
-FIRST_S = 1.0  # every server that is there from the start has joined by then
-AIM_S = 0.25  # from the start of the averaging to the last answer about the commit
-DEADLY = (FaultKind.KILL, FaultKind.RESTART)
-PAIRED = (FaultKind.CUT, FaultKind.ONE_WAY, FaultKind.RESET)
-KINDS = tuple(kind.value for kind in FaultKind)
-SECONDS: dict[FaultKind, tuple[tuple[float, float], ...]] = {
-    FaultKind.KILL: ((0.5, 5.0),),
-    FaultKind.RESTART: ((0.5, 5.0), (5.0, 25.0)),
-    FaultKind.REJOIN: ((0.1, 5.0), (5.0, 25.0)),
-    FaultKind.FREEZE: ((0.2, 5.0), (5.0, 14.0), (16.0, 40.0)),
-    FaultKind.CUT: ((0.2, 14.0), (16.0, 40.0)),
-    FaultKind.ONE_WAY: ((0.2, 14.0), (16.0, 40.0)),
-    FaultKind.ISLAND: ((0.2, 14.0), (16.0, 25.0)),
-    FaultKind.RESET: ((0.0, 0.0),),
-    FaultKind.SLOW: ((2.0, 30.0),),
-}
-"""The ranges of how long a fault lasts, equally likely: around the silence that ends a link."""
-
-
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One thing that goes wrong.
@@ -83,78 +62,12 @@ class Fault:
     """The step that it is aimed at; None: it is not aimed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FaultOptions:
-    """The kinds and the number of faults to draw."""
-
-    kinds: tuple[FaultKind, ...] = tuple(FaultKind)
-    servers: int = 7
-    trainers: int = 1
-    mortal_trainers: bool = False
-    """True if a trainer may be killed, or started again."""
-    faults: tuple[int, int] = (3, 10)
-    """The least and the most faults of a run."""
-    every_s: float = 4.0
-    """Mean time between two that are not aimed."""
-    steps: int = 25
-    """The steps that faults may be aimed at."""
-    aimed: float = 0.4
-    """The share of faults that are aimed at the end of a step."""
-
-    def __post_init__(self) -> None:
-        if self.servers < 1 or self.trainers < 1:
-            raise ValueError(f"a swarm of {self.trainers} trainers and {self.servers} servers")
-        if not 0 <= self.aimed <= 1 or self.steps < 1:
-            raise ValueError(f"a share of {self.aimed} faults aimed at one of {self.steps} steps")
-        if not self.kinds:
-            raise ValueError("no kind of fault was chosen")
-
-    @property
-    def seats(self) -> int:
-        """The machines of the swarm."""
-        return self.trainers + self.servers
-
-
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
     """Everything that goes wrong in one run."""
 
     trainers: int = 1
     faults: tuple[Fault, ...] = ()
-
-
-def draw_plan(seed: int, options: FaultOptions) -> FaultPlan:
-    """The faults of one seed; the same for the same options."""
-    rng = Random(f"faults {seed}")
-    faults, at_s = [], FIRST_S
-    for _ in range(rng.randint(*options.faults)):
-        if rng.random() < options.aimed:
-            step = rng.randrange(options.steps)
-            faults.append(_draw(rng, rng.uniform(0.0, AIM_S), step, options))
-        else:
-            at_s += rng.expovariate(1 / options.every_s)
-            faults.append(_draw(rng, at_s, None, options))
-    return FaultPlan(options.trainers, tuple(faults))
-
-
-def kinds_named(names: Sequence[str]) -> tuple[FaultKind, ...]:
-    """The kinds of these names."""
-    unknown = [name for name in names if name not in KINDS]
-    if unknown:
-        raise ValueError(f"no fault is called {', '.join(unknown)}: choose from {', '.join(KINDS)}")
-    return tuple(FaultKind(name) for name in names)
-
-
-def _draw(rng: Random, at_s: float, step: int | None, options: FaultOptions) -> Fault:
-    kind = rng.choice(options.kinds)
-    seconds = rng.uniform(*rng.choice(SECONDS[kind]))
-    immortal = kind in DEADLY and not options.mortal_trainers
-    seats = range(options.trainers if immortal else 0, options.seats)
-    if kind is FaultKind.ISLAND:
-        hit = rng.sample(seats, rng.randint(1, max(1, options.seats // 2)))
-    else:
-        hit = rng.sample(seats, min(2 if kind in PAIRED else 1, len(seats)))
-    return Fault(kind, at_s, seconds, tuple(hit), rng.random() < 1 / 2, step)
 
 
 SLOWER = 50.0  # a link of 25 MB/s becomes one of 4 Mbit/s
@@ -214,7 +127,7 @@ class FaultInjection:
                 clock.call_at(now_s + fault.at_s, self._begin, fault, context=WORLD)
                 self.quiet_from_s = max(self.quiet_from_s, now_s + fault.at_s + fault.seconds)
 
-    def step_counted(self, step: int) -> None:
+    def on_step_work(self, step: int) -> None:
         """Every stage has counted a step: what is aimed at it will happen."""
         clock = self._clock
         for fault in self._plan.faults:

@@ -1,7 +1,4 @@
-"""The link between two simulated processes, the clock that it uses, and processes that are stopped.
-
-Units:   virtual seconds, bytes.
-"""
+"""The link between two simulated processes, its clock, and processes that are stopped."""
 
 import contextvars
 from collections import deque
@@ -11,6 +8,14 @@ from typing import Any, Protocol
 
 from p2pswarm.sim.bulk_turns import BulkTurns
 from p2pswarm.sim.world import Host, World
+
+
+class SimTimer(Protocol):
+    """What a clock will call."""
+
+    def cancel(self) -> None:
+        """Call nobody back."""
+        ...
 
 
 class SimClock(Protocol):
@@ -26,7 +31,7 @@ class SimClock(Protocol):
         callback: Callable[..., object],
         *args: Any,
         context: Context | None = None,
-    ) -> object:
+    ) -> SimTimer:
         """Call back at that time; `context` says whose timer it is."""
         ...
 
@@ -36,20 +41,12 @@ class SimClock(Protocol):
         callback: Callable[..., object],
         *args: Any,
         context: Context | None = None,
-    ) -> object:
+    ) -> SimTimer:
         """Call back after that time."""
         ...
 
     def call_soon(self, callback: Callable[..., object], *args: Any) -> object:
         """Call back in the next turn of the loop."""
-        ...
-
-
-class Resumable(Protocol):
-    """Something that the event loop was to run in a process that is stopped."""
-
-    def resume(self) -> None:
-        """Run it in the next turn of the loop."""
         ...
 
 
@@ -72,7 +69,7 @@ class Suspension:
         """True if the process runs nothing now."""
         self._stops = 0
         self._arrivals: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self._waiting: list[Resumable] = []
+        self._waiting: list[Callable[[], None]] = []
 
     def stop(self) -> None:
         """Stop it; as often as it is stopped, it has to be continued."""
@@ -90,8 +87,8 @@ class Suspension:
         self._stops = 0
         self.stopped = False
         waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            one.resume()
+        for resume in waiting:
+            resume()
         arrivals, self._arrivals = self._arrivals, deque()
         for event, args in arrivals:
             self.context.run(event, *args)
@@ -100,9 +97,9 @@ class Suspension:
         """Forget what came and was not read: the process has ended."""
         self._arrivals.clear()
 
-    def wait(self, one: Resumable) -> None:
-        """Keep something that was to run while the process is stopped."""
-        self._waiting.append(one)
+    def wait(self, resume: Callable[[], None]) -> None:
+        """Call `resume` when the process goes on: something was to run while it is stopped."""
+        self._waiting.append(resume)
 
     def on_arrival(self, event: Callable[..., object], *args: Any) -> None:
         """Let the network tell the process something, now or when it goes on."""
@@ -114,8 +111,6 @@ class Suspension:
 
 PROCESS: contextvars.ContextVar[Suspension | None] = contextvars.ContextVar("PROCESS", default=None)
 WORLD = contextvars.Context()
-
-
 DEAD_AFTER_S = 15.0  # silence that ends a link, as in net/config.py
 
 
@@ -129,10 +124,6 @@ class LinkEnd(Protocol):
     def take(self, event: Callable[..., object], *args: object) -> None:
         """Let the network tell it something."""
         ...
-
-
-class _Cancellable(Protocol):
-    def cancel(self) -> None: ...
 
 
 class SimLink:
@@ -156,7 +147,7 @@ class SimLink:
         self._held: tuple[deque[Callable[[], object]], ...] = deque(), deque()
         """The messages that each end has sent into a path that is cut."""
         self._bulk = BulkTurns(), BulkTurns()
-        self._silence: _Cancellable | None = None
+        self._silence: SimTimer | None = None
 
     def join(self, user: object, end: LinkEnd, lose: Callable[[], None]) -> None:
         """Use the link at one end; `lose` is called there when the link ends."""
@@ -187,8 +178,7 @@ class SimLink:
             return
         silent = not self._sound()
         if silent and self._silence is None:
-            timer = self._clock.call_later(DEAD_AFTER_S, self.end, context=WORLD)
-            self._silence = timer  # type: ignore[assignment]
+            self._silence = self._clock.call_later(DEAD_AFTER_S, self.end, context=WORLD)
         elif not silent and self._silence is not None:
             self._silence.cancel()
             self._silence = None

@@ -2,8 +2,8 @@
 
 Where asyncio polls and waits for the next timer, this loop moves the clock to it. So
 `asyncio.sleep`, timeouts, task groups and futures work unchanged, and nothing depends on the
-machine's speed. A deadlock raises an error. A turn of this loop and its handles do only what a
-simulation needs: a fifth of a run of 80 servers would else pass in asyncio's own.
+machine's speed. A turn of this loop and its handles do only what a simulation needs: a fifth of a
+run of 80 servers would else pass in asyncio's own.
 
 We know three traps from experiments. `asyncio.TaskGroup` keeps its tasks in a set and cancels them
 in the set's order, so tasks have hashes that the run determines. Sets of other objects and of
@@ -62,7 +62,7 @@ class _Soon(asyncio.Handle):
         context = self._context
         process = context.get(PROCESS)
         if process is not None and process.stopped:
-            process.wait(self)
+            process.wait(self._resume)
             return
         try:
             context.run(self._callback, *self._args)
@@ -72,8 +72,7 @@ class _Soon(asyncio.Handle):
             text = f"error in the callback {self._callback!r}"
             self._loop.call_exception_handler({"message": text, "exception": error, "handle": self})
 
-    def resume(self) -> None:
-        """Run it in the next turn of the loop."""
+    def _resume(self) -> None:
         self._loop.resume(self)
 
 

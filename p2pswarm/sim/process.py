@@ -1,11 +1,9 @@
 """The processes that run on simulated hosts, what they say of themselves, and their calls.
 
-Units:   virtual seconds, bytes.
-Errors:  as `net/rpc/base.py`; who waits for a call gets them. BadMessage for bytes that are no
-         card.
+Errors:  as `net/rpc/base.py`.
 """
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from functools import cached_property, lru_cache
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -20,7 +18,6 @@ from p2pswarm.base.errors import (
     SwarmError,
 )
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.discovery.dht.messages import PeerList
 from p2pswarm.net.cards.card import (
     Card,
     CardBody,
@@ -56,8 +53,7 @@ def unsigned(peer: PeerId, *places: Contact, seq: int = 0) -> bytes:
     """A card of a peer that names these places; of a client, if there are none to name.
 
     They have the form and about the size of real ones; where the key stands, there is the peer's
-    id. So whoever simulates a liar may name peers that nobody has a key of: that is more than a
-    real one can.
+    id. So a simulated liar may name peers of which nobody has a key, which a real one cannot.
 
     Source: docs/addresses.md.
     """
@@ -70,19 +66,12 @@ def unsigned(peer: PeerId, *places: Contact, seq: int = 0) -> bytes:
 
 @lru_cache(maxsize=CARDS_READ)
 def read_unsigned(data: bytes) -> Card:
-    """The card in bytes, whoever made them."""
+    """The card in bytes, whoever made them; BadMessage if they are none."""
     signed = decode(data)
     body = decode(signed.body) if isinstance(signed, SignedCard) else signed
     if not isinstance(signed, SignedCard) or not isinstance(body, CardBody):
         raise BadMessage(f"{type(body).__name__} is no card")
     return Card.of(PeerId(body.public_key), body, signed)
-
-
-def unsigned_list(named: Iterable[Contact]) -> PeerList:
-    """A list of these peers, which says that each was found where its contact is."""
-    found = [(each.peer, each) for each in named]
-    cards = [unsigned(peer, contact) for peer, contact in found if peer is not None]
-    return PeerList(tuple(cards), bytes(len(cards)))
 
 
 class UnsignedCards:
@@ -104,10 +93,7 @@ class UnsignedCards:
             card = self._cards[peer] = read_unsigned(unsigned(peer, *self._said[peer]))
         return card
 
-    @staticmethod
-    def read(data: bytes) -> Card:
-        """The card in bytes."""
-        return read_unsigned(data)
+    read = staticmethod(read_unsigned)
 
     def learn(self, card: Card, heard_at: str) -> bool:
         """Nothing: everybody's card is known already."""
@@ -129,10 +115,9 @@ class SimProcess:
         self.world: World = population.world
         self.host = host
         self.contact = Contact(host.peer, host.address)
-        """Its peer id and address in the simulated world."""
         self.running = True
         self.suspension = Suspension()
-        """True if it is stopped; its tasks run in the context of this."""
+        """Its tasks run in the context of this."""
         self.lost: dict[object, Callable[[float], None]] = {}
         """The callbacks for this process's death; they get the seconds until others notice."""
         self._links: dict[int, tuple[SimProcess | None, float]] = {}
@@ -151,10 +136,7 @@ class SimProcess:
         return self.population.clock()
 
     def reach(self, to: Contact) -> ProvenAddress:
-        """Return what links would show of a peer's address.
-
-        It comes from its host, and listens there.
-        """
+        """Return what links would show of a peer's address: it comes from its host."""
         host = self.world.hosts.get(to.peer.raw) if to.peer is not None else None
         if host is None or host.address != to.address:
             return ProvenAddress.CLAIMED
@@ -396,10 +378,8 @@ class SimCall:
     Messages pass as objects. They take the time that a real link would take, but not its processor
     time. A call costs two timers on the loop and a future.
 
-    Three cases of the real network are simulated:
-    * A dead host answers nothing, so its callers wait for their deadline.
-    * If only the process is dead (`silent=False`), its host's kernel refuses calls at once.
-    * The first call to a peer makes a link if `dial_rtts` is not 0; the link is kept.
+    A dead host answers nothing, so its callers wait for their deadline. If only the process is dead
+    (`silent=False`), its host's kernel refuses calls at once.
     """
 
     __slots__ = (

@@ -3,9 +3,6 @@
 There is neither crypto nor mux, so 10,000 nodes can look each other up in seconds.
 `sim/process.py` has the events of a call and `sim/stream_end.py` those of a stream; here are the
 parts that wait.
-
-Units:   virtual seconds, bytes.
-Errors:  as `net/rpc/base.py`.
 """
 
 import asyncio
@@ -73,10 +70,8 @@ def connect_streams(
     near: SimProcess, far: SimProcess, buffers: tuple[SimReceiveBuffers, SimReceiveBuffers]
 ) -> SimStreamTransport:
     """A transport between two processes, as the near one sees it."""
-    here, there = (
-        SimStreamTransport(near, far, buffers[0]),
-        SimStreamTransport(far, near, buffers[1]),
-    )
+    here = SimStreamTransport(near, far, buffers[0])
+    there = SimStreamTransport(far, near, buffers[1])
     here.join(there)
     there.join(here)
     return here
@@ -125,10 +120,7 @@ class SimRpc(SimPeer):
         return process
 
     def _reaches(self, host: Host, process: "SimRpc | None") -> bool:
-        """Return whether a handshake with a host can end.
-
-        It can if both paths are whole, and nobody is stopped.
-        """
+        """Return whether a handshake can end: both paths are whole, and nobody is stopped."""
         world = self.world
         both = world.connected(self.host, host) and world.connected(host, self.host)
         return both and not (process is not None and process.suspension.stopped)

@@ -1,17 +1,16 @@
 """One end of a simulated stream: order, credit, buffers, and how it learns that the other is gone.
 
-Units:   virtual seconds, bytes.
-Errors:  the stream gets LinkLost and resets, as `net/rpc/base.py` says; `on_arrival` returns False
-         for bytes that break the protocol.
+Errors:  the stream gets LinkLost and resets, as `net/rpc/base.py` says.
 """
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-from p2pswarm.base.errors import LinkLost, SwarmError
+from p2pswarm.base.errors import LinkLost
 from p2pswarm.base.ids import PeerId
 from p2pswarm.net.rpc.framing import reset_error
+from p2pswarm.net.rpc.stream import RpcStream
 from p2pswarm.sim.bulk_turns import BulkTurns
 from p2pswarm.sim.link import WORLD, SimLink
 from p2pswarm.sim.process import SimProcess
@@ -80,27 +79,11 @@ WINDOW_BYTES = 256 * 1024  # unread messages of one stream, as in net/link/mux.p
 FRAME_COST_BYTES = 64  # what a frame costs besides its data: header, tag, Python objects
 
 
-class StreamUser(Protocol):
-    """The stream that is told what happens at its end."""
-
-    def on_frame(self, frame: bytes, *, ended: bool) -> None:
-        """A frame came."""
-        ...
-
-    def on_credit(self) -> None:
-        """There is credit again."""
-        ...
-
-    def fail(self, error: SwarmError) -> None:
-        """The stream has ended with an error."""
-        ...
-
-
 class SimStreamEnd:
     """One end of a stream: what it sends arrives at the other end in order, or never."""
 
     def __init__(self, here: SimProcess, there: SimProcess, buffers: SimReceiveBuffers) -> None:
-        self.stream: StreamUser | None = None
+        self.stream: RpcStream | None = None
         """The stream that is told what happens; None once our side has finished."""
         self.far: SimStreamEnd
         self.here = here
@@ -187,10 +170,10 @@ class SimStreamEnd:
     def reset(self, stream: int, code: int) -> None:
         """Give the stream up."""
         del stream
-        self.post(FRAME_COST_BYTES, self.far.was_reset, code)
+        self.post(FRAME_COST_BYTES, self.far.on_reset, code)
         self._over()
 
-    def was_reset(self, code: int) -> None:
+    def on_reset(self, code: int) -> None:
         """The other end gave the stream up."""
         if self.stream is not None and not self.gone:
             self.stream.fail(reset_error(code))
@@ -206,9 +189,8 @@ class SimStreamEnd:
             return True
         clock = self.here.clock
         size_bytes = round(len(chunk) * self.here.world.config.bulk_scale)
-        came_s = self.here.world.arrival_s(
-            self.here.host, self.there.host, size_bytes, clock.time()
-        )
+        world, here, there = self.here.world, self.here.host, self.there.host
+        came_s = world.arrival_s(here, there, size_bytes, clock.time())
         assert came_s is not None, "the path is whole"
         clock.call_at(came_s, self.there.take, event, transfer, offset, chunk, context=WORLD)
         return True

@@ -5,7 +5,6 @@ unchanged. The network is `sim/rpc.py`, and the processors are `sim/compute.py`.
 speed, are placed in regions, and die. Each process, a trainer's too, runs in a context of its own,
 so that it can be stopped.
 
-Units:   virtual seconds, bytes.
 Errors:  AssertionError when a microbatch was not counted exactly once; TimeoutError when the run
          takes longer than `patience_s`. A run that fails is a result, not an error.
 """
@@ -36,12 +35,12 @@ from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.swarm_run import (
     ChainDisk,
     MachineRecord,
-    RunRecord,
     SwarmConfig,
     SwarmResult,
     may_die,
     may_lose_disk,
     may_lose_memory,
+    result_of,
 )
 from p2pswarm.sim.swarm_trainers import SwarmTrainers, TrainerMachine
 from p2pswarm.sim.world import Place
@@ -80,14 +79,8 @@ class SimMachine:
     def record(self) -> MachineRecord:
         """The machine as it is now, whether it is a member or not."""
         server = self.server
-        return MachineRecord(
-            self.born_s,
-            self.died_s,
-            self.processor.busy_s,
-            server.stage,
-            server.version,
-            server.newest,
-        )
+        busy_s, stage = self.processor.busy_s, server.stage
+        return MachineRecord(self.born_s, self.died_s, busy_s, stage, server.version, server.newest)
 
 
 class SimSwarm:
@@ -157,7 +150,8 @@ class SimSwarm:
         Each microbatch of a step counts once forward and once backward in each stage. Whatever was
         begun besides is waste: what was done again or was cut short, evaluations, spot checks.
         """
-        run, begun_s = self.config.run, self._begun_work_s()
+        run, processors = self.config.run, [machine.processor for machine in self.machines]
+        begun_s = sum(one.busy_s * one.speed for one in processors)
         steps = sum(isinstance(report, StepDone) for report in self.reports)
         passes = steps * run.batch.microbatches * run.stages
         return passes * (1 + BACKWARD_SHARE) * self.config.cost.forward_s / begun_s
@@ -214,11 +208,6 @@ class SimSwarm:
         leaving.cancel()
         if machine.died_s is None:
             self.kill(machine, silent=False)
-
-    def _begun_work_s(self) -> float:
-        """The work that all machines have begun, in seconds of a machine of speed 1."""
-        processors = [machine.processor for machine in self.machines]
-        return sum(one.busy_s * one.speed for one in processors)
 
     def _may_lose_disk(self, victim: ChainDisk) -> bool:
         disks = [one.chain_disk for one in self.trainers.seats if not one.gone]
@@ -324,7 +313,7 @@ class SimSwarm:
         filled = self._filled.setdefault(step, set())
         full = run.stages * run.batch.microbatches
         if (stage, number) not in filled and len(filled) == full - 1:
-            self.faults.step_counted(step)
+            self.faults.on_step_work(step)
         filled.add((stage, number))
         self._told_of(peer, stage, number)
 
@@ -360,17 +349,16 @@ class SimSwarm:
         return DriftingProcessor(drift, asyncio.get_running_loop().time)
 
     def _result(self, ended: RunFinished) -> SwarmResult:
-        record = RunRecord(
+        return result_of(
             ended=ended,
             reports=self.reports,
             machines=[machine.record for machine in self.machines],
             begun_s=self._begun_s,
             ended_s=asyncio.get_running_loop().time(),
             trainer_bytes=sum(one.rpc.host.sent_bytes for one in self.trainers.seats),
-            sent_bytes=[host.sent_bytes for host in self.world.world.hosts.values()],
+            moved_bytes=sum(host.sent_bytes for host in self.world.world.hosts.values()),
             world_digest=self.world.digest,
         )
-        return record.result()
 
 
 def _task_of(

@@ -1,10 +1,7 @@
-"""The configuration and the result of a simulated run, as values that a test can compare.
-
-Units:   virtual seconds, bytes.
-"""
+"""The configuration and the result of a simulated run, as values that a test can compare."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from p2pswarm.progress.events import Report
@@ -49,12 +46,9 @@ def may_lose_disk(disks: Sequence[ChainDisk], victim: ChainDisk, genesis: Genesi
     peers = {disk.peer for disk in left}
     voters = {disk.voter for disk in left}
     led = all(peers & set(named) for named in trainers)
-    return led and all(_majority(named, voters) for named in electorates)
-
-
-def _majority(named: Iterable[VoterId], there: set[VoterId]) -> bool:
-    named = tuple(named)
-    return 2 * sum(voter in there for voter in named) > len(named)
+    return led and all(
+        2 * sum(voter in voters for voter in named) > len(named) for named in electorates
+    )
 
 
 def small_run(**changes: object) -> RunConfig:
@@ -188,35 +182,31 @@ def may_die(machines: Sequence[MachineRecord]) -> list[int]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class RunRecord:
-    """Everything recorded of a run."""
-
-    ended: RunFinished
-    reports: Sequence[Report]
-    machines: Sequence[MachineRecord]
-    begun_s: float
-    ended_s: float
-    trainer_bytes: int
-    sent_bytes: Iterable[int]
-    """The bytes that each host sent."""
-    world_digest: str
-
-    def result(self) -> SwarmResult:
-        """Sum the record up."""
-        steps = [r for r in self.reports if isinstance(r, StepDone)]
-        seconds = self.ended_s - self.begun_s
-        there_s = sum(m.there_s(self.begun_s, self.ended_s) for m in self.machines)
-        story = "\n".join(map(repr, self.reports)) + self.world_digest
-        return SwarmResult(
-            ended=self.ended,
-            steps=len(steps),
-            seconds=seconds,
-            microbatches_per_s=sum(r.microbatches for r in steps) / seconds,
-            replayed=sum(len(r.microbatches) for r in self.reports if isinstance(r, Replayed)),
-            lost=sum(isinstance(r, MemberLost) for r in self.reports),
-            busy_share=sum(m.busy_s for m in self.machines) / there_s,
-            trainer_bytes=self.trainer_bytes,
-            moved_bytes=sum(self.sent_bytes),
-            digest=hashlib.sha256(story.encode()).hexdigest(),
-        )
+def result_of(
+    *,
+    ended: RunFinished,
+    reports: Sequence[Report],
+    machines: Sequence[MachineRecord],
+    begun_s: float,
+    ended_s: float,
+    trainer_bytes: int,
+    moved_bytes: int,
+    world_digest: str,
+) -> SwarmResult:
+    """Sum up everything that was recorded of a run."""
+    steps = [report for report in reports if isinstance(report, StepDone)]
+    seconds = ended_s - begun_s
+    there_s = sum(machine.there_s(begun_s, ended_s) for machine in machines)
+    story = "\n".join(map(repr, reports)) + world_digest
+    return SwarmResult(
+        ended=ended,
+        steps=len(steps),
+        seconds=seconds,
+        microbatches_per_s=sum(step.microbatches for step in steps) / seconds,
+        replayed=sum(len(r.microbatches) for r in reports if isinstance(r, Replayed)),
+        lost=sum(isinstance(report, MemberLost) for report in reports),
+        busy_share=sum(machine.busy_s for machine in machines) / there_s,
+        trainer_bytes=trainer_bytes,
+        moved_bytes=moved_bytes,
+        digest=hashlib.sha256(story.encode()).hexdigest(),
+    )

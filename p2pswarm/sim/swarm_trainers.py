@@ -1,8 +1,4 @@
-"""The trainers of a simulated run: each a process with a key and a chain that outlives it.
-
-Units:   virtual seconds.
-Errors:  those of the trainers' tasks.
-"""
+"""The trainers of a simulated run: each a process with a key and a chain that outlives it."""
 
 import asyncio
 import random
@@ -80,12 +76,8 @@ class SwarmTrainers:
         self._heard = heard
         self._tasks = tasks
         self._founder = Identity.generate(seed.to_bytes(KEY_BYTES))
-        self.genesis = Genesis.founded(
-            self._run_id,
-            self._founder.peer_id.raw,
-            self._run.stages,
-            self._run.batch.microbatches,
-        )
+        founder, microbatches = self._founder.peer_id.raw, run.batch.microbatches
+        self.genesis = Genesis.founded(run_id, founder, run.stages, microbatches)
 
     @property
     def contacts(self) -> list[Contact]:
@@ -118,8 +110,7 @@ class SwarmTrainers:
     def begin(self, seat: int, *, same: bool) -> None:
         """Start a trainer again, or another one in its place."""
         before = self.seats[seat]
-        again = self._machine(before.identity, before.disk) if same else self._newcomer()
-        self.seats[seat] = again
+        self.seats[seat] = self._machine(before.identity, before.disk) if same else self._newcomer()
 
     def release(self) -> None:
         """End all processes; those that are stopped go on for that."""
@@ -141,13 +132,8 @@ class SwarmTrainers:
         self._came += 1
         restored = disk.restored(self.genesis)
         alone = restored.votes_alone(VoterId(identity.peer_id.raw, disk.memory))
-        chain = ChainStart(
-            identity,
-            self.genesis,
-            disk,
-            restored,
-            leads_at_once=founds or alone,
-        )
+        at_once = founds or alone
+        chain = ChainStart(identity, self.genesis, disk, restored, leads_at_once=at_once)
         machine: TrainerMachine
         context = TrainerContext(
             rpc=rpc,

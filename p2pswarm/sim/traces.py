@@ -10,7 +10,7 @@ Errors:  Unusable, one line, for a trace that is not there or cannot be one.
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -43,24 +43,6 @@ class Trace:
         """The machines that it had at its best."""
         return max(count for _, count in self.counts)
 
-    @property
-    def mean(self) -> float:
-        """The machines that it had on average."""
-        ends = [at_s for at_s, _ in self.counts[1:]] + [self.seconds]
-        held = sum(
-            count * (end_s - at_s) for (at_s, count), end_s in zip(self.counts, ends, strict=True)
-        )
-        return held / (self.seconds - self.counts[0][0])
-
-    def turned(self, later_s: float) -> "Trace":
-        """The same, but for its beginning: it begins so much later, and goes round."""
-        before = [(at_s, count) for at_s, count in self.counts if at_s <= later_s]
-        after = [(at_s, count) for at_s, count in self.counts if at_s > later_s]
-        then = before[-1][1] if before else self.counts[-1][1]
-        counts = [(0.0, then), *((at_s - later_s, count) for at_s, count in after)]
-        counts += [(at_s + self.seconds - later_s, count) for at_s, count in before]
-        return replace(self, counts=tuple(counts))
-
     def for_hours(self, hours: float) -> Iterator[tuple[float, int]]:
         """Its counts until so many hours have passed, again and again."""
         begun_s = 0.0
@@ -69,33 +51,6 @@ class Trace:
                 if begun_s + at_s < hours * HOUR_S:
                     yield begun_s + at_s, count
             begun_s += self.seconds
-
-
-@dataclass(frozen=True, slots=True)
-class FleetChange:
-    """Machines come to a zone (above 0), or are taken from it."""
-
-    at_s: float
-    zone: int
-    machines: int
-
-
-def fleet_changes(trace: Trace, servers: int, hours: float) -> list[FleetChange]:
-    """Return the changes of a fleet that has at most about so many servers.
-
-    A trace with fewer machines is laid side by side, each zone at another hour of it, and scaled.
-    """
-    zones = max(1, round(servers / trace.most))
-    scale = servers / zones / trace.most
-    found = []
-    for zone in range(zones):
-        there = 0
-        for at_s, count in trace.turned(zone * trace.seconds / zones).for_hours(hours):
-            wanted = round(count * scale)
-            if wanted != there:
-                found.append(FleetChange(at_s, zone, wanted - there))
-            there = wanted
-    return sorted(found, key=lambda change: (change.at_s, change.zone))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +65,7 @@ class MachineStay:
 
 
 def stays(trace: Trace, machines: int, hours: float, rng: Random) -> list[MachineStay]:
-    """Return when each machine of a fleet is there; which one is taken is chance, which one comes,
-    too.
+    """The stays of a fleet's machines; chance decides which one is taken, and which one comes.
 
     The trace is scaled so that all machines are there at its best.
     """
@@ -131,7 +85,7 @@ def stays(trace: Trace, machines: int, hours: float, rng: Random) -> list[Machin
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """When too few machines are there for a run to train at all."""
+    """The time with too few machines for a run to train at all."""
 
     first_s: float
     seconds: float
@@ -139,9 +93,7 @@ class Shortage:
 
 
 def shortage(there: Sequence[MachineStay], needed: int, seconds: float) -> Shortage | None:
-    """Return when fewer than `needed` machines are there within `seconds`; None if there always
-    are.
-    """
+    """The time with fewer than `needed` machines within `seconds`; None if there always are."""
     changes = [(stay.begin_s, 1) for stay in there] + [(stay.end_s, -1) for stay in there]
     count, since_s, first_s, total_s = 0, 0.0, math.inf, 0.0
     for at_s, change in [*sorted(one for one in changes if one[0] < seconds), (seconds, 0)]:
@@ -185,7 +137,11 @@ def read_trace(path: Path) -> Trace:
             f'{path} has to be {{"events": [...]}} or {{"counts": [...]}}, and one alone'
         )
     try:
-        counts = _counts(given["counts"]) if "counts" in given else _summed(given["events"])
+        if "counts" in given:
+            rows = _rows(given["counts"], PAIR)
+            counts = [(_number(at_s), _whole(count)) for at_s, count in rows]
+        else:
+            counts = _summed(given["events"])
         last_s = counts[-1][0]
         gap_s = max(1.0, last_s - counts[-2][0]) if counts[1:] else 1.0
         seconds = _number(given.get("seconds", last_s + gap_s))
@@ -206,10 +162,6 @@ def _checked(path: Path, counts: list[tuple[float, int]], seconds: float) -> Tra
     if seconds <= times[-1]:
         raise Unusable(f"{path}: seconds {seconds:g} is not after the last change at {times[-1]:g}")
     return Trace(tuple(dict(counts).items()), seconds, NOTICE_S)  # the last of equal times counts
-
-
-def _counts(rows: Any) -> list[tuple[float, int]]:
-    return [(_number(row[0]), _whole(row[1])) for row in _rows(rows, PAIR)]
 
 
 def _summed(rows: Any) -> list[tuple[float, int]]:

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import check_target, write_target
-from p2pswarm.sim.faults import KINDS, FaultKind, kinds_named
+from p2pswarm.sim.faults import FaultKind
 
 from .chaos_run import Outcome, measure
+from .fault_draw import KINDS, kinds_named
 
 
 def seeds_in(text: str) -> range:

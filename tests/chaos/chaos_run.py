@@ -12,13 +12,14 @@ from p2pswarm.run.chain.record import CommitRecord, term_of
 from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
-from p2pswarm.sim.faults import DEADLY, Fault, FaultKind, FaultOptions, FaultPlan, draw_plan
+from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimRpc
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.trainer.reports.reports import MemberLost, RunBegun, StepDone, SumKept
 
+from .fault_draw import DEADLY, FaultOptions, draw_plan
 from .invariants import Contributions, Digests, Records, Stalls
 
 STEPS, STAGES, MICROBATCHES = 25, 3, 8

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from chaos.__main__ import kinds_in, seeds_in, summary
 from chaos.chaos_run import Outcome, Shape, in_short, in_words, options_of, play, play_plan
+from chaos.fault_draw import draw_plan
 from chaos.known_failures import KNOWN_FAILURES
 from chaos.scenes import ONE_EACH, SCENES
 from core import core_of
 
 from p2pswarm.sim.compute import Cost
-from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan, draw_plan
+from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
 
 ROOT = Path(__file__).parents[2]
 SEEDS = (*range(10), 498)  # 498: a session ends just as it has counted a microbatch

@@ -12,9 +12,10 @@ from chaos.chaos_run import (
     options_of,
     play_plan,
 )
+from chaos.fault_draw import draw_plan
 
 from p2pswarm.sim.compute import Cost
-from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan, draw_plan
+from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
 from p2pswarm.sim.loop import run
 from p2pswarm.trainer.reports.reports import MemberReady
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from p2pswarm.base.errors import NotSaved
 from p2pswarm.checkpoint.catalogue import folders, newest_good
 from p2pswarm.checkpoint.compatibility import Wanted
-from p2pswarm.checkpoint.names import parse_folder
-from p2pswarm.checkpoint.retention import RunCheckpoint, outdated, prune
+from p2pswarm.checkpoint.names import FolderName, parse_folder
+from p2pswarm.checkpoint.retention import outdated, prune
 from p2pswarm.checkpoint.targets import LocalFolder
 from p2pswarm.settings.config import CheckpointConfig
 from p2pswarm.settings.parser import from_values
@@ -22,10 +22,10 @@ def store(tmp_path):
     return LocalFolder(tmp_path, WRITER)
 
 
-def candidate(step: int, *, good: bool = True) -> RunCheckpoint:
+def name_of(step: int) -> FolderName:
     name = parse_folder(checkpoint_id(step).folder)
     assert name is not None
-    return RunCheckpoint(name, good)
+    return name
 
 
 def steps_left(store) -> list[int]:
@@ -34,7 +34,7 @@ def steps_left(store) -> list[int]:
 
 def test_the_newest_and_every_so_many_stay():
     old = outdated(
-        [candidate(step) for step in range(10, 110, 10)],
+        {name_of(step): True for step in range(10, 110, 10)},
         CheckpointConfig(keep_newest=2, keep_every=40),
     )
 
@@ -43,7 +43,7 @@ def test_the_newest_and_every_so_many_stay():
 
 def test_checkpoints_of_steps_that_were_taken_back_take_nobodys_place():
     old = outdated(
-        [candidate(step) for step in (10, 20, 30, 40, 90)], CheckpointConfig(keep_newest=2), 40
+        {name_of(step): True for step in (10, 20, 30, 40, 90)}, CheckpointConfig(keep_newest=2), 40
     )
 
     assert [name.step for name in old] == [10, 20]
@@ -51,7 +51,7 @@ def test_checkpoints_of_steps_that_were_taken_back_take_nobodys_place():
 
 @given(st.dictionaries(st.integers(0, 50), st.booleans()), st.integers(1, 5), st.integers(0, 7))
 def test_what_stays_holds_the_newest_good_ones_and_everything_newer(found, newest, every):
-    candidates = [candidate(step, good=good) for step, good in found.items()]
+    candidates = {name_of(step): good for step, good in found.items()}
     good = sorted((step for step, is_good in found.items() if is_good), reverse=True)
 
     gone = {

@@ -3,7 +3,7 @@
 import pytest
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.immutable_files import FixedFiles
+from p2pswarm.data.immutable_files import ImmutableFiles
 
 FEW = {"block_bytes": 64, "blocks_max": 8}
 
@@ -17,30 +17,30 @@ def paths(tmp_path):
 
 
 def test_places_count_through_all_files(paths):
-    assert FixedFiles(paths).begins == [0, 1000, 1995, 2985]
+    assert ImmutableFiles(paths).begins == [0, 1000, 1995, 2985]
 
 
 def test_a_small_text_is_known_by_every_byte(paths):
-    before = FixedFiles(paths).digest("how")
+    before = ImmutableFiles(paths).digest("how")
 
-    assert FixedFiles(paths).digest("how") == before
-    assert FixedFiles(paths).digest("otherwise") != before
+    assert ImmutableFiles(paths).digest("how") == before
+    assert ImmutableFiles(paths).digest("otherwise") != before
     paths[1].write_bytes(paths[1].read_bytes()[:-1] + b"!")
-    assert FixedFiles(paths).digest("how") != before
+    assert ImmutableFiles(paths).digest("how") != before
 
 
 def test_a_large_text_is_known_by_its_length_and_blocks_of_it(paths):
-    before = FixedFiles(paths).digest("how", **FEW)
+    before = ImmutableFiles(paths).digest("how", **FEW)
 
-    assert FixedFiles(paths).digest("how", **FEW) == before
-    assert FixedFiles(paths).digest("how") != before
+    assert ImmutableFiles(paths).digest("how", **FEW) == before
+    assert ImmutableFiles(paths).digest("how") != before
     paths[2].write_bytes(paths[2].read_bytes() + b"!")
-    assert FixedFiles(paths).digest("how", **FEW) != before
+    assert ImmutableFiles(paths).digest("how", **FEW) != before
 
 
 @pytest.mark.parametrize("change", ["grown", "gone", "closed"])
 def test_a_file_that_changes_is_named(paths, change):
-    files = FixedFiles(paths)
+    files = ImmutableFiles(paths)
     match change:
         case "grown":
             paths[1].write_bytes(bytes(9999))
@@ -56,4 +56,4 @@ def test_a_file_that_changes_is_named(paths, change):
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(Unusable, match="gone: cannot be read: No such file"):
-        FixedFiles([tmp_path / "gone"])
+        ImmutableFiles([tmp_path / "gone"])

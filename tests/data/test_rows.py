@@ -136,7 +136,7 @@ def test_a_document_in_parts_ends_once():
     row = Row(0, 12, tokenizer)
     row.add(b"one two", 0.0, ended=False)
     row.add(b"", 0.0, ended=True)
-    while not row.full:
+    while row.lacking:
         row.add(b"three" * 50, 0.0, ended=True)
 
     assert np.count_nonzero(row.tokens == tokenizer.end) == 1

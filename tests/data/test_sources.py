@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.data.sources import check_there, row_files, text_files
+from p2pswarm.data.sources import check_there, found_files, row_files
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_pattern_finds_what_the_library_finds(folder: Path):
     ]:
         found = glob.glob(str(folder / pattern), recursive=True)  # noqa: PTH207
         expected = sorted({Path(name) for name in found if Path(name).is_file()})
-        assert text_files(folder / pattern) == expected, pattern
+        assert found_files(folder / pattern) == expected, pattern
 
 
 def dataset(folder: Path, *names: str, **more: object) -> Path:
@@ -163,4 +163,4 @@ def test_a_pattern_in_what_cannot_be_read_is_one_line(folder: Path):
         assert "\n" not in str(told.value)
     (folder / "deep").mkdir()
     with pytest.raises(Unusable, match=r"cannot be read|no file is found"):
-        text_files(folder / "d*" / long)
+        found_files(folder / "d*" / long)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data import text_files as plain_files
-from p2pswarm.data.immutable_files import FixedFiles
+from p2pswarm.data.immutable_files import ImmutableFiles
 from p2pswarm.data.text_files import FileSpan, PlainText, files_of_text, load_corpus, plain_sides
 
 
@@ -62,7 +62,7 @@ def test_all_of_a_side_comes_once_from_any_place_on(tmp_path_factory, place, chu
     texts = [b"one line\nand another one", b"z" * 70, b"\n\n", b"x"]
     for number, text in enumerate(texts):
         (folder / str(number)).write_bytes(text)
-    files = FixedFiles([folder / str(number) for number in range(4)])
+    files = ImmutableFiles([folder / str(number) for number in range(4)])
     spans = [FileSpan(number, 0, size) for number, size in enumerate(files.sizes)]
     side = PlainText(files, spans, "to train on", chunk_bytes=chunk)
     place %= len(side)
@@ -78,7 +78,7 @@ def test_all_of_a_side_comes_once_from_any_place_on(tmp_path_factory, place, chu
 
 def test_a_chunk_ends_with_a_line_or_else_a_character(tmp_path):
     (tmp_path / "a").write_text("line one\nline two\n" + "ä" * 40)
-    files = FixedFiles([tmp_path / "a"])
+    files = ImmutableFiles([tmp_path / "a"])
     side = PlainText(files, [FileSpan(0, 0, files.sizes[0])], "to train on", chunk_bytes=15)
 
     texts = [batch.texts[0].decode() for batch in side.batches_from(0)]

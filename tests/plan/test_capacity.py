@@ -111,15 +111,15 @@ def test_a_time_that_no_server_can_have_is_not_known(forward_s):
 def test_a_meter_tells_what_it_was_told():
     meter = CapacityMeter()
     for second in range(4):
-        meter.waited(0.5, second)
-        meter.came(100)
-        meter.computed(1.0, second, backward=False)
-        meter.came(50)
-        meter.computed(2.0, second, backward=True)
-        meter.went(300)
-    meter.averaged(0.0)
+        meter.on_wait(0.5, second)
+        meter.on_input(100)
+        meter.on_compute(1.0, second, backward=False)
+        meter.on_input(50)
+        meter.on_compute(2.0, second, backward=True)
+        meter.on_output(300)
+    meter.on_averaging(0.0)
     assert meter.measured().link_bytes_per_s is None, "too little was averaged to tell"
-    meter.averaged(5e6)
+    meter.on_averaging(5e6)
 
     assert meter.measured(free_bytes=7, state_bytes=8) == Measured(
         forward_s=pytest.approx(1.0),
@@ -144,8 +144,8 @@ def test_what_was_measured_survives_the_wire():
 
 def test_stages_cost_the_same_until_a_server_has_served_two():
     costs = StageCosts(3, 10)
-    costs.told(b"a", 0, 1.0)
-    costs.told(b"b", 1, 2.0)
+    costs.on_time(b"a", 0, 1.0)
+    costs.on_time(b"b", 1, 2.0)
 
     assert costs.costs() == (1.0, 1.0, 1.0)
 
@@ -153,8 +153,8 @@ def test_stages_cost_the_same_until_a_server_has_served_two():
 def test_a_stage_costs_more_if_servers_that_moved_there_became_slower():
     costs = StageCosts(2, 100)
     for number in range(8):
-        costs.told(bytes([number]), 0, 1.0 + number)
-        costs.told(bytes([number]), 1, 2.0 * (1.0 + number))
+        costs.on_time(bytes([number]), 0, 1.0 + number)
+        costs.on_time(bytes([number]), 1, 2.0 * (1.0 + number))
 
     cheap, dear = costs.costs()
 
@@ -164,12 +164,12 @@ def test_a_stage_costs_more_if_servers_that_moved_there_became_slower():
 def test_stages_of_a_chosen_cut_cost_what_their_blocks_do_until_servers_tell_otherwise():
     costs = StageCosts(2, 100, (0.5, 1.5))
     assert costs.costs() == (0.5, 1.5)
-    costs.told(b"a", 0, 1.0)
+    costs.on_time(b"a", 0, 1.0)
     assert costs.costs() == (0.5, 1.5)
 
     for number in range(8):
-        costs.told(bytes([number]), 0, 1.0)
-        costs.told(bytes([number]), 1, 1.0)
+        costs.on_time(bytes([number]), 0, 1.0)
+        costs.on_time(bytes([number]), 1, 1.0)
 
     one, other = costs.costs()
     assert 1.0 <= other / one < 1.2
@@ -178,8 +178,8 @@ def test_stages_of_a_chosen_cut_cost_what_their_blocks_do_until_servers_tell_oth
 def test_stages_that_cost_what_was_expected_stay_so():
     costs = StageCosts(2, 100, (0.5, 1.5))
     for number in range(4):
-        costs.told(bytes([number]), 0, 1.0 + number)
-        costs.told(bytes([number]), 1, 3.0 + 3.0 * number)
+        costs.on_time(bytes([number]), 0, 1.0 + number)
+        costs.on_time(bytes([number]), 1, 3.0 + 3.0 * number)
 
     one, other = costs.costs()
 
@@ -196,7 +196,7 @@ def test_memory_of_times_is_bounded():
     costs = StageCosts(20, 5)
     for number in range(100):
         for stage in range(20):
-            costs.told(bytes([number]), stage, 1.0)
+            costs.on_time(bytes([number]), stage, 1.0)
 
     assert len(costs._times_s) <= 5
     assert len(costs._last) <= 5

@@ -64,12 +64,11 @@ def by_definition(costs, device_sp):
 
 
 def assert_as_judged_anew(costs, plan):
-    device, parts, links = plan
-    anew = judged(costs, device[1:-1].copy())
+    anew = judged(costs, plan.device_tp[1:-1].copy())
 
-    np.testing.assert_array_equal(device, anew[0])
-    np.testing.assert_allclose(parts, anew[1], atol=1e-9)
-    np.testing.assert_allclose(links, anew[2], atol=1e-9)
+    np.testing.assert_array_equal(plan.device_tp, anew.device_tp)
+    np.testing.assert_allclose(plan.parts_tk, anew.parts_tk, atol=1e-9)
+    np.testing.assert_allclose(plan.links_3tp, anew.links_3tp, atol=1e-9)
 
 
 @settings(max_examples=40, deadline=None)
@@ -77,7 +76,7 @@ def assert_as_judged_anew(costs, plan):
 def test_plan_costs_what_its_slowest_group_and_links_do(drawn):
     costs, device_sp, _ = drawn
 
-    _, parts, _ = judged(costs, device_sp)
+    parts = judged(costs, device_sp).parts_tk
 
     cost, guide = by_definition(costs, device_sp)
     assert cost_s(parts) == pytest.approx(cost)
@@ -91,12 +90,12 @@ def test_exchange_changes_the_cost_by_what_it_says(drawn, guide):
     plan = judged(costs, device_sp)
     for _ in range(5):
         spots = drawn_spots(chance, *device_sp.shape)
-        was = cost_s(plan[1])
-        rule = rule_of(plan[1], (spots[0], spots[2]), ALWAYS, guide)
+        was = cost_s(plan.parts_tk)
+        rule = rule_of(plan.parts_tk, (spots[0], spots[2]), ALWAYS, guide)
 
-        change = exchange(costs, *plan, spots, rule)
+        change = exchange(plan, spots, rule)
 
-        assert cost_s(plan[1]) == pytest.approx(was + change)
+        assert cost_s(plan.parts_tk) == pytest.approx(was + change)
         assert_as_judged_anew(costs, plan)
 
 
@@ -106,14 +105,14 @@ def test_exchange_is_made_if_cost_and_guide_together_stay_within_the_limit(drawn
     costs, device_sp, chance = drawn
     spots = drawn_spots(chance, *device_sp.shape)
     made = judged(costs, device_sp)
-    was = cost_s(made[1]) + guide * guide_s(made[1])
-    exchange(costs, *made, spots, rule_of(made[1], (spots[0], spots[2]), ALWAYS, guide))
-    dearer = cost_s(made[1]) + guide * guide_s(made[1]) - was
+    was = cost_s(made.parts_tk) + guide * guide_s(made.parts_tk)
+    exchange(made, spots, rule_of(made.parts_tk, (spots[0], spots[2]), ALWAYS, guide))
+    dearer = cost_s(made.parts_tk) + guide * guide_s(made.parts_tk) - was
 
     for limit, is_made in ((dearer + 1e-6, True), (dearer - 1e-6, False)):
         plan = judged(costs, device_sp)
-        rule = rule_of(plan[1], (spots[0], spots[2]), limit, guide)
-        change = exchange(costs, *plan, spots, rule)
+        rule = rule_of(plan.parts_tk, (spots[0], spots[2]), limit, guide)
+        change = exchange(plan, spots, rule)
         assert (change < np.inf) == is_made
         assert_as_judged_anew(costs, plan)
 
@@ -126,15 +125,15 @@ def test_crossing_changes_the_cost_by_what_it_says(drawn):
     plan = judged(costs, device_sp)
     boundary = int(chance.integers(1, stages))
     one, other = (int(each) for each in chance.integers(width, size=2))
-    was = cost_s(plan[1])
+    was = cost_s(plan.parts_tk)
 
-    change = cross(costs, *plan, (boundary, one, boundary + 1, other))
+    change = cross(plan, (boundary, one, boundary + 1, other))
 
-    assert cost_s(plan[1]) == pytest.approx(was + change)
+    assert cost_s(plan.parts_tk) == pytest.approx(was + change)
     assert_as_judged_anew(costs, plan)
     expected = device_sp.copy()
     expected[boundary:, [one, other]] = device_sp[boundary:, [other, one]]
-    np.testing.assert_array_equal(plan[0][1:-1], expected)
+    np.testing.assert_array_equal(plan.device_tp[1:-1], expected)
 
 
 @settings(max_examples=80, deadline=None)
@@ -145,16 +144,16 @@ def test_no_exchange_that_luck_allows_is_overlooked(drawn, guide, heat):
     first = int(chance.integers((device_sp.shape[1] - 1) // LOOK_MAX + 1)) * LOOK_MAX
     luck = int(chance.integers(LUCKS))
     plan = judged(costs, device_sp)
-    rule = rule_of(plan[1], (one, other), heat, guide)
+    rule = rule_of(plan.parts_tk, (one, other), heat, guide)
     likely = likely_near if abs(one - other) == 1 else likely_far
 
-    hits = likely(costs, *plan, (one, place, other, first, luck), rule)
+    hits = likely(plan, (one, place, other, first, luck), rule)
 
     for turn in range(min(device_sp.shape[1] - first, LOOK_MAX)):
         limit = heat * CHANCES[luck + turn] - 1e-9  # but for rounding
         alone = judged(costs, device_sp)
         spots = one, place, other, first + turn
-        if exchange(costs, *alone, spots, (limit, *rule[1:])) < np.inf:
+        if exchange(alone, spots, (limit, *rule[1:])) < np.inf:
             assert hits >> turn & 1
 
 
@@ -169,7 +168,7 @@ def test_no_exchange_within_a_pipeline_is_overlooked_but_with_stages_beside(draw
     plan = judged(costs, device_sp)
     where, rule = (one, place, other, first, luck), (heat, guide / stages, guide, 0.0)
 
-    hits = likely_own(costs, *plan, where, rule)
+    hits = likely_own(plan, where, rule)
 
     for turn in range(min(stages - first, LOOK_MAX)):
         other = first + turn + 1
@@ -178,8 +177,8 @@ def test_no_exchange_within_a_pipeline_is_overlooked_but_with_stages_beside(draw
             continue
         limit = heat * CHANCES[luck + turn] - 1e-9  # but for rounding
         alone = judged(costs, device_sp)
-        rule = rule_of(alone[1], (one, other), limit, guide)
-        if exchange(costs, *alone, (one, place, other, place), rule) < np.inf:
+        rule = rule_of(alone.parts_tk, (one, other), limit, guide)
+        if exchange(alone, (one, place, other, place), rule) < np.inf:
             assert hits >> turn & 1
 
 
@@ -191,15 +190,15 @@ def test_crossings_that_luck_allows_are_those_that_stay_within_its_limit(drawn, 
     boundary, place = int(chance.integers(1, stages)), int(chance.integers(width))
     luck = int(chance.integers(LUCKS))
     plan = judged(costs, device_sp)
-    rule = rule_of(plan[1], (boundary, boundary + 1), heat, guide)
-    was = cost_s(plan[1]) + guide * guide_s(plan[1])
+    rule = rule_of(plan.parts_tk, (boundary, boundary + 1), heat, guide)
+    was = cost_s(plan.parts_tk) + guide * guide_s(plan.parts_tk)
 
-    hits = likely_crossings(costs, *plan, (boundary, place, boundary + 1, 0, luck), rule)
+    hits = likely_crossings(plan, (boundary, place, boundary + 1, 0, luck), rule)
 
     for turn in range(min(width, LOOK_MAX)):
         made = judged(costs, device_sp)
-        cross(costs, *made, (boundary, place, boundary + 1, turn))
-        dearer = cost_s(made[1]) + guide * guide_s(made[1]) - was
+        cross(made, (boundary, place, boundary + 1, turn))
+        dearer = cost_s(made.parts_tk) + guide * guide_s(made.parts_tk) - was
         margin = heat * CHANCES[luck + turn] - dearer
         if turn == place:
             assert not hits >> turn & 1
@@ -212,7 +211,7 @@ def test_crossings_that_luck_allows_are_those_that_stay_within_its_limit(drawn, 
 def test_annealed_plan_has_every_device_once_and_costs_what_is_said(drawn, seed):
     costs, device_sp, _ = drawn
     devices = sorted(device_sp.ravel())
-    was = cost_s(judged(costs, device_sp)[1])
+    was = cost_s(judged(costs, device_sp).parts_tk)
     best_sp, luck = device_sp.copy(), np.array([seed], dtype=np.uint64)
 
     least, guided, moves = anneal(
@@ -220,9 +219,9 @@ def test_annealed_plan_has_every_device_once_and_costs_what_is_said(drawn, seed)
     )
 
     assert sorted(best_sp.ravel()) == sorted(device_sp.ravel()) == devices
-    assert least == pytest.approx(cost_s(judged(costs, best_sp)[1]))
+    assert least == pytest.approx(cost_s(judged(costs, best_sp).parts_tk))
     assert least <= was
-    _, parts, _ = judged(costs, device_sp)
+    parts = judged(costs, device_sp).parts_tk
     assert guided == pytest.approx(cost_s(parts) + 0.1 * guide_s(parts))
     assert moves >= 2000
 
@@ -236,9 +235,9 @@ def test_way_out_of_the_slowest_group_pays_for_a_slower_link():
     plan = judged(costs, np.arange(8).reshape(4, 2))
     where, rule = (1, 1, 4, 0, 0), (1e-6, 0.0, 0.0, 1.0)
 
-    assert likely_own(costs, *plan, where, rule) >> 3 & 1
-    assert likely_far(costs, *plan, where, rule) >> 1 & 1
-    assert exchange(costs, *plan, (1, 1, 4, 1), rule) == pytest.approx(-4.0)
+    assert likely_own(plan, where, rule) >> 3 & 1
+    assert likely_far(plan, where, rule) >> 1 & 1
+    assert exchange(plan, (1, 1, 4, 1), rule) == pytest.approx(-4.0)
 
 
 def test_luck_is_drawn_by_metropolis_rule():

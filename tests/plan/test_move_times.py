@@ -20,7 +20,7 @@ def stepping(step_s: float = 10.0) -> MoveMeter:
     """A run whose steps take so long."""
     meter = MoveMeter()
     for step in range(3):
-        meter.committed(step * step_s)
+        meter.on_commit(step * step_s)
     return meter
 
 
@@ -32,12 +32,12 @@ def test_before_any_move_a_prior_counts_and_nobody_waits_while_no_step_was_seen(
 
 def test_moves_that_were_prepared_and_those_that_left_first_are_learnt_apart():
     meter = stepping()
-    meter.ordered(ONE, 4.0, 100.0, prepared=True)
-    meter.ordered(OTHER, 4.0, 100.0, prepared=False)
+    meter.on_order(ONE, 4.0, 100.0, prepared=True)
+    meter.on_order(OTHER, 4.0, 100.0, prepared=False)
 
-    meter.left(ONE, 114.0)
-    meter.computes(ONE, 114.2)
-    meter.computes(OTHER, 104.5)
+    meter.on_leave(ONE, 114.0)
+    meter.on_ready(ONE, 114.2)
+    meter.on_ready(OTHER, 104.5)
 
     times = meter.times
     assert (times.prepared, times.unprepared) == (1, 1)
@@ -49,9 +49,9 @@ def test_moves_that_were_prepared_and_those_that_left_first_are_learnt_apart():
 def test_after_some_moves_the_prior_is_forgotten():
     meter = stepping()
     for move in range(12):
-        meter.ordered(ONE, 4.0, 100.0 * move, prepared=True)
-        meter.left(ONE, 100.0 * move + 64.0)
-        meter.computes(ONE, 100.0 * move + 64.02)
+        meter.on_order(ONE, 4.0, 100.0 * move, prepared=True)
+        meter.on_leave(ONE, 100.0 * move + 64.0)
+        meter.on_ready(ONE, 100.0 * move + 64.02)
 
     assert meter.times.prepared_s == pytest.approx(0.02, abs=0.01)
     assert meter.times.waits_s == pytest.approx(60.0, rel=0.01)
@@ -60,28 +60,28 @@ def test_after_some_moves_the_prior_is_forgotten():
 def test_waits_are_learnt_in_steps_so_that_they_follow_the_steps_length():
     meter = stepping(10.0)
     for step in range(40):
-        meter.committed(20.0 + 2.0 * step)
+        meter.on_commit(20.0 + 2.0 * step)
 
     assert meter.times.waits_s == pytest.approx(WAIT_PRIOR * 2.0, rel=0.01)
 
 
 def test_a_link_that_was_faster_than_thought_is_no_time_gained():
     meter = stepping()
-    meter.ordered(ONE, 40.0, 0.0, prepared=False)
+    meter.on_order(ONE, 40.0, 0.0, prepared=False)
 
-    meter.computes(ONE, 10.0)
+    meter.on_ready(ONE, 10.0)
 
     assert meter.times.unprepared_s == pytest.approx(AWAY_PRIOR_S * (1 - NEWEST))
 
 
 def test_a_move_that_ends_otherwise_tells_nothing():
     meter = stepping()
-    meter.ordered(ONE, 4.0, 0.0, prepared=False)
-    meter.over(ONE)
-    meter.computes(ONE, 500.0)
-    meter.ordered(OTHER, 4.0, 0.0, prepared=True)  # it never changed: it was told to stop
-    meter.computes(OTHER, 500.0)
-    meter.left(b"nobody", 500.0)
+    meter.on_order(ONE, 4.0, 0.0, prepared=False)
+    meter.on_end(ONE)
+    meter.on_ready(ONE, 500.0)
+    meter.on_order(OTHER, 4.0, 0.0, prepared=True)  # it never changed: it was told to stop
+    meter.on_ready(OTHER, 500.0)
+    meter.on_leave(b"nobody", 500.0)
 
     assert (meter.times.prepared, meter.times.unprepared) == (0, 0)
     assert meter.times.waits_s == pytest.approx(WAIT_PRIOR * 10.0)
@@ -89,17 +89,17 @@ def test_a_move_that_ends_otherwise_tells_nothing():
 
 def test_a_change_before_any_step_was_seen_tells_no_wait():
     meter = MoveMeter()
-    meter.ordered(ONE, 4.0, 0.0, prepared=True)
-    meter.left(ONE, 50.0)
+    meter.on_order(ONE, 4.0, 0.0, prepared=True)
+    meter.on_leave(ONE, 50.0)
 
     assert meter.times == NO_MOVES
 
 
 def test_one_that_is_away_for_ever_counts_for_an_hour_at_most():
     meter = stepping()
-    meter.ordered(ONE, 0.0, 0.0, prepared=False)
+    meter.on_order(ONE, 0.0, 0.0, prepared=False)
 
-    meter.computes(ONE, 1e6)
+    meter.on_ready(ONE, 1e6)
 
     assert meter.times.unprepared_s <= AWAY_PRIOR_S + NEWEST * AWAY_MAX_S
 
@@ -107,8 +107,8 @@ def test_one_that_is_away_for_ever_counts_for_an_hour_at_most():
 def test_no_more_moves_are_remembered_than_a_run_has_servers():
     meter = stepping()
     for number in range(UNDER_WAY_MAX + 1):
-        meter.ordered(number.to_bytes(4), 1.0, 0.0, prepared=False)
+        meter.on_order(number.to_bytes(4), 1.0, 0.0, prepared=False)
 
-    meter.computes(UNDER_WAY_MAX.to_bytes(4), 2.0)
+    meter.on_ready(UNDER_WAY_MAX.to_bytes(4), 2.0)
 
     assert meter.times.unprepared == 0

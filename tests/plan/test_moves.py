@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.arrangements import AT_ONCE, PRICED, arranged, arrangements, moved, rearranged, server
 
-from p2pswarm.plan.arrangement import Arrangement, replicas_needed
+from p2pswarm.plan.arrangement import Arrangement, beside_bytes, replicas_needed
 from p2pswarm.plan.move_times import MoveTimes
 from p2pswarm.plan.moves import (
     MOVES_A_CHANGE,
@@ -24,35 +24,35 @@ SERVERS = tuple(bytes([number]) for number in range(8))
 
 
 def test_as_many_moves_as_servers_within_an_hour_make_a_move_bring_five_times_more():
-    weariness = MoveDamping()
-    weariness.see(SERVERS, 0.0)
+    damping = MoveDamping()
+    damping.on_servers(SERVERS, 0.0)
     for _ in SERVERS:
-        weariness.moved(1.0)
+        damping.on_move(1.0)
 
-    assert weariness.factor(cheap=False) == weariness.factor(cheap=True) == 1.0 + WEARY
-    assert not weariness.see(SERVERS, 2.0 + WEARY_S)
-    assert weariness.factor(cheap=False) == 1.0
+    assert damping.factor(cheap=False) == damping.factor(cheap=True) == 1.0 + WEARY
+    assert not damping.on_servers(SERVERS, 2.0 + WEARY_S)
+    assert damping.factor(cheap=False) == 1.0
 
 
 def test_moves_that_answer_a_change_count_only_where_they_are_dear():
-    weariness = MoveDamping()
-    assert not weariness.see(SERVERS, 0.0)
-    assert weariness.see(SERVERS[1:], 1.0)
+    damping = MoveDamping()
+    assert not damping.on_servers(SERVERS, 0.0)
+    assert damping.on_servers(SERVERS[1:], 1.0)
     for _ in range(MOVES_A_CHANGE):
-        weariness.moved(2.0)
+        damping.on_move(2.0)
 
-    assert weariness.factor(cheap=True) == 1.0
-    assert weariness.factor(cheap=False) > 1.0
+    assert damping.factor(cheap=True) == 1.0
+    assert damping.factor(cheap=False) > 1.0
 
 
 @given(st.lists(st.tuples(st.floats(0, 4000), st.sets(st.sampled_from(SERVERS)), st.booleans())))
 def test_a_factor_is_never_below_one_and_cheap_moves_never_weary_more(told):
-    weariness = MoveDamping()
+    damping = MoveDamping()
     for now_s, there, moves in sorted(told, key=lambda each: each[0]):
-        weariness.see(there, now_s)
+        damping.on_servers(there, now_s)
         if moves:
-            weariness.moved(now_s)
-        assert 1.0 <= weariness.factor(cheap=True) <= weariness.factor(cheap=False)
+            damping.on_move(now_s)
+        assert 1.0 <= damping.factor(cheap=True) <= damping.factor(cheap=False)
 
 
 SWARM = BalanceConfig(rule="swarm")
@@ -393,10 +393,10 @@ def test_who_lacks_the_memory_for_two_stages_leaves_first():
     assert not arrangement.may_fetch_first(small, 1)
     assert arrangement.may_fetch_first(large, 1)
     assert not Arrangement(**fields).may_fetch_first(large, 1)
-    lacks = arrangement.lacks_beside_bytes(small, 1)
+    lacks = beside_bytes(arrangement.state_of(1), small.free_bytes)
     fits = server(0, 0, free_bytes=10**8 + lacks)
-    assert arrangement.lacks_beside_bytes(fits, 1) == 0
-    assert arrangement.lacks_beside_bytes(server(0, 0, free_bytes=10**8 + lacks - 1), 1) == 1
+    assert beside_bytes(arrangement.state_of(1), fits.free_bytes) == 0
+    assert beside_bytes(arrangement.state_of(1), 10**8 + lacks - 1) == 1
     unknown = server(0, 0)
     assert not arrangement.may_fetch_first(unknown, 1)
 

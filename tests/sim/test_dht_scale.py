@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 from sim.seed import SEED
 from worlds.dht import DhtWorld, DhtWorldConfig
+from worlds.dht_attack import unsigned_list
 
 from p2pswarm.base.errors import NoRoute
 from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.discovery.dht.messages import Find, Found, Get, Got, PeerList
 from p2pswarm.discovery.dht.node import Dht
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.process import unsigned_list
 from p2pswarm.sim.world import WorldConfig
 
 TTL_S = 3600.0

@@ -3,27 +3,22 @@
 import asyncio
 
 import pytest
+from chaos.fault_draw import (
+    AIM_S,
+    DEADLY,
+    FIRST_S,
+    KINDS,
+    PAIRED,
+    FaultOptions,
+    draw_plan,
+    kinds_named,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from sim.seed import SEED
 
 from p2pswarm.base.ids import PeerId
-from p2pswarm.sim.faults import (
-    AIM_S,
-    DEADLY,
-    FIRST_S,
-    KINDS,
-    LATE_S,
-    PAIRED,
-    SLOWER,
-    Fault,
-    FaultInjection,
-    FaultKind,
-    FaultOptions,
-    FaultPlan,
-    draw_plan,
-    kinds_named,
-)
+from p2pswarm.sim.faults import LATE_S, SLOWER, Fault, FaultInjection, FaultKind, FaultPlan
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.process import SimPeer
 from p2pswarm.sim.rpc import SimWorld
@@ -281,13 +276,13 @@ def test_aimed_fault_waits_for_its_step():
     async def main() -> None:
         loop = asyncio.get_running_loop()
         injection.changed = lambda: times.append(loop.time())
-        injection.step_counted(3)  # before the start nothing happens
+        injection.on_step_work(3)  # before the start nothing happens
         injection.start(loop)
         await asyncio.sleep(5.0)
-        injection.step_counted(2)
+        injection.on_step_work(2)
         await asyncio.sleep(5.0)
         assert injection.quiet_from_s == 0.0
-        injection.step_counted(3)
+        injection.on_step_work(3)
         await asyncio.sleep(5.0)
 
     run(main(), SEED)

@@ -18,7 +18,7 @@ Source:  Sridhar et al., "Content Censorship in the InterPlanetary File System" 
 import hashlib
 import random
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from worlds.dht import DhtWorld, DhtWorldConfig, fill_tables
@@ -42,13 +42,20 @@ from p2pswarm.discovery.dht.messages import (
 from p2pswarm.discovery.dht.node import Dht
 from p2pswarm.discovery.dht.records import Verdict
 from p2pswarm.discovery.dht.routing_table import ID_BITS, Neighbour, neighbour
-from p2pswarm.sim.process import unsigned_list
+from p2pswarm.sim.process import unsigned
 from p2pswarm.sim.rpc import SimRpc
 from p2pswarm.sim.world import PORT, WorldConfig
 
 FIRST_OCTETS = range(11, 100)  # of public IPv4 addresses without special networks among them
 SYBIL_NET = "100.0"  # the /16 of those that have one; public, and no honest node's
 K = 20  # contacts in an answer
+
+
+def unsigned_list(named: Iterable[Contact]) -> PeerList:
+    """A list of these peers, which says that each was found where its contact is."""
+    found = [(each.peer, each) for each in named]
+    cards = [unsigned(peer, contact) for peer, contact in found if peer is not None]
+    return PeerList(tuple(cards), bytes(len(cards)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

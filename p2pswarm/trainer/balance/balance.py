@@ -163,7 +163,7 @@ class Balance:
         peer = member.incarnation.peer
         told = self._reported.on_load(peer, member.stage, load, self._members.ready_count())
         if told.seconds is not None:
-            self._costs.told(peer, member.stage, told.seconds)
+            self._costs.on_time(peer, member.stage, told.seconds)
 
     def on_join(self, peer: bytes, join: Join, now_s: float) -> Join:
         """Return what a server asks for, with the stage that it is to have."""
@@ -185,7 +185,7 @@ class Balance:
     def on_ready(self, peer: bytes, now_s: float) -> None:
         """A server computes: if it has moved, it is there."""
         self._moving.pop(peer, None)
-        self._meter.computes(peer, now_s)
+        self._meter.on_ready(peer, now_s)
 
     def proved(self, peer: bytes, stage: int | None) -> bool:
         """Return whether a server was sent to this stage after it had shown the right weights."""
@@ -199,7 +199,7 @@ class Balance:
         moving = self._moving.get(peer)
         if moving is not None and not moving.joined:
             return  # it was sent, and is on its way
-        self._meter.over(peer)
+        self._meter.on_end(peer)
         self._moving.pop(peer, None)
         self._left[peer] = now_s
         if len(self._left) > MEMBERS_MAX:
@@ -241,7 +241,7 @@ class Balance:
 
         `had`: the state and the gradient of each stage in that step.
         """
-        self._meter.committed(now_s)
+        self._meter.on_commit(now_s)
         if not self._worth or not self._prepared.moves:
             return []
         arrangement = self._arrangement(now_s)
@@ -260,7 +260,7 @@ class Balance:
             if isinstance(ended, ChangeStage):
                 until_s = now_s + REJOIN_S + (0.0 if ended.whole else REST_S)
                 self._moving[move.mover.peer] = _OnItsWay(move.target, until_s, proved=True)
-                self._meter.left(move.mover.peer, now_s)
+                self._meter.on_leave(move.mover.peer, now_s)
                 worth = self._worth[move]
                 reports.append(OrderedMove(move.mover, move.source, move.target, *worth))
             else:
@@ -292,7 +292,7 @@ class Balance:
                 continue
             for move, incarnation in living:
                 self._moving[move.server] = _OnItsWay(move.target, now_s + REJOIN_S)
-                self._meter.ordered(move.server, move.fetch_s, now_s, prepared=False)
+                self._meter.on_order(move.server, move.fetch_s, now_s, prepared=False)
                 numbers = decision.gain, move.away_s, decision.planned
                 reports.append(OrderedMove(incarnation, move.source, move.target, *numbers))
         return reports
@@ -311,7 +311,7 @@ class Balance:
         reports: list[BalanceReport] = []
         for (relocation, _), move in zip(moves, prepared, strict=True):
             self._worth[move] = decision.gain, relocation.away_s, decision.planned
-            self._meter.ordered(relocation.server, relocation.fetch_s, now_s, prepared=True)
+            self._meter.on_order(relocation.server, relocation.fetch_s, now_s, prepared=True)
             nbytes = arrangement.state_of(move.target)
             order = PrepareStage(move.target, step, b"", nbytes)
             where = move.mover, move.source, move.target
@@ -331,7 +331,7 @@ class Balance:
         late = [peer for peer, moving in self._moving.items() if now_s >= moving.until_s]
         for peer in late:
             del self._moving[peer]
-            self._meter.over(peer)
+            self._meter.on_end(peer)
             self._deaths += 1
 
     def _arrangement(

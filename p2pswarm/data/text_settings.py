@@ -23,7 +23,7 @@ class Bytes:
 
     @property
     def tokenizer(self) -> str:
-        """None: a token is a byte."""
+        """As that of `Tokenised`: a token is a byte."""
         return BYTES
 
 
