@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from p2pswarm.models.base import Value
 
@@ -26,25 +27,15 @@ Call = Callable[[nn.Module, Value], Value]
 RunBlock = Callable[[Value], Value]
 """Run a certain block, with all that it draws; always the same bits for the same value."""
 Around = Callable[[int, RunBlock, Value], Value]
-"""Run the block of that offset, and decide what its graph holds (`models/compute/graphs.py`).
-"""
-
-DRAWING = (
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-)
+"""Run the block of that offset, and decide what its graph holds (`compute/graphs.py`)."""
 
 
 def draws(block: nn.Module) -> bool:
     """Return whether a block's forward draws: it says so (`random`), or has dropout."""
-    told = getattr(block, "random", None)
-    if isinstance(told, bool):
-        return told
-    return any(isinstance(each, DRAWING) and each.p > 0 for each in block.modules())
+    random = getattr(block, "random", None)
+    if isinstance(random, bool):
+        return random
+    return any(isinstance(each, _DropoutNd) and each.p > 0 for each in block.modules())
 
 
 class Chance:
