@@ -50,7 +50,7 @@ def named(flat):
 def tied_states(r: Swarm) -> set[bytes]:
     """The tied tensor with its moments, as each server of both ends has it."""
     return {
-        b"".join(x[flat.tied.start : flat.tied.stop].numpy().tobytes() for x in flat.state())
+        b"".join(x[flat.tied.start : flat.tied.stop].numpy().tobytes() for x in flat.state)
         for flat in flats_of(r)
         if flat.tied is not None
     }

@@ -49,7 +49,7 @@ class TorchState:
         self, flat: FlatParameters, optimizer: Optimizer, piece_values: int = PIECE_VALUES
     ) -> None:
         self._flat = flat
-        self.tensors = len(flat.state())
+        self.tensors = len(flat.state)
         self._optimizer = optimizer
         self._spans = flat.spans(piece_values)
         self.pieces = len(self._spans)
@@ -62,7 +62,7 @@ class TorchState:
     def read(self, tensor: int, piece: int) -> memoryview:
         """Copy a part; it stays as it is whatever happens to the weights."""
         start, stop = self._spans[piece]
-        part = self._flat.state()[tensor].detach()[start:stop]
+        part = self._flat.state[tensor].detach()[start:stop]
         return bytes_of(part.clone() if part.device.type == "cpu" else on_host(part))
 
     @torch.no_grad()
@@ -72,7 +72,7 @@ class TorchState:
         sizes = [part.nbytes for part in parts]
         if sizes != part_sizes(self, piece):
             raise BadMessage(f"parts of {sizes} bytes are no piece {piece}")
-        for x_N, part in zip(self._flat.state(), parts, strict=True):
+        for x_N, part in zip(self._flat.state, parts, strict=True):
             if part.nbytes:  # as bytes: a part of four a value may follow one of two, at any place
                 x_N[start:stop].view(torch.uint8).copy_(torch.frombuffer(part, dtype=torch.uint8))
 
@@ -86,7 +86,7 @@ class TorchState:
     def follow(self, piece: int, gradient: Tensor, update: Update) -> None:
         """Apply a commit to one piece: what `Weights.apply` does to all of them."""
         there = gradient.to(self._flat.params_N.device)
-        self._optimizer.step_span(there, update, *self._spans[piece])
+        self._optimizer.step(there, update, self._spans[piece])
 
 
 # The digest of a stage's state of version 0, made from the seed, one block in memory at a time.
@@ -147,13 +147,13 @@ class TorchWeights:
 
     def hashes(self) -> tuple[bytes, ...]:
         """Hash weights and moments; it reads them alone, so the stage may compute meanwhile."""
-        return tuple(piece_hashes(self._flat.state(), self._spans))
+        return tuple(piece_hashes(self._flat.state, self._spans))
 
     def tied_digest(self) -> bytes:
         """See `Weights`; the key is known to all, because it is faults that it looks for."""
         if (tied := self._flat.tied) is None:
             return b""
-        parts = [x_N.detach()[tied.start : tied.stop] for x_N in self._flat.state()]
+        parts = [x_N.detach()[tied.start : tied.stop] for x_N in self._flat.state]
         return keyed_digest(TIED_KEY, parts)
 
     def reduction(self) -> TorchSums:

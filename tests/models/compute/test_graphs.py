@@ -31,15 +31,14 @@ def budget(keep_bytes=100, room_bytes=50.0, recompute="auto"):
 
 
 def kinds(of, shape=SHAPE):
-    return of.kind_to_keep(shape), of.kind_at_once(shape)
+    return of.kind(shape, of.keep_bytes), of.kind(shape, of.room_bytes)
 
 
 def test_a_graph_of_unknown_size_is_made_whole_up_to_the_limits():
     rules = budget()
 
     assert kinds(rules) == (GraphKind.WHOLE, GraphKind.WHOLE)
-    assert rules.most_to_keep(GraphKind.WHOLE) == 100
-    assert rules.most_at_once(GraphKind.WHOLE) == 50
+    assert rules.most_bytes(GraphKind.WHOLE, 100) == 100
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,7 @@ def test_a_graph_that_was_broken_off_is_made_block_by_block_up_to_that_limit():
 def test_what_is_made_block_by_block_is_never_broken_off():
     rules = budget()
 
-    assert rules.most_to_keep(GraphKind.BLOCKS) == rules.most_at_once(GraphKind.BLOCKS) == math.inf
+    assert rules.most_bytes(GraphKind.BLOCKS, 100) == math.inf
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_what_was_set_is_done_whatever_fits(recompute, kind):
     rules.measured(SHAPE, GraphKind.WHOLE, 1)
 
     assert kinds(rules) == (kind, kind)
-    assert rules.most_to_keep(kind) == rules.most_at_once(kind) == math.inf
+    assert rules.most_bytes(kind, 100) == math.inf
     assert not rules.make_smaller()
     assert rules.always_by_block == (recompute == "block")
 
