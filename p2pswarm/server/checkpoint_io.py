@@ -5,7 +5,6 @@ and nothing else: the trainer and the user are told in one line, and the weights
 are.
 
 Units:   bytes, seconds on the loop's clock.
-Errors:  none; those of a target become notes.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 Forward, the router chooses the server. Backward there is only one: the server that the microbatch
 came from. `work_plan.py` decides how a result is announced and encoded.
 
-Errors:  none; the trainer is told of a push that failed.
+The trainer is told of a push that failed.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from p2pswarm.models.compute.bundle_spec import activation_codecs, gradient_code
 from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.run.messages.membership import MemberRecord
-from p2pswarm.run.messages.types import Obstacle
+from p2pswarm.run.messages.types import Obstacle, Work
 from p2pswarm.run.push import OnlyPeer, PreferCached, PushProgress, keeper_among, keepers_for
 from p2pswarm.run.push_io import Pusher, push_to_any
 from p2pswarm.server.kept_boundaries import WorkItem
@@ -33,8 +33,6 @@ from p2pswarm.server.work_plan import (
     edge_to,
     handed,
     metas_of,
-    push_back,
-    push_onward,
     undelivered,
 )
 from p2pswarm.tensors.codecs.base import Tensor, Unencodable
@@ -60,13 +58,13 @@ class _PendingBundle:
 
     @property
     def obstacle(self) -> Obstacle:
-        """Return why it cannot be encoded: it is not finite, or its codec does not suit it."""
+        """The reason why it cannot be encoded: it is not finite, or its codec does not suit it."""
         values = [x for x in self._made.result().values() if x.is_floating_point()]
         finite = all(bool(x.isfinite().all()) for x in values)
         return Obstacle.WORK if finite else Obstacle.NOT_FINITE
 
     async def metas(self, to: MemberRecord) -> Metas:
-        """Return what announces it: foreseen, or the metas of the encoded tensors."""
+        """The announcement: foreseen, or the metas of the encoded tensors."""
         foreseen = self._direction.forecast.foreseen
         if not self._made.done() and foreseen is not None:
             return foreseen
@@ -165,9 +163,10 @@ class Forwarder:
         candidates = PreferCached(session.router, keeper)
 
         async def push_once(member: MemberRecord, progress: PushProgress) -> None:
-            push = push_onward(item, stage, metas_of(first) + await pending.metas(member))
+            metas = metas_of(first) + await pending.metas(member)
             asked = candidates.keeps(member.peer)
-            push = replace(push, keepers=keepers_for(push.keepers, stage + 1, asked=asked))
+            keepers = keepers_for(item.push.keepers, stage + 1, asked=asked)
+            push = replace(item.push, stage=stage + 1, tensors=metas, keepers=keepers)
 
             async def load() -> Sequence[EncodedTensor]:
                 session.note(handed(push, member))
@@ -187,7 +186,9 @@ class Forwarder:
         session = self._session
 
         async def push_once(member: MemberRecord, progress: PushProgress) -> None:
-            push = push_back(item, session.scheduler.stage, await pending.metas(member))
+            metas = await pending.metas(member)
+            below = session.scheduler.stage - 1
+            push = replace(item.push, work=Work.BACKWARD, stage=below, tensors=metas)
             load = functools.partial(pending.encoded, member)
             with pending.settled():
                 await self._pusher.push(member, push, load, progress)

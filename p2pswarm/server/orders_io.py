@@ -1,4 +1,16 @@
-"""Orders that take time: a stage that is prepared, and reductions that an observer waits for."""
+"""Orders that take time: a stage that is prepared, and reductions that an observer waits for.
+
+A server prepares for a stage while it serves another one. It observes that stage as a newcomer
+does: it is sent what the stage reduces, fetches the pieces of its state from the members, and makes
+each commit. It has no incarnation there, counts nothing, and nobody waits for it. When the session
+ends because the server is sent there, the replica goes over to the next session; in any other case
+it is forgotten.
+
+Errors:  NotServing for a block that is cut short, a reduction that is decided and does not come,
+         and an order that names another stage, or comes late. A stage that cannot be prepared is
+         told to the trainer, and changes nothing.
+Source:  docs/rebalancing.md, "Fetching beforehand".
+"""
 
 import asyncio
 import logging
@@ -25,15 +37,11 @@ from p2pswarm.server.weights_download import fetch_weights, make_replica
 from p2pswarm.server.work_plan import OVER
 from p2pswarm.trainer.balance.move_preparation import REST_S
 
-# Orders that a server carries out, and the reductions that an observer waits for.
-
-# What a server is carrying out, so that all of it can be cut short at once.
-#
-# Errors:  NotServing, or what the caller says, for a block that is cut short.
+log = logging.getLogger(__name__)
 
 
 class OpenOrders:
-    """The blocks that are being run for others."""
+    """The blocks that are being run for others; all can be cut short at once."""
 
     def __init__(self) -> None:
         self._scopes: list[asyncio.Timeout] = []
@@ -73,13 +81,8 @@ class OpenOrders:
             scope.reschedule(now_s)
 
 
-# The reductions that an observer waits for; `commit_log.py` decides for how long.
-#
-# Errors:  NotServing for a reduction that is decided and does not come.
-
-
 class ObservedReductions:
-    """Waits as an observer, and for as long as there is reason to."""
+    """The reductions that an observer waits for, as long as `ObserverPatience` says."""
 
     def __init__(self) -> None:
         self._patience = ObserverPatience()
@@ -129,20 +132,6 @@ class ObservedReductions:
                 scope.reschedule(self._patience.give_up_s(step))
 
 
-# A stage that a server prepares for while it serves another one.
-#
-# It observes that stage as a newcomer does: it is sent what the stage reduces, fetches the pieces
-# of its state from the members, and makes each commit. It has no incarnation there, counts
-# nothing, and nobody waits for it. When the session ends because the server is sent there, the
-# replica goes over to the next session; in any other case it is forgotten.
-#
-# Errors:  NotServing for an order that names another stage, or comes when this is over. A stage
-#   that cannot be prepared is told to the trainer, and changes nothing.
-# Source:  docs/rebalancing.md, "Fetching beforehand".
-
-log = logging.getLogger(__name__)
-
-
 class Preparation:
     """One stage beside the one that is served, from `PrepareStage` to the change or its end."""
 
@@ -154,10 +143,7 @@ class Preparation:
         era: int,
         tasks: asyncio.TaskGroup,
     ) -> None:
-        """`session`: in which another stage is served, with its `tasks`.
-
-        What has been fetched outlives it.
-        """
+        """`session` serves another stage, with its `tasks`; what has been fetched outlives it."""
         self.stage = stage
         context, members = session.context, session.members
         self._context, self._members, self._note = context, members, session.note
@@ -178,7 +164,7 @@ class Preparation:
 
     @property
     def whole(self) -> bool:
-        """Return whether the weights of the stage are here."""
+        """True if the weights of the stage are here."""
         return self._replica is not None and self._replica.version is not None
 
     def close(self) -> None:
@@ -206,9 +192,7 @@ class Preparation:
         return self._replica if self.whole else None
 
     def gets_from(self, peer: bytes) -> bool:
-        """Return whether a member sends pieces of this stage's reductions, and not of the one
-        served.
-        """
+        """Return whether a member sends pieces of this stage's reductions, and no others."""
         record = self._members.record(peer)
         return record is not None and record.stage == self.stage
 
@@ -241,10 +225,7 @@ class Preparation:
         return Committed(order.step + 1, applied)
 
     async def _observe(self, replica: Replica, order: Reduce) -> AveragedGradient:
-        """Wait for a reduction: also when the call has ended, as it does with the incarnation.
-
-        A newer order ends it, and so does the end of the preparation.
-        """
+        """Wait for a reduction until a newer order or the end, also when the call has ended."""
         async with self._orders.carrying_out():
             try:
                 return await self._observed.observe(order, replica, self._averaging)

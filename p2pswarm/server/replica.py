@@ -5,10 +5,17 @@ version change together: nothing cuts a change short, be it a lost link, a deadl
 the session. Weights in memory may be the last of their stage. So they are kept, whatever fails,
 until others take their place or they are known to be damaged: a stale copy is brought up to date.
 
+The weights of a newcomer come piece by piece, and follow the commits meanwhile:
+`run/state/piece_download.py` decides, and `Loading` writes into the memory. It outlives the
+sessions of the server: pieces that are here, and missed no commit, are not fetched again.
+
 The digest of a version is computed in the background (`version_digest.py`), and whatever changes
 the weights waits for it.
 
-Errors:  those of `commit_log`; WeightsLost for a commit that is not applied, or a hash that fails.
+Units:   seconds; version v = state after v commits.
+Errors:  those of `commit_log` and of the memory; WeightsLost for a commit that is not applied, or a
+         hash that fails.
+Source:  docs/state.md.
 """
 
 import asyncio
@@ -45,14 +52,7 @@ from p2pswarm.server.version_digest import VersionDigest
 from p2pswarm.tensors.codecs.base import Tensor
 from p2pswarm.tensors.state_tree import piece_hash, root_of
 
-# The weights of a newcomer while they come, piece by piece, and follow the commits meanwhile.
-#
-# `run/state/piece_download.py` decides; this file writes into the memory. It outlives the sessions
-# of the server: pieces that are here, and missed no commit, are not fetched again.
-#
-# Units:   seconds; version v = state after v commits.
-# Errors:  those of the memory; what cannot follow then is fetched again.
-# Source:  docs/state.md.
+LATE_REDUCTION_S = 30.0  # a commit is answered by then; the trainer waits twice as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,13 @@ class Loading:
         aside: BackgroundThread,
         lock: asyncio.Lock,
         changing: Callable[[], AbstractAsyncContextManager[None]],
+        overwrites: Callable[[], None],
         since: int,
     ) -> None:
-        """`lock` is the replica's; `changing` keeps out those who read its memory."""
+        """`lock` is the replica's; `changing` keeps out those who read its memory.
+
+        `overwrites` is called before a piece takes the place of what the memory holds.
+        """
         self.rules = PieceDownload(state.pieces, since)
         self.moved = Signal()
         self._state = state
@@ -83,19 +87,12 @@ class Loading:
         self._lock, self._changing = lock, changing
         self._limits = DownloadLimits()
         self._kept: dict[int, list[_KeptPart]] = {}
-        self._overwrites: Callable[[], None] | None = None
+        self._overwrites = overwrites
 
-    @property
-    def enough(self) -> bool:
-        """Return whether the pieces can be worked with: all are here, and proved as far as is
-        possible.
-        """
+    def is_enough(self) -> bool:
+        """Return whether the pieces can be worked with: all are here, proved as far as possible."""
         rules = self.rules
         return rules.complete or (rules.whole and not rules.provable)
-
-    def overwrites(self, told: Callable[[], None]) -> None:
-        """Call `told` before the first piece takes the place of what the memory holds."""
-        self._overwrites = told
 
     def piece_bytes(self, piece: int) -> int:
         """The size of a piece."""
@@ -130,7 +127,7 @@ class Loading:
                 state.follow(piece, state.gradient(reduced, piece), update)
             return {piece: state.gradient(reduced, piece) for piece in parts.keep}
 
-        with _Guard(self):
+        with self._writing():
             async with self._changing():
                 gradients = await self._compute(follow)
         self._kept = {
@@ -173,31 +170,25 @@ class Loading:
     async def _place(self, placement: Placement, data: memoryview) -> None:
         piece, state = placement.piece, self._state
         kept = {part.update.number - 1: part for part in self._kept.pop(piece, [])}
-        if self._overwrites is not None:
-            self._overwrites()
+        self._overwrites()
 
         def place() -> None:
             state.write(piece, parts_of(data, part_sizes(state, piece)))
             for step in placement.steps:
                 state.follow(piece, kept[step].gradient, kept[step].update)
 
-        with _Guard(self):
+        with self._writing():
             async with self._changing():
                 await self._compute(place)
 
-
-class _Guard:
-    """A block that changes the memory: if it fails, nobody knows what the pieces are any more."""
-
-    def __init__(self, loading: Loading) -> None:
-        self._loading = loading
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:
-            self._loading.rules.forget()
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Guard a change of the memory: if it fails, nobody knows what the pieces are any more."""
+        try:
+            yield
+        except BaseException:
+            self.rules.forget()
+            raise
 
 
 def pieces_of(data: memoryview, state: StateMemory) -> Iterator[list[memoryview]]:
@@ -212,12 +203,9 @@ def pieces_of(data: memoryview, state: StateMemory) -> Iterator[list[memoryview]
 
 
 def parts_of(data: memoryview, sizes: Sequence[int]) -> list[memoryview]:
-    """Return what lies one after another in `data`, whose last part ends where it is too short."""
+    """The parts that lie one after another in `data`; the last one may be cut short."""
     stops = list(itertools.accumulate(sizes))
     return [data[stop - size : stop] for stop, size in zip(stops, sizes, strict=True)]
-
-
-LATE_REDUCTION_S = 30.0  # a commit is answered by then; the trainer waits twice as long
 
 
 class Replica:
@@ -253,7 +241,7 @@ class Replica:
         self.loading: Loading | None = None
         """The weights that are on their way, or have come and were not committed to yet."""
         self.era = 0
-        """How often the run had gone back, when this server was told last."""
+        """The number of times that the run had gone back, when this server was told last."""
 
     @property
     def version(self) -> int | None:
@@ -272,7 +260,7 @@ class Replica:
 
     @property
     def pieces(self) -> int:
-        """Return how many pieces a newcomer has to fetch."""
+        """The number of pieces that a newcomer fetches."""
         return self.engine.state.pieces
 
     async def held(self) -> HeldWeights | None:
@@ -357,7 +345,7 @@ class Replica:
     async def loaded(self) -> None:
         """Work with the pieces that have come: all are here, and of one version."""
         async with self._lock:
-            if self.loading is None or not self.loading.enough:
+            if self.loading is None or not self.loading.is_enough():
                 return
             self._log.became(self.loading.rules.version)
             self._digest.compute()
@@ -432,7 +420,7 @@ class Replica:
         return self.digest if self.version == version else b""
 
     async def answer(self, step: int, outcome: AveragedGradient) -> Reduced:
-        """What to tell the trainer of the reduction of a step, once the digests are known."""
+        """The trainer's news of the reduction of a step, once the digests are known."""
         state = await self.state_of(step)
         tied = None
         if (ends := outcome.tied) is not None:
@@ -510,9 +498,9 @@ class Replica:
                 self._aside,
                 self._lock,
                 self.reader.changing,
+                self._log.overwritten,
                 since,
             )
-            self.loading.overwrites(self._log.overwritten)
         self.loading.agreed(since, agreed)
 
     async def _install(self, version: int, pieces: list[list[memoryview]]) -> None:

@@ -1,4 +1,4 @@
-"""What serves during one session, and how it ends: with all that is being carried out in it.
+"""The parts that serve during one session, and its end, with all that is being carried out in it.
 
 Errors:  NotServing for an order that is cut short by the end of its session.
 """
@@ -48,7 +48,7 @@ from p2pswarm.server.worker import Worker
 
 @dataclass(slots=True)
 class SessionParts:
-    """What serves during one session."""
+    """The parts that serve during one session."""
 
     session: MemberSession
     worker: Worker
@@ -69,7 +69,7 @@ class SessionParts:
     """The stage that it is to serve next, if it was told to prepare for one."""
 
     def word(self, now_s: float, unheard_s: Callable[[], float]) -> Load | Alive | None:
-        """Return what to tell the trainer though nothing has happened, if that is due."""
+        """The news for the trainer though nothing has happened, if it is due."""
         members, silent_s = 0, 0.0
         if self.notes.looks(now_s):
             members, silent_s = self.session.members_about, unheard_s()
@@ -190,13 +190,14 @@ class SessionParts:
 
 
 async def join_of(context: ServerContext, replica: Replica | None, records: int) -> Join:
-    """Return what a server asks a trainer for; `records`: how many its voter knows."""
+    """The question of a server to a trainer; `records`: how many its voter knows."""
+    wanted = context.planned_stage if context.stage is None else context.stage
     held = await replica.held() if replica else None
     named = held.named if held else None
     return Join(
         context.run_id,
         str(context.rpc.contact.address),
-        replica.stage if replica else context.first_stage,
+        replica.stage if replica else wanted,
         named.version if named else None,
         named.digest if named else b"",
         named.reduction if named else None,
@@ -209,7 +210,7 @@ async def join_of(context: ServerContext, replica: Replica | None, records: int)
 
 
 def _held_sum(held: HeldWeights, microbatches: int) -> HeldSum | None:
-    """Return what the trainer is told of the sum that the last session has left."""
+    """The trainer's news of the sum that the last session has left."""
     if (left := held.sum) is None:
         return None
     bitmap = bitmap_of(left.counted, left.step, microbatches)
@@ -228,10 +229,9 @@ def session_parts(
     to_tell: Signal,
     tasks: asyncio.TaskGroup,
 ) -> SessionParts:
-    """The parts of a new session under what the trainer assigned.
+    """The parts of a new session; `to_tell` is fired when there is news for the trainer.
 
     `roads`: for pushes and for averaging; they know what was broken in the session before.
-    `to_tell` is fired when there is something to tell the trainer.
     """
     loop, run = asyncio.get_running_loop(), context.run
     notes, members = NoteQueue(loop.time()), MemberView()

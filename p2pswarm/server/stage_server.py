@@ -26,13 +26,7 @@ from p2pswarm.run.messages.averaging import Shard
 from p2pswarm.run.messages.membership import Assigned, Leaving, PrepareStage, View, WillLeave
 from p2pswarm.run.messages.microbatch import Push
 from p2pswarm.run.messages.state import FetchPieces
-from p2pswarm.run.messages.step import (
-    CannotAverage,
-    Commit,
-    Committed,
-    Fence,
-    Reduce,
-)
+from p2pswarm.run.messages.step import CannotAverage, Commit, Committed, Fence, Reduce
 from p2pswarm.run.messages.trainers import Alive
 from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.run.peer_health import AVERAGING_SILENT_S, AVERAGING_WAIT_S
@@ -138,8 +132,7 @@ class StageServer:
     async def leave(self, grace_s: float) -> None:
         """Admit nothing more, wait at most so long for the end of the step, and tell the trainer.
 
-        The last server of its stage waits for another one first, within the same time: the trainer
-        says whether it is.
+        The last server of its stage, as the trainer says, waits for another one within that time.
         """
         lifecycle = self.seeker.lifecycle
         if lifecycle is None:
@@ -153,7 +146,7 @@ class StageServer:
         await self.seeker.until(lambda: bool(lifecycle.end) or lifecycle.must_say_goodbye)
 
     def _moved(self) -> None:
-        """Let everybody know that the lifecycle has moved."""
+        """Follow the lifecycle, which has moved, and let everybody know."""
         lifecycle, parts = self.seeker.lifecycle, self._session
         assert lifecycle is not None, "nothing moves before `run`"
         if parts is not None:
@@ -281,7 +274,7 @@ class StageServer:
 
     async def _tell(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:
         """Tell the trainer what there is to tell, and goodbye."""
-        await parts.tell(stream, lifecycle, lambda: self.leadership.unheard_s, self._to_tell)
+        await parts.tell(stream, lifecycle, self.leadership.unheard_s, self._to_tell)
         await stream.send(Leaving())
         lifecycle.said_goodbye()
         self._moved()
@@ -365,7 +358,7 @@ class StageServer:
         if order.observed is not None:
             return await self._prepares(peer, order, order.observed).commit(order)
         parts = await self._ordered(peer, order.run)
-        parts.session.scheduler.check_commit(order)
+        parts.session.scheduler.check_incarnation(order.incarnation)  # its log judges the rest
         parts.observed.decided(order.step)
         async with self._moving(parts):
             applied = await parts.replica.commit(order)

@@ -17,7 +17,7 @@ Errors:  NotFiniteHere when a loss or a gradient is not finite; Refused when tor
          NotServing when nothing is kept for a key; Unusable when a block gives another bundle than
          when traced, or the sum is spoilt.
 """
-# ruff: noqa: N803, N806  shapes are written at the end of names
+# ruff: noqa: D102, N803, N806  `Stage` documents its methods; shapes end the names
 
 import functools
 import math
@@ -52,10 +52,7 @@ class TorchStage:
         graphs: int | GraphLimits,
         precision: Precision | None = None,
     ) -> None:
-        """`graphs`: what they may take, or how many bytes are kept of them.
-
-        `precision`: how the blocks are run, if not as the run says.
-        """
+        """`graphs`: their limits, or only `keep_bytes`; `precision`: None as the run says."""
         self._flat = flat
         self._precision = precision or precision_of(run, flat)
         self._device = flat.params_N.device
@@ -75,7 +72,6 @@ class TorchStage:
 
     @computing()
     def forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
-        """See `Stage`; keeps the graph if its measured size still fits."""
         return self._graphs.with_room(lambda: self._forward(key, tokens_BS, given))
 
     def _forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
@@ -89,7 +85,6 @@ class TorchStage:
 
     @computing()
     def backward(self, key: Key, gradient: Bundle, spec: BackwardSpec) -> Bundle:
-        """See `Stage`."""
         kept = self._graphs.take(key)
         returned = self._graphs.with_room(lambda: self._backward(kept, gradient, spec), kept)
         self.recomputed += kept.made is None
@@ -108,7 +103,6 @@ class TorchStage:
 
     @computing()
     def finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
-        """See `Stage`."""
         return self._graphs.with_room(lambda: self._finish(tokens_BS, given, spec))
 
     def _finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
@@ -125,7 +119,6 @@ class TorchStage:
     @computing()
     @torch.no_grad()
     def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
-        """See `Stage`."""
         tokens_BS = self._tokens(tokens_BS)
         with nothing_drawn(self._flat.blocks):
             made = self._run(tokens_BS, {name: x.to(self._device) for name, x in given.items()})
@@ -135,7 +128,6 @@ class TorchStage:
         return self._gives(made)
 
     def drop(self, keys: Iterable[Key] | None) -> None:
-        """See `Stage`."""
         self._graphs.drop(keys)
 
     def _tokens(self, tokens_BS: Tensor) -> Tensor:
@@ -172,10 +164,7 @@ class TorchStage:
     def _differentiate(
         self, ends: list[Tensor], gradients: list[Tensor], leaves: Bundle, spec: BackwardSpec
     ) -> Sequence[Tensor]:
-        """The gradients of the weights, if they count, and of the input, if it is to have some.
-
-        A tensor that the stage does not use has a gradient of zeros.
-        """
+        """The gradients of the weights, if they count, and of the input, if it is to have some."""
         returned = [leaves[name] for name in self._returned] if spec.returning else []
         wanted = [*self._precision.parameters, *returned] if spec.counting else returned
         if not wanted:
@@ -185,10 +174,7 @@ class TorchStage:
     def _counted(
         self, found: Sequence[Tensor], squares: Sequence[float], spec: BackwardSpec
     ) -> Bundle:
-        """Add the gradients of the weights to the sum and return those of the input, all or none.
-
-        `squares`: of each its sum of squares.
-        """
+        """Add the gradients of the weights, whose sums of squares come too; return the input's."""
         self.gradient_norm = 0.0
         _refuse_infinite(squares, "a gradient")
         names = self._returned if spec.returning else ()

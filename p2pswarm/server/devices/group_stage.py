@@ -7,7 +7,7 @@ kept is decided here, because all ranks have to gather weights at the same time.
 
 Errors:  as `TorchStage`; Unusable when a device fails, because its part of the sum is lost then.
 """
-# ruff: noqa: N803, N806  shapes are written at the end of names
+# ruff: noqa: D102, N803, N806  `Stage` documents its methods; shapes end the names
 
 import math
 from collections.abc import Iterable, Sequence
@@ -19,25 +19,13 @@ from p2pswarm.base.errors import NotServing, Refused
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.base import BackwardSpec, Engine, Key, LossResult, NotFiniteHere
-from p2pswarm.models.compute.bundle_spec import boundary_above, bundle_spec
+from p2pswarm.models.compute.bundle_spec import boundary_above, engine_bundles
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.torch_device import setting_up
 from p2pswarm.models.compute.torch_stage import checked_tokens, require_finite
 from p2pswarm.models.compute.torch_sums import TorchSums
 from p2pswarm.models.compute.torch_weights import TorchWeights
-from p2pswarm.server.devices.messages import (
-    CommandDone,
-    EmptySums,
-    Forget,
-    ForgetGraphs,
-    GiveSums,
-    RunBackward,
-    RunForward,
-    RunLast,
-    RunOnce,
-    Settle,
-    TakeWeights,
-)
+from p2pswarm.server.devices.rank_commands import CommandDone
 from p2pswarm.server.devices.rank_processes import DeviceGroup, Ranks
 from p2pswarm.server.devices.row_split import require_splittable
 from p2pswarm.server.devices.tensor_maps import SharedTensors
@@ -60,7 +48,7 @@ class GroupStage:
         memory: dict[str, Tensor],
         flat: FlatParameters,
     ) -> None:
-        """`memory`: what the ranks share with us."""
+        """`memory`: shared with the ranks."""
         self._ranks = ranks
         self._memory = memory
         self._flat = flat
@@ -71,31 +59,29 @@ class GroupStage:
         self._due = self._above.differentiable if self._above else ()
         self._keep_bytes = ranks.keep_bytes
         self._graphs: dict[Key, int] = {}
-        """What is kept, and the bytes of its graph on each device; 0: it is made again."""
+        """The bytes of each graph that is kept, on each device; 0: it is made again."""
         self._graph_bytes: int | None = None
         """Measured once: all microbatches have one shape."""
         self._weights_there = self._sum_there = -1
-        """How often weights and sum had been changed when the ranks were told of it."""
+        """The changes of weights and sum of which the ranks were told."""
         self.recomputed = 0
         self.gradient_norm = 0.0
 
     def forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
-        """See `Stage`."""
         self._give(tokens_BS, given)
         room = self._keep_bytes - sum(self._graphs.values())
         keep = self._graph_bytes is None or self._graph_bytes <= room
-        answers = self._ranks.call(RunForward(*key, keep))
+        answers = self._ranks.call("forward", key=key, keep=keep)
         size_bytes = max(answer.graph_bytes for answer in answers)
         if self._graph_bytes is None:
             self._graph_bytes = size_bytes
             if size_bytes > room:
-                self._ranks.call(ForgetGraphs((key,)))
+                self._ranks.call("forget_graphs", keys=(key,))
                 size_bytes = 0
         self._graphs[key] = size_bytes
         return self._taken("made")
 
     def backward(self, key: Key, gradient: Bundle, spec: BackwardSpec) -> Bundle:
-        """See `Stage`."""
         graph_bytes = self._graphs.pop(key, None)
         if graph_bytes is None:
             raise NotServing(f"nothing is kept for microbatch {key[0]}, attempt {key[1]}")
@@ -103,53 +89,50 @@ class GroupStage:
             gradients = {name: gradient[name].to(CPU) for name in self._due}
             require_finite(list(gradients.values()), "the gradient that came")
         except NotFiniteHere:
-            self._ranks.call(Forget((key,)))
+            self._ranks.call("forget", keys=(key,))
             raise
         for name, x in gradients.items():
             self._memory[f"gradient.{name}"].copy_(x)
         self.recomputed += not graph_bytes
         self._follow()
-        return self._settled(self._ranks.call(RunBackward(*key)), spec)
+        return self._settled(self._ranks.call("backward", key=key), spec)
 
     def finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
-        """See `Stage`."""
         self._give(tokens_BS, given)
         wanted = spec.counting or spec.returning
-        answers = self._ranks.call(RunLast(wanted))
+        answers = self._ranks.call("last", differentiate=wanted)
         try:
             loss = _finite_loss(answers)
         except NotFiniteHere:
-            self._ranks.call(Settle(add=False))
+            self._ranks.call("settle", add=False)
             raise
         if not wanted:
             return LossResult(loss, {})
         return LossResult(loss, self._settled(answers, spec))
 
     def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
-        """See `Stage`."""
         self._give(tokens_BS, given)
-        answers = self._ranks.call(RunOnce())
+        answers = self._ranks.call("once")
         return self._taken("made") if self._above else _finite_loss(answers)
 
     def drop(self, keys: Iterable[Key] | None) -> None:
-        """See `Stage`."""
         kept = tuple(key for key in list(keys or self._graphs) if key in self._graphs)
         for key in kept:
             del self._graphs[key]
         if kept:
-            self._ranks.call(Forget(kept))
+            self._ranks.call("forget", keys=kept)
 
     def collect(self) -> None:
         """Bring the sum up to date in this process's memory."""
         self._follow()
-        self._ranks.call(GiveSums())
+        self._ranks.call("give_sums")
 
     def _settled(self, answers: Sequence[CommandDone], spec: BackwardSpec) -> Bundle:
         """Add the gradients of the weights or let them go; that of what was given."""
         returned, own = (sum(answer.values[place] for answer in answers) for place in (-2, -1))
         finite = math.isfinite(returned) and math.isfinite(own)
         self.gradient_norm = math.sqrt(own) if finite and spec.counting else 0.0
-        self._ranks.call(Settle(add=finite and spec.may_add()))
+        self._ranks.call("settle", add=finite and spec.may_add())
         if not finite:
             raise NotFiniteHere(
                 "a gradient is not finite: lower the learning rate or look at the text"
@@ -179,10 +162,10 @@ class GroupStage:
         """Tell the ranks of weights and of a sum that have changed here since."""
         weights, summed = self._flat.params_N._version, self._flat.sum_N._version  # noqa: SLF001
         if weights != self._weights_there:
-            self._ranks.call(TakeWeights())
+            self._ranks.call("take_weights")
             self._weights_there = weights
         if summed != self._sum_there:
-            self._ranks.call(EmptySums())
+            self._ranks.call("empty_sums")
             self._sum_there = summed
 
 
@@ -198,7 +181,6 @@ class GroupWeights(TorchWeights):
         self._stage = stage
 
     def reduction(self) -> TorchSums:
-        """See `Weights`; the shards are brought together first."""
         self._stage.collect()
         return super().reduction()
 
@@ -228,8 +210,7 @@ def group_engine(
         shared.forget()
     group_stage = GroupStage(run, stage, ranks, memory, flat)
     weights = GroupWeights(run, flat, piece_values, group_stage)
-    takes, gives = (bundle_spec(boundary_above(run, each)) for each in (stage - 1, stage))
-    return Engine(group_stage, weights, weights.state, takes, gives)
+    return Engine(group_stage, weights, weights.state, *engine_bundles(run, stage))
 
 
 def _exchange(run: RunConfig, stage: int, shared: SharedTensors) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """One rank's part of a stage: its rows of each microbatch, its shards of weights and sums.
 
-What a rank has, rows or parts of tensors, is `stage_shards.py`.
+Its node calls the methods by their names (`rank.py`). `stage_shards.py` has the parts of a rank.
 
 Shapes:  B rows of a microbatch, b of them here; N elements in the stage.
 Errors:  those of torch: the process ends with them.
@@ -39,12 +39,12 @@ class _KeptRows:
 
 @dataclass(frozen=True, slots=True)
 class RankOptions:
-    """How a rank computes; all ranks alike."""
+    """The options of all ranks."""
 
     by_block: bool = False
     """Make one block's graph at a time (`models/compute/graphs.py`)."""
     tensors: bool = False
-    """TensorShare tensors instead of rows."""
+    """Share tensors instead of rows."""
 
 
 class RankStage:
@@ -92,7 +92,7 @@ class RankStage:
 
     @property
     def weight_bytes(self) -> int:
-        """Return what lies on this device of the weights, besides those that are being gathered."""
+        """Of the weights on this device, besides those that are being gathered."""
         return sum(self._shards.local(p).nbytes for p in self._parameters)
 
     def empty_sums(self) -> None:
@@ -248,7 +248,7 @@ class RankStage:
         return note
 
     def _gathered(self) -> set[int]:
-        """Return where the weights lie that are gathered at the moment."""
+        """The places of the weights that are gathered at the moment."""
         return {
             p.untyped_storage().data_ptr()
             for p in self._model.parameters()

@@ -1,4 +1,4 @@
-"""Which rows of a microbatch each rank computes, and which models can be split by rows.
+"""The rows of a microbatch that each rank computes, and the models that can be split by rows.
 
 A rank without a row computes one with the weight zero: torch's sharding needs all ranks in every
 forward and backward.

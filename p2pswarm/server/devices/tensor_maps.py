@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.server.devices.messages import SharedPlace
+from p2pswarm.server.devices.rank_commands import SharedPlace
 
 
 class SharedTensors:
-    """What one node shares with its ranks; `forget` the files when all have mapped them."""
+    """The memory of one node and its ranks; `forget` the files when all have mapped them."""
 
     def __init__(self) -> None:
         self.places: list[SharedPlace] = []
@@ -33,11 +33,6 @@ class SharedTensors:
         self.places.append(place)
         return mapped(place)
 
-    @property
-    def descriptors(self) -> list[int]:
-        """The files, for a child to inherit."""
-        return [place.descriptor for place in self.places]
-
     def forget(self) -> None:
         """Close the files; what is mapped stays."""
         close_all(self.places)
@@ -45,8 +40,7 @@ class SharedTensors:
 
 def mapped(place: SharedPlace) -> Tensor:
     """The tensor that lies there; it is the same memory in every process."""
-    dtype: torch.dtype = getattr(torch, place.dtype)
-    size_bytes = _bytes_of(place)
+    dtype, size_bytes = _dtype_of(place), _bytes_of(place)
     if not size_bytes:
         return torch.zeros(place.shape, dtype=dtype)
     memory = mmap.mmap(place.descriptor, size_bytes)  # the tensor holds it
@@ -60,6 +54,10 @@ def close_all(places: list[SharedPlace]) -> None:
     places.clear()
 
 
-def _bytes_of(place: SharedPlace) -> int:
+def _dtype_of(place: SharedPlace) -> torch.dtype:
     dtype: torch.dtype = getattr(torch, place.dtype)
-    return torch.Size(place.shape).numel() * dtype.itemsize
+    return dtype
+
+
+def _bytes_of(place: SharedPlace) -> int:
+    return torch.Size(place.shape).numel() * _dtype_of(place).itemsize
