@@ -39,7 +39,7 @@ class WholeBlock(Block):
     """A block of a model that has names, and ways to make buffers, of its own."""
 
     random: bool
-    """True if its forward draws (`chance.py`)."""
+    """True if its forward draws (`dropout.py`)."""
     constants: frozenset[str] = frozenset()
     """The full names of what files of weights hold and no gradient trains."""
     ignored: tuple[str, ...] = ()

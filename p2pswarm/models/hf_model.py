@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import LONE_KEY, Bundle, Value, WholeBlock, bundle_of
-from p2pswarm.models.documents import APART, POSITION_KEY, beside, check_length, positions_of
+from p2pswarm.models.document_masks import APART, POSITION_KEY, beside, check_length, positions_of
 from p2pswarm.models.foreign_code import foreign, said
 from p2pswarm.models.hf_library import chances, whole_model
 from p2pswarm.models.tensor_plan import Style, TensorPlan, TensorShare

@@ -33,7 +33,7 @@ from p2pswarm.run.averaging.base import AveragedGradient, Sums
 from p2pswarm.run.averaging.round import RoundId
 from p2pswarm.run.messages.membership import HeldReduction
 from p2pswarm.run.messages.step import Commit, Reduce
-from p2pswarm.server.kept_boundaries import KeptBoundaries
+from p2pswarm.server.boundary_cache import BoundaryCache
 
 SILENT_S = 5.0  # members send as soon as they have all, which is before the decision
 STEPS_KEPT = 64  # of which it is known when they were decided; an older one was long ago
@@ -133,7 +133,7 @@ class ClosedSum:
     """The microbatches in it."""
     losses: Mapping[int, float] = field(default_factory=dict)
     """Of these, if this is the last stage."""
-    boundaries: KeptBoundaries | None = field(default=None, compare=False)
+    boundaries: BoundaryCache | None = field(default=None, compare=False)
     """The results for the stages beside this one."""
 
 

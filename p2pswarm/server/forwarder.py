@@ -24,8 +24,8 @@ from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.messages.types import Obstacle, Work
 from p2pswarm.run.push import OnlyPeer, PreferCached, PushProgress, keeper_among, keepers_for
 from p2pswarm.run.push_io import Pusher, push_to_any
-from p2pswarm.server.kept_boundaries import WorkItem
-from p2pswarm.server.session import MemberSession
+from p2pswarm.server.boundary_cache import WorkItem
+from p2pswarm.server.member_session import MemberSession
 from p2pswarm.server.work_plan import (
     Direction,
     Metas,

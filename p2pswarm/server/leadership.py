@@ -27,7 +27,7 @@ from p2pswarm.run.member_cards import learn_all
 from p2pswarm.run.messages.membership import StandsBy
 from p2pswarm.run.messages.trainers import Trainers, WhoLeads
 from p2pswarm.server.lifecycle import Lifecycle
-from p2pswarm.server.session import ServerContext
+from p2pswarm.server.member_session import ServerContext
 from p2pswarm.server.trainer_search import CoordinatorWatch
 
 log = logging.getLogger(__name__)

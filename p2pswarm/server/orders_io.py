@@ -31,8 +31,8 @@ from p2pswarm.run.messages.membership import CannotPrepare, PrepareStage
 from p2pswarm.run.messages.step import Commit, Committed, Reduce, Reduced
 from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.server.commit_log import ObserverPatience, WeightsLost
+from p2pswarm.server.member_session import MemberSession
 from p2pswarm.server.replica import Replica
-from p2pswarm.server.session import MemberSession
 from p2pswarm.server.weights_download import fetch_weights, make_replica
 from p2pswarm.server.work_plan import OVER
 from p2pswarm.trainer.balance.move_preparation import REST_S

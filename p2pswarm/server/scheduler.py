@@ -26,15 +26,15 @@ from p2pswarm.models.compute.base import BackwardSpec, CountPermit, Engine, Key
 from p2pswarm.run.messages.microbatch import CHECK_BASE, Push
 from p2pswarm.run.messages.step import Fence, Reduce
 from p2pswarm.run.messages.types import Work
-from p2pswarm.server.commit_log import ClosedSum
-from p2pswarm.server.kept_boundaries import (
+from p2pswarm.server.boundary_cache import (
+    BoundaryCache,
     Dropped,
     HeldInput,
     KeptAnswer,
-    KeptBoundaries,
     Period,
     WorkItem,
 )
+from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import Tensor
 from p2pswarm.tensors.codecs.bundle import BundleSpec
@@ -108,10 +108,10 @@ class Scheduler:
         incarnation: int,
         microbatches: int,
         expected: ExpectedTensors,
-        kept: KeptBoundaries | None = None,
+        kept: BoundaryCache | None = None,
     ) -> None:
         self.expected = expected
-        self.kept = kept or KeptBoundaries(stage)
+        self.kept = kept or BoundaryCache(stage)
         """The results for the stages beside this one, of what is in the sum."""
         self.stage = stage
         self.incarnation = incarnation

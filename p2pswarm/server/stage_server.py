@@ -35,10 +35,10 @@ from p2pswarm.run.state.donor import Donor
 from p2pswarm.server.commit_log import ClosedSum, WeightsLost
 from p2pswarm.server.leadership import Leadership, Seeker
 from p2pswarm.server.lifecycle import JOIN_S, Lifecycle, ServerState
+from p2pswarm.server.member_session import ServerContext
+from p2pswarm.server.member_session_io import SessionParts, join_of, session_parts
 from p2pswarm.server.orders_io import Preparation
 from p2pswarm.server.replica import Replica
-from p2pswarm.server.session import ServerContext
-from p2pswarm.server.session_io import SessionParts, join_of, session_parts
 from p2pswarm.server.weights_download import fetch_weights, make_replica
 
 log = logging.getLogger(__name__)

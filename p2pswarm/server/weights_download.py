@@ -19,8 +19,8 @@ from p2pswarm.run.messages.state import FetchPieces
 from p2pswarm.run.state.download import Download
 from p2pswarm.run.state.partial_state import PartialFile
 from p2pswarm.run.view import MemberView
+from p2pswarm.server.member_session import ServerContext
 from p2pswarm.server.replica import Loading, Replica
-from p2pswarm.server.session import ServerContext
 
 
 def make_replica(context: ServerContext, stage: int, engine: Engine) -> Replica:

@@ -21,8 +21,8 @@ from p2pswarm.models.compute.sketch import Sketcher
 from p2pswarm.run.messages.membership import Load, MemberRecord
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Push, Sketch, Undelivered
 from p2pswarm.run.messages.types import REASON_CHARS, Obstacle, Work
+from p2pswarm.server.boundary_cache import BoundaryCache, Period, ResultRoute, WorkItem
 from p2pswarm.server.commit_log import ClosedSum
-from p2pswarm.server.kept_boundaries import KeptBoundaries, Period, ResultRoute, WorkItem
 from p2pswarm.server.scheduler import Scheduler, WorkInputs
 from p2pswarm.tensors.codecs.base import Unencodable
 from p2pswarm.tensors.codecs.edge_state import EdgeKey, EdgeStates, EdgeTransfer
@@ -83,7 +83,7 @@ class WorkPlan:
             return stage.finish(inputs.tokens, inputs.bundle, self.spec)
         return stage.evaluate(inputs.tokens, inputs.bundle)
 
-    def keep(self, kept: KeptBoundaries, made: Made) -> None:
+    def keep(self, kept: BoundaryCache, made: Made) -> None:
         """Keep what goes to the stages beside this one, for when one of them loses its sum."""
         bundle = bundle_in(made)
         if self.returning and bundle is not None:

@@ -23,11 +23,11 @@ from p2pswarm.run.messages.membership import Load
 from p2pswarm.run.messages.microbatch import Push, Receipt, Sketch
 from p2pswarm.run.messages.step import Fence, Fenced
 from p2pswarm.run.messages.types import Work
+from p2pswarm.server.boundary_cache import KeptAnswer, ResultRoute, WorkItem
 from p2pswarm.server.forwarder import Forwarder
-from p2pswarm.server.kept_boundaries import KeptAnswer, ResultRoute, WorkItem
-from p2pswarm.server.reports import GradientReturns
+from p2pswarm.server.member_session import MemberSession
+from p2pswarm.server.note_queue import GradientReturns
 from p2pswarm.server.scheduler import WorkInputs
-from p2pswarm.server.session import MemberSession
 from p2pswarm.server.work_plan import (
     Made,
     WorkPlan,

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from p2pswarm.models.compute.autograd_graphs import GraphLimits
 from p2pswarm.models.compute.base import BackwardSpec, Update
 from p2pswarm.models.compute.flat_parameters import FlatParameters, piece_hashes
-from p2pswarm.models.compute.graphs import GraphLimits
 from p2pswarm.models.compute.optimizer import AdamW
 from p2pswarm.models.compute.stochastic_round import chances, rounded
 from p2pswarm.models.compute.torch_weights import torch_engine

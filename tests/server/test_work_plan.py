@@ -26,8 +26,8 @@ from p2pswarm.models.compute.base import BackwardSpec, LossResult
 from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Undelivered
 from p2pswarm.run.messages.types import REASON_CHARS
+from p2pswarm.server.boundary_cache import Period, ResultRoute
 from p2pswarm.server.commit_log import ClosedSum
-from p2pswarm.server.kept_boundaries import Period, ResultRoute
 from p2pswarm.server.scheduler import WorkInputs
 from p2pswarm.server.work_plan import (
     UNKNOWN_RETRY_S,

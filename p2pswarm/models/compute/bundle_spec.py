@@ -8,7 +8,7 @@ import torch
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.blocks import block_count, make_blocks, stage_blocks
 from p2pswarm.models.boundary import Boundary, boundaries
-from p2pswarm.models.chance import draws
+from p2pswarm.models.dropout import draws
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import DTYPES, TensorUse
 from p2pswarm.tensors.codecs.bundle import BundleKey, BundleSpec

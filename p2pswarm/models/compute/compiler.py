@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import Value, bundle_of
-from p2pswarm.models.chance import draws
 from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.precision import Precision, precision_of
 from p2pswarm.models.compute.torch_device import first_line, place_for
+from p2pswarm.models.dropout import draws
 from p2pswarm.settings.config import RunConfig
 
 # ruff: noqa: N803  shapes are written at the end of names

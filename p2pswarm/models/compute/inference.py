@@ -22,7 +22,6 @@ from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside, tokenizer_of_run
 from p2pswarm.models.base import LONE_KEY, bundle_of, loss_of
 from p2pswarm.models.blocks import block_count
-from p2pswarm.models.chance import run_blocks
 from p2pswarm.models.compute.flat_parameters import (
     bare_blocks,
     bind,
@@ -30,7 +29,8 @@ from p2pswarm.models.compute.flat_parameters import (
     named_parameters,
     zero_buffer,
 )
-from p2pswarm.models.documents import APART
+from p2pswarm.models.document_masks import APART
+from p2pswarm.models.dropout import run_blocks
 from p2pswarm.models.foreign_code import foreign
 from p2pswarm.models.registry import NotTrusted, trust
 from p2pswarm.settings.config import ModelConfig, RunConfig

@@ -29,14 +29,14 @@ from p2pswarm.base.errors import Refused, SwarmError, Unusable
 from p2pswarm.models.base import DTYPES, Bundle, loss_of
 from p2pswarm.models.blocks import block_costs, stage_blocks
 from p2pswarm.models.boundary import boundaries
-from p2pswarm.models.chance import draws
+from p2pswarm.models.compute.autograd_graphs import GraphLimits
 from p2pswarm.models.compute.base import BackwardSpec
 from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.flat_parameters import FlatParameters, named_parameters
-from p2pswarm.models.compute.graphs import GraphLimits
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.torch_stage import TorchStage
-from p2pswarm.models.documents import APART, positions_of
+from p2pswarm.models.document_masks import APART, positions_of
+from p2pswarm.models.dropout import draws
 from p2pswarm.models.foreign_code import foreign, is_foreign, said
 from p2pswarm.models.hf_library import library_model
 from p2pswarm.models.small_copy import parameter_count, shrunken

@@ -22,8 +22,8 @@ from torch.func import functional_call
 
 from p2pswarm.models.base import Value
 from p2pswarm.models.boundary import Boundary, boundaries
-from p2pswarm.models.chance import Around, Chance, at_once, plainly, run_blocks
 from p2pswarm.models.compute.flat_parameters import FlatParameters, Segment
+from p2pswarm.models.dropout import Around, DropoutSeeds, at_once, plainly, run_blocks
 from p2pswarm.settings.config import RunConfig
 
 # ruff: noqa: D102  `Precision` documents `run`
@@ -50,7 +50,7 @@ class Precision(ABC):
     """The memory of the weights: a graph refers to it and does not hold it."""
 
     @abstractmethod
-    def run(self, value: Value, chance: Chance | None, around: Around = at_once) -> Value:
+    def run(self, value: Value, dropout: DropoutSeeds | None, around: Around = at_once) -> Value:
         """Run all blocks, one after another."""
 
 
@@ -63,8 +63,8 @@ class FullPrecision(Precision):
         self.parameters, self.sums = flat.parameters, flat.sums
         self.weight_storages = frozenset({flat.params_N.untyped_storage().data_ptr()})
 
-    def run(self, value: Value, chance: Chance | None, around: Around = at_once) -> Value:
-        return run_blocks(self._flat.blocks, value, chance, self._call, around)
+    def run(self, value: Value, dropout: DropoutSeeds | None, around: Around = at_once) -> Value:
+        return run_blocks(self._flat.blocks, value, dropout, self._call, around)
 
 
 class Bfloat16(Precision):
@@ -108,13 +108,13 @@ class Bfloat16(Precision):
         self._widened.append((parameter, leaf))
         return leaf
 
-    def run(self, value: Value, chance: Chance | None, around: Around = at_once) -> Value:
+    def run(self, value: Value, dropout: DropoutSeeds | None, around: Around = at_once) -> Value:
         self._follow()
         # its cache would share the bfloat16 of what a stage is given, which is a leaf, between its
         # uses: their gradients would be added in bfloat16, and the cut into stages change bits
         device = self._copy_N.device.type
         with torch.autocast(device, torch.bfloat16, cache_enabled=False):
-            return run_blocks(self._flat.blocks, value, chance, self._call, around)
+            return run_blocks(self._flat.blocks, value, dropout, self._call, around)
 
     @torch.no_grad()
     def _follow(self) -> None:

@@ -4,7 +4,7 @@ Gradients are taken with `torch.autograd.grad` and added to the sum only after a
 found finite, so an error never leaves a microbatch half counted. A graph is kept while the memory
 limit allows, whole or block by block. This changes only the speed: a graph made again gives the
 same bits. So when the device has no memory left, what failed is tried again with less of them
-(`graphs.py`).
+(`autograd_graphs.py`).
 
 On a GPU a thread that asks for a number waits until all that was launched is done. So each call
 waits once, at its end: there it is asked whether the gradient that came, the loss and the gradients
@@ -28,13 +28,13 @@ from torch import Tensor
 
 from p2pswarm.base.errors import BadMessage, Unusable
 from p2pswarm.models.base import LONE_KEY, Bundle, Value, bundle_of, loss_of
-from p2pswarm.models.chance import Around, at_once, chance_of, nothing_drawn
+from p2pswarm.models.compute.autograd_graphs import GraphLimits, Kept, KeptGraphs
 from p2pswarm.models.compute.base import BackwardSpec, Key, LossResult, NotFiniteHere
 from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.compute.graphs import GraphLimits, Kept, KeptGraphs
 from p2pswarm.models.compute.precision import Precision, precision_of
 from p2pswarm.models.compute.torch_device import computing
+from p2pswarm.models.dropout import Around, at_once, dropout_seeds, nothing_drawn
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.cuda_device import wait_for
 
@@ -146,8 +146,8 @@ class TorchStage:
     def _run(self, tokens_BS: Tensor, given: Bundle, around: Around = at_once) -> Value:
         value = self._below.value(given) if self._below else tokens_BS[:, :-1]
         flat = self._flat
-        chance = chance_of(self._seed, flat.numbers, flat.blocks, tokens_BS)
-        return self._precision.run(value, chance, around)
+        dropout = dropout_seeds(self._seed, flat.numbers, flat.blocks, tokens_BS)
+        return self._precision.run(value, dropout, around)
 
     def _gives(self, value: Value) -> Bundle:
         """The bundle for the next stage."""

@@ -14,6 +14,7 @@ from p2pswarm.base.errors import BadMessage
 from p2pswarm.checkpoint.digests import StateHasher
 from p2pswarm.models.base import DTYPES
 from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.compute.autograd_graphs import GraphLimits
 from p2pswarm.models.compute.base import Engine, Update, part_sizes
 from p2pswarm.models.compute.bundle_spec import engine_bundles
 from p2pswarm.models.compute.compiler import compiled_precision
@@ -23,7 +24,6 @@ from p2pswarm.models.compute.flat_parameters import (
     layout_of,
     piece_hashes,
 )
-from p2pswarm.models.compute.graphs import GraphLimits
 from p2pswarm.models.compute.optimizer import Optimizer, optimizer_of
 from p2pswarm.models.compute.torch_device import setting_up
 from p2pswarm.models.compute.torch_stage import TorchStage

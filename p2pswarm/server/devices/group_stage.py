@@ -57,6 +57,7 @@ class GroupStage:
         self._below, self._above = boundary_above(run, stage - 1), boundary_above(run, stage)
         self._returned = self._below.differentiable if self._below else ()
         self._due = self._above.differentiable if self._above else ()
+        self._made = tuple(each.key for each in self._above.tensors) if self._above else ()
         self._keep_bytes = ranks.keep_bytes
         self._graphs: dict[Key, int] = {}
         """The bytes of each graph that is kept, on each device; 0: it is made again."""
@@ -79,7 +80,7 @@ class GroupStage:
                 self._ranks.call("forget_graphs", keys=(key,))
                 size_bytes = 0
         self._graphs[key] = size_bytes
-        return self._taken("made")
+        return self._copies("made", self._made)
 
     def backward(self, key: Key, gradient: Bundle, spec: BackwardSpec) -> Bundle:
         graph_bytes = self._graphs.pop(key, None)
@@ -113,7 +114,7 @@ class GroupStage:
     def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
         self._give(tokens_BS, given)
         answers = self._ranks.call("once")
-        return self._taken("made") if self._above else _finite_loss(answers)
+        return self._copies("made", self._made) if self._above else _finite_loss(answers)
 
     def drop(self, keys: Iterable[Key] | None) -> None:
         kept = tuple(key for key in list(keys or self._graphs) if key in self._graphs)
@@ -137,7 +138,7 @@ class GroupStage:
             raise NotFiniteHere(
                 "a gradient is not finite: lower the learning rate or look at the text"
             )
-        return self._taken("returned") if spec.returning else {}
+        return self._copies("returned", self._returned) if spec.returning else {}
 
     def _give(self, tokens_BS: Tensor, given: Bundle) -> None:
         """Put what is to be computed where the ranks read it."""
@@ -149,13 +150,8 @@ class GroupStage:
             self._memory[f"given.{name}"].copy_(x.detach())
         self._follow()
 
-    def _taken(self, kind: str) -> Bundle:
+    def _copies(self, kind: str, names: Iterable[str]) -> Bundle:
         """Copy a bundle that the ranks have made: the next one will lie in its place."""
-        made = kind == "made"
-        boundary = self._above if made else self._below
-        if boundary is None:
-            return {}
-        names = [t.key for t in boundary.tensors] if made else self._returned
         return {name: self._memory[f"{kind}.{name}"].clone() for name in names}
 
     def _follow(self) -> None:

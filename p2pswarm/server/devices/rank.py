@@ -25,8 +25,8 @@ from p2pswarm.server.devices.device_choice import free_bytes, graph_bytes
 from p2pswarm.server.devices.plan_check import require_right_plan, tries_plan
 from p2pswarm.server.devices.rank_commands import (
     Begin,
-    Command,
     CommandDone,
+    RankCommand,
     RankFailed,
     RankMessage,
     framed,
@@ -100,7 +100,7 @@ def _begun(message: RankMessage) -> tuple[RankStage, int]:
 
 
 def _carried_out(stage: RankStage, message: RankMessage) -> CommandDone:
-    assert isinstance(message, Command), "a rank begins once"
+    assert isinstance(message, RankCommand), "a rank begins once"
     made = METHODS[message.method](stage, **message.arguments)
     if isinstance(made, int):
         return CommandDone(graph_bytes=made)

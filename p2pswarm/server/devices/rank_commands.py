@@ -50,7 +50,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class RankCommand:
     """A call of your part of the stage."""
 
     method: str
@@ -80,7 +80,7 @@ class RankFailed:
     """The stage cannot be computed so, on whatever device."""
 
 
-RankMessage = Begin | Command | CommandDone | RankFailed
+RankMessage = Begin | RankCommand | CommandDone | RankFailed
 _KINDS: dict[str, Callable[..., RankMessage]] = {
     each.__name__: each for each in get_args(RankMessage)
 }

@@ -22,8 +22,8 @@ from typing import Any
 from p2pswarm.base.errors import Unusable
 from p2pswarm.server.devices.rank_commands import (
     Begin,
-    Command,
     CommandDone,
+    RankCommand,
     RankFailed,
     RankMessage,
     SharedPlace,
@@ -96,7 +96,7 @@ class Ranks:
         """Call a method of `RankStage` on all ranks; their answers, in order."""
         if self._failed:
             raise Unusable(self._failed)
-        return self._each([Command(method, arguments)] * len(self._ranks))
+        return self._each([RankCommand(method, arguments)] * len(self._ranks))
 
     def end(self) -> None:
         """End all processes now."""

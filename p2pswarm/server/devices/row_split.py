@@ -14,8 +14,8 @@ import torch
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.blocks import make_blocks, stage_blocks
 from p2pswarm.models.boundary import CarriedTensor
-from p2pswarm.models.chance import draws
 from p2pswarm.models.compute.bundle_spec import boundary_above
+from p2pswarm.models.dropout import draws
 from p2pswarm.settings.config import RunConfig
 
 REMEDY = "name one device, and start one node for each of the others"

@@ -24,9 +24,9 @@ from torch.distributed.tensor import DTensor
 
 from p2pswarm.models.base import DTYPES, Value, loss_of
 from p2pswarm.models.boundary import Boundary
-from p2pswarm.models.chance import run_blocks
 from p2pswarm.models.compute.flat_parameters import bind, zero_buffer
 from p2pswarm.models.compute.precision import in_dtypes_of
+from p2pswarm.models.dropout import run_blocks
 from p2pswarm.server.devices.row_split import Rows, rows_of, split_keys
 from p2pswarm.server.devices.tensor_blocks import DeviceTensors, shared_blocks
 from p2pswarm.server.devices.tensor_split import spans_of

@@ -209,29 +209,20 @@ def _exchange(module: Any, style: Style, group: DeviceTensors) -> None:
     alone: Callable[..., Tensor] = module.forward
     match style:
         case Style.COLWISE:
-            run = functools.partial(_colwise, alone, group)
+            module.forward = lambda x: alone(group.enter(x))
         case Style.COLWISE_GATHERED:
-            run = functools.partial(_gathered, alone, group, module.out_features)
+            features = module.out_features
+            module.forward = lambda x: group.gather(alone(group.enter(x)), features)
         case Style.ROWWISE:
-            run = functools.partial(_rowwise, module, group)
+            module.forward = functools.partial(_rowwise, module, group)
         case Style.ROWWISE_FROM_WHOLE:
-            run = functools.partial(_from_whole, module, group)
+            module.forward = lambda x: _rowwise(module, group, group.scatter(x))
         case Style.EMBEDDING:
             _renumber(module, group)
-            run = functools.partial(group.look_up, alone, vocabulary=module.num_embeddings)
+            look_up = functools.partial(group.look_up, alone, vocabulary=module.num_embeddings)
+            module.forward = look_up
         case _:
-            run = functools.partial(_experts, alone, group)
-    module.forward = run
-
-
-def _colwise(alone: Callable[..., Tensor], group: DeviceTensors, x: Tensor) -> Tensor:
-    return alone(group.enter(x))
-
-
-def _gathered(
-    alone: Callable[..., Tensor], group: DeviceTensors, features: int, x: Tensor
-) -> Tensor:
-    return group.gather(alone(group.enter(x)), features)
+            module.forward = functools.partial(_experts, alone, group)
 
 
 def _rowwise(module: nn.Linear, group: DeviceTensors, x: Tensor) -> Tensor:
@@ -239,16 +230,8 @@ def _rowwise(module: nn.Linear, group: DeviceTensors, x: Tensor) -> Tensor:
     return made if module.bias is None else made + module.bias  # once, and not on each device
 
 
-def _from_whole(module: nn.Linear, group: DeviceTensors, x: Tensor) -> Tensor:
-    return _rowwise(module, group, group.scatter(x))
-
-
 def _experts(
-    alone: Callable[..., Tensor],
-    group: DeviceTensors,
-    x: Tensor,
-    chosen: Tensor,
-    weights: Tensor,
+    alone: Callable[..., Tensor], group: DeviceTensors, x: Tensor, chosen: Tensor, weights: Tensor
 ) -> Tensor:
     group.require_same(chosen, "experts")
     return group.leave(alone(group.enter(x), chosen, group.enter(weights)))

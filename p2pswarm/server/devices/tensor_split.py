@@ -16,7 +16,7 @@ from torch import nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.blocks import make_blocks, stage_blocks
-from p2pswarm.models.chance import draws
+from p2pswarm.models.dropout import draws
 from p2pswarm.models.hf_model import BY_ROWS
 from p2pswarm.models.tensor_plan import Style, TensorPlan, TensorShare, TensorSplit
 from p2pswarm.server.devices.row_split import REMEDY

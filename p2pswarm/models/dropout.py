@@ -1,4 +1,4 @@
-"""What a forward draws, as dropout does: the same for a microbatch wherever and whenever it is run.
+"""Dropout, and what else a forward draws: the same for a microbatch wherever and whenever it is run.
 
 A graph that did not fit in memory is made again, and a lost microbatch is done again by another
 server. So what a block draws depends on the run's seed, the microbatch's tokens and the number of
@@ -27,7 +27,7 @@ Call = Callable[[nn.Module, Value], Value]
 RunBlock = Callable[[Value], Value]
 """Run a certain block, with all that it draws; always the same bits for the same value."""
 Around = Callable[[int, RunBlock, Value], Value]
-"""Run the block of that offset, and decide what its graph holds (`compute/graphs.py`)."""
+"""Run the block of that offset, and decide what its graph holds (`compute/autograd_graphs.py`)."""
 
 
 def draws(block: nn.Module) -> bool:
@@ -38,8 +38,8 @@ def draws(block: nn.Module) -> bool:
     return any(isinstance(each, _DropoutNd) and each.p > 0 for each in block.modules())
 
 
-class Chance:
-    """What the blocks from number `first` on draw for one microbatch."""
+class DropoutSeeds:
+    """The seeds of the blocks from number `first` on, for one microbatch."""
 
     def __init__(self, seed: int, first: int, tokens_BS: Tensor) -> None:
         digest = hashlib.sha256(f"{TAG}:{seed}:{tuple(tokens_BS.shape)}".encode())
@@ -57,11 +57,11 @@ class Chance:
             return call(block, value)
 
 
-def chance_of(
+def dropout_seeds(
     seed: int, numbers: range, blocks: Sequence[nn.Module], tokens_BS: Tensor
-) -> Chance | None:
-    """The chance of a microbatch; None where no block draws."""
-    return Chance(seed, numbers.start, tokens_BS) if any(map(draws, blocks)) else None
+) -> DropoutSeeds | None:
+    """The seeds for a microbatch; None where no block draws."""
+    return DropoutSeeds(seed, numbers.start, tokens_BS) if any(map(draws, blocks)) else None
 
 
 def plainly(block: nn.Module, value: Value) -> Value:
@@ -79,14 +79,14 @@ def at_once(offset: int, run: RunBlock, value: Value) -> Value:
 def run_blocks(
     blocks: Iterable[nn.Module],
     value: Value,
-    chance: Chance | None = None,
+    dropout: DropoutSeeds | None = None,
     call: Call = plainly,
     around: Around = at_once,
 ) -> Value:
-    """Run one block after another by `call`; those that draw do so by `chance`."""
+    """Run one block after another by `call`; those that draw do so by `dropout`."""
     for offset, block in enumerate(blocks):
-        if chance is not None and draws(block):
-            run = functools.partial(chance.run, offset, block, call=call)
+        if dropout is not None and draws(block):
+            run = functools.partial(dropout.run, offset, block, call=call)
         else:
             run = functools.partial(call, block)
         value = around(offset, run, value)

@@ -22,7 +22,7 @@ from p2pswarm.run.manifest import RunOrigin
 from p2pswarm.run.messages.checkpoint import LoadState, SaveState, Saving
 from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.run.state.version_reader import CHANGE_WAIT_S, HeldVersion
-from p2pswarm.server.session import ServerContext
+from p2pswarm.server.member_session import ServerContext
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.flat_layout import FlatLayout
 

@@ -91,7 +91,7 @@ class _Given:
         return _size(self.activation or {}) + _size(self.gradient or {})
 
 
-class KeptBoundaries:
+class BoundaryCache:
     """The results that one stage has given to its neighbours in the step."""
 
     def __init__(self, stage: int, me: bytes = b"", limit_bytes: int = 0) -> None:
@@ -167,7 +167,7 @@ class KeptBoundaries:
         self._kept.clear()
         self.held_bytes = 0
 
-    def resume(self, former: "KeptBoundaries | None") -> None:
+    def resume(self, former: "BoundaryCache | None") -> None:
         """Go on with what the incarnation before has kept, with its sum."""
         if former is None:
             return

@@ -21,7 +21,7 @@ from p2pswarm.run.state.base import BackgroundThread, at_once
 from p2pswarm.run.state.partial_state import PartialFolder
 from p2pswarm.run.state.version_reader import WINDOW_BYTES
 from p2pswarm.run.view import MemberView
-from p2pswarm.server.kept_boundaries import KEPT_BYTES
+from p2pswarm.server.boundary_cache import KEPT_BYTES
 from p2pswarm.server.scheduler import Scheduler
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.transfer import TensorTransfer

@@ -32,16 +32,16 @@ from p2pswarm.run.messages.step import Reduce
 from p2pswarm.run.messages.trainers import Alive
 from p2pswarm.run.peer_health_io import WatchedRpc
 from p2pswarm.run.view import MemberView, contact
-from p2pswarm.server.checkpoint_io import Checkpointing
+from p2pswarm.server.boundary_cache import BoundaryCache
 from p2pswarm.server.commit_log import ClosedSum, HeldWeights
 from p2pswarm.server.forwarder import Forwarder
-from p2pswarm.server.kept_boundaries import KeptBoundaries
 from p2pswarm.server.lifecycle import Lifecycle
+from p2pswarm.server.member_session import MemberSession, ServerContext
+from p2pswarm.server.note_queue import NoteQueue, SignOfLife
 from p2pswarm.server.orders_io import ObservedReductions, OpenOrders, Preparation
 from p2pswarm.server.replica import Replica
-from p2pswarm.server.reports import NoteQueue, SignOfLife
 from p2pswarm.server.scheduler import Scheduler, bitmap_of, expected_tensors
-from p2pswarm.server.session import MemberSession, ServerContext
+from p2pswarm.server.stage_checkpoint_io import Checkpointing
 from p2pswarm.server.weights_download import PieceKeeping
 from p2pswarm.server.worker import Worker
 
@@ -251,7 +251,7 @@ def session_parts(
         assigned.incarnation,
         run.batch.microbatches,
         expected_tensors(run, replica.engine),
-        KeptBoundaries(assigned.stage, context.me, kept_bytes),
+        BoundaryCache(assigned.stage, context.me, kept_bytes),
     )
     session = MemberSession(
         context,

@@ -24,7 +24,9 @@ from p2pswarm.net.wire.message import Message
 from p2pswarm.run.messages.checkpoint import LoadState, SaveState
 from p2pswarm.run.state.snapshot import Snapshot
 from p2pswarm.run.state.version_reader import HeldVersion
-from p2pswarm.server.checkpoint_rules import (
+from p2pswarm.server.member_session import ServerContext
+from p2pswarm.server.replica import Replica
+from p2pswarm.server.stage_checkpoint import (
     ProgressNotes,
     StateInMemory,
     failed,
@@ -34,8 +36,6 @@ from p2pswarm.server.checkpoint_rules import (
     stage_to_save,
     too_slow,
 )
-from p2pswarm.server.replica import Replica
-from p2pswarm.server.session import ServerContext
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ A graph is made whole, or block by block. The second is torch's checkpoint round
 block only what it was given is held, and when the backward comes to it, it is computed again up to
 the last tensor that the backward needs. The order in which gradients are added is that of the whole
 graph. So the bits are the same, also of weights that several blocks share and of tensors that pass
-through a block. What a block draws is seeded inside what is done again (`models/chance.py`).
+through a block. What a block draws is seeded inside what is done again (`models/dropout.py`).
 
 What is kept of a microbatch is the first of these that there is room for: its whole graph, what
 passes between its blocks, its input. The second costs a little less than a forward more, and the
@@ -36,9 +36,9 @@ from torch.utils.checkpoint import checkpoint
 
 from p2pswarm.base.errors import NotServing, Refused
 from p2pswarm.models.base import Bundle, Value
-from p2pswarm.models.chance import Around, RunBlock, at_once
 from p2pswarm.models.compute.base import Key
 from p2pswarm.models.compute.torch_device import first_line, out_of_memory
+from p2pswarm.models.dropout import Around, RunBlock, at_once
 
 MIB = 1 << 20
 BLOCK_REMEDY = (

@@ -1,4 +1,4 @@
-"""Tests of `models/compute/graphs.py`."""
+"""Tests of `models/compute/autograd_graphs.py`."""
 
 import itertools
 import math
@@ -16,10 +16,15 @@ from torch.utils.checkpoint import CheckpointError
 
 from p2pswarm.base.errors import Refused
 from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.compute.autograd_graphs import (
+    GraphBudget,
+    GraphKind,
+    GraphLimits,
+    block_made_again,
+)
 from p2pswarm.models.compute.base import BackwardSpec
 from p2pswarm.models.compute.compiler import compiled_precision
 from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.compute.graphs import GraphBudget, GraphKind, GraphLimits, block_made_again
 from p2pswarm.models.compute.torch_stage import TorchStage
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 
