@@ -1,4 +1,4 @@
-"""Dropout, and what else a forward draws: the same for a microbatch wherever and whenever it is run.
+"""Dropout, and what else a forward draws: the same for a microbatch wherever and whenever it runs.
 
 A graph that did not fit in memory is made again, and a lost microbatch is done again by another
 server. So what a block draws depends on the run's seed, the microbatch's tokens and the number of
