@@ -306,10 +306,6 @@ class CommitLog:
         self._follow(order)
         self._drop_closed()
 
-    def has_made(self, order: Commit) -> bool:
-        """Return whether the weights hold a commit already, so that it changes nothing."""
-        return self.version is not None and order.step < self.version
-
     def holds(self, step: int) -> bool:
         """Return whether the weights to work with hold the commit of a step."""
         return self.version is not None and self.version > step
@@ -354,7 +350,7 @@ class CommitLog:
         `patient`: its sender waits for an answer while a reduction is on the way. One that has
         begun is always waited for: a step may last longer than anybody waits for an answer.
         """
-        if self.has_made(order):
+        if self.holds(order.step):
             self._require_same(order)
             return CommitDecision.APPLIED
         version = self.version

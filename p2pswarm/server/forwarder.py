@@ -41,9 +41,6 @@ from p2pswarm.tensors.codecs.registry import EncodedTensor
 
 log = logging.getLogger(__name__)
 
-_Push = Callable[[], Coroutine[Any, Any, str | None]]
-"""Begins a push; a task that is cancelled before it starts leaves no coroutine behind."""
-
 
 class _PendingBundle:
     """A bundle that is being computed."""
@@ -95,6 +92,10 @@ class _PendingBundle:
         return self.outgoing.finish(packed)
 
 
+_Push = Callable[[_PendingBundle], Coroutine[Any, Any, str | None]]
+"""Begins a push; a task that is cancelled before it starts leaves no coroutine behind."""
+
+
 class Forwarder:
     """Outgoing pushes of one session, each a task of the session's group."""
 
@@ -105,7 +106,7 @@ class Forwarder:
         tasks: asyncio.TaskGroup,
         is_broken: Callable[[bytes], bool],
     ) -> None:
-        """`is_broken`: whether nothing comes from a peer at present."""
+        """`is_broken`: nothing comes from a peer at present."""
         run, engine = session.context.run, session.engine
         self._is_broken = is_broken
         self._session = session
@@ -117,17 +118,11 @@ class Forwarder:
 
     def onward(self, item: WorkItem, tokens: Tensor) -> asyncio.Future[Bundle]:
         """Push a microbatch to the next stage, as soon as the returned future has its bundle."""
-        made: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
-        pending = _PendingBundle(self._session, self._forward, made)
-        self._start(item, functools.partial(self._onward, item, tokens, pending), pending)
-        return made
+        return self._start(item, self._forward, functools.partial(self._onward, item, tokens))
 
     def back(self, item: WorkItem) -> asyncio.Future[Bundle]:
         """Push a gradient to the sender of `item`, as soon as the returned future has it."""
-        made: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
-        pending = _PendingBundle(self._session, self._backward, made)
-        self._start(item, functools.partial(self._back, item, pending), pending)
-        return made
+        return self._start(item, self._backward, functools.partial(self._back, item))
 
     def drop_fenced(self, microbatch: int, attempt: int) -> None:
         """Stop pushing the attempts of a microbatch up to this one."""
@@ -135,16 +130,19 @@ class Forwarder:
             if key[0] == microbatch and key[1] <= attempt:
                 task.cancel()
 
-    def _start(self, item: WorkItem, work: _Push, pending: _PendingBundle) -> None:
+    def _start(self, item: WorkItem, way: Direction, work: _Push) -> asyncio.Future[Bundle]:
+        made: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
+        pending = _PendingBundle(self._session, way, made)
         task = self._tasks.create_task(self._push_and_report(item, work, pending))
         self._going[task] = item.key
         task.add_done_callback(self._going.pop)
+        return made
 
     async def _push_and_report(self, item: WorkItem, work: _Push, pending: _PendingBundle) -> None:
         """Do `work`; tell the trainer the reason if it failed."""
         obstacle = Obstacle.ROAD
         try:
-            reason = await work()
+            reason = await work(pending)
         except Unencodable as error:
             pending.outgoing.failed(error)
             reason, obstacle = str(error), pending.obstacle

@@ -82,10 +82,7 @@ class Leadership:
             self._context.chain[0].close()
 
     def heard(self, message: Message | None = None) -> None:
-        """The stream with the trainer was opened, or a message came on it.
-
-        Raises BadMessage for a card in it that is none.
-        """
+        """Learn of the open stream with the trainer, or of a message; BadMessage for a bad card."""
         learn_all(self._context.cards, message, self._lifecycle.trainer.peer)
         if isinstance(message, Trainers) and self.node is not None:
             self._named = [one.peer for one in message.trainers]
@@ -232,10 +229,7 @@ class Seeker:
         return self.lifecycle.look_again_s(asyncio.get_running_loop().time())
 
     def found(self, trainers: Sequence[Contact]) -> None:
-        """Take trainers of the run that answer just now: it asks them first.
-
-        In a session with a coordinator that is silent, it asks them who leads.
-        """
+        """Ask trainers that answer just now first, or who leads in place of a silent one."""
         if self.lifecycle is None:
             return
         if not self.lifecycle.seeking and self._leadership.silent:

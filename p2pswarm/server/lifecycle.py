@@ -178,7 +178,7 @@ class Lifecycle:
     def joining(self, now_s: float) -> Contact:
         """Begin to ask a trainer for a stage; returns which."""
         self._move(ServerState.JOINING)
-        self._pauses.tries(now_s)
+        self._pauses.tried_s = now_s
         self._met = self._called_away = False
         self.sent_to = None
         return self.trainers.ask()

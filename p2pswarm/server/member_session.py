@@ -111,11 +111,6 @@ class MemberSession:
     """Measures what this server can do."""
 
     @property
-    def me(self) -> bytes:
-        """Our own peer id."""
-        return self.context.me
-
-    @property
     def members_about(self) -> int:
         """A guess at the run's members: it knows those of its own stage, and neighbours."""
         return self.context.run.stages * len(self.members.ready(self.scheduler.stage))

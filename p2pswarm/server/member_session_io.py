@@ -57,8 +57,10 @@ class SessionParts:
     notes: NoteQueue
     checkpointing: Checkpointing
     keeping: PieceKeeping
-    roads: tuple[WatchedRpc, WatchedRpc]
-    """The roads to other servers, for pushes and for averaging."""
+    pushing: WatchedRpc
+    """The roads to other servers, for pushes."""
+    reducing: WatchedRpc
+    """The same, for averaging."""
     failed: asyncio.Future[None]
     """Ends the session with an error."""
     orders: OpenOrders = field(default_factory=OpenOrders)
@@ -143,21 +145,21 @@ class SessionParts:
     def _watch_mates(self) -> None:
         """Find out whether the others of the stage are there: all average with all."""
         members, stage = self.session.members.members, self.replica.stage
-        mates = [one for one in members if one.stage == stage and one.peer != self.session.me]
-        _, roads = self.roads
-        roads.watch(map(contact, mates))
+        mates = [
+            one for one in members if one.stage == stage and one.peer != self.session.context.me
+        ]
+        self.reducing.watch(map(contact, mates))
 
     async def average(self, order: Reduce) -> AveragedGradient:
         """Average once; what that takes tells how long the roads are full with it."""
         clock = asyncio.get_running_loop().time
         begun_s = clock()
-        if self.session.me in order.group:
+        if self.session.context.me in order.group:
             outcome = await self.replica.reduce(order, self.averaging)
         else:
             outcome = await self.observed.observe(order, self.replica, self.averaging)
         self.session.meter.averaged(outcome.bytes_per_s)
-        _, roads = self.roads
-        roads.averaged(order.partners, clock() - begun_s)
+        self.reducing.averaged(order.partners, clock() - begun_s)
         return outcome
 
     async def tell_states(self) -> None:
@@ -185,8 +187,8 @@ class SessionParts:
             self.failed.exception()  # the first error has been raised already
         self.orders.cut_short()
         self.worker.close()
-        for watched in self.roads:
-            watched.close()
+        self.pushing.close()
+        self.reducing.close()
 
 
 async def join_of(context: ServerContext, replica: Replica | None, records: int) -> Join:
@@ -274,4 +276,4 @@ def session_parts(
     failed = loop.create_future()
     parts = session, worker, averaging, replica, notes
     keeping = PieceKeeping(context, replica, tasks)
-    return SessionParts(*parts, checkpointing, keeping, roads, failed)
+    return SessionParts(*parts, checkpointing, keeping, *roads, failed)

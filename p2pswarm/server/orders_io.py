@@ -13,9 +13,11 @@ Source:  docs/rebalancing.md, "Fetching beforehand".
 """
 
 import asyncio
+import functools
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from p2pswarm.base.errors import NotServing, SwarmError
 from p2pswarm.base.signal import Signal
@@ -37,6 +39,7 @@ from p2pswarm.server.weights_download import fetch_weights, make_replica
 from p2pswarm.server.work_plan import OVER
 from p2pswarm.trainer.balance.move_preparation import REST_S
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -213,7 +216,8 @@ class Preparation:
         async with self._orders.carrying_out():
             replica = await self._ready()
             await replica.committed_before(order.step)
-            outcome = await to_its_end(self._observe(replica, order))
+            observe = functools.partial(self._observed.observe, order, replica, self._averaging)
+            outcome = await to_its_end(self._carried_out(replica, order.step, observe))
             return await replica.answer(order.step, outcome)
 
     async def commit(self, order: Commit) -> Committed:
@@ -221,25 +225,23 @@ class Preparation:
         async with self._orders.carrying_out():
             replica = await self._ready()
             self._observed.decided(order.step)
-            applied = await to_its_end(self._follow(replica, order))
+            commit = functools.partial(replica.commit, order)
+            applied = await to_its_end(self._carried_out(replica, order.step, commit))
         return Committed(order.step + 1, applied)
 
-    async def _observe(self, replica: Replica, order: Reduce) -> AveragedGradient:
-        """Wait for a reduction until a newer order or the end, also when the call has ended."""
-        async with self._orders.carrying_out():
-            try:
-                return await self._observed.observe(order, replica, self._averaging)
-            except WeightsLost:
-                await self._anew(replica, order.step + 1)
-                raise
+    async def _carried_out(
+        self, replica: Replica, step: int, work: Callable[[], Awaitable[T]]
+    ) -> T:
+        """Do work of a step, also when the call has ended, until the preparation ends.
 
-    async def _follow(self, replica: Replica, order: Commit) -> bool:
-        """Make a commit, likewise; it waits for its reduction for a limited time."""
+        If it misses its reduction, what is here is too old, and is fetched again.
+        """
         async with self._orders.carrying_out():
             try:
-                return await replica.commit(order)
+                return await work()
             except WeightsLost:
-                await self._anew(replica, order.step + 1)
+                await replica.begin(step + 1, keep=False)
+                self._lost.set()
                 raise
 
     async def _ready(self) -> Replica:
@@ -248,11 +250,6 @@ class Preparation:
         if self._replica is None:
             raise NotServing(f"stage {self.stage} is not being prepared")
         return self._replica
-
-    async def _anew(self, replica: Replica, since: int) -> None:
-        """A reduction was missed: what is here is too old, and is fetched again."""
-        await replica.begin(since, keep=False)
-        self._lost.set()
 
     async def _run(self) -> None:
         """Make memory, and fetch the weights; again, if they cannot follow."""

@@ -230,10 +230,11 @@ class Replica:
         self._compute = compute
         self._background = background or compute
         self._aside = aside
-        self._log = CommitLog()
+        self.log = CommitLog()
+        """The version in memory, and what may follow it."""
         self._lock = asyncio.Lock()
         self._changed = Signal()
-        self._digest = VersionDigest(self._log, engine.weights, self._background, self._changed)
+        self._digest = VersionDigest(self.log, engine.weights, self._background, self._changed)
         self.reader = VersionReader(
             engine.state, lambda: self.version, aside, window_bytes // engine.part_bytes_max
         )
@@ -246,17 +247,12 @@ class Replica:
     @property
     def version(self) -> int | None:
         """The version of the weights; None while they are not here."""
-        return self._log.version
-
-    @property
-    def newest(self) -> int | None:
-        """The version that it has or could make, if a commit came; None without weights."""
-        return self._log.newest
+        return self.log.version
 
     @property
     def digest(self) -> bytes:
         """The digest of the weights in memory; empty without any, and until it is known."""
-        return self._log.digest
+        return self.log.digest
 
     @property
     def pieces(self) -> int:
@@ -270,14 +266,14 @@ class Replica:
         WeightsLost if their digest cannot be computed just now; they are kept.
         """
         async with self._lock:
-            held = self._log.held
+            held = self.log.held
             if held is not None and held.named and self._digest.under_way:
                 return held
             await self._digest.settled()
-            if self._log.held is not None and not self._log.digest:
+            if self.log.held is not None and not self.log.digest:
                 self._digest.compute()
                 await self._digest.known()
-            return self._log.held
+            return self.log.held
 
     async def enter(self, era: int, *, keep: bool) -> None:
         """Take part in an era; unless they are kept, weights of another one are forgotten."""
@@ -286,15 +282,11 @@ class Replica:
                 await self._digest.settled()
                 self._digest.forget()
                 self.era = era
-                self._log.other_era(keep=keep)
+                self.log.other_era(keep=keep)
                 if not keep:
                     self.loading = None
         self._changed.fire()
         self.reader.moved()
-
-    def session_over(self, left: ClosedSum | None) -> None:
-        """A session has ended, and leaves its sum."""
-        self._log.session_over(left)
 
     async def begin(
         self, since: int, *, keep: bool, keep_sum: bool = False, agreed: bytes = b""
@@ -306,19 +298,14 @@ class Replica:
         async with self._lock:
             if not keep:
                 await self._digest.settled()
-            kept = self._log.keep_sum(since) if keep_sum else None
-            first = self._log.begin(since, keep=keep)
+            kept = self.log.keep_sum(since) if keep_sum else None
+            first = self.log.begin(since, keep=keep)
             draw = first is FirstWeights.DRAWN
             await to_its_end(self._reset(since, draw=draw, keep=keep, keep_sum=keep_sum))
             self._load_from(since, agreed, fetched=first is FirstWeights.FETCHED)
         self._changed.fire()
         self.reader.moved()
         return kept
-
-    @property
-    def needed(self) -> int:
-        """While weights come: the first step whose commit has not been decided on."""
-        return self._log.needed
 
     async def install(self, snapshot: Snapshot) -> bool:
         """Take a whole state, from a checkpoint; False if another version is needed by now.
@@ -347,7 +334,7 @@ class Replica:
         async with self._lock:
             if self.loading is None or not self.loading.is_enough():
                 return
-            self._log.became(self.loading.rules.version)
+            self.log.became(self.loading.rules.version)
             self._digest.compute()
         self._changed.fire()
         self.reader.moved()
@@ -360,18 +347,18 @@ class Replica:
         weights = self.engine.weights
         sums = await self._compute(weights.reduction) if weights.spread else weights.reduction()
         round_, reduced = RoundId(order.step, order.generation), None
-        self._log.reduction_begun(order)
+        self.log.reduction_begun(order)
         if (loading := self.loading) is not None:
             loading.averaging(now=True)
         try:
             outcome = await averaging.average(order, sums)
             reduced = ReducedGradient(round_, sums, outcome)
         finally:
-            self._log.reduction_over(round_, reduced)
+            self.log.reduction_over(round_, reduced)
             if loading is not None:
-                loading.averaging(now=self._log.averages)
+                loading.averaging(now=self.log.averages)
             self._changed.fire()
-            if (noted := self._log.noted(round_)) is not None:
+            if (noted := self.log.noted(round_)) is not None:
                 self._require_whole(noted, await self._decide(noted, patient=False))
         return outcome
 
@@ -391,11 +378,11 @@ class Replica:
                 decision = await self._decide(order, patient=False)
                 break
         self._require_whole(order, decision)
-        return self._log.holds(order.step)
+        return self.log.holds(order.step)
 
     async def committed_before(self, step: int) -> None:
         """Wait until every reduction of an earlier step has its commit."""
-        while self._log.must_commit_before(step):
+        while self.log.must_commit_before(step):
             await self._changed.wait()
 
     async def reached(self, version: int) -> None:
@@ -443,19 +430,19 @@ class Replica:
 
     def _require_whole(self, order: Commit, decision: CommitDecision) -> None:
         if decision is CommitDecision.LOST:
-            held, what = self._log.held, f"step {order.step}, generation {order.generation}"
+            held, what = self.log.held, f"step {order.step}, generation {order.generation}"
             kept = "" if held is None else f"; the weights of version {held.version} are kept"
             raise WeightsLost(f"no reduction of {what} is here{kept}")
 
     async def _decide(self, order: Commit, *, patient: bool = True) -> CommitDecision:
         """Decide about a commit, and apply it if it is to be applied."""
         async with self._lock:
-            if not self._log.has_made(order):
+            if not self.log.holds(order.step):
                 await self._digest.known()
-            decision = self._log.committed(order, patient=patient)
+            decision = self.log.committed(order, patient=patient)
             if decision is CommitDecision.APPLY:
                 try:
-                    await to_its_end(self._apply(order, self._log.take()))
+                    await to_its_end(self._apply(order, self.log.take()))
                 except SwarmError as error:
                     raise lost_by(error, f"step {order.step} was not applied") from error
                 finally:
@@ -477,12 +464,12 @@ class Replica:
         async with contextlib.AsyncExitStack() as blocks:
             if draw:
                 await blocks.enter_async_context(self.reader.changing())
-                blocks.enter_context(self._log.changing())
+                blocks.enter_context(self.log.changing())
             await self._compute(reset)
             if keep:
                 await self._digest.check()
             elif draw:
-                self._log.became(since)
+                self.log.became(since)
         if draw:
             self._digest.compute()
 
@@ -498,7 +485,7 @@ class Replica:
                 self._aside,
                 self._lock,
                 self.reader.changing,
-                self._log.overwritten,
+                self.log.overwritten,
                 since,
             )
         self.loading.agreed(since, agreed)
@@ -508,17 +495,17 @@ class Replica:
             for piece, parts in enumerate(pieces):
                 self.engine.state.write(piece, parts)
 
-        self._log.overwritten()
+        self.log.overwritten()
         async with self.reader.changing():
             await self._compute(write)
-        self._log.became(version)
+        self.log.became(version)
         self._digest.compute()
 
     async def _follow(self, loading: Loading, order: Commit, decision: CommitDecision) -> None:
         """Let the pieces that are here follow a commit, or enter that they cannot."""
         if decision is CommitDecision.FOLLOW:
             update = Update(order.step + 1, order.scale, order.learning_rate)
-            await loading.committed(order.step, self._log.take(), update)
+            await loading.committed(order.step, self.log.take(), update)
         elif decision is CommitDecision.MISSED:
             loading.missed(order.step)
 
@@ -530,15 +517,15 @@ class Replica:
             self.engine.weights.apply(sums, update)
 
         self.loading = None  # the weights go on by themselves
-        before = self._log.held
+        before = self.log.held
         assert before is not None, "a commit is applied to weights that are here"
         async with self.reader.changing():
             try:
-                with self._log.changing():
+                with self.log.changing():
                     await self._compute(step)
-                    self._log.applied(order)
+                    self.log.applied(order)
             except SwarmError:
                 hashes = await self._background(self.engine.weights.hashes)
-                self._log.untouched(before, root_of(hashes))
+                self.log.untouched(before, root_of(hashes))
                 raise
         self._digest.compute()

@@ -188,7 +188,8 @@ class Scheduler:
         item = WorkItem(push, sender, work)
         if self._fenced(item):
             raise NotServing(f"attempt {item.push.attempt} of {item.push.microbatch} is over")
-        if any(_same(item, other) for other in (*self._all(), self.in_hand)):
+        here = (*self._all(), self.in_hand) if self.in_hand else self._all()
+        if any((t.work, t.key, t.push.step) == (work, item.key, push.step) for t in here):
             raise NotServing(f"microbatch {push.microbatch} is here already")
         self._refuse_unfit(item)
         if work is not Work.BACKWARD:
@@ -397,10 +398,3 @@ def bitmap_of(counted: Iterable[int], step: int, microbatches: int) -> bytes:
     """The ledger of a step as the protocol writes it: bit i (little-endian) is microbatch i."""
     bits = sum(1 << (m - step * microbatches) for m in counted)
     return bits.to_bytes(-(-microbatches // 8), "little")
-
-
-def _same(item: WorkItem, other: WorkItem | None) -> bool:
-    """Return whether two pushes ask for the same work."""
-    if other is None or other.work is not item.work:
-        return False
-    return other.key == item.key and other.push.step == item.push.step

@@ -74,7 +74,7 @@ class Checkpointing:
     async def load(self, version: int) -> None:
         """Load the state of `version` from a checkpoint, if it still counts; else ask others."""
         replica = self._replica
-        if replica.version is not None or replica.needed != version:
+        if replica.version is not None or replica.log.needed != version:
             return
         try:
             async with asyncio.timeout(TOLD_S):

@@ -88,7 +88,7 @@ class StageServer:
     @property
     def newest(self) -> int | None:
         """The version that its weights have, or would have if a commit came."""
-        return self._replica.newest if self._replica else None
+        return self._replica.log.newest if self._replica else None
 
     async def serving(self, other_than: int | None = None) -> int:
         """Wait until it has the weights of a stage other than `other_than`; returns it."""
@@ -174,7 +174,7 @@ class StageServer:
             replica = prepared
         former, self._former = self._former, None
         if former is not None and former.replica is replica:
-            replica.session_over(await former.closed_sum(void=lifecycle.thrown_out))
+            replica.log.session_over(await former.closed_sum(void=lifecycle.thrown_out))
         del former  # it holds the memory of a stage that may not be ours any more
         join = await join_of(context, replica, self.leadership.records)
         async with contextlib.AsyncExitStack() as blocks:
@@ -342,7 +342,7 @@ class StageServer:
         if order.observed is not None:
             return await self._prepares(peer, order, order.observed).reduce(order)
         parts = await self._ordered(peer, order.run)
-        me, replica = parts.session.me, parts.replica
+        me, replica = parts.session.context.me, parts.replica
         async with self._moving(parts):
             if me in order.group:
                 await replica.reached(order.step)  # its commit may still be on the way

@@ -52,10 +52,6 @@ class JoinPauses:
         self._knock_s = DIAL_S
         """Limit of the next try to reach a trainer."""
 
-    def tries(self, now_s: float) -> None:
-        """A trainer is asked."""
-        self.tried_s = now_s
-
     def in_run(self, now_s: float) -> None:
         """The server was in the run until now."""
         self._seen_s, self._knock_s = now_s, KNOCK_FIRST_S

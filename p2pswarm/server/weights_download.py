@@ -71,7 +71,7 @@ class PieceKeeping:
         if self._keeping is not None:
             self._keeping.cancel()
         if (file := self._file()) is not None:
-            self._tasks.create_task(self._remove(file))
+            self._tasks.create_task(self._done(file.remove))
 
     def _file(self) -> PartialFile | None:
         folder, state = self._context.partials, self._replica.engine.state
@@ -97,11 +97,8 @@ class PieceKeeping:
             elif (copy := await loading.copy(piece)) is not None and not await self._done(
                 partial(file.write, piece, *copy)
             ):
-                await self._remove(file)
+                await self._done(file.remove)
                 return
-
-    async def _remove(self, file: PartialFile) -> None:
-        await self._done(file.remove)  # after what is being written: it is one thread
 
     async def _done(self, work: Callable[[], None]) -> bool:
         """Return whether the disk did it; if not, the user is told once, and it rests."""

@@ -177,7 +177,7 @@ class Worker:
             if work.counted:  # the sum holds it, or a part of it: this incarnation is over
                 raise
             session.scheduler.failed(item, loop.time() - started_s)
-            failure = refusal_of(session.me, error)
+            failure = refusal_of(session.context.me, error)
             session.note(not_computed(item.push, error, failure))
         else:
             took_s, loss = loop.time() - started_s, loss_in(made)

@@ -159,33 +159,23 @@ class KeptGraphs:
         self, limits: GraphLimits, device: torch.device, blocks: int, weights: frozenset[int]
     ) -> None:
         """`blocks`: how many the stage has; `weights`: where they lie, no graph holds them."""
-        self._budget = GraphBudget(limits)
+        self.budget = GraphBudget(limits)
         self._device = device
         self._last = blocks - 1
         self._weights = weights
         self._kept: dict[Key, Kept] = {}
 
-    @property
-    def keep_bytes(self) -> int:
-        """The most that is kept."""
-        return self._budget.keep_bytes
-
-    @property
-    def kept_bytes(self) -> int:
-        """The bytes of all that are kept."""
-        return self._budget.kept_bytes
-
     def forward(self, kept: Kept, run: Callable[[Around], T]) -> tuple[T, bool]:
         """Return what `run` gives, and whether it comes with a graph that is charged to `kept`."""
-        budget, shape = self._budget, kept.shape
+        budget, shape = self.budget, kept.shape
         kind = budget.kind(shape, budget.keep_bytes)
         size_bytes = budget.size_bytes(shape, kind)
         if size_bytes is None:
+            most_bytes = budget.most_bytes(kind, budget.keep_bytes)
             try:
-                most_bytes = budget.most_bytes(kind, budget.keep_bytes)
                 made, size_bytes = self._measured(lambda: run(_around(kind)), most_bytes)
-            except _TooLargeError as error:
-                self._broken_off(shape, error.most_bytes)
+            except _TooLargeError:
+                self._broken_off(shape, most_bytes)
             else:
                 budget.measured(shape, kind, size_bytes)
                 return made, self._charged(kept, size_bytes)
@@ -196,7 +186,7 @@ class KeptGraphs:
 
     def at_once(self, shape: Hashable, run: Callable[[Around], T]) -> T:
         """Return what `run` gives, with a graph for the backward that follows."""
-        budget = self._budget
+        budget = self.budget
         kind = budget.kind(shape, budget.room_bytes)
         around = _around(kind, self._last)
         most_bytes = budget.most_bytes(kind, budget.room_bytes)
@@ -204,8 +194,8 @@ class KeptGraphs:
             return run(around)
         try:
             made, size_bytes = self._measured(lambda: run(around), most_bytes)
-        except _TooLargeError as error:
-            self._broken_off(shape, error.most_bytes)
+        except _TooLargeError:
+            self._broken_off(shape, most_bytes)
         else:
             budget.measured(shape, kind, size_bytes)
             return made
@@ -220,7 +210,7 @@ class KeptGraphs:
         kept = self._kept.pop(key, None)
         if kept is None:
             raise NotServing(f"nothing is kept for microbatch {key[0]}, attempt {key[1]}")
-        self._budget.kept_bytes -= kept.graph_bytes
+        self.budget.kept_bytes -= kept.graph_bytes
         return kept
 
     def drop(self, keys: Iterable[Key] | None) -> None:
@@ -238,7 +228,7 @@ class KeptGraphs:
                 if not out_of_memory(error):
                     raise
                 if not self._make_room(of):
-                    if self._budget.always_by_block:
+                    if self.budget.always_by_block:
                         raise
                     raise Refused(BLOCK_REMEDY.format(first_line(error))) from error
             if self._device.type == "cuda":  # outside of `except`, which holds what was made
@@ -250,7 +240,7 @@ class KeptGraphs:
         if with_graphs:
             self._give_up(with_graphs)
             return True
-        if not self._budget.make_smaller():
+        if not self.budget.make_smaller():
             return False
         _log.warning("out of memory without graphs: block by block from now on")
         return True
@@ -258,23 +248,23 @@ class KeptGraphs:
     def _give_up(self, with_graphs: list[Kept]) -> None:
         """Free the graphs, and keep half as many from now on."""
         held = sum(kept.graph_bytes for kept in with_graphs)
-        self._budget.given_up(held)
+        self.budget.given_up(held)
         _log.warning(
             "out of memory with graphs of %d MiB: %d MiB at most from now on",
-            *(held // MIB, self.keep_bytes // MIB),
+            *(held // MIB, self.budget.keep_bytes // MIB),
         )
         for kept in with_graphs:
             kept.made, kept.graph_bytes = None, 0
 
     def _broken_off(self, shape: Hashable, most_bytes: float) -> None:
-        self._budget.broken_off(shape, most_bytes)
+        self.budget.broken_off(shape, most_bytes)
         _log.info("a graph takes more than %d MiB: block by block", most_bytes // MIB)
 
     def _charged(self, kept: Kept, size_bytes: int) -> bool:
         """Charge a graph if there is room for it."""
-        if not self._budget.fits(size_bytes):
+        if not self.budget.fits(size_bytes):
             return False
-        self._budget.kept_bytes += size_bytes
+        self.budget.kept_bytes += size_bytes
         kept.graph_bytes = size_bytes
         return True
 
@@ -291,7 +281,7 @@ class KeptGraphs:
                 storages[place] = storage.nbytes()
                 total += storages[place]
                 if total > most_bytes:
-                    raise _TooLargeError(most_bytes)
+                    raise _TooLargeError
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
@@ -301,10 +291,6 @@ class KeptGraphs:
 
 class _TooLargeError(Exception):
     """A graph holds more than it may."""
-
-    def __init__(self, most_bytes: float) -> None:
-        super().__init__(most_bytes)
-        self.most_bytes = most_bytes
 
 
 def _around(kind: GraphKind, at_once_from: float = math.inf) -> Around:

@@ -93,9 +93,8 @@ def _given(run: RunConfig, stage: int) -> Value:
 
 
 def _tensor(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    if dtype.is_floating_point:
-        return torch.randn(*shape, dtype=dtype)
-    return torch.zeros(*shape, dtype=dtype)
+    make = torch.randn if dtype.is_floating_point else torch.zeros
+    return make(*shape, dtype=dtype)
 
 
 def _there(given: Value, device: torch.device) -> Value:

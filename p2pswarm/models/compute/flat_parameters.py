@@ -204,10 +204,7 @@ class FlatParameters:
 
 
 def decays(rule: str, dimensions: int, *, inner: bool) -> bool:
-    """Return whether a parameter is drawn towards zero; norms, biases and other vectors seldom are.
-
-    `inner`: it is of a block that is neither the first nor the last.
-    """
+    """Return whether a parameter decays; `inner`: of neither the first nor the last block."""
     matrix = dimensions >= 2  # noqa: PLR2004
     return rule == "all" or (matrix and (rule == "matrices" or inner))
 
@@ -229,10 +226,7 @@ def block_layout(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) ->
 
 
 def first_weights(run: RunConfig, numbers: range) -> Iterator[Tensor]:
-    """The weights of version 0 in the model's dtype, on the CPU, one block after another.
-
-    A tensor that two of these blocks have comes with the first.
-    """
+    """The weights of version 0 in the model's dtype, on the CPU, block by block, each once."""
     cpu = torch.device("cpu")
     blocks = bare_blocks(run, numbers, cpu)
     apart = shared_name(blocks)  # None also where both ends of a tied model are here

@@ -136,9 +136,8 @@ def _noise(spec: BundleSpec, chance: torch.Generator) -> Bundle:
     """A bundle that no codec makes smaller than a real one; whole numbers are zeros."""
     made: Bundle = {}
     for key in spec.keys:
-        dtype = TORCH[key.layout.dtype]
-        if key.differentiable or dtype.is_floating_point:
-            made[key.name] = torch.randn(key.layout.shape, generator=chance).to(dtype)
-        else:
-            made[key.name] = torch.zeros(key.layout.shape, dtype=dtype)
+        dtype, shape = TORCH[key.layout.dtype], key.layout.shape
+        noisy = key.differentiable or dtype.is_floating_point
+        x = torch.randn(shape, generator=chance) if noisy else torch.zeros(shape)
+        made[key.name] = x.to(dtype)
     return made

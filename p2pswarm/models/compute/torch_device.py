@@ -24,14 +24,9 @@ ALLOCATOR = "DefaultCPUAllocator"
 """The name that a CPU without memory puts in its error; for a GPU torch has an error class."""
 
 
-def lacks(kind: str, dtype: torch.dtype) -> bool:
-    """Return whether a kind of device, such as `cuda` or `mps`, has no such dtype."""
-    return dtype in LACKED.get(kind, ())
-
-
 def place_for(device: torch.device, dtype: torch.dtype) -> torch.device:
     """The device itself if it has the dtype, else the CPU."""
-    return CPU if lacks(device.type, dtype) else device
+    return CPU if dtype in LACKED.get(device.type, ()) else device
 
 
 @contextmanager

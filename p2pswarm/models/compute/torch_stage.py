@@ -98,7 +98,7 @@ class TorchStage:
             made = self._ends(again)
         found = self._differentiate(made, gradients, kept.given, spec)
         came, squares = waited_for(squares_of(gradients), squares_of(found))
-        _refuse_infinite(came, CAME)
+        refuse_infinite(came, CAME)
         return self._counted(found, squares, spec)
 
     @computing()
@@ -114,7 +114,7 @@ class TorchStage:
         share = torch.full_like(loss, self._share)
         found = self._differentiate([loss], [share], leaves, spec)
         (value,), squares = waited_for([loss], squares_of(found))
-        return LossResult(_finite(value), self._counted(found, squares, spec))
+        return LossResult(finite_loss(value), self._counted(found, squares, spec))
 
     @computing()
     @torch.no_grad()
@@ -123,7 +123,7 @@ class TorchStage:
         with nothing_drawn(self._flat.blocks):
             made = self._run(tokens_BS, {name: x.to(self._device) for name, x in given.items()})
         if self._above is None:
-            return _finite(self._loss(made, tokens_BS).item())
+            return finite_loss(self._loss(made, tokens_BS).item())
         wait_for(self._device)
         return self._gives(made)
 
@@ -176,7 +176,7 @@ class TorchStage:
     ) -> Bundle:
         """Add the gradients of the weights, whose sums of squares come too; return the input's."""
         self.gradient_norm = 0.0
-        _refuse_infinite(squares, "a gradient")
+        refuse_infinite(squares, "a gradient")
         names = self._returned if spec.returning else ()
         if spec.counting:
             self.gradient_norm = math.sqrt(sum(squares[: len(found) - len(names)]))
@@ -204,7 +204,7 @@ def checked_tokens(tokens_BS: Tensor, device: torch.device, vocabulary: int) -> 
     return tokens_BS.to(device, torch.int64, non_blocking=True)  # the GPU waits, and not we
 
 
-def _finite(value: float) -> float:
+def finite_loss(value: float) -> float:
     """The loss; NotFiniteHere if it is no number."""
     if not math.isfinite(value):
         raise NotFiniteHere(f"the loss is {value}: lower the learning rate or look at the text")
@@ -233,9 +233,10 @@ def waited_for(*groups: Sequence[Tensor]) -> list[list[float]]:
 def require_finite(tensors: Sequence[Tensor], what: str) -> None:
     """Raise NotFiniteHere for NaN, infinities, and values whose squares overflow."""
     (squares,) = waited_for(squares_of(tensors))
-    _refuse_infinite(squares, what)
+    refuse_infinite(squares, what)
 
 
-def _refuse_infinite(squares: Sequence[float], what: str) -> None:
+def refuse_infinite(squares: Sequence[float], what: str) -> None:
+    """Raise NotFiniteHere unless sums of squares are finite."""
     if not all(map(math.isfinite, squares)):
         raise NotFiniteHere(f"{what} is not finite: lower the learning rate or look at the text")

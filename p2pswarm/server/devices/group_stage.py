@@ -22,13 +22,18 @@ from p2pswarm.models.compute.base import BackwardSpec, Engine, Key, LossResult, 
 from p2pswarm.models.compute.bundle_spec import boundary_above, engine_bundles
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.torch_device import setting_up
-from p2pswarm.models.compute.torch_stage import checked_tokens, require_finite
+from p2pswarm.models.compute.torch_stage import (
+    checked_tokens,
+    finite_loss,
+    refuse_infinite,
+    require_finite,
+)
 from p2pswarm.models.compute.torch_sums import TorchSums
 from p2pswarm.models.compute.torch_weights import TorchWeights
-from p2pswarm.server.devices.rank_commands import CommandDone
+from p2pswarm.server.devices.rank_commands import CommandDone, SharedPlace
 from p2pswarm.server.devices.rank_processes import DeviceGroup, Ranks
 from p2pswarm.server.devices.row_split import require_splittable
-from p2pswarm.server.devices.tensor_maps import SharedTensors
+from p2pswarm.server.devices.tensor_maps import close_all, shared_zeros
 from p2pswarm.server.devices.tensor_split import require_shareable
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.parser import run_to_json
@@ -103,7 +108,7 @@ class GroupStage:
         wanted = spec.counting or spec.returning
         answers = self._ranks.call("last", differentiate=wanted)
         try:
-            loss = _finite_loss(answers)
+            loss = _loss(answers)
         except NotFiniteHere:
             self._ranks.call("settle", add=False)
             raise
@@ -114,7 +119,7 @@ class GroupStage:
     def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
         self._give(tokens_BS, given)
         answers = self._ranks.call("once")
-        return self._copies("made", self._made) if self._above else _finite_loss(answers)
+        return self._copies("made", self._made) if self._above else _loss(answers)
 
     def drop(self, keys: Iterable[Key] | None) -> None:
         kept = tuple(key for key in list(keys or self._graphs) if key in self._graphs)
@@ -134,10 +139,7 @@ class GroupStage:
         finite = math.isfinite(returned) and math.isfinite(own)
         self.gradient_norm = math.sqrt(own) if finite and spec.counting else 0.0
         self._ranks.call("settle", add=finite and spec.may_add())
-        if not finite:
-            raise NotFiniteHere(
-                "a gradient is not finite: lower the learning rate or look at the text"
-            )
+        refuse_infinite((returned, own), "a gradient")
         return self._copies("returned", self._returned) if spec.returning else {}
 
     def _give(self, tokens_BS: Tensor, given: Bundle) -> None:
@@ -192,39 +194,36 @@ def group_engine(
         require_shareable(run, stage, len(group.devices))
     else:
         require_splittable(run, stage)
-    shared = SharedTensors()
+    places: list[SharedPlace] = []  # until all ranks have mapped them
 
     def zeros_for(name: str, dtype: torch.dtype, length: int) -> Tensor:
-        return shared.zeros(name, dtype, (length,))
+        return shared_zeros(places, name, dtype, (length,))
 
     try:
         with setting_up(stage):
             flat = FlatParameters(run, stage_blocks(run, stage), CPU, zeros_for)
-            memory = _exchange(run, stage, shared)
-        ranks = Ranks(run_to_json(run), stage, group, shared.places)
+            memory = _exchange(run, stage, places)
+        ranks = Ranks(run_to_json(run), stage, group, places)
     finally:
-        shared.forget()
+        close_all(places)
     group_stage = GroupStage(run, stage, ranks, memory, flat)
     weights = GroupWeights(run, flat, piece_values, group_stage)
     return Engine(group_stage, weights, weights.state, *engine_bundles(run, stage))
 
 
-def _exchange(run: RunConfig, stage: int, shared: SharedTensors) -> dict[str, Tensor]:
+def _exchange(run: RunConfig, stage: int, places: list[SharedPlace]) -> dict[str, Tensor]:
     """Memory for a microbatch on its way to the ranks and back."""
     shape = run.batch.rows, run.model.sequence_length + 1
-    memory = {"tokens": shared.zeros("tokens", torch.int64, shape)}
+    memory = {"tokens": shared_zeros(places, "tokens", torch.int64, shape)}
     below, above = boundary_above(run, stage - 1), boundary_above(run, stage)
     for boundary, forward, back in ((below, "given", "returned"), (above, "made", "gradient")):
         for tensor in boundary.tensors if boundary else ():
             for kind in (forward, back) if tensor.differentiable else (forward,):
                 name = f"{kind}.{tensor.key}"
-                memory[name] = shared.zeros(name, tensor.dtype, tensor.shape)
+                memory[name] = shared_zeros(places, name, tensor.dtype, tensor.shape)
     return memory
 
 
-def _finite_loss(answers: Sequence[CommandDone]) -> float:
+def _loss(answers: Sequence[CommandDone]) -> float:
     """The loss from the ranks' shares of it; NotFiniteHere if it is no number."""
-    loss = sum(answer.values[0] for answer in answers)
-    if not math.isfinite(loss):
-        raise NotFiniteHere(f"the loss is {loss}: lower the learning rate or look at the text")
-    return loss
+    return finite_loss(sum(answer.values[0] for answer in answers))

@@ -8,7 +8,7 @@ Errors:  those of torch: the process ends with them.
 # ruff: noqa: N803, N806, N815  shapes are written at the end of names
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import cast
@@ -111,7 +111,14 @@ class RankStage:
         """Compute the rows that lie there; returns the bytes of the graph if it is kept."""
         kept = _KeptRows(self._tokens(), self._given(), None)
         storages: dict[int, int] = {}
-        hooks = torch.autograd.graph.saved_tensors_hooks(self._noting(storages), lambda x: x)
+
+        def note(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in self._gathered():  # they are gathered again
+                storages[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda x: x)
         with torch.set_grad_enabled(keep), hooks if keep else nullcontext():
             made = self._gives(kept)
         if keep:
@@ -235,17 +242,6 @@ class RankStage:
                 whole[self._rows.start : self._rows.stop].copy_(x.detach())
             elif name not in split and self._first:
                 whole.copy_(x.detach())
-
-    def _noting(self, storages: dict[int, int]) -> Callable[[Tensor], Tensor]:
-        """Note the memory that a graph holds, without the weights, which are gathered again."""
-
-        def note(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in self._gathered():
-                storages[storage.data_ptr()] = storage.nbytes()
-            return tensor
-
-        return note
 
     def _gathered(self) -> set[int]:
         """The places of the weights that are gathered at the moment."""

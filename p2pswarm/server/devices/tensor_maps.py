@@ -18,24 +18,16 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.server.devices.rank_commands import SharedPlace
 
 
-class SharedTensors:
-    """The memory of one node and its ranks; `forget` the files when all have mapped them."""
-
-    def __init__(self) -> None:
-        self.places: list[SharedPlace] = []
-
-    def zeros(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-        """A tensor of zeros that others can map, too."""
-        if not hasattr(os, "memfd_create"):
-            raise Unusable("several devices of one node need Linux: start one node for each device")
-        place = SharedPlace(name, os.memfd_create(name), str(dtype).removeprefix("torch."), shape)
-        os.ftruncate(place.descriptor, max(1, _bytes_of(place)))
-        self.places.append(place)
-        return mapped(place)
-
-    def forget(self) -> None:
-        """Close the files; what is mapped stays."""
-        close_all(self.places)
+def shared_zeros(
+    places: list[SharedPlace], name: str, dtype: torch.dtype, shape: tuple[int, ...]
+) -> Tensor:
+    """A tensor of zeros that others can map, too; appends its file to `places`."""
+    if not hasattr(os, "memfd_create"):
+        raise Unusable("several devices of one node need Linux: start one node for each device")
+    place = SharedPlace(name, os.memfd_create(name), str(dtype).removeprefix("torch."), shape)
+    os.ftruncate(place.descriptor, max(1, _bytes_of(place)))
+    places.append(place)
+    return mapped(place)
 
 
 def mapped(place: SharedPlace) -> Tensor:
@@ -48,7 +40,7 @@ def mapped(place: SharedPlace) -> Tensor:
 
 
 def close_all(places: list[SharedPlace]) -> None:
-    """Close files that are mapped by now."""
+    """Close files that are mapped by now; what is mapped stays."""
     for place in places:
         os.close(place.descriptor)
     places.clear()

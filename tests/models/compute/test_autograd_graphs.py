@@ -316,7 +316,7 @@ def held_and_peak(layers, graphs):
     x = {"x": torch.randn(8, 64, 32)}
     for number in range(2):  # the first measures
         stage.forward((number, 0), tokens(run), x)
-        held = stage._graphs.kept_bytes
+        held = stage._graphs.budget.kept_bytes
         if number == 0:
             stage.backward((number, 0), x, ALL)
     return held, held + max(live_bytes(lambda: stage.backward((1, 0), x, ALL)))
@@ -352,7 +352,7 @@ def test_a_graph_that_passes_the_limit_is_broken_off_and_made_block_by_block():
 
     taken = live_bytes(lambda: stage.forward((0, 0), tokens(run), x))
 
-    assert stage._graphs.kept_bytes == 8 * 8 * 64 * 32 * 4
+    assert stage._graphs.budget.kept_bytes == 8 * 8 * 64 * 32 * 4
     assert max(taken) < 5_000_000  # the whole graph has 14 MB
 
 
@@ -377,7 +377,7 @@ def test_without_memory_graphs_are_given_up_then_it_goes_block_by_block(
     stage, run = stages_of(GPT, GraphLimits(PLENTY))[0], GPT
     for number in range(3):
         bundle = stage.forward((number, 0), tokens(run, number), {})
-    held = stage._graphs.kept_bytes
+    held = stage._graphs.budget.kept_bytes
     gradient = {"x": torch.randn(3, 12, 16)}
 
     monkeypatch.setattr(torch.autograd, "grad", FailingGrad(failing))
@@ -385,7 +385,7 @@ def test_without_memory_graphs_are_given_up_then_it_goes_block_by_block(
         stage.backward((number, 0), gradient, ALL)
 
     assert bundle["x"].shape == expected[0].shape
-    assert stage._graphs.keep_bytes == held // 2
+    assert stage._graphs.budget.keep_bytes == held // 2
     assert stage.recomputed == 3
     told = [record.getMessage() for record in caplog.records]
     assert ["block by block" in line for line in told] == [False, True][:failing]
