@@ -78,11 +78,11 @@ def memory_of(run: RunConfig) -> dict[str, float]:
         "sum": flat.sum_N.nbytes,
         "average of sums": flat.sum_N.nbytes,  # as `GradientMemory` takes it
     }
-    own = {x.untyped_storage().data_ptr() for x in (*flat.state(), flat.sum_N)}
+    own = {x.untyped_storage().data_ptr() for x in (*flat.state, flat.sum_N)}
     leaves = [leaf.untyped_storage() for leaf in precision_of(run, flat).parameters]
     copies = {each.data_ptr(): each.nbytes() for each in leaves if each.data_ptr() not in own}
     found["copies to compute with"] = sum(copies.values())
-    found["newcomer downloads"] = sum(x_N.nbytes for x_N in flat.state())
+    found["newcomer downloads"] = sum(x_N.nbytes for x_N in flat.state)
     return {name: nbytes / count for name, nbytes in found.items()}
 
 

@@ -27,9 +27,9 @@ from results import command_line, show, write_json
 from torch import Tensor
 
 from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.compute.autograd_graphs import GraphLimits
 from p2pswarm.models.compute.base import BackwardSpec
 from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.compute.graphs import GraphLimits
 from p2pswarm.models.compute.torch_stage import TorchStage
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig

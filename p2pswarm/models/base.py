@@ -1,4 +1,4 @@
-"""What every model family is made of: blocks, bundles between them, and the loss of the last one.
+"""The parts of every model family: blocks, bundles between them, and the loss of the last one.
 
 Shapes:  B rows, T tokens a row, V vocabulary.
 """
@@ -26,25 +26,20 @@ class Block(nn.Module, ABC):
     """A block that draws its own first weights, and may have a `cost`."""
 
     tied: tuple[str, str] | None = None
-    """In the first and in the last block of a tied model: the parameter that both have in common,
-    by its name in this block and by its full name in the model (`tying.py`)."""
+    """The tensor that both ends of a tied model share: its name here, and in the model."""
     tensor_group: TensorGroup = ONE_DEVICE
-    """The devices that share this block's tensors; a block that multiplies split parameters by
-    itself asks it (`tensor_plan.py`)."""
+    """The devices that share this block's tensors (`tensor_plan.py`)."""
 
     @abstractmethod
     def draw(self, generator: torch.Generator) -> None:
-        """Fill the parameters with their first values.
-
-        `normal_` and `uniform_` give the same bits on every processor (`first_weights.py`).
-        """
+        """Fill the parameters; `normal_` and `uniform_` give the same bits everywhere."""
 
 
 class WholeBlock(Block):
     """A block of a model that has names, and ways to make buffers, of its own."""
 
     random: bool
-    """True if its forward draws (`chance.py`)."""
+    """True if its forward draws (`dropout.py`)."""
     constants: frozenset[str] = frozenset()
     """The full names of what files of weights hold and no gradient trains."""
     ignored: tuple[str, ...] = ()

@@ -46,7 +46,10 @@ def block_count(model: ModelConfig) -> int:
 
 
 def block_costs(model: ModelConfig) -> tuple[float, ...]:
-    """Return what each block costs: its attribute `cost`, else the number of its parameters."""
+    """The cost of each block: its attribute `cost`, else the number of its parameters.
+
+    For the GPT a cost is multiplications per token.
+    """
     return _costs(family(model.family, model.package), model)
 
 
@@ -97,23 +100,20 @@ def draw_blocks(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) -> 
 def _draw_block(run: RunConfig, number: int, block: nn.Module) -> None:
     tag = f"{TAG}:{run.seed}:{number}".encode()
     seed = int.from_bytes(hashlib.sha256(tag).digest()[:8]) % 2**63
-    if isinstance(block, Block):
-        _unset(block)
-        with torch.random.fork_rng(devices=[]), PortableDraws(run.seed, number, block):
-            torch.manual_seed(seed)
-            block.draw(torch.Generator().manual_seed(seed))
-        return
-    there = copy.deepcopy(block).cpu()
-    _unset(there)
-    with PortableDraws(run.seed, number, there):
-        _reset(there, seed)
+    there = block if isinstance(block, Block) else copy.deepcopy(block).cpu()
+    for parameter in there.parameters():
+        unset(parameter)
+    with torch.random.fork_rng(devices=[]), PortableDraws(run.seed, number, there):
+        # a module of torch draws otherwise than by `normal_` and `uniform_` from this generator
+        torch.manual_seed(seed)
+        if isinstance(there, Block):
+            there.draw(torch.Generator().manual_seed(seed))
+            return
+        for module in there.modules():
+            if (reset := reset_of(module)) is not None:
+                reset()
     for parameter, drawn in zip(block.parameters(), there.parameters(), strict=True):
         parameter.copy_(drawn)
-
-
-def _unset(block: nn.Module) -> None:
-    for parameter in block.parameters():
-        unset(parameter)
 
 
 def _require_values(number: int, block: nn.Module) -> None:
@@ -131,29 +131,14 @@ def _require_values(number: int, block: nn.Module) -> None:
         raise Unusable(f"{what} {name} a first value: fill it in {drawing}")
 
 
-def _reset(block: nn.Module, seed: int) -> None:
-    """Let torch's own modules draw.
-
-    Their `reset_parameters` takes no generator. What they draw otherwise than by `normal_` and
-    `uniform_` comes from torch's global one.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for module in block.modules():
-            reset = reset_of(module)
-            if reset is not None:
-                reset()
-
-
 @lru_cache(maxsize=COSTS_KEPT)
 def _costs(build: Family, model: ModelConfig) -> tuple[float, ...]:
     with torch.device("meta"):
         blocks = blocks_of(build, model)
     for number, block in enumerate(blocks):
         require_sizes(number, block)
-    if len({id(p) for b in blocks for p in b.parameters()}) < sum(
-        len(list(b.parameters())) for b in blocks
-    ):
+    parameters = [id(parameter) for block in blocks for parameter in block.parameters()]
+    if len(set(parameters)) < len(parameters):
         raise Unusable(
             f"family {model.family!r}: two blocks share a parameter, and may be served by "
             "different machines: give each its own"
@@ -174,18 +159,8 @@ def _cost(number: int, block: nn.Module) -> float:
     return sum(parameter.numel() for parameter in block.parameters())
 
 
-# How the blocks of a model are cut into stages.
-#
-# Units:   costs as the family gives them; for the GPT they are multiplications per token.
-# Errors:  ValueError for a stage that the run does not have; Unusable for more stages than blocks.
-
-
 def stage_blocks(run: RunConfig, stage: int) -> range:
-    """The numbers of the blocks that stage `stage` of `run.stages` serves.
-
-    They are contiguous, and at least one. Without `run.cut` the costliest stage is as cheap as it
-    can be.
-    """
+    """The numbers of the blocks of a stage: one or more, by `run.cut` or else `cheapest_cut`."""
     if not 0 <= stage < run.stages:
         raise ValueError(f"stage {stage} of {run.stages}")
     costs = block_costs(run.model)
@@ -205,22 +180,21 @@ def stage_blocks(run: RunConfig, stage: int) -> range:
 
 def cheapest_cut(costs: Sequence[float], stages: int) -> list[int]:
     """The borders of the cut whose costliest part is cheapest; of equal cuts the first."""
-    count = len(costs)
-    sums = [0.0]
-    for cost in costs:
-        sums.append(sums[-1] + cost)
-    best = [[0.0] * (count + 1) for _ in range(stages + 1)]
-    came = [[0] * (count + 1) for _ in range(stages + 1)]
-    best[0] = [0.0] + [sums[-1] + 1] * count
-    for parts in range(1, stages + 1):
-        best[parts][0] = sums[-1] + 1
-        for end in range(1, count + 1):
-            tries = [
-                (max(best[parts - 1][start], sums[end] - sums[start]), start)
-                for start in range(parts - 1, end)
-            ] or [(sums[-1] + 1, 0)]
-            best[parts][end], came[parts][end] = min(tries)
+    count, sums = len(costs), list(accumulate(costs, initial=0.0))
+    none = sums[-1] + 1, 0  # there are fewer blocks than parts
+    best = [0.0] + [none[0]] * count  # the cost of the first blocks, cut into the parts so far
+    starts: list[list[int]] = []  # of the last part, for each number of parts
+    for parts in range(stages):
+        cuts = [
+            min(
+                ((max(best[s], sums[end] - sums[s]), s) for s in range(parts, end)),
+                default=none,
+            )
+            for end in range(count + 1)
+        ]
+        best = [cost for cost, _ in cuts]
+        starts.append([start for _, start in cuts])
     borders = [count]
-    for parts in range(stages, 0, -1):
-        borders.append(came[parts][borders[-1]])
+    for row in reversed(starts):
+        borders.append(row[borders[-1]])
     return borders[::-1]

@@ -1,4 +1,4 @@
-"""What crosses from block to block, found by running the model on the meta device.
+"""The tensors that cross from block to block, found by running the model on the meta device.
 
 Tracing computes shapes and no numbers. It depends only on the manifest, so all members of a run
 find the same keys in the same order, and need not send them.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import DTYPES, LONE_KEY, Bundle, Value, WholeBlock, bundle_of
@@ -53,9 +53,7 @@ class Boundary:
         return bundle[LONE_KEY] if self.lone else bundle
 
     def ordered(self, value: Value) -> Bundle:
-        """Return what the block gave, in the order of the boundary; Unusable if it is another
-        bundle.
-        """
+        """The bundle that the block gave, in the boundary's order; Unusable for other keys."""
         bundle = bundle_of(value)
         keys = tuple(each.key for each in self.tensors)
         if bundle.keys() != set(keys):
@@ -82,18 +80,11 @@ def _traced(build: Family, run: RunConfig) -> tuple[Boundary, ...]:
             what = f"block {number} ({type(block).__name__})"
             untraced = f"{what} of family {run.model.family!r} cannot be traced on the meta device"
             with foreign(untraced):
-                value = _trace(block, value)
+                value = block.trace(value) if isinstance(block, WholeBlock) else block(value)
             _require_value(value, what, run.model.family)
             found.append(_boundary(value))
     _require_scores(bundle_of(value), shape, run)
     return tuple(found)
-
-
-def _trace(block: nn.Module, value: Value) -> Value:
-    if isinstance(block, WholeBlock):
-        return block.trace(value)
-    made: Value = block(value)
-    return made
 
 
 def _require_value(value: object, block: str, family_name: str) -> None:
@@ -102,15 +93,15 @@ def _require_value(value: object, block: str, family_name: str) -> None:
     for key, part in parts:
         if isinstance(key, str) and isinstance(part, Tensor):
             continue
-        what = f"{type(part).__name__} as {key!r}" if isinstance(value, dict) else _kind(value)
+        what = f"a {type(part).__name__}"
+        if isinstance(value, dict):
+            what = f"{type(part).__name__} as {key!r}"
+        elif value is None:
+            what = "nothing"
         raise Unusable(
             f"{block} of family {family_name!r} gives {what}: a block gives a tensor, or a dict of "
             "tensors by their names"
         )
-
-
-def _kind(value: object) -> str:
-    return "nothing" if value is None else f"a {type(value).__name__}"
 
 
 def _boundary(value: Value) -> Boundary:

@@ -126,11 +126,7 @@ _EMPTY: dict[Callable[..., Any], Callable[..., Tensor]] = {
 
 
 class PortableDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside its block, torch's `normal_`, `uniform_`, `rand` and `randn` draw for one block.
-
-    Other functions of torch that draw are left alone: what they give may differ from processor to
-    processor.
-    """
+    """Inside, torch's `normal_`, `uniform_`, `rand` and `randn` draw portably for one block."""
 
     def __init__(self, seed: int, number: int, block: nn.Module) -> None:
         """`seed`: of the run; `number`: of the block in the model."""
@@ -192,7 +188,7 @@ class PortableDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return tensor.copy_(drawn)
 
     def _place(self, name: str) -> str:
-        """Return what the values of a parameter depend on, besides how often it was drawn."""
+        """The text that a parameter's values depend on, besides how often it was drawn."""
         if name and self._name_in_model is not None:
             return f"{TAG}:{self._seed}:{self._name_in_model(name)}"
         if self._tied is not None and name == self._tied[0]:

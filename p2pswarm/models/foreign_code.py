@@ -79,22 +79,17 @@ def is_foreign(error: BaseException) -> bool:
 
 
 def _could_not_be_called(error: BaseException) -> bool:
-    """Return whether it was raised in the block itself that `foreign` is round: it calls what is
-    not ours.
-
-    A function with other arguments and a module without that name have no frame of their own.
-    """
+    """Return whether the call itself failed: a wrong argument or name has no frame of its own."""
     ours = [frame for frame in _frames(error.__traceback__) if frame[0] is not Owner.PYTHON]
     return len(ours) <= CALLING_FRAMES and not isinstance(error, SwarmError | AssertionError)
 
 
 def said(error: BaseException) -> str:
-    """Return what an error is, what it says first, and which line raised it."""
+    """An error's class, the first that it says, and the line that raised it."""
     what = _first_sentence(str(error))[:LINE_CHARS_MAX].rstrip(".")
     if isinstance(error, SwarmError):  # ours, and a line of its own
         return what
-    place = _place(error.__traceback__)
-    return f"{type(error).__name__}{': ' if what else ''}{what}{place}"
+    return f"{type(error).__name__}{': ' if what else ''}{what}{_place(error.__traceback__)}"
 
 
 def _first_sentence(text: str) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
 from p2pswarm.models.base import DTYPES, LONE_KEY, Block, Value, bundle_of
-from p2pswarm.models.documents import (
+from p2pswarm.models.document_masks import (
     APART,
     POSITION_KEY,
     beside,

@@ -1,9 +1,11 @@
 """The library `transformers`, loaded when a model of it is asked for, and its whole models.
 
-A model is made on the meta device, from a config that travelled as text: nothing is fetched, and
-only classes that `transformers` itself has are used.
+A model is made on the meta device, from a config that travels in the manifest: nothing is fetched,
+and only classes that `transformers` itself has are used. The trainer cuts a folder's config.json
+down to what decides about computing. A server checks it again, because a stranger wrote it: what
+could make `transformers` fetch something (names of kernels, code of the hub) has no place in it.
 
-Errors:  Unusable, one line with the remedy.
+Errors:  Unusable, one line with the remedy; ValueError for a config that is not allowed.
 """
 
 import importlib
@@ -21,15 +23,6 @@ from torch import nn
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.foreign_code import foreign
 from p2pswarm.settings.config import CONFIG_CHARS_MAX, ModelConfig
-
-# The configuration of a `transformers` model as a manifest carries it: checked data, no code.
-#
-# A folder's config.json is read by the trainer, cut down to what decides about computing, and
-# travels in the manifest. A server checks it again, because a stranger wrote it. What could make
-# `transformers` fetch something (names of kernels, code of the hub) has no place in it.
-#
-# Units:   characters of JSON.
-# Errors:  ValueError, one line, for what is not allowed.
 
 DEPTH_MAX = 3  # config.json has tables in a table at most: rope parameters by kind of layer
 LAYERS_MAX = 1_000  # as `run.model.layers`
@@ -71,7 +64,7 @@ CODE = {
 
 
 def config_text(config: Mapping[str, Any]) -> str:
-    """Return what of a config.json travels, as canonical JSON."""
+    """The part of a config.json that travels, as canonical JSON."""
     dropped = DROPPED | ({PATTERN} if LAYER_TYPES in config else set())
     kept = {key: value for key, value in config.items() if key not in dropped}
     text = json.dumps(kept, sort_keys=True, separators=(",", ":"))

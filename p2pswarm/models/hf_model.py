@@ -1,4 +1,25 @@
-"""A causal language model of `transformers` as a list of blocks, without an edit of its code."""
+"""A causal language model of `transformers` as a list of blocks, without an edit of its code.
+
+Each block is the model's own class with most of its layers taken away, and runs the model's own
+forward. So whatever stands there (masks, sliding windows, rotary positions, multipliers, soft
+caps) is done as its authors wrote it. The first block has the embedding and what else comes
+before the layers, each next one a layer, the last the norm and the head. Parameters have the
+names that they have in the whole model.
+
+What comes before the first layer, a multiplier of the embedding or learned positions, must happen
+once, and what comes after the last one as well. So stand-ins take the places of the layers beside
+those of a block. The one before throws away what the forward made up to there and gives the
+activation that was carried. The one behind keeps what it is given, for the next block.
+
+Devices share a block by the plan that its family ships (`base_model_tp_plan`), which names modules
+of the whole model, with a star for a layer's number. Embedding and head, which most plans leave
+out or gather, are shared over the vocabulary.
+
+Shapes:  x_BTD between blocks, float, and beside it each token's position in its document where
+         documents are apart; tokens_BT into the first; scores_BTV out of the last.
+Errors:  Unusable for a model that cannot be cut, or a plan that cannot be followed exactly.
+"""
+# ruff: noqa: D102, N806, SLF001  `Block` documents methods; `_init_weights` is the library's
 
 import copy
 import inspect
@@ -12,26 +33,12 @@ from torch import Tensor, nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import LONE_KEY, Bundle, Value, WholeBlock, bundle_of
-from p2pswarm.models.documents import APART, POSITION_KEY, beside, check_length, positions_of
+from p2pswarm.models.document_masks import APART, POSITION_KEY, beside, check_length, positions_of
 from p2pswarm.models.foreign_code import foreign, said
 from p2pswarm.models.hf_library import chances, whole_model
 from p2pswarm.models.tensor_plan import Style, TensorPlan, TensorShare
 from p2pswarm.models.trainable import is_unset, unset
 from p2pswarm.settings.config import ModelConfig
-
-# Where a model of `transformers` is cut: its list of layers, and what stands before and after.
-#
-# What comes before the first layer, a multiplier of the embedding or learned positions, must
-# happen once, and what comes after the last one as well. So stand-ins take the places of the
-# layers beside those of a block: the one before throws away what the forward made up to there and
-# gives the activation that was carried, and the one behind keeps what it is given, for the next
-# block.
-#
-# Shapes:  x_BTD float.
-# Errors:  Unusable for a model without such a list.
-
-# ruff: noqa: D102, SLF001  shapes end the names; `_init_weights` is the library's
-
 
 LAYER_LISTS = ("layers", "h", "blocks")
 BY_LAYER = ("layer_types", "mlp_layer_types", "layers_block_type", "layer_rope_theta")
@@ -123,7 +130,7 @@ def core(whole: Any) -> Any:
 
 
 def layers_name(whole: Any) -> str:
-    """Return what the model calls its list of layers."""
+    """The name of the model's list of layers."""
     kind = str(whole.config.model_type)
     if kind in NOT_IN_TURN:
         raise Unusable(f"{kind} cannot be cut: {NOT_IN_TURN[kind]}")
@@ -169,9 +176,9 @@ def part(whole: Any, number: int) -> Any:
 
 
 def _places(number: int, count: int) -> list[tuple[int, bool]]:
-    """The layers of block `number`: their places among `count`, and whether they are its own.
+    """The places of a block's own layer, if it is no end, and of those before and behind it.
 
-    It has one of its own, if it is no end, and stand-ins for those before and behind it.
+    Each comes with whether it is its own.
     """
     places = [] if number == 0 else [(max(number - 2, 0), False)]
     if 0 < number <= count:
@@ -218,10 +225,7 @@ def owners(module: nn.Module, owner: Any) -> Iterator[tuple[Any, nn.Module]]:
 
 
 def make_constant(module: nn.Module) -> list[str]:
-    """Make constants of what no gradient trains; returns their names.
-
-    Such are buffers that are stored with the weights, and parameters that are frozen.
-    """
+    """Make constants of stored buffers and of frozen parameters; returns their names."""
     names = []
     for prefix, each in module.named_modules():
         frozen = {
@@ -248,14 +252,6 @@ def multiplications(block: nn.Module, config: Any) -> float:
     )
 
 
-# How devices share a block of a model of `transformers`: by the plan that its family ships.
-#
-# A family's plan (`base_model_tp_plan`) names modules of the whole model, with a star for a
-# layer's number. Embedding and head, which most plans leave out or gather, are shared over the
-# vocabulary.
-#
-# Errors:  Unusable, naming the family, for a plan that is missing or cannot be followed exactly.
-
 BY_ROWS = 'set serve.parallel to "rows"'
 KV_HEADS = frozenset({"k_proj", "v_proj"})
 HEADS = frozenset({"q_proj", "o_proj", "query_key_value", "dense"})
@@ -266,7 +262,7 @@ CUT_TO_THE_END = frozenset({Style.COLWISE, Style.PACKED_COLWISE})
 
 
 def library_plan(inner: Any, *, first: bool, last: bool) -> dict[str, TensorShare]:
-    """The plan of one block, by names in it; `inner` as `models/hf_model.py` has it."""
+    """The plan of one block, by names in it; `inner` as `SlicedBlock` has it."""
     config, base = inner.base_model.config, inner.base_model
     kind = str(config.model_type)
     shipped = dict(config.base_model_tp_plan or {})
@@ -323,7 +319,7 @@ def _require_all_named(kind: str, base: Any, found: dict[str, Style]) -> None:
 
 
 def _units(kind: str, base: Any, name: str, style: Style) -> int:
-    """Return how many heads a matrix has that is cut by heads."""
+    """The number of heads in a matrix that is cut by heads, else 0."""
     parent, _, leaf = name.rpartition(".")
     owner, config = base.get_submodule(parent), base.config
     by_heads = hasattr(owner, "head_dim") or hasattr(owner, "head_size")
@@ -335,21 +331,6 @@ def _units(kind: str, base: Any, name: str, style: Style) -> int:
     if leaf in HEADS:
         return heads
     raise Unusable(f"{kind} has heads in {name}, of which the order is not known here: {BY_ROWS}")
-
-
-# A causal language model of `transformers` as a list of blocks, cut without editing it.
-#
-# Each block is the model's own class with most of its layers taken away, and runs the model's own
-# forward. So whatever stands there (masks, sliding windows, rotary positions, multipliers, soft
-# caps) is done as its authors wrote it. The first block has the embedding and what else comes
-# before the layers, each next one a layer, the last the norm and the head. Parameters have the
-# names that they have in the whole model.
-#
-# Shapes:  x_BTD between blocks, float, and beside it each token's position in its document where
-#   documents are apart; tokens_BT into the first; scores_BTV out of the last.
-# Errors:  Unusable for a model that cannot be cut, with the reason.
-
-# ruff: noqa: D102, N806, SLF001  `Block` documents methods; `_init_weights` is the library's
 
 
 MADE_OTHERWISE = (AttributeError, LookupError, TypeError, ValueError)
@@ -435,9 +416,7 @@ class SlicedBlock(WholeBlock):
             before.x_BTD = behind.x_BTD = None
 
     def trace(self, value: Value) -> Value:
-        """Return what `forward` gives, in shape: a mixture of experts cannot run on the meta
-        device.
-        """
+        """The same in shape: a mixture of experts cannot run on the meta device."""
         bundle, dtype = bundle_of(value), next(self.parameters()).dtype
         x, position_BT = bundle[LONE_KEY], self._positions(bundle)
         if self.first:
@@ -460,7 +439,7 @@ class SlicedBlock(WholeBlock):
 
     @property
     def tensor_plan(self) -> TensorPlan:
-        """Return how devices share the block's tensors, as the family's own plan says."""
+        """The family's own plan of how devices share the block's tensors."""
         plan = library_plan(self.inner, first=self.first, last=self.last)
         return {f"inner.{name}": share for name, share in plan.items()}
 
@@ -499,10 +478,7 @@ class SlicedBlock(WholeBlock):
             buffer.copy_(buffer.to(self._dtypes[name]))
 
     def fill_buffers(self, device: torch.device) -> None:
-        """Make the buffers of a block that was made on the meta device, as the model makes them.
-
-        They have the numbers of the dtype in which the library has them, whatever the run's is.
-        """
+        """Make the buffers with the numbers of the library's dtype, whatever the run's is."""
         paths = {id(module): path for path, module in self.named_modules()}
         with self._with_full_config():
             for owner, module in owners(self.inner, self.inner):
@@ -536,18 +512,14 @@ class SlicedBlock(WholeBlock):
 
 
 def _ignored(whole: Any) -> tuple[str, ...]:
-    """Return what files of weights may hold besides, as regular expressions: also the library
-    ignores it.
-
-    Such are heads that are tied, and constants that older versions have saved.
-    """
+    """Names, as regular expressions, of tied heads and of constants that old versions saved."""
     tied = (re.escape(name) + "$" for name in whole._tied_weights_keys or {})
     computed = (re.escape(name) for name, _ in whole.named_buffers())
     return (*(whole._keys_to_ignore_on_load_unexpected or ()), *tied, *computed, OLD_CONSTANTS)
 
 
 def _end_of(whole: Any, block: SlicedBlock) -> tuple[str, str]:
-    """Return what the first or the last block of a tied model has in common with the other."""
+    """The tensor that both ends of a tied model share, by its name in `block` and in the model."""
     inner = block.inner
     ends = [whole.get_input_embeddings(), whole.get_output_embeddings()]
     names = [name for end in ends for name, p in whole.named_parameters() if p is end.weight]

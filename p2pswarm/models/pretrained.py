@@ -55,7 +55,8 @@ def offer_served(run: RunConfig, serve: ServeConfig) -> None:
     if serve.pretrained is not None:
         offer(serve.pretrained)
     elif serve.hub and run.model.hub:
-        if hub_name(serve.hub) not in _named(run.model.hub):
+        whole, _, _ = run.model.hub.partition("@")  # with the commit, or without
+        if hub_name(serve.hub) not in (hub_name(run.model.hub), hub_name(whole)):
             raise Unusable(
                 f"run {run.name!r} starts from {run.model.hub} of the hub, and serve.pretrained "
                 f'lets this server read hf:{serve.hub}: set it to "hf:{run.model.hub}" if you agree'
@@ -69,11 +70,6 @@ def offer_named(run: RunConfig) -> None:
     known = _files.get(run.model.weights)
     if known is None or known.where != run.model.hub:
         offer_hub(run.model.hub)
-
-
-def _named(pinned: str) -> list[tuple[str, str] | None]:
-    """The names that mean NAME@COMMIT: with the commit and without."""
-    return [hub_name(pinned), hub_name(pinned.partition("@")[0])]
 
 
 def load_blocks(run: RunConfig, blocks: Sequence[nn.Module]) -> None:

@@ -9,7 +9,14 @@ registered the run's family, under the same name and with the same code.
 A block takes what the one before it gave, a tensor or a bundle (`base.Bundle`); the first takes
 tokens_BT, the last gives scores_BTV. docs/bundle.md has the rules.
 
-Errors:  Unusable for a family that nobody registered; ValueError for a name that cannot be used.
+A family may be code of a package: `PACKAGE.MODULE:FUNCTION`, found where this program runs. No
+code travels: a manifest names a function and the package that has it, by name and version. A
+stranger's manifest could name any function of any module that is installed. So only packages are
+imported whose models somebody on this machine asked for: the trainer's own settings, a server's
+`serve.packages`, or the package itself, by an entry point of the group `p2pswarm.models`.
+
+Errors:  Unusable, with the remedy, for a family that is not here; ValueError for a name that cannot
+         be used.
 """
 
 import importlib
@@ -23,15 +30,6 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.models.foreign_code import foreign
 from p2pswarm.models.hf_model import sliced
 from p2pswarm.settings.config import HF, ModelConfig
-
-# Models whose code is in a package: `PACKAGE.MODULE:FUNCTION`, found where this program runs.
-#
-# No code travels: a manifest names a function and the package that has it, by name and version. A
-# stranger's manifest could name any function of any module that is installed, so only packages are
-# imported whose models somebody on this machine asked for: the trainer's own settings, a server's
-# `serve.packages`, or the package itself, by an entry point of the group `p2pswarm.models`.
-#
-# Errors:  Unusable, one line with the remedy.
 
 ENTRY_POINTS = "p2pswarm.models"
 PLACE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
@@ -67,11 +65,7 @@ def package_of(family: str) -> str:
 
 
 def requirement_of(family: str) -> str:
-    """Return what a manifest says of the function's package: NAME==VERSION, or a name without
-    version.
-
-    A package that was never installed, such as a folder beside the script, has no version.
-    """
+    """The function's package as a manifest has it: NAME==VERSION, or NAME if not installed."""
     package = package_of(family)
     names = importlib.metadata.packages_distributions().get(package, ())
     return f"{names[0]}=={importlib.metadata.version(names[0])}" if names else package
@@ -132,10 +126,7 @@ _FAMILIES: dict[str, Family] = {}
 
 
 def register(name: str) -> Callable[[Family], Family]:
-    """A decorator that makes a function known as the family `name`.
-
-    The same function may be registered again, as when a notebook's cell is run twice.
-    """
+    """A decorator that makes a function known as the family `name`; it may be used again."""
     if not (0 < len(name) <= NAME_CHARS_MAX and name.isprintable()):
         raise ValueError(f"a family's name has 1 to {NAME_CHARS_MAX} printable characters")
 

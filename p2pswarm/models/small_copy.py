@@ -143,7 +143,7 @@ def _own_model(run: RunConfig) -> RunConfig:
 
 
 def parameter_count(run: RunConfig) -> int:
-    """Return how many numbers the whole model has."""
+    """The number of parameters of the whole model."""
     with torch.device("meta"):
         blocks = make_blocks(run, range(block_count(run.model)))
     return sum(parameter.numel() for block in blocks for parameter in block.parameters())
@@ -192,7 +192,7 @@ def _with_few_layers(config: dict[str, Any], library: Any) -> dict[str, Any]:
 
 
 def _with_every_kind(library: Any, count: int) -> int:
-    """Return how many of the first layers have every kind that there is."""
+    """The number of first layers that have every kind that there is."""
     lists = [getattr(library, key, None) or () for key in BY_LAYER]
     kinds = list(zip(*(each for each in lists if len(each) == count), strict=True))
     return max((kinds.index(kind) + 1 for kind in kinds), default=1)

@@ -1,4 +1,4 @@
-"""How a block says which of its matrices several devices can share, and what it asks of them.
+"""The plan by which several devices share a block's matrices, and what a block asks of them.
 
 A block of one's own has the attribute `tensor_plan`: names of its modules or parameters, each with
 a `TensorShare` or a `TensorSplit`. A module that is shared is run for the block, with the exchange
@@ -19,6 +19,8 @@ from enum import StrEnum
 from typing import Protocol
 
 from torch import Tensor
+
+# ruff: noqa: D102  `TensorGroup` documents the methods of `OneDevice`
 
 
 class Style(StrEnum):
@@ -87,15 +89,12 @@ class OneDevice:
     """Implements `TensorGroup` where nothing is shared."""
 
     def enter(self, x: Tensor) -> Tensor:
-        """See `TensorGroup`."""
         return x
 
     def leave(self, x: Tensor) -> Tensor:
-        """See `TensorGroup`."""
         return x
 
     def look_up(self, table: Callable[[Tensor], Tensor], ids: Tensor, vocabulary: int) -> Tensor:
-        """See `TensorGroup`."""
         del vocabulary
         return table(ids)
 

@@ -1,6 +1,8 @@
-"""What a block may hold, so that its replicas stay alike and nothing of it is lost.
+"""The rules for what a block may hold, so that its replicas stay alike and nothing of it is lost.
 
 Sums are averaged and weights are downloaded; all else of a block is made by each server itself.
+Memory of a block is made without its constructor. It begins as NaN, so that what neither
+`reset_parameters` nor the library's own code fills is found and not guessed.
 
 Errors:  Unusable, one line with the remedy.
 """
@@ -15,11 +17,6 @@ from torch.nn.parameter import is_lazy
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import Block, WholeBlock
-
-# Memory that has no value yet, so that what a model's code leaves out is found and not guessed.
-#
-# Parameters and buffers of a block lie in memory that was made without its constructor. What
-# neither `reset_parameters` nor the library's own code fills would hold zeros, or anything.
 
 
 def unset(tensor: Tensor) -> Tensor:
@@ -86,7 +83,7 @@ def require_trainable(number: int, block: nn.Module) -> None:
 
 
 def reset_of(module: nn.Module) -> Callable[[], object] | None:
-    """Return how a module of torch draws its own parameters."""
+    """The method by which a module of torch draws its own parameters, if it has one."""
     found = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
     return found if callable(found) else None
 
@@ -114,10 +111,7 @@ def _require_constant_buffers(what: str, block: nn.Module) -> None:
 
 
 def _require_known(what: str, module: nn.Module, known: AbstractSet[int]) -> None:
-    """Raise Unusable for tensors and modules that torch does not know to be part of a block.
-
-    `known`: the ids of those that it does.
-    """
+    """Raise Unusable for tensors and modules of which torch does not have the id in `known`."""
     for name, value in vars(module).items():
         if name in KNOWN:
             continue

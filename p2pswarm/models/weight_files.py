@@ -1,4 +1,18 @@
-"""The files of a published model's weights: on a disk or of the hub, whole or in parts."""
+"""The files of a published model's weights: on a disk or of the hub, whole or in parts.
+
+They are one safetensors file, or parts with an index. Files on this machine are mapped, so what is
+not read costs nothing. Of a file of the hub the header is read once, and then the tensors that are
+asked for: those whose bytes follow each other come with one request.
+
+The safetensors library reads a header only with all bytes of the file behind it, so `HubFiles`
+reads it by itself: eight bytes with its length, little-endian; the header, JSON; the tensors.
+
+Shapes:  as the files have them.
+Errors:  Unusable, one line that says which file to put where; ValueError for a header that is none.
+Source:  https://huggingface.co/docs/safetensors, "Format".
+"""
+
+# ruff: noqa: D102  `WeightFiles` documents the methods of both implementations
 
 import json
 import math
@@ -15,16 +29,6 @@ from torch import Tensor
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import read_small
 from p2pswarm.data.hub import HubSilent, Pinned, file_bytes, kept_file, ranged, small_file
-
-# The header of a safetensors file: which tensors it has, and which of its bytes are theirs.
-#
-# The library reads a header only with all bytes of the file behind it. This is for a file of which
-# one wants few. The format: eight bytes with the header's length, little-endian; the header, JSON;
-# the numbers of the tensors.
-#
-# Units:   bytes; spans count from the beginning of the file.
-# Errors:  ValueError for a header that is none.
-# Source:  https://huggingface.co/docs/safetensors, "Format".
 
 LENGTH_BYTES = 8
 HEADER_BYTES_MAX = 100_000_000  # the library's own limit
@@ -51,7 +55,7 @@ class StoredTensor:
 
 
 def header_bytes(first: bytes, file_bytes: int) -> int:
-    """How long the header is, without its own length, of a file whose first bytes these are."""
+    """The length of the header, without its own length, of a file whose first bytes these are."""
     length = int.from_bytes(first, "little")
     if len(first) != LENGTH_BYTES or length > min(HEADER_BYTES_MAX, file_bytes - LENGTH_BYTES):
         raise ValueError(f"a header of {length} bytes in a file of {file_bytes}")
@@ -97,13 +101,6 @@ def joined(tensors: Iterable[tuple[str, StoredTensor]]) -> list[list[tuple[str, 
     return groups
 
 
-# Where the tensors of a published model lie: in one safetensors file, or in parts with an index.
-#
-# `FolderFiles` are those on this machine; they are mapped, so that what is not read costs nothing.
-#
-# Shapes:  as the files have them.
-# Errors:  Unusable, one line that says which file to put where.
-
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED = "pytorch_model.bin", "pytorch_model.bin.index.json"
 """What models were published as before; reading it may run what is in it."""
@@ -139,11 +136,9 @@ class FolderFiles:
 
     @property
     def where(self) -> str:
-        """The folder."""
         return str(self._folder)
 
     def places(self) -> dict[str, str]:
-        """See `WeightFiles`."""
         index, path = self._folder / INDEX, self._folder / ONE_FILE
         if index.is_file():
             return places_in(index)
@@ -159,7 +154,6 @@ class FolderFiles:
             raise Unusable(f"there are no weights in {self._folder}: {remedy} ({error})") from error
 
     def shapes(self, file: str, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
-        """See `WeightFiles`."""
         with self._opened(file) as opened:
             found = {name: opened.get_slice(name) for name in names}
             for name, each in found.items():
@@ -171,7 +165,6 @@ class FolderFiles:
             return {name: tuple(each.get_shape()) for name, each in found.items()}
 
     def tensors(self, file: str, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
-        """See `WeightFiles`."""
         with self._opened(file) as opened:
             for name in names:
                 yield name, opened.get_tensor(name)
@@ -199,14 +192,6 @@ def places_in(index: Path) -> dict[str, str]:
     return places
 
 
-# The weights of a model of the hub, of which only the bytes that are wanted are downloaded.
-#
-# Of each file the header is read once, and then the tensors that are asked for: those whose bytes
-# follow each other come with one request. One tensor is in memory at a time.
-#
-# Shapes:  as the files have them.
-# Errors:  Unusable, one line that says what to put where instead.
-
 INSTEAD = (
     f"put its {ONE_FILE}, or {INDEX} and the parts that it names, into a folder, and set "
     "serve.pretrained to it (a trainer: run.model to hf:FOLDER)"
@@ -214,7 +199,7 @@ INSTEAD = (
 
 
 class HubFiles:
-    """Implements `WeightFiles` on a model of the hub at one commit."""
+    """Implements `WeightFiles` on a model of the hub at one commit; one tensor is in memory."""
 
     def __init__(self, model: Pinned) -> None:
         self._model = model
@@ -223,11 +208,9 @@ class HubFiles:
 
     @property
     def where(self) -> str:
-        """The model."""
         return str(self._model)
 
     def places(self) -> dict[str, str]:
-        """See `WeightFiles`; asked for once."""
         if not self._places:
             kept = kept_file(self._model, ONE_FILE)
             try:
@@ -245,13 +228,11 @@ class HubFiles:
         return self._places
 
     def shapes(self, file: str, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
-        """See `WeightFiles`."""
         if (kept := kept_file(self._model, file)) is not None:
             return FolderFiles(kept.parent).shapes(file, names)
         return {name: self._stored(file, name).shape for name in names}
 
     def tensors(self, file: str, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
-        """See `WeightFiles`; they come in the order of the file."""
         if (kept := kept_file(self._model, file)) is not None:
             yield from FolderFiles(kept.parent).tensors(file, names)
             return

@@ -22,9 +22,9 @@ from p2pswarm.base.errors import RunEnded, Unusable
 from p2pswarm.discovery.gossip.messages import RunRole
 from p2pswarm.discovery.gossip.record import Activity, FigureKey, RoleKind, figures
 from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.compute.autograd_graphs import GraphLimits
 from p2pswarm.models.compute.base import Engine
 from p2pswarm.models.compute.flat_parameters import layout_of
-from p2pswarm.models.compute.graphs import GraphLimits
 from p2pswarm.models.compute.model_check import check_once, check_rows
 from p2pswarm.models.compute.stage_emulator import emulated_engine
 from p2pswarm.models.compute.torch_device import computing
@@ -59,7 +59,7 @@ from p2pswarm.server.devices.device_choice import (
 from p2pswarm.server.devices.group_stage import group_engine
 from p2pswarm.server.devices.rank_processes import DeviceGroup
 from p2pswarm.server.leadership import Seeker
-from p2pswarm.server.session import SavingLimits, ServerContext
+from p2pswarm.server.member_session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings.config import EMULATED, NetworkConfig, NodeConfig, RunConfig, ServeConfig
 from p2pswarm.tensors.budget import Budget

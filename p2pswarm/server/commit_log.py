@@ -1,4 +1,4 @@
-"""Which weights a server holds, and which reductions and commits follow them.
+"""The weights that a server holds, and the reductions and commits that follow them.
 
 A replica is a state and the commits after it. A commit is applied once: if it is sent again, it
 is answered with what it made. What memory holds, and the reduction that could be applied to it,
@@ -10,6 +10,11 @@ come, the newcomer needs pieces of a later version.
 
 A commit has few bytes and a reduction has many. Nobody waits for a newcomer, so a commit may come
 to it before the reduction that it applies. The commit then waits for its reduction.
+
+A newcomer takes part in the reductions of its stage as an observer: it is sent the result when the
+members have it. A member that does not reach it gives its pieces up, and tells nobody. So an
+observer that knows of the decision, and to which nothing comes, need not wait: it misses that step,
+and fetches the weights. A piece that is on its way may take as long as its link needs.
 
 Units:   version v = weights after v commits.
 Errors:  NotServing for weights that cannot be kept, and for a commit of a step that another
@@ -28,9 +33,13 @@ from p2pswarm.run.averaging.base import AveragedGradient, Sums
 from p2pswarm.run.averaging.round import RoundId
 from p2pswarm.run.messages.membership import HeldReduction
 from p2pswarm.run.messages.step import Commit, Reduce
-from p2pswarm.server.kept_boundaries import KeptBoundaries
+from p2pswarm.server.boundary_cache import BoundaryCache
 
-# When a server's weights cannot follow the run any more, or its device cannot go on.
+SILENT_S = 5.0  # members send as soon as they have all, which is before the decision
+STEPS_KEPT = 64  # of which it is known when they were decided; an older one was long ago
+LONG_AGO_S = 0.0
+MADE_MAX = 16  # commits that may be sent again; a trainer resends those that nobody answered
+NO_ROUND = RoundId(-1, 0)
 
 
 class WeightsLost(NotServing):
@@ -38,35 +47,20 @@ class WeightsLost(NotServing):
 
 
 def lost_by(error: SwarmError, what: str) -> SwarmError:
-    """Return what follows of an error: the weights are lost, or the whole device is, which is
-    worse.
-    """
+    """The consequence of an error: the weights are lost, or the whole device, which is worse."""
     return error if isinstance(error, Unusable) else WeightsLost(f"{what}: {error}")
 
 
-# How long an observer waits for the pieces of a reduction that is decided.
-#
-# A newcomer takes part in the reductions of its stage as an observer: it is sent the result when
-# the members have it, and nobody waits for it. A member that does not reach it gives its pieces
-# up, and tells nobody. So an observer that knows of the decision, and to which nothing comes, need
-# not wait: it misses that step, and fetches the weights. A piece that is on its way may take as
-# long as its link needs.
-
-SILENT_S = 5.0  # members send as soon as they have all, which is before the decision
-STEPS_KEPT = 64  # of which it is known when they were decided; an older one was long ago
-LONG_AGO_S = 0.0
-
-
 class ObserverPatience:
-    """The reductions of one session, as an observer waits for them."""
+    """The reductions of one session, and how long an observer waits for their pieces."""
 
     def __init__(self) -> None:
         self._under_way: Counter[int] = Counter()
         """The pieces of each step that are announced and have not come."""
         self._heard_s: dict[int, float] = {}
-        """When a piece of a step was here last, of the last steps."""
+        """Time of the last piece, of the last steps."""
         self._decided_s: dict[int, float] = {}
-        """When a decision was heard of, of the last steps."""
+        """Time of the news of its decision, of the last steps."""
 
     def piece_began(self, step: int) -> None:
         """A piece of a step is announced."""
@@ -86,7 +80,7 @@ class ObserverPatience:
             _keep(self._decided_s, step, now_s)
 
     def give_up_s(self, step: int) -> float | None:
-        """When to wait no longer for the pieces of a step; None while there is no reason to."""
+        """Time to wait no longer for the pieces of a step; None while there is no reason to."""
         decided_s = [at_s for decided, at_s in self._decided_s.items() if decided >= step]
         if not decided_s or self._under_way[step]:
             return None
@@ -99,12 +93,8 @@ def _keep(times_s: dict[int, float], step: int, now_s: float) -> None:
         del times_s[min(times_s)]
 
 
-MADE_MAX = 16  # commits that may be sent again; a trainer resends those that nobody answered
-NO_ROUND = RoundId(-1, 0)
-
-
 class FirstWeights(Enum):
-    """Where the weights of a session come from."""
+    """The origin of a session's weights."""
 
     KEPT = "the ones of the session before"
     DRAWN = "from the seed"
@@ -112,7 +102,7 @@ class FirstWeights(Enum):
 
 
 class CommitDecision(Enum):
-    """What a commit means for the weights here."""
+    """The consequence of a commit for the weights here."""
 
     APPLY = "its reduction is here, and the weights are of its step"
     APPLIED = "the weights hold it already: it is answered with what it made"
@@ -142,9 +132,9 @@ class ClosedSum:
     counted: frozenset[int]
     """The microbatches in it."""
     losses: Mapping[int, float] = field(default_factory=dict)
-    """Of these, where the last stage has computed them."""
-    boundaries: KeptBoundaries | None = field(default=None, compare=False)
-    """What was given to the stages beside this one for them."""
+    """Of these, if this is the last stage."""
+    boundaries: BoundaryCache | None = field(default=None, compare=False)
+    """The results for the stages beside this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +158,11 @@ class HeldWeights:
     sum: ClosedSum | None = None
     """The sum of step `version` that the last session has left, if it is whole."""
     made_of: NamedWeights | None = field(default=None, compare=False)
-    """What the last commit made them of."""
+    """The weights before the last commit, and its reduction."""
 
     @property
     def named(self) -> NamedWeights | None:
-        """Return how the trainer is told what they are; None if that takes their digest, which
-        lacks.
+        """Their name for the trainer; None if that takes their digest, which lacks.
 
         Whoever has the digest of the weights before a commit, and of the gradient that it applied,
         can tell what it made. A sum is of the weights as they are, so it takes their own digest.
@@ -184,7 +173,7 @@ class HeldWeights:
 
     @property
     def reduction(self) -> HeldReduction | None:
-        """Return what the trainer is told of the reduction."""
+        """The reduction's name for the trainer."""
         if self.reduced is None:
             return None
         round_ = self.reduced.round
@@ -241,15 +230,14 @@ class CommitLog:
         return left
 
     def begin(self, since: int, *, keep: bool) -> FirstWeights:
-        """Start a session that takes part in the steps from `since` on; a sum is not kept twice.
-
-        Kept weights are of version `since`, or of the one before if the reduction of that step is
-        here: its commit is then sent again.
-        """
+        """Start a session that takes part in the steps from `since` on; a sum is not kept twice."""
         held = self.held
-        if keep and (held is None or not self._may_go_on(held, since)):
+        if keep:
             version = None if held is None else held.version
-            raise NotServing(f"the weights are of version {version}, not {since}")
+            # one commit may lack, if its reduction is here
+            before = held is not None and held.reduced is not None and held.version == since - 1
+            if version != since and not before:
+                raise NotServing(f"the weights are of version {version}, not {since}")
         self._begun, self._noted, self.needed = None, None, since
         self._reduced = held.reduced if keep and held is not None else None
         self._over = NO_ROUND if self._reduced is None else self._reduced.round
@@ -270,8 +258,7 @@ class CommitLog:
         """
         self._made, self._reduced, self._begun, self._noted = {}, None, None, None
         if self.held is not None:
-            kept = replace(self.held, reduced=None, sum=None, made_of=None) if keep else None
-            self.held = kept
+            self.held = replace(self.held, reduced=None, sum=None, made_of=None) if keep else None
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -316,13 +303,8 @@ class CommitLog:
         if self.held is not None and self.held.digest and self.held.reduction is not None:
             made_of = NamedWeights(self.held.version, self.held.digest, self.held.reduction)
         self.held = HeldWeights(order.step + 1, b"", made_of=made_of)
-        self._made[order.step] = order.generation
-        self._made.pop(order.step - self._made_max, None)
+        self._follow(order)
         self._drop_closed()
-
-    def has_made(self, order: Commit) -> bool:
-        """Return whether the weights hold a commit already, so that it changes nothing."""
-        return self.version is not None and order.step < self.version
 
     def holds(self, step: int) -> bool:
         """Return whether the weights to work with hold the commit of a step."""
@@ -358,7 +340,7 @@ class CommitLog:
         return order
 
     def must_commit_before(self, step: int) -> bool:
-        """Whether a reduction of an earlier step is here, or on the way, without its commit."""
+        """Return whether a reduction of an earlier step is here, or on the way, uncommitted."""
         pending = [self._begun, self._reduced.round if self._reduced else None]
         return any(round_ is not None and round_.step < step for round_ in pending)
 
@@ -368,21 +350,29 @@ class CommitLog:
         `patient`: its sender waits for an answer while a reduction is on the way. One that has
         begun is always waited for: a step may last longer than anybody waits for an answer.
         """
-        if self.has_made(order):
+        if self.holds(order.step):
             self._require_same(order)
             return CommitDecision.APPLIED
-        if self.version is None and (known := self._decided_before(order)) is not None:
-            return known
+        version = self.version
+        if version is None and order.step < self.needed:  # decided while the weights come
+            followed = self._made.get(order.step) == order.generation
+            return CommitDecision.KEPT if followed else CommitDecision.MISSED
         round_ = RoundId(order.step, order.generation)
         here = self._reduced is not None and self._reduced.round == round_
-        if patient and (round_ > self._over or self._is_ahead(order)):
+        has_overtaken = version is not None and order.step > version  # the commit before it
+        if patient and (round_ > self._over or has_overtaken):
             return CommitDecision.WAIT
         if round_ == self._begun:
             self._noted = order
             return CommitDecision.LATER
-        if self.version is None:
-            return self._follow_or_missed(order, here=here)
-        return CommitDecision.APPLY if here and self.version == order.step else CommitDecision.LOST
+        if version is not None:
+            return CommitDecision.APPLY if here and version == order.step else CommitDecision.LOST
+        self.needed = order.step + 1
+        if here:
+            self._follow(order)
+        else:
+            self._drop_closed()
+        return CommitDecision.FOLLOW if here else CommitDecision.MISSED
 
     def take(self) -> Sums:
         """The reduced gradient that a commit applies, once."""
@@ -395,10 +385,6 @@ class CommitLog:
         reduced = self._reduced
         return reduced if reduced is not None and reduced.round.step == version else None
 
-    def _may_go_on(self, held: HeldWeights, since: int) -> bool:
-        """Return whether weights can be brought to version `since` without a download."""
-        return held.version == since or (held.version == since - 1 and held.reduced is not None)
-
     def _require_same(self, order: Commit) -> None:
         """Raise NotServing for a commit of a step that was made from another reduction."""
         made = self._made.get(order.step)
@@ -407,27 +393,10 @@ class CommitLog:
                 f"step {order.step} was made here from generation {made}, not {order.generation}"
             )
 
-    def _decided_before(self, order: Commit) -> CommitDecision | None:
-        """Return what was decided about a commit that came before, while the weights are on their
-        way.
-        """
-        if order.step >= self.needed:
-            return None
-        followed = self._made.get(order.step) == order.generation
-        return CommitDecision.KEPT if followed else CommitDecision.MISSED
-
-    def _is_ahead(self, order: Commit) -> bool:
-        """Return whether a commit has overtaken the one before it."""
-        return self.version is not None and order.step > self.version
-
-    def _follow_or_missed(self, order: Commit, *, here: bool) -> CommitDecision:
-        self.needed = order.step + 1
-        if here:
-            self._made[order.step] = order.generation
-            self._made.pop(order.step - self._made_max, None)
-            return CommitDecision.FOLLOW
-        self._drop_closed()
-        return CommitDecision.MISSED
+    def _follow(self, order: Commit) -> None:
+        """Enter a commit that weights or pieces follow."""
+        self._made[order.step] = order.generation
+        self._made.pop(order.step - self._made_max, None)
 
     def _drop_closed(self) -> None:
         """Forget reductions that no commit can apply any more: they would delay later steps."""

@@ -3,7 +3,7 @@
 Forward, the router chooses the server. Backward there is only one: the server that the microbatch
 came from. `work_plan.py` decides how a result is announced and encoded.
 
-Errors:  none; the trainer is told of a push that failed.
+The trainer is told of a push that failed.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from p2pswarm.models.compute.bundle_spec import activation_codecs, gradient_code
 from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.run.messages.membership import MemberRecord
-from p2pswarm.run.messages.types import Obstacle
+from p2pswarm.run.messages.types import Obstacle, Work
 from p2pswarm.run.push import OnlyPeer, PushProgress, keeper_among, keepers_for
 from p2pswarm.run.push_io import Pusher, push_to_any
-from p2pswarm.server.kept_boundaries import WorkItem
-from p2pswarm.server.session import MemberSession
+from p2pswarm.server.boundary_cache import WorkItem
+from p2pswarm.server.member_session import MemberSession
 from p2pswarm.server.work_plan import (
     Direction,
     Metas,
@@ -33,8 +33,6 @@ from p2pswarm.server.work_plan import (
     edge_to,
     handed,
     metas_of,
-    push_back,
-    push_onward,
     undelivered,
 )
 from p2pswarm.tensors.codecs.base import Tensor, Unencodable
@@ -42,9 +40,6 @@ from p2pswarm.tensors.codecs.meta import bytes_of
 from p2pswarm.tensors.codecs.registry import EncodedTensor
 
 log = logging.getLogger(__name__)
-
-_Push = Callable[[], Coroutine[Any, Any, str | None]]
-"""Begins a push; a task that is cancelled before it starts leaves no coroutine behind."""
 
 
 class _PendingBundle:
@@ -60,13 +55,13 @@ class _PendingBundle:
 
     @property
     def obstacle(self) -> Obstacle:
-        """Return why it cannot be encoded: it is not finite, or its codec does not suit it."""
+        """The reason why it cannot be encoded: it is not finite, or its codec does not suit it."""
         values = [x for x in self._made.result().values() if x.is_floating_point()]
         finite = all(bool(x.isfinite().all()) for x in values)
         return Obstacle.WORK if finite else Obstacle.NOT_FINITE
 
     async def metas(self, to: MemberRecord) -> Metas:
-        """Return what announces it: foreseen, or the metas of the encoded tensors."""
+        """The announcement: foreseen, or the metas of the encoded tensors."""
         foreseen = self._direction.forecast.foreseen
         if not self._made.done() and foreseen is not None:
             return foreseen
@@ -97,6 +92,10 @@ class _PendingBundle:
         return self.outgoing.finish(packed)
 
 
+_Push = Callable[[_PendingBundle], Coroutine[Any, Any, str | None]]
+"""Begins a push; a task that is cancelled before it starts leaves no coroutine behind."""
+
+
 class Forwarder:
     """Outgoing pushes of one session, each a task of the session's group."""
 
@@ -107,7 +106,7 @@ class Forwarder:
         tasks: asyncio.TaskGroup,
         is_broken: Callable[[bytes], bool],
     ) -> None:
-        """`is_broken`: whether nothing comes from a peer at present."""
+        """`is_broken`: nothing comes from a peer at present."""
         run, engine = session.context.run, session.engine
         self._is_broken = is_broken
         self._session = session
@@ -119,17 +118,11 @@ class Forwarder:
 
     def onward(self, item: WorkItem, tokens: Tensor) -> asyncio.Future[Bundle]:
         """Push a microbatch to the next stage, as soon as the returned future has its bundle."""
-        made: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
-        pending = _PendingBundle(self._session, self._forward, made)
-        self._start(item, functools.partial(self._onward, item, tokens, pending), pending)
-        return made
+        return self._start(item, self._forward, functools.partial(self._onward, item, tokens))
 
     def back(self, item: WorkItem) -> asyncio.Future[Bundle]:
         """Push a gradient to the sender of `item`, as soon as the returned future has it."""
-        made: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
-        pending = _PendingBundle(self._session, self._backward, made)
-        self._start(item, functools.partial(self._back, item, pending), pending)
-        return made
+        return self._start(item, self._backward, functools.partial(self._back, item))
 
     def drop_fenced(self, microbatch: int, attempt: int) -> None:
         """Stop pushing the attempts of a microbatch up to this one."""
@@ -137,16 +130,19 @@ class Forwarder:
             if key[0] == microbatch and key[1] <= attempt:
                 task.cancel()
 
-    def _start(self, item: WorkItem, work: _Push, pending: _PendingBundle) -> None:
+    def _start(self, item: WorkItem, way: Direction, work: _Push) -> asyncio.Future[Bundle]:
+        made: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
+        pending = _PendingBundle(self._session, way, made)
         task = self._tasks.create_task(self._push_and_report(item, work, pending))
         self._going[task] = item.key
         task.add_done_callback(self._going.pop)
+        return made
 
     async def _push_and_report(self, item: WorkItem, work: _Push, pending: _PendingBundle) -> None:
         """Do `work`; tell the trainer the reason if it failed."""
         obstacle = Obstacle.ROAD
         try:
-            reason = await work()
+            reason = await work(pending)
         except Unencodable as error:
             pending.outgoing.failed(error)
             reason, obstacle = str(error), pending.obstacle
@@ -164,9 +160,9 @@ class Forwarder:
             keeper = None
 
         async def push_once(member: MemberRecord, progress: PushProgress) -> None:
-            push = push_onward(item, stage, metas_of(first) + await pending.metas(member))
-            asked = progress.asks_keeper
-            push = replace(push, keepers=keepers_for(push.keepers, stage + 1, asked=asked))
+            metas = metas_of(first) + await pending.metas(member)
+            keepers = keepers_for(item.push.keepers, stage + 1, asked=progress.asks_keeper)
+            push = replace(item.push, stage=stage + 1, tensors=metas, keepers=keepers)
 
             async def load() -> Sequence[EncodedTensor]:
                 session.note(handed(push, member))
@@ -187,7 +183,9 @@ class Forwarder:
         session = self._session
 
         async def push_once(member: MemberRecord, progress: PushProgress) -> None:
-            push = push_back(item, session.scheduler.stage, await pending.metas(member))
+            metas = await pending.metas(member)
+            below = session.scheduler.stage - 1
+            push = replace(item.push, work=Work.BACKWARD, stage=below, tensors=metas)
             load = functools.partial(pending.encoded, member)
             with pending.settled():
                 await self._pusher.push(member, push, load, progress)

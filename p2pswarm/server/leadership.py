@@ -1,4 +1,12 @@
-"""A server's part in who leads its run: its vote, its search, its questions to a silent trainer."""
+"""A server's part in who leads its run: its vote, its search, its questions to a silent trainer.
+
+Its vote serves all the time, in a session or not. Who leads, and what follows from that for the
+session, its lifecycle decides. `Seeker` waits for the lifecycle's deadlines, and ends a wait for a
+trainer that is not worth it any more, as those see and steer it who look the run up meanwhile.
+
+Units:   seconds on the loop's clock.
+Errors:  Late when a trainer does not answer `Join` in time.
+"""
 
 import asyncio
 import logging
@@ -19,18 +27,11 @@ from p2pswarm.run.member_cards import learn_all
 from p2pswarm.run.messages.membership import StandsBy
 from p2pswarm.run.messages.trainers import Trainers, WhoLeads
 from p2pswarm.server.lifecycle import Lifecycle
-from p2pswarm.server.session import ServerContext
+from p2pswarm.server.member_session import ServerContext
 from p2pswarm.server.trainer_search import CoordinatorWatch
 
-# What one server does about who leads its run: it votes, and asks when its coordinator is silent.
-#
-# Its vote serves all the time, in a session or not. Who leads, and what follows from that for the
-# session, its lifecycle decides.
-#
-# Units:   seconds on the loop's clock.
-# Errors:  none: a trainer that does not answer is asked again.
-
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 ANSWER_S = 1.0  # round the world and back, behind other bytes
 
@@ -44,10 +45,7 @@ class Leadership:
         end_session: Callable[[str], None],
         fell_silent: Callable[[], None] = lambda: None,
     ) -> None:
-        """`end_session` ends the session, or the try to begin one.
-
-        `fell_silent` is called when the coordinator is `silent`.
-        """
+        """`end_session` ends also the try to begin one; `fell_silent`: the coordinator did."""
         self.node: ChainNode | None = None
         """Its vote; None if it has none."""
         self._context = context
@@ -64,7 +62,7 @@ class Leadership:
 
     @property
     def records(self) -> int:
-        """Return how many decided records its vote knows."""
+        """The number of decided records that its vote knows."""
         return self.node.machine.learner.chain.head.height if self.node else 0
 
     def begin(self, lifecycle: Lifecycle, tasks: asyncio.TaskGroup) -> None:
@@ -84,10 +82,7 @@ class Leadership:
             self._context.chain[0].close()
 
     def heard(self, message: Message | None = None) -> None:
-        """The stream with the trainer was opened, or a message came on it.
-
-        Raises BadMessage for a card in it that is none.
-        """
+        """Learn of the open stream with the trainer, or of a message; BadMessage for a bad card."""
         learn_all(self._context.cards, message, self._lifecycle.trainer.peer)
         if isinstance(message, Trainers) and self.node is not None:
             self._named = [one.peer for one in message.trainers]
@@ -99,12 +94,11 @@ class Leadership:
 
     @property
     def silent(self) -> bool:
-        """Return whether the coordinator has said nothing for so long that others are asked."""
+        """True if the coordinator has said nothing for so long that others are asked."""
         return self._watch.silent
 
-    @property
     def unheard_s(self) -> float:
-        """For how long the trainer has said nothing."""
+        """The time for which the trainer has said nothing."""
         return self._watch.unheard_s(self._now_s())
 
     def stream_ended(self, trainer: Contact) -> None:
@@ -183,19 +177,8 @@ class Leadership:
         return self._loop.time()
 
 
-# A server's search for its trainer, as those see and steer it who look the run up meanwhile.
-#
-# The lifecycle decides; this waits for its deadlines, and ends a wait for a trainer that is not
-# worth it any more.
-#
-# Units:   seconds on the loop's clock.
-# Errors:  Late when a trainer does not answer in time.
-
-T = TypeVar("T")
-
-
 class Seeker:
-    """Where one server stands between its sessions."""
+    """The search of one server for its trainer, between its sessions."""
 
     def __init__(
         self,
@@ -229,12 +212,12 @@ class Seeker:
 
     @property
     def seeks(self) -> bool:
-        """Whether it looks for a trainer: it has no session, or its coordinator is silent."""
+        """True if it looks for a trainer: it has no session, or its coordinator is silent."""
         return bool(self.lifecycle and (self.lifecycle.seeking or self._leadership.silent))
 
     @property
     def gave_up(self) -> bool:
-        """Return whether it ended because it stopped looking for its trainer."""
+        """True if it ended because it stopped looking for its trainer."""
         end = self.lifecycle.end if self.lifecycle else None
         return end is not None and end.gave_up
 
@@ -246,10 +229,7 @@ class Seeker:
         return self.lifecycle.look_again_s(asyncio.get_running_loop().time())
 
     def found(self, trainers: Sequence[Contact]) -> None:
-        """Take trainers of the run that answer just now: it asks them first.
-
-        In a session with a coordinator that is silent, it asks them who leads.
-        """
+        """Ask trainers that answer just now first, or who leads in place of a silent one."""
         if self.lifecycle is None:
             return
         if not self.lifecycle.seeking and self._leadership.silent:
@@ -261,9 +241,7 @@ class Seeker:
         self._moved()
 
     def may_change_run(self) -> bool:
-        """Return whether no trainer of this run has answered for so long that another run is
-        better.
-        """
+        """Return whether no trainer has answered for so long that another run is better."""
         now_s = asyncio.get_running_loop().time()
         return self.lifecycle is not None and self.lifecycle.may_change_run(now_s)
 

@@ -8,7 +8,7 @@ run is found meanwhile. It joins no trainer that leads a lower term than one tha
     OUT -> JOINING -> PREPARING -> LOADING -> SERVING -> FINISHING -> LEAVING -> OVER
 
 A server that is asked to leave is STAYING until the trainer says that another has its weights.
-Every state of a session falls back to OUT when the session is lost.
+Every state of a session falls back to OUT when the session is lost. `MOVES` has what may follow.
 
 Units:   seconds on the caller's clock; terms as in docs/chain.md.
 Errors:  LinkLost and BadMessage for a message that the trainer should not have sent.
@@ -34,11 +34,14 @@ from p2pswarm.run.messages.run import Finished
 from p2pswarm.run.messages.trainers import Alive, Trainers
 from p2pswarm.server.trainer_search import REJOIN_MAX_S, SEEK_S, JoinPauses, TrainerSearch
 
-# Where a stage server is between its start and its end, and what may follow what.
+JOIN_S = 300.0  # for the trainer's first message: it may come only when a step has closed
+SLEPT_S = 15.0  # a link is given up after as much silence: whoever slept so long has been evicted
+LEFT = "left"
+SessionNews = View | Trainers | MayLeave | Alive | PrepareStage
 
 
 class ServerState(Enum):
-    """Where a server is between its start and its end."""
+    """The state of a server between its start and its end."""
 
     OUT = "is not in the run, and will join"
     JOINING = "has asked the trainer for a stage"
@@ -65,15 +68,9 @@ MOVES: dict[ServerState, tuple[ServerState, ...]] = {
 }
 
 
-JOIN_S = 300.0  # for the trainer's first message: it may come only when a step has closed
-SLEPT_S = 15.0  # a link is given up after as much silence: whoever slept so long has been evicted
-LEFT = "left"
-SessionNews = View | Trainers | MayLeave | Alive | PrepareStage
-
-
 @dataclass(frozen=True, slots=True)
 class ServerEnd:
-    """Why a server is over."""
+    """The reason for a server's end."""
 
     reason: str
     gave_up: bool = False
@@ -86,16 +83,16 @@ class Lifecycle:
     def __init__(self, trainers: Sequence[Contact], rejoin_s: float, now_s: float) -> None:
         """`trainers`: the first to ask first; `rejoin_s`: how long to look for one quickly."""
         self.trainers = TrainerSearch(trainers)
-        """Who may coordinate the run."""
+        """The trainers that may coordinate the run."""
         self._pauses = JoinPauses(rejoin_s, now_s)
-        self._state = ServerState.OUT
+        self.state = ServerState.OUT
         self._due_s: float | None = None
         self._met = False
         self._called_away = False  # the session ends because another trainer leads
         self.sent_to: int | None = None
         """The stage to which the coordinator has sent this server on; None if it has not."""
         self.thrown_out = False
-        """Whether the coordinator has ended the last session: then its sum is void."""
+        """True if the coordinator has ended the last session: then its sum is void."""
         self._ever_met = False
         self._told_gone = False
         self._last = False  # the trainer says that nobody else has the weights of the stage
@@ -107,68 +104,62 @@ class Lifecycle:
         """Set when the server is over."""
 
     @property
-    def state(self) -> ServerState:
-        """Return where the server is."""
-        return self._state
-
-    @property
     def trainer(self) -> Contact:
         """The trainer that it asked last, or asks first."""
         return self.trainers.present
 
     @property
     def orders_wait(self) -> bool:
-        """Return whether an order of the trainer is too early.
+        """True if an order may overtake the assignment that it follows, or the memory it needs.
 
-        An order may overtake the assignment that it follows, and the memory that it needs. A
-        newcomer that refused one would miss a reduction.
+        A newcomer that refused one would miss a reduction.
         """
-        return self._state in (ServerState.JOINING, ServerState.PREPARING)
+        return self.state in (ServerState.JOINING, ServerState.PREPARING)
 
     @property
     def may_join(self) -> bool:
-        """Return whether it is time to ask a trainer for a stage."""
-        return self._state is ServerState.OUT and self._due_s is None
+        """True if it is time to ask a trainer for a stage."""
+        return self.state is ServerState.OUT and self._due_s is None
 
     @property
     def seeking(self) -> bool:
-        """Return whether it has no session."""
-        return self._state in (ServerState.OUT, ServerState.JOINING)
+        """True if it has no session."""
+        return self.state in (ServerState.OUT, ServerState.JOINING)
 
     @property
     def leaving(self) -> bool:
-        """Return whether it was asked to leave and is still in the run."""
-        return self._state in (ServerState.STAYING, ServerState.FINISHING, ServerState.LEAVING)
+        """True if it was asked to leave and is still in the run."""
+        return self.state in (ServerState.STAYING, ServerState.FINISHING, ServerState.LEAVING)
 
     @property
     def closing(self) -> bool:
-        """Return whether it takes no new microbatch."""
-        return self._state in (ServerState.FINISHING, ServerState.LEAVING)
+        """True if it takes no new microbatch."""
+        return self.state in (ServerState.FINISHING, ServerState.LEAVING)
 
     @property
     def must_say_goodbye(self) -> bool:
-        """Return whether the trainer is to be told that this server leaves."""
-        return self._state is ServerState.LEAVING
+        """True if the trainer is to be told that this server leaves."""
+        return self.state is ServerState.LEAVING
 
     def remarks(self) -> list[str]:
-        """Return what the user is to be told; drained by reading."""
+        """The news for the user; drained by reading."""
         remarks, self._remarks = self._remarks, []
         return remarks
 
     def knock_s(self) -> float | None:
-        """Return how long this try may take to reach a trainer; None: as long as a dial takes."""
+        """The limit of this try to reach a trainer; None: as long as a dial takes."""
         return self._pauses.knock_s(others=bool(self.trainers.others))
 
     def may_change_run(self, now_s: float) -> bool:
-        """Whether it may go to another run: its own trainer never answered, or not for long."""
+        """Return whether it may go to another run: its trainer never answered, or is long gone."""
         return self.seeking and (not self._ever_met or self._gone(now_s))
 
     def look_again_s(self, now_s: float) -> float:
-        """Return how long to wait until the run's trainers are looked up again."""
+        """The wait until the run's trainers are looked up again."""
         return SEEK_S if self._gone(now_s) else REJOIN_MAX_S / 2
 
     def next_deadline_s(self) -> float | None:
-        """Return when to call `on_deadline`."""
+        """Time to call `on_deadline`."""
         return self._due_s
 
     def on_deadline(self, now_s: float) -> None:
@@ -181,20 +172,20 @@ class Lifecycle:
                 "leaving although no other server has the weights of this stage: they are lost "
                 "with this process, unless the trainer tells of a checkpoint"
             )
-        if self._state in (ServerState.STAYING, ServerState.FINISHING):
+        if self.state in (ServerState.STAYING, ServerState.FINISHING):
             self._move(ServerState.LEAVING)
 
     def joining(self, now_s: float) -> Contact:
         """Begin to ask a trainer for a stage; returns which."""
         self._move(ServerState.JOINING)
-        self._pauses.tries(now_s)
+        self._pauses.tried_s = now_s
         self._met = self._called_away = False
         self.sent_to = None
         return self.trainers.ask()
 
     def answered(self, message: Message | None) -> Assigned | None:
         """Take the trainer's answer to `Join`; None if the server is over."""
-        if self._state is ServerState.OVER:  # asked to leave meanwhile
+        if self.state is ServerState.OVER:  # asked to leave meanwhile
             return None
         if isinstance(message, Finished):
             self._finish(message.reason)
@@ -222,7 +213,7 @@ class Lifecycle:
         return message
 
     def led(self, term: int, leader: Contact | None, now_s: float) -> bool:
-        """This node's voter follows the leader of a term: no lower one is obeyed from now on.
+        """Follow the leader of a term, as this node's voter does, and obey no lower one.
 
         True if the session, or the try to begin one, is to be ended.
         """
@@ -252,12 +243,12 @@ class Lifecycle:
         """The memory of the stage is here; LinkLost if another trainer leads by now."""
         if self._called_away:
             raise LinkLost("another trainer leads the run")
-        if self._state is ServerState.PREPARING:
+        if self.state is ServerState.PREPARING:
             self._move(ServerState.LOADING)
 
     def loaded(self) -> None:
         """The weights are here."""
-        if self._state is ServerState.LOADING:
+        if self.state is ServerState.LOADING:
             self._move(ServerState.SERVING)
 
     def told(self, message: Message | None) -> SessionNews | None:
@@ -287,16 +278,13 @@ class Lifecycle:
         raise BadMessage(f"a {type(message).__name__} from the trainer")
 
     def woke(self, late_s: float) -> None:
-        """A timer fired `late_s` after its time; raises LinkLost if the machine slept for long.
-
-        A server that slept is out of the run already. It need not wait until its link says so.
-        """
+        """Raise LinkLost for a timer so late that the machine slept, and is out of the run."""
         if late_s >= SLEPT_S:
             raise LinkLost(f"this machine slept for {late_s:.0f} s")
 
     def leave(self, now_s: float, grace_s: float) -> None:
         """Somebody asks the server to leave, within `grace_s`; it asks the trainer first."""
-        match self._state:
+        match self.state:
             case ServerState.SERVING:
                 self._due_s = now_s + grace_s
                 self._move(ServerState.STAYING)
@@ -309,11 +297,11 @@ class Lifecycle:
 
     def _may_leave(self, *, may: bool) -> None:
         """The trainer says whether another server has the weights of this stage, and stays."""
-        if self._state is ServerState.STAYING and may:
+        if self.state is ServerState.STAYING and may:
             self._last = False
             self._move(ServerState.FINISHING)
-        elif self._state in (ServerState.STAYING, ServerState.FINISHING) and not may:
-            if self._state is ServerState.FINISHING:
+        elif self.state in (ServerState.STAYING, ServerState.FINISHING) and not may:
+            if self.state is ServerState.FINISHING:
                 self._move(ServerState.STAYING)
             self._last = True
             self._remarks.append(
@@ -323,7 +311,7 @@ class Lifecycle:
 
     def step_ended(self) -> None:
         """The weights have moved: nothing of the step is lost by leaving now."""
-        if self._state is ServerState.FINISHING:
+        if self.state is ServerState.FINISHING:
             self._due_s = None
             self._move(ServerState.LEAVING)
 
@@ -338,7 +326,7 @@ class Lifecycle:
 
     def session_lost(self, reason: str, now_s: float) -> None:
         """The session, or the try to begin one, has failed: ask the next trainer, or pause."""
-        if self._state is ServerState.OVER:
+        if self.state is ServerState.OVER:
             return
         if self.leaving:
             self._finish(LEFT)
@@ -364,7 +352,7 @@ class Lifecycle:
 
     def _rather(self, leader: Contact | None, now_s: float) -> bool:
         """Ask this one next; True if it takes the end of a session or of a join to do so."""
-        if self._state is ServerState.OVER:
+        if self.state is ServerState.OVER:
             return False
         if self.seeking:
             return leader is not None and self._ask_first([leader], now_s)
@@ -378,7 +366,7 @@ class Lifecycle:
     def _ask_first(self, trainers: Sequence[Contact], now_s: float) -> bool:
         """Ask these next; True if another one is being asked."""
         self.trainers.found(trainers)
-        if self._state is ServerState.OUT:
+        if self.state is ServerState.OUT:
             self._due_s = None if self._due_s is None else now_s
             return False
         return self.trainers.present not in trainers
@@ -403,5 +391,5 @@ class Lifecycle:
         self.end = ServerEnd(reason, gave_up)
 
     def _move(self, state: ServerState) -> None:
-        assert state in MOVES[self._state], f"{self._state} -> {state}"
-        self._state = state
+        assert state in MOVES[self.state], f"{self.state} -> {state}"
+        self.state = state

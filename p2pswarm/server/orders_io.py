@@ -1,9 +1,23 @@
-"""Orders that take time: a stage that is prepared, and reductions that an observer waits for."""
+"""Orders that take time: a stage that is prepared, and reductions that an observer waits for.
+
+A server prepares for a stage while it serves another one. It observes that stage as a newcomer
+does: it is sent what the stage reduces, fetches the pieces of its state from the members, and makes
+each commit. It has no incarnation there, counts nothing, and nobody waits for it. When the session
+ends because the server is sent there, the replica goes over to the next session; in any other case
+it is forgotten.
+
+Errors:  NotServing for a block that is cut short, a reduction that is decided and does not come,
+         and an order that names another stage, or comes late. A stage that cannot be prepared is
+         told to the trainer, and changes nothing.
+Source:  docs/rebalancing.md, "Fetching beforehand".
+"""
 
 import asyncio
+import functools
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from p2pswarm.base.errors import NotServing, SwarmError
 from p2pswarm.base.signal import Signal
@@ -18,21 +32,18 @@ from p2pswarm.run.messages.membership import CannotPrepare, PrepareStage
 from p2pswarm.run.messages.step import Commit, Committed, Reduce, Reduced, Shard
 from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.server.commit_log import ObserverPatience, WeightsLost
+from p2pswarm.server.member_session import MemberSession
 from p2pswarm.server.replica import Replica
-from p2pswarm.server.session import MemberSession
 from p2pswarm.server.weights_download import fetch_weights, make_replica
 from p2pswarm.server.work_plan import OVER
 from p2pswarm.trainer.balance.move_preparation import REST_S
 
-# Orders that a server carries out, and the reductions that an observer waits for.
-
-# What a server is carrying out, so that all of it can be cut short at once.
-#
-# Errors:  NotServing, or what the caller says, for a block that is cut short.
+T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 class OpenOrders:
-    """The blocks that are being run for others."""
+    """The blocks that are being run for others; all can be cut short at once."""
 
     def __init__(self) -> None:
         self._scopes: list[asyncio.Timeout] = []
@@ -72,13 +83,8 @@ class OpenOrders:
             scope.reschedule(now_s)
 
 
-# The reductions that an observer waits for; `commit_log.py` decides for how long.
-#
-# Errors:  NotServing for a reduction that is decided and does not come.
-
-
 class ObservedReductions:
-    """Waits as an observer, and for as long as there is reason to."""
+    """The reductions that an observer waits for, as long as `ObserverPatience` says."""
 
     def __init__(self) -> None:
         self._patience = ObserverPatience()
@@ -128,20 +134,6 @@ class ObservedReductions:
                 scope.reschedule(self._patience.give_up_s(step))
 
 
-# A stage that a server prepares for while it serves another one.
-#
-# It observes that stage as a newcomer does: it is sent what the stage reduces, fetches the pieces
-# of its state from the members, and makes each commit. It has no incarnation there, counts
-# nothing, and nobody waits for it. When the session ends because the server is sent there, the
-# replica goes over to the next session; in any other case it is forgotten.
-#
-# Errors:  NotServing for an order that names another stage, or comes when this is over. A stage
-#   that cannot be prepared is told to the trainer, and changes nothing.
-# Source:  docs/rebalancing.md, "Fetching beforehand".
-
-log = logging.getLogger(__name__)
-
-
 class Preparation:
     """One stage beside the one that is served, from `PrepareStage` to the change or its end."""
 
@@ -153,10 +145,7 @@ class Preparation:
         era: int,
         tasks: asyncio.TaskGroup,
     ) -> None:
-        """`session`: in which another stage is served, with its `tasks`.
-
-        What has been fetched outlives it.
-        """
+        """`session` serves another stage, with its `tasks`; what has been fetched outlives it."""
         self.stage = stage
         context, members = session.context, session.members
         self._context, self._members, self._note = context, members, session.note
@@ -177,7 +166,7 @@ class Preparation:
 
     @property
     def whole(self) -> bool:
-        """Return whether the weights of the stage are here."""
+        """True if the weights of the stage are here."""
         return self._replica is not None and self._replica.version is not None
 
     def close(self) -> None:
@@ -205,9 +194,7 @@ class Preparation:
         return self._replica if self.whole else None
 
     def gets_from(self, peer: bytes) -> bool:
-        """Return whether a member sends pieces of this stage's reductions, and not of the one
-        served.
-        """
+        """Return whether a member sends pieces of this stage's reductions, and no others."""
         record = self._members.record(peer)
         return record is not None and record.stage == self.stage
 
@@ -228,7 +215,8 @@ class Preparation:
         async with self._orders.carrying_out():
             replica = await self._ready()
             await replica.committed_before(order.step)
-            outcome = await to_its_end(self._observe(replica, order))
+            observe = functools.partial(self._observed.observe, order, replica, self._averaging)
+            outcome = await to_its_end(self._carried_out(replica, order.step, observe))
             return await replica.answer(order.step, outcome)
 
     async def commit(self, order: Commit) -> Committed:
@@ -236,28 +224,23 @@ class Preparation:
         async with self._orders.carrying_out():
             replica = await self._ready()
             self._observed.decided(order.step)
-            applied = await to_its_end(self._follow(replica, order))
+            commit = functools.partial(replica.commit, order)
+            applied = await to_its_end(self._carried_out(replica, order.step, commit))
         return Committed(order.step + 1, applied)
 
-    async def _observe(self, replica: Replica, order: Reduce) -> AveragedGradient:
-        """Wait for a reduction: also when the call has ended, as it does with the incarnation.
+    async def _carried_out(
+        self, replica: Replica, step: int, work: Callable[[], Awaitable[T]]
+    ) -> T:
+        """Do work of a step, also when the call has ended, until the preparation ends.
 
-        A newer order ends it, and so does the end of the preparation.
+        If it misses its reduction, what is here is too old, and is fetched again.
         """
         async with self._orders.carrying_out():
             try:
-                return await self._observed.observe(order, replica, self._averaging)
+                return await work()
             except WeightsLost:
-                await self._anew(replica, order.step + 1)
-                raise
-
-    async def _follow(self, replica: Replica, order: Commit) -> bool:
-        """Make a commit, likewise; it waits for its reduction for a limited time."""
-        async with self._orders.carrying_out():
-            try:
-                return await replica.commit(order)
-            except WeightsLost:
-                await self._anew(replica, order.step + 1)
+                await replica.begin(step + 1, keep=False)
+                self._lost.set()
                 raise
 
     async def _ready(self) -> Replica:
@@ -266,11 +249,6 @@ class Preparation:
         if self._replica is None:
             raise NotServing(f"stage {self.stage} is not being prepared")
         return self._replica
-
-    async def _anew(self, replica: Replica, since: int) -> None:
-        """A reduction was missed: what is here is too old, and is fetched again."""
-        await replica.begin(since, keep=False)
-        self._lost.set()
 
     async def _run(self) -> None:
         """Make memory, and fetch the weights; again, if they cannot follow."""

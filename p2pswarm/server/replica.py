@@ -5,10 +5,17 @@ version change together: nothing cuts a change short, be it a lost link, a deadl
 the session. Weights in memory may be the last of their stage. So they are kept, whatever fails,
 until others take their place or they are known to be damaged: a stale copy is brought up to date.
 
+The weights of a newcomer come piece by piece, and follow the commits meanwhile:
+`run/state/piece_download.py` decides, and `Loading` writes into the memory. It outlives the
+sessions of the server: pieces that are here, and missed no commit, are not fetched again.
+
 The digest of a version is computed in the background (`version_digest.py`), and whatever changes
 the weights waits for it.
 
-Errors:  those of `commit_log`; WeightsLost for a commit that is not applied, or a hash that fails.
+Units:   seconds; version v = state after v commits.
+Errors:  those of `commit_log` and of the memory; WeightsLost for a commit that is not applied, or a
+         hash that fails.
+Source:  docs/state.md.
 """
 
 import asyncio
@@ -44,14 +51,7 @@ from p2pswarm.server.version_digest import VersionDigest
 from p2pswarm.tensors.codecs.base import Tensor
 from p2pswarm.tensors.state_tree import piece_hash, root_of
 
-# The weights of a newcomer while they come, piece by piece, and follow the commits meanwhile.
-#
-# `run/state/piece_download.py` decides; this file writes into the memory. It outlives the sessions
-# of the server: pieces that are here, and missed no commit, are not fetched again.
-#
-# Units:   seconds; version v = state after v commits.
-# Errors:  those of the memory; what cannot follow then is fetched again.
-# Source:  docs/state.md.
+LATE_REDUCTION_S = 30.0  # a commit is answered by then; the trainer waits twice as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,13 @@ class Loading:
         aside: BackgroundThread,
         lock: asyncio.Lock,
         changing: Callable[[], AbstractAsyncContextManager[None]],
+        overwrites: Callable[[], None],
         since: int,
     ) -> None:
-        """`lock` is the replica's; `changing` keeps out those who read its memory."""
+        """`lock` is the replica's; `changing` keeps out those who read its memory.
+
+        `overwrites` is called before a piece takes the place of what the memory holds.
+        """
         self.rules = PieceDownload(state.pieces, since)
         self.moved = Signal()
         self._state = state
@@ -82,19 +86,12 @@ class Loading:
         self._lock, self._changing = lock, changing
         self._limits = DownloadLimits()
         self._kept: dict[int, list[_KeptPart]] = {}
-        self._overwrites: Callable[[], None] | None = None
+        self._overwrites = overwrites
 
-    @property
-    def enough(self) -> bool:
-        """Return whether the pieces can be worked with: all are here, and proved as far as is
-        possible.
-        """
+    def is_enough(self) -> bool:
+        """Return whether the pieces can be worked with: all are here, proved as far as possible."""
         rules = self.rules
         return rules.complete or (rules.whole and not rules.provable)
-
-    def overwrites(self, told: Callable[[], None]) -> None:
-        """Call `told` before the first piece takes the place of what the memory holds."""
-        self._overwrites = told
 
     def piece_bytes(self, piece: int) -> int:
         """The size of a piece."""
@@ -129,7 +126,7 @@ class Loading:
                 state.follow(piece, state.gradient(reduced, piece), update)
             return {piece: state.gradient(reduced, piece) for piece in parts.keep}
 
-        with _Guard(self):
+        with self._writing():
             async with self._changing():
                 gradients = await self._compute(follow)
         self._kept = {
@@ -172,31 +169,25 @@ class Loading:
     async def _place(self, placement: Placement, data: memoryview) -> None:
         piece, state = placement.piece, self._state
         kept = {part.update.number - 1: part for part in self._kept.pop(piece, [])}
-        if self._overwrites is not None:
-            self._overwrites()
+        self._overwrites()
 
         def place() -> None:
             state.write(piece, parts_of(data, part_sizes(state, piece)))
             for step in placement.steps:
                 state.follow(piece, kept[step].gradient, kept[step].update)
 
-        with _Guard(self):
+        with self._writing():
             async with self._changing():
                 await self._compute(place)
 
-
-class _Guard:
-    """A block that changes the memory: if it fails, nobody knows what the pieces are any more."""
-
-    def __init__(self, loading: Loading) -> None:
-        self._loading = loading
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:
-            self._loading.rules.forget()
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Guard a change of the memory: if it fails, nobody knows what the pieces are any more."""
+        try:
+            yield
+        except BaseException:
+            self.rules.forget()
+            raise
 
 
 def pieces_of(data: memoryview, state: StateMemory) -> Iterator[list[memoryview]]:
@@ -211,12 +202,9 @@ def pieces_of(data: memoryview, state: StateMemory) -> Iterator[list[memoryview]
 
 
 def parts_of(data: memoryview, sizes: Sequence[int]) -> list[memoryview]:
-    """Return what lies one after another in `data`, whose last part ends where it is too short."""
+    """The parts that lie one after another in `data`; the last one may be cut short."""
     stops = list(itertools.accumulate(sizes))
     return [data[stop - size : stop] for stop, size in zip(stops, sizes, strict=True)]
-
-
-LATE_REDUCTION_S = 30.0  # a commit is answered by then; the trainer waits twice as long
 
 
 class Replica:
@@ -241,10 +229,11 @@ class Replica:
         self._compute = compute
         self._background = background or compute
         self._aside = aside
-        self._log = CommitLog()
+        self.log = CommitLog()
+        """The version in memory, and what may follow it."""
         self._lock = asyncio.Lock()
         self._changed = Signal()
-        self._digest = VersionDigest(self._log, engine.weights, self._background, self._changed)
+        self._digest = VersionDigest(self.log, engine.weights, self._background, self._changed)
         self.reader = VersionReader(
             engine.state, lambda: self.version, aside, window_bytes // engine.part_bytes_max
         )
@@ -252,26 +241,21 @@ class Replica:
         self.loading: Loading | None = None
         """The weights that are on their way, or have come and were not committed to yet."""
         self.era = 0
-        """How often the run had gone back, when this server was told last."""
+        """The number of times that the run had gone back, when this server was told last."""
 
     @property
     def version(self) -> int | None:
         """The version of the weights; None while they are not here."""
-        return self._log.version
-
-    @property
-    def newest(self) -> int | None:
-        """The version that it has or could make, if a commit came; None without weights."""
-        return self._log.newest
+        return self.log.version
 
     @property
     def digest(self) -> bytes:
         """The digest of the weights in memory; empty without any, and until it is known."""
-        return self._log.digest
+        return self.log.digest
 
     @property
     def pieces(self) -> int:
-        """Return how many pieces a newcomer has to fetch."""
+        """The number of pieces that a newcomer fetches."""
         return self.engine.state.pieces
 
     async def held(self) -> HeldWeights | None:
@@ -281,14 +265,14 @@ class Replica:
         WeightsLost if their digest cannot be computed just now; they are kept.
         """
         async with self._lock:
-            held = self._log.held
+            held = self.log.held
             if held is not None and held.named and self._digest.under_way:
                 return held
             await self._digest.settled()
-            if self._log.held is not None and not self._log.digest:
+            if self.log.held is not None and not self.log.digest:
                 self._digest.compute()
                 await self._digest.known()
-            return self._log.held
+            return self.log.held
 
     async def enter(self, era: int, *, keep: bool) -> None:
         """Take part in an era; unless they are kept, weights of another one are forgotten."""
@@ -297,15 +281,11 @@ class Replica:
                 await self._digest.settled()
                 self._digest.forget()
                 self.era = era
-                self._log.other_era(keep=keep)
+                self.log.other_era(keep=keep)
                 if not keep:
                     self.loading = None
         self._changed.fire()
         self.reader.moved()
-
-    def session_over(self, left: ClosedSum | None) -> None:
-        """A session has ended, and leaves its sum."""
-        self._log.session_over(left)
 
     async def begin(
         self, since: int, *, keep: bool, keep_sum: bool = False, agreed: bytes = b""
@@ -317,19 +297,14 @@ class Replica:
         async with self._lock:
             if not keep:
                 await self._digest.settled()
-            kept = self._log.keep_sum(since) if keep_sum else None
-            first = self._log.begin(since, keep=keep)
+            kept = self.log.keep_sum(since) if keep_sum else None
+            first = self.log.begin(since, keep=keep)
             draw = first is FirstWeights.DRAWN
             await to_its_end(self._reset(since, draw=draw, keep=keep, keep_sum=keep_sum))
             self._load_from(since, agreed, fetched=first is FirstWeights.FETCHED)
         self._changed.fire()
         self.reader.moved()
         return kept
-
-    @property
-    def needed(self) -> int:
-        """While weights come: the first step whose commit has not been decided on."""
-        return self._log.needed
 
     async def install(self, snapshot: Snapshot) -> bool:
         """Take a whole state, from a checkpoint; False if another version is needed by now.
@@ -356,9 +331,9 @@ class Replica:
     async def loaded(self) -> None:
         """Work with the pieces that have come: all are here, and of one version."""
         async with self._lock:
-            if self.loading is None or not self.loading.enough:
+            if self.loading is None or not self.loading.is_enough():
                 return
-            self._log.became(self.loading.rules.version)
+            self.log.became(self.loading.rules.version)
             self._digest.compute()
         self._changed.fire()
         self.reader.moved()
@@ -371,18 +346,18 @@ class Replica:
         weights = self.engine.weights
         sums = await self._compute(weights.reduction) if weights.spread else weights.reduction()
         round_, reduced = RoundId(order.step, order.generation), None
-        self._log.reduction_begun(order)
+        self.log.reduction_begun(order)
         if (loading := self.loading) is not None:
             loading.averaging(now=True)
         try:
             outcome = await averaging.average(order, sums)
             reduced = ReducedGradient(round_, sums, outcome)
         finally:
-            self._log.reduction_over(round_, reduced)
+            self.log.reduction_over(round_, reduced)
             if loading is not None:
-                loading.averaging(now=self._log.averages)
+                loading.averaging(now=self.log.averages)
             self._changed.fire()
-            if (noted := self._log.noted(round_)) is not None:
+            if (noted := self.log.noted(round_)) is not None:
                 self._require_whole(noted, await self._decide(noted, patient=False))
         return outcome
 
@@ -402,11 +377,11 @@ class Replica:
                 decision = await self._decide(order, patient=False)
                 break
         self._require_whole(order, decision)
-        return self._log.holds(order.step)
+        return self.log.holds(order.step)
 
     async def committed_before(self, step: int) -> None:
         """Wait until every reduction of an earlier step has its commit."""
-        while self._log.must_commit_before(step):
+        while self.log.must_commit_before(step):
             await self._changed.wait()
 
     async def reached(self, version: int) -> None:
@@ -431,7 +406,7 @@ class Replica:
         return self.digest if self.version == version else b""
 
     async def answer(self, step: int, outcome: AveragedGradient) -> Reduced:
-        """What to tell the trainer of the reduction of a step, once the digests are known."""
+        """The trainer's news of the reduction of a step, once the digests are known."""
         state = await self.state_of(step)
         tied = None
         if (ends := outcome.tied) is not None:
@@ -454,19 +429,19 @@ class Replica:
 
     def _require_whole(self, order: Commit, decision: CommitDecision) -> None:
         if decision is CommitDecision.LOST:
-            held, what = self._log.held, f"step {order.step}, generation {order.generation}"
+            held, what = self.log.held, f"step {order.step}, generation {order.generation}"
             kept = "" if held is None else f"; the weights of version {held.version} are kept"
             raise WeightsLost(f"no reduction of {what} is here{kept}")
 
     async def _decide(self, order: Commit, *, patient: bool = True) -> CommitDecision:
         """Decide about a commit, and apply it if it is to be applied."""
         async with self._lock:
-            if not self._log.has_made(order):
+            if not self.log.holds(order.step):
                 await self._digest.known()
-            decision = self._log.committed(order, patient=patient)
+            decision = self.log.committed(order, patient=patient)
             if decision is CommitDecision.APPLY:
                 try:
-                    await to_its_end(self._apply(order, self._log.take()))
+                    await to_its_end(self._apply(order, self.log.take()))
                 except SwarmError as error:
                     raise lost_by(error, f"step {order.step} was not applied") from error
                 finally:
@@ -488,12 +463,12 @@ class Replica:
         async with contextlib.AsyncExitStack() as blocks:
             if draw:
                 await blocks.enter_async_context(self.reader.changing())
-                blocks.enter_context(self._log.changing())
+                blocks.enter_context(self.log.changing())
             await self._compute(reset)
             if keep:
                 await self._digest.check()
             elif draw:
-                self._log.became(since)
+                self.log.became(since)
         if draw:
             self._digest.compute()
 
@@ -509,9 +484,9 @@ class Replica:
                 self._aside,
                 self._lock,
                 self.reader.changing,
+                self.log.overwritten,
                 since,
             )
-            self.loading.overwrites(self._log.overwritten)
         self.loading.agreed(since, agreed)
 
     async def _install(self, version: int, pieces: list[list[memoryview]]) -> None:
@@ -519,17 +494,17 @@ class Replica:
             for piece, parts in enumerate(pieces):
                 self.engine.state.write(piece, parts)
 
-        self._log.overwritten()
+        self.log.overwritten()
         async with self.reader.changing():
             await self._compute(write)
-        self._log.became(version)
+        self.log.became(version)
         self._digest.compute()
 
     async def _follow(self, loading: Loading, order: Commit, decision: CommitDecision) -> None:
         """Let the pieces that are here follow a commit, or enter that they cannot."""
         if decision is CommitDecision.FOLLOW:
             update = Update(order.step + 1, order.scale, order.learning_rate)
-            await loading.committed(order.step, self._log.take(), update)
+            await loading.committed(order.step, self.log.take(), update)
         elif decision is CommitDecision.MISSED:
             loading.missed(order.step)
 
@@ -541,15 +516,15 @@ class Replica:
             self.engine.weights.apply(sums, update)
 
         self.loading = None  # the weights go on by themselves
-        before = self._log.held
+        before = self.log.held
         assert before is not None, "a commit is applied to weights that are here"
         async with self.reader.changing():
             try:
-                with self._log.changing():
+                with self.log.changing():
                     await self._compute(step)
-                    self._log.applied(order)
+                    self.log.applied(order)
             except SwarmError:
                 hashes = await self._background(self.engine.weights.hashes)
-                self._log.untouched(before, root_of(hashes))
+                self.log.untouched(before, root_of(hashes))
                 raise
         self._digest.compute()

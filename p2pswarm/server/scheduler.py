@@ -11,40 +11,44 @@ stage are averaging these sums.
 
 Units:   seconds on the caller's clock.
 Errors:  Busy when the queue is full; NotServing for what is of another session, step or attempt;
-         Refused when the trainer's copy of the ledger differs from ours.
+         BadMessage for tensors that do not fit, before memory is set aside for them; Refused when
+         the trainer's copy of the ledger differs from ours.
 Source:  docs/training.md.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
 from p2pswarm.base.errors import BadMessage, Busy, NotServing, Refused
 from p2pswarm.base.estimates import Ema
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.compute.base import BackwardSpec, CountPermit, Engine, Key
 from p2pswarm.run.messages.microbatch import CHECK_BASE, Push
-from p2pswarm.run.messages.step import Commit, Fence, Reduce
+from p2pswarm.run.messages.step import Fence, Reduce
 from p2pswarm.run.messages.types import Work
-from p2pswarm.server.commit_log import ClosedSum
-from p2pswarm.server.kept_boundaries import (
+from p2pswarm.server.boundary_cache import (
+    BoundaryCache,
     Dropped,
     HeldInput,
     KeptAnswer,
-    KeptBoundaries,
     Period,
     WorkItem,
 )
+from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import Tensor
 from p2pswarm.tensors.codecs.bundle import BundleSpec
 from p2pswarm.tensors.codecs.meta import Dtype, TensorMeta
 
-# What a push to this stage must announce: tokens of the run's shape and the model's bundle.
-#
-# Errors:  BadMessage for any other announcement, before memory is set aside for it.
-
 TOKENS = frozenset({Dtype.UINT8, Dtype.INT32, Dtype.INT64})
+QUEUE_MAX = 32  # forward passes queued or on their way here: 8 senders' windows of 4
+HELD_MAX = 512  # inputs that wait for their gradient
+EVALUATIONS_MAX = 8  # they come four at a time, and are computed last
+RETRY_FIRST_S = 0.05  # before anything was measured
+RETRY_MIN_S, RETRY_MAX_S = 0.01, 5.0
+SMOOTHING = 0.1  # of the measured service time
+RANK = {Work.BACKWARD: 0, Work.FORWARD: 1, Work.EVALUATE: 2}
+"""The order of work: a gradient frees memory here and feeds the stage below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,32 +93,9 @@ class ExpectedTensors:
 
 
 def expected_tensors(run: RunConfig, engine: Engine) -> ExpectedTensors:
-    """Return what pushes to the stage of `engine` announce."""
+    """The announcement of pushes to the stage of `engine`."""
     shape = run.batch.rows, run.model.sequence_length + 1
     return ExpectedTensors(shape, engine.takes, engine.gives.gradient())
-
-
-QUEUE_MAX = 32  # forward passes queued or on their way here: 8 senders' windows of 4
-HELD_MAX = 512  # inputs that wait for their gradient
-EVALUATIONS_MAX = 8  # they come four at a time, and are computed last
-RETRY_FIRST_S = 0.05  # before anything was measured
-RETRY_MIN_S, RETRY_MAX_S = 0.01, 5.0
-SMOOTHING = 0.1  # of the measured service time
-
-
-class Rank(IntEnum):
-    """What goes first: a gradient frees memory here and feeds the stage below."""
-
-    BACKWARD = 0
-    FORWARD = 1
-    EVALUATE = 2
-
-
-RANK = {
-    Work.BACKWARD: Rank.BACKWARD,
-    Work.FORWARD: Rank.FORWARD,
-    Work.EVALUATE: Rank.EVALUATE,
-}
 
 
 class Scheduler:
@@ -127,11 +108,11 @@ class Scheduler:
         incarnation: int,
         microbatches: int,
         expected: ExpectedTensors,
-        kept: KeptBoundaries | None = None,
+        kept: BoundaryCache | None = None,
     ) -> None:
         self.expected = expected
-        self.kept = kept or KeptBoundaries(stage)
-        """What was given to the stages beside this one, for what is in the sum."""
+        self.kept = kept or BoundaryCache(stage)
+        """The results for the stages beside this one, of what is in the sum."""
         self.stage = stage
         self.incarnation = incarnation
         self.last = stage == stages - 1
@@ -148,7 +129,8 @@ class Scheduler:
         """Granted; their bytes are on the way."""
         self._queue: dict[WorkItem, float] = {}
         """Each with the time when its bytes were here."""
-        self._in_hand: WorkItem | None = None
+        self.in_hand: WorkItem | None = None
+        """The item that is being computed."""
         self._permit = CountPermit()
         """Of what is in hand."""
         self._reducing = False
@@ -181,17 +163,12 @@ class Scheduler:
         self.kept.resume(kept.boundaries)
 
     @property
-    def in_hand(self) -> WorkItem | None:
-        """Return what is being computed now."""
-        return self._in_hand
-
-    @property
     def idle(self) -> bool:
         """Return whether nothing is here that the end of this incarnation would void."""
-        return not (self._ledger or self._held or self._in_hand or self.queued())
+        return not (self._ledger or self._held or self.in_hand or self.queued())
 
     def spec(self, item: WorkItem) -> BackwardSpec:
-        """Return what a backward pass of the item is to do here."""
+        """The purpose of a backward pass of the item here."""
         push = item.push
         counting = self.stage in push.counting and push.microbatch not in self._ledger
         returning = any(stage < self.stage for stage in push.counting)
@@ -209,8 +186,10 @@ class Scheduler:
         if self.version is None or not self.version <= push.step <= self.version + 1:
             raise NotServing(f"step {push.step}: the weights here are of version {self.version}")
         item = WorkItem(push, sender, work)
-        self._refuse_fenced(item)
-        if any(_same(item, other) for other in (*self._all(), self._in_hand)):
+        if self._fenced(item):
+            raise NotServing(f"attempt {item.push.attempt} of {item.push.microbatch} is over")
+        here = (*self._all(), self.in_hand) if self.in_hand else self._all()
+        if any((t.work, t.key, t.push.step) == (work, item.key, push.step) for t in here):
             raise NotServing(f"microbatch {push.microbatch} is here already")
         self._refuse_unfit(item)
         if work is not Work.BACKWARD:
@@ -226,9 +205,7 @@ class Scheduler:
         self._queue[item] = now_s
 
     def answered(self, item: WorkItem) -> KeptAnswer | None:
-        """Return what an item that has arrived gets at once, without computing; it waits no more
-        then.
-        """
+        """The answer that an item which has arrived gets without computing; it waits no more."""
         answer = self.kept.answer(item.push) if item.push.step == self.version else None
         if answer is not None:
             del self._queue[item]
@@ -240,15 +217,15 @@ class Scheduler:
             self._coming.remove(item)
 
     def take(self, now_s: float) -> WorkItem | None:
-        """What to compute next; None while there is nothing to do, or something is in hand."""
+        """The next item to compute; None while there is none, or something is in hand."""
         ready = [t for t in self._queue if t.push.step == self.version]
         if self._reducing:
             ready = [t for t in ready if t.work is Work.EVALUATE]
-        if self._in_hand is not None or not ready:
+        if self.in_hand is not None or not ready:
             return None
         # of the best rank the oldest, because the step ends with its last
         item = min(ready, key=lambda t: (RANK[t.work], t.push.microbatch % CHECK_BASE))
-        self._in_hand, self._permit = item, CountPermit()
+        self.in_hand, self._permit = item, CountPermit()
         if item.push.microbatch >= CHECK_BASE:  # it computes all, and adds nothing
             self._permit.withdraw()
         self._period.waits_s.append(now_s - self._queue.pop(item))
@@ -297,9 +274,9 @@ class Scheduler:
         for work in fence.work:
             mark = (fence.step, work.microbatch)
             self._fences[mark] = max(work.attempt, self._fences.get(mark, -1))
-        if self._in_hand is not None and self._fenced(self._in_hand):
+        if self.in_hand is not None and self._fenced(self.in_hand):
             self._permit.withdraw()
-        in_hand = self._in_hand.key if self._in_hand else None
+        in_hand = self.in_hand.key if self.in_hand else None
         held = [h.item for h in self._held.values() if h.item.key != in_hand]
         keys = [item.key for item in held if self._fenced(item)]
         return self._drop([t for t in self._all() if self._fenced(t)], keys)
@@ -319,14 +296,10 @@ class Scheduler:
         if order.step != self.version:
             raise NotServing(f"step {order.step}: the weights here are of version {self.version}")
         self._reducing = True
-        if self._in_hand is not None and self._in_hand.push.step == order.step:
+        if self.in_hand is not None and self.in_hand.push.step == order.step:
             self._permit.withdraw()
         if order.counted.rstrip(b"\0") != self.bitmap.rstrip(b"\0"):
             raise Refused(f"the ledger of step {order.step} differs here")
-
-    def check_commit(self, order: Commit) -> None:
-        """Raise NotServing unless the commit names our incarnation; `CommitLog` judges the rest."""
-        self.check_incarnation(order.incarnation)
 
     def moved_to(self, version: int) -> Dropped:
         """Begin a new step with an empty ledger: the weights are of `version` now."""
@@ -344,34 +317,29 @@ class Scheduler:
         self._permit.withdraw()
 
     def retry_after_s(self) -> float:
-        """Return how long until the queue is likely shorter: the time that one forward takes."""
+        """Time until the queue is likely shorter: that of one forward."""
         service_s = RETRY_FIRST_S if self._service.value is None else self._service.value
         return min(max(service_s, RETRY_MIN_S), RETRY_MAX_S)
 
     def queued(self) -> int:
-        """Return how much waits, its bytes here or not."""
+        """The number of items that wait, their bytes here or not."""
         return len(self._coming) + len(self._queue)
 
     def period(self, now_s: float) -> Period:
-        """Return what was done since the last call."""
+        """The work since the last call."""
         done, self._period = self._period, Period(now_s)
         return done
 
     def _in_sum(self) -> set[int]:
         """The ledger, and what the compute thread adds to the sum just now."""
-        item = self._in_hand
+        item = self.in_hand
         if item is None or item.push.step != self.version or not self._permit.taken:
             return self._ledger
         return self._ledger | {item.push.microbatch}
 
     def _all(self) -> Iterator[WorkItem]:
-        """Yield what is on its way here or queued."""
         yield from self._coming
         yield from self._queue
-
-    def _refuse_fenced(self, item: WorkItem) -> None:
-        if self._fenced(item):
-            raise NotServing(f"attempt {item.push.attempt} of {item.push.microbatch} is over")
 
     def _refuse_unfit(self, item: WorkItem) -> None:
         push, held = item.push, self._held.get(item.key)
@@ -401,8 +369,8 @@ class Scheduler:
         return item.push.attempt <= self._fences.get(mark, -1)
 
     def _end_item(self, item: WorkItem, compute_s: float) -> None:
-        assert self._in_hand is item, "one microbatch is computed at a time"
-        self._in_hand = None
+        assert self.in_hand is item, "one microbatch is computed at a time"
+        self.in_hand = None
         self._period.computes_s.append(compute_s)
         if item.work is Work.FORWARD:
             self._service.add(compute_s)
@@ -430,10 +398,3 @@ def bitmap_of(counted: Iterable[int], step: int, microbatches: int) -> bytes:
     """The ledger of a step as the protocol writes it: bit i (little-endian) is microbatch i."""
     bits = sum(1 << (m - step * microbatches) for m in counted)
     return bits.to_bytes(-(-microbatches // 8), "little")
-
-
-def _same(item: WorkItem, other: WorkItem | None) -> bool:
-    """Return whether two pushes ask for the same work."""
-    if other is None or other.work is not item.work:
-        return False
-    return other.key == item.key and other.push.step == item.push.step

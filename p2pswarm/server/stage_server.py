@@ -25,14 +25,7 @@ from p2pswarm.run.member_cards import learn_all
 from p2pswarm.run.messages.membership import Assigned, Leaving, PrepareStage, View, WillLeave
 from p2pswarm.run.messages.microbatch import Push
 from p2pswarm.run.messages.state import FetchPieces
-from p2pswarm.run.messages.step import (
-    CannotAverage,
-    Commit,
-    Committed,
-    Fence,
-    Reduce,
-    Shard,
-)
+from p2pswarm.run.messages.step import CannotAverage, Commit, Committed, Fence, Reduce, Shard
 from p2pswarm.run.messages.trainers import Alive
 from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.run.peer_health import AVERAGING_SILENT_S, AVERAGING_WAIT_S
@@ -41,10 +34,10 @@ from p2pswarm.run.state.donor import Donor
 from p2pswarm.server.commit_log import ClosedSum, WeightsLost
 from p2pswarm.server.leadership import Leadership, Seeker
 from p2pswarm.server.lifecycle import JOIN_S, Lifecycle, ServerState
+from p2pswarm.server.member_session import ServerContext
+from p2pswarm.server.member_session_io import SessionParts, join_of, session_parts
 from p2pswarm.server.orders_io import Preparation
 from p2pswarm.server.replica import Replica
-from p2pswarm.server.session import ServerContext
-from p2pswarm.server.session_io import SessionParts, join_of, session_parts
 from p2pswarm.server.weights_download import fetch_weights, make_replica
 
 log = logging.getLogger(__name__)
@@ -94,7 +87,7 @@ class StageServer:
     @property
     def newest(self) -> int | None:
         """The version that its weights have, or would have if a commit came."""
-        return self._replica.newest if self._replica else None
+        return self._replica.log.newest if self._replica else None
 
     async def serving(self, other_than: int | None = None) -> int:
         """Wait until it has the weights of a stage other than `other_than`; returns it."""
@@ -138,8 +131,7 @@ class StageServer:
     async def leave(self, grace_s: float) -> None:
         """Admit nothing more, wait at most so long for the end of the step, and tell the trainer.
 
-        The last server of its stage waits for another one first, within the same time: the trainer
-        says whether it is.
+        The last server of its stage, as the trainer says, waits for another one within that time.
         """
         lifecycle = self.seeker.lifecycle
         if lifecycle is None:
@@ -153,7 +145,7 @@ class StageServer:
         await self.seeker.until(lambda: bool(lifecycle.end) or lifecycle.must_say_goodbye)
 
     def _moved(self) -> None:
-        """Let everybody know that the lifecycle has moved."""
+        """Follow the lifecycle, which has moved, and let everybody know."""
         lifecycle, parts = self.seeker.lifecycle, self._session
         assert lifecycle is not None, "nothing moves before `run`"
         if parts is not None:
@@ -181,7 +173,7 @@ class StageServer:
             replica = prepared
         former, self._former = self._former, None
         if former is not None and former.replica is replica:
-            replica.session_over(await former.closed_sum(void=lifecycle.thrown_out))
+            replica.log.session_over(await former.closed_sum(void=lifecycle.thrown_out))
         del former  # it holds the memory of a stage that may not be ours any more
         join = await join_of(context, replica, self.leadership.records)
         async with contextlib.AsyncExitStack() as blocks:
@@ -281,7 +273,7 @@ class StageServer:
 
     async def _tell(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:
         """Tell the trainer what there is to tell, and goodbye."""
-        await parts.tell(stream, lifecycle, lambda: self.leadership.unheard_s, self._to_tell)
+        await parts.tell(stream, lifecycle, self.leadership.unheard_s, self._to_tell)
         await stream.send(Leaving())
         lifecycle.said_goodbye()
         self._moved()
@@ -349,7 +341,7 @@ class StageServer:
         if order.observed is not None:
             return await self._prepares(peer, order, order.observed).reduce(order)
         parts = await self._ordered(peer, order.run)
-        me, replica = parts.session.me, parts.replica
+        me, replica = parts.session.context.me, parts.replica
         async with self._moving(parts):
             if me in order.group:
                 await replica.reached(order.step)  # its commit may still be on the way
@@ -365,7 +357,7 @@ class StageServer:
         if order.observed is not None:
             return await self._prepares(peer, order, order.observed).commit(order)
         parts = await self._ordered(peer, order.run)
-        parts.session.scheduler.check_commit(order)
+        parts.session.scheduler.check_incarnation(order.incarnation)  # its log judges the rest
         parts.observed.decided(order.step)
         async with self._moving(parts):
             applied = await parts.replica.commit(order)

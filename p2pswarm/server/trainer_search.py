@@ -1,4 +1,24 @@
-"""The trainer that a server asks for a stage, when it asks again, and when it is silent."""
+"""The trainer that a server asks for a stage, when it asks again, and when it is silent.
+
+*Pauses.* A server that is out of the run asks a trainer again at once where it loses nothing by it:
+another trainer has not been asked yet, or the session was a good one and another trainer may lead
+by now. Else it waits a little, and twice as long each time, so that a trainer which throws it out
+again and again is not hammered. A trainer that has been gone for long is looked for seldom, and for
+ever.
+
+*Search.* One of a run's trainers coordinates it. The others stand by: they do not assign stages,
+and say who does. A server asks one after another, at once; it pauses when all have been asked. What
+the DHT or a standby names anew is asked next; the coordinator that was lost is asked last. A
+trainer that has been reached is given time: it answers when its step allows, and may be the one
+that leads though the DHT does not name it. A list that a peer makes too long loses the ones that
+were found first.
+
+*Silence.* The coordinator says something each half second on the stream of every member. When it
+does not, it may be stopped, cut off or dead. The server does not end its session for that, because
+the coordinator may go on, and its own voter may be the one that is cut off. It asks the other
+trainers who leads, and meanwhile looks for trainers that it does not know: the one that leads by
+now may be new.
+"""
 
 import math
 from collections.abc import Sequence
@@ -7,13 +27,6 @@ from p2pswarm.base.ids import Contact
 from p2pswarm.run.messages.trainers import SILENCE_S
 from p2pswarm.run.messages.types import TRAINERS_MAX
 
-# JoinPauses: how long a server that is out of the run waits before it asks a trainer again.
-#
-# Not at all where it loses nothing by asking at once: another trainer has not been asked yet, or
-# the session was a good one and another trainer may lead by now. Else a little, and twice as long
-# each time, so that a trainer which throws it out again and again is not hammered. A trainer that
-# has been gone for long is looked for seldom, and for ever.
-
 REJOIN_FIRST_S, REJOIN_MAX_S = 0.25, 2.0
 ELECTION_S = 5.0  # after a coordinator of several is lost, another leads by then: ask often
 SEEK_S = 10.0  # between two tries once the trainer has been gone for `rejoin_s`
@@ -21,6 +34,9 @@ KNOCK_FIRST_S = 1.0  # a first try may have gone into a cut that is over by then
 KNOCK_S = 2.0  # to dial a trainer while there is another one to ask
 DIAL_S = 5.0  # as long as a dial may take by itself
 STEADY_S = 10.0  # a session this long was a good one: the pauses start small again
+REACHED_S = 15.0  # then the link to one that is dead has ended
+NEVER_S = float("-inf")
+ASK_AGAIN_S = 0.5  # a takeover takes about one; a trainer that was asked in vain may lead by then
 
 
 class JoinPauses:
@@ -31,21 +47,17 @@ class JoinPauses:
         self._rejoin_s = rejoin_s
         self._pause_s = REJOIN_FIRST_S
         self.tried_s = now_s
-        """When a trainer was asked last."""
+        """Time of the last question to a trainer."""
         self._seen_s = now_s
         self._knock_s = DIAL_S
-        """How long the next try may take to reach a trainer."""
-
-    def tries(self, now_s: float) -> None:
-        """A trainer is asked."""
-        self.tried_s = now_s
+        """Limit of the next try to reach a trainer."""
 
     def in_run(self, now_s: float) -> None:
         """The server was in the run until now."""
         self._seen_s, self._knock_s = now_s, KNOCK_FIRST_S
 
     def knock_s(self, *, others: bool) -> float | None:
-        """Return how long the next try may take to reach a trainer; None: as long as a dial takes.
+        """The limit of the next try to reach a trainer; None: as long as a dial takes.
 
         Whoever was just in the run tries anew soon: the kernel asks less and less often, and what
         it is in the run for waits. `others`: there are other trainers to ask.
@@ -56,7 +68,7 @@ class JoinPauses:
         return knock_s if knock_s < DIAL_S else None
 
     def gone_s(self, now_s: float) -> float:
-        """Return how long it has been out of the run."""
+        """The time that it has been out of the run."""
         return now_s - self._seen_s
 
     def gone(self, now_s: float) -> bool:
@@ -68,7 +80,7 @@ class JoinPauses:
         return now_s - self.tried_s > STEADY_S
 
     def next_s(self, now_s: float, *, met: bool, several: bool, elsewhere: bool) -> float:
-        """Return how long to wait after a try, or a session, that has failed; 0: ask at once.
+        """The wait after a try, or a session, that has failed; 0: ask at once.
 
         `met`: it was a session. `several`: more than one trainer is known. `elsewhere`: it is known
         whom to ask next, and that one was not asked yet.
@@ -84,20 +96,6 @@ class JoinPauses:
             return REJOIN_FIRST_S
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, REJOIN_MAX_S)
         return pause_s
-
-
-# Whom a server asks for its stage: the trainers that may coordinate the run, in turn.
-#
-# One of a run's trainers coordinates it. The others stand by: they do not assign stages, and say
-# who does. A server asks one after another, at once; it pauses when all have been asked. What the
-# DHT or a standby names anew is asked next; the coordinator that was lost is asked last. A trainer
-# that has been reached is given time: it answers when its step allows, and may be the one that
-# leads though the DHT does not name it.
-#
-# Errors:  none; a list that a peer makes too long loses the ones that were found first.
-
-REACHED_S = 15.0  # then the link to one that is dead has ended
-NEVER_S = float("-inf")
 
 
 class TrainerSearch:
@@ -122,7 +120,7 @@ class TrainerSearch:
 
     @property
     def several(self) -> bool:
-        """Return whether more than one trainer is known."""
+        """True if more than one trainer is known."""
         return len(self._trainers) > 1
 
     def beside(self, trainer: Contact) -> list[Contact]:
@@ -130,7 +128,7 @@ class TrainerSearch:
         return [t for t in self._trainers if not _same(t, trainer)]
 
     def find(self, peer: bytes) -> Contact | None:
-        """Return where a trainer is dialled, if that is known."""
+        """The address of a trainer, if that is known."""
         return next((t for t in self._trainers if t.peer is not None and t.peer.raw == peer), None)
 
     def ask(self) -> Contact:
@@ -151,17 +149,13 @@ class TrainerSearch:
         return now_s < self._reached_s + REACHED_S
 
     def coordinates(self) -> None:
-        """The trainer that was asked coordinates the run: it is asked first the next time.
-
-        Where it was asked, it answered. Meanwhile somebody may have named it at another address.
-        """
+        """The trainer that was asked coordinates: ask it first the next time, at this address."""
         present, self._asked = self.present, []
         self.found([present])
 
     def lost(self) -> None:
         """The coordinator is gone, as it seems: the others are asked before it."""
-        present = self._trainers.pop(0)
-        self._trainers.append(present)
+        self._trainers.append(self._trainers.pop(0))
 
     def told(self, trainers: Sequence[Contact]) -> None:
         """The coordinator says who may lead after it; it stays the first."""
@@ -180,23 +174,12 @@ def _same(one: Contact, other: Contact) -> bool:
     return one == other or (one.peer is not None and one.peer == other.peer)
 
 
-# How a server notices that nothing comes from its coordinator any more.
-#
-# The coordinator says something each half second on the stream of every member. When it does not,
-# it may be stopped, cut off or dead; the server does not end its session for that, because the
-# coordinator may go on, and its own voter may be the one that is cut off. It asks the other
-# trainers who leads, and meanwhile looks for trainers that it does not know: the one that leads by
-# now may be new.
-
-ASK_AGAIN_S = 0.5  # a takeover takes about one; a trainer that was asked in vain may lead by then
-
-
 class CoordinatorWatch:
     """The stream of one server with a trainer, as far as it is silent."""
 
     def __init__(self) -> None:
         self.next_deadline_s: float | None = None
-        """When to call `on_deadline`; None while there is no stream."""
+        """Time to call `on_deadline`; None while there is no stream."""
         self._heard_s = math.inf
         self.silent = False
         """True if the other trainers are being asked."""
@@ -207,7 +190,7 @@ class CoordinatorWatch:
         self.silent = False
 
     def unheard_s(self, now_s: float) -> float:
-        """For how long nothing has come; 0 without a stream."""
+        """The time for which nothing has come; 0 without a stream."""
         return max(0.0, now_s - self._heard_s)
 
     def ended(self) -> None:

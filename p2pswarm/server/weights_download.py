@@ -1,4 +1,12 @@
-"""The download of a stage's weights from its members, and the copy of it on disk."""
+"""The download of a stage's weights from its members, piece by piece, and the copy of it on disk.
+
+The copy lets a restarted process go on. It is a help and no part of the protocol: what cannot be
+written is told in one line, and the download goes on in memory. The file is removed when the
+weights are whole.
+
+Errors:  those of the memory; a donor that fails is one that is asked no more for a while.
+Source:  docs/state.md.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,13 +19,8 @@ from p2pswarm.run.messages.state import FetchPieces
 from p2pswarm.run.state.partial_state import PartialFile
 from p2pswarm.run.state.piece_download_io import Download
 from p2pswarm.run.view import MemberView
+from p2pswarm.server.member_session import ServerContext
 from p2pswarm.server.replica import Loading, Replica
-from p2pswarm.server.session import ServerContext
-
-# Getting the weights of a stage from its members, piece by piece.
-#
-# Errors:  those of the memory; a donor that fails is one that is asked no more for a while.
-# Source:  docs/state.md.
 
 
 def make_replica(context: ServerContext, stage: int, engine: Engine) -> Replica:
@@ -38,20 +41,9 @@ async def fetch_weights(
         if begins is not None:
             await begins(loading)
         download = Download(context.rpc, opening, loading)
-        await download.run(lambda: members.donors(replica.stage, me), partial(_enough, loading))
+        donors = partial(members.donors, replica.stage, me)
+        await download.run(donors, loading.is_enough)
         await replica.loaded()
-
-
-def _enough(loading: Loading) -> bool:
-    return loading.enough
-
-
-# Keeps the pieces that a newcomer has fetched on disk, so that a restarted process goes on.
-#
-# It is a help and no part of the protocol: what cannot be written is told in one line, and the
-# download goes on in memory. The file is removed when the weights are whole.
-#
-# Source:  docs/state.md.
 
 
 class PieceKeeping:
@@ -79,7 +71,7 @@ class PieceKeeping:
         if self._keeping is not None:
             self._keeping.cancel()
         if (file := self._file()) is not None:
-            self._tasks.create_task(self._remove(file))
+            self._tasks.create_task(self._done(file.remove))
 
     def _file(self) -> PartialFile | None:
         folder, state = self._context.partials, self._replica.engine.state
@@ -105,14 +97,11 @@ class PieceKeeping:
             elif (copy := await loading.copy(piece)) is not None and not await self._done(
                 partial(file.write, piece, *copy)
             ):
-                await self._remove(file)
+                await self._done(file.remove)
                 return
 
-    async def _remove(self, file: PartialFile) -> None:
-        await self._done(file.remove)  # after what is being written: it is one thread
-
     async def _done(self, work: Callable[[], None]) -> bool:
-        """Whether the disk did it; if not, the user is told once, and it is not asked again."""
+        """Return whether the disk did it; if not, the user is told once, and it rests."""
         folder = self._context.partials
         assert folder is not None, "there is a file"
         try:

@@ -1,13 +1,16 @@
-"""What is done with a microbatch: the call of the stage, where its result goes, who is told.
+"""The plan for a microbatch: the call of the stage, the route of its result, what is told of it.
 
 All of it is decided when the worker takes a microbatch, from what the scheduler knows then.
+
+A grant is requested while the microbatch is still being computed: once two bundles of a direction
+had equal sizes, the next is announced with them. This hides one round trip of every hop.
 
 Errors:  NotServing or Busy for a sender that is not next to this stage; NotServing for what could
          not go on from here.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from p2pswarm.base.errors import Busy, DialFailed, NotComputed, NotServing, Refused, SwarmError
@@ -18,8 +21,8 @@ from p2pswarm.models.compute.sketch import Sketcher
 from p2pswarm.run.messages.membership import Load, MemberRecord
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Push, Sketch, Undelivered
 from p2pswarm.run.messages.types import REASON_CHARS, Obstacle, Work
+from p2pswarm.server.boundary_cache import BoundaryCache, Period, ResultRoute, WorkItem
 from p2pswarm.server.commit_log import ClosedSum
-from p2pswarm.server.kept_boundaries import KeptBoundaries, Period, ResultRoute, WorkItem
 from p2pswarm.server.scheduler import Scheduler, WorkInputs
 from p2pswarm.tensors.codecs.base import Unencodable
 from p2pswarm.tensors.codecs.edge_state import EdgeKey, EdgeStates, EdgeTransfer
@@ -30,7 +33,7 @@ OVER = "this server's incarnation is over"
 UNKNOWN_RETRY_S = 0.05  # our view lags behind the sender's by so much at most
 
 Made = Bundle | LossResult | float
-"""What a stage computes: a bundle or its gradient, the last stage's result, or a held-out loss."""
+"""The result of a stage: a bundle or its gradient, the last stage's, or a held-out loss."""
 
 
 class StageCall(Enum):
@@ -44,7 +47,7 @@ class StageCall(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkPlan:
-    """What is done with one microbatch."""
+    """The plan for one microbatch."""
 
     item: WorkItem
     call: StageCall
@@ -55,12 +58,12 @@ class WorkPlan:
 
     @property
     def returning(self) -> bool:
-        """Return whether its gradient is to come back here from the next stage."""
+        """True if its gradient is to come back here from the next stage."""
         return self.call is StageCall.FORWARD
 
     @property
     def counted(self) -> bool:
-        """Return whether the gradient is in the sum; known once the call has returned."""
+        """True if the gradient is in the sum; known once the call has returned."""
         return self.spec.added
 
     def run(self, stage: Stage, inputs: WorkInputs) -> Made:
@@ -80,7 +83,7 @@ class WorkPlan:
             return stage.finish(inputs.tokens, inputs.bundle, self.spec)
         return stage.evaluate(inputs.tokens, inputs.bundle)
 
-    def keep(self, kept: KeptBoundaries, made: Made) -> None:
+    def keep(self, kept: BoundaryCache, made: Made) -> None:
         """Keep what goes to the stages beside this one, for when one of them loses its sum."""
         bundle = bundle_in(made)
         if self.returning and bundle is not None:
@@ -89,7 +92,7 @@ class WorkPlan:
             kept.counted(self.item.key, bundle if self.exit is ResultRoute.BACK else None)
 
     def note(self, made: Made) -> Counted | Evaluated | None:
-        """Return what the trainer is to know of the result."""
+        """The trainer's news of the result."""
         push = self.item.push
         if isinstance(made, float):
             return Evaluated(push.step, push.microbatch, made)
@@ -101,9 +104,7 @@ class WorkPlan:
 def sketch_of(
     plan: WorkPlan, sketcher: Sketcher, stage: Stage, inputs: WorkInputs, made: Made
 ) -> Sketch | None:
-    """Return what the trainer of a run with spot checks is told of a result; None of a held-out
-    batch.
-    """
+    """The sketch of a result, in a run with spot checks; None of a held-out batch."""
     push = plan.item.push
     if push.work == Work.EVALUATE:
         return None
@@ -116,7 +117,7 @@ def sketch_of(
 
 
 def plan(scheduler: Scheduler, item: WorkItem) -> WorkPlan:
-    """Return what to do with an item that the worker has just taken."""
+    """The plan for an item that the worker has just taken."""
     spec = scheduler.spec(item)
     if item.work is Work.BACKWARD:
         forward = scheduler.held_from(item.key)
@@ -151,10 +152,7 @@ def bundle_in(made: Made | None) -> Bundle | None:
 def refuse_stranger(
     push: Push, sender: bytes, trainer: PeerId | None, record: MemberRecord | None
 ) -> None:
-    """Refuse pushes from anybody but the trainer and the stage next to ours.
-
-    `record`: the sender's in our view; raises NotServing or Busy.
-    """
+    """Refuse pushes of others than the trainer and the stage beside; `record`: the sender's."""
     stage = push.stage + (1 if push.work == Work.BACKWARD else -1)
     if stage < 0:
         if trainer is not None and trainer.raw != sender:
@@ -164,7 +162,7 @@ def refuse_stranger(
 
 
 def cut_short(push: Push, left: ClosedSum | None) -> SwarmError:
-    """Return what the sender of a push is told if the session ends before the push is answered.
+    """The error for the sender of a push if the session ends before the push is answered.
 
     NotServing is a promise that the microbatch is not here, so that another server may be asked. A
     sum outlives its session, so the promise holds only for what is not in it. `left`: the sum; None
@@ -189,25 +187,23 @@ def refuse_cut_off(
 
 
 def undelivered(push: Push, reason: str, obstacle: Obstacle = Obstacle.ROAD) -> Undelivered:
-    """Return what the trainer is told of a microbatch that cannot go on from here."""
+    """The trainer's news of a microbatch that cannot go on from here."""
     return Undelivered(push.step, push.microbatch, push.attempt, reason[:REASON_CHARS], obstacle)
 
 
 def not_computed(push: Push, error: SwarmError, failure: NotComputed) -> Undelivered:
-    """Return what the trainer is told of a microbatch that the stage has refused with `error`."""
+    """The trainer's news of a microbatch that the stage has refused with `error`."""
     obstacle = Obstacle.NOT_FINITE if isinstance(error, NotFiniteHere) else Obstacle.WORK
     return undelivered(push, str(failure), obstacle)
 
 
 def refusal_of(me: bytes, error: SwarmError) -> NotComputed:
-    """Return what the sender is told instead of a receipt, and the trainer in its note: who and
-    why.
-    """
+    """The error for the sender instead of a receipt, which the trainer hears too: who and why."""
     return NotComputed(f"{PeerId(me).short} could not compute it: {error}"[:REASON_CHARS])
 
 
 def load_of(period: Period, queued: int, recomputed: int, now_s: float) -> Load:
-    """Return what was done since the last report."""
+    """The work since the last report."""
     span_s = max(now_s - period.started_s, 1e-9)
     waits_s, computes_s = _mean(period.waits_s), _mean(period.computes_s)
     return Load(queued, waits_s, computes_s, period.counted / span_s, recomputed)
@@ -217,22 +213,16 @@ def _mean(values_s: list[float]) -> float:
     return sum(values_s) / len(values_s) if values_s else 0.0
 
 
-# How a stage's result is announced and encoded, and what its edge learns when the push has ended.
-#
-# A grant is requested while the microbatch is still being computed: once two bundles of a
-# direction had equal sizes, the next is announced with them. This hides one round trip of every
-# hop.
-
 Metas = tuple[TensorMeta, ...]
 
 
 def metas_of(encoded: Sequence[EncodedTensor]) -> Metas:
-    """Return what announces the encoded tensors."""
+    """The announcement of encoded tensors."""
     return tuple(each.meta for each in encoded)
 
 
 class SizeForecast:
-    """Foresees how the next bundle of a direction is announced."""
+    """Foresees the announcement of the next bundle of a direction."""
 
     def __init__(self) -> None:
         self._last: Metas = ()
@@ -250,7 +240,7 @@ class SizeForecast:
 
 
 class Direction:
-    """The bundles that go to one neighbour stage: how they are encoded, and their edges."""
+    """The bundles that go to one neighbour stage: their codecs and edges."""
 
     def __init__(self, codecs: tuple[str, ...]) -> None:
         """`codecs`: one for each tensor of a bundle, in order."""
@@ -283,7 +273,7 @@ class OutgoingBundle:
         self._open: _OpenEdge | None = None
 
     def encoded_for(self, edge: EdgeKey) -> list[EncodedTensor] | None:
-        """What goes to a peer, if it has been encoded; None: call `begin`, encode, `finish`."""
+        """The encoding for a peer, if it is here; None: call `begin`, encode, `finish`."""
         there = self._open
         if there is None or (self._direction.stateful and there.edge != edge):
             return None
@@ -292,7 +282,7 @@ class OutgoingBundle:
     def begin(
         self, edge: EdgeKey, members: Sequence[MemberRecord], bundle: Bundle
     ) -> list[TensorToEncode]:
-        """What to encode for a peer; forgets the edges to peers that are not in `members`."""
+        """The tensors to encode for a peer; forgets edges to peers that are not in `members`."""
         transfer = self._direction.start(edge, members)
         self._open = _OpenEdge(edge, transfer)
         codecs = self._direction.codecs
@@ -326,16 +316,6 @@ def edge_to(member: MemberRecord) -> EdgeKey:
     return member.peer, member.incarnation
 
 
-def push_onward(item: WorkItem, stage: int, metas: Metas) -> Push:
-    """The push of `item` to the stage above `stage`."""
-    return replace(item.push, stage=stage + 1, tensors=metas)
-
-
-def push_back(item: WorkItem, stage: int, metas: Metas) -> Push:
-    """The push of the gradient of `item` to the stage below `stage`."""
-    return replace(item.push, work=Work.BACKWARD, stage=stage - 1, tensors=metas)
-
-
 def handed(push: Push, to: MemberRecord) -> Handed:
-    """Return what the trainer is told before the bytes go to the next server."""
+    """The trainer's news before the bytes go to the next server."""
     return Handed(push.step, push.microbatch, push.attempt, to.peer, to.incarnation)

@@ -23,11 +23,11 @@ from p2pswarm.run.messages.membership import Load
 from p2pswarm.run.messages.microbatch import Push, Receipt, Sketch
 from p2pswarm.run.messages.step import Fence, Fenced
 from p2pswarm.run.messages.types import Work
+from p2pswarm.server.boundary_cache import KeptAnswer, ResultRoute, WorkItem
 from p2pswarm.server.forwarder import Forwarder
-from p2pswarm.server.kept_boundaries import KeptAnswer, ResultRoute, WorkItem
-from p2pswarm.server.reports import GradientReturns
+from p2pswarm.server.member_session import MemberSession
+from p2pswarm.server.note_queue import GradientReturns
 from p2pswarm.server.scheduler import WorkInputs
-from p2pswarm.server.session import MemberSession
 from p2pswarm.server.work_plan import (
     Made,
     WorkPlan,
@@ -64,7 +64,7 @@ class Worker:
         tasks: asyncio.TaskGroup,
         is_broken: Callable[[bytes], bool],
     ) -> None:
-        """`is_broken`: whether nothing comes from a peer at present."""
+        """`is_broken`: nothing comes from a peer at present."""
         self._tasks = tasks
         self._session = session
         self._forwarder = forwarder
@@ -76,7 +76,7 @@ class Worker:
         self._state_bytes = session.engine.state_bytes
         self._returns = GradientReturns()
         self._to_drop: list[Key] = []
-        """What was kept for attempts that are over; the compute thread forgets it next."""
+        """Inputs of attempts that are over; the compute thread forgets them next."""
 
     async def push(self, stream: Stream, push: Push) -> None:
         """Serve one stream with a sender: grant, bytes, compute, receipt."""
@@ -150,11 +150,11 @@ class Worker:
             self._end(item, cut_short(item.push, left))
 
     def cut_short(self, push: Push) -> SwarmError:
-        """Return what its sender is told if the session ends before the push is answered."""
+        """The error for its sender if the session ends before the push is answered."""
         return cut_short(push, self._session.scheduler.closed_sum())
 
     def load(self, now_s: float) -> Load:
-        """Sum up what was done since the last report."""
+        """The work since the last report."""
         scheduler, stage = self._session.scheduler, self._session.engine.stage
         load = load_of(scheduler.period(now_s), scheduler.queued(), stage.recomputed, now_s)
         measured = self._session.meter.measured(
@@ -177,7 +177,7 @@ class Worker:
             if work.counted:  # the sum holds it, or a part of it: this incarnation is over
                 raise
             session.scheduler.failed(item, loop.time() - started_s)
-            failure = refusal_of(session.me, error)
+            failure = refusal_of(session.context.me, error)
             session.note(not_computed(item.push, error, failure))
         else:
             took_s, loss = loop.time() - started_s, loss_in(made)
@@ -221,7 +221,7 @@ class Worker:
                 self._session.note(note)
 
     def _measure(self, item: WorkItem, waited_s: float, took_s: float, now_s: float) -> None:
-        """Take note of what a microbatch has cost this server."""
+        """Measure the cost of a microbatch for this server."""
         meter = self._session.meter
         if item.work is Work.EVALUATE:  # now and then, last of all, and shorter than the others
             return
@@ -243,10 +243,7 @@ class Worker:
         return self._forwarder.back(work.forward) if work.exit is ResultRoute.BACK else None
 
     def _pass_on(self, item: WorkItem, inputs: WorkInputs, kept: KeptAnswer) -> None:
-        """Hand on what was computed before: an activation, or a gradient to the sender.
-
-        One at a time for a microbatch, so what is under way is no more than what is kept.
-        """
+        """Hand on a kept result, one at a time for a microbatch: no more is under way than kept."""
         self._forwarder.drop_fenced(*item.key)
         if kept.exit is ResultRoute.BACK:
             leaving = self._forwarder.back(item)

@@ -25,7 +25,7 @@ from p2pswarm.run.chain.record import MEMORY_BYTES
 from p2pswarm.run.messages.trainers import WhoLeads
 from p2pswarm.run.router import Router
 from p2pswarm.server.leadership import Seeker
-from p2pswarm.server.session import ServerContext
+from p2pswarm.server.member_session import ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings.parser import run_id, run_to_json
 from p2pswarm.sim.compute import BACKWARD_SHARE, Processor, sim_engine

@@ -8,7 +8,7 @@ from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.chain import Genesis
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import VoterId
-from p2pswarm.server.kept_boundaries import KEPT_BYTES
+from p2pswarm.server.boundary_cache import KEPT_BYTES
 from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.devices import SimDevice

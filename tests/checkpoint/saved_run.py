@@ -23,7 +23,7 @@ from p2pswarm.progress.events import Report
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.run.router import Router
 from p2pswarm.run.schedule import learning_rate
-from p2pswarm.server.session import SavingLimits, ServerContext
+from p2pswarm.server.member_session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings.config import (
     BatchConfig,

@@ -117,7 +117,7 @@ def trained(run: RunConfig, stage: int, steps: range, state: bytes | None = None
     weights.reset(draw=True)
     if state is not None:
         parts = tensors_of(memoryview(bytearray(state)), run)
-        for place, part in zip(flat.state(), parts, strict=True):
+        for place, part in zip(flat.state, parts, strict=True):
             place.copy_(part)
     for step in steps:
         sums = TorchSums(flat.sum_N, "raw")
@@ -130,7 +130,7 @@ def trained(run: RunConfig, stage: int, steps: range, state: bytes | None = None
             gap_end = -(-segment.stop // 16) * 16
             sums.reduced_N[segment.stop : gap_end] = 0
         weights.apply(sums, Update(step + 1, 0.5, 1e-2))
-    return b"".join(bytes(bytes_of(part)) for part in flat.state())
+    return b"".join(bytes(bytes_of(part)) for part in flat.state)
 
 
 async def saved(store, run: RunConfig, states: list[bytes]) -> Checkpoint:

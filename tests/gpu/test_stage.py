@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from p2pswarm.models.compute.autograd_graphs import GraphLimits
 from p2pswarm.models.compute.base import BackwardSpec, Update
 from p2pswarm.models.compute.flat_parameters import FlatParameters, piece_hashes
-from p2pswarm.models.compute.graphs import GraphLimits
 from p2pswarm.models.compute.optimizer import AdamW
 from p2pswarm.models.compute.stochastic_round import chances, rounded
 from p2pswarm.models.compute.torch_weights import torch_engine
@@ -198,6 +198,6 @@ def test_a_digest_is_that_of_the_cpu_and_is_taken_after_the_update():
         if device.type == "cuda":
             torch.cuda._sleep(500_000_000)
         flat.params_N.mul_(0.5)
-        digests.append(piece_hashes(flat.state(), piece_spans(flat.length, 1 << 10)))
+        digests.append(piece_hashes(flat.state, piece_spans(flat.length, 1 << 10)))
 
     assert digests[0] == digests[1]

@@ -11,11 +11,11 @@ import torch
 from server.scripted_trainer import CONFIG, RUN_ID, B, Member, ScriptedTrainer, microbatch
 
 from p2pswarm.base.ids import PeerId
-from p2pswarm.models.compute.graphs import GraphLimits
+from p2pswarm.models.compute.autograd_graphs import GraphLimits
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.run.router import Router
-from p2pswarm.server.session import ServerContext
+from p2pswarm.server.member_session import ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.loop import run

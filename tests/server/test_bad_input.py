@@ -23,7 +23,7 @@ Told = Callable[[Swarm, Member], Awaitable[object]]
 def state(r: Swarm) -> list[bytes]:
     """All bytes that training changes, of every server."""
     flats = [r.engines[who][-1].weights._flat for who in r.servers]
-    return [x.numpy().tobytes() for flat in flats for x in (*flat.state(), flat.sum_N)]
+    return [x.numpy().tobytes() for flat in flats for x in (*flat.state, flat.sum_N)]
 
 
 def push(number: int, **changes) -> Told:

@@ -20,12 +20,12 @@ from server.harness import (
 )
 
 from p2pswarm.base.errors import NotComputed
-from p2pswarm.models.compute.graphs import GraphLimits
+from p2pswarm.models.compute.autograd_graphs import GraphLimits
 from p2pswarm.net.rpc.base import Priority
 from p2pswarm.run.messages.membership import Ready
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Push, Undelivered
 from p2pswarm.run.messages.types import Work
-from p2pswarm.server.kept_boundaries import KeptBoundaries
+from p2pswarm.server.boundary_cache import BoundaryCache
 from p2pswarm.tensors.codecs.meta import Grant
 from p2pswarm.tensors.codecs.registry import encode
 from p2pswarm.tensors.transfer import TensorTransfer
@@ -258,7 +258,7 @@ def test_what_a_stage_keeps_for_its_neighbours_is_copied_from_a_device_to_the_ho
 
     monkeypatch.setattr(TensorTransfer, "is_on_device", lambda *_: True)
     monkeypatch.setattr(TensorTransfer, "on_host", on_host)
-    monkeypatch.setattr(KeptBoundaries, "replace", replace)
+    monkeypatch.setattr(BoundaryCache, "replace", replace)
 
     async def main():
         async with swarm() as r:

@@ -50,7 +50,7 @@ def named(flat):
 def tied_states(r: Swarm) -> set[bytes]:
     """The tied tensor with its moments, as each server of both ends has it."""
     return {
-        b"".join(x[flat.tied.start : flat.tied.stop].numpy().tobytes() for x in flat.state())
+        b"".join(x[flat.tied.start : flat.tied.stop].numpy().tobytes() for x in flat.state)
         for flat in flats_of(r)
         if flat.tied is not None
     }
@@ -93,7 +93,7 @@ def test_every_reduced_gradient_is_that_of_the_whole_model(config: RunConfig) ->
             await r.trainer.reduce()
             for who, server in r.servers.items():
                 flat = r.engines[who][-1].weights._flat
-                averaged = server._replica._log._reduced.sums.reduced_N
+                averaged = server._replica.log._reduced.sums.reduced_N
                 for tensor in flat.layout.tensors:
                     ours = averaged[tensor.start : tensor.stop].view(tensor.shape)
                     theirs = whole[tensor.name]

@@ -18,13 +18,13 @@ REJOIN_S = 20.0
 
 def failed(pauses, now_s, *, several=False, elsewhere=False):
     """The wait after a try that fails at once."""
-    pauses.tries(now_s)
+    pauses.tried_s = now_s
     return pauses.next_s(now_s, met=False, several=several, elsewhere=elsewhere)
 
 
 def lost(pauses, begun_s, now_s, *, several=False):
     """The wait after a session."""
-    pauses.tries(begun_s)
+    pauses.tried_s = begun_s
     pauses.in_run(now_s)
     return pauses.next_s(now_s, met=True, several=several, elsewhere=False)
 

@@ -25,9 +25,9 @@ from p2pswarm.base.ids import PeerId
 from p2pswarm.models.compute.base import BackwardSpec, LossResult
 from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Undelivered
-from p2pswarm.run.messages.types import REASON_CHARS, Work
+from p2pswarm.run.messages.types import REASON_CHARS
+from p2pswarm.server.boundary_cache import Period, ResultRoute
 from p2pswarm.server.commit_log import ClosedSum
-from p2pswarm.server.kept_boundaries import Period, ResultRoute
 from p2pswarm.server.scheduler import WorkInputs
 from p2pswarm.server.work_plan import (
     UNKNOWN_RETRY_S,
@@ -42,8 +42,6 @@ from p2pswarm.server.work_plan import (
     load_of,
     metas_of,
     plan,
-    push_back,
-    push_onward,
     refusal_of,
     refuse_cut_off,
     refuse_stranger,
@@ -359,16 +357,10 @@ def test_each_tensor_goes_with_its_codec_and_what_its_edge_carries():
     assert [len(each.carried) for each in again] == [0, 1]
 
 
-def test_a_push_names_the_stage_it_goes_to_and_what_it_carries():
-    item = queue(scheduler(), push(3, 2), BELOW)
+def test_the_trainer_is_told_which_incarnation_takes_a_microbatch():
     encoded = encode_bundle([])
     to = MemberRecord(b"p" * 32, "127.0.0.1:1", 2, 7, ready=True)
 
-    onward, back = push_onward(item, 1, (LARGE,)), push_back(item, 1, (LARGE,))
-
     assert metas_of(encoded) == ()
-    assert (onward.stage, onward.work, onward.tensors) == (2, Work.FORWARD, (LARGE,))
-    assert (back.stage, back.work, back.tensors) == (0, Work.BACKWARD, (LARGE,))
-    assert (onward.microbatch, back.attempt) == (3, 2)
-    assert handed(onward, to) == Handed(0, 3, 2, b"p" * 32, 7)
+    assert handed(push(3, 2), to) == Handed(0, 3, 2, b"p" * 32, 7)
     assert edge_to(to) == (b"p" * 32, 7)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2pswarm.server.kept_boundaries import KEPT_BYTES
+from p2pswarm.server.boundary_cache import KEPT_BYTES
 from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan

@@ -17,7 +17,7 @@ from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import VoterId
 from p2pswarm.run.router import Router
 from p2pswarm.run.state.host_state import StateSize
-from p2pswarm.server.session import ServerContext
+from p2pswarm.server.member_session import ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings.config import CheckpointConfig, RunConfig
 from p2pswarm.settings.parser import run_id, run_to_json

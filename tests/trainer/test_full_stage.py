@@ -11,7 +11,7 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.run.messages.membership import Assigned, Join
 from p2pswarm.run.messages.types import GROUP_MAX
 from p2pswarm.run.router import Router
-from p2pswarm.server.session import ServerContext
+from p2pswarm.server.member_session import ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.settings.parser import run_id, run_to_json

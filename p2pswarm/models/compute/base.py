@@ -47,7 +47,7 @@ class CountPermit:
 
     @property
     def taken(self) -> bool:
-        """Whether the gradient is in the sum, or is just being added; ask on the event loop."""
+        """True if the gradient is in the sum, or is just being added; ask on the event loop."""
         return not self._rights and not self._withdrawn
 
     def take(self) -> bool:
@@ -78,11 +78,11 @@ class BackwardSpec:
 
     @property
     def added(self) -> bool:
-        """Whether the permit was taken: the gradient is in the sum, or is just being added."""
+        """True if the permit was taken: the gradient is in the sum, or is just being added."""
         return self.permit is not None and self.permit.taken
 
     def may_add(self) -> bool:
-        """Whether to add the gradient now; asked once, when everything else has succeeded."""
+        """Return whether to add the gradient now; asked once, when all else has succeeded."""
         return self.counting and (self.permit is None or self.permit.take())
 
 
@@ -139,10 +139,7 @@ class Stage(Protocol):
 
 
 class StateMemory(Protocol):
-    """Weights and optimizer state, piece by piece (`tensors/state_tree.py`).
-
-    `read` may be called from another thread than the rest, while nothing changes the weights.
-    """
+    """Weights and optimizer state, piece by piece (`tensors/state_tree.py`)."""
 
     tensors: int
     """Weights, first moments, second moments."""
@@ -153,7 +150,7 @@ class StateMemory(Protocol):
         ...
 
     def read(self, tensor: int, piece: int) -> memoryview:
-        """Copy a part."""
+        """Copy a part; also on a thread of its own, while nothing changes the weights."""
         ...
 
     def write(self, piece: int, parts: Sequence[memoryview]) -> None:
@@ -170,10 +167,7 @@ class StateMemory(Protocol):
 
 
 class Weights(Protocol):
-    """The weights of a stage, their gradient sum and the optimizer's state.
-
-    A digest is of weights and optimizer state (`tensors/state_tree.py`).
-    """
+    """The weights of a stage, their gradient sum and the optimizer's state."""
 
     spread: bool
     """True if the sum has to be brought together for its reduction, from several devices."""
@@ -183,18 +177,16 @@ class Weights(Protocol):
         ...
 
     def hashes(self) -> tuple[bytes, ...]:
-        """The hashes of the state's pieces; their root is the digest.
+        """The hashes of the state's pieces; their root is its digest (`tensors/state_tree.py`).
 
-        It may be computed on a thread of its own, beside the work of the `Stage`, which reads the
-        weights. Until it is known, the state must not change.
+        They may be computed beside the work of the `Stage`. Meanwhile the state must not change.
         """
         ...
 
     def tied_digest(self) -> bytes:
-        """The digest of the tied tensor and its moments, the same at both ends of the model.
+        """The digest of the tied tensor and its moments, if any, computed as `hashes` are.
 
-        Empty for a stage that has none. It tells a damaged memory, and is no proof against a peer
-        that makes two states alike. It may be computed where `hashes` may.
+        It tells a damaged memory, and is no proof against a peer that makes two states alike.
         """
         ...
 

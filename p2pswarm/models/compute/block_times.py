@@ -1,4 +1,4 @@
-"""How long each block of a model takes on this machine, for a cut of blocks that are not alike.
+"""The time of each block of a model on this machine, for a cut of blocks that are not alike.
 
 The cut that a run has by itself weighs blocks by their `cost`, or by the number of their
 parameters. A convolution has few parameters and much to do, and an embedding has many and nothing.

@@ -8,7 +8,7 @@ import torch
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.blocks import block_count, make_blocks, stage_blocks
 from p2pswarm.models.boundary import Boundary, boundaries
-from p2pswarm.models.chance import draws
+from p2pswarm.models.dropout import draws
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.base import DTYPES, TensorUse
 from p2pswarm.tensors.codecs.bundle import BundleKey, BundleSpec
@@ -17,7 +17,7 @@ from p2pswarm.tensors.codecs.registry import bundle_codecs
 
 
 def boundary_above(run: RunConfig, stage: int) -> Boundary | None:
-    """Return what crosses from `stage` to the next one; None above the last and below the first."""
+    """The boundary from `stage` to the next one; None above the last and below the first."""
     if not 0 <= stage < run.stages - 1:
         return None
     return boundaries(run)[stage_blocks(run, stage).stop - 1]
@@ -43,6 +43,11 @@ def bundle_spec(boundary: Boundary | None) -> BundleSpec:
             "not learn: a block gives whole numbers only, or detaches what it gives"
         )
     return BundleSpec(tuple(keys))
+
+
+def engine_bundles(run: RunConfig, stage: int) -> tuple[BundleSpec, BundleSpec]:
+    """The bundles that a stage takes and gives."""
+    return bundle_spec(boundary_above(run, stage - 1)), bundle_spec(boundary_above(run, stage))
 
 
 def check_model(run: RunConfig) -> None:

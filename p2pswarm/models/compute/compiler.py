@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.base import Value, bundle_of
-from p2pswarm.models.chance import draws
 from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.precision import Precision, precision_of
 from p2pswarm.models.compute.torch_device import first_line, place_for
+from p2pswarm.models.dropout import draws
 from p2pswarm.settings.config import RunConfig
 
 # ruff: noqa: N803  shapes are written at the end of names
@@ -51,11 +51,7 @@ def compiled(call: F) -> F:
 
 
 def compiled_precision(run: RunConfig, stage: int, flat: FlatParameters) -> Precision:
-    """Return how the blocks of a stage are run, compiled and tried out. The weights are zeros
-    afterwards.
-
-    It is for a stage whose weights are not there yet.
-    """
+    """A stage's compiled blocks, tried out before it has weights, which are zeros afterwards."""
     plain, fast = precision_of(run, flat), precision_of(run, flat, compiled)
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -97,13 +93,12 @@ def _given(run: RunConfig, stage: int) -> Value:
 
 
 def _tensor(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    if dtype.is_floating_point:
-        return torch.randn(*shape, dtype=dtype)
-    return torch.zeros(*shape, dtype=dtype)
+    make = torch.randn if dtype.is_floating_point else torch.zeros
+    return make(*shape, dtype=dtype)
 
 
 def _there(given: Value, device: torch.device) -> Value:
-    """Return what is given, on the device; numbers that are not counts are leaves of a graph."""
+    """The same value on the device; numbers that are not counts are leaves of a graph."""
     if isinstance(given, Tensor):
         return _leaf(given, device)
     return {key: _leaf(x, device) for key, x in given.items()}
@@ -114,7 +109,7 @@ def _leaf(x: Tensor, device: torch.device) -> Tensor:
 
 
 def _computed(precision: Precision, given: Value, device: torch.device) -> Tensor:
-    """Return what the blocks give, and the gradients of the weights, in one row of numbers."""
+    """The numbers that the blocks give, and the gradients of the weights, in one row."""
     made = bundle_of(precision.run(_there(given, device), None)).values()
     ends = [x for x in made if x.requires_grad]
     gradients = torch.autograd.grad(

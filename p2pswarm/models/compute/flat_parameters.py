@@ -4,10 +4,16 @@ Parameters are views into one buffer. So averaging, digests, snapshots and the o
 one flat tensor. Weights may be kept in bfloat16 (`stochastic_round.py`); all else has the model's
 dtype.
 
+The digest is the root of the tree of `tensors/state_tree.py`: the same for the same bytes, on
+whatever device. One thread hashes 1.8 GB/s, and a GPU would wait for it after every step of a large
+stage. So threads hash the pieces side by side. Each copies its pieces from a GPU itself, so that
+few of them are on the host at a time.
+
 Units:   elements; `nbytes` where bytes are meant.
 Shapes:  N elements in a stage, laid out as `tensors/flat_layout.py` says.
 Errors:  Unusable for blocks that cannot be trained.
 """
+# ruff: noqa: N803, N806  shapes are written at the end of names
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -31,18 +37,16 @@ from p2pswarm.tensors.codecs.tensor_pool import on_host
 from p2pswarm.tensors.flat_layout import STATE_TENSORS, FlatLayout, Shape, Span, flat_layout
 from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_hash, piece_spans, root_of
 
-# The names of a model's parameters: those of a file of weights, whatever the cut into stages.
-#
-# Shapes:  as the blocks make them.
+THREADS = 8  # hash 14 GB/s, about as fast as bytes come from a GPU
+NORM_CHUNK = 1 << 18  # elements widened to float64 at a time: 2 MiB stay in the cache
 
 
 def named_parameters(
     numbers: range, blocks: Sequence[nn.Module]
 ) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters of the blocks `numbers`, each once, with its full name.
+    """The parameters of the blocks `numbers`, each once, named as in a file of weights.
 
-    A block of a model that has names of its own says them. A tied tensor has one name, at whichever
-    end of the model it is.
+    A tied tensor has one name, at whichever end of the model it is.
     """
     for _, name, parameter in placed_parameters(numbers, blocks):
         yield name, parameter
@@ -70,28 +74,13 @@ def placed_parameters(
 def layout_of(run: RunConfig, numbers: range) -> FlatLayout:
     """Return how the state of the blocks `numbers` lies flat; no memory is made for it."""
     with torch.device("meta"):
-        blocks = make_blocks(run, numbers)
-    shapes: Iterator[tuple[str, Shape]] = (
-        (name, tuple(parameter.shape)) for name, parameter in named_parameters(numbers, blocks)
-    )
-    return flat_layout(run.state_dtypes, shapes)
+        return block_layout(run, numbers, make_blocks(run, numbers))
 
 
 def shared_in(run: RunConfig, numbers: range) -> str | None:
     """The full name of the tensor that these blocks have in common with another stage, if any."""
     with torch.device("meta"):
         return shared_name(make_blocks(run, numbers))
-
-
-# The digest of a stage's numbers: the same for the same bytes, on whatever device they are.
-#
-# The digest is the root of the tree of `tensors/state_tree.py`. One thread hashes 1.8 GB/s, and a
-# GPU would wait for it after every step of a large stage. So threads hash the pieces side by side.
-# Each copies its pieces from a GPU itself, so that few of them are on the host at a time.
-#
-# Shapes:  N elements of one dtype in each tensor.
-
-THREADS = 8  # 14 GB/s, about as fast as bytes come from a GPU
 
 
 def digest_of(tensors: Sequence[Tensor], spans: Sequence[Span]) -> bytes:
@@ -116,12 +105,6 @@ def piece_hashes(tensors: Sequence[Tensor], spans: Sequence[Span]) -> list[bytes
         return list(pool.map(hashed, spans))
 
 
-# ruff: noqa: N803, N806  shapes are written at the end of names
-
-
-NORM_CHUNK = 1 << 18  # elements widened to float64 at a time: 2 MiB stay in the cache
-
-
 @dataclass(frozen=True, slots=True)
 class Segment:
     """The place of one parameter in the flat buffers."""
@@ -144,9 +127,7 @@ class FlatParameters:
         device: torch.device,
         zeros_for: Callable[[str, torch.dtype, int], Tensor] | None = None,
     ) -> None:
-        """`zeros_for`: makes the buffer of that name, dtype and length, elsewhere than in new
-        memory of `device`.
-        """
+        """`zeros_for`: makes the buffer of a name, dtype and length elsewhere than on `device`."""
         self.blocks = bare_blocks(run, numbers, device)
         self.numbers = numbers
         self._run = run
@@ -171,7 +152,8 @@ class FlatParameters:
 
         names = ("params", "exp_avg", "exp_avg_sq", "average")
         state = tuple(map(zeros, names, layout.dtypes))  # without an average it has three
-        self._state = state
+        self.state = state
+        """The buffers that a snapshot holds and the digest covers, in their order."""
         self.params_N, self.exp_avg_N, self.exp_avg_sq_N = state[:STATE_TENSORS]
         self.average_N = state[STATE_TENSORS] if len(state) > STATE_TENSORS else None
         """An average of the weights over time, if the run has one."""
@@ -196,9 +178,8 @@ class FlatParameters:
         else:
             start = 0
             for part_N in first_weights(self._run, self.numbers):
-                stop = start + len(part_N)
-                self.params_N[start:stop].copy_(part_N)  # rounded once, to the nearest
-                start = stop
+                self.params_N[start : start + len(part_N)].copy_(part_N)  # rounded to the nearest
+                start += len(part_N)
         if self.average_N is not None:
             self.average_N.copy_(self.params_N)
         for state_N in (self.exp_avg_N, self.exp_avg_sq_N, self.sum_N):
@@ -206,10 +187,10 @@ class FlatParameters:
 
     def digest(self) -> bytes:
         """The digest of weights, moments and average."""
-        return digest_of(self.state(), self.spans())
+        return digest_of(self.state, self.spans())
 
     def spans(self, piece_values: int = PIECE_VALUES) -> list[Span]:
-        """Return where the pieces of the state lie."""
+        """The spans of the state's pieces."""
         return piece_spans(self.length, piece_values, self.layout.row_blocks())
 
     def weights(self, start: int, stop: int) -> Tensor:
@@ -221,16 +202,9 @@ class FlatParameters:
         if self._rounding is not None:
             self._rounding.store(weights_C, start, number)
 
-    def state(self) -> tuple[Tensor, ...]:
-        """The buffers that a snapshot holds and the digest covers, in their order."""
-        return self._state
-
 
 def decays(rule: str, dimensions: int, *, inner: bool) -> bool:
-    """Return whether a parameter is drawn towards zero; norms, biases and other vectors seldom are.
-
-    `inner`: it is of a block that is neither the first nor the last.
-    """
+    """Return whether a parameter decays; `inner`: of neither the first nor the last block."""
     matrix = dimensions >= 2  # noqa: PLR2004
     return rule == "all" or (matrix and (rule == "matrices" or inner))
 
@@ -245,15 +219,14 @@ def bare_blocks(run: RunConfig, numbers: range, device: torch.device) -> list[nn
 
 def block_layout(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) -> FlatLayout:
     """Return how the parameters of these blocks lie flat."""
-    shapes = ((name, tuple(p.shape)) for name, p in named_parameters(numbers, blocks))
+    shapes: Iterator[tuple[str, Shape]] = (
+        (name, tuple(parameter.shape)) for name, parameter in named_parameters(numbers, blocks)
+    )
     return flat_layout(run.state_dtypes, shapes)
 
 
 def first_weights(run: RunConfig, numbers: range) -> Iterator[Tensor]:
-    """The weights of version 0 in the model's dtype, on the CPU, one block after another.
-
-    A tensor that two of these blocks have comes with the first.
-    """
+    """The weights of version 0 in the model's dtype, on the CPU, block by block, each once."""
     cpu = torch.device("cpu")
     blocks = bare_blocks(run, numbers, cpu)
     apart = shared_name(blocks)  # None also where both ends of a tied model are here

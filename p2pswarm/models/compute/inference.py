@@ -1,4 +1,11 @@
-"""Trained weights as a model that predicts and writes."""
+"""Trained weights as a model that predicts and writes, in one process.
+
+Shapes:  tokens_BT: B rows of T tokens; tokens_BS has S = T + 1 of them; V vocabulary. scores_V: one
+         for each of V tokens; a higher one is likelier.
+Errors:  Unusable, one line, for a file that does not hold a run's weights, or spoilt weights.
+Source:  top-p: arxiv.org/abs/1904.09751, "nucleus sampling"; top-k as in transformers.
+"""
+# ruff: noqa: N803, N806  shapes are written at the end of names
 
 import codecs
 import math
@@ -15,7 +22,6 @@ from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside, tokenizer_of_run
 from p2pswarm.models.base import LONE_KEY, bundle_of, loss_of
 from p2pswarm.models.blocks import block_count
-from p2pswarm.models.chance import run_blocks
 from p2pswarm.models.compute.flat_parameters import (
     bare_blocks,
     bind,
@@ -23,19 +29,20 @@ from p2pswarm.models.compute.flat_parameters import (
     named_parameters,
     zero_buffer,
 )
-from p2pswarm.models.documents import APART
+from p2pswarm.models.document_masks import APART
+from p2pswarm.models.dropout import run_blocks
 from p2pswarm.models.foreign_code import foreign
 from p2pswarm.models.registry import NotTrusted, trust
 from p2pswarm.settings.config import ModelConfig, RunConfig
 from p2pswarm.settings.parser import run_from_json
 
-# The next token, drawn by a model's scores.
-#
-# Shapes:  scores_V: one for each of V tokens; a higher one is likelier.
-# Errors:  Unusable for scores that are no numbers.
-# Source:  top-p: arxiv.org/abs/1904.09751, "nucleus sampling"; top-k as in transformers.
-
-# ruff: noqa: N803, N806  shapes are written at the end of names
+BYTE_TOKENS = 256
+AVERAGE_ENDING = "-average"
+"""The end of the name of a file with the average of weights over time."""
+CPU = torch.device("cpu")
+NAMES_SHOWN = 8
+FIRST = b"\n"  # what stands before a text begins; an empty prompt needs one token
+EXPONENT_MAX = 700.0  # the exponential of more is no float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,23 +73,6 @@ def drawn(scores_V: Tensor, how: Sampling, generator: torch.Generator) -> int:
     return int(tokens_V[torch.multinomial(chances_V, 1, generator=generator)])
 
 
-# A model out of the file of its weights, in one process: what it writes, and how well it predicts.
-#
-# Shapes:  tokens_BT: B rows of T tokens; tokens_BS has S = T + 1 of them; V vocabulary.
-# Errors:  Unusable, one line, for a file that does not hold a run's weights.
-
-# ruff: noqa: N803, N806  shapes are written at the end of names
-
-
-BYTE_TOKENS = 256
-AVERAGE_ENDING = "-average"
-"""The end of the name of a file with the average of weights over time."""
-CPU = torch.device("cpu")
-NAMES_SHOWN = 8
-FIRST = b"\n"  # what stands before a text begins; an empty prompt needs one token
-EXPONENT_MAX = 700.0  # the exponential of more is no float
-
-
 @dataclass(frozen=True, slots=True)
 class Quality:
     """How well a model predicts a text."""
@@ -94,20 +84,19 @@ class Quality:
 
     @property
     def perplexity(self) -> float:
-        """Among how many equally likely tokens the model wavers."""
+        """The number of equally likely tokens among which the model wavers."""
         return math.exp(self.loss) if self.loss < EXPONENT_MAX else math.inf
 
     @property
     def bits_per_byte(self) -> float:
-        """Return what a tokenizer does not change: models with different ones can be compared."""
+        """The loss in bits per byte, by which models with different tokenizers can be compared."""
         return self.loss / math.log(2) / self.bytes_per_token
 
 
 class TrainedModel:
-    """The whole model of a run, with its weights.
+    """The whole model of a run, with its weights and settings.
 
-    `run` holds the settings that it was trained with, `tokenizer` what makes its tokens: None where
-    a token is a byte, or where the tokenizer's file is not beside the weights.
+    `tokenizer` is None where a token is a byte, or where its file is not beside the weights.
     """
 
     def __init__(
@@ -277,10 +266,8 @@ def _tokenizer(weights: Path, model: ModelConfig) -> Tokenizer | None:
     """The tokenizer beside the weights, or in their folder; None if it is neither there."""
     if not model.tokenizer:
         return None
-    of_run = weights.with_stem(
-        weights.stem.removesuffix(AVERAGE_ENDING)
-    )  # it has the same tokenizer
-    beside = tokenizer_beside(weights), tokenizer_beside(of_run)
+    last = weights.with_stem(weights.stem.removesuffix(AVERAGE_ENDING))
+    beside = tokenizer_beside(weights), tokenizer_beside(last)  # the average has the same one
     for place in (*beside, weights.with_name(TOKENIZER_FILE)):
         if place.is_file():
             found = tokenizer_of_run(place, model.tokenizer, model.document_end)

@@ -1,18 +1,23 @@
-"""Whether a model that is cut into stages computes what the whole model does.
+"""The check that a model which is cut into stages computes what the whole model does.
 
 A small copy of it (`models/small_copy.py`) is run as a whole and in stages: forward, backward, with
 graphs that are kept and with graphs that are made again, and all of it twice. A model of
 `transformers` is compared with the library's own, which no cut has touched; where documents are to
-be apart, also with the library's own given one document at a time.
+be apart, also with the library's own given one document at a time. A forward may not change what
+a block holds, nor give another bundle than its trace: replicas of a stage hold the same weights and
+constants, and only the optimizer changes them.
 
-Shapes:  tokens_BS as `base.py`.
-Errors:  Unusable for a model that cannot be made, cut or trained, or is too large.
+Units:   differences are relative to the largest value of a gradient.
+Shapes:  tokens_BS as `base.py`; N elements in a stage.
+Errors:  Unusable for a model that cannot be made, cut or trained, or is too large; Refused for a
+         bundle that the next stage would not take.
 """
+# ruff: noqa: N803, N806  shapes are written at the end of names
 
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -24,20 +29,27 @@ from p2pswarm.base.errors import Refused, SwarmError, Unusable
 from p2pswarm.models.base import DTYPES, Bundle, loss_of
 from p2pswarm.models.blocks import block_costs, stage_blocks
 from p2pswarm.models.boundary import boundaries
-from p2pswarm.models.chance import draws
+from p2pswarm.models.compute.autograd_graphs import GraphLimits
 from p2pswarm.models.compute.base import BackwardSpec
 from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.flat_parameters import FlatParameters, named_parameters
-from p2pswarm.models.compute.graphs import GraphLimits
 from p2pswarm.models.compute.reference import ReferenceTrainer
 from p2pswarm.models.compute.torch_stage import TorchStage
-from p2pswarm.models.documents import APART, positions_of
+from p2pswarm.models.document_masks import APART, positions_of
+from p2pswarm.models.dropout import draws
 from p2pswarm.models.foreign_code import foreign, is_foreign, said
 from p2pswarm.models.hf_library import library_model
 from p2pswarm.models.small_copy import parameter_count, shrunken
 from p2pswarm.settings.config import HF, RunConfig
 
-# What people are told of a model that cannot be computed at all, or not in stages.
+BUILT_IN = "gpt"
+CPU = torch.device("cpu")
+PARAMETERS_MAX = 100_000_000  # float64 and its gradients, a few times: some GB
+TOLERANCE = 1e-9  # of float64: sums of several gradients may round in another order
+ALONE_TOLERANCE = 1e-5  # some families sum in float32; a document that is seen makes 1e-3 and more
+KEEP_ALL = 1 << 60
+SPEC = BackwardSpec(counting=True, returning=True)
+CHECKED_KEPT = 64
 
 NOT_FINITE = (
     "its loss or a gradient is not finite with first weights, already as a whole: a block gives "
@@ -58,20 +70,23 @@ AUTOGRAD = (
     "checkpoint with use_reentrant=False, no sparse gradients, shapes that do not depend on numbers"
 )
 IN_PLACE = "in-place"
-"""What torch's errors have in them where a tensor was changed where it lies."""
+"""A part of torch's errors where a tensor was changed where it lies."""
+CHANGED_BUFFER = (
+    "its forward changes, and machines that hold the same stage would differ: make it a parameter, "
+    "or compute it from the input"
+)
+DRAWN_BUFFER = (
+    "is drawn by chance, and machines that hold the same stage would differ: make it a parameter, "
+    "or draw it by a torch.Generator with a seed"
+)
 
-
-# What one way of computing a model gives, and how two differ.
-#
-# Units:   relative to the largest value of a gradient.
-
-TOLERANCE = 1e-9  # of float64: sums of several gradients may round in another order
+log = logging.getLogger(__name__)
 Gradients = dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What one way of computing gave for the same tokens."""
+    """The result of one way of computing for the same tokens."""
 
     loss: float
     gradients: Gradients
@@ -109,27 +124,6 @@ def difference_of(
     if not off <= tolerance * max(abs(one.loss), 1.0) and not problem:
         problem = f"the losses differ by {off:.1e}, and no gradient does"
     return worst, problem
-
-
-# What a block's forward may not do: change what it holds, or give another bundle than its trace.
-#
-# Replicas of a stage hold the same weights and constants, and only the optimizer changes them.
-#
-# Shapes:  N elements in a stage.
-# Errors:  Unusable for a block that does it; Refused for a bundle that the next stage would not
-#   take.
-
-# ruff: noqa: N803  shapes are written at the end of names
-
-
-CHANGED_BUFFER = (
-    "its forward changes, and machines that hold the same stage would differ: make it a parameter, "
-    "or compute it from the input"
-)
-DRAWN_BUFFER = (
-    "is drawn by chance, and machines that hold the same stage would differ: make it a parameter, "
-    "or draw it by a torch.Generator with a seed"
-)
 
 
 def buffers_of(blocks: Sequence[nn.Module]) -> dict[str, Tensor]:
@@ -172,23 +166,9 @@ def require_as_traced(run: RunConfig, stage: int, bundle: Bundle) -> None:
             )
 
 
-# ruff: noqa: N803, N806  shapes are written at the end of names
-
-
-BUILT_IN = "gpt"
-CPU = torch.device("cpu")
-PARAMETERS_MAX = 100_000_000  # float64 and its gradients, a few times: some GB
-ALONE_TOLERANCE = 1e-5  # some families sum in float32; a document that is seen makes 1e-3 and more
-KEEP_ALL = 1 << 60
-SPEC = BackwardSpec(counting=True, returning=True)
-CHECKED_KEPT = 64
-
-log = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ModelCheck:
-    """What was found."""
+    """The findings of one check."""
 
     stages: int
     parameters: int
@@ -196,7 +176,7 @@ class ModelCheck:
     apart: float
     """The largest difference of a gradient, relative to the parameter's largest."""
     problem: str
-    """Which parameter differs and what the reason may be, in one line; empty if all is well."""
+    """The parameter that differs and a possible reason, in one line; empty if all is well."""
 
 
 class TooLargeToCheck(Unusable):
@@ -245,7 +225,7 @@ def check_stages(run: RunConfig) -> ModelCheck:
 
 @lru_cache(maxsize=CHECKED_KEPT)
 def _low_precision(run: RunConfig) -> str:
-    """Return what is wrong with a small copy in the run's precision; empty if nothing is."""
+    """The problem of a small copy in the run's precision; empty if there is none."""
     try:
         _, problem = difference_of(_blocks(run), _stages(run, 0))
     except (Exception, SystemExit) as error:  # noqa: BLE001  what is our bug is raised again
@@ -264,29 +244,28 @@ def check_blocks(run: RunConfig) -> ModelCheck:
             f"the model's small copy has {count:,} parameters, {PARAMETERS_MAX:,} can be checked: "
             f"{LIBRARY_SIZES if library else OWN_SIZES}"
         )
-    ways = (_blocks_twice, _stages_kept, _stages_again, _stages_by_block, _whole, _alone)
     names, worst = 0, 0.0
     expected = _as_a_whole(run)
     if not expected.finite:
         return ModelCheck(run.stages, names, math.inf, NOT_FINITE)
-    for way in ways:
+    for way, reason in WAYS.items():
         try:
             computed = way(run, expected)
         except (Exception, SystemExit) as error:  # noqa: BLE001  what is our bug is raised again
             what = _said_of(error, Refused)
-            why = _reason(way) if IN_PLACE in str(error) else AUTOGRAD
+            why = reason if IN_PLACE in str(error) else AUTOGRAD
             problem = f"it cannot be computed so: {what}; {why}"
             return ModelCheck(run.stages, names, math.inf, problem)
         tolerance = ALONE_TOLERANCE if way is _alone else TOLERANCE
         apart, problem = difference_of(expected, computed, tolerance)
         names, worst = len(computed.gradients), max(worst, apart)
         if problem:
-            return ModelCheck(run.stages, names, worst, f"{problem}; {_reason(way)}")
+            return ModelCheck(run.stages, names, worst, f"{problem}; {reason}")
     return ModelCheck(run.stages, names, worst, "")
 
 
 def _said_of(error: BaseException, told: type[SwarmError]) -> str:
-    """What an error of the model's says; raises it again if it is neither that nor `told`."""
+    """The text of an error of the model's; raises it again if it is neither that nor `told`."""
     if not (isinstance(error, told) or is_foreign(error)):
         raise error
     return said(error)
@@ -365,23 +344,6 @@ def _blocks_twice(run: RunConfig, first: Computed) -> Computed:
     return Computed(loss, gradients_of([trainer.flat]))
 
 
-def _stages_kept(run: RunConfig, first: Computed) -> Computed:
-    del first
-    return _stages(run, KEEP_ALL)
-
-
-def _stages_again(run: RunConfig, first: Computed) -> Computed:
-    """Stages whose graphs are made again for the backward."""
-    del first
-    return _stages(run, 0)
-
-
-def _stages_by_block(run: RunConfig, first: Computed) -> Computed:
-    """Stages that keep what passes between their blocks, and make one block's graph at a time."""
-    del first
-    return _stages(run, GraphLimits(KEEP_ALL, recompute="block"))
-
-
 def _stages(run: RunConfig, graphs: int | GraphLimits) -> Computed:
     flats = [FlatParameters(run, stage_blocks(run, stage), CPU) for stage in range(run.stages)]
     for flat in flats:
@@ -410,7 +372,10 @@ def _whole(run: RunConfig, first: Computed) -> Computed:
     """The library's own model, with the weights of the blocks; other families have only blocks."""
 
     def scores(whole: Any, tokens_BT: Tensor) -> Tensor:
-        return _scores(whole, tokens_BT, position_ids=_positions(run, tokens_BT))
+        if run.model.documents != APART:
+            return _scores(whole, tokens_BT)
+        position_BT = positions_of(tokens_BT, run.model.document_end).long()
+        return _scores(whole, tokens_BT, position_ids=position_BT)
 
     return _of_library(run, first, scores)
 
@@ -432,17 +397,9 @@ def _alone(run: RunConfig, first: Computed) -> Computed:
     return _of_library(run, first, scores)
 
 
-def _scores(whole: Any, tokens_BT: Tensor, **also: Tensor | None) -> Tensor:
-    given = {name: value for name, value in also.items() if value is not None}
-    scores_BTV: Tensor = whole(input_ids=tokens_BT, use_cache=False, **given).logits
+def _scores(whole: Any, tokens_BT: Tensor, **also: Tensor) -> Tensor:
+    scores_BTV: Tensor = whole(input_ids=tokens_BT, use_cache=False, **also).logits
     return scores_BTV
-
-
-def _positions(run: RunConfig, tokens_BT: Tensor) -> Tensor | None:
-    """Of each token in its document; None where documents see each other."""
-    if run.model.documents != APART:
-        return None
-    return positions_of(tokens_BT, run.model.document_end).long()
 
 
 def _of_library(
@@ -469,19 +426,20 @@ def _of_library(
     return Computed(loss.item(), dict(zip(theirs, found, strict=True)))
 
 
-def _reason(way: Callable[..., Computed]) -> str:
-    reasons: Mapping[Callable[..., Computed], str] = {
-        _blocks_twice: "computed twice it gives two results: its forward draws by chance of its "
-        "own, or keeps something from call to call (a block that draws says `random = True`)",
-        _stages_kept: "one stage after another gives other results than all blocks in one: a block "
-        "reads something that is not in its bundle, or changes a tensor that it was given",
-        _stages_again: "a graph that is made again gives other results: its forward draws by "
-        "chance of its own, or keeps something from call to call",
-        _stages_by_block: "a block whose graph is made again by itself gives other results: it "
-        "keeps something from call to call, or changes a tensor that it was given",
-        _whole: "the blocks together compute something else than the library's whole model: its "
-        "forward does something between layers that the cut does not know",
-        _alone: f"documents in one row see each other: this family does not keep them apart: leave "
-        f'run.model.documents = "{APART}" out',
-    }
-    return reasons[way]
+WAYS: dict[Callable[[RunConfig, Computed], Computed], str] = {
+    _blocks_twice: "computed twice it gives two results: its forward draws by chance of its "
+    "own, or keeps something from call to call (a block that draws says `random = True`)",
+    lambda run, _: _stages(run, KEEP_ALL): "one stage after another gives other results than all "
+    "blocks in one: a block reads something that is not in its bundle, or changes a tensor that it "
+    "was given",
+    lambda run, _: _stages(run, 0): "a graph that is made again gives other results: its forward "
+    "draws by chance of its own, or keeps something from call to call",
+    lambda run, _: _stages(run, GraphLimits(KEEP_ALL, recompute="block")): "a block whose graph is "
+    "made again by itself gives other results: it keeps something from call to call, or changes a "
+    "tensor that it was given",
+    _whole: "the blocks together compute something else than the library's whole model: its "
+    "forward does something between layers that the cut does not know",
+    _alone: f"documents in one row see each other: this family does not keep them apart: leave "
+    f'run.model.documents = "{APART}" out',
+}
+"""Each way to compute, given what all blocks in one give, and the reason if it gives another."""

@@ -1,8 +1,21 @@
 """Optimizers on flat memory: AdamW and Muon, with the same bits on every processor.
 
-Errors:  ValueError when a gradient does not fit.
-"""
+They use only operations that IEEE 754 rounds exactly once, in a fixed order: replicas on different
+processors stay bit-identical as long as they are given the same bytes. Weights that are kept in
+bfloat16 are changed in float32, a chunk at a time, and then rounded (`stochastic_round.py`).
 
+Muon makes the momentum of a matrix orthogonal before it is applied, by Newton-Schulz steps, a chain
+of matrix products. Two things differ here from the published one:
+
+* It works on row blocks (`tensors/flat_layout.py`): a matrix of at most 524,288 elements is one,
+  a larger one is several. So each piece of a state can follow a commit alone.
+* All products are exact (`orthogonal.py`): so replicas on unlike processors agree in every bit.
+
+Shapes:  N elements in a stage, C elements in a span or chunk; B row blocks of R rows and C columns.
+Errors:  ValueError when a gradient does not fit.
+Source:  AdamW, arXiv 1711.05101, as torch.optim.AdamW computes it; Keller Jordan et al., Muon
+         (2024); its scale beside AdamW: arXiv 2502.16982, 2.2.
+"""
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
 import math
@@ -20,20 +33,33 @@ from p2pswarm.models.compute.base import Update
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.orthogonal import orthogonal
 from p2pswarm.settings.config import OptimizerConfig
-from p2pswarm.tensors.flat_layout import row_blocks
-
-# AdamW on flat memory, with operations that every processor rounds alike.
-#
-# The optimizer uses only operations that IEEE 754 rounds exactly once, in a fixed order: replicas
-# on different processors stay bit-identical as long as they are given the same bytes. Weights that
-# are kept in bfloat16 are changed in float32, a chunk at a time, and then rounded
-# (`stochastic_round.py`).
-#
-# Shapes:  N elements in a stage, C elements in a chunk.
-# Source:  AdamW, arXiv 1711.05101, as torch.optim.AdamW computes it.
+from p2pswarm.tensors.flat_layout import Span, row_blocks
 
 CHUNK_VALUES = 1 << 17  # elements at a time: 0.5 MiB of float32, and few calls
 GPU_CHUNK_VALUES = 1 << 24  # 64 MiB: a GPU wants large launches
+RMS = 0.2  # of an update of Muon, as AdamW's is: both take the same rate and decay
+BATCH_VALUES = 1 << 22  # on a GPU: 16 MiB of float32, and five matrices of that size at a time
+
+
+class Optimizer(Protocol):
+    """Changes weights and moments: by the same bits on every processor, piece by piece or whole."""
+
+    def step(self, gradient_C: Tensor, update: Update, span: Span | None = None) -> None:
+        """Apply a reduced gradient, or its part for a span of whole pieces."""
+        ...
+
+
+def optimizer_of(config: OptimizerConfig, flat: FlatParameters) -> Optimizer:
+    """The optimizer of a run, on flat memory."""
+    return Muon(config, flat) if config.name == "muon" else AdamW(config, flat)
+
+
+def _fitting(gradient_C: Tensor, flat: FlatParameters, span: Span | None) -> Span:
+    """The elements that a gradient is for."""
+    start, stop = span or (0, flat.length)
+    if len(gradient_C) != stop - start:
+        raise ValueError(f"a gradient of {len(gradient_C)} for {stop - start} weights")
+    return start, stop
 
 
 class AdamW:
@@ -54,15 +80,9 @@ class AdamW:
         self._work_2C = torch.empty(2, chunk, dtype=flat.sum_N.dtype, device=device)
 
     @torch.no_grad()
-    def step(self, gradient_N: Tensor, update: Update) -> None:
-        """Apply one reduced gradient."""
-        if gradient_N.shape != self._flat.params_N.shape:
-            raise ValueError(f"a gradient of {gradient_N.numel()} for {self._flat.length} weights")
-        self.step_span(gradient_N, update, 0, self._flat.length)
-
-    @torch.no_grad()
-    def step_span(self, gradient_C: Tensor, update: Update, start: int, stop: int) -> None:
-        """Apply one reduced gradient to the elements start..stop-1 alone, as `step` does to all."""
+    def step(self, gradient_C: Tensor, update: Update, span: Span | None = None) -> None:
+        """See `Optimizer`."""
+        start, stop = _fitting(gradient_C, self._flat, span)
         if update.scale == 0.0:
             return
         for i in range(start, stop, self._chunk):
@@ -115,23 +135,6 @@ def keep_average(config: OptimizerConfig, flat: FlatParameters, start: int, stop
         flat.average_N[start:stop].mul_(config.average_decay).add_(fresh)
 
 
-# Muon on row blocks of matrices, with the same bits on every processor; AdamW for all else.
-#
-# Muon makes the momentum of a matrix orthogonal before it is applied, by Newton-Schulz steps, a
-# chain of matrix products. Two things differ here from the published one:
-#
-# * It works on row blocks (`tensors/flat_layout.py`): a matrix of at most 524,288 elements is one,
-#   a larger one is several. So each piece of a state can follow a commit alone.
-# * All products are exact (`orthogonal.py`): so replicas on unlike processors agree in every bit.
-#
-# Shapes:  B row blocks of R rows and C columns; N elements in a stage.
-# Source:  Keller Jordan et al., Muon (2024); its scale beside AdamW: arXiv 2502.16982, 2.2.
-
-
-RMS = 0.2  # of an update, as AdamW's is: both take the same rate and decay
-BATCH_VALUES = 1 << 22  # on a GPU: 16 MiB of float32, and five matrices of that size at a time
-
-
 @dataclass(frozen=True, slots=True)
 class RowBlock:
     """A part of a matrix whose update is made orthogonal by itself."""
@@ -162,15 +165,9 @@ class Muon:
         self._starts = [block.start for block in self._blocks]
 
     @torch.no_grad()
-    def step(self, gradient_N: Tensor, update: Update) -> None:
-        """Apply one reduced gradient."""
-        if gradient_N.shape != self._flat.params_N.shape:
-            raise ValueError(f"a gradient of {gradient_N.numel()} for {self._flat.length} weights")
-        self.step_span(gradient_N, update, 0, self._flat.length)
-
-    @torch.no_grad()
-    def step_span(self, gradient_C: Tensor, update: Update, start: int, stop: int) -> None:
-        """Do to the elements start..stop-1 what `step` does to all; no row block lies across."""
+    def step(self, gradient_C: Tensor, update: Update, span: Span | None = None) -> None:
+        """See `Optimizer`; no row block lies across the ends of the span."""
+        start, stop = _fitting(gradient_C, self._flat, span)
         if update.scale == 0.0:
             return
         first, last = bisect_left(self._starts, start), bisect_left(self._starts, stop)
@@ -178,7 +175,7 @@ class Muon:
         for block in (*blocks, RowBlock(stop, stop, 1, decays=False)):
             if block.start > end:
                 between = gradient_C[end - start : block.start - start]
-                self._others.step_span(between, update, end, block.start)
+                self._others.step(between, update, (end, block.start))
             end = block.stop
         for batch in self._batches(blocks):
             self._step_blocks(gradient_C, start, batch, update)
@@ -214,27 +211,3 @@ class Muon:
             param.sub_((direction_RC.to(param.dtype) * rate).to(param.device).reshape(-1))
             flat.keep(param, block.start, update.number)
             keep_average(config, flat, block.start, block.stop)
-
-
-# What every optimizer can do, and which one a run has.
-#
-# Shapes:  N elements in a stage, C in a span of it.
-
-# ruff: noqa: N803  shapes are written at the end of names
-
-
-class Optimizer(Protocol):
-    """Changes weights and moments: by the same bits on every processor, piece by piece or whole."""
-
-    def step(self, gradient_N: Tensor, update: Update) -> None:
-        """Apply one reduced gradient; raises ValueError if it does not fit."""
-        ...
-
-    def step_span(self, gradient_C: Tensor, update: Update, start: int, stop: int) -> None:
-        """Do to the elements of one or more pieces, start..stop-1, what `step` does to all."""
-        ...
-
-
-def optimizer_of(config: OptimizerConfig, flat: FlatParameters) -> Optimizer:
-    """The optimizer of a run, on flat memory."""
-    return Muon(config, flat) if config.name == "muon" else AdamW(config, flat)

@@ -56,7 +56,7 @@ HALVED_ROWS = 256  # so many rows are worth computing half of a symmetric produc
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """How fine whole numbers may be whose products a dtype has exactly."""
+    """The fineness of whole numbers whose products a dtype has exactly."""
 
     dtype: torch.dtype
     norm: int
@@ -82,8 +82,7 @@ UNITS = {
 def orthogonal(x_BRC: Tensor) -> Tensor:
     """Matrices with the same singular vectors, and singular values near 1 unless they were tiny.
 
-    Of the dtype of `x_BRC`, float32 or float64, on its device or on the host, as `place_of` says;
-    zeros stay zeros.
+    They have the dtype of `x_BRC`, float32 or float64, and are where `place_of` says.
     """
     x_BRC = peaked(x_BRC.to(place_of(x_BRC.device)))
     tall = x_BRC.shape[1] > x_BRC.shape[2]
@@ -98,11 +97,7 @@ def orthogonal(x_BRC: Tensor) -> Tensor:
 
 
 def place_of(device: torch.device) -> torch.device:
-    """Return where the matrices of a device are made orthogonal.
-
-    CPUs and CUDA devices multiply float32 as IEEE 754 says. Of others nobody has measured it, and
-    mps has no float64 to begin with.
-    """
+    """The device itself if it is known to multiply float32 as IEEE 754 says, else the CPU."""
     return device if device.type in {"cpu", "cuda"} else CPU
 
 
@@ -119,7 +114,7 @@ class Products:
     """Products of matrices of whole numbers, and whether they can be believed."""
 
     def __init__(self, like_BRC: Tensor, dtype: torch.dtype, longest: int | None = None) -> None:
-        """`dtype`: what they are computed in; `longest`: a row or column of a factor is shorter."""
+        """`dtype`: of the computation; `longest`: a row or column of a factor is shorter."""
         self._dtype = dtype
         self._limit = (longest or UNITS[like_BRC.dtype].norm) ** 2
         self._longest_B = like_BRC.new_zeros(like_BRC.shape[0])
@@ -127,12 +122,12 @@ class Products:
 
     @property
     def fit_B(self) -> Tensor:
-        """Return whether all factors of a matrix were as short as exact products need them."""
+        """True for a matrix of which all factors were as short as exact products need them."""
         return self._longest_B < self._limit
 
     @property
     def agree(self) -> bool:
-        """Return whether the norm of each row came out of its product; waits for the device."""
+        """True if the norm of each row came out of its product; waits for the device."""
         return bool(self._agree)
 
     def gram(self, x_BRC: Tensor) -> Tensor:
@@ -212,7 +207,7 @@ def peaked(x_BRC: Tensor) -> Tensor:
 
 
 def _scale(x_BRC: Tensor, units: Units) -> Tensor:
-    """Return what makes the longest row or column of each matrix as long as a factor's may be."""
+    """The scale that makes each matrix's longest row or column as long as a factor's may be."""
     square_BRC = x_BRC.round().square_()  # rounded to the dtype, and whole numbers all the same
     sums = (square_BRC.sum(way, dtype=torch.float64).amax(1) for way in (1, 2))
     norm_B = torch.maximum(*sums).clamp_(min=1.0).sqrt_().mul_(SHORT)
@@ -221,11 +216,7 @@ def _scale(x_BRC: Tensor, units: Units) -> Tensor:
 
 
 def _norm_bound(a_BRR: Tensor, units: Units) -> Tensor:
-    """A bound of the largest singular value of X, from A = X X^T.
-
-    It is the fourth root of the sum of all fourth powers of singular values, whose second root is
-    the Frobenius norm of A.
-    """
+    """A bound of the largest singular value of X: the root of the Frobenius norm of A = X X^T."""
     coarser = units.norm**2 / PEAK
     square_BRR = (a_BRR * (1.0 / coarser)).round_().square_()
     frobenius_B = square_BRR.sum((1, 2), dtype=torch.float64).clamp_(min=1.0).sqrt_()

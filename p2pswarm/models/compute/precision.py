@@ -1,4 +1,4 @@
-"""What blocks compute in: the dtype of the weights, or bfloat16 where that is good enough.
+"""The precision of blocks: the dtype of the weights, or bfloat16 where that is good enough.
 
 `run.precision = "bf16"` is torch's autocast: products of matrices in bfloat16, norms, softmax and
 the loss in float32. Gradient sums and the optimizer stay float32. Two things differ from autocast
@@ -22,12 +22,13 @@ from torch.func import functional_call
 
 from p2pswarm.models.base import Value
 from p2pswarm.models.boundary import Boundary, boundaries
-from p2pswarm.models.chance import Around, Chance, at_once, plainly, run_blocks
 from p2pswarm.models.compute.flat_parameters import FlatParameters, Segment
+from p2pswarm.models.dropout import Around, DropoutSeeds, at_once, plainly, run_blocks
 from p2pswarm.settings.config import RunConfig
 
-MATRIX = 2  # dimensions; what has fewer stays float32
+# ruff: noqa: D102  `Precision` documents `run`
 
+MATRIX = 2  # dimensions; what has fewer stays float32
 
 Made = Callable[[Any], Any]
 """Makes another function of the one that runs a block."""
@@ -39,17 +40,17 @@ def as_it_is(call: Any) -> Any:
 
 
 class Precision(ABC):
-    """How the blocks of a stage are run, and the leaves of their graphs."""
+    """A way to run the blocks of a stage, and the leaves of their graphs."""
 
     parameters: Sequence[Tensor]
-    """What gradients are taken for."""
+    """The tensors whose gradients are taken."""
     sums: Sequence[Tensor]
-    """Where each of these is added up."""
+    """The place where each of these is added up."""
     weight_storages: frozenset[int]
-    """Where the weights lie: a graph refers to them and does not hold them."""
+    """The memory of the weights: a graph refers to it and does not hold it."""
 
     @abstractmethod
-    def run(self, value: Value, chance: Chance | None, around: Around = at_once) -> Value:
+    def run(self, value: Value, dropout: DropoutSeeds | None, around: Around = at_once) -> Value:
         """Run all blocks, one after another."""
 
 
@@ -62,9 +63,8 @@ class FullPrecision(Precision):
         self.parameters, self.sums = flat.parameters, flat.sums
         self.weight_storages = frozenset({flat.params_N.untyped_storage().data_ptr()})
 
-    def run(self, value: Value, chance: Chance | None, around: Around = at_once) -> Value:
-        """See `Precision`."""
-        return run_blocks(self._flat.blocks, value, chance, self._call, around)
+    def run(self, value: Value, dropout: DropoutSeeds | None, around: Around = at_once) -> Value:
+        return run_blocks(self._flat.blocks, value, dropout, self._call, around)
 
 
 class Bfloat16(Precision):
@@ -98,7 +98,7 @@ class Bfloat16(Precision):
         self._numbers = {block: number for number, block in enumerate(flat.blocks)}
 
     def _leaf(self, parameter: nn.Parameter, place: Segment) -> Tensor:
-        """Return what a block computes with instead of a parameter."""
+        """The tensor that a block computes with instead of a parameter."""
         if parameter.dim() >= MATRIX:
             part = self._copy_N[place.start : place.stop]
             return part.view(parameter.shape).requires_grad_()
@@ -108,14 +108,13 @@ class Bfloat16(Precision):
         self._widened.append((parameter, leaf))
         return leaf
 
-    def run(self, value: Value, chance: Chance | None, around: Around = at_once) -> Value:
-        """See `Precision`."""
+    def run(self, value: Value, dropout: DropoutSeeds | None, around: Around = at_once) -> Value:
         self._follow()
         # its cache would share the bfloat16 of what a stage is given, which is a leaf, between its
         # uses: their gradients would be added in bfloat16, and the cut into stages change bits
         device = self._copy_N.device.type
         with torch.autocast(device, torch.bfloat16, cache_enabled=False):
-            return run_blocks(self._flat.blocks, value, chance, self._call, around)
+            return run_blocks(self._flat.blocks, value, dropout, self._call, around)
 
     @torch.no_grad()
     def _follow(self) -> None:
@@ -140,7 +139,7 @@ def _with_weights(block: nn.Module, weights: Mapping[str, Tensor], value: Value)
 
 
 def in_dtypes_of(made: Value, given: Boundary) -> Value:
-    """Return what a block gave, in the dtypes that it has without autocast."""
+    """The value that a block gave, in the dtypes that it has without autocast."""
     if isinstance(made, Tensor):
         return made.to(given.tensors[0].dtype)
     dtypes = {tensor.key: tensor.dtype for tensor in given.tensors}

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from p2pswarm.models.base import LONE_KEY, bundle_of, loss_of
 from p2pswarm.models.blocks import block_count
-from p2pswarm.models.chance import chance_of, nothing_drawn
 from p2pswarm.models.compute.base import Update
 from p2pswarm.models.compute.flat_parameters import FlatParameters, squared_norm
 from p2pswarm.models.compute.optimizer import optimizer_of
 from p2pswarm.models.compute.precision import FullPrecision, precision_of
+from p2pswarm.models.dropout import dropout_seeds, nothing_drawn
 from p2pswarm.run.schedule import clip_scale
 from p2pswarm.settings.config import RunConfig
 
@@ -45,8 +45,8 @@ class ReferenceTrainer:
         """Mean nats per token of one microbatch."""
         tokens_BS = tokens_BS.to(self.flat.params_N.device, torch.int64)
         flat = self.flat
-        chance = chance_of(self._run.seed, flat.numbers, flat.blocks, tokens_BS)
-        value = bundle_of(self._precision.run(tokens_BS[:, :-1], chance))
+        dropout = dropout_seeds(self._run.seed, flat.numbers, flat.blocks, tokens_BS)
+        value = bundle_of(self._precision.run(tokens_BS[:, :-1], dropout))
         return loss_of(value[LONE_KEY], tokens_BS[:, 1:])
 
     def add(self, tokens_BS: Tensor) -> float:

@@ -7,7 +7,6 @@ of what they took and gave, and the trainer compares them (docs/spot_checks.md).
 
 Units:   none; sums are taken in float64.
 Shapes:  the sketch of a bundle is the sum of its tensors', each with signs of its own.
-Errors:  none; a sketch that is not finite is empty, like one of nothing.
 Source:  count sketch, Charikar, Chen and Farach-Colton 2002, with one row.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
@@ -32,8 +31,7 @@ class Sketcher:
     """The signs of one run, as many as were needed so far."""
 
     def __init__(self, seed: bytes) -> None:
-        key = int.from_bytes(hashlib.sha256(SIGNS_TAG + seed).digest()[:16])
-        self._key = key
+        self._key = int.from_bytes(hashlib.sha256(SIGNS_TAG + seed).digest()[:16])
         self._signs_N = torch.empty(0, dtype=torch.int8)
 
     def of(self, bundle: Bundle) -> Numbers:

@@ -6,7 +6,7 @@ model's, and the gradient of a microbatch is a one whose place its tokens choose
 averaged, committed, hashed and downloaded is real; and ones add up to the same sum in any order, so
 that the weights tell, bit for bit, whether each microbatch was counted once (docs/simulation.md).
 """
-# ruff: noqa: N803, N806  shapes are written at the end of names
+# ruff: noqa: D102, N803, N806  `Stage` documents its methods; shapes end the names
 
 import hashlib
 import math
@@ -19,7 +19,7 @@ from p2pswarm.base.errors import NotServing
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.base import BackwardSpec, Engine, Key, LossResult
-from p2pswarm.models.compute.bundle_spec import boundary_above, bundle_spec
+from p2pswarm.models.compute.bundle_spec import engine_bundles
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.torch_device import computing, setting_up
 from p2pswarm.models.compute.torch_stage import checked_tokens, require_finite
@@ -62,7 +62,6 @@ class EmulatedStage:
 
     @computing()
     def forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
-        """See `Stage`."""
         del given
         self._kept[key] = self._place(tokens_BS)
         self._rest(self._forward_s)
@@ -70,7 +69,6 @@ class EmulatedStage:
 
     @computing()
     def backward(self, key: Key, gradient: Bundle, spec: BackwardSpec) -> Bundle:
-        """See `Stage`."""
         place = self._kept.pop(key, None)
         if place is None:
             raise NotServing(f"nothing is kept for microbatch {key[0]}, attempt {key[1]}")
@@ -90,19 +88,16 @@ class EmulatedStage:
 
     @computing()
     def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
-        """See `Stage`."""
         del given
         self._place(tokens_BS)
         self._rest(self._forward_s)
         return self._loss if self._last else self._gives
 
     def drop(self, keys: Iterable[Key] | None) -> None:
-        """See `Stage`."""
         for key in list(self._kept) if keys is None else keys:
             self._kept.pop(key, None)
 
     def _place(self, tokens_BS: Tensor) -> int:
-        """Return where the gradient of these tokens has its one."""
         tokens_BS = checked_tokens(tokens_BS, CPU, self._vocabulary)
         return gradient_place(tokens_BS, self._flat.length)
 
@@ -113,16 +108,9 @@ class EmulatedStage:
 
 
 def gradient_place(tokens_BS: Tensor, length: int) -> int:
-    """Return which of `length` elements the gradient of these tokens has its one in; the rest are
-    zero.
-    """
+    """The one element of `length` where the gradient of these tokens is 1, and not 0."""
     hashed = hashlib.blake2b(bytes_of(tokens_BS.to(torch.int64)), digest_size=PLACE_BYTES)
     return int.from_bytes(hashed.digest()) % length
-
-
-def engine_bundles(run: RunConfig, stage: int) -> tuple[BundleSpec, BundleSpec]:
-    """Return what a stage takes and what it gives."""
-    return bundle_spec(boundary_above(run, stage - 1)), bundle_spec(boundary_above(run, stage))
 
 
 def emulated_engine(
@@ -148,9 +136,8 @@ def _noise(spec: BundleSpec, chance: torch.Generator) -> Bundle:
     """A bundle that no codec makes smaller than a real one; whole numbers are zeros."""
     made: Bundle = {}
     for key in spec.keys:
-        dtype = TORCH[key.layout.dtype]
-        if key.differentiable or dtype.is_floating_point:
-            made[key.name] = torch.randn(key.layout.shape, generator=chance).to(dtype)
-        else:
-            made[key.name] = torch.zeros(key.layout.shape, dtype=dtype)
+        dtype, shape = TORCH[key.layout.dtype], key.layout.shape
+        noisy = key.differentiable or dtype.is_floating_point
+        x = torch.randn(shape, generator=chance) if noisy else torch.zeros(shape)
+        made[key.name] = x.to(dtype)
     return made

@@ -31,7 +31,6 @@ from p2pswarm.tensors.flat_layout import FlatTensor
 
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
-
 TAG = "p2pswarm-round-1"  # another way to draw is another tag
 GAMMA = 0x9E3779B97F4A7C15 - (1 << 64)
 MIXES = ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)))
@@ -55,10 +54,7 @@ class ChanceRounding:
         self._place_N = place_N
 
     def store(self, value_C: Tensor, start: int, step: int) -> None:
-        """Round the float32 values of the elements from `start` on, as `step` does, and keep them.
-
-        Between parameters there are zeros, which stay.
-        """
+        """Round the float32 values of the elements from `start` on in one step, and keep them."""
         stop = start + len(value_C)
         chance_C = torch.zeros(len(value_C), dtype=torch.int16, device=value_C.device)
         for tensor in self._tensors[bisect_right(self._stops, start) :]:
@@ -101,7 +97,7 @@ def rounded(value_C: Tensor, chance_C: Tensor) -> Tensor:
 
 
 def _far_from_infinity(value_C: Tensor) -> bool:
-    """Return whether no value is so large that a carry makes it infinite; false for NaN.
+    """Return whether no value is NaN or so large that a carry makes it infinite.
 
     On a CPU it costs a twentieth of what it saves. A GPU would have to wait for the answer.
     """

@@ -1,4 +1,12 @@
-"""What a device of torch lacks, and its errors as the package's own."""
+"""The dtypes that a device of torch lacks, and its errors as the package's own.
+
+Metal, the device mps of a Mac, has no float64. Sums of squares and sketches need it for a moment,
+and some of Muon's sums: they are taken on the host then. Weights in float64 cannot be there at all
+(`server/devices/device_choice.py`).
+
+Errors:  Refused when a microbatch cannot be computed here: another server may; Unusable when a
+         stage cannot be set up, or its device is lost.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,34 +17,16 @@ from torch.utils.checkpoint import CheckpointError
 from p2pswarm.base.errors import Refused, Unusable
 from p2pswarm.models.foreign_code import is_foreign, said
 
-# The dtypes that a device lacks, and where they are computed instead.
-#
-# Metal, the device mps of a Mac, has no float64. Sums of squares and sketches need it for a
-# moment, and some of Muon's sums: they are taken on the host then. Weights in float64 cannot be
-# there at all (`server/devices/device_choice.py`).
-
 LACKED = {"mps": frozenset({torch.float64, torch.complex128})}
 CPU = torch.device("cpu")
-
-
-def lacks(kind: str, dtype: torch.dtype) -> bool:
-    """Return whether a kind of device, such as `cuda` or `mps`, has no such dtype."""
-    return dtype in LACKED.get(kind, ())
+REASON_CHARS_MAX = 160  # torch's messages have pages of advice after the first line
+ALLOCATOR = "DefaultCPUAllocator"
+"""The name that a CPU without memory puts in its error; for a GPU torch has an error class."""
 
 
 def place_for(device: torch.device, dtype: torch.dtype) -> torch.device:
     """The device itself if it has the dtype, else the CPU."""
-    return CPU if lacks(device.type, dtype) else device
-
-
-# Translates torch's errors into ours, where we call torch.
-#
-# Errors:  Refused when a microbatch cannot be computed here: another server may; Unusable when a
-#   stage cannot be set up, or its device is lost.
-
-REASON_CHARS_MAX = 160  # torch's messages have pages of advice after the first line
-ALLOCATOR = "DefaultCPUAllocator"
-"""The name that a CPU without memory puts in its error; for a GPU torch has an error class."""
+    return CPU if dtype in LACKED.get(device.type, ()) else device
 
 
 @contextmanager
@@ -90,6 +80,6 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error says, without the advice that follows."""
+    """The text of an error, without the advice that follows."""
     line = str(error).strip().partition("\n")[0] or type(error).__name__
     return line[:REASON_CHARS_MAX]

@@ -4,7 +4,7 @@ Gradients are taken with `torch.autograd.grad` and added to the sum only after a
 found finite, so an error never leaves a microbatch half counted. A graph is kept while the memory
 limit allows, whole or block by block. This changes only the speed: a graph made again gives the
 same bits. So when the device has no memory left, what failed is tried again with less of them
-(`graphs.py`).
+(`autograd_graphs.py`).
 
 On a GPU a thread that asks for a number waits until all that was launched is done. So each call
 waits once, at its end: there it is asked whether the gradient that came, the loss and the gradients
@@ -17,7 +17,7 @@ Errors:  NotFiniteHere when a loss or a gradient is not finite; Refused when tor
          NotServing when nothing is kept for a key; Unusable when a block gives another bundle than
          when traced, or the sum is spoilt.
 """
-# ruff: noqa: N803, N806  shapes are written at the end of names
+# ruff: noqa: D102, N803, N806  `Stage` documents its methods; shapes end the names
 
 import functools
 import math
@@ -28,13 +28,13 @@ from torch import Tensor
 
 from p2pswarm.base.errors import BadMessage, Unusable
 from p2pswarm.models.base import LONE_KEY, Bundle, Value, bundle_of, loss_of
-from p2pswarm.models.chance import Around, at_once, chance_of, nothing_drawn
+from p2pswarm.models.compute.autograd_graphs import GraphLimits, Kept, KeptGraphs
 from p2pswarm.models.compute.base import BackwardSpec, Key, LossResult, NotFiniteHere
 from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.compute.graphs import GraphLimits, Kept, KeptGraphs
 from p2pswarm.models.compute.precision import Precision, precision_of
 from p2pswarm.models.compute.torch_device import computing
+from p2pswarm.models.dropout import Around, at_once, dropout_seeds, nothing_drawn
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.codecs.cuda_device import wait_for
 
@@ -52,10 +52,7 @@ class TorchStage:
         graphs: int | GraphLimits,
         precision: Precision | None = None,
     ) -> None:
-        """`graphs`: what they may take, or how many bytes are kept of them.
-
-        `precision`: how the blocks are run, if not as the run says.
-        """
+        """`graphs`: their limits, or only `keep_bytes`; `precision`: None as the run says."""
         self._flat = flat
         self._precision = precision or precision_of(run, flat)
         self._device = flat.params_N.device
@@ -75,7 +72,6 @@ class TorchStage:
 
     @computing()
     def forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
-        """See `Stage`; keeps the graph if its measured size still fits."""
         return self._graphs.with_room(lambda: self._forward(key, tokens_BS, given))
 
     def _forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
@@ -89,7 +85,6 @@ class TorchStage:
 
     @computing()
     def backward(self, key: Key, gradient: Bundle, spec: BackwardSpec) -> Bundle:
-        """See `Stage`."""
         kept = self._graphs.take(key)
         returned = self._graphs.with_room(lambda: self._backward(kept, gradient, spec), kept)
         self.recomputed += kept.made is None
@@ -103,12 +98,11 @@ class TorchStage:
             made = self._ends(again)
         found = self._differentiate(made, gradients, kept.given, spec)
         came, squares = waited_for(squares_of(gradients), squares_of(found))
-        _refuse_infinite(came, CAME)
+        refuse_infinite(came, CAME)
         return self._counted(found, squares, spec)
 
     @computing()
     def finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
-        """See `Stage`."""
         return self._graphs.with_room(lambda: self._finish(tokens_BS, given, spec))
 
     def _finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
@@ -120,22 +114,20 @@ class TorchStage:
         share = torch.full_like(loss, self._share)
         found = self._differentiate([loss], [share], leaves, spec)
         (value,), squares = waited_for([loss], squares_of(found))
-        return LossResult(_finite(value), self._counted(found, squares, spec))
+        return LossResult(finite_loss(value), self._counted(found, squares, spec))
 
     @computing()
     @torch.no_grad()
     def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
-        """See `Stage`."""
         tokens_BS = self._tokens(tokens_BS)
         with nothing_drawn(self._flat.blocks):
             made = self._run(tokens_BS, {name: x.to(self._device) for name, x in given.items()})
         if self._above is None:
-            return _finite(self._loss(made, tokens_BS).item())
+            return finite_loss(self._loss(made, tokens_BS).item())
         wait_for(self._device)
         return self._gives(made)
 
     def drop(self, keys: Iterable[Key] | None) -> None:
-        """See `Stage`."""
         self._graphs.drop(keys)
 
     def _tokens(self, tokens_BS: Tensor) -> Tensor:
@@ -154,8 +146,8 @@ class TorchStage:
     def _run(self, tokens_BS: Tensor, given: Bundle, around: Around = at_once) -> Value:
         value = self._below.value(given) if self._below else tokens_BS[:, :-1]
         flat = self._flat
-        chance = chance_of(self._seed, flat.numbers, flat.blocks, tokens_BS)
-        return self._precision.run(value, chance, around)
+        dropout = dropout_seeds(self._seed, flat.numbers, flat.blocks, tokens_BS)
+        return self._precision.run(value, dropout, around)
 
     def _gives(self, value: Value) -> Bundle:
         """The bundle for the next stage."""
@@ -172,10 +164,7 @@ class TorchStage:
     def _differentiate(
         self, ends: list[Tensor], gradients: list[Tensor], leaves: Bundle, spec: BackwardSpec
     ) -> Sequence[Tensor]:
-        """The gradients of the weights, if they count, and of the input, if it is to have some.
-
-        A tensor that the stage does not use has a gradient of zeros.
-        """
+        """The gradients of the weights, if they count, and of the input, if it is to have some."""
         returned = [leaves[name] for name in self._returned] if spec.returning else []
         wanted = [*self._precision.parameters, *returned] if spec.counting else returned
         if not wanted:
@@ -185,12 +174,9 @@ class TorchStage:
     def _counted(
         self, found: Sequence[Tensor], squares: Sequence[float], spec: BackwardSpec
     ) -> Bundle:
-        """Add the gradients of the weights to the sum and return those of the input, all or none.
-
-        `squares`: of each its sum of squares.
-        """
+        """Add the gradients of the weights, whose sums of squares come too; return the input's."""
         self.gradient_norm = 0.0
-        _refuse_infinite(squares, "a gradient")
+        refuse_infinite(squares, "a gradient")
         names = self._returned if spec.returning else ()
         if spec.counting:
             self.gradient_norm = math.sqrt(sum(squares[: len(found) - len(names)]))
@@ -218,7 +204,7 @@ def checked_tokens(tokens_BS: Tensor, device: torch.device, vocabulary: int) -> 
     return tokens_BS.to(device, torch.int64, non_blocking=True)  # the GPU waits, and not we
 
 
-def _finite(value: float) -> float:
+def finite_loss(value: float) -> float:
     """The loss; NotFiniteHere if it is no number."""
     if not math.isfinite(value):
         raise NotFiniteHere(f"the loss is {value}: lower the learning rate or look at the text")
@@ -247,9 +233,10 @@ def waited_for(*groups: Sequence[Tensor]) -> list[list[float]]:
 def require_finite(tensors: Sequence[Tensor], what: str) -> None:
     """Raise NotFiniteHere for NaN, infinities, and values whose squares overflow."""
     (squares,) = waited_for(squares_of(tensors))
-    _refuse_infinite(squares, what)
+    refuse_infinite(squares, what)
 
 
-def _refuse_infinite(squares: Sequence[float], what: str) -> None:
+def refuse_infinite(squares: Sequence[float], what: str) -> None:
+    """Raise NotFiniteHere unless sums of squares are finite."""
     if not all(map(math.isfinite, squares)):
         raise NotFiniteHere(f"{what} is not finite: lower the learning rate or look at the text")

@@ -37,10 +37,9 @@ IDLE_MAX = 1  # reduced gradients kept for the next step, each as large as the w
 
 
 class GradientMemory:
-    """Memory for reduced gradients, used again once nothing refers to it.
+    """Memory for reduced gradients, used again when its last view is gone.
 
-    The last one may still be on its way to a slow newcomer, and a late chunk of an averaging that
-    ended may still be written to it. So memory is free when its last view is gone.
+    One may still be on its way to a slow newcomer, or a late chunk may still be written to it.
     """
 
     def __init__(self, sum_N: Tensor) -> None:
@@ -74,10 +73,7 @@ class TorchSums:
         reduced_N: Tensor | None = None,
         hole: Span | None = None,
     ) -> None:
-        """`tied`: the place of a tensor that another stage has as well.
-
-        `reduced_N`: memory that is here already; `hole`: a place that is no part of it.
-        """
+        """`tied`: another stage has it as well; `reduced_N`: is here; `hole`: no part of it."""
         self._sum_N = sum_N
         self._tied = tied
         self._hole = hole or Span(sum_N.numel(), sum_N.numel())
@@ -154,7 +150,6 @@ class TorchSums:
         return AveragedGradient(digest, norm if math.isfinite(norm) else None)
 
     def _at(self, span: Span) -> slice:
-        """Return where a span lies in the flat buffers."""
         shift = self._hole.length if span.start >= self._hole.start else 0
         return slice(span.start + shift, span.stop + shift)
 

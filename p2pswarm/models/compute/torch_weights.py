@@ -1,8 +1,9 @@
-"""A stage's weights in torch: the gradient sum for the averaging, and updates.
+"""A stage's weights in torch: its state piece by piece, its gradient sum, and updates.
 
-Shapes:  N elements in a stage.
-Errors:  Unusable where the stage cannot be set up.
+Shapes:  N elements in a stage; a piece is elements start..stop-1 of weights and moments.
+Errors:  Unusable where the stage cannot be set up; BadMessage for a piece of another size.
 """
+# ruff: noqa: D102, N806  the protocols document the methods; shapes end the names
 
 from collections.abc import Iterator, Sequence
 
@@ -13,8 +14,9 @@ from p2pswarm.base.errors import BadMessage
 from p2pswarm.checkpoint.digests import StateHasher
 from p2pswarm.models.base import DTYPES
 from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.compute.autograd_graphs import GraphLimits
 from p2pswarm.models.compute.base import Engine, Update, part_sizes
-from p2pswarm.models.compute.bundle_spec import boundary_above, bundle_spec
+from p2pswarm.models.compute.bundle_spec import engine_bundles
 from p2pswarm.models.compute.compiler import compiled_precision
 from p2pswarm.models.compute.flat_parameters import (
     FlatParameters,
@@ -22,7 +24,6 @@ from p2pswarm.models.compute.flat_parameters import (
     layout_of,
     piece_hashes,
 )
-from p2pswarm.models.compute.graphs import GraphLimits
 from p2pswarm.models.compute.optimizer import Optimizer, optimizer_of
 from p2pswarm.models.compute.torch_device import setting_up
 from p2pswarm.models.compute.torch_stage import TorchStage
@@ -34,12 +35,8 @@ from p2pswarm.tensors.codecs.tensor_pool import on_host
 from p2pswarm.tensors.flat_layout import STATE_TENSORS
 from p2pswarm.tensors.state_tree import PIECE_VALUES
 
-# A stage's state in torch, piece by piece: read, put in its place, and brought one step further.
-#
-# Shapes:  N elements in a stage; a piece is elements start..stop-1 of weights and moments.
-# Errors:  BadMessage for a piece of another size.
-
-# ruff: noqa: N806  shapes are written at the end of names
+ZEROS = bytes(1 << 20)
+TIED_KEY = b"p2pswarm tied 01"  # known to all, because it is faults that the digest looks for
 
 
 class TorchState:
@@ -49,61 +46,47 @@ class TorchState:
         self, flat: FlatParameters, optimizer: Optimizer, piece_values: int = PIECE_VALUES
     ) -> None:
         self._flat = flat
-        self.tensors = len(flat.state())
+        self.tensors = len(flat.state)
         self._optimizer = optimizer
         self._spans = flat.spans(piece_values)
         self.pieces = len(self._spans)
 
     def part_bytes(self, tensor: int, piece: int) -> int:
-        """The size of a piece's part of one tensor."""
         start, stop = self._spans[piece]
         return (stop - start) * self._flat.layout.item_bytes[tensor]
 
     def read(self, tensor: int, piece: int) -> memoryview:
-        """Copy a part; it stays as it is whatever happens to the weights."""
         start, stop = self._spans[piece]
-        part = self._flat.state()[tensor].detach()[start:stop]
+        part = self._flat.state[tensor].detach()[start:stop]
         return bytes_of(part.clone() if part.device.type == "cpu" else on_host(part))
 
     @torch.no_grad()
     def write(self, piece: int, parts: Sequence[memoryview]) -> None:
-        """Put a piece in its place."""
         start, stop = self._spans[piece]
         sizes = [part.nbytes for part in parts]
         if sizes != part_sizes(self, piece):
             raise BadMessage(f"parts of {sizes} bytes are no piece {piece}")
-        for x_N, part in zip(self._flat.state(), parts, strict=True):
+        for x_N, part in zip(self._flat.state, parts, strict=True):
             if part.nbytes:  # as bytes: a part of four a value may follow one of two, at any place
                 x_N[start:stop].view(torch.uint8).copy_(torch.frombuffer(part, dtype=torch.uint8))
 
     def gradient(self, reduced: Sums, piece: int) -> Tensor:
-        """Copy a piece's part of a reduced gradient, to the host."""
         assert isinstance(reduced, TorchSums)
         start, stop = self._spans[piece]
         part = reduced.reduced_N[start:stop]
         return part.clone() if part.device.type == "cpu" else on_host(part)
 
     def follow(self, piece: int, gradient: Tensor, update: Update) -> None:
-        """Apply a commit to one piece: what `Weights.apply` does to all of them."""
         there = gradient.to(self._flat.params_N.device)
-        self._optimizer.step_span(there, update, *self._spans[piece])
-
-
-# The digest of a stage's state of version 0, made from the seed, one block in memory at a time.
-#
-# A trainer computes it to tell which servers have drawn their first weights right. It may be
-# smaller than any of them: it needs the weights of one block, and no moments.
-#
-# Errors:  Unusable for a model that this machine cannot make.
-
-# ruff: noqa: N806  shapes are written at the end of names
-
-
-ZEROS = bytes(1 << 20)
+        self._optimizer.step(there, update, self._spans[piece])
 
 
 def first_state(run: RunConfig, stage: int) -> Iterator[bytes]:
-    """Make the digest, a block at a time: the last value that comes is it."""
+    """The digest of a stage's state of version 0; it is the last value, after one for each block.
+
+    A trainer tells by it which servers have drawn their first weights right. It may be smaller than
+    any of them: it needs the weights of one block, and no moments.
+    """
     numbers = stage_blocks(run, stage)
     with setting_up(stage):
         layout = layout_of(run, numbers)
@@ -123,9 +106,6 @@ def first_state(run: RunConfig, stage: int) -> Iterator[bytes]:
     yield hasher.digest()
 
 
-TIED_KEY = b"p2pswarm tied 01"
-
-
 class TorchWeights:
     """Implements `Weights` on flat memory."""
 
@@ -140,29 +120,24 @@ class TorchWeights:
         self._gradients = GradientMemory(flat.sum_N)
 
     def reset(self, *, draw: bool) -> None:
-        """Empty the sum; with `draw`, everything is as at the run's start."""
         self._flat.sum_N.zero_()
         if draw:
             self._flat.draw()
 
     def hashes(self) -> tuple[bytes, ...]:
-        """Hash weights and moments; it reads them alone, so the stage may compute meanwhile."""
-        return tuple(piece_hashes(self._flat.state(), self._spans))
+        return tuple(piece_hashes(self._flat.state, self._spans))
 
     def tied_digest(self) -> bytes:
-        """See `Weights`; the key is known to all, because it is faults that it looks for."""
         if (tied := self._flat.tied) is None:
             return b""
-        parts = [x_N.detach()[tied.start : tied.stop] for x_N in self._flat.state()]
+        parts = [x_N.detach()[tied.start : tied.stop] for x_N in self._flat.state]
         return keyed_digest(TIED_KEY, parts)
 
     def reduction(self) -> TorchSums:
-        """Give memory that nothing else uses: the last one may be on its way to a newcomer."""
         flat = self._flat
         return TorchSums(flat.sum_N, self._codec_name, self._gradients, tied=flat.tied)
 
     def apply(self, reduced: Sums, update: Update) -> None:
-        """Do one step of the optimizer."""
         assert isinstance(reduced, TorchSums)
         self._optimizer.step(reduced.reduced_N, update)
         self._flat.sum_N.zero_()
@@ -181,8 +156,7 @@ def torch_engine(
 
     All servers of a run need the same `piece_values`. `compiles`: run the blocks compiled.
     """
-    takes = bundle_spec(boundary_above(run, stage - 1))
-    gives = bundle_spec(boundary_above(run, stage))
+    takes, gives = engine_bundles(run, stage)
     with setting_up(stage):
         flat = FlatParameters(run, stage_blocks(run, stage), device)
         weights = TorchWeights(run, flat, piece_values)

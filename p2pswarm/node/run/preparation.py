@@ -15,7 +15,7 @@ from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.models.compute.bundle_spec import check_model
 from p2pswarm.models.compute.model_check import check_once
-from p2pswarm.models.documents import APART
+from p2pswarm.models.document_masks import APART
 from p2pswarm.models.hf_library import VOCABULARY_MAX
 from p2pswarm.models.model_source import resolved
 from p2pswarm.node.progress.curves import try_curves

@@ -1,4 +1,8 @@
-"""The devices that `serve.device` names, and how much memory each has free."""
+"""The devices that `serve.device` names, and the memory that each has free for graphs.
+
+Errors:  Unusable, with what is allowed, for names of which torch has no device.
+Source:  proc_meminfo(5), `MemAvailable`.
+"""
 
 import contextlib
 import math
@@ -12,20 +16,18 @@ from p2pswarm.models.base import DTYPES
 from p2pswarm.models.compute.torch_device import first_line
 from p2pswarm.settings.config import RunConfig
 
-# The devices that `serve.device` names.
-#
-# Errors:  Unusable, with what is allowed, for names of which torch has no device.
-
 BF16 = "bf16"
 ALL = "cuda:all"
 KINDS = ("cuda", "cpu")  # what torch's sharding has collectives for; cpu: to try it
+MEMINFO = Path("/proc/meminfo")
+KIB, MIB = 1 << 10, 1 << 20
+GRAPH_MIB = 1_024  # of a host, which other processes need as well
+GRAPH_SHARE = 0.5  # of a GPU; the rest: what a forward needs for a moment, codecs, other programs
+ROOM_SHARE = 0.5  # of a GPU: the rest of it; of a host: other programs
 
 
 def devices_of(setting: str, gpus: int | None = None) -> tuple[str, ...]:
-    """The names in a setting; `gpus`: how many this host has, left out: as torch says.
-
-    Several have to be of one kind, and each GPU is named once.
-    """
+    """The names in a setting; `gpus`: how many this host has, left out: as torch says."""
     gpus = torch.cuda.device_count() if gpus is None else gpus
     if setting == ALL:
         if not gpus:
@@ -52,11 +54,7 @@ def one_device(setting: str) -> torch.device:
 def require_dtypes(
     run: RunConfig, device: torch.device, make: Callable[..., object] = torch.empty
 ) -> None:
-    """Raise Unusable for a device that lacks a dtype of the weights, or in which blocks compute.
-
-    What needs float64 for a moment is done on the host there (`models/compute/torch_device.py`).
-    `make` makes a tensor.
-    """
+    """Raise Unusable for a device that lacks a dtype of the run; `make` makes a tensor."""
     due = {run.model.dtype: f"run.model.dtype is {run.model.dtype}"}
     if run.precision == BF16:
         due.setdefault("bfloat16", f"run.precision is {BF16}")
@@ -87,19 +85,8 @@ def _check(setting: str, names: tuple[str, ...], gpus: int) -> None:
         raise Unusable(f"serve.device {setting!r}: devices that share a stage are of one kind")
 
 
-# How much memory a device has free, where the system says so, and what of it graphs may take.
-#
-# Source:  proc_meminfo(5), `MemAvailable`.
-
-MEMINFO = Path("/proc/meminfo")
-KIB, MIB = 1 << 10, 1 << 20
-GRAPH_MIB = 1_024  # of a host, which other processes need as well
-GRAPH_SHARE = 0.5  # of a GPU; the rest: what a forward needs for a moment, codecs, other programs
-ROOM_SHARE = 0.5  # of a GPU: the rest of it; of a host: other programs
-
-
 def free_bytes(device: torch.device, meminfo: Path = MEMINFO) -> int | None:
-    """Of a CUDA device by its driver, of the host by its kernel (Linux only)."""
+    """The free memory of a CUDA device by its driver, or of the host by its kernel (Linux only)."""
     if device.type == "cuda":
         with contextlib.suppress(RuntimeError):  # a device that is lost has other errors to tell
             return int(torch.cuda.mem_get_info(device)[0])
@@ -114,10 +101,7 @@ def free_bytes(device: torch.device, meminfo: Path = MEMINFO) -> int | None:
 
 
 def graph_bytes(asked_mib: int, device: torch.device, free: int | None, engine_bytes: float) -> int:
-    """Return what graphs may take of a device on which `free` bytes are free.
-
-    `asked_mib`: 0 for what there is room for beside the weights and all else of `engine_bytes`.
-    """
+    """The memory for graphs: as asked, else (0) of the free bytes what `engine_bytes` leave."""
     if asked_mib:
         return asked_mib * MIB
     if device.type != "cuda" or free is None:
@@ -126,8 +110,7 @@ def graph_bytes(asked_mib: int, device: torch.device, free: int | None, engine_b
 
 
 def room_bytes(free: int | None, engine_bytes: float) -> float:
-    """Return what one graph may take that is made for a backward at once, beside those that are
-    kept.
+    """The room for one graph that is made for a backward at once, beside those that are kept.
 
     A larger one is made block by block: a host has no error to tell when its memory is gone.
     """

@@ -7,7 +7,7 @@ kept is decided here, because all ranks have to gather weights at the same time.
 
 Errors:  as `TorchStage`; Unusable when a device fails, because its part of the sum is lost then.
 """
-# ruff: noqa: N803, N806  shapes are written at the end of names
+# ruff: noqa: D102, N803, N806  `Stage` documents its methods; shapes end the names
 
 import math
 from collections.abc import Iterable, Sequence
@@ -19,28 +19,21 @@ from p2pswarm.base.errors import NotServing, Refused
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.base import BackwardSpec, Engine, Key, LossResult, NotFiniteHere
-from p2pswarm.models.compute.bundle_spec import boundary_above, bundle_spec
+from p2pswarm.models.compute.bundle_spec import boundary_above, engine_bundles
 from p2pswarm.models.compute.flat_parameters import FlatParameters
 from p2pswarm.models.compute.torch_device import setting_up
-from p2pswarm.models.compute.torch_stage import checked_tokens, require_finite
+from p2pswarm.models.compute.torch_stage import (
+    checked_tokens,
+    finite_loss,
+    refuse_infinite,
+    require_finite,
+)
 from p2pswarm.models.compute.torch_sums import TorchSums
 from p2pswarm.models.compute.torch_weights import TorchWeights
-from p2pswarm.server.devices.messages import (
-    CommandDone,
-    EmptySums,
-    Forget,
-    ForgetGraphs,
-    GiveSums,
-    RunBackward,
-    RunForward,
-    RunLast,
-    RunOnce,
-    Settle,
-    TakeWeights,
-)
+from p2pswarm.server.devices.rank_commands import CommandDone, SharedPlace
 from p2pswarm.server.devices.rank_processes import DeviceGroup, Ranks
 from p2pswarm.server.devices.row_split import require_splittable
-from p2pswarm.server.devices.tensor_maps import SharedTensors
+from p2pswarm.server.devices.tensor_maps import close_all, shared_zeros
 from p2pswarm.server.devices.tensor_split import require_shareable
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.parser import run_to_json
@@ -60,7 +53,7 @@ class GroupStage:
         memory: dict[str, Tensor],
         flat: FlatParameters,
     ) -> None:
-        """`memory`: what the ranks share with us."""
+        """`memory`: shared with the ranks."""
         self._ranks = ranks
         self._memory = memory
         self._flat = flat
@@ -69,33 +62,32 @@ class GroupStage:
         self._below, self._above = boundary_above(run, stage - 1), boundary_above(run, stage)
         self._returned = self._below.differentiable if self._below else ()
         self._due = self._above.differentiable if self._above else ()
+        self._made = tuple(each.key for each in self._above.tensors) if self._above else ()
         self._keep_bytes = ranks.keep_bytes
         self._graphs: dict[Key, int] = {}
-        """What is kept, and the bytes of its graph on each device; 0: it is made again."""
+        """The bytes of each graph that is kept, on each device; 0: it is made again."""
         self._graph_bytes: int | None = None
         """Measured once: all microbatches have one shape."""
         self._weights_there = self._sum_there = -1
-        """How often weights and sum had been changed when the ranks were told of it."""
+        """The changes of weights and sum of which the ranks were told."""
         self.recomputed = 0
         self.gradient_norm = 0.0
 
     def forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
-        """See `Stage`."""
         self._give(tokens_BS, given)
         room = self._keep_bytes - sum(self._graphs.values())
         keep = self._graph_bytes is None or self._graph_bytes <= room
-        answers = self._ranks.call(RunForward(*key, keep))
+        answers = self._ranks.call("forward", key=key, keep=keep)
         size_bytes = max(answer.graph_bytes for answer in answers)
         if self._graph_bytes is None:
             self._graph_bytes = size_bytes
             if size_bytes > room:
-                self._ranks.call(ForgetGraphs((key,)))
+                self._ranks.call("forget_graphs", keys=(key,))
                 size_bytes = 0
         self._graphs[key] = size_bytes
-        return self._taken("made")
+        return self._copies("made", self._made)
 
     def backward(self, key: Key, gradient: Bundle, spec: BackwardSpec) -> Bundle:
-        """See `Stage`."""
         graph_bytes = self._graphs.pop(key, None)
         if graph_bytes is None:
             raise NotServing(f"nothing is kept for microbatch {key[0]}, attempt {key[1]}")
@@ -103,58 +95,52 @@ class GroupStage:
             gradients = {name: gradient[name].to(CPU) for name in self._due}
             require_finite(list(gradients.values()), "the gradient that came")
         except NotFiniteHere:
-            self._ranks.call(Forget((key,)))
+            self._ranks.call("forget", keys=(key,))
             raise
         for name, x in gradients.items():
             self._memory[f"gradient.{name}"].copy_(x)
         self.recomputed += not graph_bytes
         self._follow()
-        return self._settled(self._ranks.call(RunBackward(*key)), spec)
+        return self._settled(self._ranks.call("backward", key=key), spec)
 
     def finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
-        """See `Stage`."""
         self._give(tokens_BS, given)
         wanted = spec.counting or spec.returning
-        answers = self._ranks.call(RunLast(wanted))
+        answers = self._ranks.call("last", differentiate=wanted)
         try:
-            loss = _finite_loss(answers)
+            loss = _loss(answers)
         except NotFiniteHere:
-            self._ranks.call(Settle(add=False))
+            self._ranks.call("settle", add=False)
             raise
         if not wanted:
             return LossResult(loss, {})
         return LossResult(loss, self._settled(answers, spec))
 
     def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
-        """See `Stage`."""
         self._give(tokens_BS, given)
-        answers = self._ranks.call(RunOnce())
-        return self._taken("made") if self._above else _finite_loss(answers)
+        answers = self._ranks.call("once")
+        return self._copies("made", self._made) if self._above else _loss(answers)
 
     def drop(self, keys: Iterable[Key] | None) -> None:
-        """See `Stage`."""
         kept = tuple(key for key in list(keys or self._graphs) if key in self._graphs)
         for key in kept:
             del self._graphs[key]
         if kept:
-            self._ranks.call(Forget(kept))
+            self._ranks.call("forget", keys=kept)
 
     def collect(self) -> None:
         """Bring the sum up to date in this process's memory."""
         self._follow()
-        self._ranks.call(GiveSums())
+        self._ranks.call("give_sums")
 
     def _settled(self, answers: Sequence[CommandDone], spec: BackwardSpec) -> Bundle:
         """Add the gradients of the weights or let them go; that of what was given."""
         returned, own = (sum(answer.values[place] for answer in answers) for place in (-2, -1))
         finite = math.isfinite(returned) and math.isfinite(own)
         self.gradient_norm = math.sqrt(own) if finite and spec.counting else 0.0
-        self._ranks.call(Settle(add=finite and spec.may_add()))
-        if not finite:
-            raise NotFiniteHere(
-                "a gradient is not finite: lower the learning rate or look at the text"
-            )
-        return self._taken("returned") if spec.returning else {}
+        self._ranks.call("settle", add=finite and spec.may_add())
+        refuse_infinite((returned, own), "a gradient")
+        return self._copies("returned", self._returned) if spec.returning else {}
 
     def _give(self, tokens_BS: Tensor, given: Bundle) -> None:
         """Put what is to be computed where the ranks read it."""
@@ -166,23 +152,18 @@ class GroupStage:
             self._memory[f"given.{name}"].copy_(x.detach())
         self._follow()
 
-    def _taken(self, kind: str) -> Bundle:
+    def _copies(self, kind: str, names: Iterable[str]) -> Bundle:
         """Copy a bundle that the ranks have made: the next one will lie in its place."""
-        made = kind == "made"
-        boundary = self._above if made else self._below
-        if boundary is None:
-            return {}
-        names = [t.key for t in boundary.tensors] if made else self._returned
         return {name: self._memory[f"{kind}.{name}"].clone() for name in names}
 
     def _follow(self) -> None:
         """Tell the ranks of weights and of a sum that have changed here since."""
         weights, summed = self._flat.params_N._version, self._flat.sum_N._version  # noqa: SLF001
         if weights != self._weights_there:
-            self._ranks.call(TakeWeights())
+            self._ranks.call("take_weights")
             self._weights_there = weights
         if summed != self._sum_there:
-            self._ranks.call(EmptySums())
+            self._ranks.call("empty_sums")
             self._sum_there = summed
 
 
@@ -198,7 +179,6 @@ class GroupWeights(TorchWeights):
         self._stage = stage
 
     def reduction(self) -> TorchSums:
-        """See `Weights`; the shards are brought together first."""
         self._stage.collect()
         return super().reduction()
 
@@ -214,40 +194,36 @@ def group_engine(
         require_shareable(run, stage, len(group.devices))
     else:
         require_splittable(run, stage)
-    shared = SharedTensors()
+    places: list[SharedPlace] = []  # until all ranks have mapped them
 
     def zeros_for(name: str, dtype: torch.dtype, length: int) -> Tensor:
-        return shared.zeros(name, dtype, (length,))
+        return shared_zeros(places, name, dtype, (length,))
 
     try:
         with setting_up(stage):
             flat = FlatParameters(run, stage_blocks(run, stage), CPU, zeros_for)
-            memory = _exchange(run, stage, shared)
-        ranks = Ranks(run_to_json(run), stage, group, shared.places)
+            memory = _exchange(run, stage, places)
+        ranks = Ranks(run_to_json(run), stage, group, places)
     finally:
-        shared.forget()
+        close_all(places)
     group_stage = GroupStage(run, stage, ranks, memory, flat)
     weights = GroupWeights(run, flat, piece_values, group_stage)
-    takes, gives = (bundle_spec(boundary_above(run, each)) for each in (stage - 1, stage))
-    return Engine(group_stage, weights, weights.state, takes, gives)
+    return Engine(group_stage, weights, weights.state, *engine_bundles(run, stage))
 
 
-def _exchange(run: RunConfig, stage: int, shared: SharedTensors) -> dict[str, Tensor]:
+def _exchange(run: RunConfig, stage: int, places: list[SharedPlace]) -> dict[str, Tensor]:
     """Memory for a microbatch on its way to the ranks and back."""
     shape = run.batch.rows, run.model.sequence_length + 1
-    memory = {"tokens": shared.zeros("tokens", torch.int64, shape)}
+    memory = {"tokens": shared_zeros(places, "tokens", torch.int64, shape)}
     below, above = boundary_above(run, stage - 1), boundary_above(run, stage)
     for boundary, forward, back in ((below, "given", "returned"), (above, "made", "gradient")):
         for tensor in boundary.tensors if boundary else ():
             for kind in (forward, back) if tensor.differentiable else (forward,):
                 name = f"{kind}.{tensor.key}"
-                memory[name] = shared.zeros(name, tensor.dtype, tensor.shape)
+                memory[name] = shared_zeros(places, name, tensor.dtype, tensor.shape)
     return memory
 
 
-def _finite_loss(answers: Sequence[CommandDone]) -> float:
+def _loss(answers: Sequence[CommandDone]) -> float:
     """The loss from the ranks' shares of it; NotFiniteHere if it is no number."""
-    loss = sum(answer.values[0] for answer in answers)
-    if not math.isfinite(loss):
-        raise NotFiniteHere(f"the loss is {loss}: lower the learning rate or look at the text")
-    return loss
+    return finite_loss(sum(answer.values[0] for answer in answers))

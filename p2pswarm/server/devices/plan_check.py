@@ -1,4 +1,4 @@
-"""Whether a model that devices share by tensors computes what it does alone.
+"""The check that a model which devices share by tensors computes what it does alone.
 
 Each rank computes a small copy of the whole model (`models/small_copy.py`) in float64, by itself
 and with the others, on the same tokens. A plan that is wrong for a model gives another loss or
@@ -28,15 +28,12 @@ TOLERANCE = 1e-5  # many families sum parts in float32; wrong plans gave 0.8 and
 
 
 def tries_plan(run: RunConfig) -> bool:
-    """Whether the plan is of others' making; that of `gpt` is held to the same by its tests."""
+    """Return whether the plan is of others' making; tests hold that of `gpt` to the same."""
     return run.model.family != "gpt"
 
 
 def require_right_plan(run: RunConfig, rank: tuple[int, int], device: torch.device) -> None:
-    """Raise Unusable unless `ranks` devices give the gradients that one gives.
-
-    `rank`: which of how many. All ranks have to ask at once.
-    """
+    """Raise Unusable unless all ranks, which ask at once, give the gradients that one gives."""
     small = dataclasses.replace(shrunken(run, rank[1]), stages=1, cut=())
     tokens_BS = tokens_of(small)
     alone = ReferenceTrainer(small, device)

@@ -12,6 +12,7 @@ import os
 import select
 import sys
 import threading
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -21,31 +22,30 @@ from p2pswarm.base.errors import Unusable
 from p2pswarm.models.compute.torch_device import out_of_memory
 from p2pswarm.models.registry import trust
 from p2pswarm.server.devices.device_choice import free_bytes, graph_bytes
-from p2pswarm.server.devices.messages import (
-    Answer,
+from p2pswarm.server.devices.plan_check import require_right_plan, tries_plan
+from p2pswarm.server.devices.rank_commands import (
     Begin,
-    Command,
     CommandDone,
-    EmptySums,
-    Forget,
-    ForgetGraphs,
-    GiveSums,
+    RankCommand,
     RankFailed,
-    RunBackward,
-    RunForward,
-    RunLast,
-    RunOnce,
-    Settle,
-    TakeWeights,
+    RankMessage,
     framed,
     read_message,
 )
-from p2pswarm.server.devices.plan_check import require_right_plan, tries_plan
 from p2pswarm.server.devices.rank_stage import RankOptions, RankStage
 from p2pswarm.server.devices.tensor_maps import close_all, mapped
 from p2pswarm.settings.parser import run_from_json
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+METHODS: dict[str, Callable[..., int | list[float] | None]] = {
+    method.__name__: method
+    for method in (
+        *(RankStage.take_weights, RankStage.empty_sums, RankStage.give_sums, RankStage.settle),
+        *(RankStage.forward, RankStage.backward, RankStage.last, RankStage.once),
+        *(RankStage.forget_graphs, RankStage.forget),
+    )
+}
+"""The commands of a node."""
 
 log = logging.getLogger(__name__)
 
@@ -72,8 +72,8 @@ def main() -> int:
         return 1
 
 
-def _begun(message: Command | Answer) -> tuple[RankStage, int]:
-    """Make this rank's part; how many bytes of graphs there is room for beside it."""
+def _begun(message: RankMessage) -> tuple[RankStage, int]:
+    """Make this rank's part; returns the bytes of graphs that there is room for, too."""
     assert isinstance(message, Begin), "that is how a rank begins"
     trust(message.packages)
     places = list(message.places)
@@ -99,41 +99,15 @@ def _begun(message: Command | Answer) -> tuple[RankStage, int]:
     return stage, keep_bytes if message.graph_mib or device.type != "cpu" else keep_bytes // count
 
 
-def _carried_out(stage: RankStage, message: Command | Answer) -> CommandDone:
-    match message:
-        case RunForward(microbatch=microbatch, attempt=attempt, keep=keep):
-            return CommandDone(graph_bytes=stage.forward((microbatch, attempt), keep=keep))
-        case RunBackward(microbatch=microbatch, attempt=attempt):
-            return CommandDone(tuple(stage.backward((microbatch, attempt))))
-        case RunLast(differentiate=differentiate):
-            return CommandDone(tuple(stage.last(differentiate=differentiate)))
-        case RunOnce():
-            return CommandDone(tuple(stage.once()))
-        case _:
-            _prepare(stage, message)
-            return CommandDone()
+def _carried_out(stage: RankStage, message: RankMessage) -> CommandDone:
+    assert isinstance(message, RankCommand), "a rank begins once"
+    made = METHODS[message.method](stage, **message.arguments)
+    if isinstance(made, int):
+        return CommandDone(graph_bytes=made)
+    return CommandDone(tuple(made or ()))
 
 
-def _prepare(stage: RankStage, message: Command | Answer) -> None:
-    """Carry out what computes nothing."""
-    match message:
-        case TakeWeights():
-            stage.take_weights()
-        case EmptySums():
-            stage.empty_sums()
-        case GiveSums():
-            stage.give_sums()
-        case Settle(add=add):
-            stage.settle(add=add)
-        case ForgetGraphs(keys=keys):
-            stage.forget_graphs(keys)
-        case Forget(keys=keys):
-            stage.forget(keys)
-        case _:
-            raise ValueError(f"{type(message).__name__} is no command")
-
-
-def _send(answers: int, answer: Answer) -> None:
+def _send(answers: int, answer: RankMessage) -> None:
     data = framed(answer)
     while data:
         data = data[os.write(answers, data) :]

@@ -17,14 +17,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.server.devices.messages import (
-    Answer,
+from p2pswarm.server.devices.rank_commands import (
     Begin,
-    Command,
     CommandDone,
+    RankCommand,
     RankFailed,
+    RankMessage,
     SharedPlace,
     framed,
     read_message,
@@ -40,7 +41,7 @@ LOCAL = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """The devices of one node, and how they are used."""
+    """The devices of one node, and their use."""
 
     devices: tuple[str, ...]
     threads: int = 0
@@ -52,7 +53,7 @@ class DeviceGroup:
     by_block: bool = False
     """Make one block's graph at a time."""
     tensors: bool = False
-    """TensorShare tensors and not rows."""
+    """Share tensors and not rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +70,7 @@ class Ranks:
     """One process for each device. They end with this object."""
 
     def __init__(
-        self,
-        run: bytes,
-        stage: int,
-        group: DeviceGroup,
-        places: Sequence[SharedPlace],
+        self, run: bytes, stage: int, group: DeviceGroup, places: Sequence[SharedPlace]
     ) -> None:
         """`run`: its settings as JSON."""
         folder = tempfile.mkdtemp(prefix="p2pswarm-ranks-")
@@ -93,19 +90,19 @@ class Ranks:
         self.keep_bytes = min(answer.graph_bytes for answer in begun)
         """For graphs, on each device."""
         self.weight_bytes = tuple(answer.weight_bytes for answer in begun)
-        """What lies on each device of the weights."""
+        """Of the weights, on each device."""
 
-    def call(self, command: Command) -> list[CommandDone]:
-        """Have all ranks carry out a command; their answers, in order."""
+    def call(self, method: str, **arguments: Any) -> list[CommandDone]:
+        """Call a method of `RankStage` on all ranks; their answers, in order."""
         if self._failed:
             raise Unusable(self._failed)
-        return self._each([command] * len(self._ranks))
+        return self._each([RankCommand(method, arguments)] * len(self._ranks))
 
     def end(self) -> None:
         """End all processes now."""
         self._end()
 
-    def _each(self, commands: Sequence[Command]) -> list[CommandDone]:
+    def _each(self, commands: Sequence[RankMessage]) -> list[CommandDone]:
         answers: dict[int, CommandDone] = {}
         with selectors.DefaultSelector() as selector:
             for number, (rank, command) in enumerate(zip(self._ranks, commands, strict=True)):
@@ -117,7 +114,7 @@ class Ranks:
                     selector.unregister(ready.fd)
         return [answers[number] for number in range(len(self._ranks))]
 
-    def _tell(self, rank: RankProcess, command: Command) -> None:
+    def _tell(self, rank: RankProcess, command: RankMessage) -> None:
         data = framed(command)
         try:
             while data:
@@ -127,7 +124,7 @@ class Ranks:
 
     def _answer(self, rank: RankProcess) -> CommandDone:
         try:
-            answer: Command | Answer = read_message(partial(os.read, rank.answers))
+            answer = read_message(partial(os.read, rank.answers))
         except EOFError:
             answer = RankFailed("its process is gone", out_of_memory=False)
         match answer:

@@ -1,6 +1,6 @@
 """One rank's part of a stage: its rows of each microbatch, its shards of weights and sums.
 
-What a rank has, rows or parts of tensors, is `stage_shards.py`.
+Its node calls the methods by their names (`rank.py`). `stage_shards.py` has the parts of a rank.
 
 Shapes:  B rows of a microbatch, b of them here; N elements in the stage.
 Errors:  those of torch: the process ends with them.
@@ -8,7 +8,7 @@ Errors:  those of torch: the process ends with them.
 # ruff: noqa: N803, N806, N815  shapes are written at the end of names
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import cast
@@ -20,10 +20,10 @@ from torch.distributed.tensor import DTensor
 from p2pswarm.models.base import LONE_KEY, Bundle, Value, bundle_of
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.boundary import boundaries
+from p2pswarm.models.compute.autograd_graphs import block_made_again
 from p2pswarm.models.compute.base import Key
 from p2pswarm.models.compute.bundle_spec import boundary_above
 from p2pswarm.models.compute.flat_parameters import bare_blocks, block_layout
-from p2pswarm.models.compute.graphs import block_made_again
 from p2pswarm.server.devices.stage_shards import RowShards, StageBlocks, StageShards, TensorShards
 from p2pswarm.settings.config import RunConfig
 
@@ -39,12 +39,12 @@ class _KeptRows:
 
 @dataclass(frozen=True, slots=True)
 class RankOptions:
-    """How a rank computes; all ranks alike."""
+    """The options of all ranks."""
 
     by_block: bool = False
-    """Make one block's graph at a time (`models/compute/graphs.py`)."""
+    """Make one block's graph at a time (`models/compute/autograd_graphs.py`)."""
     tensors: bool = False
-    """TensorShare tensors instead of rows."""
+    """Share tensors instead of rows."""
 
 
 class RankStage:
@@ -92,7 +92,7 @@ class RankStage:
 
     @property
     def weight_bytes(self) -> int:
-        """Return what lies on this device of the weights, besides those that are being gathered."""
+        """Of the weights on this device, besides those that are being gathered."""
         return sum(self._shards.local(p).nbytes for p in self._parameters)
 
     def empty_sums(self) -> None:
@@ -111,7 +111,14 @@ class RankStage:
         """Compute the rows that lie there; returns the bytes of the graph if it is kept."""
         kept = _KeptRows(self._tokens(), self._given(), None)
         storages: dict[int, int] = {}
-        hooks = torch.autograd.graph.saved_tensors_hooks(self._noting(storages), lambda x: x)
+
+        def note(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in self._gathered():  # they are gathered again
+                storages[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda x: x)
         with torch.set_grad_enabled(keep), hooks if keep else nullcontext():
             made = self._gives(kept)
         if keep:
@@ -236,19 +243,8 @@ class RankStage:
             elif name not in split and self._first:
                 whole.copy_(x.detach())
 
-    def _noting(self, storages: dict[int, int]) -> Callable[[Tensor], Tensor]:
-        """Note the memory that a graph holds, without the weights, which are gathered again."""
-
-        def note(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in self._gathered():
-                storages[storage.data_ptr()] = storage.nbytes()
-            return tensor
-
-        return note
-
     def _gathered(self) -> set[int]:
-        """Return where the weights lie that are gathered at the moment."""
+        """The places of the weights that are gathered at the moment."""
         return {
             p.untyped_storage().data_ptr()
             for p in self._model.parameters()

@@ -1,4 +1,4 @@
-"""Which rows of a microbatch each rank computes, and which models can be split by rows.
+"""The rows of a microbatch that each rank computes, and the models that can be split by rows.
 
 A rank without a row computes one with the weight zero: torch's sharding needs all ranks in every
 forward and backward.
@@ -14,8 +14,8 @@ import torch
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.blocks import make_blocks, stage_blocks
 from p2pswarm.models.boundary import CarriedTensor
-from p2pswarm.models.chance import draws
 from p2pswarm.models.compute.bundle_spec import boundary_above
+from p2pswarm.models.dropout import draws
 from p2pswarm.settings.config import RunConfig
 
 REMEDY = "name one device, and start one node for each of the others"

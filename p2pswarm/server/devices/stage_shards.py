@@ -1,4 +1,4 @@
-"""What a rank has of a stage: by rows, or by tensors.
+"""The part of a rank in a stage: by rows, or by tensors.
 
 By rows, torch's `fully_shard` cuts every parameter by its first dimension, gathers the weights of a
 block when it is computed, and adds the gradients of all ranks up, so that each has its shard of the
@@ -24,9 +24,9 @@ from torch.distributed.tensor import DTensor
 
 from p2pswarm.models.base import DTYPES, Value, loss_of
 from p2pswarm.models.boundary import Boundary
-from p2pswarm.models.chance import run_blocks
 from p2pswarm.models.compute.flat_parameters import bind, zero_buffer
 from p2pswarm.models.compute.precision import in_dtypes_of
+from p2pswarm.models.dropout import run_blocks
 from p2pswarm.server.devices.row_split import Rows, rows_of, split_keys
 from p2pswarm.server.devices.tensor_blocks import DeviceTensors, shared_blocks
 from p2pswarm.server.devices.tensor_split import spans_of
@@ -64,16 +64,16 @@ class StageBlocks(nn.Module):
 
 
 class StageShards(Protocol):
-    """Which rows and which parts of parameters a rank has."""
+    """The rows and the parts of parameters of a rank."""
 
     rows: Rows
     split_below: frozenset[str]
     """The tensors below the stage of which a rank has its rows; of others it has all."""
     split_above: frozenset[str]
     gradient_share: float
-    """What the gradient of a rank's loss counts in that of the microbatch."""
+    """The weight of a rank's gradient in that of the microbatch."""
     loss_share: float
-    """What its loss counts in what the ranks tell."""
+    """The weight of its loss in that of all ranks."""
     parameters: list[nn.Parameter]
 
     def local(self, x: Tensor) -> Tensor:
@@ -81,13 +81,11 @@ class StageShards(Protocol):
         ...
 
     def pairs(self, number: int, flat_N: Tensor, local: Tensor) -> Pairs:
-        """Return where the parts of parameter `number` lie in a flat buffer, and in this rank's
-        memory.
-        """
+        """The parts of parameter `number` in a flat buffer, and in this rank's memory."""
         ...
 
     def tells(self, number: int) -> bool:
-        """Whether this rank tells of its part of a parameter: another one may have the same."""
+        """Return whether this rank tells of its part of a parameter: another may have the same."""
         ...
 
     def complete(self) -> None:
@@ -202,9 +200,8 @@ class TensorShards:
                 dist.all_reduce(each.parameter.grad)
 
     def loss(self, scores: Tensor, targets_BT: Tensor) -> Tensor:
-        """Return whether the head is split is seen by its scores: of a part, or of all tokens."""
         if scores.shape[-1] == self._vocabulary:
-            return loss_of(scores, targets_BT)
+            return loss_of(scores, targets_BT)  # of all tokens: the head is not split
         return self._group.loss(scores, targets_BT, self._vocabulary)
 
 

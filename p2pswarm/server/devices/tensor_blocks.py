@@ -1,11 +1,23 @@
 """Blocks whose tensors this device shares with others: its parts of parameters, and the exchanges.
 
 Parameters are replaced by new ones of this device's part, so that the whole of one is never in its
-memory. Modules that a plan names are run with what `tensor_blocks.py` exchanges around them.
+memory. Modules that a plan names are run with an exchange around them. Four exchanges join what all
+have to what each has. In the backward each is its opposite:
 
-Shapes:  as the blocks make them; parts by `tensor_split.py`.
-Errors:  Unusable as `tensor_split.py`.
+    enter    whole -> own      backward: the sum of all devices' gradients
+    leave    own -> the sum    backward: the gradient as it is
+    gather   parts -> whole    backward: this device's part
+    scatter  whole -> a part   backward: the parts of all
+
+All devices must ask for the same, in the same order.
+
+Shapes:  as the blocks make them; parts by `tensor_split.py`. Features are the last dimension. B
+         rows, T tokens, V vocabulary, v of it here.
+Errors:  Unusable as `tensor_split.py`; ValueError where devices chose other experts than the first,
+         and for scores of other tokens than a device has; those of torch.
+Source:  Shoeybi et al., "Megatron-LM" (arXiv 1909.08053), 3.
 """
+# ruff: noqa: D102, N803, N806  `TensorGroup` documents methods; shapes end the names
 
 import functools
 from collections.abc import Callable, Sequence
@@ -20,24 +32,6 @@ from torch.nn import functional as F  # noqa: N812  torch's own name for it
 from p2pswarm.models.tensor_plan import Style, TensorSplit
 from p2pswarm.server.devices.tensor_split import local_shape, plan_of, shared_block, span_of
 
-# What devices exchange in a forward and a backward where they share a stage's tensors.
-#
-# Four exchanges join what all have to what each has. In the backward each is its opposite:
-#
-#     enter    whole -> own      backward: the sum of all devices' gradients
-#     leave    own -> the sum    backward: the gradient as it is
-#     gather   parts -> whole    backward: this device's part
-#     scatter  whole -> a part   backward: the parts of all
-#
-# All devices must ask for the same, in the same order.
-#
-# Shapes:  features are the last dimension. B rows, T tokens, V vocabulary, v of it here.
-# Errors:  ValueError where devices chose other experts than the first, and for scores of other
-#   tokens than a device has; those of torch.
-# Source:  Shoeybi et al., "Megatron-LM" (arXiv 1909.08053), 3.
-
-# ruff: noqa: N803, N806  shapes end the names; methods as torch has them
-
 
 class DeviceTensors:
     """Implements `TensorGroup` with torch's collectives, for the process of one device."""
@@ -48,7 +42,7 @@ class DeviceTensors:
         """The last that entered, as it was and as it is within."""
 
     def enter(self, x: Tensor) -> Tensor:
-        """See `TensorGroup`. One tensor that enters several layers is added up once."""
+        """A tensor that enters several layers is added up once."""
         if not (x.requires_grad and torch.is_grad_enabled()):
             return x  # no gradient comes back
         if self._entered is not None and self._entered[0] is x:
@@ -62,7 +56,6 @@ class DeviceTensors:
         self._entered = None
 
     def leave(self, x: Tensor) -> Tensor:
-        """See `TensorGroup`."""
         return cast("Tensor", _Leave.apply(x))  # type: ignore[no-untyped-call]
 
     def gather(self, x: Tensor, features: int) -> Tensor:
@@ -74,10 +67,9 @@ class DeviceTensors:
         return cast("Tensor", _Scatter.apply(x, self))  # type: ignore[no-untyped-call]
 
     def look_up(self, table: Callable[[Tensor], Tensor], ids: Tensor, vocabulary: int) -> Tensor:
-        """See `TensorGroup`: all but one device add zeros."""
         start, stop = span_of(self.rank, self.ranks, vocabulary)
         elsewhere = (ids < start) | (ids >= stop)
-        made = table((ids - start).clamp(0, stop - start - 1))
+        made = table((ids - start).clamp(0, stop - start - 1))  # all but one device add zeros
         return self.leave(made.masked_fill(elsewhere.unsqueeze(-1), 0.0))
 
     def loss(self, scores_BTv: Tensor, targets_BT: Tensor, vocabulary: int) -> Tensor:
@@ -188,10 +180,7 @@ class LocalParameter:
 def shared_blocks(
     blocks: Sequence[nn.Module], group: DeviceTensors, dtype: torch.dtype, device: torch.device
 ) -> list[LocalParameter]:
-    """Make blocks, which have no memory yet, this device's part; their parameters in order.
-
-    One parameter that two blocks have stays one.
-    """
+    """Make blocks, which have no memory yet, this device's part; their parameters, each once."""
     found: dict[int, LocalParameter] = {}
     for block in blocks:
         shared = shared_block(block, plan_of(block) or {})
@@ -220,29 +209,20 @@ def _exchange(module: Any, style: Style, group: DeviceTensors) -> None:
     alone: Callable[..., Tensor] = module.forward
     match style:
         case Style.COLWISE:
-            run = functools.partial(_colwise, alone, group)
+            module.forward = lambda x: alone(group.enter(x))
         case Style.COLWISE_GATHERED:
-            run = functools.partial(_gathered, alone, group, module.out_features)
+            features = module.out_features
+            module.forward = lambda x: group.gather(alone(group.enter(x)), features)
         case Style.ROWWISE:
-            run = functools.partial(_rowwise, module, group)
+            module.forward = functools.partial(_rowwise, module, group)
         case Style.ROWWISE_FROM_WHOLE:
-            run = functools.partial(_from_whole, module, group)
+            module.forward = lambda x: _rowwise(module, group, group.scatter(x))
         case Style.EMBEDDING:
             _renumber(module, group)
-            run = functools.partial(group.look_up, alone, vocabulary=module.num_embeddings)
+            look_up = functools.partial(group.look_up, alone, vocabulary=module.num_embeddings)
+            module.forward = look_up
         case _:
-            run = functools.partial(_experts, alone, group)
-    module.forward = run
-
-
-def _colwise(alone: Callable[..., Tensor], group: DeviceTensors, x: Tensor) -> Tensor:
-    return alone(group.enter(x))
-
-
-def _gathered(
-    alone: Callable[..., Tensor], group: DeviceTensors, features: int, x: Tensor
-) -> Tensor:
-    return group.gather(alone(group.enter(x)), features)
+            module.forward = functools.partial(_experts, alone, group)
 
 
 def _rowwise(module: nn.Linear, group: DeviceTensors, x: Tensor) -> Tensor:
@@ -250,16 +230,8 @@ def _rowwise(module: nn.Linear, group: DeviceTensors, x: Tensor) -> Tensor:
     return made if module.bias is None else made + module.bias  # once, and not on each device
 
 
-def _from_whole(module: nn.Linear, group: DeviceTensors, x: Tensor) -> Tensor:
-    return _rowwise(module, group, group.scatter(x))
-
-
 def _experts(
-    alone: Callable[..., Tensor],
-    group: DeviceTensors,
-    x: Tensor,
-    chosen: Tensor,
-    weights: Tensor,
+    alone: Callable[..., Tensor], group: DeviceTensors, x: Tensor, chosen: Tensor, weights: Tensor
 ) -> Tensor:
     group.require_same(chosen, "experts")
     return group.leave(alone(group.enter(x), chosen, group.enter(weights)))

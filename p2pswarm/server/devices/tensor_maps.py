@@ -15,38 +15,24 @@ import torch
 from torch import Tensor
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.server.devices.messages import SharedPlace
+from p2pswarm.server.devices.rank_commands import SharedPlace
 
 
-class SharedTensors:
-    """What one node shares with its ranks; `forget` the files when all have mapped them."""
-
-    def __init__(self) -> None:
-        self.places: list[SharedPlace] = []
-
-    def zeros(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-        """A tensor of zeros that others can map, too."""
-        if not hasattr(os, "memfd_create"):
-            raise Unusable("several devices of one node need Linux: start one node for each device")
-        place = SharedPlace(name, os.memfd_create(name), str(dtype).removeprefix("torch."), shape)
-        os.ftruncate(place.descriptor, max(1, _bytes_of(place)))
-        self.places.append(place)
-        return mapped(place)
-
-    @property
-    def descriptors(self) -> list[int]:
-        """The files, for a child to inherit."""
-        return [place.descriptor for place in self.places]
-
-    def forget(self) -> None:
-        """Close the files; what is mapped stays."""
-        close_all(self.places)
+def shared_zeros(
+    places: list[SharedPlace], name: str, dtype: torch.dtype, shape: tuple[int, ...]
+) -> Tensor:
+    """A tensor of zeros that others can map, too; appends its file to `places`."""
+    if not hasattr(os, "memfd_create"):
+        raise Unusable("several devices of one node need Linux: start one node for each device")
+    place = SharedPlace(name, os.memfd_create(name), str(dtype).removeprefix("torch."), shape)
+    os.ftruncate(place.descriptor, max(1, _bytes_of(place)))
+    places.append(place)
+    return mapped(place)
 
 
 def mapped(place: SharedPlace) -> Tensor:
     """The tensor that lies there; it is the same memory in every process."""
-    dtype: torch.dtype = getattr(torch, place.dtype)
-    size_bytes = _bytes_of(place)
+    dtype, size_bytes = _dtype_of(place), _bytes_of(place)
     if not size_bytes:
         return torch.zeros(place.shape, dtype=dtype)
     memory = mmap.mmap(place.descriptor, size_bytes)  # the tensor holds it
@@ -54,12 +40,16 @@ def mapped(place: SharedPlace) -> Tensor:
 
 
 def close_all(places: list[SharedPlace]) -> None:
-    """Close files that are mapped by now."""
+    """Close files that are mapped by now; what is mapped stays."""
     for place in places:
         os.close(place.descriptor)
     places.clear()
 
 
-def _bytes_of(place: SharedPlace) -> int:
+def _dtype_of(place: SharedPlace) -> torch.dtype:
     dtype: torch.dtype = getattr(torch, place.dtype)
-    return torch.Size(place.shape).numel() * dtype.itemsize
+    return dtype
+
+
+def _bytes_of(place: SharedPlace) -> int:
+    return torch.Size(place.shape).numel() * _dtype_of(place).itemsize

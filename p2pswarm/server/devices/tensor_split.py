@@ -1,4 +1,4 @@
-"""Which part of each parameter a device has where a stage's tensors are shared: the rule.
+"""The rule for the part of each parameter that a device has where a stage's tensors are shared.
 
 A parameter is cut along one dimension, in each of its parts, by what must stay whole (heads). Parts
 of a matrix that gives features and of one that takes them are cut alike.
@@ -16,7 +16,7 @@ from torch import nn
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.models.blocks import make_blocks, stage_blocks
-from p2pswarm.models.chance import draws
+from p2pswarm.models.dropout import draws
 from p2pswarm.models.hf_model import BY_ROWS
 from p2pswarm.models.tensor_plan import Style, TensorPlan, TensorShare, TensorSplit
 from p2pswarm.server.devices.row_split import REMEDY
@@ -32,7 +32,7 @@ PACKED = 2  # gate and up
 
 @dataclass(slots=True)
 class SharedBlock:
-    """What a block's plan says of its parameters and of its modules."""
+    """The plan of a block for its parameters and its modules."""
 
     splits: dict[str, TensorSplit] = field(default_factory=dict)
     """By the names of parameters; the others are whole on every device."""
@@ -63,9 +63,7 @@ def local_shape(split: TensorSplit, shape: Sequence[int], rank: int, ranks: int)
 
 
 def shared_block(block: nn.Module, plan: TensorPlan) -> SharedBlock:
-    """Return what a plan means; Unusable for names that the block does not have, and others'
-    layers.
-    """
+    """The meaning of a plan; Unusable for names that the block lacks, and others' layers."""
     modules, parameters = dict(block.named_modules()), dict(block.named_parameters())
     found = SharedBlock()
     for name, entry in plan.items():

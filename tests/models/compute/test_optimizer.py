@@ -113,7 +113,7 @@ def test_pieces_of_different_versions_become_the_state_that_a_commit_makes_of_th
             copy.follow(piece, copy.gradient(gradients[step], piece), updates[step])
 
     assert state.pieces > 3
-    assert all(torch.equal(a, b) for a, b in zip(flat.state(), other.state(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(flat.state, other.state, strict=True))
 
 
 def test_another_cut_into_stages_trains_the_same_bits():

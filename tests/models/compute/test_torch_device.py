@@ -9,7 +9,6 @@ from p2pswarm.base.errors import NotServing, Refused, Unusable
 from p2pswarm.models.compute.torch_device import (
     REASON_CHARS_MAX,
     computing,
-    lacks,
     place_for,
     setting_up,
 )
@@ -30,7 +29,9 @@ MPS, CUDA, CPU = (torch.device(kind) for kind in ("mps", "cuda:1", "cpu"))
     ],
 )
 def test_metal_alone_lacks_float64(kind, dtype, lacking):
-    assert lacks(kind, dtype) is lacking
+    device = torch.device(kind)
+
+    assert (place_for(device, dtype) != device) is lacking
 
 
 def test_what_a_device_lacks_is_computed_on_the_host():

@@ -94,7 +94,7 @@ def passes(keep_bytes, count=4):
     keys = [(number, 0) for number in range(count)]
     for number, key in enumerate(keys):
         stage.forward(key, tokens(number), activation(number))
-    kept_bytes = stage._graphs.kept_bytes
+    kept_bytes = stage._graphs.budget.kept_bytes
     gradients = [stage.backward(k, activation(9 + n), ALL) for n, k in enumerate(keys)]
     return stage, flat, gradients, kept_bytes
 
@@ -114,14 +114,14 @@ def test_graphs_are_kept_within_the_budget():
 
     assert stage.recomputed == 2
     assert held_bytes == all_bytes // 2
-    assert stage._graphs.kept_bytes == 0
+    assert stage._graphs.budget.kept_bytes == 0
 
 
 def test_a_graph_is_charged_without_the_weights():
     stage, flat = stage_of(config(), 1)
     stage.forward((0, 0), tokens()[:1, :2], {"x": activation()["x"][:1, :1]})
 
-    assert 0 < stage._graphs.kept_bytes < flat.params_N.nbytes
+    assert 0 < stage._graphs.budget.kept_bytes < flat.params_N.nbytes
 
 
 def test_what_is_dropped_gives_its_memory_back():
@@ -133,7 +133,7 @@ def test_what_is_dropped_gives_its_memory_back():
     with pytest.raises(NotServing, match="microbatch 0"):
         stage.backward((0, 0), activation(), ALL)
     stage.drop(None)
-    assert stage._graphs.kept_bytes == 0
+    assert stage._graphs.budget.kept_bytes == 0
 
 
 def test_passing_on_leaves_the_sum_alone_and_gives_the_same_gradient():
@@ -239,14 +239,14 @@ def test_without_memory_graphs_are_given_up_and_the_bits_stay():
     calm, calm_flat = stage_of(config(), 1)
     for each in (stage, calm):
         each.forward((0, 0), tokens(0), activation(0))
-    held = stage._graphs.kept_bytes
+    held = stage._graphs.budget.kept_bytes
 
     without_memory(flat.blocks[0])
     given = stage.forward((1, 0), tokens(1), activation(1))
 
     assert equal(given, calm.forward((1, 0), tokens(1), activation(1)))
-    assert stage._graphs.keep_bytes == held // 2
-    assert stage._graphs.kept_bytes <= held // 2
+    assert stage._graphs.budget.keep_bytes == held // 2
+    assert stage._graphs.budget.kept_bytes <= held // 2
     for key in ((0, 0), (1, 0)):
         ours, theirs = (each.backward(key, activation(9), ALL) for each in (stage, calm))
         assert equal(ours, theirs)

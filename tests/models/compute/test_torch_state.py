@@ -45,7 +45,7 @@ def test_pieces_hashed_alone_have_the_digest_of_the_whole_as_their_root():
     hashes = [piece_hash(read(state, k)) for k in range(state.pieces)]
 
     assert state.pieces > 3
-    assert root_of(hashes) == digest_of(flat.state(), flat.spans(PIECE))
+    assert root_of(hashes) == digest_of(flat.state, flat.spans(PIECE))
 
 
 @pytest.mark.parametrize("average_decay", [0.0, 0.9])
@@ -68,7 +68,7 @@ def test_pieces_of_different_versions_become_the_state_that_a_commit_makes_of_th
         for step in range(version, 3):
             copy.follow(piece, copy.gradient(gradients[step], piece), updates[step])
 
-    assert all(torch.equal(a, b) for a, b in zip(flat.state(), other.state(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(flat.state, other.state, strict=True))
 
 
 def test_what_was_read_stays_as_it_is():

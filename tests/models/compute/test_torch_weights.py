@@ -64,7 +64,7 @@ def test_the_digest_covers_weights_and_moments(tensor):
     one.weights.reset(draw=True)
     digest = trained(1, one)
 
-    one.weights._flat.state()[tensor][7] += 1.0
+    one.weights._flat.state[tensor][7] += 1.0
 
     assert digest_of(one) != digest
 

@@ -66,7 +66,7 @@ def stepped(flat: FlatParameters, run: RunConfig, steps=range(1, 4)) -> FlatPara
 def named(*flats: FlatParameters) -> dict[str, tuple[torch.Tensor, ...]]:
     """The state of each parameter, by its name."""
     return {
-        t.name: tuple(x_N[t.start : t.stop] for x_N in flat.state())
+        t.name: tuple(x_N[t.start : t.stop] for x_N in flat.state)
         for flat in flats
         for t in flat.layout.tensors
     }
@@ -82,7 +82,7 @@ def assert_alike(one, other) -> None:
 def test_weights_take_two_bytes_and_all_else_what_it_took(decay):
     flat = flat_of(replace(RUN, optimizer=OptimizerConfig(average_decay=decay)))
 
-    kept, *others = flat.state()
+    kept, *others = flat.state
     assert kept.dtype == torch.bfloat16
     assert {x_N.dtype for x_N in (*others, flat.sum_N)} == {torch.float32}
     assert all(p.dtype == torch.bfloat16 for block in flat.blocks for p in block.parameters())
@@ -192,7 +192,7 @@ def test_a_step_that_is_done_again_gives_the_same_bits(optimizer):
     """As after a void, by another replica, or from a checkpoint."""
     run = replace(RUN, optimizer=optimizer)
     flat, replica = stepped(flat_of(run), run), flat_of(run)
-    for place, value in zip(replica.state(), stepped(flat_of(run), run).state(), strict=True):
+    for place, value in zip(replica.state, stepped(flat_of(run), run).state, strict=True):
         place.copy_(value)
 
     for each in (flat, replica):

@@ -19,7 +19,7 @@ from p2pswarm.progress.events import HeldOut, Report
 from p2pswarm.run.router import Router
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.run.state.host_state import StateSize
-from p2pswarm.server.session import ServerContext
+from p2pswarm.server.member_session import ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings.config import (
     BatchConfig,

@@ -1,14 +1,15 @@
-"""What a node and the processes of its devices say to each other: commands and answers.
+"""The commands of a node to the processes of its devices, and their answers.
 
 They are a program and its own children on pipes: nobody else can speak here. The tensors lie in
-memory that all of them map (`shared_tensors.py`).
+memory that all of them map (`tensor_maps.py`).
 
 Units:   bytes; frames have a length of 4 bytes before them.
 Errors:  EOFError when the other end is gone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
+from typing import Any, get_args
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -44,74 +45,17 @@ class Begin:
     by_block: bool
     """Make one block's graph at a time."""
     tensors: bool
-    """TensorShare tensors and not rows."""
+    """Share tensors and not rows."""
     places: tuple[SharedPlace, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TakeWeights:
-    """Copy your part of the weights: they have changed."""
+class RankCommand:
+    """A call of your part of the stage."""
 
-
-@dataclass(frozen=True, slots=True)
-class EmptySums:
-    """Set the gradient sum to zero."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunForward:
-    """Compute what the tokens and the bundle that lie there give; the answer has its bytes."""
-
-    microbatch: int
-    attempt: int
-    keep: bool
-    """True if to keep the graph for the backward."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunBackward:
-    """From the gradient that lies there to that of the weights, which waits to be settled."""
-
-    microbatch: int
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class RunLast:
-    """Compute the loss of the tokens and the bundle that lie there."""
-
-    differentiate: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RunOnce:
-    """As `RunForward`, or the loss in the last stage; keep nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settle:
-    """What becomes of the gradient that waits."""
-
-    add: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ForgetGraphs:
-    """Free these graphs; the backward computes them again."""
-
-    keys: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """Forget all that is kept under these keys."""
-
-    keys: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GiveSums:
-    """Write your part of the gradient sum where all see it."""
+    method: str
+    """Of `RankStage`."""
+    arguments: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +67,7 @@ class CommandDone:
     that goes back and of that of the weights."""
     graph_bytes: int = 0
     weight_bytes: int = 0
-    """Of the first command: what lies on this device of the weights."""
+    """Of the first command: the weights on this device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,44 +80,26 @@ class RankFailed:
     """The stage cannot be computed so, on whatever device."""
 
 
-Command = (
-    Begin
-    | TakeWeights
-    | EmptySums
-    | RunForward
-    | RunBackward
-    | RunLast
-    | RunOnce
-    | Settle
-    | ForgetGraphs
-    | Forget
-    | GiveSums
-)
-Answer = CommandDone | RankFailed
-_KINDS = {
-    kind.__name__: kind
-    for kind in (
-        *(Begin, TakeWeights, EmptySums, RunForward, RunBackward, RunLast, RunOnce),
-        *(Settle, ForgetGraphs, Forget, GiveSums, CommandDone, RankFailed),
-    )
+RankMessage = Begin | RankCommand | CommandDone | RankFailed
+_KINDS: dict[str, Callable[..., RankMessage]] = {
+    each.__name__: each for each in get_args(RankMessage)
 }
 
 
-def framed(message: Command | Answer) -> bytes:
+def framed(message: RankMessage) -> bytes:
     """A message as it goes through a pipe."""
     packed: bytes = msgpack.packb((type(message).__name__, *astuple(message)))
     return len(packed).to_bytes(LENGTH_BYTES) + packed
 
 
-def read_message(read: Callable[[int], bytes]) -> Command | Answer:
+def read_message(read: Callable[[int], bytes]) -> RankMessage:
     """The next message; `read(n)` gives at most n bytes, and none at the end."""
     length = int.from_bytes(_exactly(read, LENGTH_BYTES))
     name, *fields = msgpack.unpackb(_exactly(read, length), use_list=False)
     if name == Begin.__name__:
         *fields, places = fields
         fields.append(tuple(SharedPlace(*place) for place in places))
-    message: Command | Answer = _KINDS[name](*fields)
-    return message
+    return _KINDS[name](*fields)
 
 
 def _exactly(read: Callable[[int], bytes], count: int) -> bytes:

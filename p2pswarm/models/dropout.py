@@ -1,4 +1,4 @@
-"""What a forward draws, as dropout does: the same for a microbatch wherever and whenever it is run.
+"""Dropout, and what else a forward draws: the same for a microbatch wherever and whenever it runs.
 
 A graph that did not fit in memory is made again, and a lost microbatch is done again by another
 server. So what a block draws depends on the run's seed, the microbatch's tokens and the number of
@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from p2pswarm.models.base import Value
 
@@ -26,29 +27,19 @@ Call = Callable[[nn.Module, Value], Value]
 RunBlock = Callable[[Value], Value]
 """Run a certain block, with all that it draws; always the same bits for the same value."""
 Around = Callable[[int, RunBlock, Value], Value]
-"""Run the block of that offset, and decide what its graph holds (`models/compute/graphs.py`).
-"""
-
-DRAWING = (
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-)
+"""Run the block of that offset, and decide what its graph holds (`compute/autograd_graphs.py`)."""
 
 
 def draws(block: nn.Module) -> bool:
     """Return whether a block's forward draws: it says so (`random`), or has dropout."""
-    told = getattr(block, "random", None)
-    if isinstance(told, bool):
-        return told
-    return any(isinstance(each, DRAWING) and each.p > 0 for each in block.modules())
+    random = getattr(block, "random", None)
+    if isinstance(random, bool):
+        return random
+    return any(isinstance(each, _DropoutNd) and each.p > 0 for each in block.modules())
 
 
-class Chance:
-    """What the blocks from number `first` on draw for one microbatch."""
+class DropoutSeeds:
+    """The seeds of the blocks from number `first` on, for one microbatch."""
 
     def __init__(self, seed: int, first: int, tokens_BS: Tensor) -> None:
         digest = hashlib.sha256(f"{TAG}:{seed}:{tuple(tokens_BS.shape)}".encode())
@@ -66,11 +57,11 @@ class Chance:
             return call(block, value)
 
 
-def chance_of(
+def dropout_seeds(
     seed: int, numbers: range, blocks: Sequence[nn.Module], tokens_BS: Tensor
-) -> Chance | None:
-    """The chance of a microbatch; None where no block draws."""
-    return Chance(seed, numbers.start, tokens_BS) if any(map(draws, blocks)) else None
+) -> DropoutSeeds | None:
+    """The seeds for a microbatch; None where no block draws."""
+    return DropoutSeeds(seed, numbers.start, tokens_BS) if any(map(draws, blocks)) else None
 
 
 def plainly(block: nn.Module, value: Value) -> Value:
@@ -88,14 +79,14 @@ def at_once(offset: int, run: RunBlock, value: Value) -> Value:
 def run_blocks(
     blocks: Iterable[nn.Module],
     value: Value,
-    chance: Chance | None = None,
+    dropout: DropoutSeeds | None = None,
     call: Call = plainly,
     around: Around = at_once,
 ) -> Value:
-    """Run one block after another by `call`; those that draw do so by `chance`."""
+    """Run one block after another by `call`; those that draw do so by `dropout`."""
     for offset, block in enumerate(blocks):
-        if chance is not None and draws(block):
-            run = functools.partial(chance.run, offset, block, call=call)
+        if dropout is not None and draws(block):
+            run = functools.partial(dropout.run, offset, block, call=call)
         else:
             run = functools.partial(call, block)
         value = around(offset, run, value)

@@ -10,7 +10,7 @@ from checkpoint.saved_run import CONFIG, plain_weights, saved_run, steps_saved, 
 from p2pswarm.checkpoint.verification import verify
 from p2pswarm.node.run.resume import check_records
 from p2pswarm.progress.events import Checkpointed
-from p2pswarm.server.session import SavingLimits
+from p2pswarm.server.member_session import SavingLimits
 from p2pswarm.trainer.reports.reports import CheckpointFailed, CheckpointProgress, StepDone
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server.pushes import ABOVE, ALL, BELOW, ME, backward, push, queue, scheduler
 
-from p2pswarm.server.kept_boundaries import KeptAnswer, KeptBoundaries, ResultRoute
+from p2pswarm.server.boundary_cache import BoundaryCache, KeptAnswer, ResultRoute
 from p2pswarm.server.scheduler import Scheduler
 
 NUMBER_BYTES = 4
@@ -18,7 +18,7 @@ def bundle(value=0.0, numbers=1):
 
 
 def kept(stage=1, room=ROOM):
-    return KeptBoundaries(stage, ME, room)
+    return BoundaryCache(stage, ME, room)
 
 
 def both(one, microbatch=0, attempt=0):

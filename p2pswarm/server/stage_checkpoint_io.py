@@ -5,7 +5,6 @@ and nothing else: the trainer and the user are told in one line, and the weights
 are.
 
 Units:   bytes, seconds on the loop's clock.
-Errors:  none; those of a target become notes.
 """
 
 import asyncio
@@ -25,7 +24,9 @@ from p2pswarm.net.wire.message import Message
 from p2pswarm.run.messages.checkpoint import LoadState, SaveState
 from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.version_reader import HeldVersion
-from p2pswarm.server.checkpoint_rules import (
+from p2pswarm.server.member_session import ServerContext
+from p2pswarm.server.replica import Replica
+from p2pswarm.server.stage_checkpoint import (
     ProgressNotes,
     StateInMemory,
     failed,
@@ -35,8 +36,6 @@ from p2pswarm.server.checkpoint_rules import (
     stage_to_save,
     too_slow,
 )
-from p2pswarm.server.replica import Replica
-from p2pswarm.server.session import ServerContext
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +74,7 @@ class Checkpointing:
     async def load(self, version: int) -> None:
         """Load the state of `version` from a checkpoint, if it still counts; else ask others."""
         replica = self._replica
-        if replica.version is not None or replica.needed != version:
+        if replica.version is not None or replica.log.needed != version:
             return
         try:
             async with asyncio.timeout(TOLD_S):

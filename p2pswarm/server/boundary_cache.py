@@ -1,10 +1,9 @@
-"""What a server has given to the stages beside it, kept until the step is decided.
+"""The results that a server has given to the stages beside it, kept until the step is decided.
 
 When a stage loses a sum, what was in it goes through that stage again. The stages below have
 computed the activation before, and the stages above the gradient; who counted the microbatch there
-hands on what it has, and computes nothing (docs/recovery.md, "What is not computed again").
-
-Errors:  none; what does not fit is not kept, and is computed again if it is asked for.
+hands on what it has, and computes nothing (docs/recovery.md, "What is not computed again"). What
+does not fit is not kept, and is computed again if it is asked for.
 """
 
 from dataclasses import dataclass, field
@@ -15,11 +14,11 @@ from p2pswarm.models.compute.base import Key
 from p2pswarm.run.messages.microbatch import Push
 from p2pswarm.run.messages.types import Work
 
-# What a scheduler keeps of the microbatches that were pushed to it.
+KEPT_BYTES = 1 << 30  # 64 microbatches of 2,048 tokens and 1,024 numbers each, both ways
 
 
 class ResultRoute(Enum):
-    """Where a result goes."""
+    """The destination of a result."""
 
     ONWARD = auto()
     """To a server of the next stage."""
@@ -53,7 +52,7 @@ class HeldInput:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What a fence or the end of a step has dropped."""
+    """The work that a fence or the end of a step has dropped."""
 
     items: tuple[WorkItem, ...]
     keys: tuple[Key, ...]
@@ -62,7 +61,7 @@ class Dropped:
 
 @dataclass(slots=True)
 class Period:
-    """What was done since the last report."""
+    """The work since the last report."""
 
     started_s: float
     counted: int = 0
@@ -70,12 +69,9 @@ class Period:
     computes_s: list[float] = field(default_factory=list)
 
 
-KEPT_BYTES = 1 << 30  # 64 microbatches of 2,048 tokens and 1,024 numbers each, both ways
-
-
 @dataclass(frozen=True, slots=True)
 class KeptAnswer:
-    """What a push gets at once: where it goes, and what."""
+    """The answer to a push that needs no computing, and its destination."""
 
     exit: ResultRoute
     bundle: Bundle
@@ -83,16 +79,20 @@ class KeptAnswer:
 
 @dataclass(slots=True)
 class _Given:
-    """What was given for one attempt of a microbatch."""
+    """The results for one attempt of a microbatch."""
 
     attempt: int
     activation: Bundle | None = None
     gradient: Bundle | None = None
     counted: bool = False
 
+    @property
+    def nbytes(self) -> int:
+        return _size(self.activation or {}) + _size(self.gradient or {})
 
-class KeptBoundaries:
-    """What one stage has given to its neighbours in the step."""
+
+class BoundaryCache:
+    """The results that one stage has given to its neighbours in the step."""
 
     def __init__(self, stage: int, me: bytes = b"", limit_bytes: int = 0) -> None:
         """`me`: the peer that others name as the keeper; `limit_bytes`: 0 keeps nothing."""
@@ -139,15 +139,15 @@ class KeptBoundaries:
                 entry.gradient = on_host
 
     def answer(self, push: Push) -> KeptAnswer | None:
-        """Return what a push gets that names this peer as the keeper; None if it is to be computed.
+        """The answer to a push that names this peer as the keeper; None if it is to be computed.
 
         Nobody below the lowest stage that counts it needs a graph, and nobody above the highest one
         adds anything.
         """
         named = push.work == Work.FORWARD and self._stage < len(push.keepers)
-        entry = self._kept.get(push.microbatch)
         if not named or push.keepers[self._stage] != self._me or not push.counting:
             return None
+        entry = self._kept.get(push.microbatch)
         if entry is None or not entry.counted:
             return None
         if self._stage < min(push.counting) and entry.activation is not None:
@@ -167,20 +167,15 @@ class KeptBoundaries:
         self._kept.clear()
         self.held_bytes = 0
 
-    def resume(self, former: "KeptBoundaries | None") -> None:
+    def resume(self, former: "BoundaryCache | None") -> None:
         """Go on with what the incarnation before has kept, with its sum."""
         if former is None:
             return
-        for microbatch, entry in former.leave().items():
-            bundles = (entry.activation or {}, entry.gradient or {})
+        for microbatch, entry in former._kept.items():  # noqa: SLF001  of this class
             if entry.counted:
                 self._kept[microbatch] = entry
-                self.held_bytes += sum(map(_size, bundles))
-
-    def leave(self) -> dict[int, _Given]:
-        """Return what is kept here is another's from now on."""
-        kept, self._kept, self.held_bytes = self._kept, {}, 0
-        return kept
+                self.held_bytes += entry.nbytes
+        former.clear()
 
     def _fits(self, bundle: Bundle) -> bool:
         return self.held_bytes + _size(bundle) <= self._limit_bytes
@@ -188,7 +183,7 @@ class KeptBoundaries:
     def _forget(self, microbatch: int) -> None:
         entry = self._kept.pop(microbatch, None)
         if entry is not None:
-            self.held_bytes -= _size(entry.activation or {}) + _size(entry.gradient or {})
+            self.held_bytes -= entry.nbytes
 
 
 def _size(bundle: Bundle) -> int:

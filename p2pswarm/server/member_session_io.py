@@ -1,4 +1,4 @@
-"""What serves during one session, and how it ends: with all that is being carried out in it.
+"""The parts that serve during one session, and its end, with all that is being carried out in it.
 
 Errors:  NotServing for an order that is cut short by the end of its session.
 """
@@ -32,23 +32,23 @@ from p2pswarm.run.messages.step import Reduce
 from p2pswarm.run.messages.trainers import Alive
 from p2pswarm.run.peer_health_io import WatchedRpc
 from p2pswarm.run.view import MemberView, contact
-from p2pswarm.server.checkpoint_io import Checkpointing
+from p2pswarm.server.boundary_cache import BoundaryCache
 from p2pswarm.server.commit_log import ClosedSum, HeldWeights
 from p2pswarm.server.forwarder import Forwarder
-from p2pswarm.server.kept_boundaries import KeptBoundaries
 from p2pswarm.server.lifecycle import Lifecycle
+from p2pswarm.server.member_session import MemberSession, ServerContext
+from p2pswarm.server.note_queue import NoteQueue, SignOfLife
 from p2pswarm.server.orders_io import ObservedReductions, OpenOrders, Preparation
 from p2pswarm.server.replica import Replica
-from p2pswarm.server.reports import NoteQueue, SignOfLife
 from p2pswarm.server.scheduler import Scheduler, bitmap_of, expected_tensors
-from p2pswarm.server.session import MemberSession, ServerContext
+from p2pswarm.server.stage_checkpoint_io import Checkpointing
 from p2pswarm.server.weights_download import PieceKeeping
 from p2pswarm.server.worker import Worker
 
 
 @dataclass(slots=True)
 class SessionParts:
-    """What serves during one session."""
+    """The parts that serve during one session."""
 
     session: MemberSession
     worker: Worker
@@ -57,8 +57,10 @@ class SessionParts:
     notes: NoteQueue
     checkpointing: Checkpointing
     keeping: PieceKeeping
-    roads: tuple[WatchedRpc, WatchedRpc]
-    """The roads to other servers, for pushes and for averaging."""
+    pushing: WatchedRpc
+    """The roads to other servers, for pushes."""
+    reducing: WatchedRpc
+    """The same, for averaging."""
     failed: asyncio.Future[None]
     """Ends the session with an error."""
     orders: OpenOrders = field(default_factory=OpenOrders)
@@ -69,7 +71,7 @@ class SessionParts:
     """The stage that it is to serve next, if it was told to prepare for one."""
 
     def word(self, now_s: float, unheard_s: Callable[[], float]) -> Load | Alive | None:
-        """Return what to tell the trainer though nothing has happened, if that is due."""
+        """The news for the trainer though nothing has happened, if it is due."""
         members, silent_s = 0, 0.0
         if self.notes.looks(now_s):
             members, silent_s = self.session.members_about, unheard_s()
@@ -143,21 +145,21 @@ class SessionParts:
     def _watch_mates(self) -> None:
         """Find out whether the others of the stage are there: all average with all."""
         members, stage = self.session.members.members, self.replica.stage
-        mates = [one for one in members if one.stage == stage and one.peer != self.session.me]
-        _, roads = self.roads
-        roads.watch(map(contact, mates))
+        mates = [
+            one for one in members if one.stage == stage and one.peer != self.session.context.me
+        ]
+        self.reducing.watch(map(contact, mates))
 
     async def average(self, order: Reduce) -> AveragedGradient:
         """Average once; what that takes tells how long the roads are full with it."""
         clock = asyncio.get_running_loop().time
         begun_s = clock()
-        if self.session.me in order.group:
+        if self.session.context.me in order.group:
             outcome = await self.replica.reduce(order, self.averaging)
         else:
             outcome = await self.observed.observe(order, self.replica, self.averaging)
         self.session.meter.on_averaging(outcome.bytes_per_s)
-        _, roads = self.roads
-        roads.health.averaged(order.partners, clock() - begun_s)
+        self.reducing.health.averaged(order.partners, clock() - begun_s)
         return outcome
 
     async def tell_states(self) -> None:
@@ -185,18 +187,19 @@ class SessionParts:
             self.failed.exception()  # the first error has been raised already
         self.orders.cut_short()
         self.worker.close()
-        for watched in self.roads:
-            watched.close()
+        self.pushing.close()
+        self.reducing.close()
 
 
 async def join_of(context: ServerContext, replica: Replica | None, records: int) -> Join:
-    """Return what a server asks a trainer for; `records`: how many its voter knows."""
+    """The question of a server to a trainer; `records`: how many its voter knows."""
+    wanted = context.planned_stage if context.stage is None else context.stage
     held = await replica.held() if replica else None
     named = held.named if held else None
     return Join(
         context.run_id,
         str(context.rpc.contact.address),
-        replica.stage if replica else context.first_stage,
+        replica.stage if replica else wanted,
         named.version if named else None,
         named.digest if named else b"",
         named.reduction if named else None,
@@ -209,7 +212,7 @@ async def join_of(context: ServerContext, replica: Replica | None, records: int)
 
 
 def _held_sum(held: HeldWeights, microbatches: int) -> HeldSum | None:
-    """Return what the trainer is told of the sum that the last session has left."""
+    """The trainer's news of the sum that the last session has left."""
     if (left := held.sum) is None:
         return None
     bitmap = bitmap_of(left.counted, left.step, microbatches)
@@ -228,10 +231,9 @@ def session_parts(
     to_tell: Signal,
     tasks: asyncio.TaskGroup,
 ) -> SessionParts:
-    """The parts of a new session under what the trainer assigned.
+    """The parts of a new session; `to_tell` is fired when there is news for the trainer.
 
     `roads`: for pushes and for averaging; they know what was broken in the session before.
-    `to_tell` is fired when there is something to tell the trainer.
     """
     loop, run = asyncio.get_running_loop(), context.run
     notes, members = NoteQueue(loop.time()), MemberView()
@@ -251,7 +253,7 @@ def session_parts(
         assigned.incarnation,
         run.batch.microbatches,
         expected_tensors(run, replica.engine),
-        KeptBoundaries(assigned.stage, context.me, kept_bytes),
+        BoundaryCache(assigned.stage, context.me, kept_bytes),
     )
     session = MemberSession(
         context,
@@ -274,4 +276,4 @@ def session_parts(
     failed = loop.create_future()
     parts = session, worker, averaging, replica, notes
     keeping = PieceKeeping(context, replica, tasks)
-    return SessionParts(*parts, checkpointing, keeping, roads, failed)
+    return SessionParts(*parts, checkpointing, keeping, *roads, failed)

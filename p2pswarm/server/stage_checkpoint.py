@@ -1,4 +1,4 @@
-"""What a server answers to `SaveState` and `LoadState`: the rules of its checkpoints.
+"""The rules of a server's checkpoints: its answers to `SaveState` and `LoadState`.
 
 Units:   bytes, seconds on the caller's clock.
 Errors:  NotSaved for an order that is not carried out; BadCheckpoint for a checkpoint that is
@@ -21,7 +21,7 @@ from p2pswarm.run.messages.checkpoint import LoadState, SaveState, Saving
 from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.run.state.version_reader import CHANGE_WAIT_S, HeldVersion
-from p2pswarm.server.session import ServerContext
+from p2pswarm.server.member_session import ServerContext
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.flat_layout import FlatLayout
 
@@ -43,7 +43,7 @@ def require_allowed(context: ServerContext, order: SaveState) -> None:
 def stage_to_save(
     context: ServerContext, stage: int, order: SaveState, agreed: Callable[[], Awaitable[bytes]]
 ) -> StageToSave:
-    """Return what is to be written of our stage; `agreed` gives the digest of the state."""
+    """The file to write of our stage; `agreed` gives the digest of the state."""
     run = context.run
     blocks = stage_blocks(run, stage)
     return StageToSave(

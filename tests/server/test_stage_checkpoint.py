@@ -10,14 +10,14 @@ from p2pswarm.net.wire.message import decode, encode
 from p2pswarm.run.messages.checkpoint import LoadState, SaveState
 from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.run.messages.types import REASON_CHARS
-from p2pswarm.server.checkpoint_rules import (
+from p2pswarm.server.member_session import SavingLimits
+from p2pswarm.server.stage_checkpoint import (
     ProgressNotes,
     failed,
     require_allowed,
     require_version,
     source_of,
 )
-from p2pswarm.server.session import SavingLimits
 from p2pswarm.settings.config import RunConfig
 
 RUN = b"r" * 16

@@ -1,4 +1,4 @@
-"""Tests of `models/compute/graphs.py`."""
+"""Tests of `models/compute/autograd_graphs.py`."""
 
 import itertools
 import math
@@ -16,10 +16,15 @@ from torch.utils.checkpoint import CheckpointError
 
 from p2pswarm.base.errors import Refused
 from p2pswarm.models.blocks import stage_blocks
+from p2pswarm.models.compute.autograd_graphs import (
+    GraphBudget,
+    GraphKind,
+    GraphLimits,
+    block_made_again,
+)
 from p2pswarm.models.compute.base import BackwardSpec
 from p2pswarm.models.compute.compiler import compiled_precision
 from p2pswarm.models.compute.flat_parameters import FlatParameters
-from p2pswarm.models.compute.graphs import GraphBudget, GraphKind, GraphLimits, block_made_again
 from p2pswarm.models.compute.torch_stage import TorchStage
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 
@@ -31,15 +36,14 @@ def budget(keep_bytes=100, room_bytes=50.0, recompute="auto"):
 
 
 def kinds(of, shape=SHAPE):
-    return of.kind_to_keep(shape), of.kind_at_once(shape)
+    return of.kind(shape, of.keep_bytes), of.kind(shape, of.room_bytes)
 
 
 def test_a_graph_of_unknown_size_is_made_whole_up_to_the_limits():
     rules = budget()
 
     assert kinds(rules) == (GraphKind.WHOLE, GraphKind.WHOLE)
-    assert rules.most_to_keep(GraphKind.WHOLE) == 100
-    assert rules.most_at_once(GraphKind.WHOLE) == 50
+    assert rules.most_bytes(GraphKind.WHOLE, 100) == 100
 
 
 @pytest.mark.parametrize(
@@ -70,7 +74,7 @@ def test_a_graph_that_was_broken_off_is_made_block_by_block_up_to_that_limit():
 def test_what_is_made_block_by_block_is_never_broken_off():
     rules = budget()
 
-    assert rules.most_to_keep(GraphKind.BLOCKS) == rules.most_at_once(GraphKind.BLOCKS) == math.inf
+    assert rules.most_bytes(GraphKind.BLOCKS, 100) == math.inf
 
 
 @pytest.mark.parametrize(
@@ -81,7 +85,7 @@ def test_what_was_set_is_done_whatever_fits(recompute, kind):
     rules.measured(SHAPE, GraphKind.WHOLE, 1)
 
     assert kinds(rules) == (kind, kind)
-    assert rules.most_to_keep(kind) == rules.most_at_once(kind) == math.inf
+    assert rules.most_bytes(kind, 100) == math.inf
     assert not rules.make_smaller()
     assert rules.always_by_block == (recompute == "block")
 
@@ -312,7 +316,7 @@ def held_and_peak(layers, graphs):
     x = {"x": torch.randn(8, 64, 32)}
     for number in range(2):  # the first measures
         stage.forward((number, 0), tokens(run), x)
-        held = stage._graphs.kept_bytes
+        held = stage._graphs.budget.kept_bytes
         if number == 0:
             stage.backward((number, 0), x, ALL)
     return held, held + max(live_bytes(lambda: stage.backward((1, 0), x, ALL)))
@@ -348,7 +352,7 @@ def test_a_graph_that_passes_the_limit_is_broken_off_and_made_block_by_block():
 
     taken = live_bytes(lambda: stage.forward((0, 0), tokens(run), x))
 
-    assert stage._graphs.kept_bytes == 8 * 8 * 64 * 32 * 4
+    assert stage._graphs.budget.kept_bytes == 8 * 8 * 64 * 32 * 4
     assert max(taken) < 5_000_000  # the whole graph has 14 MB
 
 
@@ -373,7 +377,7 @@ def test_without_memory_graphs_are_given_up_then_it_goes_block_by_block(
     stage, run = stages_of(GPT, GraphLimits(PLENTY))[0], GPT
     for number in range(3):
         bundle = stage.forward((number, 0), tokens(run, number), {})
-    held = stage._graphs.kept_bytes
+    held = stage._graphs.budget.kept_bytes
     gradient = {"x": torch.randn(3, 12, 16)}
 
     monkeypatch.setattr(torch.autograd, "grad", FailingGrad(failing))
@@ -381,7 +385,7 @@ def test_without_memory_graphs_are_given_up_then_it_goes_block_by_block(
         stage.backward((number, 0), gradient, ALL)
 
     assert bundle["x"].shape == expected[0].shape
-    assert stage._graphs.keep_bytes == held // 2
+    assert stage._graphs.budget.keep_bytes == held // 2
     assert stage.recomputed == 3
     told = [record.getMessage() for record in caplog.records]
     assert ["block by block" in line for line in told] == [False, True][:failing]

@@ -1,4 +1,17 @@
-"""Reports of a server to its trainer: notes in order, its load, how long gradients take."""
+"""Reports of a server to its trainer: notes in order, its load, how long gradients take.
+
+When a server has said nothing for half a second, it says that it lives: the trainer is soon told
+then that it does not. A note is as good a sign. Each server of a small run tells its load each
+second; of a large one it does so less often, so that the trainer reads no more of them than it can
+use. Who hears nothing from the trainer says that with its load, and does so each second.
+
+A server may be fast and its road onward slow, or the servers beyond it overloaded. Then it takes
+microbatch after microbatch whose gradients do not return. So it measures the time from the end of a
+forward until its gradient is here, and tells it with each receipt. The oldest that is still on its
+way counts too, because of a road that is shut nothing comes back that could be measured.
+
+Errors:  LinkLost when the trainer does not read.
+"""
 
 from collections import deque
 from collections.abc import Iterable
@@ -11,22 +24,14 @@ from p2pswarm.net.wire.message import Message
 from p2pswarm.run.messages.membership import load_every_s
 from p2pswarm.run.messages.trainers import ALIVE_S, SILENCE_S
 
-# What a server tells the trainer: notes in the order they were made, and its load.
-#
-# When it has said nothing for half a second, it says that it lives: the trainer is soon told then
-# that it does not. A note is as good a sign. Each server of a small run tells its load each
-# second; of a large one it does so less often, so that the trainer reads no more of them than it
-# can use. Who hears nothing from the trainer says that with its load, and does so each second.
-#
-# Errors:  LinkLost when the trainer does not read.
-
 NOTES_MAX = 100_000  # a trainer that has not read so many does not train any more
 LOOK_EVERY_S = 1.0  # how often it looks whether it hears the trainer; the load of a small run
 SLACK_S = 0.01  # a look may come as much before the load's time, and the next one is far
+SMOOTHING = 0.2  # of the measured times: about the last ten
 
 
 class SignOfLife(Enum):
-    """What is to be said, though nothing has happened."""
+    """The news to tell though nothing has happened."""
 
     LOAD = "how busy the server is"
     ALIVE = "that it lives"
@@ -60,7 +65,7 @@ class NoteQueue:
         return self._notes.popleft()
 
     def next_deadline_s(self) -> float:
-        """Return when to ask whether something is due."""
+        """Time to ask whether something is due."""
         return min(self._look_due_s, self._alive_due_s)
 
     def looks(self, now_s: float) -> bool:
@@ -68,7 +73,7 @@ class NoteQueue:
         return now_s >= self._look_due_s
 
     def due(self, now_s: float, members: int, unheard_s: float) -> SignOfLife | None:
-        """Return what to say now, if there is no note; the next time is a period later.
+        """The news to tell now, if there is no note; the next time is a period later.
 
         `members`: how many the run has. `unheard_s`: for how long nothing came from the trainer.
         """
@@ -88,23 +93,13 @@ class NoteQueue:
         return SignOfLife.ALIVE
 
 
-# How long a gradient takes to come back: what a server tells of the road beyond it.
-#
-# A server may be fast and its road onward slow, or the servers beyond it overloaded. Then it takes
-# microbatch after microbatch whose gradients do not return. So it measures the time from the end
-# of a forward until its gradient is here, and tells it with each receipt. The oldest that is still
-# on its way counts too, because of a road that is shut nothing comes back that could be measured.
-
-SMOOTHING = 0.2  # of the measured times: about the last ten
-
-
 class GradientReturns:
     """The microbatches that one server has sent onward; as many as it holds inputs of."""
 
     def __init__(self) -> None:
         self._took_s = Ema(SMOOTHING)
         self._away: dict[Key, float] = {}
-        """When each left; the oldest first."""
+        """Time of each departure; the oldest first."""
 
     def left(self, key: Key, now_s: float) -> None:
         """Its forward is computed here."""
@@ -122,6 +117,6 @@ class GradientReturns:
             self._away.pop(key, None)
 
     def usual_s(self, now_s: float) -> float:
-        """Return how long a gradient takes at present; 0 while nothing is known."""
+        """The time that a gradient takes at present; 0 while nothing is known."""
         oldest_s = next(iter(self._away.values()), now_s)
         return max(self._took_s.value or 0.0, now_s - oldest_s, 0.0)

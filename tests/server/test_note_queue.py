@@ -1,4 +1,4 @@
-"""Tests of `server/reports.py`."""
+"""Tests of `server/note_queue.py`."""
 
 import pytest
 from hypothesis import given
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from p2pswarm.base.errors import LinkLost
 from p2pswarm.run.messages.membership import Leaving, Ready
 from p2pswarm.run.messages.trainers import SILENCE_S
-from p2pswarm.server.reports import GradientReturns, NoteQueue, SignOfLife
+from p2pswarm.server.note_queue import GradientReturns, NoteQueue, SignOfLife
 
 SMALL = 100  # members
 

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from p2pswarm.models.chance import nothing_drawn
+from p2pswarm.models.dropout import nothing_drawn
 
 
 def test_a_part_that_never_drops_still_does_not_after_a_measurement():

@@ -1,4 +1,4 @@
-"""What the parts of one incarnation of a stage server share."""
+"""The context of a stage server, and what the parts of one incarnation of it share."""
 
 import logging
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from p2pswarm.run.state.base import BackgroundThread, at_once
 from p2pswarm.run.state.partial_state import PartialFolder
 from p2pswarm.run.state.version_reader import WINDOW_BYTES
 from p2pswarm.run.view import MemberView
-from p2pswarm.server.kept_boundaries import KEPT_BYTES
+from p2pswarm.server.boundary_cache import KEPT_BYTES
 from p2pswarm.server.scheduler import Scheduler
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.tensors.transfer import TensorTransfer
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SavingLimits:
-    """What this machine gives to the run's checkpoints."""
+    """The limits of this machine for the run's checkpoints."""
 
     allowed: bool = True
     """It writes where the trainer says."""
@@ -47,7 +47,7 @@ class ServerContext:
     run: RunConfig
     run_id: bytes
     trainer: Contact
-    """Where the run was found: the trainer that is asked first."""
+    """The trainer that is asked first, where the run was found."""
     compute: Compute
     """The one thread that changes weights and gradients."""
     make_engine: Callable[[int], Engine]
@@ -56,9 +56,9 @@ class ServerContext:
     rejoin_s: float = 60.0
     """How long to look quickly for a trainer that was lost; after that, less often."""
     stage: int | None = None
-    """The one stage to serve; None: whichever needs a server most."""
+    """The one stage to serve; None: the one that needs a server most."""
     planned_stage: int | None = None
-    """Where to begin, if there is no `stage`: the run may place it elsewhere, and move it."""
+    """The stage to begin with, if there is no `stage`: the run may choose another later."""
     standbys: tuple[Contact, ...] = ()
     """Other trainers of the run, to be asked if the first does not coordinate it."""
     say: Callable[[str], None] = log.info
@@ -75,18 +75,13 @@ class ServerContext:
     kept_bytes: int = KEPT_BYTES
     """Memory for what was given to the stages beside this one, until the step is decided."""
     partials: PartialFolder | None = None
-    """Where pieces of weights lie that are on their way; None: only in memory."""
+    """The folder of pieces of weights that are on their way; None: only in memory."""
     cards: MemberCards = NO_CARDS
-    """What is known of where peers are dialled."""
+    """The known addresses of peers."""
     free_bytes: Callable[[], int | None] = lambda: None
     """Memory of the device that is free; None where that is not known."""
     chain: tuple[ChainStore, Restored] | None = None
-    """Where its voter keeps promises, and what it kept before; None: this server does not vote."""
-
-    @property
-    def first_stage(self) -> int | None:
-        """Return what to ask for before any stage was served."""
-        return self.planned_stage if self.stage is None else self.stage
+    """The promises of its voter, and those of before; None: this server does not vote."""
 
     @property
     def me(self) -> bytes:
@@ -115,17 +110,12 @@ class MemberSession:
     """Measures what this server can do."""
 
     @property
-    def me(self) -> bytes:
-        """Our own peer id."""
-        return self.context.me
-
-    @property
     def members_about(self) -> int:
-        """About how many members the run has: it knows those of its own stage, and neighbours."""
+        """A guess at the run's members: it knows those of its own stage, and neighbours."""
         return self.context.run.stages * len(self.members.ready(self.scheduler.stage))
 
     def links(self) -> PathCounts:
-        """Return how its links to the trainer and to the members that it knows lead there."""
+        """The paths of its links to the trainer and to the members that it knows."""
         peers = self.members.peers
         if self.trainer.peer is not None:
             peers.append(self.trainer.peer.raw)

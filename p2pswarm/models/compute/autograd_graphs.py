@@ -1,4 +1,26 @@
-"""The graphs that a stage keeps between forward and backward, and what it does without memory."""
+"""The graphs that a stage keeps between forward and backward, and what it does without memory.
+
+A graph is made whole, or block by block. The second is torch's checkpoint round each block: of a
+block only what it was given is held, and when the backward comes to it, it is computed again up to
+the last tensor that the backward needs. The order in which gradients are added is that of the whole
+graph. So the bits are the same, also of weights that several blocks share and of tensors that pass
+through a block. What a block draws is seeded inside what is done again (`models/dropout.py`).
+
+What is kept of a microbatch is the first of these that there is room for: its whole graph, what
+passes between its blocks, its input. The second costs a little less than a forward more, and the
+third a whole one, or two where the graph made from the input is made block by block as well.
+
+A graph's size is found by making it. One that passes the limit is broken off and made block by
+block; from then on that shape of tokens is. When the device has no memory left, all graphs are
+given up and fewer are kept from then on. If that is not enough, graphs are made block by block from
+then on; and only then it is an error.
+
+Errors:  NotServing when nothing is kept for a key; when there is no memory torch's own, or Refused
+         where a setting would help.
+Source:  Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016), as
+         torch.utils.checkpoint without reentrance has it.
+"""
+# ruff: noqa: N815  shapes are written at the end of names
 
 import functools
 import logging
@@ -14,22 +36,18 @@ from torch.utils.checkpoint import checkpoint
 
 from p2pswarm.base.errors import NotServing, Refused
 from p2pswarm.models.base import Bundle, Value
-from p2pswarm.models.chance import Around, RunBlock, at_once
 from p2pswarm.models.compute.base import Key
 from p2pswarm.models.compute.torch_device import first_line, out_of_memory
+from p2pswarm.models.dropout import Around, RunBlock, at_once
 
-# What of graphs is kept between forward and backward, and how graphs are made.
-#
-# A graph is made whole, or block by block: then only what passes between the blocks is held, and
-# the backward makes one block's graph at a time. Both give the same bits. What is kept of a
-# microbatch is the first of these that there is room for: its whole graph, what passes between its
-# blocks, its input. The second costs a little less than a forward more, and the third a whole one,
-# or two where the graph made from the input has to be made block by block as well.
-#
-# A graph's size is found by making it. Whoever finds that it passes the limit breaks off and makes
-# it block by block; from then on that shape of tokens is.
-#
-# Source:  Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016).
+MIB = 1 << 20
+BLOCK_REMEDY = (
+    'out of memory: set serve.recompute = "block" here, or lower run.batch.rows, or raise '
+    "run.stages ({})"
+)
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +74,8 @@ class GraphBudget:
 
     def __init__(self, limits: GraphLimits) -> None:
         self.keep_bytes = limits.keep_bytes
+        self.room_bytes = limits.room_bytes
         self.kept_bytes = 0
-        self._room_bytes = limits.room_bytes
         self._recompute = limits.recompute
         self._short = False
         """True if there was no memory for a whole graph."""
@@ -67,22 +85,11 @@ class GraphBudget:
 
     @property
     def always_by_block(self) -> bool:
-        """Return whether all graphs were made block by block from the start, which leaves most
-        memory.
-
-        What a larger graph has left behind is in pieces, so one that begins so may need less.
-        """
+        """True if no graph was ever whole: a larger one leaves memory in pieces behind."""
         return self._recompute == "block"
 
-    def kind_to_keep(self, shape: Hashable) -> GraphKind:
-        """Return how to make the graph that may be kept."""
-        return self._kind(shape, self.keep_bytes)
-
-    def kind_at_once(self, shape: Hashable) -> GraphKind:
-        """Return how to make the graph for a backward that follows at once."""
-        return self._kind(shape, self._room_bytes)
-
-    def _kind(self, shape: Hashable, limit_bytes: float) -> GraphKind:
+    def kind(self, shape: Hashable, limit_bytes: float) -> GraphKind:
+        """Return how to make a graph that may take so much, `keep_bytes` or `room_bytes`."""
         if self._recompute == "stage":
             return GraphKind.WHOLE
         if self.always_by_block or self._short:
@@ -94,16 +101,10 @@ class GraphBudget:
             fits = size_bytes <= limit_bytes
         return GraphKind.WHOLE if fits else GraphKind.BLOCKS
 
-    def most_to_keep(self, kind: GraphKind) -> float:
-        """Past it, a graph that may be kept is broken off; a whole one only, and by `auto` only."""
-        return self.keep_bytes if self._breaks_off(kind) else math.inf
-
-    def most_at_once(self, kind: GraphKind) -> float:
-        """As `most_to_keep`, for a backward that follows at once."""
-        return self._room_bytes if self._breaks_off(kind) else math.inf
-
-    def _breaks_off(self, kind: GraphKind) -> bool:
-        return kind is GraphKind.WHOLE and self._recompute == "auto"
+    def most_bytes(self, kind: GraphKind, limit_bytes: float) -> float:
+        """The size at which a graph is broken off: a whole one only, and by `auto` only."""
+        breaks_off = kind is GraphKind.WHOLE and self._recompute == "auto"
+        return limit_bytes if breaks_off else math.inf
 
     def size_bytes(self, shape: Hashable, kind: GraphKind) -> int | None:
         """The size of a graph; None if it has not been measured."""
@@ -134,35 +135,6 @@ class GraphBudget:
         return True
 
 
-# What a stage keeps between forward and backward, and what it does when there is no memory.
-#
-# A graph is made whole or block by block (`graphs.py`). Block by block is torch's checkpoint
-# round each block: of a block only what it was given is held, and when the backward comes to it,
-# it is computed again up to the last tensor that the backward needs. The order in which gradients
-# are added is that of the whole graph, so the bits are the same, also of weights that several
-# blocks share and of tensors that pass through a block. What a block draws is seeded inside what
-# is done again (`models/chance.py`).
-#
-# When the device has no memory left, all graphs are given up and fewer are kept from then on; if
-# that is not enough, graphs are made block by block from then on; and only then it is an error.
-#
-# Errors:  NotServing when nothing is kept for a key; when there is no memory torch's own, or
-#   Refused where a setting would help.
-# Source:  torch.utils.checkpoint, without reentrance.
-
-# ruff: noqa: N815  shapes are written at the end of names
-
-
-MIB = 1 << 20
-BLOCK_REMEDY = (
-    'out of memory: set serve.recompute = "block" here, or lower run.batch.rows, or raise '
-    "run.stages ({})"
-)
-
-T = TypeVar("T")
-_log = logging.getLogger(__name__)
-
-
 @dataclass(slots=True)
 class Kept:
     """One microbatch between its forward and its backward."""
@@ -187,34 +159,23 @@ class KeptGraphs:
         self, limits: GraphLimits, device: torch.device, blocks: int, weights: frozenset[int]
     ) -> None:
         """`blocks`: how many the stage has; `weights`: where they lie, no graph holds them."""
-        self._budget = GraphBudget(limits)
+        self.budget = GraphBudget(limits)
         self._device = device
         self._last = blocks - 1
         self._weights = weights
         self._kept: dict[Key, Kept] = {}
 
-    @property
-    def keep_bytes(self) -> int:
-        """The most that is kept."""
-        return self._budget.keep_bytes
-
-    @property
-    def kept_bytes(self) -> int:
-        """Return what the graphs hold that are kept."""
-        return self._budget.kept_bytes
-
     def forward(self, kept: Kept, run: Callable[[Around], T]) -> tuple[T, bool]:
         """Return what `run` gives, and whether it comes with a graph that is charged to `kept`."""
-        budget, shape = self._budget, kept.shape
-        kind = budget.kind_to_keep(shape)
+        budget, shape = self.budget, kept.shape
+        kind = budget.kind(shape, budget.keep_bytes)
         size_bytes = budget.size_bytes(shape, kind)
         if size_bytes is None:
+            most_bytes = budget.most_bytes(kind, budget.keep_bytes)
             try:
-                made, size_bytes = self._measured(
-                    lambda: run(_around(kind)), budget.most_to_keep(kind)
-                )
-            except _TooLargeError as error:
-                self._broken_off(shape, error.most_bytes)
+                made, size_bytes = self._measured(lambda: run(_around(kind)), most_bytes)
+            except _TooLargeError:
+                self._broken_off(shape, most_bytes)
             else:
                 budget.measured(shape, kind, size_bytes)
                 return made, self._charged(kept, size_bytes)
@@ -225,16 +186,16 @@ class KeptGraphs:
 
     def at_once(self, shape: Hashable, run: Callable[[Around], T]) -> T:
         """Return what `run` gives, with a graph for the backward that follows."""
-        budget = self._budget
-        kind = budget.kind_at_once(shape)
+        budget = self.budget
+        kind = budget.kind(shape, budget.room_bytes)
         around = _around(kind, self._last)
-        most_bytes = budget.most_at_once(kind)
+        most_bytes = budget.most_bytes(kind, budget.room_bytes)
         if budget.size_bytes(shape, kind) is not None or most_bytes == math.inf:
             return run(around)
         try:
             made, size_bytes = self._measured(lambda: run(around), most_bytes)
-        except _TooLargeError as error:
-            self._broken_off(shape, error.most_bytes)
+        except _TooLargeError:
+            self._broken_off(shape, most_bytes)
         else:
             budget.measured(shape, kind, size_bytes)
             return made
@@ -249,7 +210,7 @@ class KeptGraphs:
         kept = self._kept.pop(key, None)
         if kept is None:
             raise NotServing(f"nothing is kept for microbatch {key[0]}, attempt {key[1]}")
-        self._budget.kept_bytes -= kept.graph_bytes
+        self.budget.kept_bytes -= kept.graph_bytes
         return kept
 
     def drop(self, keys: Iterable[Key] | None) -> None:
@@ -259,10 +220,7 @@ class KeptGraphs:
                 self.take(key)
 
     def with_room(self, work: Callable[[], T], of: Kept | None = None) -> T:
-        """Do some work; again, as often as there is more to give up, if it finds no memory.
-
-        `of`: the microbatch that it is for, if that was taken.
-        """
+        """Do some work, `of` a microbatch; again while it finds no memory and more to give up."""
         while True:
             try:
                 return work()
@@ -270,7 +228,7 @@ class KeptGraphs:
                 if not out_of_memory(error):
                     raise
                 if not self._make_room(of):
-                    if self._budget.always_by_block:
+                    if self.budget.always_by_block:
                         raise
                     raise Refused(BLOCK_REMEDY.format(first_line(error))) from error
             if self._device.type == "cuda":  # outside of `except`, which holds what was made
@@ -282,7 +240,7 @@ class KeptGraphs:
         if with_graphs:
             self._give_up(with_graphs)
             return True
-        if not self._budget.make_smaller():
+        if not self.budget.make_smaller():
             return False
         _log.warning("out of memory without graphs: block by block from now on")
         return True
@@ -290,23 +248,23 @@ class KeptGraphs:
     def _give_up(self, with_graphs: list[Kept]) -> None:
         """Free the graphs, and keep half as many from now on."""
         held = sum(kept.graph_bytes for kept in with_graphs)
-        self._budget.given_up(held)
+        self.budget.given_up(held)
         _log.warning(
             "out of memory with graphs of %d MiB: %d MiB at most from now on",
-            *(held // MIB, self.keep_bytes // MIB),
+            *(held // MIB, self.budget.keep_bytes // MIB),
         )
         for kept in with_graphs:
             kept.made, kept.graph_bytes = None, 0
 
     def _broken_off(self, shape: Hashable, most_bytes: float) -> None:
-        self._budget.broken_off(shape, most_bytes)
+        self.budget.broken_off(shape, most_bytes)
         _log.info("a graph takes more than %d MiB: block by block", most_bytes // MIB)
 
     def _charged(self, kept: Kept, size_bytes: int) -> bool:
         """Charge a graph if there is room for it."""
-        if not self._budget.fits(size_bytes):
+        if not self.budget.fits(size_bytes):
             return False
-        self._budget.kept_bytes += size_bytes
+        self.budget.kept_bytes += size_bytes
         kept.graph_bytes = size_bytes
         return True
 
@@ -323,7 +281,7 @@ class KeptGraphs:
                 storages[place] = storage.nbytes()
                 total += storages[place]
                 if total > most_bytes:
-                    raise _TooLargeError(most_bytes)
+                    raise _TooLargeError
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
@@ -333,10 +291,6 @@ class KeptGraphs:
 
 class _TooLargeError(Exception):
     """A graph holds more than it may."""
-
-    def __init__(self, most_bytes: float) -> None:
-        super().__init__(most_bytes)
-        self.most_bytes = most_bytes
 
 
 def _around(kind: GraphKind, at_once_from: float = math.inf) -> Around:
