@@ -1,8 +1,4 @@
-"""A node of a swarm, for programs: it listens, it is in the DHT, and it calls its peers.
-
-Errors:  ValueError for settings that are not allowed. Unusable, on entering, when an address is
-         wrong, taken, or does not answer, or when the identity file cannot be used.
-"""
+"""A node of a swarm, for programs: it listens, it is in the DHT, and it calls its peers."""
 
 import asyncio
 import logging

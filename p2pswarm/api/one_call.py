@@ -1,7 +1,4 @@
-"""Training in one call, for scripts.
-
-Errors:  those of `Trainer`, and RunEnded when the run could not go on.
-"""
+"""Training in one call, for scripts."""
 
 import asyncio
 import functools

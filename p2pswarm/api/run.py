@@ -1,7 +1,4 @@
-"""A run, for programs: the settings of `[run]` in a settings file, as keyword arguments.
-
-Errors:  ValueError names the setting that is wrong and what is allowed, in one line.
-"""
+"""A run, for programs: the settings of `[run]` in a settings file, as keyword arguments."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypedDict, Unpack

@@ -1,7 +1,4 @@
-"""A stage server, for programs.
-
-Errors:  Unusable when torch has no such device. A run that ends is no error.
-"""
+"""A stage server, for programs."""
 
 import dataclasses
 import logging

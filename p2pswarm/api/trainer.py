@@ -1,8 +1,4 @@
-"""A trainer, for programs: it starts a run on the user's text and reports its progress.
-
-Units:   seconds and losses as in `progress/events.py`.
-Errors:  Unusable for text that cannot be read; NoRoute when no server has the weights any more.
-"""
+"""A trainer, for programs: it starts a run on the user's text and reports its progress."""
 
 import asyncio
 import dataclasses

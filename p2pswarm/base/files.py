@@ -4,8 +4,6 @@ While a run lasts, a disk may fill up or a folder may be deleted. So `check_targ
 before the run, with the space that the file will need. `write_target` writes it at the end. If the
 path can no longer be written, it takes another name in the same folder, or else the folder for
 temporary files. A file that is there is kept, and ours gets another name.
-
-Errors:  Unusable, one line with the path and the reason.
 """
 
 import itertools

@@ -1,12 +1,5 @@
 """A clock that stands still while its own process is stopped, so that no deadline passes meanwhile.
 
-A process that was stopped (SIGSTOP, a closed lid, a starved virtual machine) finds every deadline
-overdue when it goes on, and the answers that came meanwhile still unread in its sockets. It must
-not take others for silent that it did not listen to. So it reads this clock instead of the loop's.
-The clock is read every `TICK_S`, by a timer if by nothing else. A longer gap between two readings
-was a stop. It does not count, and the clock stands still a moment longer, until what waits was
-read.
-
 Units:   seconds; `loop_s` on the event loop's clock, what `read` returns on this one.
 """
 
@@ -17,7 +10,15 @@ DRAIN_S = 1.0  # to read what came during the stop; a loop reads thousands of me
 
 
 class SuspendAwareClock:
-    """The time for which this process has run."""
+    """The time for which this process has run.
+
+    A process that was stopped (SIGSTOP, a closed lid, a starved virtual machine) finds every
+    deadline overdue when it goes on, and the answers that came meanwhile still unread in its
+    sockets. It must not take others for silent that it did not listen to. So it reads this clock
+    instead of the loop's. The clock is read every `TICK_S`, by a timer if by nothing else. A
+    longer gap between two readings was a stop. It does not count, and the clock stands still a
+    moment longer, until what waits was read.
+    """
 
     def __init__(self, loop_s: float) -> None:
         self._seen_s = loop_s

@@ -1,15 +1,15 @@
 """TokenBucket: how often something may be done, on average, and how much of it at once.
 
-Each use pays for a time that has to pass. Uses may be paid ahead of the clock by a burst, and no
-more, so in any time T there are at most `burst + T / every_s`.
-
-Units:   seconds on the caller's monotonic clock.
 Source:  the generic cell rate algorithm, ITU-T I.371 (2004), annex A: a token bucket in one number.
 """
 
 
 class TokenBucket:
-    """The uses that are left of one thing."""
+    """The uses that are left of one thing.
+
+    Each use pays for a time that has to pass. Uses may be paid ahead of the clock by a burst, and
+    no more, so in any time T there are at most `burst + T / every_s`.
+    """
 
     __slots__ = ("_burst", "_every_s", "_paid_until_s")
 

@@ -5,8 +5,6 @@ known of it without reading it. Its texts lie at these places in proportion to t
 
 Units:   places count through all groups.
 Shapes:  offsets_R1: where each of R texts begins in the column's bytes, and where the last ends.
-Errors:  Unusable, one line with the file, for a file that pyarrow cannot read, and for one without
-  a column of text.
 """
 
 import logging

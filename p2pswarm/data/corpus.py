@@ -1,8 +1,5 @@
 """A corpus of tokens: what each microbatch holds.
 
-A microbatch depends only on the run's seed and its number: any trainer can make any microbatch
-again, at any time.
-
 Shapes:  tokens_BS: B rows of S = sequence length + 1 tokens: inputs, then targets; uint8 where a
          token is a byte, else int32.
 """
@@ -42,7 +39,11 @@ class TokenText(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The text to train on, and the held-out text."""
+    """The text to train on, and the held-out text.
+
+    A microbatch depends only on the run's seed and its number: any trainer can make any microbatch
+    again, at any time.
+    """
 
     train: TokenText
     held_out: TokenText

@@ -1,9 +1,6 @@
 """Documents out of files with rows: JSON lines, parquet, arrow; and the corpus that they make.
 
 One batch of rows is in memory at a time. pyarrow is loaded when a file needs it.
-
-Errors:  Unusable, one line with the file and the row, for what is no row with the field, for a
-  file without rows, for too little text, and where pyarrow is not installed.
 """
 
 import difflib

@@ -5,7 +5,6 @@ A name is pinned to a commit first, so that every member of a run reads the same
 (HF_HOME), and is told to stay silent by HF_HUB_OFFLINE. A file that it has whole is not asked for.
 
 Units:   bytes; seconds where a name ends so.
-Errors:  Unusable, one line that says what to put where instead.
 """
 
 import importlib

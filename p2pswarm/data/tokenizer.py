@@ -1,11 +1,6 @@
 """Tokenizers: text to tokens and back, as the library `tokenizers` reads a tokenizer.json.
 
-A tokenizer is a value: its JSON text, from which every machine makes the same tokens. What a run's
-identity holds of it is a digest of that text, without white space and without what a run never
-uses (truncation, padding). The library is loaded when a tokenizer is asked for.
-
 Units:   bytes; tokens are numbers below `size`.
-Errors:  Unusable, one line with the remedy.
 """
 
 import copy
@@ -46,7 +41,12 @@ WAITING_MAX = 16  # tokens of which none ends a character: those bytes are no te
 
 
 class Tokenizer:
-    """One tokenizer, as its JSON text describes it; `end` is the token that ends a document."""
+    """One tokenizer, as its JSON text describes it; `end` is the token that ends a document.
+
+    A tokenizer is a value: its JSON text, from which every machine makes the same tokens. What a
+    run's identity holds of it is a digest of that text, without white space and without what a run
+    never uses (truncation, padding). The library is loaded when a tokenizer is asked for.
+    """
 
     def __init__(
         self, text: str, where: str, end: str = "", *, reads_special: bool = False

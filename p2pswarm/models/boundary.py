@@ -1,8 +1,5 @@
 """The tensors that cross from block to block, found by running the model on the meta device.
 
-Tracing computes shapes and no numbers. It depends only on the manifest, so all members of a run
-find the same keys in the same order, and need not send them.
-
 Shapes:  tokens_BT: B rows of T tokens.
 Errors:  Unusable for a model that cannot be traced, or whose last block gives no scores.
 """
@@ -37,7 +34,11 @@ class CarriedTensor:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """What a block gives to the next one."""
+    """What a block gives to the next one.
+
+    Tracing computes shapes and no numbers. It depends only on the manifest, so all members of a
+    run find the same keys in the same order, and need not send them.
+    """
 
     tensors: tuple[CarriedTensor, ...]
     lone: bool

@@ -4,8 +4,6 @@ A family's function, a block's forward and a library are not ours. Whatever they
 of their own, the user is told what it was and in which line of which file, because no traceback is
 shown. What our own code raises is our bug, and stays a traceback: the frames of an error tell whose
 it is.
-
-Errors:  Unusable, one line.
 """
 
 import sysconfig

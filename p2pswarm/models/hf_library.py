@@ -4,8 +4,6 @@ A model is made on the meta device, from a config that travels in the manifest: 
 and only classes that `transformers` itself has are used. The trainer cuts a folder's config.json
 down to what decides about computing. A server checks it again, because a stranger wrote it: what
 could make `transformers` fetch something (names of kernels, code of the hub) has no place in it.
-
-Errors:  Unusable, one line with the remedy; ValueError for a config that is not allowed.
 """
 
 import importlib

@@ -2,8 +2,6 @@
 
 A folder's config.json becomes text in the manifest, and code is named with its package and
 version. So every member makes the same model without the trainer's files.
-
-Errors:  Unusable, one line with the remedy.
 """
 
 import dataclasses

@@ -11,7 +11,6 @@ A manifest is written by strangers. What it names of the hub is downloaded only 
 server has named it, too.
 
 Shapes:  as the parameters; floating numbers of another type are converted.
-Errors:  Unusable, one line that says which file to put where.
 """
 
 import hashlib

@@ -3,8 +3,6 @@
 Sums are averaged and weights are downloaded; all else of a block is made by each server itself.
 Memory of a block is made without its constructor. It begins as NaN, so that what neither
 `reset_parameters` nor the library's own code fills is found and not guessed.
-
-Errors:  Unusable, one line with the remedy.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,14 +1,6 @@
 """The files of a published model's weights: on a disk or of the hub, whole or in parts.
 
-They are one safetensors file, or parts with an index. Files on this machine are mapped, so what is
-not read costs nothing. Of a file of the hub the header is read once, and then the tensors that are
-asked for: those whose bytes follow each other come with one request.
-
-The safetensors library reads a header only with all bytes of the file behind it, so `HubFiles`
-reads it by itself: eight bytes with its length, little-endian; the header, JSON; the tensors.
-
 Shapes:  as the files have them.
-Errors:  Unusable, one line that says which file to put where; ValueError for a header that is none.
 Source:  https://huggingface.co/docs/safetensors, "Format".
 """
 
@@ -108,7 +100,15 @@ INDEX_BYTES_MAX = 64 << 20  # a name and a file for each tensor: the largest mod
 
 
 class WeightFiles(Protocol):
-    """The safetensors files of one model."""
+    """The safetensors files of one model.
+
+    They are one safetensors file, or parts with an index. Files on this machine are mapped, so
+    what is not read costs nothing. Of a file of the hub the header is read once, and then the
+    tensors that are asked for: those whose bytes follow each other come with one request.
+
+    The safetensors library reads a header only with all bytes of the file behind it, so `HubFiles`
+    reads it by itself: eight bytes with its length, little-endian; the header, JSON; the tensors.
+    """
 
     @property
     def where(self) -> str:

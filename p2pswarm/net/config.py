@@ -1,7 +1,4 @@
-"""The settings and limits of the transport, each with its reason.
-
-Units:   seconds (`_s`), bytes (`_bytes`).
-"""
+"""The settings and limits of the transport, each with its reason."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,4 @@
-"""A server: finds a run, serves the stage that needs it, and looks for the next run.
-
-Units:   seconds; MiB in the settings, bytes below.
-Errors:  Unusable when torch has no such device. A run that ends is no error.
-"""
+"""A server: finds a run, serves the stage that needs it, and looks for the next run."""
 
 import asyncio
 import ctypes

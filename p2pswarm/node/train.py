@@ -1,7 +1,4 @@
-"""A trainer: starts a run on the user's text, shows its progress, and writes the weights.
-
-Errors:  Unusable for text or files that cannot be used; RunEnded when the run fails.
-"""
+"""A trainer: starts a run on the user's text, shows its progress, and writes the weights."""
 
 import asyncio
 import contextlib

@@ -1,7 +1,5 @@
 """The servers of each stage, and what follows: the run's rate, and the servers that a stage needs.
 
-The run is as fast as its slowest stage, and a stage as fast as its servers together.
-
 Units:   microbatches per second, seconds, bytes; stages from 0.
 Source:  docs/rebalancing.md.
 """
@@ -52,7 +50,10 @@ class StagedServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
-    """All servers of a run, as the coordinator knows them at one moment."""
+    """All servers of a run, as the coordinator knows them at one moment.
+
+    The run is as fast as its slowest stage, and a stage as fast as its servers together.
+    """
 
     stages: int
     servers: tuple[StagedServer, ...]

@@ -3,7 +3,6 @@
 A server's forward, backward and transfers overlap, so the longest of them limits it. A number that
 jitters is told with its standard error: who decides by it can tell a difference from noise.
 
-Errors:  ValueError for a time constant or a cost that is not positive.
 Source:  docs/rebalancing.md; West, "Updating Mean and Variance Estimates" (CACM 1979), for means
          and variances of weighted samples one by one.
 """

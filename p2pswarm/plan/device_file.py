@@ -1,8 +1,4 @@
-"""The file of devices that a user writes, as checked values, and the fleet that they make.
-
-Units:   named by each setting's name.
-Errors:  ValueError for settings that contradict each other; Unusable for a fleet that cannot be.
-"""
+"""The file of devices that a user writes, as checked values, and the fleet that they make."""
 
 import math
 from dataclasses import dataclass, field

@@ -5,7 +5,6 @@ which exchanges its share with every other one in turn. Between two stages each 
 link; the pairing is the one whose slowest link is fastest. The stages stand in the order that is
 cheapest in all. Computing, memory and overlap are not in it.
 
-Errors:  Unusable for a task that does not fit the network.
 Source:  Yuan et al., Decentralized Training of Foundation Models in Heterogeneous Environments,
          NeurIPS 2022, section 3. The authors' program pairs devices by a matching that may be worse
          than the cost it names; here the pairing is the one that has the cost.

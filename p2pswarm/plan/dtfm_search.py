@@ -4,7 +4,6 @@ Where few classes of alike devices are, an exact solver proves the cheapest plan
 prove in its share of the time is annealed (`annealing.py`). The best plan at any time is an answer;
 its bound says how good it is at least.
 
-Units:   seconds, of the clock and of an iteration.
 Shapes:  device (n), rank (k).
 """
 

@@ -1,8 +1,6 @@
 """DeviceFleet and WorkLoad: unequal devices and what a training step asks of them.
 
-Units:   bytes, seconds, floating point operations; rates of them per second.
 Shapes:  device (n), block of the model (k).
-Errors:  Unusable, one line that says what to change.
 """
 
 import math

@@ -1,12 +1,5 @@
 """The time of a move to another stage in this run, by the moves that were made.
 
-A mover is away from the moment at which it ends its session until it computes in its new stage. Who
-leaves first downloads meanwhile; what is learnt is the rest: joining, and what the link did not
-keep of its promise. Who fetches first is away for moments, but waits for a commit before: that is
-learnt in commits, because steps become longer and shorter. Before any move was made, each counts
-as a prior says; the newest moves count most, so that a few are enough to forget it.
-
-Units:   seconds on the caller's clock.
 Source:  docs/rebalancing.md, "What a move takes".
 """
 
@@ -22,7 +15,15 @@ UNDER_WAY_MAX = 4096  # as many servers as a run can have
 
 @dataclass(frozen=True, slots=True)
 class MoveTimes:
-    """What is expected of the next move, beside the download at the link's rate."""
+    """What is expected of the next move, beside the download at the link's rate.
+
+    A mover is away from the moment at which it ends its session until it computes in its new
+    stage. Who leaves first downloads meanwhile; what is learnt is the rest: joining, and what the
+    link did not keep of its promise. Who fetches first is away for moments, but waits for a commit
+    before: that is learnt in commits, because steps become longer and shorter. Before any move was
+    made, each counts as a prior says; the newest moves count most, so that a few are enough to
+    forget it.
+    """
 
     prepared_s: float = PREPARED_PRIOR_S
     """How long a server is away that has fetched the weights."""

@@ -1,7 +1,4 @@
-"""DeviceNetwork: the devices, and the latency and rate between every two of them.
-
-Errors:  Unusable, one line that says what to change.
-"""
+"""DeviceNetwork: the devices, and the latency and rate between every two of them."""
 
 import difflib
 import json

@@ -4,7 +4,6 @@ Every stage's rate and averaging time and every boundary's rate are kept; a move
 that it touches. A plan that cannot be, because a stage has no device or one that is too small
 for it, costs a penalty, so that a way may lead through it.
 
-Units:   seconds, bytes, flops; microbatches per second for rates.
 Shapes:  stage (s), boundary (b), device (n), block (k).
 """
 

@@ -3,9 +3,6 @@
 A few devices have few plans: all are tried, and the best is proven to be the best. Else every
 number of stages that may be is annealed for a little; the best few share what is left. A bound is
 made of what all devices together can do, if nothing kept them from it.
-
-Units:   seconds, of the clock and of a step.
-Errors:  Unusable for a task that no plan can do.
 """
 
 import math

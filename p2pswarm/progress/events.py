@@ -1,7 +1,6 @@
 """Reports of a run: each has a sentence for people, and an event a line of JSON as well.
 
 Units:   seconds since the first step began, 0 before it; losses in nats per byte.
-Errors:  ValueError for a line that is no event.
 """
 
 import dataclasses

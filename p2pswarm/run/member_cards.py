@@ -1,8 +1,5 @@
 """MemberCards: the cards of peers, as the messages of a run carry them.
 
-Who receives a card passes it on as it is: only its peer could have made it. Links have cards of
-their own; a simulation without links has none.
-
 Source:  docs/addresses.md.
 """
 
@@ -25,7 +22,11 @@ CARDS_LOOKED_INTO = 8192  # twice the members of the largest run; 300 bytes each
 
 
 class MemberCards(Protocol):
-    """The newest cards that this node knows: none here, and those of links in `KnownCards`."""
+    """The newest cards that this node knows: none here, and those of links in `KnownCards`.
+
+    Who receives a card passes it on as it is: only its peer could have made it. Links have cards
+    of their own; a simulation without links has none.
+    """
 
     def of(self, _peer: bytes) -> bytes:
         """The card of a peer, or of this node; empty if none is known."""

@@ -26,8 +26,6 @@ link.
     WAITING -> ASKED -> WAITING       a stream is in use for a while; an answer came
     ASKED -> BROKEN -> WAITING        no answer came; one came later, or none for a minute
     WAITING, ASKED -> BROKEN          the peer could not be dialled
-
-Units:   seconds on the caller's clock.
 """
 
 import heapq

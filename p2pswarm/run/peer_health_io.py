@@ -1,11 +1,4 @@
-"""Calls and streams to servers, whose streams end soon when nothing comes from the other side.
-
-An averaging has nobody else to go to. So a stream of its own waits on a broken road for a
-moment, because the road may just have been mended, and the answer that says so be on its way.
-
-Errors:  as `net/rpc/base.py`; LinkLost when a peer does not say that it is still there, and
-  DialFailed for a new stream to such a peer, so that the work can go to another one.
-"""
+"""Calls and streams to servers, whose streams end soon when nothing comes from the other side."""
 
 import asyncio
 from collections import defaultdict
@@ -22,7 +15,11 @@ from p2pswarm.run.peer_health import SILENT_S, PeerHealth, Question
 
 
 class WatchedRpc(ForwardingRpc):
-    """An `Rpc` on top of another, for one session after the other; calls have deadlines anyway."""
+    """An `Rpc` on top of another, for one session after the other; calls have deadlines anyway.
+
+    An averaging has nobody else to go to. So a stream of its own waits on a broken road for a
+    moment, because the road may just have been mended, and the answer that says so be on its way.
+    """
 
     def __init__(self, rpc: Rpc, silent_s: float = SILENT_S, wait_s: float = 0.0) -> None:
         """`wait_s`: how long a stream waits for a broken road before it is refused."""

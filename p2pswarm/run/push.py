@@ -16,7 +16,6 @@ push never left. NotComputed is definite too, but ends the attempt: the server h
 coordinator, which launches the next one. After any other error the receiver may still be computing
 the microbatch. A plain Refused is such an error too, because a handler that was cancelled ends so.
 
-Units:   seconds on the caller's clock.
 Source:  docs/training.md; for the keeper, docs/recovery.md, "What is not computed again".
 """
 

@@ -1,34 +1,5 @@
 """Stochastic wiring: which server of the next stage gets the next microbatch.
 
-The router is an interleaved weighted round robin over measured time. For every server it keeps a
-virtual time: the sum of what the server was charged. It chooses the server for which this sum would
-be the least with one more microbatch, and charges it the time expected for that. So a peer twice as
-fast is chosen twice as often. Every sender finds its own weights and asks nobody for them.
-
-A server's time for a microbatch is what its receipt says and the clock here confirms: at least the
-time that it computed, that the bytes took, and a 16th of the whole; at most the time since its
-last answer. So neither a deep queue nor other senders make a fast server look slow, equal servers
-get equal work to within one microbatch, and one that claims to be fast must answer fast. A new
-server starts with the least virtual time of the others and their median speed, as if they had not
-been given what they have yet to answer: it has nothing to do, and they have. So it is tried at
-once, and not flooded.
-
-Three things count for more than speed:
-
-* What was granted and has no receipt. A server that has had a microbatch of ours for twice as long
-  as it usually takes is behind: it gets nothing new, if another is not behind, until it answers.
-* What happens downstream. A receipt tells how long gradients take to come back to that server. If
-  that is more than four times the median of its stage, its time counts as longer by the square of
-  what is beyond. A server from which nothing goes on is so left alone, however fast it is.
-* Failures. A server that fails answers fast, but failing is not being fast: it is not measured
-  then, and is avoided for a while, twice as long after each failure, if there is another. One that
-  cannot be reached is not tried for as long. What fails while a server is avoided was begun before:
-  it is the same failure, and makes no pause longer.
-
-Who was left alone for a while comes back at the level of the others: what it has missed is not made
-up for, or it would be flooded.
-
-Units:   seconds on the caller's clock.
 Errors:  an unknown peer is ignored, since views and answers cross on the way.
 Source:  SWARM Parallelism (arXiv 2301.11913) Algorithm 1. The average is bias-corrected and has a
          weight of 0.1, as in hivemind's PerformanceEMA. What is granted and not answered counts as
@@ -100,7 +71,39 @@ class _ServerEstimate:
 
 
 class Router(Candidates):
-    """Chooses among the ready servers of one stage."""
+    """Chooses among the ready servers of one stage.
+
+    The router is an interleaved weighted round robin over measured time. For every server it keeps
+    a virtual time: the sum of what the server was charged. It chooses the server for which this
+    sum would be the least with one more microbatch, and charges it the time expected for that. So
+    a peer twice as fast is chosen twice as often. Every sender finds its own weights and asks
+    nobody for them.
+
+    A server's time for a microbatch is what its receipt says and the clock here confirms: at least
+    the time that it computed, that the bytes took, and a 16th of the whole; at most the time since
+    its last answer. So neither a deep queue nor other senders make a fast server look slow, equal
+    servers get equal work to within one microbatch, and one that claims to be fast must answer
+    fast. A new server starts with the least virtual time of the others and their median speed, as
+    if they had not been given what they have yet to answer: it has nothing to do, and they have.
+    So it is tried at once, and not flooded.
+
+    Three things count for more than speed:
+
+    * What was granted and has no receipt. A server that has had a microbatch of ours for twice as
+      long as it usually takes is behind: it gets nothing new, if another is not behind, until it
+      answers.
+    * What happens downstream. A receipt tells how long gradients take to come back to that server.
+      If that is more than four times the median of its stage, its time counts as longer by the
+      square of what is beyond. A server from which nothing goes on is so left alone, however fast
+      it is.
+    * Failures. A server that fails answers fast, but failing is not being fast: it is not measured
+      then, and is avoided for a while, twice as long after each failure, if there is another. One
+      that cannot be reached is not tried for as long. What fails while a server is avoided was
+      begun before: it is the same failure, and makes no pause longer.
+
+    Who was left alone for a while comes back at the level of the others: what it has missed is not
+    made up for, or it would be flooded.
+    """
 
     others_may_come = True
 

@@ -1,10 +1,4 @@
-"""The results that a server has given to the stages beside it, kept until the step is decided.
-
-When a stage loses a sum, what was in it goes through that stage again. The stages below have
-computed the activation before, and the stages above the gradient; who counted the microbatch there
-hands on what it has, and computes nothing (docs/recovery.md, "What is not computed again"). What
-does not fit is not kept, and is computed again if it is asked for.
-"""
+"""The results that a server has given to the stages beside it, kept until the step is decided."""
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -92,7 +86,13 @@ class _Given:
 
 
 class BoundaryCache:
-    """The results that one stage has given to its neighbours in the step."""
+    """The results that one stage has given to its neighbours in the step.
+
+    When a stage loses a sum, what was in it goes through that stage again. The stages below have
+    computed the activation before, and the stages above the gradient; who counted the microbatch
+    there hands on what it has, and computes nothing (docs/recovery.md, "What is not computed
+    again"). What does not fit is not kept, and is computed again if it is asked for.
+    """
 
     def __init__(self, stage: int, me: bytes = b"", limit_bytes: int = 0) -> None:
         """`me`: the peer that others name as the keeper; `limit_bytes`: 0 keeps nothing."""

@@ -1,21 +1,5 @@
 """The weights that a server holds, and the reductions and commits that follow them.
 
-A replica is a state and the commits after it. A commit is applied once: if it is sent again, it
-is answered with what it made. What memory holds, and the reduction that could be applied to it,
-outlive the session: the next one may go on with both.
-
-While the pieces of a newcomer are on their way (`replica.py`), each commit is followed by the
-pieces that are here, and its reduced gradient is not kept whole. If the reduction of a step did not
-come, the newcomer needs pieces of a later version.
-
-A commit has few bytes and a reduction has many. Nobody waits for a newcomer, so a commit may come
-to it before the reduction that it applies. The commit then waits for its reduction.
-
-A newcomer takes part in the reductions of its stage as an observer: it is sent the result when the
-members have it. A member that does not reach it gives its pieces up, and tells nobody. So an
-observer that knows of the decision, and to which nothing comes, need not wait: it misses that step,
-and fetches the weights. A piece that is on its way may take as long as its link needs.
-
 Units:   version v = weights after v commits.
 Errors:  NotServing for weights that cannot be kept, and for a commit of a step that another
          generation made.
@@ -181,7 +165,25 @@ class HeldWeights:
 
 
 class CommitLog:
-    """The version of the weights of one stage; outlives the sessions of the server."""
+    """The version of the weights of one stage; outlives the sessions of the server.
+
+    A replica is a state and the commits after it. A commit is applied once: if it is sent again,
+    it is answered with what it made. What memory holds, and the reduction that could be applied to
+    it, outlive the session: the next one may go on with both.
+
+    While the pieces of a newcomer are on their way (`replica.py`), each commit is followed by the
+    pieces that are here, and its reduced gradient is not kept whole. If the reduction of a step
+    did not come, the newcomer needs pieces of a later version.
+
+    A commit has few bytes and a reduction has many. Nobody waits for a newcomer, so a commit may
+    come to it before the reduction that it applies. The commit then waits for its reduction.
+
+    A newcomer takes part in the reductions of its stage as an observer: it is sent the result when
+    the members have it. A member that does not reach it gives its pieces up, and tells nobody. So
+    an observer that knows of the decision, and to which nothing comes, need not wait: it misses
+    that step, and fetches the weights. A piece that is on its way may take as long as its link
+    needs.
+    """
 
     def __init__(self, made_max: int = MADE_MAX) -> None:
         self.held: HeldWeights | None = None

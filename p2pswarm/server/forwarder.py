@@ -1,10 +1,4 @@
-"""Pushes what a stage computes to the next stage, or back to the one before.
-
-Forward, the router chooses the server. Backward there is only one: the server that the microbatch
-came from. `work_plan.py` decides how a result is announced and encoded.
-
-The trainer is told of a push that failed.
-"""
+"""Pushes what a stage computes to the next stage, or back to the one before."""
 
 import asyncio
 import functools
@@ -97,7 +91,13 @@ _Push = Callable[[_PendingBundle], Coroutine[Any, Any, str | None]]
 
 
 class Forwarder:
-    """Outgoing pushes of one session, each a task of the session's group."""
+    """Outgoing pushes of one session, each a task of the session's group.
+
+    Forward, the router chooses the server. Backward there is only one: the server that the
+    microbatch came from. `work_plan.py` decides how a result is announced and encoded.
+
+    The trainer is told of a push that failed.
+    """
 
     def __init__(
         self,

@@ -1,10 +1,5 @@
 """A server's part in who leads its run: its vote, its search, its questions to a silent trainer.
 
-Its vote serves all the time, in a session or not. Who leads, and what follows from that for the
-session, its lifecycle decides. `Seeker` waits for the lifecycle's deadlines, and ends a wait for a
-trainer that is not worth it any more, as those see and steer it who look the run up meanwhile.
-
-Units:   seconds on the loop's clock.
 Errors:  Late when a trainer does not answer `Join` in time.
 """
 
@@ -37,7 +32,13 @@ ANSWER_S = 1.0  # round the world and back, behind other bytes
 
 
 class Leadership:
-    """One server's part in who leads; it works from `begin` on, until `close`."""
+    """One server's part in who leads; it works from `begin` on, until `close`.
+
+    Its vote serves all the time, in a session or not. Who leads, and what follows from that for
+    the session, its lifecycle decides. `Seeker` waits for the lifecycle's deadlines, and ends a
+    wait for a trainer that is not worth it any more, as those see and steer it who look the run up
+    meanwhile.
+    """
 
     def __init__(
         self,

@@ -1,17 +1,4 @@
-"""Reports of a server to its trainer: notes in order, its load, how long gradients take.
-
-When a server has said nothing for half a second, it says that it lives: the trainer is soon told
-then that it does not. A note is as good a sign. Each server of a small run tells its load each
-second; of a large one it does so less often, so that the trainer reads no more of them than it can
-use. Who hears nothing from the trainer says that with its load, and does so each second.
-
-A server may be fast and its road onward slow, or the servers beyond it overloaded. Then it takes
-microbatch after microbatch whose gradients do not return. So it measures the time from the end of a
-forward until its gradient is here, and tells it with each receipt. The oldest that is still on its
-way counts too, because of a road that is shut nothing comes back that could be measured.
-
-Errors:  LinkLost when the trainer does not read.
-"""
+"""Reports of a server to its trainer: notes in order, its load, how long gradients take."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -38,7 +25,20 @@ class SignOfLife(Enum):
 
 
 class NoteQueue:
-    """Notes of one session that wait to be sent."""
+    """Notes of one session that wait to be sent.
+
+    When a server has said nothing for half a second, it says that it lives: the trainer is soon
+    told then that it does not. A note is as good a sign. Each server of a small run tells its load
+    each second; of a large one it does so less often, so that the trainer reads no more of them
+    than it can use. Who hears nothing from the trainer says that with its load, and does so each
+    second.
+
+    A server may be fast and its road onward slow, or the servers beyond it overloaded. Then it
+    takes microbatch after microbatch whose gradients do not return. So it measures the time from
+    the end of a forward until its gradient is here, and tells it with each receipt. The oldest
+    that is still on its way counts too, because of a road that is shut nothing comes back that
+    could be measured.
+    """
 
     def __init__(
         self, now_s: float, notes_max: int = NOTES_MAX, alive_every_s: float = ALIVE_S

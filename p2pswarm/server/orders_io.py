@@ -1,11 +1,5 @@
 """Orders that take time: a stage that is prepared, and reductions that an observer waits for.
 
-A server prepares for a stage while it serves another one. It observes that stage as a newcomer
-does: it is sent what the stage reduces, fetches the pieces of its state from the members, and makes
-each commit. It has no incarnation there, counts nothing, and nobody waits for it. When the session
-ends because the server is sent there, the replica goes over to the next session; in any other case
-it is forgotten.
-
 Errors:  NotServing for a block that is cut short, a reduction that is decided and does not come,
          and an order that names another stage, or comes late. A stage that cannot be prepared is
          told to the trainer, and changes nothing.
@@ -135,7 +129,14 @@ class ObservedReductions:
 
 
 class Preparation:
-    """One stage beside the one that is served, from `PrepareStage` to the change or its end."""
+    """One stage beside the one that is served, from `PrepareStage` to the change or its end.
+
+    A server prepares for a stage while it serves another one. It observes that stage as a newcomer
+    does: it is sent what the stage reduces, fetches the pieces of its state from the members, and
+    makes each commit. It has no incarnation there, counts nothing, and nobody waits for it. When
+    the session ends because the server is sent there, the replica goes over to the next session;
+    in any other case it is forgotten.
+    """
 
     def __init__(
         self,

@@ -1,17 +1,5 @@
 """The weights of a stage on this server: they change one commit after another, under one lock.
 
-`commit_log` decides what a commit means; this file computes and waits. Weights and
-version change together: nothing cuts a change short, be it a lost link, a deadline, or the end of
-the session. Weights in memory may be the last of their stage. So they are kept, whatever fails,
-until others take their place or they are known to be damaged: a stale copy is brought up to date.
-
-The weights of a newcomer come piece by piece, and follow the commits meanwhile:
-`run/state/piece_download.py` decides, and `Loading` writes into the memory. It outlives the
-sessions of the server: pieces that are here, and missed no commit, are not fetched again.
-
-The digest of a version is computed in the background (`version_digest.py`), and whatever changes
-the weights waits for it.
-
 Units:   seconds; version v = state after v commits.
 Errors:  those of `commit_log` and of the memory; WeightsLost for a commit that is not applied, or a
          hash that fails.
@@ -208,7 +196,21 @@ def parts_of(data: memoryview, sizes: Sequence[int]) -> list[memoryview]:
 
 
 class Replica:
-    """One stage's weights; it outlives the sessions of the server."""
+    """One stage's weights; it outlives the sessions of the server.
+
+    `commit_log` decides what a commit means; this file computes and waits. Weights and version
+    change together: nothing cuts a change short, be it a lost link, a deadline, or the end of the
+    session. Weights in memory may be the last of their stage. So they are kept, whatever fails,
+    until others take their place or they are known to be damaged: a stale copy is brought up to
+    date.
+
+    The weights of a newcomer come piece by piece, and follow the commits meanwhile:
+    `run/state/piece_download.py` decides, and `Loading` writes into the memory. It outlives the
+    sessions of the server: pieces that are here, and missed no commit, are not fetched again.
+
+    The digest of a version is computed in the background (`version_digest.py`), and whatever
+    changes the weights waits for it.
+    """
 
     def __init__(
         self,

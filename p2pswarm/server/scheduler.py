@@ -1,15 +1,5 @@
 """The rules of a stage server: what it admits, in which order it computes, what it has counted.
 
-The scheduler is told what comes (a push, its bytes, a result, a fence, a commit), and answers what
-to do. It alone decides what enters the gradient sum. A microbatch enters the ledger at most once,
-and never after a fence of its attempt was answered without it. What is being computed meanwhile has
-a permit to be counted. A fence withdraws it, or learns that the gradient is in the sum already; so
-its answer never waits for the compute thread.
-
-From `Reduce` until the next fence or commit nothing more of the step is counted: the members of the
-stage are averaging these sums.
-
-Units:   seconds on the caller's clock.
 Errors:  Busy when the queue is full; NotServing for what is of another session, step or attempt;
          BadMessage for tensors that do not fit, before memory is set aside for them; Refused when
          the trainer's copy of the ledger differs from ours.
@@ -99,7 +89,17 @@ def expected_tensors(run: RunConfig, engine: Engine) -> ExpectedTensors:
 
 
 class Scheduler:
-    """One incarnation of a server: its stage, its queue and its ledger, one version at a time."""
+    """One incarnation of a server: its stage, its queue and its ledger, one version at a time.
+
+    The scheduler is told what comes (a push, its bytes, a result, a fence, a commit), and answers
+    what to do. It alone decides what enters the gradient sum. A microbatch enters the ledger at
+    most once, and never after a fence of its attempt was answered without it. What is being
+    computed meanwhile has a permit to be counted. A fence withdraws it, or learns that the
+    gradient is in the sum already; so its answer never waits for the compute thread.
+
+    From `Reduce` until the next fence or commit nothing more of the step is counted: the members
+    of the stage are averaging these sums.
+    """
 
     def __init__(
         self,

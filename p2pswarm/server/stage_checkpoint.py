@@ -1,6 +1,5 @@
 """The rules of a server's checkpoints: its answers to `SaveState` and `LoadState`.
 
-Units:   bytes, seconds on the caller's clock.
 Errors:  NotSaved for an order that is not carried out; BadCheckpoint for a checkpoint that is
   not the one that the run began from.
 """

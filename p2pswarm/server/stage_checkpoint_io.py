@@ -1,11 +1,4 @@
-"""Saves the state of our stage when the trainer asks, and loads the one that the run begins with.
-
-Training goes on meanwhile (`run/state/version_reader.py`). What goes wrong costs the checkpoint
-and nothing else: the trainer and the user are told in one line, and the weights stay as they
-are.
-
-Units:   bytes, seconds on the loop's clock.
-"""
+"""Saves the state of our stage when the trainer asks, and loads the one that the run begins with."""
 
 import asyncio
 import functools
@@ -43,7 +36,12 @@ TOLD_S = 30.0  # `LoadState` follows `Assigned`; a new trainer looks for the che
 
 
 class Checkpointing:
-    """The checkpoints of one session."""
+    """The checkpoints of one session.
+
+    Training goes on meanwhile (`run/state/version_reader.py`). What goes wrong costs the
+    checkpoint and nothing else: the trainer and the user are told in one line, and the weights
+    stay as they are.
+    """
 
     def __init__(
         self,

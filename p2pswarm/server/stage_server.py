@@ -1,9 +1,5 @@
 """A stage server: joins a run, serves one stage of it, and leaves.
 
-This file keeps the stream with the trainer and gives every request to the part that serves it:
-`worker` computes what comes in, `forwarder` sends what goes out, `replica` holds the weights.
-`lifecycle` decides when to join, to leave and to give up.
-
 Errors:  Unusable when this machine cannot serve the stage; RunEnded when a trainer says so.
 """
 
@@ -50,7 +46,12 @@ class _SessionOver(Exception):
 
 
 class StageServer:
-    """Serves one stage of one run."""
+    """Serves one stage of one run.
+
+    This file keeps the stream with the trainer and gives every request to the part that serves it:
+    `worker` computes what comes in, `forwarder` sends what goes out, `replica` holds the weights.
+    `lifecycle` decides when to join, to leave and to give up.
+    """
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context

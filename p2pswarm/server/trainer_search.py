@@ -1,24 +1,4 @@
-"""The trainer that a server asks for a stage, when it asks again, and when it is silent.
-
-*Pauses.* A server that is out of the run asks a trainer again at once where it loses nothing by it:
-another trainer has not been asked yet, or the session was a good one and another trainer may lead
-by now. Else it waits a little, and twice as long each time, so that a trainer which throws it out
-again and again is not hammered. A trainer that has been gone for long is looked for seldom, and for
-ever.
-
-*Search.* One of a run's trainers coordinates it. The others stand by: they do not assign stages,
-and say who does. A server asks one after another, at once; it pauses when all have been asked. What
-the DHT or a standby names anew is asked next; the coordinator that was lost is asked last. A
-trainer that has been reached is given time: it answers when its step allows, and may be the one
-that leads though the DHT does not name it. A list that a peer makes too long loses the ones that
-were found first.
-
-*Silence.* The coordinator says something each half second on the stream of every member. When it
-does not, it may be stopped, cut off or dead. The server does not end its session for that, because
-the coordinator may go on, and its own voter may be the one that is cut off. It asks the other
-trainers who leads, and meanwhile looks for trainers that it does not know: the one that leads by
-now may be new.
-"""
+"""The trainer that a server asks for a stage, when it asks again, and when it is silent."""
 
 import math
 from collections.abc import Sequence
@@ -99,7 +79,27 @@ class JoinPauses:
 
 
 class TrainerSearch:
-    """The known trainers of one run; the next to ask stands first."""
+    """The known trainers of one run; the next to ask stands first.
+
+    *Pauses.* A server that is out of the run asks a trainer again at once where it loses nothing
+    by it: another trainer has not been asked yet, or the session was a good one and another
+    trainer may lead by now. Else it waits a little, and twice as long each time, so that a trainer
+    which throws it out again and again is not hammered. A trainer that has been gone for long is
+    looked for seldom, and for ever.
+
+    *Search.* One of a run's trainers coordinates it. The others stand by: they do not assign
+    stages, and say who does. A server asks one after another, at once; it pauses when all have
+    been asked. What the DHT or a standby names anew is asked next; the coordinator that was lost
+    is asked last. A trainer that has been reached is given time: it answers when its step allows,
+    and may be the one that leads though the DHT does not name it. A list that a peer makes too
+    long loses the ones that were found first.
+
+    *Silence.* The coordinator says something each half second on the stream of every member. When
+    it does not, it may be stopped, cut off or dead. The server does not end its session for that,
+    because the coordinator may go on, and its own voter may be the one that is cut off. It asks
+    the other trainers who leads, and meanwhile looks for trainers that it does not know: the one
+    that leads by now may be new.
+    """
 
     def __init__(self, trainers: Sequence[Contact]) -> None:
         self._trainers: list[Contact] = []

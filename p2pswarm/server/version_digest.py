@@ -1,8 +1,5 @@
 """The digest of the weights in memory: computed in the background, beside the step's microbatches.
 
-It is needed only when the next version is decided. Whatever changes the weights waits for it, so
-what is hashed is one version. A session that keeps the weights need not wait.
-
 Units:   seconds; version v = weights after v commits.
 Errors:  WeightsLost for a digest that cannot be computed; the weights are kept.
 """
@@ -23,7 +20,11 @@ HASHES_KEPT = 16  # versions: 5 KB each for 1 GB of state
 
 
 class VersionDigest:
-    """Hashes the weights of one replica, version by version."""
+    """Hashes the weights of one replica, version by version.
+
+    It is needed only when the next version is decided. Whatever changes the weights waits for it,
+    so what is hashed is one version. A session that keeps the weights need not wait.
+    """
 
     def __init__(
         self, log: CommitLog, weights: Weights, background: Compute, changed: Signal

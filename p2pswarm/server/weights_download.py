@@ -1,10 +1,5 @@
 """The download of a stage's weights from its members, piece by piece, and the copy of it on disk.
 
-The copy lets a restarted process go on. It is a help and no part of the protocol: what cannot be
-written is told in one line, and the download goes on in memory. The file is removed when the
-weights are whole.
-
-Errors:  those of the memory; a donor that fails is one that is asked no more for a while.
 Source:  docs/state.md.
 """
 
@@ -47,7 +42,12 @@ async def fetch_weights(
 
 
 class PieceKeeping:
-    """The pieces on disk during one session."""
+    """The pieces on disk during one session.
+
+    The copy lets a restarted process go on. It is a help and no part of the protocol: what cannot
+    be written is told in one line, and the download goes on in memory. The file is removed when
+    the weights are whole.
+    """
 
     def __init__(self, context: ServerContext, replica: Replica, tasks: asyncio.TaskGroup) -> None:
         """`tasks`: of the session; pieces are written in it."""

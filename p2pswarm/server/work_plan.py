@@ -1,10 +1,5 @@
 """The plan for a microbatch: the call of the stage, the route of its result, what is told of it.
 
-All of it is decided when the worker takes a microbatch, from what the scheduler knows then.
-
-A grant is requested while the microbatch is still being computed: once two bundles of a direction
-had equal sizes, the next is announced with them. This hides one round trip of every hop.
-
 Errors:  NotServing or Busy for a sender that is not next to this stage; NotServing for what could
          not go on from here.
 """
@@ -47,7 +42,14 @@ class StageCall(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkPlan:
-    """The plan for one microbatch."""
+    """The plan for one microbatch.
+
+    All of it is decided when the worker takes a microbatch, from what the scheduler knows then.
+
+    A grant is requested while the microbatch is still being computed: once two bundles of a
+    direction had equal sizes, the next is announced with them. This hides one round trip of every
+    hop.
+    """
 
     item: WorkItem
     call: StageCall

@@ -1,8 +1,5 @@
 """Receives pushes and computes them, one at a time, in the order that the scheduler says.
 
-The bytes of a microbatch come while the one before is computed. The forwarder sends its result
-while the next is computed. One thread computes, and nothing else touches weights and sums.
-
 Errors:  Busy, NotServing, TooLarge or BadMessage to the sender; the trainer is told of a microbatch
          that cannot be computed.
 """
@@ -55,7 +52,11 @@ class _PendingInput:
 
 
 class Worker:
-    """Incoming pushes and the compute loop of one session."""
+    """Incoming pushes and the compute loop of one session.
+
+    The bytes of a microbatch come while the one before is computed. The forwarder sends its result
+    while the next is computed. One thread computes, and nothing else touches weights and sums.
+    """
 
     def __init__(
         self,

@@ -3,9 +3,6 @@
 `RunConfig` describes a run, and its manifest carries it to every member. `NodeConfig`
 describes one machine and stays there. `settings/parser.py` reads both from TOML, and checks each
 value against the limit that is written beside its type here.
-
-Units:   named by each setting's name or docstring.
-Errors:  ValueError when two settings that are each allowed contradict each other.
 """
 
 import re

@@ -1,8 +1,4 @@
-"""The limits of settings, written beside each setting's type in `settings/config.py`.
-
-Units:   as the setting's.
-Errors:  none: `settings/parser.py` checks values against them.
-"""
+"""The limits of settings, written beside each setting's type in `settings/config.py`."""
 
 import re
 from dataclasses import dataclass

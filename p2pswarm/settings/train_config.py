@@ -1,8 +1,4 @@
-"""What a trainer's own machine needs to know: its text, and where results go.
-
-Units:   in the names; shares are of 1.
-Errors:  ValueError for settings that contradict each other.
-"""
+"""What a trainer's own machine needs to know: its text, and where results go."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

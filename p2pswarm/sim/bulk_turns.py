@@ -1,8 +1,4 @@
-"""BulkTurns: one chunk after another leaves on a simulated link, the most urgent transfer's first.
-
-So it is on a real one (`net/bulk/send_queue.py`): a gradient goes before a newcomer's state,
-and of two pieces of state the first is whole before the second begins.
-"""
+"""BulkTurns: one chunk after another leaves on a simulated link, the most urgent transfer's first."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +8,11 @@ from itertools import count
 
 
 class BulkTurns:
-    """The transfers of one end of a link."""
+    """The transfers of one end of a link.
+
+    So it is on a real one (`net/bulk/send_queue.py`): a gradient goes before a newcomer's state,
+    and of two pieces of state the first is whole before the second begins.
+    """
 
     def __init__(self) -> None:
         self._numbers = count()

@@ -1,10 +1,4 @@
-"""A day of a fleet whose machines come and go, played with the rules that ship.
-
-The trainer's machine stays. The others are there when their stays say so; a share of those that are
-taken hears of it beforehand and leaves, the rest end without a word, half of them as by a power
-cut. When a stage has lost its last weights the run ends, and the next one begins from the newest
-checkpoint with the machines that are there: what was done since then is done again.
-"""
+"""A day of a fleet whose machines come and go, played with the rules that ship."""
 
 import asyncio
 from collections import Counter
@@ -69,7 +63,14 @@ class DayConfig:
 
 
 class SimDay:
-    """One day; `play` it once."""
+    """One day; `play` it once.
+
+    The trainer's machine stays. The others are there when their stays say so; a share of those
+    that are taken hears of it beforehand and leaves, the rest end without a word, half of them as
+    by a power cut. When a stage has lost its last weights the run ends, and the next one begins
+    from the newest checkpoint with the machines that are there: what was done since then is done
+    again.
+    """
 
     def __init__(self, config: DayConfig) -> None:
         self._config = config

@@ -10,7 +10,6 @@ in the set's order, so tasks have hashes that the run determines. Sets of other 
 strings iterate in another order in each process. A clock that starts at wall time loses small steps
 to rounding, so this clock starts at 0.
 
-Units:   seconds of virtual time.
 Errors:  RuntimeError when every task waits and no timer is set.
 Source:  looptime, aiotools #69; CPython issue #116342. The loop uses private names of
          `asyncio.BaseEventLoop` and `asyncio.Handle`; tests/sim/test_loop.py pins them.

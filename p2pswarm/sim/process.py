@@ -1,7 +1,4 @@
-"""The processes that run on simulated hosts, what they say of themselves, and their calls.
-
-Errors:  as `net/rpc/base.py`.
-"""
+"""The processes that run on simulated hosts, what they say of themselves, and their calls."""
 
 from collections.abc import Callable, Coroutine
 from functools import cached_property, lru_cache

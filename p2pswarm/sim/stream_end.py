@@ -1,7 +1,4 @@
-"""One end of a simulated stream: order, credit, buffers, and how it learns that the other is gone.
-
-Errors:  the stream gets LinkLost and resets, as `net/rpc/base.py` says.
-"""
+"""One end of a simulated stream: order, credit, buffers, and how it learns that the other is gone."""
 
 from collections import deque
 from collections.abc import Callable

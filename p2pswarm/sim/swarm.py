@@ -1,10 +1,5 @@
 """A whole run in one process: trainers, stage servers, links and deaths, from one seed.
 
-Trainers and servers are the real ones: votes, routing, fencing, averaging and state transfer run
-unchanged. The network is `sim/rpc.py`, and the processors are `sim/compute.py`. Machines differ in
-speed, are placed in regions, and die. Each process, a trainer's too, runs in a context of its own,
-so that it can be stopped.
-
 Errors:  AssertionError when a microbatch was not counted exactly once; TimeoutError when the run
          takes longer than `patience_s`. A run that fails is a result, not an error.
 """
@@ -84,7 +79,13 @@ class SimMachine:
 
 
 class SimSwarm:
-    """One run; `play` it once."""
+    """One run; `play` it once.
+
+    Trainers and servers are the real ones: votes, routing, fencing, averaging and state transfer
+    run unchanged. The network is `sim/rpc.py`, and the processors are `sim/compute.py`. Machines
+    differ in speed, are placed in regions, and die. Each process, a trainer's too, runs in a
+    context of its own, so that it can be stopped.
+    """
 
     def __init__(
         self,

@@ -1,11 +1,4 @@
-"""The number of rented machines over a day, and the times when it changed.
-
-`spot_traces.json` ships facts of real clouds; a file of one's own has the same in one of two forms,
-as events `[[seconds, "+" or "-", machines], ...]` or as counts `[[seconds, machines], ...]`.
-
-Units:   seconds.
-Errors:  Unusable, one line, for a trace that is not there or cannot be one.
-"""
+"""The number of rented machines over a day, and the times when it changed."""
 
 import json
 import math
@@ -30,7 +23,12 @@ PAIR, TRIPLE = 2, 3  # the lengths of a count and of an event
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The number of machines that one zone of a cloud had, and the times when it changed."""
+    """The number of machines that one zone of a cloud had, and the times when it changed.
+
+    `spot_traces.json` ships facts of real clouds; a file of one's own has the same in one of two
+    forms, as events `[[seconds, "+" or "-", machines], ...]` or as counts `[[seconds, machines],
+    ...]`.
+    """
 
     counts: tuple[tuple[float, int], ...]
     """Seconds, machines from then on."""

@@ -1,16 +1,5 @@
 """The places of the simulated machines, and the delays of their links.
 
-Without a network, latency is a distance: hosts are points of a plane whose coordinates are
-seconds. So the triangle inequality holds for latencies, as it mostly does in the Internet. With a
-network of regions (`plan/network.py`), the latency and the rate of a path are those of its regions.
-
-A host's uplink and downlink are queues, and so is a path that has a rate: bytes pass one after
-another. Whoever sends much sends it in chunks, the next when the queues are empty. So streams share
-a link fairly, and what one cannot use is left to the others (docs/simulation.md). A lost packet is
-a delay, as in TCP.
-
-Units:   seconds, bytes, bytes per second.
-Errors:  ValueError for a configuration or a place that is impossible.
 Source:  Dabek et al., "Vivaldi" (SIGCOMM 2004), for latency as a distance.
 """
 
@@ -97,7 +86,18 @@ class Host:
 
 
 class World:
-    """All hosts and the paths between them; determined by the seed and the calls."""
+    """All hosts and the paths between them; determined by the seed and the calls.
+
+    Without a network, latency is a distance: hosts are points of a plane whose coordinates are
+    seconds. So the triangle inequality holds for latencies, as it mostly does in the Internet.
+    With a network of regions (`plan/network.py`), the latency and the rate of a path are those of
+    its regions.
+
+    A host's uplink and downlink are queues, and so is a path that has a rate: bytes pass one after
+    another. Whoever sends much sends it in chunks, the next when the queues are empty. So streams
+    share a link fairly, and what one cannot use is left to the others (docs/simulation.md). A lost
+    packet is a delay, as in TCP.
+    """
 
     def __init__(
         self, seed: int, config: WorldConfig, changed: Callable[[], None] = lambda: None

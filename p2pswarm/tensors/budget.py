@@ -1,15 +1,5 @@
 """Budget: how much memory peers may make us allocate for tensors that they send.
 
-A tensor is charged when it is announced, before memory is allocated, until the transfer
-is over. Memory that the stages keep afterwards has limits of its own.
-
-The default for a peer is 256 MiB, twice the 125 MB that are on the way at 10 Gbit/s and
-100 ms. The default for the process is enough for four such peers.
-
-No few peers hold everything: a peer gets more only while it holds at most `FREE_SHARE` times
-what is then left free. So five that take all they can leave a tenth to the next one. A peer
-that is alone may have all of its share.
-
 Errors:  TooLarge if a tensor can never fit, Busy if it fits when others are done; ValueError
          for our own misuse.
 Source:  Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet
@@ -40,7 +30,18 @@ THREAD_BYTES = 256 * 1024  # int8 encodes this much in the 0.1 ms that a change 
 
 
 class Budget:
-    """The bytes that are promised to peers, limited for each peer and in all."""
+    """The bytes that are promised to peers, limited for each peer and in all.
+
+    A tensor is charged when it is announced, before memory is allocated, until the transfer is
+    over. Memory that the stages keep afterwards has limits of its own.
+
+    The default for a peer is 256 MiB, twice the 125 MB that are on the way at 10 Gbit/s and 100
+    ms. The default for the process is enough for four such peers.
+
+    No few peers hold everything: a peer gets more only while it holds at most `FREE_SHARE` times
+    what is then left free. So five that take all they can leave a tenth to the next one. A peer
+    that is alone may have all of its share.
+    """
 
     def __init__(self, peer_bytes: int = PEER_BYTES, process_bytes: int = PROCESS_BYTES) -> None:
         if not 0 < peer_bytes <= process_bytes:

@@ -1,15 +1,5 @@
 """How the parameters of a stage lie in one flat buffer.
 
-Every parameter starts at a multiple of `ALIGN`; the gaps are zero. A stage has three such buffers:
-weights, first moments and second moments; a fourth for an average of the weights, if the run has
-one. One after another they are its state. Each has a dtype of its own; an element has the same
-place in all of them.
-
-An optimizer that works on matrices takes *row blocks* of them, each of which lies in one piece of
-the state: so every piece can follow a commit alone (docs/optimizers.md). They depend on a matrix's
-shape alone, not on its place, or another cut into stages would train other weights.
-
-Units:   elements; `_bytes` where bytes are meant.
 Shapes:  N elements in a buffer.
 """
 
@@ -42,7 +32,17 @@ class FlatTensor:
 
 @dataclass(frozen=True, slots=True)
 class FlatLayout:
-    """The places of all parameters of a stage, in their order."""
+    """The places of all parameters of a stage, in their order.
+
+    Every parameter starts at a multiple of `ALIGN`; the gaps are zero. A stage has three such
+    buffers: weights, first moments and second moments; a fourth for an average of the weights, if
+    the run has one. One after another they are its state. Each has a dtype of its own; an element
+    has the same place in all of them.
+
+    An optimizer that works on matrices takes *row blocks* of them, each of which lies in one piece
+    of the state: so every piece can follow a commit alone (docs/optimizers.md). They depend on a
+    matrix's shape alone, not on its place, or another cut into stages would train other weights.
+    """
 
     dtypes: tuple[str, ...]
     """Of each buffer of the state: keys of `ITEM_BYTES`."""

@@ -1,8 +1,5 @@
 """The demo: starts the processes, watches the trainer, kills servers, and sums up.
 
-It knows of the run only what the trainer process prints, one JSON object in each line. It starts
-and kills servers, and changes nothing else about them. `supervisor.py` decides what to do.
-
 Errors:  Unusable when a node cannot start; RunEnded when the run fails.
 """
 
@@ -60,7 +57,12 @@ UNUSABLE = 2  # a node's exit code for an error that its user can correct
 
 
 class Demo:
-    """One run of the demo."""
+    """One run of the demo.
+
+    It knows of the run only what the trainer process prints, one JSON object in each line. It
+    starts and kills servers, and changes nothing else about them. `supervisor.py` decides what to
+    do.
+    """
 
     def __init__(self, options: Options, console: Console, processes: DemoProcesses) -> None:
         self._options = options

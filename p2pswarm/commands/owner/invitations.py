@@ -1,7 +1,6 @@
 """The commands of the owner of a closed run: invite, list, renew, revoke.
 
 Units:   seconds; times since 1970, UTC.
-Errors:  Unusable, one line with the remedy.
 """
 
 import asyncio

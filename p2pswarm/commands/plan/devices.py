@@ -1,7 +1,4 @@
-"""`p2pswarm plan devices.toml`: a file of devices, the search of a plan, and its picture.
-
-Errors:  Unusable, one line, for a file that no plan can be made of.
-"""
+"""`p2pswarm plan devices.toml`: a file of devices, the search of a plan, and its picture."""
 
 import dataclasses
 import json

@@ -1,7 +1,6 @@
 """The command `p2pswarm plan`: reads what a user measured, searches, and says what was found.
 
 Units:   seconds, Gbit and Gbit/s.
-Errors:  Unusable, one line, for a file that is no network or no task.
 """
 
 import json

@@ -5,8 +5,6 @@ the run's: it computes, and weighs, as much as they do together. A step has at l
 as keep all machines busy, so it may stand for several, too. What a step loses when a machine dies
 is then larger than in the run, and the share that is told is a bit too low. Such a day is pressed
 (`sim/day.py`), which makes it harder, too.
-
-Errors:  Unusable, one line with the remedy.
 """
 
 import contextlib

@@ -1,8 +1,4 @@
-"""`p2pswarm check-model`: whether a run's model computes in stages what it computes as a whole.
-
-Errors:  Unusable, one line, for a model that cannot be cut; RunEnded for one that computes
-  wrong.
-"""
+"""`p2pswarm check-model`: whether a run's model computes in stages what it computes as a whole."""
 
 import itertools
 import sys

@@ -1,7 +1,5 @@
 """The DHT's settings, each with a default and its reason.
 
-Units:   seconds (`_s`), bytes (`_bytes`), else counts and shares.
-Errors:  ValueError when settings contradict each other.
 Source:  Maymounkov and Mazieres, "Kademlia" (2002); go-libp2p-kad-dht for k, the resiliency
          and the caps on IP groups; RFC 6298 for deadlines.
 """

@@ -1,7 +1,6 @@
 """GetValue: the query for the records of a key; ValueReader makes those of our own gets.
 
 Units:   seconds on the caller's monotonic clock; `_ms` and `wall_s` on the wall clock.
-Errors:  BadMessage for a reply other than `Got`, or a record that a peer must not send.
 Source:  go-libp2p-kad-dht, `searchValueQuorum` and its correction of stale holders.
 """
 

@@ -1,19 +1,5 @@
 """Lookup: the iterative lookup, which decides which peer to ask next and when to stop; its queries.
 
-It keeps the contacts that it has learned, closest first, and asks the closest ones that
-it has not asked yet. Two rules make it fast when many contacts are dead:
-* it is over when the `settle` closest have answered, even if others have not;
-* when a contact is slower than nine of ten, another one is asked in its place. A late
-  answer still counts.
-
-A peer with a public address is not believed private ones: see `net/os/addresses.py`. Whom
-others name is dialled as far as they are believed: see `unverified_contacts.py`. A liar could name
-a peer's id with a wrong address, to hide it; so a few addresses of one peer are tried, if different
-tellers name them.
-
-At most `alpha` requests are under way that are not late, and at most 2 * `alpha` in all. A useless
-answer only adds no contacts.
-
 Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.3; rust-libp2p's closest-peers query for
          the form; go-libp2p-kad-dht for stopping after the `beta` closest.
 """
@@ -121,7 +107,22 @@ class _Candidate:
 
 
 class Lookup:
-    """Finds the peers closest to `target`."""
+    """Finds the peers closest to `target`.
+
+    It keeps the contacts that it has learned, closest first, and asks the closest ones that it has
+    not asked yet. Two rules make it fast when many contacts are dead:
+    * it is over when the `settle` closest have answered, even if others have not;
+    * when a contact is slower than nine of ten, another one is asked in its place. A late answer
+      still counts.
+
+    A peer with a public address is not believed private ones: see `net/os/addresses.py`. Whom
+    others name is dialled as far as they are believed: see `unverified_contacts.py`. A liar could
+    name a peer's id with a wrong address, to hide it; so a few addresses of one peer are tried, if
+    different tellers name them.
+
+    At most `alpha` requests are under way that are not late, and at most 2 * `alpha` in all. A
+    useless answer only adds no contacts.
+    """
 
     def __init__(
         self,

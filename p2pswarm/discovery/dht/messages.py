@@ -9,7 +9,6 @@ The write tokens of BitTorrent's Mainline DHT are left out. They prove that the 
 has asked before, from the address that it claims; our links prove which peer stores.
 
 Units:   `_ms` milliseconds since 1970 on the sender's wall clock.
-Errors:  BadMessage on arrival when a field breaks its limit.
 Source:  Maymounkov and Mazieres, "Kademlia" (2002); BEP 5 and BEP 44.
 """
 

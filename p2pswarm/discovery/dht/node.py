@@ -1,7 +1,5 @@
 """Dht: the DHT of one node; it publishes values, gets the values of others and finds peers.
 
-Units:   seconds on the loop's clock; `_ms` milliseconds since 1970 on the wall clock.
-Errors:  NoRoute, Refused and Unusable, as each method says; ValueError for our own misuse.
 Source:  Maymounkov and Mazieres, "Kademlia" (2002); BEP 44 for signed values.
 """
 

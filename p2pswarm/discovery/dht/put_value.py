@@ -1,7 +1,5 @@
 """PutValue: the query that stores a record with its holders; Publisher has our own values.
 
-Units:   seconds on the caller's monotonic clock; `_ms` milliseconds since 1970 on the wall clock.
-Errors:  BadMessage for a reply other than `Stored`; ValueError for our own misuse.
 Source:  go-libp2p-kad-dht's optimistic provide, for returning before all have answered.
 """
 

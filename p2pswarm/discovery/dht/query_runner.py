@@ -1,8 +1,4 @@
-"""QueryRunner: the pump of queries; HolderSearch runs those that find a key's holders.
-
-A request runs to its end even if no task waits for it any more, because its outcome updates the
-routing table.
-"""
+"""QueryRunner: the pump of queries; HolderSearch runs those that find a key's holders."""
 
 import asyncio
 import random
@@ -44,7 +40,11 @@ KeepRecords = Callable[[PeerId, Store], Stored]
 
 
 class QueryRunner:
-    """Sends the requests of queries in tasks that it owns, reports outcomes and keeps deadlines."""
+    """Sends the requests of queries in tasks that it owns, reports outcomes and keeps deadlines.
+
+    A request runs to its end even if no task waits for it any more, because its outcome updates
+    the routing table.
+    """
 
     def __init__(
         self,

@@ -1,8 +1,5 @@
 """The routing table: bucket i has the peers whose ids share exactly i leading bits with ours.
 
-Of the peers close to us the table knows all, of the others at most k at each distance. It tells
-which contact to check and which buckets to refresh, but sends nothing itself.
-
 Shapes:  bucket i holds 0..k contacts, i in 0..255.
 Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.2, 2.4 and 4.1; go-libp2p-kbucket's diversity
          filter for the caps on networks.
@@ -146,6 +143,9 @@ SEEN_HOSTS = 16_384  # hosts whose network is remembered
 
 class Table:
     """The servers we know.
+
+    Of the peers close to us the table knows all, of the others at most k at each distance. It
+    tells which contact to check and which buckets to refresh, but sends nothing itself.
 
     If a bucket has been refreshed and is not full, we know every peer in its range. So in a small
     swarm, or close to us, the table alone knows which peers are closest to a key, and no lookup is

@@ -1,9 +1,5 @@
 """Contacts that we have not dialled yet: those that others name, and those that a peer claims.
 
-A link proves who a peer is, not where it can be dialled. So each unverified contact is dialled
-before it is told to others, and bounds keep anybody from making us dial third parties.
-
-Errors:  BadMessage from `named`.
 Source:  RFC 9000, 8.1, 21.5 and 21.5.3: who may be made to send where before an address is
          validated; libp2p's AutoNAT, which dials back only the address of the request.
 """
@@ -65,6 +61,9 @@ class _Dial:
 
 class UnverifiedContacts:
     """The peers that others name in a lookup: which are dialled, and who is believed.
+
+    A link proves who a peer is, not where it can be dialled. So each unverified contact is dialled
+    before it is told to others, and bounds keep anybody from making us dial third parties.
 
     A lookup finds peers because others name them, so it must dial whom they name. Whoever answers
     lookups can so make many nodes dial a third party, or waste a lookup's requests on nobody. Ids

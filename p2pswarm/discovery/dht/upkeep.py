@@ -1,7 +1,5 @@
 """Upkeep: the work by which a node joins the DHT and stays in it.
 
-Units:   seconds on the caller's monotonic clock; `_ms` milliseconds since 1970 on the wall clock.
-Errors:  BadMessage for a reply other than `Identified`; NoRoute if no seed answers.
 Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.3; hivemind issue #624, a swarm that stayed
          in two halves, for greeting seeds again.
 """

@@ -1,7 +1,6 @@
 """Directory: the records of a run's peers that count now, and in what two directories differ.
 
 Units:   seconds on the caller's monotonic clock; versions as in `record.py`.
-Errors:  a record that is no news is dropped.
 Source:  docs/directory.md; van Renesse et al., "Efficient Reconciliation and Flow Control for
          Anti-Entropy Protocols" (LADIS 2008): the largest gaps first.
 """

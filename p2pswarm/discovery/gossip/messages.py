@@ -1,7 +1,6 @@
 """The messages of the directory, and their limits.
 
 Units:   bytes; `_s` seconds; versions in milliseconds since 1970 where a peer's clock is right.
-Errors:  BadMessage on arrival when a field breaks its limit.
 Source:  docs/directory.md; van Renesse et al., "Efficient Reconciliation and Flow Control for
          Anti-Entropy Protocols" (LADIS 2008).
 """

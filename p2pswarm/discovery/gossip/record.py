@@ -6,7 +6,6 @@ who have seen both agree.
 
 Units:   bytes; `lives_s` seconds; versions in milliseconds since 1970 where the peer's clock is
          right.
-Errors:  BadMessage for a record that breaks a rule; ValueError for one of ours that would.
 Source:  docs/directory.md.
 """
 

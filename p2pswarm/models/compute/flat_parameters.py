@@ -1,15 +1,5 @@
 """A stage's weights, gradient sum and optimizer state, each in one contiguous buffer.
 
-Parameters are views into one buffer. So averaging, digests, snapshots and the optimizer work on
-one flat tensor. Weights may be kept in bfloat16 (`stochastic_round.py`); all else has the model's
-dtype.
-
-The digest is the root of the tree of `tensors/state_tree.py`: the same for the same bytes, on
-whatever device. One thread hashes 1.8 GB/s, and a GPU would wait for it after every step of a large
-stage. So threads hash the pieces side by side. Each copies its pieces from a GPU itself, so that
-few of them are on the host at a time.
-
-Units:   elements; `nbytes` where bytes are meant.
 Shapes:  N elements in a stage, laid out as `tensors/flat_layout.py` says.
 Errors:  Unusable for blocks that cannot be trained.
 """
@@ -118,7 +108,17 @@ class Segment:
 
 
 class FlatParameters:
-    """The blocks `numbers` of a run, and the buffers that training them needs."""
+    """The blocks `numbers` of a run, and the buffers that training them needs.
+
+    Parameters are views into one buffer. So averaging, digests, snapshots and the optimizer work
+    on one flat tensor. Weights may be kept in bfloat16 (`stochastic_round.py`); all else has the
+    model's dtype.
+
+    The digest is the root of the tree of `tensors/state_tree.py`: the same for the same bytes, on
+    whatever device. One thread hashes 1.8 GB/s, and a GPU would wait for it after every step of a
+    large stage. So threads hash the pieces side by side. Each copies its pieces from a GPU itself,
+    so that few of them are on the host at a time.
+    """
 
     def __init__(
         self,

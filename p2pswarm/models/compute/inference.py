@@ -2,7 +2,6 @@
 
 Shapes:  tokens_BT: B rows of T tokens; tokens_BS has S = T + 1 of them; V vocabulary. scores_V: one
          for each of V tokens; a higher one is likelier.
-Errors:  Unusable, one line, for a file that does not hold a run's weights, or spoilt weights.
 Source:  top-p: arxiv.org/abs/1904.09751, "nucleus sampling"; top-k as in transformers.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names

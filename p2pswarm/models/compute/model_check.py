@@ -1,12 +1,5 @@
 """The check that a model which is cut into stages computes what the whole model does.
 
-A small copy of it (`models/small_copy.py`) is run as a whole and in stages: forward, backward, with
-graphs that are kept and with graphs that are made again, and all of it twice. A model of
-`transformers` is compared with the library's own, which no cut has touched; where documents are to
-be apart, also with the library's own given one document at a time. A forward may not change what
-a block holds, nor give another bundle than its trace: replicas of a stage hold the same weights and
-constants, and only the optimizer changes them.
-
 Units:   differences are relative to the largest value of a gradient.
 Shapes:  tokens_BS as `base.py`; N elements in a stage.
 Errors:  Unusable for a model that cannot be made, cut or trained, or is too large; Refused for a
@@ -168,7 +161,15 @@ def require_as_traced(run: RunConfig, stage: int, bundle: Bundle) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelCheck:
-    """The findings of one check."""
+    """The findings of one check.
+
+    A small copy of it (`models/small_copy.py`) is run as a whole and in stages: forward, backward,
+    with graphs that are kept and with graphs that are made again, and all of it twice. A model of
+    `transformers` is compared with the library's own, which no cut has touched; where documents
+    are to be apart, also with the library's own given one document at a time. A forward may not
+    change what a block holds, nor give another bundle than its trace: replicas of a stage hold the
+    same weights and constants, and only the optimizer changes them.
+    """
 
     stages: int
     parameters: int

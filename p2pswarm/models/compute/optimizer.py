@@ -1,16 +1,5 @@
 """Optimizers on flat memory: AdamW and Muon, with the same bits on every processor.
 
-They use only operations that IEEE 754 rounds exactly once, in a fixed order: replicas on different
-processors stay bit-identical as long as they are given the same bytes. Weights that are kept in
-bfloat16 are changed in float32, a chunk at a time, and then rounded (`stochastic_round.py`).
-
-Muon makes the momentum of a matrix orthogonal before it is applied, by Newton-Schulz steps, a chain
-of matrix products. Two things differ here from the published one:
-
-* It works on row blocks (`tensors/flat_layout.py`): a matrix of at most 524,288 elements is one,
-  a larger one is several. So each piece of a state can follow a commit alone.
-* All products are exact (`orthogonal.py`): so replicas on unlike processors agree in every bit.
-
 Shapes:  N elements in a stage, C elements in a span or chunk; B row blocks of R rows and C columns.
 Errors:  ValueError when a gradient does not fit.
 Source:  AdamW, arXiv 1711.05101, as torch.optim.AdamW computes it; Keller Jordan et al., Muon
@@ -42,7 +31,21 @@ BATCH_VALUES = 1 << 22  # on a GPU: 16 MiB of float32, and five matrices of that
 
 
 class Optimizer(Protocol):
-    """Changes weights and moments: by the same bits on every processor, piece by piece or whole."""
+    """Changes weights and moments: by the same bits on every processor, piece by piece or whole.
+
+    They use only operations that IEEE 754 rounds exactly once, in a fixed order: replicas on
+    different processors stay bit-identical as long as they are given the same bytes. Weights that
+    are kept in bfloat16 are changed in float32, a chunk at a time, and then rounded
+    (`stochastic_round.py`).
+
+    Muon makes the momentum of a matrix orthogonal before it is applied, by Newton-Schulz steps, a
+    chain of matrix products. Two things differ here from the published one:
+
+    * It works on row blocks (`tensors/flat_layout.py`): a matrix of at most 524,288 elements is
+      one, a larger one is several. So each piece of a state can follow a commit alone.
+    * All products are exact (`orthogonal.py`): so replicas on unlike processors agree in every
+      bit.
+    """
 
     def step(self, gradient_C: Tensor, update: Update, span: Span | None = None) -> None:
         """Apply a reduced gradient, or its part for a span of whole pieces."""

@@ -1,13 +1,5 @@
 """The precision of blocks: the dtype of the weights, or bfloat16 where that is good enough.
 
-`run.precision = "bf16"` is torch's autocast: products of matrices in bfloat16, norms, softmax and
-the loss in float32. Gradient sums and the optimizer stay float32. Two things differ from autocast
-alone. The matrices are converted once after each change of the weights, and not in each forward: a
-graph that is kept would keep a copy of them. Where the weights are kept in bfloat16, there is
-nothing to convert: graphs begin at the weights themselves, and of what is no matrix there is a
-float32 copy. And what a block gives has the dtype that it has without autocast, so the cut into
-stages changes no bits, and additions from block to block stay float32.
-
 Shapes:  N elements in a stage, as in `flat_parameters.py`.
 Source:  torch.amp; docs/precision.md.
 """
@@ -40,7 +32,17 @@ def as_it_is(call: Any) -> Any:
 
 
 class Precision(ABC):
-    """A way to run the blocks of a stage, and the leaves of their graphs."""
+    """A way to run the blocks of a stage, and the leaves of their graphs.
+
+    `run.precision = "bf16"` is torch's autocast: products of matrices in bfloat16, norms, softmax
+    and the loss in float32. Gradient sums and the optimizer stay float32. Two things differ from
+    autocast alone. The matrices are converted once after each change of the weights, and not in
+    each forward: a graph that is kept would keep a copy of them. Where the weights are kept in
+    bfloat16, there is nothing to convert: graphs begin at the weights themselves, and of what is
+    no matrix there is a float32 copy. And what a block gives has the dtype that it has without
+    autocast, so the cut into stages changes no bits, and additions from block to block stay
+    float32.
+    """
 
     parameters: Sequence[Tensor]
     """The tensors whose gradients are taken."""

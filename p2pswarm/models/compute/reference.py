@@ -1,9 +1,5 @@
 """The reference: all blocks in one process, in an ordinary training loop.
 
-It uses the same blocks, first weights, microbatches and optimizer as the swarm, and nothing else.
-The weights that a swarm trains must equal its weights, and the swarm's cost is measured against it.
-A microbatch whose loss or gradient is not finite adds nothing, as in a swarm (docs/training.md).
-
 Shapes:  tokens_BS has S = T + 1 tokens in a row: T inputs, and the targets one place further.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
@@ -26,7 +22,13 @@ from p2pswarm.settings.config import RunConfig
 
 
 class ReferenceTrainer:
-    """One process that trains the whole model."""
+    """One process that trains the whole model.
+
+    It uses the same blocks, first weights, microbatches and optimizer as the swarm, and nothing
+    else. The weights that a swarm trains must equal its weights, and the swarm's cost is measured
+    against it. A microbatch whose loss or gradient is not finite adds nothing, as in a swarm
+    (docs/training.md).
+    """
 
     def __init__(self, run: RunConfig, device: torch.device | None = None) -> None:
         self._run = run

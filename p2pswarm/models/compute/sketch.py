@@ -1,10 +1,5 @@
 """Sketches: sixteen numbers that tell how far apart two tensors are, without the tensors.
 
-Every element gets a sign that all members derive from one seed. Each of the numbers is the sum of
-every sixteenth element with its sign. This is linear, so the distance of two sketches is the sketch
-of the difference, and its length is on average the length of the difference. Servers tell sketches
-of what they took and gave, and the trainer compares them (docs/spot_checks.md).
-
 Units:   none; sums are taken in float64.
 Shapes:  the sketch of a bundle is the sum of its tensors', each with signs of its own.
 Source:  count sketch, Charikar, Chen and Farach-Colton 2002, with one row.
@@ -28,7 +23,14 @@ Numbers = tuple[float, ...]
 
 
 class Sketcher:
-    """The signs of one run, as many as were needed so far."""
+    """The signs of one run, as many as were needed so far.
+
+    Every element gets a sign that all members derive from one seed. Each of the numbers is the sum
+    of every sixteenth element with its sign. This is linear, so the distance of two sketches is
+    the sketch of the difference, and its length is on average the length of the difference.
+    Servers tell sketches of what they took and gave, and the trainer compares them
+    (docs/spot_checks.md).
+    """
 
     def __init__(self, seed: bytes) -> None:
         self._key = int.from_bytes(hashlib.sha256(SIGNS_TAG + seed).digest()[:16])

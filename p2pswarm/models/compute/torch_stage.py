@@ -1,16 +1,5 @@
 """A range of blocks on torch: forward, and backward from a graph that is kept or made again.
 
-Gradients are taken with `torch.autograd.grad` and added to the sum only after all of them were
-found finite, so an error never leaves a microbatch half counted. A graph is kept while the memory
-limit allows, whole or block by block. This changes only the speed: a graph made again gives the
-same bits. So when the device has no memory left, what failed is tried again with less of them
-(`autograd_graphs.py`).
-
-On a GPU a thread that asks for a number waits until all that was launched is done. So each call
-waits once, at its end: there it is asked whether the gradient that came, the loss and the gradients
-are finite. A forward waits as well, because servers are judged by how long each call takes, and who
-encodes what it made is not to wait for the next one. Tokens are checked on the host.
-
 Shapes:  as `base.py`. Shapes of bundles are checked when they are announced
          (`tensors/codecs/bundle.py`).
 Errors:  NotFiniteHere when a loss or a gradient is not finite; Refused when torch has no memory;
@@ -42,7 +31,20 @@ CAME = "the gradient that came"
 
 
 class TorchStage:
-    """Implements `Stage`."""
+    """Implements `Stage`.
+
+    Gradients are taken with `torch.autograd.grad` and added to the sum only after all of them were
+    found finite, so an error never leaves a microbatch half counted. A graph is kept while the
+    memory limit allows, whole or block by block. This changes only the speed: a graph made again
+    gives the same bits. So when the device has no memory left, what failed is tried again with
+    less of them (`autograd_graphs.py`).
+
+    On a GPU a thread that asks for a number waits until all that was launched is done. So each
+    call waits once, at its end: there it is asked whether the gradient that came, the loss and the
+    gradients are finite. A forward waits as well, because servers are judged by how long each call
+    takes, and who encodes what it made is not to wait for the next one. Tokens are checked on the
+    host.
+    """
 
     def __init__(
         self,

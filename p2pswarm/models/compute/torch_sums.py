@@ -1,10 +1,5 @@
 """A stage's gradient sum in torch, as the averaging sees it, and the memory of what is reduced.
 
-The squared norm of each piece is taken while the piece is still in the processor's cache. The
-digest is GHASH, the universal hash of AES-GCM: 8 GB/s, where SHA-256 does 0.4 on a processor
-without instructions for it (docs/figures.md). It is worth something only under a key that nobody
-knew before the bytes were here (run/averaging/round.py).
-
 Shapes:  N elements in a stage.
 Errors:  BadMessage for a shard that does not fit.
 Source:  McGrew and Viega, "The Galois/Counter Mode of Operation" (2004), for GHASH.
@@ -61,7 +56,13 @@ class GradientMemory:
 
 
 class TorchSums:
-    """Implements `Sums`: reads `sum_N`, writes `reduced_N`."""
+    """Implements `Sums`: reads `sum_N`, writes `reduced_N`.
+
+    The squared norm of each piece is taken while the piece is still in the processor's cache. The
+    digest is GHASH, the universal hash of AES-GCM: 8 GB/s, where SHA-256 does 0.4 on a processor
+    without instructions for it (docs/figures.md). It is worth something only under a key that
+    nobody knew before the bytes were here (run/averaging/round.py).
+    """
 
     def __init__(
         self,

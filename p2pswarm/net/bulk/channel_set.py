@@ -1,14 +1,4 @@
-"""BulkChannels: the bulk connections of one link, and the tasks that wait for transfers.
-
-Transfers share all channels of a link: each channel takes its next chunk from one send queue and
-fills one set of receive buffers. Channels run by themselves, on sockets in threads, and report
-only complete transfers.
-
-A channel that ends costs the time of its chunks. Each side tells the other how many chunks came
-on it, and sends the others again on another channel; so, too, if one falls silent (`silence.py`).
-
-Errors:  LinkLost for every task that waits when the link ends.
-"""
+"""BulkChannels: the bulk connections of one link, and the tasks that wait for transfers."""
 
 import asyncio
 import logging
@@ -97,7 +87,16 @@ class BulkArrival:
 
 
 class BulkChannels:
-    """The bulk connections of one link."""
+    """The bulk connections of one link.
+
+    Transfers share all channels of a link: each channel takes its next chunk from one send queue
+    and fills one set of receive buffers. Channels run by themselves, on sockets in threads, and
+    report only complete transfers.
+
+    A channel that ends costs the time of its chunks. Each side tells the other how many chunks
+    came on it, and sends the others again on another channel; so, too, if one falls silent
+    (`silence.py`).
+    """
 
     def __init__(
         self,

@@ -1,9 +1,5 @@
 """ReceiveBuffers: the memory that was granted to a peer's transfers, and what has come.
 
-The chunks of a transfer come in any order on any bulk connection, each byte once. A
-late chunk for memory that was taken back is dropped. It is a breach of the protocol
-to send what was not granted, or bytes outside the transfer, or bytes twice.
-
 Errors:  BadChunk for a breach; Busy if too many buffers are granted.
 """
 
@@ -73,7 +69,12 @@ class _ReceiveBuffer:
 
 
 class ReceiveBuffers:
-    """The buffers of one link. With `lock`, several bulk connections may use them at once."""
+    """The buffers of one link. With `lock`, several bulk connections may use them at once.
+
+    The chunks of a transfer come in any order on any bulk connection, each byte once. A late chunk
+    for memory that was taken back is dropped. It is a breach of the protocol to send what was not
+    granted, or bytes outside the transfer, or bytes twice.
+    """
 
     def __init__(self, lock: AbstractContextManager[object]) -> None:
         self._lock = lock

@@ -1,13 +1,4 @@
-"""SendQueue: the transfers that wait to be sent in bulk, cut into chunks, most urgent first.
-
-Every bulk connection of a link takes its next chunk here when it is free. So all
-connections share a transfer, and an urgent transfer waits only for the chunks that
-are already under way. What is not urgent also yields to the other links (`upload_share.py`).
-
-A transfer is over when the peer says so. Until then each chunk is known by the connection that
-took it. When a connection breaks, the peer tells how many chunks came on it; the others are sent
-again, on any connection.
-"""
+"""SendQueue: the transfers that wait to be sent in bulk, cut into chunks, most urgent first."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -51,7 +42,16 @@ class Chunk:
 
 
 class SendQueue:
-    """The outgoing transfers of one link. With `lock`, several bulk connections may use it."""
+    """The outgoing transfers of one link. With `lock`, several bulk connections may use it.
+
+    Every bulk connection of a link takes its next chunk here when it is free. So all connections
+    share a transfer, and an urgent transfer waits only for the chunks that are already under way.
+    What is not urgent also yields to the other links (`upload_share.py`).
+
+    A transfer is over when the peer says so. Until then each chunk is known by the connection that
+    took it. When a connection breaks, the peer tells how many chunks came on it; the others are
+    sent again, on any connection.
+    """
 
     def __init__(
         self,

@@ -1,18 +1,5 @@
 """ChannelSilence: which bulk connection of a link brings nothing, although the link is well.
 
-A router that has forgotten one connection, or one of several lines that broke, says nothing.
-TCP gives up after 5 s, and never if a relay acknowledges what it swallows. But the receiver of
-a tensor tells twice a second, by the control connection, how many chunks came on each bulk
-connection. A connection on which chunks are under way, and neither a chunk came nor did the
-kernel at the other end acknowledge a byte for as long as TCP needs to repair three losses in a
-row, is silent: it is closed, and others carry its chunks.
-
-Silence is counted in reports. So nothing is concluded while the control connection is down, while
-the peer stands still, or from reports that were waiting because we stood still ourselves.
-
-A connection that was only slow costs its chunks once more. So that a slow path does not pay again
-and again, the patience doubles with each connection that is closed, to 20 s at most.
-
 Errors:  a peer that reports nonsense harms its own transfers.
 Source:  docs/paths.md; `net/link/liveness.py`, which does the same for the control connection.
 """
@@ -38,7 +25,22 @@ class _Progress:
 
 
 class ChannelSilence:
-    """The silences of the bulk connections of one link, as the sender of tensors sees them."""
+    """The silences of the bulk connections of one link, as the sender of tensors sees them.
+
+    A router that has forgotten one connection, or one of several lines that broke, says nothing.
+    TCP gives up after 5 s, and never if a relay acknowledges what it swallows. But the receiver of
+    a tensor tells twice a second, by the control connection, how many chunks came on each bulk
+    connection. A connection on which chunks are under way, and neither a chunk came nor did the
+    kernel at the other end acknowledge a byte for as long as TCP needs to repair three losses in a
+    row, is silent: it is closed, and others carry its chunks.
+
+    Silence is counted in reports. So nothing is concluded while the control connection is down,
+    while the peer stands still, or from reports that were waiting because we stood still
+    ourselves.
+
+    A connection that was only slow costs its chunks once more. So that a slow path does not pay
+    again and again, the patience doubles with each connection that is closed, to 20 s at most.
+    """
 
     def __init__(self) -> None:
         self._progress: dict[int, _Progress] = {}

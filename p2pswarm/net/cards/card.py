@@ -1,13 +1,5 @@
 """Card: where a peer says that it can be dialled, signed by the peer itself.
 
-A card may be passed on by anybody, because nobody but the peer can make or change it. What it says
-is still a claim: an address is used for others only after the peer was found there. Two cards are
-equal if they are of one peer; of these the one with the higher sequence number counts.
-
-A card is signed as bytes, and the same bytes are passed on, so there is nothing to agree on about
-how its fields are written.
-
-Errors:  BadMessage for a card that breaks a rule; ValueError for one of ours that would.
 Source:  docs/addresses.md; RFC 9000, 8.1 and 21.5, for claims and what they may lead to; libp2p's
          signed peer records (RFC 0003 of libp2p/specs) for the sequence number and the signature.
 """
@@ -133,7 +125,16 @@ class SignedCard(Message):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Card:
-    """A peer's statement on itself. Only `read` and `make` give one that is checked."""
+    """A peer's statement on itself. Only `read` and `make` give one that is checked.
+
+    A card may be passed on by anybody, because nobody but the peer can make or change it. What it
+    says is still a claim: an address is used for others only after the peer was found there. Two
+    cards are equal if they are of one peer; of these the one with the higher sequence number
+    counts.
+
+    A card is signed as bytes, and the same bytes are passed on, so there is nothing to agree on
+    about how its fields are written.
+    """
 
     peer: PeerId
     seq: int

@@ -1,11 +1,5 @@
 """CardBook: the newest card of every peer that we have heard of, as far as there is room.
 
-Of two cards of one peer the newer one is kept. Cards of peers that we have links to stay. Of the
-others the oldest of the largest group of networks makes way, by where each was heard: so who tells
-of many invented peers pushes out what it told itself.
-
-Of a card nothing is known to be true but who signed it: `card_claims.py` says what is dialled.
-
 Shapes:  at most `most` cards of peers without a link; one a link beside them.
 Source:  docs/addresses.md.
 """
@@ -30,7 +24,14 @@ class _KeptCard:
 
 
 class CardBook:
-    """The cards of other peers."""
+    """The cards of other peers.
+
+    Of two cards of one peer the newer one is kept. Cards of peers that we have links to stay. Of
+    the others the oldest of the largest group of networks makes way, by where each was heard: so
+    who tells of many invented peers pushes out what it told itself.
+
+    Of a card nothing is known to be true but who signed it: `card_claims.py` says what is dialled.
+    """
 
     on_card: Callable[[Card], None]
     """Called with each card that says anything new."""

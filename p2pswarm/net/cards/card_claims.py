@@ -1,17 +1,5 @@
 """CardClaims: which addresses that peers claim are dialled, so that no third party is bothered.
 
-A card is its peer's own word. A hostile peer names hosts that are none of its, under as many ids
-as it likes, and lets its true address stall: whoever dials it would dial them, too. So an address
-where we have never found the peer is dialled once: if the peer was not found, that host is left
-alone for an hour, whoever names it. There are bounds for each wide network, and over time.
-
-A try counts for an hour only if somebody was found while it was under way, or soon after: if nobody
-is, our own network fails, and we may try again after a pause. Private networks have no bounds, as
-they have none in tables: nobody from outside is believed private addresses.
-
-A liar may so keep us for an hour from trusting the cards of a host's peers. They are still dialled
-where others, or we ourselves, have found them.
-
 Source:  docs/addresses.md; RFC 9000, 8.1 and 21.5.
 """
 
@@ -42,7 +30,21 @@ class _Try:
 
 
 class CardClaims:
-    """The outcomes of dials at addresses that peers have claimed."""
+    """The outcomes of dials at addresses that peers have claimed.
+
+    A card is its peer's own word. A hostile peer names hosts that are none of its, under as many
+    ids as it likes, and lets its true address stall: whoever dials it would dial them, too. So an
+    address where we have never found the peer is dialled once: if the peer was not found, that
+    host is left alone for an hour, whoever names it. There are bounds for each wide network, and
+    over time.
+
+    A try counts for an hour only if somebody was found while it was under way, or soon after: if
+    nobody is, our own network fails, and we may try again after a pause. Private networks have no
+    bounds, as they have none in tables: nobody from outside is believed private addresses.
+
+    A liar may so keep us for an hour from trusting the cards of a host's peers. They are still
+    dialled where others, or we ourselves, have found them.
+    """
 
     def __init__(self) -> None:
         self._found: dict[Contact, None] = {}

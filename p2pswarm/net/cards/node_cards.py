@@ -1,6 +1,5 @@
 """NodeCards: all that a node knows of cards, its own and others', and whom it tells.
 
-Errors:  BadMessage for what a peer sends; ValueError for addresses of ours that others refuse.
 Source:  docs/addresses.md; docs/wire.md.
 """
 

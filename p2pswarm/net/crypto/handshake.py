@@ -11,7 +11,6 @@ identity only after the other side has proven to be the peer that was dialled.
 Bytes go in with `receive` and come out of `data_to_send`. The owner of the socket
 also watches the deadline.
 
-Errors:  BadHandshake for whatever the peer sends; ValueError for our own misuse.
 Source:  Perrin, "The Noise Protocol Framework", revision 34; libp2p's noise handshake for
          the signed payload.
 """

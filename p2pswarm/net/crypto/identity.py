@@ -1,11 +1,6 @@
 """The identity of a peer: an Ed25519 key, its peer id, and signatures made with it.
 
-Every signature is made for one purpose, which a tag names. The length of the tag and
-the tag are signed before the data, so a signature for one purpose is never valid for
-another.
-
 Units:   keys and seeds are 32 raw bytes, signatures 64.
-Errors:  ValueError for our own misuse; `verify` returns False for anything invalid.
 Source:  RFC 8032.
 """
 
@@ -27,7 +22,11 @@ SEED_TAG = b"p2pswarm-identity-seed:"
 
 
 class Identity:
-    """A private key and the peer id that belongs to it."""
+    """A private key and the peer id that belongs to it.
+
+    Every signature is made for one purpose, which a tag names. The length of the tag and the tag
+    are signed before the data, so a signature for one purpose is never valid for another.
+    """
 
     __slots__ = ("_key", "peer_id", "public_key")
 

@@ -2,8 +2,6 @@
 
 Two nodes with one identity would displace each other in every routing table, so the
 file stays locked while a node uses it.
-
-Errors:  Unusable, one line with the remedy.
 """
 
 import contextlib

@@ -8,7 +8,6 @@ This file follows the specification and knows nothing of p2pswarm, so that the p
 test vectors run through it unchanged.
 
 Units:   keys and hashes are 32 raw bytes.
-Errors:  BadHandshake for whatever the peer sends; ValueError for our own misuse.
 Source:  Perrin, "The Noise Protocol Framework", revision 34, sections 5 and 7.5.
 """
 

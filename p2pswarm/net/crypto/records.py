@@ -12,7 +12,6 @@ The Sealer decides by bytes or by time when a key has been used enough, and sets
 bit 31. Both sides then derive the next key by a one-way function, so a key that
 leaks later opens nothing that was sent before.
 
-Errors:  BadRecord for the peer's bytes; ValueError for our own misuse.
 Source:  NIST SP 800-38D; Perrin, "The Noise Protocol Framework", revision 34, 11.3 (rekey);
          RFC 5869.
 """

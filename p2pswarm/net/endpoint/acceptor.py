@@ -1,9 +1,5 @@
 """Acceptor: does the handshake of every connection that arrives, and finds out what it is for.
 
-A peer that stalls, sends garbage or belongs to another network costs one of a limited number of
-handshakes and a line in the log. Decisions: `guard/slots.py`, `guard/fair_queue.py`,
-`guard/flood_thinning.py`.
-
 Errors:  what goes wrong with a connection is logged, and ends it alone.
 """
 
@@ -36,7 +32,12 @@ _log = logging.getLogger(__name__)
 
 
 class Acceptor:
-    """The connections that have arrived and are not in use yet."""
+    """The connections that have arrived and are not in use yet.
+
+    A peer that stalls, sends garbage or belongs to another network costs one of a limited number
+    of handshakes and a line in the log. Decisions: `guard/slots.py`, `guard/fair_queue.py`,
+    `guard/flood_thinning.py`.
+    """
 
     on_knock: Callable[[bytes], None]
     """Called with the token of each dial-back that arrives, whoever sent it."""

@@ -1,13 +1,5 @@
 """Dialler: makes links to peers that we dial, one dial to a contact at a time.
 
-All who ask for the same contact wait for one dial. A dial also ends when the peer dials us first.
-
-A peer may have several path candidates. They are tried beside each other, a quarter of a second
-apart, or more where one has shown that its peer is far (`net/os/attempt_stagger.py`). The first on
-which the peer has proven its identity wins, and only there do we prove ours. So the peer sees one
-link, and connections that came to nothing. Somebody else at the end of a candidate, or nobody,
-costs that candidate alone.
-
 Errors:  DialFailed, BadHandshake; Busy if too many dials are under way.
 Source:  RFC 8305.
 """
@@ -34,7 +26,17 @@ _log = logging.getLogger(__name__)
 
 
 class Dialler:
-    """The dials under way."""
+    """The dials under way.
+
+    All who ask for the same contact wait for one dial. A dial also ends when the peer dials us
+    first.
+
+    A peer may have several path candidates. They are tried beside each other, a quarter of a
+    second apart, or more where one has shown that its peer is far (`net/os/attempt_stagger.py`).
+    The first on which the peer has proven its identity wins, and only there do we prove ours. So
+    the peer sees one link, and connections that came to nothing. Somebody else at the end of a
+    candidate, or nobody, costs that candidate alone.
+    """
 
     def __init__(
         self,

@@ -1,8 +1,5 @@
 """Endpoint: keeps one link to each peer in use, whoever dialled it.
 
-`dialler.py` and `acceptor.py` do the handshakes, `joiner.py` joins bulk connections to links.
-Decisions: `admission`, `link_table`, `guard/slots`.
-
 Errors:  DialFailed, BadHandshake and LinkLost from `link`; Unusable from `listen`.
 Source:  docs/wire.md.
 """
@@ -54,7 +51,11 @@ __all__ = ["BulkArrival", "Endpoint", "Link"]
 
 
 class Endpoint(Closing):
-    """This node's end of every link. Use it as a context manager, or `close` it."""
+    """This node's end of every link. Use it as a context manager, or `close` it.
+
+    `dialler.py` and `acceptor.py` do the handshakes, `joiner.py` joins bulk connections to links.
+    Decisions: `admission`, `link_table`, `guard/slots`.
+    """
 
     on_event: Callable[[Link, StreamEvent], None]
     """Called in the event loop with everything that happens on links."""

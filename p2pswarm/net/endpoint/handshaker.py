@@ -1,7 +1,5 @@
 """Handshaker: does the handshake of a raw connection, as the side that dialled or accepted.
 
-It knows who we are. What the bytes mean is decided by `raw_handshake.py`.
-
 Errors:  BadHandshake for whatever the peer sends; LinkLost if the connection ends.
 """
 
@@ -25,7 +23,10 @@ Compute = Callable[[Callable[[], None]], Coroutine[None, None, None]]
 
 
 class Handshaker:
-    """Our identity in handshakes."""
+    """Our identity in handshakes.
+
+    It knows who we are. What the bytes mean is decided by `raw_handshake.py`.
+    """
 
     def __init__(
         self,

@@ -1,10 +1,5 @@
 """Link: the transport's interface to one link, and the pump of its machine.
 
-`link.LinkMachine` decides. This file has the present control connection, the timer and
-the bulk channels. `on_data` takes bytes and reports every event to the owner in
-the same call of the event loop. Answers that the owner sends meanwhile leave in one
-write after the last event.
-
 Errors:  LinkLost for every task that waits when the link ends; LinkEnded has the reason.
 """
 
@@ -83,7 +78,12 @@ _log = logging.getLogger(__name__)
 
 
 class Link:
-    """A proven peer: streams for messages and buffers for bulk bytes."""
+    """A proven peer: streams for messages and buffers for bulk bytes.
+
+    `link.LinkMachine` decides. This file has the present control connection, the timer and the
+    bulk channels. `on_data` takes bytes and reports every event to the owner in the same call of
+    the event loop. Answers that the owner sends meanwhile leave in one write after the last event.
+    """
 
     def __init__(
         self,

@@ -1,6 +1,5 @@
 """LinkPaths: the connections that carry one link, one after another.
 
-Errors:  a connection that may not take over is closed.
 Source:  docs/paths.md.
 """
 

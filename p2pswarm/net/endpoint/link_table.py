@@ -1,10 +1,5 @@
 """LinkTable: chooses the link to use for each peer, so that both sides agree without asking.
 
-When two peers dial each other at once, two links come up. Both sides prefer the one
-that the peer with the smaller id dialled. They use it for new streams and let the
-other one drain. Of two links that the same side dialled, the newer one is preferred:
-no peer dials while it has a link, so the older link must be dead at that end.
-
 Source:  docs/wire.md, "One link".
 """
 
@@ -57,7 +52,13 @@ class Superseded(Generic[L]):
 
 
 class LinkTable(Generic[L]):
-    """Every link that is up."""
+    """Every link that is up.
+
+    When two peers dial each other at once, two links come up. Both sides prefer the one that the
+    peer with the smaller id dialled. They use it for new streams and let the other one drain. Of
+    two links that the same side dialled, the newer one is preferred: no peer dials while it has a
+    link, so the older link must be dead at that end.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[PeerId, list[LinkEntry[L]]] = {}

@@ -5,7 +5,6 @@ belong to the link or to the bulk connection. The first four bytes tell an accep
 connection opens a link, joins bulk to one, is a knock, asks to be observed, asks a relay, or was
 punched. An acceptor that refuses a dialler sends its own hello, from which the dialler learns why.
 
-Errors:  BadHandshake for whatever the peer sends.
 Source:  docs/wire.md, section 1.
 """
 

@@ -1,7 +1,5 @@
 """Resumer: finds another path for a link that needs one, and takes over links for peers.
 
-Decisions: `path_search.py`, `link_request.py`.
-
 Errors:  PathError and BadHandshake from `move`; BadHandshake for a takeover that is refused.
 """
 
@@ -66,7 +64,10 @@ class _Answered:
 
 
 class Resumer:
-    """The searches under way, one a link."""
+    """The searches under way, one a link.
+
+    Decisions: `path_search.py`, `link_request.py`.
+    """
 
     def __init__(
         self,

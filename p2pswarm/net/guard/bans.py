@@ -1,8 +1,5 @@
 """Bans: which peers have broken the protocol so often that we do without them for a while.
 
-Only what a peer has provably sent itself counts; docs/bans.md argues what does not. Points halve
-with time. A ban ends by itself, and the next one is twice as long.
-
 Source:  docs/bans.md.
 """
 
@@ -51,7 +48,11 @@ POINTS = {Offence.FRAME: 40.0, Offence.MESSAGE: 40.0, Offence.CHUNK: 40.0}
 
 @dataclass(frozen=True, slots=True)
 class Ban:
-    """A peer that we do without until a time."""
+    """A peer that we do without until a time.
+
+    Only what a peer has provably sent itself counts; docs/bans.md argues what does not. Points
+    halve with time. A ban ends by itself, and the next one is twice as long.
+    """
 
     peer: bytes
     offence: Offence

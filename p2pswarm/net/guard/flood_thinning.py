@@ -1,21 +1,5 @@
 """FloodThinning: which networks' new connections the kernel is to drop, and how many of them.
 
-Each connection costs the process that takes it half a millisecond, more than it costs its dialler.
-So when strangers come faster than a node can take them, turns and slots are shared fairly, and
-yet the kernel's queue of connections is full: it drops the first packets of everybody alike. Then
-it has to be told whose to drop.
-
-That is so when the queue was not found empty for 0.3 s and 128 connections. Then a group of
-addresses most of whose connections came to nothing, or to nothing yet, is *thinned*: what it has in
-the queue is closed, and one of 16 of its new connections arrives, then one of 64, as long as the
-queue stays full. The others are tried again by their diallers' kernels, after 1 and 3 s. So who
-comes from a calm network is not held up, and who comes from another waits longer than before.
-
-What is thinned is the smallest group that has nearly all that its network has: one host costs its
-neighbours nothing. It ends by steps; a group that floods again waits longer for the next. Nobody is
-thinned for what others say in its name: a connection arrives when its address has answered our
-kernel.
-
 Units:   a level: one of 4 ** level connections passes.
 """
 
@@ -75,7 +59,25 @@ class _Arrivals:
 
 
 class FloodThinning:
-    """The networks that flood us, by the connections that arrive and those that are of use."""
+    """The networks that flood us, by the connections that arrive and those that are of use.
+
+    Each connection costs the process that takes it half a millisecond, more than it costs its
+    dialler. So when strangers come faster than a node can take them, turns and slots are shared
+    fairly, and yet the kernel's queue of connections is full: it drops the first packets of
+    everybody alike. Then it has to be told whose to drop.
+
+    That is so when the queue was not found empty for 0.3 s and 128 connections. Then a group of
+    addresses most of whose connections came to nothing, or to nothing yet, is *thinned*: what it
+    has in the queue is closed, and one of 16 of its new connections arrives, then one of 64, as
+    long as the queue stays full. The others are tried again by their diallers' kernels, after 1
+    and 3 s. So who comes from a calm network is not held up, and who comes from another waits
+    longer than before.
+
+    What is thinned is the smallest group that has nearly all that its network has: one host costs
+    its neighbours nothing. It ends by steps; a group that floods again waits longer for the next.
+    Nobody is thinned for what others say in its name: a connection arrives when its address has
+    answered our kernel.
+    """
 
     def __init__(self) -> None:
         self._scores: dict[_Path, _Arrivals] = {}

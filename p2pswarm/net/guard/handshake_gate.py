@@ -1,8 +1,4 @@
-"""HandshakeGate: runs the computations of strangers' handshakes when their turn comes.
-
-`fair_queue.py` decides whose turn it is and how soon. One computation is run at a time, and
-the event loop has its turn between two.
-"""
+"""HandshakeGate: runs the computations of strangers' handshakes when their turn comes."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +8,11 @@ from p2pswarm.net.guard.fair_queue import HandshakeQueue
 
 
 class HandshakeGate:
-    """The handshakes that wait to be computed."""
+    """The handshakes that wait to be computed.
+
+    `fair_queue.py` decides whose turn it is and how soon. One computation is run at a time, and
+    the event loop has its turn between two.
+    """
 
     def __init__(
         self,

@@ -1,9 +1,5 @@
 """ChannelDemand: when a link asks for bulk connections, and for others in the place of broken ones.
 
-The side that dialled the link's path dials them; the other side asks it to. Each is known to both
-sides by the number under which it joined, and no number joins twice. Who dials them also finds out
-how many are best (`connection_count.py`), and remembers it for the next link to this peer.
-
 Source:  docs/paths.md, docs/bulk.md.
 """
 
@@ -28,7 +24,13 @@ def goes_elsewhere(path: Path, remote: Address, live: int) -> bool:
 
 
 class ChannelDemand:
-    """The bulk connections of one link, as one side wants them."""
+    """The bulk connections of one link, as one side wants them.
+
+    The side that dialled the link's path dials them; the other side asks it to. Each is known to
+    both sides by the number under which it joined, and no number joins twice. Who dials them also
+    finds out how many are best (`connection_count.py`), and remembers it for the next link to this
+    peer.
+    """
 
     def __init__(self, config: TransportConfig, *, dialled: bool) -> None:
         self._config = config

@@ -1,13 +1,5 @@
 """ControlRecords: the sealed records of a link, in order, over one path after another.
 
-Records are numbered from 0 in each direction by the counters of their nonces. A new path begins
-with the record that the other side asked for: those that it does not have are sent again, as they
-are. What came already by the path before is counted and dropped, unopened.
-
-A record that is not authentic sets `broken`, and nothing more is opened of that path. It has used
-no number: the next path begins with it.
-
-Errors:  BadHandshake from `on_path`.
 Source:  docs/paths.md.
 """
 
@@ -122,7 +114,15 @@ LABEL = b"ctrl"  # each direction has a key of its own
 
 
 class ControlRecords:
-    """The records that one side of a link seals and opens."""
+    """The records that one side of a link seals and opens.
+
+    Records are numbered from 0 in each direction by the counters of their nonces. A new path
+    begins with the record that the other side asked for: those that it does not have are sent
+    again, as they are. What came already by the path before is counted and dropped, unopened.
+
+    A record that is not authentic sets `broken`, and nothing more is opened of that path. It has
+    used no number: the next path begins with it.
+    """
 
     def __init__(self, keys: Keys, now_s: float, memory: LinkReplyBudget) -> None:
         """`memory`: this link's part of what all links may keep to send it again."""

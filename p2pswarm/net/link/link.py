@@ -1,16 +1,5 @@
 """LinkMachine: the rules of one link to a proven peer, from its first ping to its last byte.
 
-`on_data` takes bytes of the control connection, opens the records and passes their
-frames to the mux. `events` and `drain` return what happened, and `data_to_send` returns sealed
-records for the wire. The caller sends messages with the methods of `mux`.
-
-The connection under a link may be exchanged: `on_path_loss` and `on_path`. The records that the
-peer does not have are sent again, as they are; those that it sends again are counted and dropped.
-A record that is not authentic costs the path that brought it (`path_state.py`).
-
-LinkEnded is the last event of a link and comes once. In the state CLOSING the records
-that are left still go out; in ENDED nothing does.
-
 Errors:  a breach of the peer's ends the link and raises nothing; LinkLost from `check_up`;
          BadHandshake from `on_path`.
 Source:  docs/wire.md, docs/paths.md.
@@ -89,6 +78,17 @@ PAUSED, NO_PATH, FULL, AGAIN, OVER = 1, 2, 4, 8, 16
 
 class LinkMachine:
     """One side of a link: implements `Machine`.
+
+    `on_data` takes bytes of the control connection, opens the records and passes their frames to
+    the mux. `events` and `drain` return what happened, and `data_to_send` returns sealed records
+    for the wire. The caller sends messages with the methods of `mux`.
+
+    The connection under a link may be exchanged: `on_path_loss` and `on_path`. The records that
+    the peer does not have are sent again, as they are; those that it sends again are counted and
+    dropped. A record that is not authentic costs the path that brought it (`path_state.py`).
+
+    LinkEnded is the last event of a link and comes once. In the state CLOSING the records that are
+    left still go out; in ENDED nothing does.
 
     The deadline changes only in methods whose docstring says so.
     """

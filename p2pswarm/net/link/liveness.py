@@ -1,11 +1,5 @@
 """Liveness: pings, what their answers prove, and what silence means.
 
-Records come in order, so the answer to a ping proves that the peer has every record that was
-sealed before the ping. No other acknowledgement exists: calls cost nothing more than before.
-
-Silent periods are counted, not seconds: a stall of our own loop is not the peer's. A link in use
-is watched more closely (`PathWatch`).
-
 Errors:  BadFrame if a peer that speaks answers no ping.
 Source:  docs/paths.md; RFC 6298 for the round trip.
 """
@@ -119,7 +113,14 @@ _PING = struct.Struct(">d")
 
 
 class Liveness:
-    """The pings of one side of a link, and what their answers show."""
+    """The pings of one side of a link, and what their answers show.
+
+    Records come in order, so the answer to a ping proves that the peer has every record that was
+    sealed before the ping. No other acknowledgement exists: calls cost nothing more than before.
+
+    Silent periods are counted, not seconds: a stall of our own loop is not the peer's. A link in
+    use is watched more closely (`PathWatch`).
+    """
 
     def __init__(self, config: TransportConfig) -> None:
         self._config = config

@@ -1,14 +1,5 @@
 """Mux: many streams on one connection, ordered by credit and priority.
 
-Each side sends only what the other has given credit for, per stream and for the
-session. So a peer can fill no more of our memory than the windows allow, however
-many streams it opens. Streams that have credit send in the order of priority, and
-streams of one priority take turns. Each record is made when the last has left, so an
-urgent message waits for at most one record of less urgent ones.
-
-A message costs its length and `MESSAGE_COST_BYTES`, because many tiny messages take
-memory too. A message is never split, so it waits for credit for all of its bytes.
-
 Errors:  BadFrame if the peer breaks the rules; Busy if we would open too many streams.
 Source:  docs/wire.md; HTTP/2 (RFC 9113 5.2) for two levels of credit.
 """
@@ -45,7 +36,17 @@ CREDIT_MAX = 1 << 30  # far above any window: more is an attack or a mistake
 
 
 class Mux:
-    """One side's view of all streams of a link."""
+    """One side's view of all streams of a link.
+
+    Each side sends only what the other has given credit for, per stream and for the session. So a
+    peer can fill no more of our memory than the windows allow, however many streams it opens.
+    Streams that have credit send in the order of priority, and streams of one priority take turns.
+    Each record is made when the last has left, so an urgent message waits for at most one record
+    of less urgent ones.
+
+    A message costs its length and `MESSAGE_COST_BYTES`, because many tiny messages take memory
+    too. A message is never split, so it waits for credit for all of its bytes.
+    """
 
     def __init__(self, *, dialled: bool, replies: LinkReplyBudget | None = None) -> None:
         self.replies = replies or LinkReplyBudget()

@@ -1,9 +1,5 @@
 """Paths: the connection that carries a link, and the candidates for another one.
 
-A *path candidate* leads to a peer and can be taken any number of times: an address to dial, a relay
-to ask, a hole to punch. Taking it gives a raw connection that the peer's acceptor reads. A *path*
-is such a connection, once it carries a link.
-
 Errors:  PathError, if a candidate leads nowhere now; NobodyThere, if nobody listens at its end.
 """
 
@@ -48,7 +44,12 @@ class CandidateSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The connection that carries a link."""
+    """The connection that carries a link.
+
+    A *path candidate* leads to a peer and can be taken any number of times: an address to dial, a
+    relay to ask, a hole to punch. Taking it gives a raw connection that the peer's acceptor reads.
+    A *path* is such a connection, once it carries a link.
+    """
 
     kind: PathKind | None
     """None if the peer took a candidate that only it knows."""

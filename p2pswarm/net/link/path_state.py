@@ -1,10 +1,5 @@
 """PathState: what a link knows of the path that carries it, and of the paths that altered bytes.
 
-TCP delivers wrong bytes where a relay or a router alters them, or faulty memory does. Such a
-record costs the path that brought it, not the link: the next path begins with that very record.
-The candidate of the path is tried last for some minutes. A link whose paths bring such records
-again and again ends, so a forger has a bounded number of tries.
-
 Source:  docs/paths.md; RFC 9001, 6.6, for how many forgeries a cipher bears.
 """
 
@@ -57,7 +52,13 @@ class CorruptCandidates:
 
 
 class PathState:
-    """The path of one link, as one side sees it."""
+    """The path of one link, as one side sees it.
+
+    TCP delivers wrong bytes where a relay or a router alters them, or faulty memory does. Such a
+    record costs the path that brought it, not the link: the next path begins with that very
+    record. The candidate of the path is tried last for some minutes. A link whose paths bring such
+    records again and again ends, so a forger has a bounded number of tries.
+    """
 
     def __init__(self, *, dialled: bool) -> None:
         """`dialled`: whether we dialled the first path."""

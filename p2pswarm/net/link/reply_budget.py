@@ -1,14 +1,5 @@
 """ReplyBudget: a bound on what peers make us hold by open streams and by replies left unread.
 
-A link may hold as much as is free, LINK_BYTES_MAX at most and LINK_BYTES_FREE in any case. So
-however many links are greedy, each of them and each honest one get equal shares, and the sum is
-bounded. A link that would hold more is *crowded*: it takes no more openings, and its peer is told
-that we are busy. A reply larger than what a link may hold in any case is sent only while the sum
-has room for it, however little its own link holds: else one on each of a thousand links would be
-beyond the sum by as much as a reply may be long. What streams add all the same is bounded by ending
-a link at twice the sum. What was sent and is not acknowledged (`control_records.py`) is in the same
-sum: a reply that nobody reads lies there, and once more in the socket's buffer.
-
 Source:  Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches"
          (1998), with alpha 1.
 """
@@ -20,7 +11,18 @@ SUM_BYTES_MAX = 16 * 1024 * 1024  # twice for copies in sockets, and 1,024 links
 
 
 class ReplyBudget:
-    """The sum of what all links of a node hold."""
+    """The sum of what all links of a node hold.
+
+    A link may hold as much as is free, LINK_BYTES_MAX at most and LINK_BYTES_FREE in any case. So
+    however many links are greedy, each of them and each honest one get equal shares, and the sum
+    is bounded. A link that would hold more is *crowded*: it takes no more openings, and its peer
+    is told that we are busy. A reply larger than what a link may hold in any case is sent only
+    while the sum has room for it, however little its own link holds: else one on each of a
+    thousand links would be beyond the sum by as much as a reply may be long. What streams add all
+    the same is bounded by ending a link at twice the sum. What was sent and is not acknowledged
+    (`control_records.py`) is in the same sum: a reply that nobody reads lies there, and once more
+    in the socket's buffer.
+    """
 
     def __init__(self) -> None:
         self.held_bytes = 0

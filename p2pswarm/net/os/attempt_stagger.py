@@ -1,11 +1,5 @@
 """AttemptStagger: when the next of several addresses is tried beside those that are under way.
 
-An address that drops everything shows nothing, so the next one is tried a quarter of a second
-later. One at which a connection came up shows that somebody is there, and how far away: what comes
-after it, a handshake, takes as long again. So the next address waits for that, and a peer at the
-other end of the world is not dialled twice only because it is far. Whoever was reached before is
-given the time that it took then.
-
 Source:  RFC 8305 section 5 and 8 (the delay, and that a measured round trip may be used).
 """
 
@@ -18,7 +12,14 @@ TIMES_MAX = 1024  # about 150 KB
 
 
 class AttemptStagger:
-    """The pauses between the attempts of one dial."""
+    """The pauses between the attempts of one dial.
+
+    An address that drops everything shows nothing, so the next one is tried a quarter of a second
+    later. One at which a connection came up shows that somebody is there, and how far away: what
+    comes after it, a handshake, takes as long again. So the next address waits for that, and a
+    peer at the other end of the world is not dialled twice only because it is far. Whoever was
+    reached before is given the time that it took then.
+    """
 
     def __init__(self, expected_s: float = 0.0) -> None:
         """`expected_s`: how long the first address took to connect before; 0 if it is not known."""

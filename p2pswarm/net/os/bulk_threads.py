@@ -1,13 +1,5 @@
 """Two threads per bulk socket: one fills the machine's memory, one sends its buffers.
 
-Tensors do not pass through the event loop. Receiving, sending and AEAD all release the
-interpreter's lock, so two plain blocking threads move 2 GB/s where asyncio moves 1.5, and
-the loop stays free for small calls. The threads know no rules: they ask the machine where
-bytes go, and tell it when the bytes are there.
-
-The receiving thread starts with the first byte, the sending one with the first `wake`. So a pipe
-on which nothing happens costs no thread, however many a peer opens.
-
 Errors:  whatever ends the pipe reaches the machine once, as `on_loss`, before the socket is
          shut down. `on_release` follows when both threads have ended and it is closed.
 Source:  docs/figures.md, bandwidth_sweep.
@@ -47,7 +39,16 @@ def acknowledged_bytes(sock: socket.socket) -> int | None:
 
 
 class SocketBulkPipe:
-    """A bulk socket and its threads."""
+    """A bulk socket and its threads.
+
+    Tensors do not pass through the event loop. Receiving, sending and AEAD all release the
+    interpreter's lock, so two plain blocking threads move 2 GB/s where asyncio moves 1.5, and the
+    loop stays free for small calls. The threads know no rules: they ask the machine where bytes
+    go, and tell it when the bytes are there.
+
+    The receiving thread starts with the first byte, the sending one with the first `wake`. So a
+    pipe on which nothing happens costs no thread, however many a peer opens.
+    """
 
     def __init__(self, sock: socket.socket, machine: BulkMachine, label: str) -> None:
         self._sock = sock

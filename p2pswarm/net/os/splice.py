@@ -1,10 +1,5 @@
 """Two connections joined by a relay: what comes from one goes to the other, byte for byte.
 
-Bytes stay in the kernel until the other side's kernel has taken them: they are looked at, sent, and
-then dropped from where they came (MSG_PEEK, MSG_TRUNC). So a reader that stands still costs no
-memory here, all directions of all circuits use one buffer, and TCP's own window stops the sender.
-
-Errors:  whatever ends a connection ends the splice.
 Source:  docs/relays.md; docs/figures.md: os.splice and threads of the kernel's cost the same.
 """
 
@@ -63,7 +58,13 @@ class Splicer:
 
 
 class Splice:
-    """Two sockets that are joined."""
+    """Two sockets that are joined.
+
+    Bytes stay in the kernel until the other side's kernel has taken them: they are looked at,
+    sent, and then dropped from where they came (MSG_PEEK, MSG_TRUNC). So a reader that stands
+    still costs no memory here, all directions of all circuits use one buffer, and TCP's own window
+    stops the sender.
+    """
 
     def __init__(
         self,

@@ -1,8 +1,5 @@
 """WebNet: a network whose `dial` also leads over WebSocket. Seam 1 round another one.
 
-WebSocket is for hosts that have nothing but the web. It needs aiohttp, which is large, so it is
-imported when the first such address is dialled: most nodes never do.
-
 Source:  docs/relays.md, "Over WebSocket".
 """
 
@@ -24,7 +21,11 @@ class _WebSocketDialler(Protocol):
 
 
 class WebNet(Closing):
-    """A network with WebSockets in it: implements `Net`."""
+    """A network with WebSockets in it: implements `Net`.
+
+    WebSocket is for hosts that have nothing but the web. It needs aiohttp, which is large, so it
+    is imported when the first such address is dialled: most nodes never do.
+    """
 
     def __init__(self, net: Net) -> None:
         """`net`: the one for every other address."""

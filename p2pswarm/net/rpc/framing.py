@@ -8,7 +8,6 @@ class. The deadline is relative, because clocks differ; the time on the way to t
 is not subtracted.
 
 Units:   milliseconds on the wire (u32, 0 = no deadline); seconds elsewhere.
-Errors:  BadMessage for bytes of another format; ValueError for a message that is too large.
 Source:  docs/wire_messages.md, section 7.
 """
 

@@ -1,8 +1,4 @@
-"""HandlerPool: runs handlers in tasks that it owns, up to a limit, until their deadlines.
-
-It serves calls and streams, real and simulated, so that limits, deadlines and the
-errors of handlers work the same everywhere.
-"""
+"""HandlerPool: runs handlers in tasks that it owns, up to a limit, until their deadlines."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -45,7 +41,11 @@ class HandlerRequest:
 
 
 class HandlerPool:
-    """The handlers that run for peers."""
+    """The handlers that run for peers.
+
+    It serves calls and streams, real and simulated, so that limits, deadlines and the errors of
+    handlers work the same everywhere.
+    """
 
     def __init__(self, config: HandlerLimits) -> None:
         self._limit = ConcurrencyLimit(config)

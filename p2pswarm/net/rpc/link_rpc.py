@@ -1,13 +1,4 @@
-"""LinkRpc: calls and streams over links to real peers, SEAM 2 of `net/rpc/base.py`.
-
-Each stream of a link carries one call or one stream, and has one listener here: a
-caller that waits, a running handler, or a stream. The listener is called inside the
-transport's callback, so a small call costs two frames and one wake-up, and no queue.
-A plain function answers in that callback. A coroutine gets a task, which ends at its
-caller's deadline.
-
-A peer that breaks the rules loses its link.
-"""
+"""LinkRpc: calls and streams over links to real peers, SEAM 2 of `net/rpc/base.py`."""
 
 import asyncio
 import logging
@@ -210,6 +201,13 @@ def _send_reply(link: Link, stream: int, frames: tuple[bytes, ...]) -> None:
 
 class LinkRpc(Closing):
     """Calls and streams over an endpoint's links: implements `Rpc`.
+
+    Each stream of a link carries one call or one stream, and has one listener here: a caller that
+    waits, a running handler, or a stream. The listener is called inside the transport's callback,
+    so a small call costs two frames and one wake-up, and no queue. A plain function answers in
+    that callback. A coroutine gets a task, which ends at its caller's deadline.
+
+    A peer that breaks the rules loses its link.
 
     Use it as a context manager: leaving the block ends its handlers. Close the endpoint
     afterwards.

@@ -1,9 +1,5 @@
 """RpcStream: one side of a stream, with messages in order and bulk bytes outside of them.
 
-The end of a stream wakes every task that waits on it: a reader, a writer, and a task
-that waits for bulk bytes. A `StreamTransport` carries the stream: a real link or a
-simulated one.
-
 Errors:  the error that the other side ended with; LinkLost; Late; Refused for a send after
          a good end.
 """
@@ -69,7 +65,11 @@ class StreamTransport(Protocol):
 
 
 class RpcStream:
-    """One side of a stream: implements `Stream` of `net/rpc/base.py`."""
+    """One side of a stream: implements `Stream` of `net/rpc/base.py`.
+
+    The end of a stream wakes every task that waits on it: a reader, a writer, and a task that
+    waits for bulk bytes. A `StreamTransport` carries the stream: a real link or a simulated one.
+    """
 
     once = False
     """For `Listeners`: events may still come after the peer's last frame."""

@@ -1,8 +1,4 @@
-"""The answers of a trainer to who asks about its run: its status, its moves, its servers.
-
-Units:   `now_s` seconds on the caller's clock.
-Errors:  NotServing for another run.
-"""
+"""The answers of a trainer to who asks about its run: its status, its moves, its servers."""
 
 import math
 from collections import Counter, deque

@@ -4,7 +4,6 @@ Each step that is done is a row, and so is each measurement of the held-out loss
 done anew, the last row counts. A disk that fails costs the curves and not the run.
 
 Units:   seconds since the first step began; losses in nats per token.
-Errors:  Unusable, one line with the remedy, before the run begins.
 """
 
 import contextlib

@@ -1,15 +1,5 @@
 """A run's curves at Weights & Biases, where the package wandb is installed.
 
-A thread of ours talks to wandb, and a process of wandb's own to the service: neither a service that
-is down nor a slow one hinders the run. Without the service the curves stay in wandb's folder, for
-`wandb sync`. The id there is the run's, so a trainer that is started again, or takes over, goes on
-with the same curves; it begins with its first row, because only who leads has rows.
-
-Nothing is sent but the rows, the run's name, and settings that are numbers or one of named choices:
-no text of the user, no path, nothing about the machine.
-
-Units:   seconds; as `curves.py`.
-Errors:  Unusable, one line with the remedy, before the run begins.
 Source:  https://docs.wandb.ai/ref/python
 """
 
@@ -133,7 +123,17 @@ def plain_settings(config: object, prefix: str = "") -> dict[str, Plain]:
 
 
 class WandbCurves:
-    """The curves of one run, for the thread that talks to `wandb`, the package."""
+    """The curves of one run, for the thread that talks to `wandb`, the package.
+
+    A thread of ours talks to wandb, and a process of wandb's own to the service: neither a service
+    that is down nor a slow one hinders the run. Without the service the curves stay in wandb's
+    folder, for `wandb sync`. The id there is the run's, so a trainer that is started again, or
+    takes over, goes on with the same curves; it begins with its first row, because only who leads
+    has rows.
+
+    Nothing is sent but the rows, the run's name, and settings that are numbers or one of named
+    choices: no text of the user, no path, nothing about the machine.
+    """
 
     def __init__(self, wandb: Any, place: str, identity: RunIdentity) -> None:
         self._wandb = wandb

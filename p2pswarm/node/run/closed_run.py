@@ -1,7 +1,4 @@
-"""The calls of a run as a node makes them: its own, or through the guard of a closed run.
-
-Errors:  Unusable for an invitation that cannot be used.
-"""
+"""The calls of a run as a node makes them: its own, or through the guard of a closed run."""
 
 import contextlib
 import dataclasses

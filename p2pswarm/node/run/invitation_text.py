@@ -1,7 +1,4 @@
-"""The invitation that a node's user gives: as text, or in a file; and where it says to join.
-
-Errors:  Unusable, one line with the remedy.
-"""
+"""The invitation that a node's user gives: as text, or in a file; and where it says to join."""
 
 import dataclasses
 from pathlib import Path

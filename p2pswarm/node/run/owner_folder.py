@@ -1,7 +1,4 @@
-"""The owner's part of the folder of `state`: its key, its invitations to closed runs, lists.
-
-Errors:  Unusable, one line with the remedy.
-"""
+"""The owner's part of the folder of `state`: its key, its invitations to closed runs, lists."""
 
 import contextlib
 import json

@@ -2,8 +2,6 @@
 
 So whatever is wrong with them is one line, and nothing has been started. What is left for later
 depends on peers, or on this node's own key and chain.
-
-Errors:  Unusable, one line with the remedy.
 """
 
 import dataclasses

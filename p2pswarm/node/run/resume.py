@@ -1,6 +1,5 @@
 """The beginning of a run: first states, or a checkpoint whose records are proven.
 
-Units:   bytes; heights count records.
 Errors:  BadCheckpoint, one line, for records that do not lead to a checkpoint; Unusable when there
          is none to go on from, its states cannot be told, or the target cannot be written.
 """

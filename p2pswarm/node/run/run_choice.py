@@ -1,11 +1,4 @@
-"""The run that a node joins of those that are announced, and what it says while there is none.
-
-A node may join runs that are open, or the one that it is invited to. Whoever emulates computing
-joins no run that trains, because it would spoil the weights. A manifest that cannot be used is
-complained about once and passed over.
-
-Units:   `now_s` seconds on the caller's clock.
-"""
+"""The run that a node joins of those that are announced, and what it says while there is none."""
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -56,7 +49,12 @@ class VersionNotices:
 
 
 class RunChoice:
-    """Chooses among manifests; remembers which runs are over and what was said."""
+    """Chooses among manifests; remembers which runs are over and what was said.
+
+    A node may join runs that are open, or the one that it is invited to. Whoever emulates
+    computing joins no run that trains, because it would spoil the weights. A manifest that cannot
+    be used is complained about once and passed over.
+    """
 
     def __init__(
         self,

@@ -1,7 +1,4 @@
-"""Which run a trainer takes part in: a new one, one that it goes on with, or one of others.
-
-Errors:  Unusable, one line with the remedy.
-"""
+"""Which run a trainer takes part in: a new one, one that it goes on with, or one of others."""
 
 import asyncio
 import dataclasses

@@ -1,10 +1,4 @@
-"""A trainer's folder for its state: which run it takes part in, its chain file, its key.
-
-`run.json` says which run it is and whether it is over. It is written after the chain file was made,
-so a run that it names has one.
-
-Errors:  Unusable, one line with the remedy.
-"""
+"""A trainer's folder for its state: which run it takes part in, its chain file, its key."""
 
 import json
 import os
@@ -37,7 +31,11 @@ class SavedRun:
 
 
 class RunFolder:
-    """The folder of the setting `state`; one node uses it at a time."""
+    """The folder of the setting `state`; one node uses it at a time.
+
+    `run.json` says which run it is and whether it is over. It is written after the chain file was
+    made, so a run that it names has one.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

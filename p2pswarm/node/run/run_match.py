@@ -1,7 +1,4 @@
-"""Which run fits a trainer's settings and text, and what must be true before it takes part.
-
-Errors:  Unusable, one line with the remedy.
-"""
+"""Which run fits a trainer's settings and text, and what must be true before it takes part."""
 
 import dataclasses
 import hashlib

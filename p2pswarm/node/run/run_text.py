@@ -2,8 +2,6 @@
 
 A tokenizer that is learnt ("train:32000") is kept beside the prepared text, under a name that says
 from which text; it is learnt anew, and comes out the same, where that file is not there.
-
-Errors:  Unusable, one line with the remedy.
 """
 
 import hashlib

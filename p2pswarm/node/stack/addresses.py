@@ -1,7 +1,4 @@
-"""Addresses that a node listens at and announces, and the error text when no seed answers.
-
-Errors:  Unusable for an address of the user that cannot be read.
-"""
+"""Addresses that a node listens at and announces, and the error text when no seed answers."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,6 +1,5 @@
 """KnownCards: the cards of an endpoint's book, for the messages of a run. Implements `MemberCards`.
 
-Errors:  BadMessage for a card that its peer did not sign.
 Source:  docs/addresses.md; docs/paths.md; docs/relays.md, "Which path a link has".
 """
 

@@ -1,8 +1,5 @@
 """ReachabilityService: how others reach this node is found out, arranged and announced.
 
-Units:   seconds.
-Errors:  Unusable, in one line with the remedy, for a port that cannot be used, and for relays of
-         which none answers.
 Source:  docs/reachability.md, sections 6 and 7.
 """
 

@@ -1,9 +1,6 @@
 """The parts that every role uses: an identity, an endpoint, calls and the DHT.
 
 Nothing here imports torch, so a node that others join through starts fast.
-
-Units:   seconds.
-Errors:  Unusable, in one line with the remedy, when we cannot listen or no seed answers.
 """
 
 import asyncio

@@ -1,10 +1,6 @@
 """Dial-backs: their messages, whom we dial for others and how often, and whom we ask.
 
-A peer is dialled at the host where we see its link, so nobody has us dial a third party. It may
-choose the port. So dials are few, and what is sent means nothing to other programs.
-
 Units:   seconds on the caller's monotonic clock; `_ms` milliseconds since 1970 on the sender's.
-Errors:  BadMessage on arrival when a field breaks its limit.
 Source:  docs/reachability.md section 3; AutoNAT v2 of libp2p for the same attack.
 """
 
@@ -36,7 +32,11 @@ class DialOutcome(IntEnum):
 @message(14)
 @dataclass(frozen=True, slots=True)
 class DialBack(Message):
-    """Asks to be dialled at this port, at the host where the receiver sees the sender."""
+    """Asks to be dialled at this port, at the host where the receiver sees the sender.
+
+    A peer is dialled at the host where we see its link, so nobody has us dial a third party. It
+    may choose the port. So dials are few, and what is sent means nothing to other programs.
+    """
 
     port: Annotated[int, Range(1, PORT_MAX)]
     nonce: Annotated[bytes, Size(KNOCK_NONCE_BYTES, KNOCK_NONCE_BYTES)]

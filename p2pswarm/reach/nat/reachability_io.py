@@ -1,9 +1,4 @@
-"""Reachability: finds out whether others can dial this node, and keeps knowing it.
-
-It pumps one `ReachabilityBelief` for each address family that we listen on, and the `PortMapper`.
-While it runs, peers are asked, the router forwards a port, and changes of the machine's addresses
-are noticed.
-"""
+"""Reachability: finds out whether others can dial this node, and keeps knowing it."""
 
 import asyncio
 import functools
@@ -33,7 +28,12 @@ log = logging.getLogger(__name__)
 
 
 class Reachability:
-    """The reachability of one node as it knows it; `run` keeps it true."""
+    """The reachability of one node as it knows it; `run` keeps it true.
+
+    It pumps one `ReachabilityBelief` for each address family that we listen on, and the
+    `PortMapper`. While it runs, peers are asked, the router forwards a port, and changes of the
+    machine's addresses are noticed.
+    """
 
     def __init__(
         self,

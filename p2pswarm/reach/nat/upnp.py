@@ -4,7 +4,6 @@ Whoever is in the local network may answer a search. So only the gateway's own a
 only addresses at the gateway are called. A gateway of IPv6 is known by its address of the link, and
 often names one that it has in our own network: that is called, too.
 
-Errors:  BadMessage for what cannot be read, or leads elsewhere; Refused with the router's code.
 Source:  UPnP Device Architecture 1.1 (1.3 discovery, 2 description, 3.2 control);
          WANIPConnection:1 and :2, WANPPPConnection:1, WANIPv6FirewallControl:1.
 """

@@ -3,7 +3,6 @@
 A stranger who could name any address would have us dial a victim. So the side that is asked to
 punch dials where it sees the peer itself, where its relay has seen it, or next door.
 
-Errors:  a candidate that may not be dialled is left out.
 Source:  docs/punching.md, "Candidates, and whom we dial".
 """
 

@@ -1,9 +1,5 @@
 """DialSchedule: when one side of an attempt dials which address, and when it tries again.
 
-Two SYNs that cross open both routers. One that comes early is dropped, which costs nothing because
-the kernel's SYN is still there, or answered with RST: then both sides try again after pauses that
-they do not share, because equal ones would miss each other for ever.
-
 Source:  docs/punching.md; DCUtR of libp2p for the half round trip.
 """
 
@@ -34,7 +30,12 @@ def wait_s(round_trip_s: float, held_ms: int) -> float:
 
 
 class DialSchedule:
-    """The dials of one side, until `over_s`."""
+    """The dials of one side, until `over_s`.
+
+    Two SYNs that cross open both routers. One that comes early is dropped, which costs nothing
+    because the kernel's SYN is still there, or answered with RST: then both sides try again after
+    pauses that they do not share, because equal ones would miss each other for ever.
+    """
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng

@@ -1,7 +1,6 @@
 """The messages of punching.
 
 Units:   milliseconds as durations.
-Errors:  BadMessage on arrival when a field breaks its limit.
 Source:  docs/punching.md, "Bytes".
 """
 

@@ -1,8 +1,5 @@
 """CircuitNet: a network whose `dial` also leads through relays. Seam 1 round another one.
 
-To dial an address of a circuit is to connect to the relay, to ask for the peer, and to wait until
-the relay has joined us with it. What follows is a connection like any other.
-
 Errors:  DialFailed with the relay's reason, BadHandshake if it is no relay; as in `net/os/base.py`.
 Source:  docs/relays.md.
 """
@@ -49,7 +46,11 @@ class CircuitConnection:
 
 
 class CircuitNet:
-    """A network with relays in it: implements `Net`."""
+    """A network with relays in it: implements `Net`.
+
+    To dial an address of a circuit is to connect to the relay, to ask for the peer, and to wait
+    until the relay has joined us with it. What follows is a connection like any other.
+    """
 
     def __init__(self, net: Net) -> None:
         """`net`: the one in which relays are dialled."""

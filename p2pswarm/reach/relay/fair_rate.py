@@ -1,14 +1,5 @@
 """FairRate: groups of peers share a relay's bandwidth; each pair of peers has a limit, too.
 
-A flow (one direction of a circuit) tells how much it has carried, and carries no more until it is
-granted. Grants come as the relay's rate allows, to the group of pairs that has had the least: what
-a group carries next begins where its last piece ended, on a clock that counts bytes. So groups
-share by bytes, however many pairs and circuits they have, and one that carries little waits for one
-piece of another at most. A group is two networks: ids and addresses within one cost nothing.
-
-A rate is kept by one number, the time until which what was carried has been paid for. After a
-pause at most BURST_S of it is left to be used at once.
-
 Source:  Goyal, Vin and Cheng, "Start-time fair queuing" (1996); ITU-T I.371, GCRA, for the rates.
 """
 
@@ -57,7 +48,18 @@ class _Pair(Generic[F]):
 
 
 class FairRate(Generic[F]):
-    """The order in which the flows of a relay go on."""
+    """The order in which the flows of a relay go on.
+
+    A flow (one direction of a circuit) tells how much it has carried, and carries no more until it
+    is granted. Grants come as the relay's rate allows, to the group of pairs that has had the
+    least: what a group carries next begins where its last piece ended, on a clock that counts
+    bytes. So groups share by bytes, however many pairs and circuits they have, and one that
+    carries little waits for one piece of another at most. A group is two networks: ids and
+    addresses within one cost nothing.
+
+    A rate is kept by one number, the time until which what was carried has been paid for. After a
+    pause at most BURST_S of it is left to be used at once.
+    """
 
     def __init__(self, total_bytes_per_s: float, pair_bytes_per_s: float) -> None:
         if not (total_bytes_per_s > 0 and pair_bytes_per_s > 0):

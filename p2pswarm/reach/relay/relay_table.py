@@ -1,9 +1,5 @@
 """RelayTable: who is reachable through this relay, and which circuits wait or are joined.
 
-It decides who gets a reservation or a circuit. It knows no sockets: a circuit is a number here.
-What a peer can make us keep is limited, by peer and by group of addresses; joined circuits are
-never displaced, so whoever comes later cannot end what trains.
-
 Errors:  Busy when there is no room for a reservation.
 Source:  docs/relays.md; libp2p's circuit relay v2 for reservations.
 """
@@ -93,7 +89,12 @@ RelayEvent = ReservationEnded | CircuitEnded
 
 
 class RelayTable:
-    """The reservations and circuits of one relay."""
+    """The reservations and circuits of one relay.
+
+    It decides who gets a reservation or a circuit. It knows no sockets: a circuit is a number
+    here. What a peer can make us keep is limited, by peer and by group of addresses; joined
+    circuits are never displaced, so whoever comes later cannot end what trains.
+    """
 
     def __init__(self, limits: RelayLimits, entropy: Callable[[int], bytes]) -> None:
         """`entropy`: returns that many random bytes, for tickets."""

@@ -1,7 +1,6 @@
 """Reservations: at which relays a node is reachable, how it chooses them, and what it asks of them.
 
 Units:   seconds on the caller's monotonic clock; in messages, milliseconds and bytes per second.
-Errors:  BadMessage on arrival when a field breaks its limit.
 Source:  docs/relays.md.
 """
 

@@ -1,9 +1,5 @@
 """RelayKeeper: keeps a node's reservations, and takes the circuits that come through them.
 
-`reservations.py` decides at which relays; here are the streams and the timer.
-
-A relay that fails is replaced by another, and logged.
-
 Source:  docs/relays.md.
 """
 
@@ -37,7 +33,12 @@ _log = logging.getLogger(__name__)
 
 
 class RelayKeeper(Closing):
-    """The reservations of a node. Use it as a context manager, inside of its rpc's block."""
+    """The reservations of a node. Use it as a context manager, inside of its rpc's block.
+
+    `reservations.py` decides at which relays; here are the streams and the timer.
+
+    A relay that fails is replaced by another, and logged.
+    """
 
     def __init__(self, endpoint: Endpoint, rpc: Rpc, net: CircuitNet) -> None:
         self._endpoint = endpoint

@@ -1,9 +1,6 @@
 """AccessGate: who may take part in one closed run, as one member knows it.
 
-It is told the tokens that peers show and the owner's access lists, and says whom to refuse and why.
-
 Units:   `now_s` seconds since 1970, UTC, by this machine's clock.
-Errors:  BadMessage for what is forged: whoever sends that is hostile or broken.
 """
 
 from collections import Counter
@@ -51,7 +48,11 @@ class _Proven:
 
 
 class AccessGate:
-    """The members of one closed run."""
+    """The members of one closed run.
+
+    It is told the tokens that peers show and the owner's access lists, and says whom to refuse and
+    why.
+    """
 
     def __init__(
         self, door: RunDoor, me: bytes, token: Token | None, proven_max: int = PROVEN_MAX

@@ -8,7 +8,6 @@ The checksum is the first bytes of the SHA-256 of all before it: it finds a mist
 protects against nothing else.
 
 Units:   bytes; times in seconds since 1970, UTC.
-Errors:  Unusable, one line with the remedy, for a text that is no whole invitation.
 """
 
 import base64

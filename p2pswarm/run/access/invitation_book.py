@@ -1,8 +1,6 @@
 """InvitationBook: what the owner of a run has signed, under which names, and what was taken back.
 
 Units:   `now_s` and times in seconds since 1970, UTC.
-Errors:  Unusable, one line with the remedy, for what the owner asks; ValueError for a book that
-         `asdict` did not write.
 """
 
 from collections.abc import Mapping

@@ -1,11 +1,6 @@
 """Calls and handlers of a closed run, for its members alone: implements `Rpc` on top of another.
 
-Before the first call to a peer, both show their tokens. Every handler that is registered here first
-asks the gate whether its caller may. A stream ends when its peer is no member any more.
-
 Units:   seconds; `clock` gives those since 1970.
-Errors:  as `net/rpc/base.py`; NotAdmitted when a peer is no member, or does not take us for one;
-         RunEnded when our own token is good no longer, by the owner's own signature or our clock.
 """
 
 import asyncio
@@ -58,7 +53,11 @@ class RoleRules:
 
 
 class GuardedRpc(ForwardingRpc, Closing):
-    """The calls of one closed run. Use it in an `async with`; its end leaves the run."""
+    """The calls of one closed run. Use it in an `async with`; its end leaves the run.
+
+    Before the first call to a peer, both show their tokens. Every handler that is registered here
+    first asks the gate whether its caller may. A stream ends when its peer is no member any more.
+    """
 
     def __init__(
         self,

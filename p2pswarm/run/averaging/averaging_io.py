@@ -1,15 +1,5 @@
 """Averaging within a stage: a butterfly, in which each member reduces one shard for all.
 
-Member j of the group owns shard j. It receives the part of every other member, adds the parts in
-the group's order, encodes the result, and sends it to all members and observers. It keeps what that
-encoding decodes to, so all hold the same bytes. The sums are only read, so an averaging that failed
-can be repeated with the members that are left.
-
-All links of a host share its way to the internet, and a step waits for its members alone. So
-observers are sent their pieces when the members have all. With rounds back to back that is beside
-the next round, in which they get none of their own: an observer is never behind by a whole round.
-One that becomes a member with this very step is sent them at once: its stage waits for it next.
-
 Errors:  Refused, naming the peer with which an averaging failed; NotServing for an order or a piece
   of an older generation, and for who waits in a round that has failed.
 Source:  butterfly all-reduce as in "Moshpit SGD" (arXiv 2103.03239) and hivemind's averaging.
@@ -163,7 +153,19 @@ class AveragingSettings:
 
 
 class Averaging:
-    """Takes part in one averaging at a time; a newer order ends the older."""
+    """Takes part in one averaging at a time; a newer order ends the older.
+
+    Member j of the group owns shard j. It receives the part of every other member, adds the parts
+    in the group's order, encodes the result, and sends it to all members and observers. It keeps
+    what that encoding decodes to, so all hold the same bytes. The sums are only read, so an
+    averaging that failed can be repeated with the members that are left.
+
+    All links of a host share its way to the internet, and a step waits for its members alone. So
+    observers are sent their pieces when the members have all. With rounds back to back that is
+    beside the next round, in which they get none of their own: an observer is never behind by a
+    whole round. One that becomes a member with this very step is sent them at once: its stage
+    waits for it next.
+    """
 
     def __init__(
         self,

@@ -1,10 +1,5 @@
 """All that one order to reduce asks of a member: one averaging, or two at an end of a tied model.
 
-At such an end, one order makes two averagings: of all but the tied tensor, with its own stage; and
-of that tensor, with the members of both stages. The sums of the first stage hold the gradient of
-the embedding, those of the last that of the head, of the same microbatches. Each is in the group
-once, so what all get is the gradient of the tensor.
-
 Errors:  as `averaging_io.py`; BadMessage for an order that does not fit the model.
 Source:  docs/tied_weights.md.
 """
@@ -26,7 +21,13 @@ DIGEST_BYTES = 32
 
 
 class StageAveraging:
-    """Takes part in the averagings of one order at a time; a newer order ends the older."""
+    """Takes part in the averagings of one order at a time; a newer order ends the older.
+
+    At such an end, one order makes two averagings: of all but the tied tensor, with its own stage;
+    and of that tensor, with the members of both stages. The sums of the first stage hold the
+    gradient of the embedding, those of the last that of the head, of the same microbatches. Each
+    is in the group once, so what all get is the gradient of the tensor.
+    """
 
     def __init__(
         self,

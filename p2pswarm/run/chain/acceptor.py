@@ -1,9 +1,5 @@
 """The acceptor of Paxos: its promises, what it has accepted, and what it must write down first.
 
-The register is a few fields. Each of them is on the disk before the answer that tells of it, as the
-message that changed it, so the file is the list of these messages and reading them again gives the
-register. Nothing else that an acceptor knows is needed for safety.
-
 Units:   seconds on the caller's clock; terms, heights and steps as in the record.
 Source:  Lamport, "Paxos Made Simple" (2001), for the two rules; docs/chain.md.
 """
@@ -58,7 +54,12 @@ class Register:
 
 
 class ChainAcceptor:
-    """One node's vote in one run. The chain is its learner's: it is read here, never changed."""
+    """One node's vote in one run. The chain is its learner's: it is read here, never changed.
+
+    The register is a few fields. Each of them is on the disk before the answer that tells of it,
+    as the message that changed it, so the file is the list of these messages and reading them
+    again gives the register. Nothing else that an acceptor knows is needed for safety.
+    """
 
     def __init__(self, voter: VoterId, chain: Chain, register: Register) -> None:
         self.voter = voter

@@ -1,10 +1,5 @@
 """The chain of decided records: what may follow what, and what to do when two exist.
 
-A head is what the next record is checked against. `check_next` is the whole rule for one record;
-a `Chain` adds what takes more than the record before: where a BACK may lead, and whether a record
-that comes again is the same one. Two different records in one place are a fork: it is named, and
-never merged.
-
 Units:   heights count records, versions count commits. They differ after a BACK or a VOTERS.
 """
 
@@ -213,7 +208,13 @@ def _counts(record: CommitRecord) -> bool:
 
 
 class Chain:
-    """The decided records, as far as the next ones are checked against them."""
+    """The decided records, as far as the next ones are checked against them.
+
+    A head is what the next record is checked against. `check_next` is the whole rule for one
+    record; a `Chain` adds what takes more than the record before: where a BACK may lead, and
+    whether a record that comes again is the same one. Two different records in one place are a
+    fork: it is named, and never merged.
+    """
 
     def __init__(self, genesis: Genesis) -> None:
         self.genesis = genesis

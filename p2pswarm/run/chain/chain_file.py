@@ -1,10 +1,4 @@
-"""The file in which a voter, or a lone trainer, keeps what it has promised and what was decided.
-
-An entry is written with one call and is on the disk when `append` returns. What the entries say,
-and where a torn end begins, `chain_log.py` decides.
-
-Errors:  Unusable, one line with the remedy.
-"""
+"""The file in which a voter, or a lone trainer, keeps what it has promised and what was decided."""
 
 import os
 from array import array
@@ -40,7 +34,11 @@ GAP_MAX = 1 << 20  # records that are fetched later; a proposal that is further 
 
 
 class ChainFile:
-    """One node's file for one run, locked while it is open. Implements `ChainStore`."""
+    """One node's file for one run, locked while it is open. Implements `ChainStore`.
+
+    An entry is written with one call and is on the disk when `append` returns. What the entries
+    say, and where a torn end begins, `chain_log.py` decides.
+    """
 
     slow = True
 

@@ -8,8 +8,6 @@ Entries are `Prepare` (a promise was given), `Propose` (a record was accepted) a
 decided record was learned). Read again in this order, they give the register and the chain. A file
 is only ever appended to. So what a crash leaves is a whole file and at most one torn entry at its
 end, of which nobody was told: it is cut off. Anything else that does not fit is damage.
-
-Errors:  Unusable, one line with the remedy.
 """
 
 import hashlib

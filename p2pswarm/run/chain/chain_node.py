@@ -1,9 +1,5 @@
 """The chain on the network: serves and makes the calls of one run's seat, in the right order.
 
-The machine decides everything. Here its actions are carried out one after the other; what follows a
-`Persist` waits until the entry is kept, so no answer tells of anything that a crash could undo.
-
-Units:   seconds on the loop's clock.
 Errors:  Fork and BrokenRecord for the caller that sent it. A disk that fails is told to the owner:
          this node votes no more.
 """
@@ -91,7 +87,12 @@ def _long_proposal(ask: Ask) -> tuple[bytes, int, bytes] | None:
 
 
 class ChainNode:
-    """One run's seat on the network. It serves from `start` on, until `close`."""
+    """One run's seat on the network. It serves from `start` on, until `close`.
+
+    The machine decides everything. Here its actions are carried out one after the other; what
+    follows a `Persist` waits until the entry is kept, so no answer tells of anything that a crash
+    could undo.
+    """
 
     def __init__(
         self,

@@ -1,14 +1,5 @@
 """One attempt of a trainer to lead a term, from the first `Prepare` until it is over.
 
-It asks the voters of its head for promises. Their answers may show a record beyond the head, which
-may have been decided; then its voters must promise too. The records in between are fetched, so the
-head is then the record before it, and the voters of that must have promised. When no answer shows a
-later one, that record is proposed again, first of all. So whoever leads knows all that was decided.
-
-A record is decided when a majority of the voters that it names, and a majority of those that the
-record before names, have accepted it under this term.
-
-Units:   seconds on the caller's clock.
 Errors:  ValueError for a proposal out of turn, BrokenRecord for one that breaks a rule.
 Source:  Lamport, "Paxos Made Simple" (2001); Lamport, Malkhi and Zhou, "Vertical Paxos" (2009),
          for the majority of each set of voters; docs/chain.md.
@@ -72,7 +63,17 @@ class Attempt:
 
 
 class Leader:
-    """One trainer's attempt to lead one term."""
+    """One trainer's attempt to lead one term.
+
+    It asks the voters of its head for promises. Their answers may show a record beyond the head,
+    which may have been decided; then its voters must promise too. The records in between are
+    fetched, so the head is then the record before it, and the voters of that must have promised.
+    When no answer shows a later one, that record is proposed again, first of all. So whoever leads
+    knows all that was decided.
+
+    A record is decided when a majority of the voters that it names, and a majority of those that
+    the record before names, have accepted it under this term.
+    """
 
     def __init__(self, attempt: Attempt, genesis: Genesis, head: ChainHead, now_s: float) -> None:
         self.attempt = attempt

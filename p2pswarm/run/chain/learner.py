@@ -1,9 +1,5 @@
 """The learner of Paxos: it knows the decided records from those who decide them.
 
-A leader proposes a record only when the one before it is decided. So a proposal tells of two: the
-record that it names as the one before is decided, and the proposed one may be. A heartbeat names
-the last decided one. What is missing in between is fetched.
-
 Units:   heights count records.
 Errors:  BrokenRecord and Fork for what a peer sent; nothing has changed then.
 """
@@ -45,7 +41,12 @@ class ProvenRecords:
 
 
 class Learner:
-    """The chain of one node, and the last record that may follow it."""
+    """The chain of one node, and the last record that may follow it.
+
+    A leader proposes a record only when the one before it is decided. So a proposal tells of two:
+    the record that it names as the one before is decided, and the proposed one may be. A heartbeat
+    names the last decided one. What is missing in between is fetched.
+    """
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain

@@ -1,9 +1,4 @@
-"""The promises and records of a node without a disk for them: the same verbs as `ChainFile`.
-
-A voter whose promises stand in memory dies with its process. A new process begins another
-`MemoryChain`, with other memory bytes, and is another voter; so nothing depends on what is lost. A
-simulation keeps one as the disk of a simulated machine, and reads it again after a restart.
-"""
+"""The promises and records of a node without a disk for them: the same verbs as `ChainFile`."""
 
 import hashlib
 from collections.abc import Iterator
@@ -20,7 +15,13 @@ KEPT_BYTES_MAX = 64 << 20  # of these; the longest are 500 steps then, which tak
 
 
 class MemoryChain:
-    """The chain file of one node for one run, in memory."""
+    """The chain file of one node for one run, in memory.
+
+    A voter whose promises stand in memory dies with its process. A new process begins another
+    `MemoryChain`, with other memory bytes, and is another voter; so nothing depends on what is
+    lost. A simulation keeps one as the disk of a simulated machine, and reads it again after a
+    restart.
+    """
 
     slow = False
     """`append` returns at once: it may be called where others wait."""

@@ -6,7 +6,6 @@ step has one byte in every stage, the place of the member that counted it, so a 
 one twice. A microbatch that was not finite on any path has `QUARANTINED` there, in all stages.
 
 Units:   bytes; steps, versions and heights count from 0. Version v = weights after v commits.
-Errors:  BadMessage on arrival, ValueError here, when a field breaks its limit.
 Source:  docs/chain.md; RFC 8032 for the signature.
 """
 

@@ -1,9 +1,5 @@
 """A voter of the chain: an acceptor and a learner in one node. It takes part in deciding.
 
-A server is a voter and never leads. A trainer is one too, and a `ChainParticipant`, which adds the
-proposer. `ChainNode` serves both.
-
-Units:   seconds on the caller's clock.
 Errors:  Fork and BrokenRecord for what a peer sent: what the acceptor has said stands in `actions`,
   and the chain has not changed.
 """
@@ -17,7 +13,11 @@ from p2pswarm.run.chain.record import CommitRecord, VoterId
 
 
 class ChainVoter:
-    """The chain as one node takes part in it: it answers trainers, and learns what is decided."""
+    """The chain as one node takes part in it: it answers trainers, and learns what is decided.
+
+    A server is a voter and never leads. A trainer is one too, and a `ChainParticipant`, which adds
+    the proposer. `ChainNode` serves both.
+    """
 
     def __init__(self, voter: VoterId, restored: Restored) -> None:
         """`restored`: the content of the file that `voter` names."""

@@ -1,11 +1,5 @@
 """The donor's side of a download: it answers what newcomers ask, one question after another.
 
-A piece is copied just before it is sent, and the copy is gone when the newcomer has it. The next
-one is copied and sent meanwhile: else the link would be idle for a round trip after each. So a
-donor has two copies for each newcomer that it sends to, and of all `COPIES_MAX` at most. While half
-of these are taken, a newcomer has one. One that takes nothing of what it asked for holds two
-places, on however many streams; who waits for a version holds none.
-
 Errors:  NotServing when the donor does not reach a version in time, or a newcomer asks for nothing;
          BadMessage for a question that cannot be answered.
 """
@@ -48,7 +42,14 @@ class DonatedState(Protocol):
 
 
 class Donor:
-    """Serves the pieces of one stage's state."""
+    """Serves the pieces of one stage's state.
+
+    A piece is copied just before it is sent, and the copy is gone when the newcomer has it. The
+    next one is copied and sent meanwhile: else the link would be idle for a round trip after each.
+    So a donor has two copies for each newcomer that it sends to, and of all `COPIES_MAX` at most.
+    While half of these are taken, a newcomer has one. One that takes nothing of what it asked for
+    holds two places, on however many streams; who waits for a version holds none.
+    """
 
     def __init__(self, state: DonatedState, copies_max: int = COPIES_MAX) -> None:
         self._state = state

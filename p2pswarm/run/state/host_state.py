@@ -1,8 +1,4 @@
-"""The state of one stage, downloaded into plain memory while it stands still.
-
-Who only wants the weights (a trainer at the end of its run) hears no commits: all pieces have to be
-of one version, whose digest is known before.
-"""
+"""The state of one stage, downloaded into plain memory while it stands still."""
 
 import asyncio
 import hashlib
@@ -39,7 +35,11 @@ class StateSize:
 
 
 class HostState:
-    """Implements `StateInDownload` on memory of its own."""
+    """Implements `StateInDownload` on memory of its own.
+
+    Who only wants the weights (a trainer at the end of its run) hears no commits: all pieces have
+    to be of one version, whose digest is known before.
+    """
 
     def __init__(self, size: StateSize, version: int, digest: bytes, moved: Signal) -> None:
         """`digest`: what the stage agrees on for that version; `moved`: donors have changed."""

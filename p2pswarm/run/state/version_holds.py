@@ -1,12 +1,5 @@
 """Which parts of a version must still be read before a commit may change them.
 
-Who needs a whole version (a checkpoint) holds it, and reads part after part while the next step is
-computed, which changes nothing. A commit comes before the last part is read: it first saves the
-parts that are unread, if they fit into the window, and else waits until readers have caught up. So
-no more than a window of copies exists, and a fast reader costs nothing at all.
-
-Who takes pieces of any version (a newcomer) needs no hold.
-
 Units:   a part is one piece of one tensor of the state (`tensors/state_tree.py`).
 Errors:  KeyError for a part that is read twice.
 """
@@ -34,7 +27,15 @@ class Hold:
 
 
 class VersionHolds:
-    """The holds of one stage's state."""
+    """The holds of one stage's state.
+
+    Who needs a whole version (a checkpoint) holds it, and reads part after part while the next
+    step is computed, which changes nothing. A commit comes before the last part is read: it first
+    saves the parts that are unread, if they fit into the window, and else waits until readers have
+    caught up. So no more than a window of copies exists, and a fast reader costs nothing at all.
+
+    Who takes pieces of any version (a newcomer) needs no hold.
+    """
 
     def __init__(self, parts: frozenset[Part], window: int = WINDOW_PARTS) -> None:
         """`window`: how many saved parts there may be at any time, for all holds together."""

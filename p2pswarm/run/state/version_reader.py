@@ -1,10 +1,5 @@
 """Reads a stage's state, part by part, while training goes on.
 
-Weights and moments change only when a commit is applied. In between they are read from the side, by
-a thread of their own, also while the compute thread computes. A change waits until the reads under
-way are over (some milliseconds), and no read begins until it is over. Whole versions are held by
-the rules of `version_holds.py`.
-
 Units:   seconds; parts as in `version_holds.py`.
 Errors:  NotServing for a version that is gone, because its reader was too slow.
 """
@@ -35,7 +30,13 @@ class ReadableState(Protocol):
 
 
 class VersionReader:
-    """The reads of one stage's memory, and the changes that they must not meet."""
+    """The reads of one stage's memory, and the changes that they must not meet.
+
+    Weights and moments change only when a commit is applied. In between they are read from the
+    side, by a thread of their own, also while the compute thread computes. A change waits until
+    the reads under way are over (some milliseconds), and no read begins until it is over. Whole
+    versions are held by the rules of `version_holds.py`.
+    """
 
     def __init__(
         self,

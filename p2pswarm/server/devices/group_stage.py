@@ -1,10 +1,5 @@
 """A stage on several devices of this host, as a server has it: one engine.
 
-Weights, optimizer and the averaging's sum are this process's, in the host's memory, exactly as for
-one device: so all replicas of a stage have the same bits, whatever they compute on. The devices
-hold shards of a copy of the weights, shards of the sum, and graphs. Whether a graph is
-kept is decided here, because all ranks have to gather weights at the same time.
-
 Errors:  as `TorchStage`; Unusable when a device fails, because its part of the sum is lost then.
 """
 # ruff: noqa: D102, N803, N806  `Stage` documents its methods; shapes end the names
@@ -43,7 +38,13 @@ CPU = torch.device("cpu")
 
 
 class GroupStage:
-    """Implements `Stage`."""
+    """Implements `Stage`.
+
+    Weights, optimizer and the averaging's sum are this process's, in the host's memory, exactly as
+    for one device: so all replicas of a stage have the same bits, whatever they compute on. The
+    devices hold shards of a copy of the weights, shards of the sum, and graphs. Whether a graph is
+    kept is decided here, because all ranks have to gather weights at the same time.
+    """
 
     def __init__(
         self,

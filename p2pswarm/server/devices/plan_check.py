@@ -3,8 +3,6 @@
 Each rank computes a small copy of the whole model (`models/small_copy.py`) in float64, by itself
 and with the others, on the same tokens. A plan that is wrong for a model gives another loss or
 another gradient of some parameter.
-
-Errors:  Unusable, naming the parameter.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
 

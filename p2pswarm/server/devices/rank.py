@@ -2,8 +2,6 @@
 
 `python -m p2pswarm.server.devices.rank COMMANDS ANSWERS`, two pipes; the node starts it. It ends
 when the node does, also in the middle of a command: another rank may wait for this one for ever.
-
-Errors:  whatever torch raises is told to the node, and the process ends.
 """
 
 import functools

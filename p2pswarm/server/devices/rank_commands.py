@@ -1,10 +1,6 @@
 """The commands of a node to the processes of its devices, and their answers.
 
-They are a program and its own children on pipes: nobody else can speak here. The tensors lie in
-memory that all of them map (`tensor_maps.py`).
-
 Units:   bytes; frames have a length of 4 bytes before them.
-Errors:  EOFError when the other end is gone.
 """
 
 from collections.abc import Callable, Mapping
@@ -51,7 +47,11 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class RankCommand:
-    """A call of your part of the stage."""
+    """A call of your part of the stage.
+
+    They are a program and its own children on pipes: nobody else can speak here. The tensors lie
+    in memory that all of them map (`tensor_maps.py`).
+    """
 
     method: str
     """Of `RankStage`."""

@@ -1,9 +1,6 @@
 """One rank's part of a stage: its rows of each microbatch, its shards of weights and sums.
 
-Its node calls the methods by their names (`rank.py`). `stage_shards.py` has the parts of a rank.
-
 Shapes:  B rows of a microbatch, b of them here; N elements in the stage.
-Errors:  those of torch: the process ends with them.
 """
 # ruff: noqa: N803, N806, N815  shapes are written at the end of names
 
@@ -48,7 +45,11 @@ class RankOptions:
 
 
 class RankStage:
-    """The stage as one rank has it."""
+    """The stage as one rank has it.
+
+    Its node calls the methods by their names (`rank.py`). `stage_shards.py` has the parts of a
+    rank.
+    """
 
     def __init__(
         self,

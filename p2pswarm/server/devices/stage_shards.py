@@ -1,13 +1,6 @@
 """The part of a rank in a stage: by rows, or by tensors.
 
-By rows, torch's `fully_shard` cuts every parameter by its first dimension, gathers the weights of a
-block when it is computed, and adds the gradients of all ranks up, so that each has its shard of the
-sum over all rows. The loss of a rank's rows has their share of the microbatch, so the sum is the
-gradient of the whole. By tensors, every rank computes all rows with its parts of the parameters,
-and what is whole on all of them is told by the first.
-
 Shapes:  N elements in the stage; B rows of a microbatch, T tokens, V vocabulary, v of it here.
-Errors:  those of torch.
 Source:  Zhao et al., "PyTorch FSDP" (2023); torch.distributed.fsdp.fully_shard.
 """
 # ruff: noqa: D102, N803  `StageShards` documents its methods; shapes end the names
@@ -64,7 +57,14 @@ class StageBlocks(nn.Module):
 
 
 class StageShards(Protocol):
-    """The rows and the parts of parameters of a rank."""
+    """The rows and the parts of parameters of a rank.
+
+    By rows, torch's `fully_shard` cuts every parameter by its first dimension, gathers the weights
+    of a block when it is computed, and adds the gradients of all ranks up, so that each has its
+    shard of the sum over all rows. The loss of a rank's rows has their share of the microbatch, so
+    the sum is the gradient of the whole. By tensors, every rank computes all rows with its parts
+    of the parameters, and what is whole on all of them is told by the first.
+    """
 
     rows: Rows
     split_below: frozenset[str]

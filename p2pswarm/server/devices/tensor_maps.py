@@ -4,7 +4,6 @@ The memory is an anonymous file, which a child inherits: no name, no limit of /d
 gone with the last process.
 
 Shapes:  any.
-Errors:  Unusable where the system has no such files.
 Source:  memfd_create(2).
 """
 

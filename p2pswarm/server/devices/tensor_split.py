@@ -5,7 +5,6 @@ of a matrix that gives features and of one that takes them are cut alike.
 
 Units:   elements along a dimension.
 Shapes:  as the blocks make them.
-Errors:  Unusable for a stage that devices cannot share so.
 """
 
 from collections.abc import Sequence

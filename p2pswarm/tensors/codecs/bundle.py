@@ -1,8 +1,5 @@
 """BundleSpec: the tensors of a bundle, known before any byte of it is sent.
 
-Both ends of an edge know the keys, their order, dtypes and shapes from the model and the manifest.
-So an announcement has no keys, and a different one is refused before memory is allocated.
-
 Errors:  BadMessage for a peer's announcement; Unusable for a model that asks for too much.
 """
 
@@ -29,7 +26,12 @@ class BundleKey:
 
 @dataclass(frozen=True, slots=True)
 class BundleSpec:
-    """The tensors that one stage sends to the next, in order; none before the first stage."""
+    """The tensors that one stage sends to the next, in order; none before the first stage.
+
+    Both ends of an edge know the keys, their order, dtypes and shapes from the model and the
+    manifest. So an announcement has no keys, and a different one is refused before memory is
+    allocated.
+    """
 
     keys: tuple[BundleKey, ...] = ()
 

@@ -1,9 +1,5 @@
 """Cast, a codec that rounds values to a 16-bit float and widens them on arrival.
 
-fp16 keeps 11 bits of a value up to 65504; bf16 keeps 8 bits of any float32. NaN and
-infinities stay as they are. A finite value that the narrow type cannot hold is refused,
-because it would arrive as an infinity.
-
 Errors:  Unencodable for such a value; BadMessage for a peer's wrong size.
 """
 
@@ -25,7 +21,12 @@ from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 
 
 class Cast(Codec):
-    """float32 or float64, sent as the dtype `carried` and widened again."""
+    """float32 or float64, sent as the dtype `carried` and widened again.
+
+    fp16 keeps 11 bits of a value up to 65504; bf16 keeps 8 bits of any float32. NaN and infinities
+    stay as they are. A finite value that the narrow type cannot hold is refused, because it would
+    arrive as an infinity.
+    """
 
     uses = LOSSY
     dtypes = WIDE

@@ -1,7 +1,5 @@
 """CudaDevice: torch's CUDA streams and its page-locked memory, each call in one line.
 
-Nothing is decided here, and no test on a CPU reaches it: tests/gpu does.
-
 Source:  torch.cuda.Stream, Tensor.record_stream, "CUDA semantics" in torch's documentation.
 """
 
@@ -39,7 +37,10 @@ class CudaStream(SideStream):
 
 
 class CudaDevice(StreamDevice):
-    """A GPU of CUDA. Compute threads never leave torch's default stream."""
+    """A GPU of CUDA. Compute threads never leave torch's default stream.
+
+    Nothing is decided here, and no test on a CPU reaches it: tests/gpu does.
+    """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(apart=True)

@@ -1,18 +1,4 @@
-"""DeviceStreams: codecs work beside what is computed, on streams of their own.
-
-A GPU does what is on one stream in order, so a codec on the stream of computing would wait for all
-that was launched there. Here each call of a codec has a stream that no other call uses meanwhile,
-and waits for it at its end, in its own thread. Everything is as it would be on one stream if four
-laws hold; docs/device_streams.md argues them:
-
-1. What a codec reads is complete: a compute call waits at its end, and so does a codec.
-2. Who calls a codec holds what it reads until the call is over.
-3. What a codec writes on the device was allocated aside, in the same call.
-4. What a codec made for computing is marked as used by computing's stream, so that its memory
-   is not given to another call while a kernel that reads it is still to run.
-
-Everything that differs between devices is a `StreamDevice`; for a CPU nothing is done at all.
-"""
+"""DeviceStreams: codecs work beside what is computed, on streams of their own."""
 
 from collections import deque
 from collections.abc import Callable
@@ -65,7 +51,21 @@ class StreamDevice:
 
 
 class DeviceStreams:
-    """Where codecs work for one device; several threads may use it at once."""
+    """Where codecs work for one device; several threads may use it at once.
+
+    A GPU does what is on one stream in order, so a codec on the stream of computing would wait for
+    all that was launched there. Here each call of a codec has a stream that no other call uses
+    meanwhile, and waits for it at its end, in its own thread. Everything is as it would be on one
+    stream if four laws hold; docs/device_streams.md argues them:
+
+    1. What a codec reads is complete: a compute call waits at its end, and so does a codec.
+    2. Who calls a codec holds what it reads until the call is over.
+    3. What a codec writes on the device was allocated aside, in the same call.
+    4. What a codec made for computing is marked as used by computing's stream, so that its memory
+       is not given to another call while a kernel that reads it is still to run.
+
+    Everything that differs between devices is a `StreamDevice`; for a CPU nothing is done at all.
+    """
 
     def __init__(self, device: StreamDevice, locked: LockedMemory | None = None) -> None:
         """`locked`: host memory to copy through; None if pageable memory is as good."""

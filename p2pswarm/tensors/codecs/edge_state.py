@@ -1,10 +1,4 @@
-"""EdgeState: what codecs carry on one edge, that is to one incarnation of a peer in one direction.
-
-Pushes to one peer overlap, and each may be computed, refused or lost. So a push takes out what
-the edge carries, and an overlapping push finds nothing: nothing is sent twice. If the push was
-computed, the edge carries what encoding left. If it was refused, the edge carries again what was
-taken out. If the outcome is unknown, both are forgotten, because nothing may be counted twice.
-"""
+"""EdgeState: what codecs carry on one edge, that is to one incarnation of a peer in one direction."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,7 +10,14 @@ EdgeKey = tuple[bytes, int]
 
 
 class EdgeState:
-    """What codecs carry from one bundle to the next on one edge."""
+    """What codecs carry from one bundle to the next on one edge.
+
+    Pushes to one peer overlap, and each may be computed, refused or lost. So a push takes out what
+    the edge carries, and an overlapping push finds nothing: nothing is sent twice. If the push was
+    computed, the edge carries what encoding left. If it was refused, the edge carries again what
+    was taken out. If the outcome is unknown, both are forgotten, because nothing may be counted
+    twice.
+    """
 
     def __init__(self, tensors: int) -> None:
         """`tensors`: the number of tensors of a bundle."""

@@ -1,15 +1,9 @@
 """Int8, a codec with 8 bits per value and a scale per 256 values.
 
-The scale of a block of 256 values is a float32, the block's largest magnitude over 127.
-
 Wire: a float32 scale per block, then an int8 per value; value = scale * int8. The
 last block may be shorter. The error of a value is at most half a step, its block's
 largest magnitude over 254. NaN and infinities are refused, because one of them would
 spoil its whole block.
-
-A tensor is encoded in chunks, so that intermediate results stay in the processor's
-cache; on a GPU it is one chunk.
-
 Errors:  Unencodable for NaN and infinities; BadMessage for a peer's wrong bytes.
 Source:  Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022), with a
          uniform code: 1.5 % of the bytes are scales, and no code book is sent.
@@ -44,7 +38,13 @@ CHUNK_VALUES = 1 << 18  # 1 MiB of float32: 7 GB/s, against 2 at 2**14 and memor
 
 
 class Int8(Codec):
-    """The codec int8: floats of any width."""
+    """The codec int8: floats of any width.
+
+    The scale of a block of 256 values is a float32, the block's largest magnitude over 127.
+
+    A tensor is encoded in chunks, so that intermediate results stay in the processor's cache; on a
+    GPU it is one chunk.
+    """
 
     name = "int8"
     code = 4

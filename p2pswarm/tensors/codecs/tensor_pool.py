@@ -1,13 +1,5 @@
 """TensorPool: uninitialised tensors whose memory is used again, because new pages are expensive.
 
-The kernel clears each page at its first use: 27 ms for 64 MiB, as long as their
-decryption takes. So memory that no tensor refers to any more is kept for the next
-tensor of about the same size. No call gives memory back: it is free when the last
-tensor, view or memoryview of it is gone.
-
-Tensors on a GPU pass through page-locked host memory, once each way. What they take on the
-GPU is allocated where a codec works (`device_streams.py`), and torch keeps it.
-
 Units:   bytes; the sizes of slabs are powers of two, and unused pages are never touched.
 """
 
@@ -24,7 +16,16 @@ KEEP_BYTES = 1 << 27  # idle slabs of one size: two tensors of 64 MiB
 
 
 class TensorPool:
-    """Makes uninitialised tensors; several threads may use it at once."""
+    """Makes uninitialised tensors; several threads may use it at once.
+
+    The kernel clears each page at its first use: 27 ms for 64 MiB, as long as their decryption
+    takes. So memory that no tensor refers to any more is kept for the next tensor of about the
+    same size. No call gives memory back: it is free when the last tensor, view or memoryview of it
+    is gone.
+
+    Tensors on a GPU pass through page-locked host memory, once each way. What they take on the GPU
+    is allocated where a codec works (`device_streams.py`), and torch keeps it.
+    """
 
     def __init__(
         self,

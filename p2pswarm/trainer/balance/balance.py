@@ -1,10 +1,5 @@
 """Capacities of a run's servers, as the coordinator knows them, and the moves that follow.
 
-The rule (`plan/moves.py`) is asked right after a commit: then a server's sum is empty, and a move
-loses nothing. A server with the memory fetches its new stage's weights first, and moves at a later
-commit (`move_preparation.py`). It is sent out of the run, and is given its new stage when it joins
-again. Newcomers are placed by the same numbers.
-
 Source:  docs/rebalancing.md.
 """
 
@@ -136,7 +131,13 @@ class _OnItsWay:
 
 
 class Balance:
-    """The capacities of a run's servers under one coordinator."""
+    """The capacities of a run's servers under one coordinator.
+
+    The rule (`plan/moves.py`) is asked right after a commit: then a server's sum is empty, and a
+    move loses nothing. A server with the memory fetches its new stage's weights first, and moves
+    at a later commit (`move_preparation.py`). It is sent out of the run, and is given its new
+    stage when it joins again. Newcomers are placed by the same numbers.
+    """
 
     def __init__(self, config: RunConfig, members: Membership) -> None:
         self._config = config

@@ -1,12 +1,4 @@
-"""Admission: who joins with which weights, who has applied a commit, and who becomes ready.
-
-A server that holds the current weights keeps them. One that holds the weights before the last
-commit, and the gradient that this commit applies, keeps both and is sent the commit again. All
-others download. A newcomer becomes ready once it holds what its stage holds, by its digest. One
-that was sent here because it had shown that it follows the stage's commits need not wait for that:
-it is ready when it has applied the last one, and says the digest later, as any member does.
-
-"""
+"""Admission: who joins with which weights, who has applied a commit, and who becomes ready."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -176,7 +168,15 @@ class NewlyReady:
 
 
 class Admission:
-    """The way of every member from its `Join` to ready, and from commit to commit."""
+    """The way of every member from its `Join` to ready, and from commit to commit.
+
+    A server that holds the current weights keeps them. One that holds the weights before the last
+    commit, and the gradient that this commit applies, keeps both and is sent the commit again. All
+    others download. A newcomer becomes ready once it holds what its stage holds, by its digest.
+    One that was sent here because it had shown that it follows the stage's commits need not wait
+    for that: it is ready when it has applied the last one, and says the digest later, as any
+    member does.
+    """
 
     def __init__(
         self, run: bytes, stages: int, members: Membership, start: CoordinatorStart

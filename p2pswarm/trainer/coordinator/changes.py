@@ -1,8 +1,4 @@
-"""Effects of an input: the actions that it asks for, and the changes after which rules are asked.
-
-A part of the coordinator answers each input with its `Effects`. The coordinator then applies only
-the rules that depend on what changed.
-"""
+"""Effects of an input: the actions that it asks for, and the changes after which rules are asked."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +9,11 @@ from p2pswarm.trainer.reports.actions import Action
 
 
 class Change(Flag):
-    """The things that an input can change."""
+    """The things that an input can change.
+
+    A part of the coordinator answers each input with its `Effects`. The coordinator then applies
+    only the rules that depend on what changed.
+    """
 
     NOTHING = 0
     JOINED = auto()

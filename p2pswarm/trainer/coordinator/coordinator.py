@@ -1,9 +1,5 @@
 """The trainer's rules: when to launch, fence, reduce, commit, so that a microbatch counts once.
 
-The coordinator is told what happened by its inputs (`on_join`, `on_count`, ...) and answers with
-actions. Each input goes to the part of the run that it is about. What follows from it elsewhere is
-in the rules: each names the changes that it depends on, and is asked after these alone.
-
 Errors:  a member that breaks the protocol is evicted with the reason.
 Source:  docs/training.md argues why it suffices to fence an attempt whose effect is uncertain, and
          to end the incarnation of a member that cannot be reached.
@@ -41,7 +37,13 @@ CLASH = "it counted a microbatch that another had counted"
 
 
 class Coordinator:
-    """One run under one leader, from the first member to the last commit."""
+    """One run under one leader, from the first member to the last commit.
+
+    The coordinator is told what happened by its inputs (`on_join`, `on_count`, ...) and answers
+    with actions. Each input goes to the part of the run that it is about. What follows from it
+    elsewhere is in the rules: each names the changes that it depends on, and is asked after these
+    alone.
+    """
 
     def __init__(
         self,

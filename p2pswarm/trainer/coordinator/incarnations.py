@@ -1,8 +1,5 @@
 """The beginning and the end of every incarnation, and what becomes of its sum.
 
-A sum outlives its incarnation if its server is back with it at once, or if it was counted under a
-former coordinator and nothing of it was launched since.
-
 Source:  docs/recovery.md, "A sum that outlives its link", "A sum that outlives its coordinator".
 """
 
@@ -41,7 +38,11 @@ class MemberRecords:
 
 
 class Incarnations:
-    """The incarnations of a run, each from its `Join` to the end of its stream, and their sums."""
+    """The incarnations of a run, each from its `Join` to the end of its stream, and their sums.
+
+    A sum outlives its incarnation if its server is back with it at once, or if it was counted
+    under a former coordinator and nothing of it was launched since.
+    """
 
     def __init__(
         self,

@@ -1,19 +1,5 @@
 """Members from which nothing comes: how long each may be silent before a step goes on without it.
 
-A member says a word each half second, also while it computes. Its link ends only after 15 s of
-silence, so that a pause costs nobody its link. That is too long where all others wait. So the
-trainer evicts silent members without which the step cannot end, if another server has their stage's
-weights. An evicted member keeps its weights, joins again, and has lost its sum of this step.
-
-Python holds up a member's event loop for moments (an import, the first use of a device). A member
-that came back from a pause, evicted or not, may be silent twice as long the next time, 8 s at most.
-
-A member that hears nothing from the coordinator is as good as silent. It says so itself with its
-load, if only the way to it is cut. A trainer that was stopped finds such words of all in its
-sockets, so one counts only when it is said again a second later. A member that is cut off both ways
-asks the standbys who leads, and they tell. A question of another incarnation tells nothing: it may
-be on its road for as long as a link is cut.
-
 Units:   seconds on a clock that stands still while the trainer is stopped.
 """
 
@@ -38,7 +24,24 @@ LOOK_AGAIN_S = 1.0  # a silent member may become the one that everybody waits fo
 
 
 class Silence:
-    """Time of each member's last word."""
+    """Time of each member's last word.
+
+    A member says a word each half second, also while it computes. Its link ends only after 15 s of
+    silence, so that a pause costs nobody its link. That is too long where all others wait. So the
+    trainer evicts silent members without which the step cannot end, if another server has their
+    stage's weights. An evicted member keeps its weights, joins again, and has lost its sum of this
+    step.
+
+    Python holds up a member's event loop for moments (an import, the first use of a device). A
+    member that came back from a pause, evicted or not, may be silent twice as long the next time,
+    8 s at most.
+
+    A member that hears nothing from the coordinator is as good as silent. It says so itself with
+    its load, if only the way to it is cut. A trainer that was stopped finds such words of all in
+    its sockets, so one counts only when it is said again a second later. A member that is cut off
+    both ways asks the standbys who leads, and they tell. A question of another incarnation tells
+    nothing: it may be on its road for as long as a link is cut.
+    """
 
     def __init__(self, members: Membership) -> None:
         self._members = members

@@ -1,12 +1,5 @@
 """Checkpoints of a run: when its state is saved, by whom, what is written, and when it is whole.
 
-After every so many steps two members of each stage are asked to write their stage's file, while
-training goes on. When each stage has a file, the manifest is written, and only then is the version
-saved. One checkpoint is written at a time. Whatever fails costs one checkpoint and nothing else:
-no step waits for it.
-
-Errors:  BadMessage for a word of a member that it could not say in good faith; ValueError for
-         values of a manifest that cannot be written.
 Source:  docs/checkpoints.md.
 """
 
@@ -92,7 +85,13 @@ class _Pending:
 
 
 class Checkpoints:
-    """The checkpoints of one run, as its trainer has them written."""
+    """The checkpoints of one run, as its trainer has them written.
+
+    After every so many steps two members of each stage are asked to write their stage's file,
+    while training goes on. When each stage has a file, the manifest is written, and only then is
+    the version saved. One checkpoint is written at a time. Whatever fails costs one checkpoint and
+    nothing else: no step waits for it.
+    """
 
     def __init__(self, cut: Sequence[range], every_steps: int, last: int, first: int = 0) -> None:
         """`cut`: the blocks of each stage; `first`, `last`: the run's versions at both ends."""

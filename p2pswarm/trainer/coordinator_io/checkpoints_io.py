@@ -1,8 +1,4 @@
-"""Checkpoints in the making: carries out what the rules of `checkpoints` ask for.
-
-Errors:  BadMessage for a word of a member that breaks the protocol. What goes wrong with a target
-         becomes a report.
-"""
+"""Checkpoints in the making: carries out what the rules of `checkpoints` ask for."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,10 +1,4 @@
-"""The members' streams at the trainer: what each is to be sent, and which incarnation it serves.
-
-A connection begins without an assignment. It belongs to one incarnation once the coordinator has
-answered its `Join`; from then on it is told of the other members (`views`). It ends when its last
-message was sent. A peer has one connection at a time: a newer one ends the older. What is to be
-sent waits here until the stream takes it: the assignment, the parts of one view, the last word.
-"""
+"""The members' streams at the trainer: what each is to be sent, and which incarnation it serves."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -69,7 +63,14 @@ class MemberConnection:
 
 
 class Connections:
-    """Every stream that is open."""
+    """Every stream that is open.
+
+    A connection begins without an assignment. It belongs to one incarnation once the coordinator
+    has answered its `Join`; from then on it is told of the other members (`views`). It ends when
+    its last message was sent. A peer has one connection at a time: a newer one ends the older.
+    What is to be sent waits here until the stream takes it: the assignment, the parts of one view,
+    the last word.
+    """
 
     def __init__(self, views: Views) -> None:
         self._views = views

@@ -1,10 +1,4 @@
-"""One term of a trainer as the coordinator: keeps every member's stream, and does what is decided.
-
-It feeds one event at a time to the coordinator and carries out every action before the next. Its
-own link carries tokens, notes and orders; activations and gradients go between the servers.
-
-Errors:  none of the network's: they are events for the coordinator.
-"""
+"""One term of a trainer as the coordinator: keeps every member's stream, and does what is decided."""
 
 import asyncio
 import logging
@@ -101,7 +95,12 @@ class _MemberStream:
 
 
 class CoordinatorIo:
-    """One run under this trainer, until it is over or another trainer leads."""
+    """One run under this trainer, until it is over or another trainer leads.
+
+    It feeds one event at a time to the coordinator and carries out every action before the next.
+    Its own link carries tokens, notes and orders; activations and gradients go between the
+    servers.
+    """
 
     def __init__(
         self,

@@ -1,10 +1,4 @@
-"""Carries out the coordinator's orders to servers, and tells it the outcome.
-
-Each order is a task of the trainer. A launch tries one server after another, as any push does. A
-fence, a reduction and a commit are calls to one member. `server_reports` has the messages of each.
-
-Errors:  errors of the network become events for the coordinator.
-"""
+"""Carries out the coordinator's orders to servers, and tells it the outcome."""
 
 import asyncio
 import logging
@@ -44,7 +38,12 @@ PROBE_S = 4.0  # as long as anybody waits for the answer
 
 
 class Dispatcher:
-    """The trainer's calls and pushes; `pump` is called after every word to the coordinator."""
+    """The trainer's calls and pushes; `pump` is called after every word to the coordinator.
+
+    Each order is a task of the trainer. A launch tries one server after another, as any push does.
+    A fence, a reduction and a commit are calls to one member. `server_reports` has the messages of
+    each.
+    """
 
     def __init__(
         self,

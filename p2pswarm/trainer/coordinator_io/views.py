@@ -1,18 +1,5 @@
 """Views of the membership: each member is told what it needs, and only what has changed.
 
-A member deals with its own stage, and with the ready members of the stages before and after it. So
-each stage has views of its own, numbered one by one. A member is sent the whole once, and then the
-difference from the view that it has. The difference is made when its stream takes it: a slow member
-is sent one large one instead of many. One that has missed more views than are remembered is sent
-the whole.
-
-A change goes out at once if there was none shortly before; what changes within the pause after
-that goes out together at its end. The pause grows with the members, so that the messages in a
-second have a limit, however many join.
-
-A card is several times as long as the rest of a record. So a large run's views leave out the cards
-that name the address beside them: the peer that is found there gives its card itself.
-
 Units:   views of a stage count from 1.
 """
 
@@ -149,7 +136,21 @@ def _compact(records: Iterable[MemberRecord], *, large: bool) -> tuple[MemberRec
 
 
 class Views:
-    """The views of all stages, and when the next are made."""
+    """The views of all stages, and when the next are made.
+
+    A member deals with its own stage, and with the ready members of the stages before and after
+    it. So each stage has views of its own, numbered one by one. A member is sent the whole once,
+    and then the difference from the view that it has. The difference is made when its stream takes
+    it: a slow member is sent one large one instead of many. One that has missed more views than
+    are remembered is sent the whole.
+
+    A change goes out at once if there was none shortly before; what changes within the pause after
+    that goes out together at its end. The pause grows with the members, so that the messages in a
+    second have a limit, however many join.
+
+    A card is several times as long as the rest of a record. So a large run's views leave out the
+    cards that name the address beside them: the peer that is found there gives its card itself.
+    """
 
     def __init__(
         self,

@@ -1,16 +1,5 @@
 """Handover of the run: its coordinator misses a stage that a standby reaches.
 
-A coordinator can be cut off from all servers of a stage while its voters and standbys hear it: no
-one would ever stand against it, and no step would end. So it asks the standbys whom they reach, and
-at the same time asks the missed servers itself. It hands over to one that has just reached a server
-of every stage and enough voters, if it has not reached one of a missed stage itself. All of this is
-for progress: voters decide who leads, whatever is said here.
-
-Two trainers do not hand over to each other for ever. Each hands over at once the first time. If no
-record was decided since, it waits before the next time, twice as long each time, while the trainer
-that it named last is there. A dead one did not fail for a false answer, and is not named again
-before that time is over.
-
 Source:  docs/chain.md.
 """
 
@@ -35,7 +24,19 @@ PAUSE_MAX_S = 300.0  # roads change within minutes
 
 
 class Handover:
-    """One trainer's rule for handing over, through all its terms."""
+    """One trainer's rule for handing over, through all its terms.
+
+    A coordinator can be cut off from all servers of a stage while its voters and standbys hear it:
+    no one would ever stand against it, and no step would end. So it asks the standbys whom they
+    reach, and at the same time asks the missed servers itself. It hands over to one that has just
+    reached a server of every stage and enough voters, if it has not reached one of a missed stage
+    itself. All of this is for progress: voters decide who leads, whatever is said here.
+
+    Two trainers do not hand over to each other for ever. Each hands over at once the first time.
+    If no record was decided since, it waits before the next time, twice as long each time, while
+    the trainer that it named last is there. A dead one did not fail for a false answer, and is not
+    named again before that time is over.
+    """
 
     def __init__(self, stages: int) -> None:
         self._servers: list[dict[bytes, Whereabouts]] = [{} for _ in range(stages)]

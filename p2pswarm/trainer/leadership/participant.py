@@ -1,10 +1,4 @@
-"""A trainer takes part in a run: it stands by, or leads a term, until the run is over.
-
-Voters decide which trainer leads (`run/chain/`). The one that does has a `CoordinatorIo`; others
-keep a stream with it, learn from it where everybody is, and take over when it is gone.
-
-Errors:  none of the network's. `weights` raises NoRoute where nobody has them.
-"""
+"""A trainer takes part in a run: it stands by, or leads a term, until the run is over."""
 
 import asyncio
 import logging
@@ -102,7 +96,11 @@ LEAVES = "the trainer leaves"
 
 
 class Trainer:
-    """One run; use it in an `async with`, whose end says goodbye, or leaves the run to others."""
+    """One run; use it in an `async with`, whose end says goodbye, or leaves the run to others.
+
+    Voters decide which trainer leads (`run/chain/`). The one that does has a `CoordinatorIo`;
+    others keep a stream with it, learn from it where everybody is, and take over when it is gone.
+    """
 
     def __init__(self, context: TrainerContext) -> None:
         self._context = context

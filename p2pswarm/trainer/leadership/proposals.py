@@ -1,8 +1,4 @@
-"""Proposals of the leading trainer, one record at a time: steps, rollbacks, and who votes.
-
-A record that only changes the voters may be under way when a step is done. Then the step waits for
-it, a round trip, and names what it follows.
-"""
+"""Proposals of the leading trainer, one record at a time: steps, rollbacks, and who votes."""
 
 from collections.abc import Callable, Container
 from dataclasses import replace
@@ -75,7 +71,11 @@ class VoterChanges:
 
 
 class Proposals:
-    """The records of one trainer, whenever it leads."""
+    """The records of one trainer, whenever it leads.
+
+    A record that only changes the voters may be under way when a step is done. Then the step waits
+    for it, a round trip, and names what it follows.
+    """
 
     def __init__(
         self, context: TrainerContext, seat: ChainParticipant, roll: KnownTrainers

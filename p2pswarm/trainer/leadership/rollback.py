@@ -1,9 +1,5 @@
 """The version that a run rolls back to when a stage has lost its weights: its newest checkpoint.
 
-A checkpoint fits if the chain leads to it: a run that has rolled back before has made some versions
-twice, and only the newer ones are on the branch that stands. Without any checkpoint a run goes back
-to its beginning. All functions block, because they read the target.
-
 Errors:  Unusable where there is nothing to go back to, or to load.
 """
 
@@ -24,7 +20,12 @@ FIRST_WEIGHTS = "the first weights, which are drawn from the seed"
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """The version that becomes current again."""
+    """The version that becomes current again.
+
+    A checkpoint fits if the chain leads to it: a run that has rolled back before has made some
+    versions twice, and only the newer ones are on the branch that stands. Without any checkpoint a
+    run goes back to its beginning. All functions block, because they read the target.
+    """
 
     version: int
     states: Digests

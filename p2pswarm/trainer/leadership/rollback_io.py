@@ -1,8 +1,4 @@
-"""Looks for what a run rolls back to: reads the target beside training, and asks for the decision.
-
-The rules of `rollback` say where to; the coordinator says whether the run still may. What is wrong
-with a target becomes a report.
-"""
+"""Looks for what a run rolls back to: reads the target beside training, and asks for the decision."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +15,11 @@ LOOK_AGAIN_S = 10.0  # nothing tells when a target can be read again
 
 
 class RollbackIo:
-    """One trainer's looks into its run's target."""
+    """One trainer's looks into its run's target.
+
+    The rules of `rollback` say where to; the coordinator says whether the run still may. What is
+    wrong with a target becomes a report.
+    """
 
     def __init__(
         self,

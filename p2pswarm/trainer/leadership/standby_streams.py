@@ -1,8 +1,5 @@
 """The stream between a standby and the coordinator: its end at the coordinator, and at the standby.
 
-The coordinator tells each standby where all are, and that it lives. If the stream ends, the
-coordinator is gone, as far as the standby can tell.
-
 Errors:  at the coordinator those of the stream, for the standby whose stream it is.
 """
 
@@ -34,7 +31,11 @@ class _StandbyStream:
 
 
 class StandbyStreams:
-    """All streams of trainers that stand by."""
+    """All streams of trainers that stand by.
+
+    The coordinator tells each standby where all are, and that it lives. If the stream ends, the
+    coordinator is gone, as far as the standby can tell.
+    """
 
     def __init__(self, roll: KnownTrainers, changed: Callable[[], None]) -> None:
         """`changed` is called when a standby is gone."""

@@ -1,15 +1,5 @@
 """Blame: which server, or which road between two, makes attempts fail; and when none can do it.
 
-An attempt that failed was in the hands of several servers. Each of those that may have caused it is
-a suspect; the one that has failed most often in a row is avoided, if its stage has another. A road
-between two servers that stays broken is named to the user. Of two members of a stage between which
-nothing passes, one leaves.
-
-A gradient that is not finite may be a server's fault or the model's. It is the model's when all
-attempts failed so, and no server that all of them passed can be left out: the microbatch is then
-condemned (`step/result_checks.py`). If another path has a finite one, those that were only in the
-attempts that failed are named.
-
 Units:   peers by their 32-byte id, so that blame outlives an incarnation.
 """
 
@@ -234,7 +224,18 @@ class _Overflows:
 
 
 class Blame:
-    """Failures and successes of servers, and what follows from them."""
+    """Failures and successes of servers, and what follows from them.
+
+    An attempt that failed was in the hands of several servers. Each of those that may have caused
+    it is a suspect; the one that has failed most often in a row is avoided, if its stage has
+    another. A road between two servers that stays broken is named to the user. Of two members of a
+    stage between which nothing passes, one leaves.
+
+    A gradient that is not finite may be a server's fault or the model's. It is the model's when
+    all attempts failed so, and no server that all of them passed can be left out: the microbatch
+    is then condemned (`step/result_checks.py`). If another path has a finite one, those that were
+    only in the attempts that failed are named.
+    """
 
     def __init__(
         self, members: Membership, stages: int, ends: tuple[int, int] | None = None

@@ -1,8 +1,5 @@
 """Members of a run: who serves which stage, and how long each may take to answer.
 
-Everything that is asked after every note is kept, not counted: the members of each stage in the
-order of their peer ids, ready or waiting, and the stages that lack servers.
-
 Units:   incarnations count up over the whole run: no two share a number.
 Errors:  Unusable for a server for which no stage has a place; None for incarnations that are over.
 """
@@ -58,7 +55,11 @@ class StageGroup:
 
 
 class Membership:
-    """The living members; a peer has at most one incarnation at a time."""
+    """The living members; a peer has at most one incarnation at a time.
+
+    Everything that is asked after every note is kept, not counted: the members of each stage in
+    the order of their peer ids, ready or waiting, and the stages that lack servers.
+    """
 
     def __init__(
         self,

@@ -1,10 +1,4 @@
-"""Microbatches under way: their attempts, paths and time limits, how many may be, what is next.
-
-A job waits, runs, is perhaps fenced and waits again, and is done when every stage has counted it.
-The trainer asks after every note what is late and what to launch. So nothing here walks over what
-is in flight: deadlines and retries stand in heaps, and what went through an incarnation is kept by
-incarnation. An entry of a heap that is no longer true is dropped when it comes up.
-"""
+"""Microbatches under way: their attempts, paths and time limits, how many may be, what is next."""
 
 import math
 from collections import Counter, deque
@@ -128,7 +122,14 @@ class MicrobatchJob:
 
 
 class InFlight:
-    """All jobs of one step."""
+    """All jobs of one step.
+
+    A job waits, runs, is perhaps fenced and waits again, and is done when every stage has counted
+    it. The trainer asks after every note what is late and what to launch. So nothing here walks
+    over what is in flight: deadlines and retries stand in heaps, and what went through an
+    incarnation is kept by incarnation. An entry of a heap that is no longer true is dropped when
+    it comes up.
+    """
 
     def __init__(self, jobs: list[MicrobatchJob], timeout: AttemptTimeout) -> None:
         self._jobs = {job.microbatch: job for job in jobs}

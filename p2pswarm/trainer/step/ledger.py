@@ -1,11 +1,4 @@
-"""A ledger of which living member counts which microbatch, by stage: it proves a step complete.
-
-A step may be committed when, for every stage, exactly one living incarnation has counted each
-microbatch. The entries of an incarnation that ends are deleted, and their work is done again. A
-microbatch that was set aside is counted by nobody, in no stage.
-
-Units:   microbatches by their global number.
-"""
+"""A ledger of which living member counts which microbatch, by stage: it proves a step complete."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -26,7 +19,12 @@ class CountResult(Enum):
 
 
 class StepLedger:
-    """The contributions to one step, as the trainer knows them."""
+    """The contributions to one step, as the trainer knows them.
+
+    A step may be committed when, for every stage, exactly one living incarnation has counted each
+    microbatch. The entries of an incarnation that ends are deleted, and their work is done again.
+    A microbatch that was set aside is counted by nobody, in no stage.
+    """
 
     def __init__(self, first: int, microbatches: int, stages: int) -> None:
         if microbatches < 0 or stages < 1:

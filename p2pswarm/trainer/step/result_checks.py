@@ -1,8 +1,5 @@
 """Checks of results: a microbatch that is finite nowhere is set aside, some are computed twice.
 
-Both may find that sums hold what must not be counted. A sum cannot give up one microbatch, so the
-incarnations that hold it are void, and their work is done again.
-
 Units:   microbatches by their global number; a check has the number plus `CHECK_BASE`.
 Source:  docs/training.md, "A gradient that is not finite"; docs/spot_checks.md.
 """
@@ -277,7 +274,11 @@ CheckReport = Quarantined | ResultsTied | WrongResult
 
 
 class ResultChecks:
-    """The quarantine and the spot checks in one step."""
+    """The quarantine and the spot checks in one step.
+
+    Both may find that sums hold what must not be counted. A sum cannot give up one microbatch, so
+    the incarnations that hold it are void, and their work is done again.
+    """
 
     def __init__(
         self,

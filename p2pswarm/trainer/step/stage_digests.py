@@ -1,20 +1,5 @@
 """The digest of each stage's state: what most of its members report.
 
-Every member that must apply a commit reports the digest of what it then holds, when it is computed,
-and every member that reduces a step reports the digest of what it computed the step with. The
-digest with the most votes stands, as soon as no other can overtake it. Where two digests have
-equally many votes, nobody can tell which is right: the one of the first peer id stands, and people
-are told. A peer has one vote, however often it joins.
-
-Another trainer may have taken over, or all links broke after a commit: then nobody serves a stage
-whose state is not known. The members that the record of the last step names are asked as they come
-back. What one of them says stands when most have said it, when none is absent, or some time after
-the first spoke. Other servers count only if none of these comes: anybody can say a digest first.
-
-Where a run begins there is no record, but the digest can be **proved**: it follows from the seed,
-or a checkpoint's manifest names it. Until that is done, a digest stands while nobody says another;
-when somebody does, none stands. So who speaks first decides nothing.
-
 Errors:  reports about older versions, and of members that are not asked, change nothing.
 """
 
@@ -67,7 +52,24 @@ class _Poll:
 
 
 class StageDigests:
-    """One poll for each stage, about its newest version."""
+    """One poll for each stage, about its newest version.
+
+    Every member that must apply a commit reports the digest of what it then holds, when it is
+    computed, and every member that reduces a step reports the digest of what it computed the step
+    with. The digest with the most votes stands, as soon as no other can overtake it. Where two
+    digests have equally many votes, nobody can tell which is right: the one of the first peer id
+    stands, and people are told. A peer has one vote, however often it joins.
+
+    Another trainer may have taken over, or all links broke after a commit: then nobody serves a
+    stage whose state is not known. The members that the record of the last step names are asked as
+    they come back. What one of them says stands when most have said it, when none is absent, or
+    some time after the first spoke. Other servers count only if none of these comes: anybody can
+    say a digest first.
+
+    Where a run begins there is no record, but the digest can be **proved**: it follows from the
+    seed, or a checkpoint's manifest names it. Until that is done, a digest stands while nobody
+    says another; when somebody does, none stands. So who speaks first decides nothing.
+    """
 
     def __init__(self) -> None:
         self._polls: dict[int, _Poll] = {}
