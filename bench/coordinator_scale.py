@@ -31,10 +31,10 @@ from p2pswarm.net.crypto.records import OVERHEAD_BYTES
 from p2pswarm.net.wire.frames import HEADER_BYTES
 from p2pswarm.net.wire.message import Message, encode
 from p2pswarm.run.chain.record import members_that_fit
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.membership import Join, Ready, View
 from p2pswarm.run.messages.microbatch import Counted, Handed
 from p2pswarm.run.messages.step import Committed, Fenced, Reduced
-from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator_io.connections import Connections

@@ -75,7 +75,7 @@ SHELL = frozenset(
         "net/endpoint/joiner.py",
         "net/endpoint/link_io.py",
         "net/endpoint/resumer.py",
-        "net/guard/handshake_gate.py",
+        "net/guard/handshake_workers.py",
         "net/link/path.py",
         "net/os/base.py",
         "net/os/bulk_threads.py",

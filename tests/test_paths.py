@@ -13,8 +13,8 @@ from trainer.harness import Play
 from worlds.dht import DhtWorld, DhtWorldConfig
 
 from p2pswarm.net.rpc.link_rpc import LinkRpc
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.step import Reduced
-from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.sim.loop import run
 from p2pswarm.trainer.coordinator.coordinator import Coordinator

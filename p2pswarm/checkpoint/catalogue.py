@@ -14,9 +14,14 @@ from dataclasses import dataclass
 
 from p2pswarm.base.errors import BadCheckpoint, OtherCheckpoint, Unusable
 from p2pswarm.base.ids import PeerId
+from p2pswarm.checkpoint.checkpoint_manifest import (
+    MANIFEST_BYTES_MAX,
+    CheckpointManifest,
+    SavedStage,
+    read,
+)
 from p2pswarm.checkpoint.compatibility import Wanted, check
 from p2pswarm.checkpoint.digests import PIECE_BYTES
-from p2pswarm.checkpoint.manifest import MANIFEST_BYTES_MAX, CheckpointManifest, SavedStage, read
 from p2pswarm.checkpoint.names import CHAIN_NAME, MANIFEST_NAME, FolderName, parse_folder
 from p2pswarm.checkpoint.stage_file import PieceReader, check_stage
 from p2pswarm.checkpoint.store import CheckpointStore

@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypeVar
 
 from p2pswarm.checkpoint.catalogue import Checkpoint
+from p2pswarm.checkpoint.checkpoint_manifest import SavedStage
 from p2pswarm.checkpoint.digests import PIECE_BYTES
-from p2pswarm.checkpoint.manifest import SavedStage
 from p2pswarm.checkpoint.restore import state_pieces
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.checkpoint.writer import StageFileWriter, StageToSave

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from p2pswarm.base.errors import OtherCheckpoint
 from p2pswarm.base.ids import PeerId
-from p2pswarm.checkpoint.manifest import SignedManifest
+from p2pswarm.checkpoint.checkpoint_manifest import SignedManifest
 from p2pswarm.run.schedule import learning_rate
 from p2pswarm.settings.config import RunConfig
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from p2pswarm.base.errors import OtherCheckpoint
 from p2pswarm.checkpoint.catalogue import Checkpoint
-from p2pswarm.checkpoint.manifest import CheckpointManifest, SavedStage
+from p2pswarm.checkpoint.checkpoint_manifest import CheckpointManifest, SavedStage
 from p2pswarm.checkpoint.stage_file import KINDS, PieceReader, TensorInFile, block_of, kinds
 from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout, FlatTensor
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from p2pswarm.base.errors import BadCheckpoint, one_line
+from p2pswarm.checkpoint.checkpoint_manifest import SavedStage
 from p2pswarm.checkpoint.digests import FileDigest, StateHasher
-from p2pswarm.checkpoint.manifest import SavedStage
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.tensors.flat_layout import ITEM_BYTES, STATE_TENSORS, FlatLayout, Shape, flat_layout
 

@@ -15,8 +15,8 @@ from p2pswarm.checkpoint.catalogue import (
     open_checkpoint,
     reading,
 )
+from p2pswarm.checkpoint.checkpoint_manifest import CheckpointManifest, SavedStage
 from p2pswarm.checkpoint.compatibility import Wanted
-from p2pswarm.checkpoint.manifest import CheckpointManifest, SavedStage
 from p2pswarm.checkpoint.names import MANIFEST_NAME, is_ours
 from p2pswarm.checkpoint.stage_file import PieceReader, check_stage
 from p2pswarm.checkpoint.store import CheckpointStore

@@ -15,6 +15,12 @@ from dataclasses import dataclass
 
 from p2pswarm.base.errors import BadMessage, NotSaved
 from p2pswarm.base.ids import PeerId
+from p2pswarm.checkpoint.checkpoint_manifest import (
+    CheckpointManifest,
+    RecordsFile,
+    SavedStage,
+    sign,
+)
 from p2pswarm.checkpoint.digests import (
     DIGEST_BYTES,
     PIECE_BYTES,
@@ -23,7 +29,6 @@ from p2pswarm.checkpoint.digests import (
     StateHasher,
     piece_bytes_for,
 )
-from p2pswarm.checkpoint.manifest import CheckpointManifest, RecordsFile, SavedStage, sign
 from p2pswarm.checkpoint.names import CHAIN_NAME, MANIFEST_NAME, CheckpointId, stage_file_name
 from p2pswarm.checkpoint.stage_file import StageFileDecoder, StageFileEncoder, file_bytes, header_of
 from p2pswarm.checkpoint.store import CheckpointStore, StoreFile

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from p2pswarm.base.errors import Busy, DialFailed, NotComputed, NotServing, SwarmError, TooLarge
+from p2pswarm.run.member_view import MemberView
 from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.messages.microbatch import Receipt
-from p2pswarm.run.view import MemberView
 
 SEARCH_S = 60.0  # how long to look for a server that takes it; then the trainer decides
 UNREACHABLE_S = 2.0  # as long, if nobody can be reached: another server of our stage may reach one

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from p2pswarm.base.errors import BadMessage, Busy, SwarmError
 from p2pswarm.base.signal import Signal
 from p2pswarm.net.rpc.base import Priority, Rpc
+from p2pswarm.run.member_view import contact
 from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.messages.microbatch import Push, Receipt
 from p2pswarm.run.push import Candidates, PushProgress
-from p2pswarm.run.view import contact
 from p2pswarm.tensors.codecs.meta import Grant
 from p2pswarm.tensors.codecs.registry import EncodedTensor
 from p2pswarm.tensors.transfer import TensorTransfer

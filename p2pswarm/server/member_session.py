@@ -13,13 +13,13 @@ from p2pswarm.plan.capacity import CapacityMeter
 from p2pswarm.run.averaging.base import Compute
 from p2pswarm.run.chain.chain_log import ChainStore, Restored
 from p2pswarm.run.member_cards import NO_CARDS, MemberCards
+from p2pswarm.run.member_view import MemberView
 from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.run.messages.types import PathCounts
 from p2pswarm.run.router import Router
 from p2pswarm.run.state.base import BackgroundThread, at_once
 from p2pswarm.run.state.partial_state import PartialFolder
 from p2pswarm.run.state.version_reader import WINDOW_BYTES
-from p2pswarm.run.view import MemberView
 from p2pswarm.server.boundary_cache import KEPT_BYTES
 from p2pswarm.server.scheduler import Scheduler
 from p2pswarm.settings.config import RunConfig

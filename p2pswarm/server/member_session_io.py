@@ -17,6 +17,7 @@ from p2pswarm.plan.capacity import CapacityMeter
 from p2pswarm.run.averaging.averaging_io import AveragingSettings
 from p2pswarm.run.averaging.base import AveragedGradient
 from p2pswarm.run.averaging.stage_averaging import StageAveraging
+from p2pswarm.run.member_view import MemberView, contact
 from p2pswarm.run.messages.membership import (
     LOSSES_MAX,
     Apart,
@@ -31,7 +32,6 @@ from p2pswarm.run.messages.membership import (
 from p2pswarm.run.messages.step import Reduce
 from p2pswarm.run.messages.trainers import Alive
 from p2pswarm.run.peer_health_io import WatchedRpc
-from p2pswarm.run.view import MemberView, contact
 from p2pswarm.server.boundary_cache import BoundaryCache
 from p2pswarm.server.commit_log import ClosedSum, HeldWeights
 from p2pswarm.server.forwarder import Forwarder

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 
 from p2pswarm.base.errors import NotSaved, OtherCheckpoint
 from p2pswarm.checkpoint.catalogue import Checkpoint, open_checkpoint
+from p2pswarm.checkpoint.checkpoint_manifest import SavedStage
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.digests import StateHasher
-from p2pswarm.checkpoint.manifest import SavedStage
 from p2pswarm.checkpoint.names import CheckpointId, parse_folder
 from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.checkpoint.writer import StageToSave

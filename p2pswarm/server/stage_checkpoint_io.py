@@ -1,4 +1,4 @@
-"""Saves the state of our stage when the trainer asks, and loads the one that the run begins with."""
+"""Saves the state of our stage when the trainer asks, and loads the one that a run begins with."""
 
 import asyncio
 import functools

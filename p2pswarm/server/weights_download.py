@@ -10,10 +10,10 @@ from functools import partial
 from p2pswarm.base.errors import NotSaved
 from p2pswarm.models.compute.base import Engine, part_sizes
 from p2pswarm.run.averaging.base import Compute
+from p2pswarm.run.member_view import MemberView
 from p2pswarm.run.messages.state import FetchPieces
 from p2pswarm.run.state.partial_state import PartialFile
 from p2pswarm.run.state.piece_download_io import Download
-from p2pswarm.run.view import MemberView
 from p2pswarm.server.member_session import ServerContext
 from p2pswarm.server.replica import Loading, Replica
 

@@ -1,4 +1,4 @@
-"""BulkTurns: one chunk after another leaves on a simulated link, the most urgent transfer's first."""
+"""BulkTurns: one chunk after another leaves a simulated link, the most urgent first."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -25,7 +25,7 @@ from p2pswarm.net.cards.card import (
 )
 from p2pswarm.net.crypto.identity import SIGNATURE_BYTES
 from p2pswarm.net.endpoint.link_table import ProvenAddress
-from p2pswarm.net.guard.slots import HandlerLimits
+from p2pswarm.net.guard.connection_limits import HandlerLimits
 from p2pswarm.net.rpc.base import StreamHandler, UnaryHandler
 from p2pswarm.net.rpc.framing import (
     OPENING_BYTES,

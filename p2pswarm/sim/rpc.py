@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 from p2pswarm.base.errors import BadHandshake, DialFailed, LinkLost, NotServing
 from p2pswarm.base.ids import Address, Contact, PeerId
-from p2pswarm.net.guard.slots import HandlerLimits
+from p2pswarm.net.guard.connection_limits import HandlerLimits
 from p2pswarm.net.rpc.base import Arrival
 from p2pswarm.net.rpc.framing import Kind, error_for_caller, pack_opening
 from p2pswarm.net.rpc.handler_pool import HandlerRequest

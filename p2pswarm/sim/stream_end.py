@@ -1,4 +1,4 @@
-"""One end of a simulated stream: order, credit, buffers, and how it learns that the other is gone."""
+"""One end of a simulated stream: order, credit, buffers, and the end of the other."""
 
 from collections import deque
 from collections.abc import Callable

@@ -9,7 +9,7 @@ from random import Random
 from p2pswarm.base.ids import PeerId
 from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.record import CommitRecord, term_of
-from p2pswarm.run.view import Incarnation
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from p2pswarm.run.chain.record import QUARANTINED, CommitRecord, term_of
-from p2pswarm.run.view import Incarnation
+from p2pswarm.run.member_view import Incarnation
 
 
 class Contributions:

@@ -8,7 +8,7 @@ from run.chain.harness import chain_of, commit, genesis, unsigned
 
 from p2pswarm.run.chain.chain import ChainHead
 from p2pswarm.run.chain.record import CommitRecord, Contributor, StageCommit, first_number
-from p2pswarm.run.view import Incarnation
+from p2pswarm.run.member_view import Incarnation
 
 A, B = Incarnation(b"a" * 32, 1), Incarnation(b"b" * 32, 2)
 AGAIN = Incarnation(b"a" * 32, 3)

@@ -8,8 +8,8 @@ from random import Random
 
 from p2pswarm.checkpoint.catalogue import Checkpoint, open_checkpoint
 from p2pswarm.checkpoint.checkpoint_io import save_stage
+from p2pswarm.checkpoint.checkpoint_manifest import CheckpointManifest, Cursor, SavedStage
 from p2pswarm.checkpoint.digests import StateHasher
-from p2pswarm.checkpoint.manifest import CheckpointManifest, Cursor, SavedStage
 from p2pswarm.checkpoint.names import CheckpointId
 from p2pswarm.checkpoint.restore import state_pieces
 from p2pswarm.checkpoint.stage_file import kinds

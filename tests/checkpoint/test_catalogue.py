@@ -21,8 +21,8 @@ from checkpoint.harness import (
 
 from p2pswarm.base.errors import BadCheckpoint, Unusable
 from p2pswarm.checkpoint.catalogue import check_bytes, folders, newest_good, open_checkpoint
+from p2pswarm.checkpoint.checkpoint_manifest import sign
 from p2pswarm.checkpoint.compatibility import Wanted
-from p2pswarm.checkpoint.manifest import sign
 from p2pswarm.checkpoint.targets import LocalFolder
 from p2pswarm.checkpoint.writer import joined
 from p2pswarm.net.crypto.identity import Identity

@@ -7,8 +7,8 @@ from checkpoint.harness import CORPUS, RUN, RUN_ID, TRAINER, checkpoint_id, mani
 from checkpoint.test_manifest import stages
 
 from p2pswarm.base.errors import OtherCheckpoint
+from p2pswarm.checkpoint.checkpoint_manifest import SignedManifest
 from p2pswarm.checkpoint.compatibility import Wanted, check
-from p2pswarm.checkpoint.manifest import SignedManifest
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.settings.config import CodecConfig
 

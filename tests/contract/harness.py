@@ -20,7 +20,7 @@ from p2pswarm.base.ids import Address, PeerId
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
-from p2pswarm.net.guard.slots import HandlerLimits
+from p2pswarm.net.guard.connection_limits import HandlerLimits
 from p2pswarm.net.os.base import Net
 from p2pswarm.net.os.sockets import SocketNet
 from p2pswarm.net.rpc.base import Rpc, Stream

@@ -30,7 +30,7 @@ from p2pswarm.base.errors import (
 )
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.endpoint.link_table import ProvenAddress
-from p2pswarm.net.guard.slots import HandlerLimits
+from p2pswarm.net.guard.connection_limits import HandlerLimits
 
 
 @contract

@@ -26,7 +26,7 @@ from p2pswarm.base.errors import (
     Unusable,
 )
 from p2pswarm.base.ids import Address, PeerId
-from p2pswarm.checkpoint import manifest as checkpoint_manifest
+from p2pswarm.checkpoint import checkpoint_manifest
 from p2pswarm.checkpoint.stage_file import LENGTH_BYTES, header_length, layout_in, tensors_in
 from p2pswarm.discovery.dht.call_outcomes import CallRecorder, TimeoutEstimator
 from p2pswarm.discovery.dht.get_value import NegativeCache

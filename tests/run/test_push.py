@@ -17,11 +17,11 @@ from p2pswarm.base.errors import (
     Refused,
     TooLarge,
 )
+from p2pswarm.run.member_view import MemberView, view_parts
 from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.messages.microbatch import Receipt
 from p2pswarm.run.push import MOVES, OnlyPeer, PushProgress, PushState
 from p2pswarm.run.router import AVOID_FIRST_S, REFUSED_S, Router
-from p2pswarm.run.view import MemberView, view_parts
 
 RECEIPT = Receipt(0.1, 0.2)
 NOBODY = "nobody serves stage 1"

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from p2pswarm.base.errors import BadMessage, LinkLost
 from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.run.member_view import view_parts
 from p2pswarm.run.messages.membership import Assigned, Leaving, MayLeave
 from p2pswarm.run.messages.run import Finished
-from p2pswarm.run.view import view_parts
 from p2pswarm.server.lifecycle import MOVES, Lifecycle, ServerEnd, ServerState
 from p2pswarm.server.trainer_search import REJOIN_FIRST_S, SEEK_S
 

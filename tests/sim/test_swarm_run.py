@@ -8,7 +8,7 @@ from run.chain.harness import RUN, commit, genesis, peer, voter
 from p2pswarm.run.chain.chain import Chain
 from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.messages import Propose
-from p2pswarm.run.view import Incarnation
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.sim.swarm_run import (
     ChainDisk,
     MachineRecord,

@@ -2,7 +2,7 @@
 
 from trainer.harness import Play
 
-from p2pswarm.run.view import Incarnation
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.admission import READY_S
 from p2pswarm.trainer.reports import actions as act

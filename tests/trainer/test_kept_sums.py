@@ -7,9 +7,9 @@ from trainer import harness
 from trainer.harness import CONFIG, PromptCoordinator
 
 from p2pswarm.run.chain.record import first_number
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.membership import HeldSum
 from p2pswarm.run.messages.step import Reduced
-from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart
 from p2pswarm.trainer.coordinator.silence import SILENT_S
 from p2pswarm.trainer.reports import actions as act

@@ -5,8 +5,8 @@ from trainer.harness import CONFIG, RUN
 
 from p2pswarm.base.ids import PeerId
 from p2pswarm.base.machine import Machine
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.membership import Assigned, Join
-from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator_io.checkpoints import Checkpoints
 from p2pswarm.trainer.coordinator_io.connections import Connections

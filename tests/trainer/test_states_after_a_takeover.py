@@ -10,9 +10,9 @@ from trainer.harness import CONFIG, Play
 
 from p2pswarm.run.chain.chain import ChainHead, Genesis
 from p2pswarm.run.chain.record import RecordKind
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.membership import HeldReduction
 from p2pswarm.run.messages.step import Committed
-from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart, unsigned_record

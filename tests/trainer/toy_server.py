@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from p2pswarm.run.member_view import Incarnation, MemberView
 from p2pswarm.run.messages.membership import HeldSum
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Undelivered
 from p2pswarm.run.messages.step import Commit, Committed, FencedWork, Reduce, Reduced
 from p2pswarm.run.messages.types import Obstacle, Work
-from p2pswarm.run.view import Incarnation, MemberView
 
 
 def digest(weights: tuple) -> bytes:

@@ -17,10 +17,10 @@ from trainer.toy_server import Server, ToyServers, digest
 
 from p2pswarm.progress.events import HeldOut
 from p2pswarm.run.chain.record import QUARANTINED
+from p2pswarm.run.member_view import Incarnation, MemberView, view_parts
 from p2pswarm.run.messages.membership import HeldReduction, Join, Ready
 from p2pswarm.run.messages.microbatch import Handed, Undelivered
 from p2pswarm.run.messages.step import Commit
-from p2pswarm.run.view import Incarnation, MemberView, view_parts
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.reports import actions as act

@@ -6,7 +6,7 @@ from trainer.toy_server import Server
 from trainer.toy_swarm import RUN, World
 
 from p2pswarm.run.chain.record import term_of
-from p2pswarm.run.view import Incarnation
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart, DecidedStep
 from p2pswarm.trainer.reports import actions as act

@@ -14,7 +14,7 @@ from p2pswarm.base.recent_items import RecentItems
 from p2pswarm.base.token_bucket import TokenBucket
 from p2pswarm.discovery.dht.messages import PeerList, peers_in
 from p2pswarm.discovery.dht.routing_table import networks
-from p2pswarm.net.guard.slots import GroupCounter
+from p2pswarm.net.guard.connection_limits import GroupCounter
 from p2pswarm.net.os.addresses import NAMES, Scope, address_groups, scope_of
 from p2pswarm.net.rpc.base import CardSource
 

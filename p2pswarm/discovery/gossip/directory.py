@@ -22,7 +22,7 @@ from p2pswarm.discovery.gossip.messages import (
     Compared,
 )
 from p2pswarm.discovery.gossip.record import HASH_BYTES, PeerRecord
-from p2pswarm.net.guard.slots import GroupCounter
+from p2pswarm.net.guard.connection_limits import GroupCounter
 from p2pswarm.net.os.addresses import NAMES, Scope, address_groups, scope_of
 
 SLOTS_MAX = 4096  # as many members as a run has; about 4 MB

@@ -9,9 +9,9 @@ from functools import partial
 
 from p2pswarm.base.errors import BadChunk, BadRecord, LinkLost, SwarmError
 from p2pswarm.net.bulk.channel import BulkChannel, ChannelCallbacks
+from p2pswarm.net.bulk.channel_silence import REPORT_S, ChannelSilence
 from p2pswarm.net.bulk.receive_buffers import ReceiveBuffers
 from p2pswarm.net.bulk.send_queue import SendQueue
-from p2pswarm.net.bulk.silence import REPORT_S, ChannelSilence
 from p2pswarm.net.bulk.upload_share import BACKGROUND, HELD_S, UploadShare
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Keys
@@ -95,7 +95,7 @@ class BulkChannels:
 
     A channel that ends costs the time of its chunks. Each side tells the other how many chunks
     came on it, and sends the others again on another channel; so, too, if one falls silent
-    (`silence.py`).
+    (`channel_silence.py`).
     """
 
     def __init__(

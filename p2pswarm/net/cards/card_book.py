@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.cards.card import Card, believed, decode_card, newer
-from p2pswarm.net.guard.slots import FairSlots
+from p2pswarm.net.guard.connection_limits import FairSlots
 from p2pswarm.net.os.addresses import Scope, address_groups, expected_of
 
 CARDS_MAX = 4096  # about 8 MB: four times as many peers as a node has links

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from p2pswarm.base.ids import Contact
-from p2pswarm.net.guard.slots import GroupCounter
+from p2pswarm.net.guard.connection_limits import GroupCounter
 from p2pswarm.net.os.addresses import NAMES, Scope, address_groups, scope_of
 
 REFUTED_S = 3600.0  # a host is dialled once in this time on the word of strangers

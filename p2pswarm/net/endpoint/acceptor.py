@@ -23,9 +23,9 @@ from p2pswarm.net.endpoint.preface import (
     observation_answer,
 )
 from p2pswarm.net.endpoint.raw_handshake import AcceptedHandshake, Preface
+from p2pswarm.net.guard.connection_limits import HandshakeSlots
 from p2pswarm.net.guard.flood_thinning import FloodThinning, thinned_text
-from p2pswarm.net.guard.handshake_gate import HandshakeGate
-from p2pswarm.net.guard.slots import HandshakeSlots
+from p2pswarm.net.guard.handshake_workers import HandshakeGate
 from p2pswarm.net.os.base import Connection, Listener
 
 _log = logging.getLogger(__name__)
@@ -35,8 +35,8 @@ class Acceptor:
     """The connections that have arrived and are not in use yet.
 
     A peer that stalls, sends garbage or belongs to another network costs one of a limited number
-    of handshakes and a line in the log. Decisions: `guard/slots.py`, `guard/fair_queue.py`,
-    `guard/flood_thinning.py`.
+    of handshakes and a line in the log. Decisions: `guard/connection_limits.py`,
+    `guard/fair_queue.py`, `guard/flood_thinning.py`.
     """
 
     on_knock: Callable[[bytes], None]

@@ -14,7 +14,7 @@ from p2pswarm.base.ids import Contact
 from p2pswarm.base.tasks import OwnedTasks
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake
-from p2pswarm.net.endpoint.admission import check_attempts, dial_error, dial_failure
+from p2pswarm.net.endpoint.dial_checks import check_attempts, dial_error, dial_failure
 from p2pswarm.net.endpoint.handshaker import Handshaker
 from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.link.path import CandidateSource, PathCandidate, address_of

@@ -18,7 +18,7 @@ from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Handshake
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.acceptor import Acceptor
-from p2pswarm.net.endpoint.admission import bulk_allowed, introduced_port, meet, own_contact
+from p2pswarm.net.endpoint.dial_checks import bulk_allowed, introduced_port, meet, own_contact
 from p2pswarm.net.endpoint.dialler import Dialler
 from p2pswarm.net.endpoint.handshaker import Handshaker
 from p2pswarm.net.endpoint.joiner import BulkJoiner
@@ -36,7 +36,7 @@ from p2pswarm.net.endpoint.preface import (
 )
 from p2pswarm.net.endpoint.resumer import Resumer
 from p2pswarm.net.guard.bans import PeerBans
-from p2pswarm.net.guard.slots import LinkSlots
+from p2pswarm.net.guard.connection_limits import LinkSlots
 from p2pswarm.net.link.control_records import only_record
 from p2pswarm.net.link.events import BulkWanted, EndpointEvent, PathWanted, StreamEvent
 from p2pswarm.net.link.path import (

@@ -10,7 +10,7 @@ from contextlib import suppress
 from p2pswarm.base.errors import BadHandshake, DialFailed, PathError, SwarmError
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Keys
-from p2pswarm.net.endpoint.admission import check_join, join_error
+from p2pswarm.net.endpoint.dial_checks import check_join, join_error
 from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.endpoint.link_request import (
     JOIN,
@@ -19,7 +19,7 @@ from p2pswarm.net.endpoint.link_request import (
     NONCE_BYTES,
     BulkJoin,
 )
-from p2pswarm.net.guard.slots import BulkSlots
+from p2pswarm.net.guard.connection_limits import BulkSlots
 from p2pswarm.net.link.channel_demand import goes_elsewhere
 from p2pswarm.net.link.path import Path
 from p2pswarm.net.os.base import Connection

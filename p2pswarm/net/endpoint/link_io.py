@@ -17,7 +17,7 @@ from p2pswarm.net.bulk.upload_share import UploadShare
 from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.handshake import Keys
 from p2pswarm.net.endpoint.link_paths import ControlPath, LinkPaths, no_pipe
-from p2pswarm.net.guard.slots import LinkUse
+from p2pswarm.net.guard.connection_limits import LinkUse
 from p2pswarm.net.link.events import (
     BulkCount,
     BulkDone,

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from p2pswarm.base.errors import LinkLost, SwarmError
 from p2pswarm.net.bulk.connection_count import CountMemory
-from p2pswarm.net.endpoint.admission import bulk_allowed
+from p2pswarm.net.endpoint.dial_checks import bulk_allowed
 from p2pswarm.net.endpoint.link_request import PathNumbers
 from p2pswarm.net.link.channel_demand import BULK_MAX
 from p2pswarm.net.link.link import LinkMachine

@@ -32,7 +32,7 @@ from p2pswarm.net.endpoint.path_search import (
     doubted_last,
     was_refused,
 )
-from p2pswarm.net.guard.slots import LinkUse
+from p2pswarm.net.guard.connection_limits import LinkUse
 from p2pswarm.net.link.path import (
     CandidateSource,
     ClaimedCandidate,

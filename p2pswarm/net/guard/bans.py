@@ -19,7 +19,7 @@ from p2pswarm.base.errors import (
     SwarmError,
 )
 from p2pswarm.base.ids import Address, PeerId
-from p2pswarm.net.guard.slots import GroupCounter
+from p2pswarm.net.guard.connection_limits import GroupCounter
 from p2pswarm.net.os.addresses import NAMES, address_groups, network_of
 from p2pswarm.net.wire import frames
 

@@ -10,7 +10,7 @@ from enum import Enum, auto
 
 from p2pswarm.base.errors import BadFrame, BadRecord, LinkLost, PeerError, SwarmError
 from p2pswarm.net.config import TransportConfig
-from p2pswarm.net.guard.slots import LinkUse
+from p2pswarm.net.guard.connection_limits import LinkUse
 from p2pswarm.net.link.channel_demand import ChannelDemand
 from p2pswarm.net.link.control_records import ControlRecords
 from p2pswarm.net.link.events import (

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from p2pswarm.base.errors import Busy, SwarmError
 from p2pswarm.base.ids import PeerId
-from p2pswarm.net.guard.slots import ConcurrencyLimit, HandlerLimits
+from p2pswarm.net.guard.connection_limits import ConcurrencyLimit, HandlerLimits
 from p2pswarm.net.rpc.framing import RESET_LATE, RESET_LEAVING, error_for_caller
 from p2pswarm.net.wire.message import Message
 

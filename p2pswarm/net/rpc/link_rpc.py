@@ -14,7 +14,7 @@ from p2pswarm.net.cards.card import Card
 from p2pswarm.net.cards.node_cards import ANSWER_S, CardHeard, CardUpdate
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.link_io import Link
-from p2pswarm.net.guard.slots import ConcurrencyLimit, HandlerLimits
+from p2pswarm.net.guard.connection_limits import ConcurrencyLimit, HandlerLimits
 from p2pswarm.net.link.events import RESET_REFUSED, LinkEnded, StreamData, StreamEvent, StreamOpened
 from p2pswarm.net.link.reply_budget import STREAM_BYTES
 from p2pswarm.net.os.addresses import network_of

@@ -19,7 +19,7 @@ from p2pswarm.progress.events import (
     Stepped,
     Waiting,
 )
-from p2pswarm.run.view import Incarnation
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance_reports import OrderedMove
 from p2pswarm.trainer.reports.reports import (

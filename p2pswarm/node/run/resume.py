@@ -14,9 +14,9 @@ from p2pswarm.checkpoint.catalogue import (
     open_checkpoint,
     reading,
 )
+from p2pswarm.checkpoint.checkpoint_manifest import CheckpointManifest
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.digests import StateHasher
-from p2pswarm.checkpoint.manifest import CheckpointManifest
 from p2pswarm.checkpoint.names import MANIFEST_NAME
 from p2pswarm.checkpoint.restore import stage_of_cut, state_pieces
 from p2pswarm.checkpoint.store import CheckpointStore

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from p2pswarm.base.errors import Busy
 from p2pswarm.base.ids import PeerId
 from p2pswarm.net.endpoint.preface import TICKET_BYTES, CircuitStatus
-from p2pswarm.net.guard.slots import FairSlots, GroupCounter
+from p2pswarm.net.guard.connection_limits import FairSlots, GroupCounter
 from p2pswarm.net.os.addresses import address_groups, network_of
 
 BUSY_S = 60.0  # a relay without room is tried again after a minute

@@ -1,4 +1,4 @@
-"""EdgeState: what codecs carry on one edge, that is to one incarnation of a peer in one direction."""
+"""EdgeState: what codecs carry on one edge, to one incarnation of a peer, in one direction."""
 
 from collections.abc import Iterable, Sequence
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from p2pswarm.plan.move_times import NO_MOVES, MoveTimes
 from p2pswarm.plan.moves import Decision
 from p2pswarm.progress.events import Report, gain_text, worth_text
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.balance import Capacity
 from p2pswarm.run.messages.membership import PrepareStage
-from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.balance.move_preparation import PreparedMove, StopPreparing
 from p2pswarm.trainer.reports.reports import short
 

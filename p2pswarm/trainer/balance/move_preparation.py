@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from p2pswarm.progress.events import Report
-from p2pswarm.run.view import Incarnation
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.trainer.reports.reports import short
 
 PREPARE_S = 3600.0  # as long as a newcomer may take: 10 GB at 22 Mbit/s

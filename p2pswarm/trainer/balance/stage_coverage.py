@@ -3,7 +3,7 @@
 import math
 
 from p2pswarm.progress.events import Waiting
-from p2pswarm.run.view import Incarnation
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.members.blame import FailingServers
 from p2pswarm.trainer.members.membership import Member, Membership

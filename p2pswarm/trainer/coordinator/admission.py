@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from p2pswarm.base.errors import Unusable
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.membership import Assigned, Join, Ready
 from p2pswarm.run.messages.step import Committed
-from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.coordinator.changes import Change, Effects
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart, DecidedStep, Welcome
 from p2pswarm.trainer.members.membership import AnswerLimits, Member, Membership

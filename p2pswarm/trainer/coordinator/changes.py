@@ -1,4 +1,4 @@
-"""Effects of an input: the actions that it asks for, and the changes after which rules are asked."""
+"""Effects of an input: the actions that it asks for, and the changes that rules depend on."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from functools import partial
 
 from p2pswarm.run.chain.record import members_that_fit
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.membership import CannotPrepare, Join, Load, Ready
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
 from p2pswarm.run.messages.step import Committed, Fence, Reduced
-from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance import Balance
 from p2pswarm.trainer.balance.move_preparation import StageDecided

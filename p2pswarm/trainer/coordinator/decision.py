@@ -17,9 +17,9 @@ from p2pswarm.run.chain.record import (
     VoterId,
     first_number,
 )
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.membership import Join
 from p2pswarm.run.messages.step import Commit
-from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.step.stage_digests import as_recorded

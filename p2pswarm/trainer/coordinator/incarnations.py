@@ -5,8 +5,8 @@ Source:  docs/recovery.md, "A sum that outlives its link", "A sum that outlives 
 
 from dataclasses import dataclass
 
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.membership import Assigned, HeldSum, Join
-from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance import Balance
 from p2pswarm.trainer.balance.stage_coverage import StageCoverage

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.trainers import SILENCE_S
-from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.step.reduction import Reduction
 from p2pswarm.trainer.step.step import Step

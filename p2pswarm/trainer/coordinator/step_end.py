@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from p2pswarm.run.chain.record import Contributor, StageCommit
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.step import Committed, Reduced
 from p2pswarm.run.schedule import learning_rate
-from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceReport, OrderedMove
 from p2pswarm.trainer.balance.move_preparation import StageDecided

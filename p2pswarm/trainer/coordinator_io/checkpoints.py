@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from p2pswarm.base.errors import BadMessage, NotSaved
 from p2pswarm.base.ids import PeerId
-from p2pswarm.checkpoint.manifest import CheckpointManifest, Cursor, SavedStage
+from p2pswarm.checkpoint.checkpoint_manifest import CheckpointManifest, Cursor, SavedStage
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.checkpoint.writer import chain_file, joined, saved_by
 from p2pswarm.net.crypto.identity import Identity
@@ -16,10 +16,10 @@ from p2pswarm.progress.events import Checkpointed
 from p2pswarm.run.chain.chain import Branch, Chain, ChainHead, Genesis
 from p2pswarm.run.chain.chain_log import ChainStore, log_entry, log_header
 from p2pswarm.run.chain.record import MEMORY_BYTES, digest
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.checkpoint import LoadState, Saved, Saving
 from p2pswarm.run.messages.run import RunOrigin
 from p2pswarm.run.schedule import learning_rate
-from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import CheckpointConfig, RunConfig
 from p2pswarm.settings.parser import run_to_json
 from p2pswarm.trainer.reports.reports import CheckpointFailed, CheckpointProgress

@@ -11,8 +11,8 @@ from p2pswarm.checkpoint.retention import prune
 from p2pswarm.checkpoint.writer import write_manifest
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.net.wire.message import Message
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.checkpoint import Saved, SaveState, Saving
-from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator_io.checkpoints import (
     AskToSave,

@@ -1,4 +1,4 @@
-"""One term of a trainer as the coordinator: keeps every member's stream, and does what is decided."""
+"""One term of a trainer as coordinator: keeps every member's stream, and does what is decided."""
 
 import asyncio
 import logging
@@ -14,6 +14,7 @@ from p2pswarm.checkpoint.checkpoint_io import last_of
 from p2pswarm.net.rpc.base import Stream
 from p2pswarm.net.wire.message import Message
 from p2pswarm.progress.events import Report
+from p2pswarm.run.member_view import Incarnation, contact
 from p2pswarm.run.messages.checkpoint import LoadState
 from p2pswarm.run.messages.membership import Join, Leaving, MayLeave, MoveTo, PrepareStage, StandsBy
 from p2pswarm.run.messages.state import FetchPieces
@@ -21,7 +22,6 @@ from p2pswarm.run.messages.trainers import Trainers, Unheard
 from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.host_state import HostState, StateSize
 from p2pswarm.run.state.piece_download_io import Download
-from p2pswarm.run.view import Incarnation, contact
 from p2pswarm.trainer.balance.balance_reports import OrderedMove, OrderedPreparation
 from p2pswarm.trainer.balance.move_preparation import StopPreparing
 from p2pswarm.trainer.coordinator.coordinator import Coordinator

@@ -13,12 +13,12 @@ from p2pswarm.base.errors import BadHandshake, DialFailed, LinkLost, NoRoute, Sw
 from p2pswarm.base.signal import Signal
 from p2pswarm.data.corpus import Tokens
 from p2pswarm.net.wire.message import Message
+from p2pswarm.run.member_view import Incarnation, contact, incarnation_of
 from p2pswarm.run.messages.membership import MemberRecord, StillThere
 from p2pswarm.run.messages.microbatch import Handed
 from p2pswarm.run.push import PushProgress, keeper_among, keepers_for
 from p2pswarm.run.push_io import Pusher, push_to_any
 from p2pswarm.run.router import Router
-from p2pswarm.run.view import Incarnation, contact, incarnation_of
 from p2pswarm.tensors.codecs.registry import EncodedTensor
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator_io.server_reports import (

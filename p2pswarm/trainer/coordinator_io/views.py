@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from p2pswarm.run.member_cards import leads_there
+from p2pswarm.run.member_view import view_parts
 from p2pswarm.run.messages.membership import MemberRecord, View
-from p2pswarm.run.view import view_parts
 from p2pswarm.trainer.reports.actions import MemberChange
 
 PAUSE_S = 0.1  # a server computes for longer than that between two microbatches

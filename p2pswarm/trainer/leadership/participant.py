@@ -23,13 +23,13 @@ from p2pswarm.run.chain.chain_node import ChainNode, Told
 from p2pswarm.run.chain.participant import ChainParticipant
 from p2pswarm.run.chain.record import CommitRecord, RecordKind, VoterId
 from p2pswarm.run.member_cards import with_cards
+from p2pswarm.run.member_view import contact
 from p2pswarm.run.messages.membership import Join, StandsBy
 from p2pswarm.run.messages.run import Finished, OtherVersion, RunOver
 from p2pswarm.run.messages.trainers import Enlist, Whereabouts, WhoLeads
 from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.host_state import StateSize
-from p2pswarm.run.view import contact
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart
 from p2pswarm.trainer.coordinator_io.checkpoints import SavedChain

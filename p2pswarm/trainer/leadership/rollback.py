@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.checkpoint.catalogue import Checkpoint, folders, newest_good, open_checkpoint
+from p2pswarm.checkpoint.checkpoint_manifest import CheckpointManifest
 from p2pswarm.checkpoint.compatibility import Wanted
-from p2pswarm.checkpoint.manifest import CheckpointManifest
 from p2pswarm.run.chain.chain import Branch, Digests
 from p2pswarm.run.chain.record import NO_DIGEST
 from p2pswarm.run.messages.run import RunOrigin

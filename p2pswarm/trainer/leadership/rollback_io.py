@@ -1,4 +1,4 @@
-"""Looks for what a run rolls back to: reads the target beside training, and asks for the decision."""
+"""Looks for what a run rolls back to: reads the target beside training, asks for the decision."""
 
 import asyncio
 from collections.abc import Callable

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from p2pswarm.base.ids import PeerId
 from p2pswarm.progress.events import Report
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.membership import Load
-from p2pswarm.run.view import Incarnation
 
 MB = 1_000_000
 

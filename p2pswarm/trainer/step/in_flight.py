@@ -8,8 +8,8 @@ from enum import Enum
 from heapq import heappop, heappush
 
 from p2pswarm.base.estimates import Window
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.types import Work
-from p2pswarm.run.view import Incarnation
 
 TIMEOUT_FIRST_S = 120.0  # nothing is measured yet, and first passes are slow
 TIMEOUT_MIN_S = 10.0  # below this a pause of the garbage collector or the kernel would count

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from p2pswarm.run.chain.record import QUARANTINED
-from p2pswarm.run.view import Incarnation
+from p2pswarm.run.member_view import Incarnation
 
 
 class CountResult(Enum):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from p2pswarm.run.chain.record import DIGEST_BYTES
-from p2pswarm.run.view import Incarnation
+from p2pswarm.run.member_view import Incarnation
 
 
 def as_recorded(digest: bytes) -> bytes:

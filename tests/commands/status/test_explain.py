@@ -14,9 +14,9 @@ from p2pswarm.node.progress.reporter import Reporter
 from p2pswarm.plan.move_times import MoveTimes
 from p2pswarm.plan.moves import Decision
 from p2pswarm.progress.events import Relocated
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.balance import MOVES_TOLD_MAX, AskBalance
 from p2pswarm.run.messages.membership import PrepareStage
-from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance_reports import (
     BalanceAsked,

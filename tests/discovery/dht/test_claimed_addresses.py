@@ -13,7 +13,7 @@ from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.messages import Find, Found, Get, Got, PeerList
 from p2pswarm.discovery.dht.node import Dht
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.net.guard.slots import HandlerLimits
+from p2pswarm.net.guard.connection_limits import HandlerLimits
 from p2pswarm.net.wire.message import Message
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimRpc

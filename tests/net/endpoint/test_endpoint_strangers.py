@@ -33,7 +33,7 @@ from p2pswarm.net.crypto.suite import Suite
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.endpoint.link_io import Link
 from p2pswarm.net.endpoint.link_request import JOIN, BulkJoin
-from p2pswarm.net.guard.slots import PEER_LINKS_MAX
+from p2pswarm.net.guard.connection_limits import PEER_LINKS_MAX
 from p2pswarm.net.link.events import StreamOpened
 from p2pswarm.net.link.session import Introduction
 from p2pswarm.net.os.sockets import SocketNet

@@ -14,8 +14,8 @@ from p2pswarm.progress.events import (
     Started,
     Waiting,
 )
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.membership import Load
-from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.trainer.reports.reports import (
     Leads,

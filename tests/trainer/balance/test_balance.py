@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 from trainer.harness import Play
 
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.balance import Capacity
 from p2pswarm.run.messages.membership import CannotPrepare, HeldReduction, Load
 from p2pswarm.run.messages.step import Committed, Reduced, TiedReduced
-from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BalanceConfig, BatchConfig, ModelConfig, RunConfig
 from p2pswarm.trainer.balance.balance import (
     BACK_S,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from trainer.harness import CONFIG, Play
 
 from p2pswarm.progress.events import Waiting
-from p2pswarm.run.view import Incarnation
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.balance.stage_coverage import (
     AGAIN_S,

@@ -1,6 +1,6 @@
 """After the decision: who is held to it, and who may skip it."""
 
-from p2pswarm.run.view import Incarnation
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.trainer.coordinator.admission import COMMIT_MAX_S, COMMIT_S, SKIPS_MAX, Commits
 
 ANN, BOB = Incarnation(b"a" * 32, 1), Incarnation(b"b" * 32, 2)

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer.harness import Play
 
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.trainers import SILENCE_S
-from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.silence import (
     LEARNED_MAX_S,

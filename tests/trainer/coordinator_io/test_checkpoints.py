@@ -10,8 +10,8 @@ from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import PeerId
 from p2pswarm.checkpoint.names import stage_file_name
 from p2pswarm.progress.events import Checkpointed
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.checkpoint import Saved, Saving
-from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.coordinator_io.checkpoints import (
     PROGRESS_EVERY_S,
     QUIET_S,

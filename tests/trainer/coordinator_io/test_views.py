@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from p2pswarm.base.ids import Address
 from p2pswarm.net.cards.card import Card
 from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.run.member_view import MemberView
 from p2pswarm.run.messages.membership import MemberRecord
-from p2pswarm.run.view import MemberView
 from p2pswarm.trainer.coordinator_io.views import CARDS_MEMBERS_MAX, REMEMBERED, Views
 from p2pswarm.trainer.members.membership import Membership
 from p2pswarm.trainer.reports.actions import MemberChange

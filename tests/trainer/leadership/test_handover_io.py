@@ -6,8 +6,8 @@ import pytest
 from trainer.several import ManyTrainers
 from trainer.test_several_trainers import after_step, check_exact, ended, play, start
 
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.trainers import SILENCE_S, WhoLeads
-from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.reports.reports import MemberLost
 
 ASK_S = 1.0

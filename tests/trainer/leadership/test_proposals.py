@@ -13,7 +13,7 @@ from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.messages import Propose
 from p2pswarm.run.chain.record import RecordKind, VoterId, first_number
-from p2pswarm.run.view import Incarnation
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.leadership.known_trainers import KnownTrainers
 from p2pswarm.trainer.leadership.proposals import AGAIN_S, AT_ONCE, SPARE_S, Proposals, VoterChanges

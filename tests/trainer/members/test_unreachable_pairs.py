@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer.harness import CONFIG, Play
 
-from p2pswarm.run.view import Incarnation
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.settings.config import BatchConfig
 from p2pswarm.trainer.members.blame import AVERAGINGS, PAUSE_FIRST_S, UnreachablePairs
 from p2pswarm.trainer.members.membership import Membership

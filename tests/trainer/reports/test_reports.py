@@ -5,8 +5,8 @@ import pytest
 from p2pswarm.node.progress.reporter import Reporter
 from p2pswarm.plan.moves import Decision
 from p2pswarm.progress.events import Event, Note, Report
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.membership import Load, PrepareStage
-from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceAsked, OrderedMove, OrderedPreparation
 from p2pswarm.trainer.balance.move_preparation import PreparedMove, StopPreparing

@@ -6,8 +6,8 @@ import math
 import pytest
 from trainer.harness import CONFIG, Play
 
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.step import Reduced, TiedGroup, TiedReduced
-from p2pswarm.run.view import Incarnation
 from p2pswarm.settings.config import BatchConfig, OptimizerConfig
 from p2pswarm.trainer.balance.move_preparation import Movers
 from p2pswarm.trainer.members.membership import Member, Membership, StageGroup

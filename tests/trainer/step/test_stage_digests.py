@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer.harness import Play
 
-from p2pswarm.run.view import Incarnation
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import DigestsTied, MemberReady
 from p2pswarm.trainer.step.stage_digests import OTHER_WEIGHTS, StageDigests

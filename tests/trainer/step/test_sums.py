@@ -9,8 +9,8 @@ from trainer.harness import CONFIG, RUN
 from trainer.test_kept_sums import Play
 
 from p2pswarm.run.chain.record import first_number
+from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.membership import HeldSum, Join
-from p2pswarm.run.view import Incarnation
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart, DecidedStep
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import SumKept, SumVoided

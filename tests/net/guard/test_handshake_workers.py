@@ -14,7 +14,7 @@ from p2pswarm.net.crypto.handshake import Handshake, Hello, StaticKey
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.noise_xx import Role
 from p2pswarm.net.guard.fair_queue import BURST_S, COST_MAX_S, SHARE, HandshakeQueue
-from p2pswarm.net.guard.handshake_gate import HandshakeGate
+from p2pswarm.net.guard.handshake_workers import HandshakeGate
 from p2pswarm.sim.loop import SimLoop
 
 COST_S = 0.00025

@@ -1,4 +1,4 @@
-"""Tests of `net/guard/slots.py`."""
+"""Tests of `net/guard/connection_limits.py`."""
 
 from collections import deque
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from p2pswarm.base.errors import BadHandshake, Busy, DialFailed
 from p2pswarm.base.ids import PeerId
 from p2pswarm.net.config import TransportConfig
-from p2pswarm.net.guard.slots import (
+from p2pswarm.net.guard.connection_limits import (
     PEER_LINKS_MAX,
     BulkSlots,
     ConcurrencyLimit,

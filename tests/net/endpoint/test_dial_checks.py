@@ -1,4 +1,4 @@
-"""Tests of `net/endpoint/admission.py`."""
+"""Tests of `net/endpoint/dial_checks.py`."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from p2pswarm.net.crypto.handshake import Handshake, Hello, StaticKey
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.noise_xx import Role
 from p2pswarm.net.crypto.suite import Suite
-from p2pswarm.net.endpoint.admission import (
+from p2pswarm.net.endpoint.dial_checks import (
     check_attempts,
     check_join,
     dial_error,

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.base.errors import BadCheckpoint, OtherCheckpoint
+from p2pswarm.checkpoint.checkpoint_manifest import FORMAT, TAG, SavedStage, read, sign
 from p2pswarm.checkpoint.digests import FileDigest
-from p2pswarm.checkpoint.manifest import FORMAT, TAG, SavedStage, read, sign
 from p2pswarm.checkpoint.names import stage_file_name
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.settings.parser import RUN_VERSION, run_to_json

@@ -8,9 +8,7 @@ from p2pswarm.base.errors import BadMessage, DialFailed
 from p2pswarm.base.ids import Address, PeerId
 from p2pswarm.net.wire.frames import MESSAGE_BYTES_MAX
 from p2pswarm.net.wire.message import encode
-from p2pswarm.run.messages.membership import MemberRecord, View
-from p2pswarm.run.messages.types import CARD_BYTES_MAX, MEMBERS_MAX, VIEW_PART_MAX
-from p2pswarm.run.view import (
+from p2pswarm.run.member_view import (
     PARTS_MAX,
     Incarnation,
     MemberView,
@@ -18,6 +16,8 @@ from p2pswarm.run.view import (
     incarnation_of,
     view_parts,
 )
+from p2pswarm.run.messages.membership import MemberRecord, View
+from p2pswarm.run.messages.types import CARD_BYTES_MAX, MEMBERS_MAX, VIEW_PART_MAX
 
 
 def member(number: int, stage: int = 0, *, ready: bool = True) -> MemberRecord:

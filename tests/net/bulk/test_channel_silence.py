@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.net.bulk.silence import (
+from p2pswarm.net.bulk.channel_silence import (
     BLIND_S,
     CALM_S,
     COUNTED_S_MAX,
