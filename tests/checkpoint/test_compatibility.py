@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 from checkpoint.harness import CORPUS, RUN, RUN_ID, TRAINER, checkpoint_id, manifest_of
-from checkpoint.test_manifest import stages
+from checkpoint.test_checkpoint_manifest import stages
 
 from p2pswarm.base.errors import OtherCheckpoint
 from p2pswarm.checkpoint.checkpoint_manifest import SignedManifest

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 from checkpoint.harness import CUT, OTHER_WRITER, RUN_ID, WRITER, save_stages
-from checkpoint.test_manifest import stages
+from checkpoint.test_checkpoint_manifest import stages
 
 from p2pswarm.base.errors import BadMessage, NotSaved
 from p2pswarm.checkpoint.digests import PIECES_MAX, FileDigest

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 from checkpoint.harness import RUN
-from checkpoint.test_manifest import DATA as CHECKPOINT
+from checkpoint.test_checkpoint_manifest import DATA as CHECKPOINT
 from discovery.dht.harness import ALICE, KEY, record
 from fuzzing.access_parsers import ACCESS_SEEDS
 from fuzzing.base import joined

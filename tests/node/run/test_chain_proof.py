@@ -2,7 +2,7 @@
 
 import pytest
 from checkpoint.harness import checkpoint_id, manifest_of
-from checkpoint.test_manifest import stages
+from checkpoint.test_checkpoint_manifest import stages
 from hypothesis import given
 from hypothesis import strategies as st
 from run.chain.harness import MICROBATCHES, RUN, back, chain_of, commit, genesis
