@@ -8,11 +8,15 @@ from hypothesis import settings
 
 
 def core_of(values: Iterable[Any], core: Collection[Any]) -> list[Any]:
-    """The values as parameters; those outside the core are marked `full`."""
+    """The values as parameters, a tuple as several; those outside the core are marked `full`."""
     values = list(values)
     assert set(core) <= set(values), "the core is a part of the values"
     return [
-        pytest.param(value, marks=() if value in core else pytest.mark.full) for value in values
+        pytest.param(
+            *(value if isinstance(value, tuple) else (value,)),
+            marks=() if value in core else pytest.mark.full,
+        )
+        for value in values
     ]
 
 
