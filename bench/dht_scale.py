@@ -27,7 +27,7 @@ from worlds.dht import DhtWorld, DhtWorldConfig
 
 from p2pswarm.discovery.dht.node import Dht
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.world import WorldConfig
+from p2pswarm.sim.network_conditions import WorldConfig
 
 TTL_S = 3600.0
 WARM_UP_LOOKUPS = 3  # of each client: a node that has run for a while knows its round trips

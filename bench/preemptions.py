@@ -40,10 +40,10 @@ from p2pswarm.run.chain.chain_log import log_entry, log_header
 from p2pswarm.settings.config import BatchConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run
+from p2pswarm.sim.network_conditions import WorldConfig
 from p2pswarm.sim.swarm import SimMachine, SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.sim.traces import HOUR_S, Trace, shipped_traces, trace_of
-from p2pswarm.sim.world import WorldConfig
 from p2pswarm.trainer.reports.reports import MemberLost, Replayed, RunFinished, StepDone, SumVoided
 
 STATE_BYTES = 32 << 20

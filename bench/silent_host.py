@@ -21,9 +21,9 @@ from p2pswarm.settings.config import BatchConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
 from p2pswarm.sim.loop import run
+from p2pswarm.sim.network_conditions import WorldConfig
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
-from p2pswarm.sim.world import WorldConfig
 from p2pswarm.trainer.reports.reports import MemberLost, RunBegun, StepDone
 
 SERVERS, MICROBATCHES, STEPS = 6, 24, 8

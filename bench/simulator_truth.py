@@ -41,9 +41,9 @@ from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.devices import SimDevice
 from p2pswarm.sim.loop import run as in_virtual_time
+from p2pswarm.sim.network_conditions import WorldConfig
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig
-from p2pswarm.sim.world import WorldConfig
 from p2pswarm.trainer.reports.reports import RunBegun, StepDone
 
 REGIONS = ("Oregon", "Virginia", "Tokyo", "Ireland")

@@ -24,9 +24,9 @@ from p2pswarm.progress.events import Report
 from p2pswarm.settings.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run
+from p2pswarm.sim.network_conditions import WorldConfig
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult
-from p2pswarm.sim.world import WorldConfig
 from p2pswarm.trainer.reports.reports import RunBegun, StepDone
 
 STATE_BYTES = 4096

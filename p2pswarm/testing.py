@@ -11,9 +11,9 @@ import logging
 
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import SimLoop, run
+from p2pswarm.sim.network_conditions import WorldConfig
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
-from p2pswarm.sim.world import WorldConfig
 
 __all__ = [
     "Cost",

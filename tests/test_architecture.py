@@ -90,7 +90,7 @@ SHELL = frozenset(
         "net/rpc/link_rpc.py",
         "net/rpc/stream.py",
         "node/bootstrap.py",
-        "node/leave_request.py",
+        "node/shutdown.py",
         "node/process.py",
         "node/progress/output.py",
         "node/run/closed_run.py",

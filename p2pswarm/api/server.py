@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from p2pswarm.api.node import Node, load_role
-from p2pswarm.node.leave_request import LeaveRequest
 from p2pswarm.node.run.discovery import find_run
+from p2pswarm.node.shutdown import LeaveRequest
 from p2pswarm.settings.config import ServeConfig
 from p2pswarm.settings.parser import from_values
 

@@ -29,13 +29,13 @@ from p2pswarm.models.pretrained import offer, offer_served
 from p2pswarm.models.registry import trust
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.rpc.base import Rpc
-from p2pswarm.node.leave_request import LeaveRequest, unless
 from p2pswarm.node.run.closed_run import own_refusal, run_calls
 from p2pswarm.node.run.discovery import answering, find_run, learn_cards, manifests
 from p2pswarm.node.run.run_choice import RunChoice, run_choice
 from p2pswarm.node.run.run_folder import RunFolder, make_folder
 from p2pswarm.node.run.run_match import genesis_of
 from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
+from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.stack import NodeStack, Say
 from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE
 from p2pswarm.run.chain.chain_log import ChainStore, Restored, blank

@@ -22,7 +22,6 @@ from p2pswarm.discovery.gossip.record import Activity, FigureKey, RoleKind, figu
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.rpc.base import Rpc
-from p2pswarm.node.leave_request import LeaveRequest, unless
 from p2pswarm.node.progress.answers import LatestBalance, LatestStatus
 from p2pswarm.node.progress.curves import recorded
 from p2pswarm.node.progress.output import output
@@ -37,13 +36,14 @@ from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_n
 from p2pswarm.node.run.run_text import describe
 from p2pswarm.node.run.weights_file import model_size, state_sizes, weights_name, write_run
 from p2pswarm.node.serve import tensors_within
+from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.stack import NodeStack, Say
 from p2pswarm.progress.events import Event, Report
 from p2pswarm.run.manifest import RunIdentity
 from p2pswarm.run.messages.balance import AskBalance, AskCapacities, RunCapacities
+from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.run import RunOver
 from p2pswarm.run.messages.status import AskStatus, RunStatus
-from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.settings.config import NodeConfig, RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceReport
 from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext, raised

@@ -12,9 +12,9 @@ from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import Address, PeerId
 from p2pswarm.net.cards.card import CardBody, SignedCard
 from p2pswarm.net.wire.message import Message, decode
+from p2pswarm.run.messages.field_limits import NO_PATHS, PathCounts
 from p2pswarm.run.messages.membership import MemberRecord, StandsBy, View
 from p2pswarm.run.messages.trainers import AskReachable, Trainers, Whereabouts
-from p2pswarm.run.messages.types import NO_PATHS, PathCounts
 
 PEERS_BYTES_MAX = 56 * 1024  # of those that one message names, with their cards: it has 60 KiB
 PEER_COST_BYTES = 44  # an id, and what msgpack adds to it, an address and a card

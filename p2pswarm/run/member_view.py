@@ -15,8 +15,8 @@ from operator import attrgetter
 
 from p2pswarm.base.errors import BadMessage, DialFailed
 from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.run.messages.field_limits import MEMBERS_MAX, VIEW_PART_MAX
 from p2pswarm.run.messages.membership import MemberRecord, View
-from p2pswarm.run.messages.types import MEMBERS_MAX, VIEW_PART_MAX
 
 RECORD_BYTES = 64  # of a record beside its address and its card
 RECORDS_BYTES_MAX = 48 * 1024  # of one message; the numbers beside them take 5 KiB at most

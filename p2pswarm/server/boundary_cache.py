@@ -5,8 +5,8 @@ from enum import Enum, auto
 
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.compute.base import Key
+from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.run.messages.microbatch import Push
-from p2pswarm.run.messages.types import Work
 
 KEPT_BYTES = 1 << 30  # 64 microbatches of 2,048 tokens and 1,024 numbers each, both ways
 

@@ -14,8 +14,8 @@ from p2pswarm.models.compute.base import Key
 from p2pswarm.models.compute.bundle_spec import activation_codecs, gradient_codecs
 from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.net.rpc.base import Rpc
+from p2pswarm.run.messages.field_limits import Obstacle, Work
 from p2pswarm.run.messages.membership import MemberRecord
-from p2pswarm.run.messages.types import Obstacle, Work
 from p2pswarm.run.push import OnlyPeer, PushProgress, keeper_among, keepers_for
 from p2pswarm.run.push_io import Pusher, push_to_any
 from p2pswarm.server.boundary_cache import WorkItem

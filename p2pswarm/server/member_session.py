@@ -14,8 +14,8 @@ from p2pswarm.run.averaging.base import Compute
 from p2pswarm.run.chain.chain_log import ChainStore, Restored
 from p2pswarm.run.member_cards import NO_CARDS, MemberCards
 from p2pswarm.run.member_view import MemberView
+from p2pswarm.run.messages.field_limits import PathCounts
 from p2pswarm.run.messages.run import RunOrigin
-from p2pswarm.run.messages.types import PathCounts
 from p2pswarm.run.router import Router
 from p2pswarm.run.state.base import BackgroundThread, at_once
 from p2pswarm.run.state.partial_state import PartialFolder

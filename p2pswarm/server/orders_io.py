@@ -22,9 +22,9 @@ from p2pswarm.plan.arrangement import beside_bytes
 from p2pswarm.run.averaging.averaging_io import AveragingSettings
 from p2pswarm.run.averaging.base import AveragedGradient
 from p2pswarm.run.averaging.stage_averaging import StageAveraging
+from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.membership import CannotPrepare, PrepareStage
 from p2pswarm.run.messages.step import Commit, Committed, Reduce, Reduced, Shard
-from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.server.commit_log import ObserverPatience, WeightsLost
 from p2pswarm.server.member_session import MemberSession
 from p2pswarm.server.replica import Replica

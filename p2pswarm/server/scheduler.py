@@ -13,9 +13,9 @@ from p2pswarm.base.errors import BadMessage, Busy, NotServing, Refused
 from p2pswarm.base.estimates import Ema
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.compute.base import BackwardSpec, CountPermit, Engine, Key
+from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.run.messages.microbatch import CHECK_BASE, Push
 from p2pswarm.run.messages.step import Fence, Reduce
-from p2pswarm.run.messages.types import Work
 from p2pswarm.server.boundary_cache import (
     BoundaryCache,
     Dropped,

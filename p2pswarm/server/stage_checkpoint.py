@@ -17,8 +17,8 @@ from p2pswarm.checkpoint.writer import StageToSave
 from p2pswarm.models.blocks import stage_blocks
 from p2pswarm.models.compute.flat_parameters import layout_of
 from p2pswarm.run.messages.checkpoint import LoadState, SaveState, Saving
+from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.run import RunOrigin
-from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.run.state.version_reader import CHANGE_WAIT_S, HeldVersion
 from p2pswarm.server.member_session import ServerContext
 from p2pswarm.settings.config import RunConfig

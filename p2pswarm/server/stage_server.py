@@ -18,12 +18,12 @@ from p2pswarm.net.rpc.base import Stream
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.averaging.piece_delivery import AveragingRoadLost
 from p2pswarm.run.member_cards import learn_all
+from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.membership import Assigned, Leaving, PrepareStage, View, WillLeave
 from p2pswarm.run.messages.microbatch import Push
 from p2pswarm.run.messages.state import FetchPieces
 from p2pswarm.run.messages.step import CannotAverage, Commit, Committed, Fence, Reduce, Shard
 from p2pswarm.run.messages.trainers import Alive
-from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.run.peer_health import AVERAGING_SILENT_S, AVERAGING_WAIT_S
 from p2pswarm.run.peer_health_io import WatchedRpc
 from p2pswarm.run.state.donor import Donor

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 
 from p2pswarm.base.ids import Contact
+from p2pswarm.run.messages.field_limits import TRAINERS_MAX
 from p2pswarm.run.messages.trainers import SILENCE_S
-from p2pswarm.run.messages.types import TRAINERS_MAX
 
 REJOIN_FIRST_S, REJOIN_MAX_S = 0.25, 2.0
 ELECTION_S = 5.0  # after a coordinator of several is lost, another leads by then: ask often

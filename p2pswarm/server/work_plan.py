@@ -13,9 +13,9 @@ from p2pswarm.base.ids import PeerId
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.compute.base import BackwardSpec, LossResult, NotFiniteHere, Stage
 from p2pswarm.models.compute.sketch import Sketcher
+from p2pswarm.run.messages.field_limits import REASON_CHARS, Obstacle, Work
 from p2pswarm.run.messages.membership import Load, MemberRecord
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Push, Sketch, Undelivered
-from p2pswarm.run.messages.types import REASON_CHARS, Obstacle, Work
 from p2pswarm.server.boundary_cache import BoundaryCache, Period, ResultRoute, WorkItem
 from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.server.scheduler import Scheduler, WorkInputs

@@ -16,10 +16,10 @@ from p2pswarm.models.compute.sketch import Sketcher
 from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.net.rpc.base import Stream
 from p2pswarm.run.messages.balance import Capacity
+from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.run.messages.membership import Load
 from p2pswarm.run.messages.microbatch import Push, Receipt, Sketch
 from p2pswarm.run.messages.step import Fence, Fenced
-from p2pswarm.run.messages.types import Work
 from p2pswarm.server.boundary_cache import KeptAnswer, ResultRoute, WorkItem
 from p2pswarm.server.forwarder import Forwarder
 from p2pswarm.server.member_session import MemberSession

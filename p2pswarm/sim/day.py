@@ -11,10 +11,10 @@ from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.compute import BACKWARD_SHARE, Cost
 from p2pswarm.sim.day_record import DayRecord, FleetSample, StepSample, best_rate
 from p2pswarm.sim.devices import SimDevice
+from p2pswarm.sim.network_conditions import Place, WorldConfig
 from p2pswarm.sim.swarm import SimMachine, SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig
 from p2pswarm.sim.traces import MachineStay
-from p2pswarm.sim.world import Place, WorldConfig
 from p2pswarm.trainer.reports.reports import MemberLost, Replayed, StepDone
 
 LEAVE_SHARE = 0.9  # of the notice, for a server to leave in; the rest is for its process to end

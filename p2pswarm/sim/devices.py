@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pswarm.sim.compute import Processor
-from p2pswarm.sim.world import Place
+from p2pswarm.sim.network_conditions import Place
 
 DRIFT_S = 600.0  # after so long a machine has mostly forgotten how fast it was
 

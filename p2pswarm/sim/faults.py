@@ -10,8 +10,8 @@ from enum import Enum
 from typing import Any, Protocol
 
 from p2pswarm.sim.link import WORLD, SimClock
+from p2pswarm.sim.network_conditions import Host
 from p2pswarm.sim.process import Population, SimPeer
-from p2pswarm.sim.world import Host
 
 
 class FaultKind(Enum):

@@ -7,7 +7,7 @@ from contextvars import Context
 from typing import Any, Protocol
 
 from p2pswarm.sim.bulk_turns import BulkTurns
-from p2pswarm.sim.world import Host, World
+from p2pswarm.sim.network_conditions import Host, World
 
 
 class SimTimer(Protocol):

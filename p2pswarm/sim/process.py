@@ -40,7 +40,7 @@ from p2pswarm.net.rpc.framing import (
 from p2pswarm.net.rpc.handler_pool import HandlerPool, HandlerRequest
 from p2pswarm.net.wire.message import Message, decode, encode
 from p2pswarm.sim.link import DEAD_AFTER_S, WORLD, SimClock, SimLink, Suspension
-from p2pswarm.sim.world import Host, Place, World, WorldConfig
+from p2pswarm.sim.network_conditions import Host, Place, World, WorldConfig
 
 CARDS_READ = 16_384  # more than a large simulation has peers
 NO_SIGNATURE = bytes(SIGNATURE_BYTES)

@@ -17,9 +17,9 @@ from p2pswarm.net.rpc.framing import Kind, error_for_caller, pack_opening
 from p2pswarm.net.rpc.handler_pool import HandlerRequest
 from p2pswarm.net.rpc.stream import RpcStream, held, within
 from p2pswarm.net.wire.message import Message, decode, encode
+from p2pswarm.sim.network_conditions import Host, Place, WorldConfig
 from p2pswarm.sim.process import Population, SimCall, SimPeer, SimProcess
 from p2pswarm.sim.stream_end import SimReceiveBuffers, SimStreamEnd
-from p2pswarm.sim.world import Host, Place, WorldConfig
 
 CHUNK_BYTES = 1024 * 1024  # bulk bytes that leave at a time; other transfers come between
 CHUNK_LEAST_BYTES = 8 * 1024  # in memory: more chunks cost time, and share a link no better

@@ -26,6 +26,7 @@ from p2pswarm.settings.parser import run_id, run_to_json
 from p2pswarm.sim.compute import BACKWARD_SHARE, Processor, sim_engine
 from p2pswarm.sim.devices import DriftingProcessor, SimDevice, SpeedDrift
 from p2pswarm.sim.faults import FaultInjection
+from p2pswarm.sim.network_conditions import Place
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.swarm_run import (
     ChainDisk,
@@ -38,7 +39,6 @@ from p2pswarm.sim.swarm_run import (
     result_of,
 )
 from p2pswarm.sim.swarm_trainers import SwarmTrainers, TrainerMachine
-from p2pswarm.sim.world import Place
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.reports.reports import RunBegun, RunFinished, StepDone

@@ -13,7 +13,7 @@ from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig, RunC
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.devices import SimDevice
 from p2pswarm.sim.faults import FaultPlan
-from p2pswarm.sim.world import Place, WorldConfig
+from p2pswarm.sim.network_conditions import Place, WorldConfig
 from p2pswarm.trainer.reports.reports import MemberLost, Replayed, RunFinished, StepDone
 
 

@@ -13,9 +13,9 @@ from p2pswarm.run.chain.memory_file import MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES, VoterId
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.sim.compute import numbered_corpus
+from p2pswarm.sim.network_conditions import Place
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.swarm_run import ChainDisk
-from p2pswarm.sim.world import Place
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer.coordinator_io.chain_start import ChainStart

@@ -27,8 +27,8 @@ from p2pswarm.net.rpc.base import Rpc, Stream
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.net.wire.message import Message, Size, message
 from p2pswarm.sim.loop import run
+from p2pswarm.sim.network_conditions import WorldConfig
 from p2pswarm.sim.rpc import SimWorld
-from p2pswarm.sim.world import WorldConfig
 
 SEED = int(os.environ.get("P2PSWARM_SEED", "1"))
 

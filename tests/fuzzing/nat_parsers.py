@@ -37,7 +37,7 @@ from p2pswarm.net.endpoint.preface import (
 from p2pswarm.net.os.addresses import Scope
 from p2pswarm.net.wire.message import MESSAGE_BYTES_MAX, decode, encode
 from p2pswarm.reach.nat import nat_pmp, pcp, upnp
-from p2pswarm.reach.nat.port_lease import CallRouter, LeaseSearch, Place
+from p2pswarm.reach.nat.mapping_search import CallRouter, LeaseSearch, Place
 
 GATEWAY, OWN = "192.168.77.1", "192.168.77.5"
 ENEMY = Identity.generate(b"enemy")

@@ -16,8 +16,8 @@ from p2pswarm.run.member_view import (
     incarnation_of,
     view_parts,
 )
+from p2pswarm.run.messages.field_limits import CARD_BYTES_MAX, MEMBERS_MAX, VIEW_PART_MAX
 from p2pswarm.run.messages.membership import MemberRecord, View
-from p2pswarm.run.messages.types import CARD_BYTES_MAX, MEMBERS_MAX, VIEW_PART_MAX
 
 
 def member(number: int, stage: int = 0, *, ready: bool = True) -> MemberRecord:

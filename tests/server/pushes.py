@@ -1,8 +1,8 @@
 """A scheduler of three stages, and what is pushed to it."""
 
+from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.run.messages.microbatch import Push
 from p2pswarm.run.messages.step import Fence, FencedWork
-from p2pswarm.run.messages.types import Work
 from p2pswarm.server.scheduler import ExpectedTensors, Scheduler
 from p2pswarm.tensors.codecs.bundle import BundleKey, BundleSpec
 from p2pswarm.tensors.codecs.meta import Dtype, TensorLayout, TensorMeta

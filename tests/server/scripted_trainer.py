@@ -11,6 +11,7 @@ from p2pswarm.base.ids import Address, Contact
 from p2pswarm.net.rpc.base import Priority, Stream
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.member_view import view_parts
+from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.run.messages.membership import (
     Assigned,
     Join,
@@ -32,7 +33,6 @@ from p2pswarm.run.messages.step import (
     Reduced,
     TiedGroup,
 )
-from p2pswarm.run.messages.types import Work
 from p2pswarm.settings.config import (
     BatchConfig,
     CodecConfig,

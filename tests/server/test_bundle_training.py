@@ -7,8 +7,8 @@ import models.harness  # noqa: F401  registers the family
 import pytest
 from server.harness import CONFIG, Swarm, assert_equal, plain_after, swarm, virtual, weights_of
 
+from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.run.messages.microbatch import Counted, Evaluated
-from p2pswarm.run.messages.types import Work
 from p2pswarm.settings.config import CodecConfig, RunConfig
 
 B = CONFIG.batch.microbatches

@@ -7,8 +7,8 @@ from server.test_lifecycle import ASSIGNED, STANDBY, THIRD, TRAINER, VIEW, fail,
 
 from p2pswarm.base.errors import LinkLost
 from p2pswarm.base.ids import Address, Contact, PeerId
+from p2pswarm.run.messages.field_limits import TRAINERS_MAX
 from p2pswarm.run.messages.membership import StandsBy
-from p2pswarm.run.messages.types import TRAINERS_MAX
 from p2pswarm.server.lifecycle import SLEPT_S, ServerState
 from p2pswarm.server.trainer_search import REACHED_S, REJOIN_FIRST_S, TrainerSearch
 

@@ -23,7 +23,7 @@ from server.pushes import (
 
 from p2pswarm.base.errors import BadMessage, Busy, NotServing
 from p2pswarm.models.compute.torch_weights import torch_engine
-from p2pswarm.run.messages.types import Work
+from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.server.scheduler import (
     EVALUATIONS_MAX,
     HELD_MAX,

@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from server.pushes import ABOVE, BELOW, ME, RUN, B, backward, fence, push, scheduler
 
 from p2pswarm.base.errors import Busy, NotServing, Refused
+from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.run.messages.step import Reduce
-from p2pswarm.run.messages.types import Work
 
 MICROBATCHES = st.sampled_from([0, 1, B])  # few, so that gradients meet their forwards
 ATTEMPTS = st.integers(0, 2)

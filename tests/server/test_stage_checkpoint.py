@@ -8,8 +8,8 @@ import pytest
 from p2pswarm.base.errors import NotSaved, OtherCheckpoint, Unusable
 from p2pswarm.net.wire.message import decode, encode
 from p2pswarm.run.messages.checkpoint import LoadState, SaveState
+from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.run import RunOrigin
-from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.server.member_session import SavingLimits
 from p2pswarm.server.stage_checkpoint import (
     ProgressNotes,

@@ -22,9 +22,9 @@ from server.harness import (
 from p2pswarm.base.errors import NotComputed
 from p2pswarm.models.compute.autograd_graphs import GraphLimits
 from p2pswarm.net.rpc.base import Priority
+from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.run.messages.membership import Ready
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Push, Undelivered
-from p2pswarm.run.messages.types import Work
 from p2pswarm.server.boundary_cache import BoundaryCache
 from p2pswarm.tensors.codecs.meta import Grant
 from p2pswarm.tensors.codecs.registry import encode

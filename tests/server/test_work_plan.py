@@ -23,9 +23,9 @@ from server.pushes import (
 from p2pswarm.base.errors import Busy, DialFailed, Late, LinkLost, NotServing, Refused
 from p2pswarm.base.ids import PeerId
 from p2pswarm.models.compute.base import BackwardSpec, LossResult
+from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Undelivered
-from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.server.boundary_cache import Period, ResultRoute
 from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.server.scheduler import WorkInputs

@@ -14,7 +14,7 @@ from p2pswarm.net.config import TransportConfig
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.world import WorldConfig
+from p2pswarm.sim.network_conditions import WorldConfig
 
 MB = 1_000_000
 TENSOR_BYTES = 8 * MB

@@ -12,9 +12,9 @@ from p2pswarm.settings.config import BatchConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.devices import SimDevice, SpeedDrift
 from p2pswarm.sim.loop import run
+from p2pswarm.sim.network_conditions import WorldConfig
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
-from p2pswarm.sim.world import WorldConfig
 
 AWS = shipped_network("aws")
 

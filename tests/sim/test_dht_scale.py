@@ -16,7 +16,7 @@ from p2pswarm.base.ids import Contact, PeerId
 from p2pswarm.discovery.dht.messages import Find, Found, Get, Got, PeerList
 from p2pswarm.discovery.dht.node import Dht
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.world import WorldConfig
+from p2pswarm.sim.network_conditions import WorldConfig
 
 TTL_S = 3600.0
 LAN = WorldConfig(rtt_median_s=0.001, rtt_least_s=0.0005)

@@ -20,9 +20,9 @@ from sim.seed import SEED
 from p2pswarm.base.ids import PeerId
 from p2pswarm.sim.faults import LATE_S, SLOWER, Fault, FaultInjection, FaultKind, FaultPlan
 from p2pswarm.sim.loop import run
+from p2pswarm.sim.network_conditions import WorldConfig
 from p2pswarm.sim.process import SimPeer
 from p2pswarm.sim.rpc import SimWorld
-from p2pswarm.sim.world import WorldConfig
 
 OPTIONS = FaultOptions(faults=(0, 30))
 

@@ -20,7 +20,7 @@ from p2pswarm.discovery.gossip.messages import (
 from p2pswarm.discovery.gossip.record import Activity, RecordReader, RoleKind, make
 from p2pswarm.net.cards.card import Card
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.world import WorldConfig
+from p2pswarm.sim.network_conditions import WorldConfig
 
 HEAL_S = 30.0
 

@@ -20,7 +20,7 @@ from p2pswarm.net.rpc.base import Priority, Stream
 from p2pswarm.net.rpc.link_rpc import LinkRpc
 from p2pswarm.net.wire.message import Message, message
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.world import WorldConfig
+from p2pswarm.sim.network_conditions import WorldConfig
 
 MIB = 1024 * 1024
 

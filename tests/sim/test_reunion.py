@@ -16,7 +16,7 @@ from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.node import Dht
 from p2pswarm.discovery.dht.routing_table import Neighbour, neighbour
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.world import WorldConfig
+from p2pswarm.sim.network_conditions import WorldConfig
 
 HEAL_S = 30.0
 TTL_S = 60.0

@@ -9,9 +9,9 @@ import pytest
 from p2pswarm.base.errors import LinkLost, SwarmError
 from p2pswarm.base.ids import PeerId
 from p2pswarm.sim.link import DEAD_AFTER_S
+from p2pswarm.sim.network_conditions import WorldConfig
 from p2pswarm.sim.process import Population, SimProcess
 from p2pswarm.sim.stream_end import FRAME_COST_BYTES, WINDOW_BYTES, SimReceiveBuffers, SimStreamEnd
-from p2pswarm.sim.world import WorldConfig
 
 ALICE, BOB = PeerId(b"a" * 32), PeerId(b"b" * 32)
 

@@ -9,9 +9,9 @@ from p2pswarm.base.ids import PeerId
 from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run
+from p2pswarm.sim.network_conditions import WorldConfig
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
-from p2pswarm.sim.world import WorldConfig
 from p2pswarm.trainer.reports.reports import MemberLost, RunFinished, SumVoided
 
 FIVE_REGIONS = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.5), (0.1, 0.9), (0.9, 0.9))

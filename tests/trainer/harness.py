@@ -1,10 +1,10 @@
 """A coordinator that is told things one at a time, for tests of single rules."""
 
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.field_limits import Obstacle, Work
 from p2pswarm.run.messages.membership import Join, Ready
 from p2pswarm.run.messages.microbatch import Counted, Handed, Sketch, Undelivered
 from p2pswarm.run.messages.step import Committed, Reduced, TiedReduced
-from p2pswarm.run.messages.types import Obstacle, Work
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart

@@ -6,8 +6,8 @@ import math
 from trainer.harness import CONFIG, Play
 
 from p2pswarm.progress.events import HeldOut
+from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.run.messages.microbatch import Evaluated
-from p2pswarm.run.messages.types import Work
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.balance.stage_coverage import UNSERVED_STAGE_S
 from p2pswarm.trainer.coordinator.admission import COMMIT_S

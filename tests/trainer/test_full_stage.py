@@ -8,8 +8,8 @@ import pytest
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.ids import PeerId
 from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.run.messages.field_limits import GROUP_MAX
 from p2pswarm.run.messages.membership import Assigned, Join
-from p2pswarm.run.messages.types import GROUP_MAX
 from p2pswarm.run.router import Router
 from p2pswarm.server.member_session import ServerContext
 from p2pswarm.server.stage_server import StageServer

@@ -10,10 +10,10 @@ from trainer.harness import RUN, Play
 
 from p2pswarm.net.wire.message import encode
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.field_limits import GROUP_MAX, REASON_CHARS
 from p2pswarm.run.messages.membership import Ready
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Undelivered
 from p2pswarm.run.messages.step import Committed, Reduce, Reduced
-from p2pswarm.run.messages.types import GROUP_MAX, REASON_CHARS
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import MemberLost, StepDone

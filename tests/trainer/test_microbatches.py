@@ -5,8 +5,8 @@ import dataclasses
 from trainer.harness import CONFIG, Play
 
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.field_limits import Obstacle, Work
 from p2pswarm.run.messages.microbatch import Evaluated
-from p2pswarm.run.messages.types import Obstacle, Work
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import Replayed, RunFinished, SumVoided

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 
 from p2pswarm.run.member_view import Incarnation, MemberView
+from p2pswarm.run.messages.field_limits import Obstacle, Work
 from p2pswarm.run.messages.membership import HeldSum
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Undelivered
 from p2pswarm.run.messages.step import Commit, Committed, FencedWork, Reduce, Reduced
-from p2pswarm.run.messages.types import Obstacle, Work
 
 
 def digest(weights: tuple) -> bytes:

@@ -18,8 +18,8 @@ from p2pswarm.discovery.dht.config import DhtConfig
 from p2pswarm.discovery.dht.node import Dht
 from p2pswarm.discovery.dht.routing_table import Neighbour, Table, neighbour
 from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.sim.network_conditions import WorldConfig
 from p2pswarm.sim.rpc import SimRpc, SimWorld
-from p2pswarm.sim.world import WorldConfig
 
 PREFIX_BITS = 64  # bits of an id that we compare: a machine word; 10,000 ids differ within 27
 DRAWS_SPARE = 12  # more draws than a bucket's k members, since some are doubles

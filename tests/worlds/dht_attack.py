@@ -42,9 +42,9 @@ from p2pswarm.discovery.dht.messages import (
 from p2pswarm.discovery.dht.node import Dht
 from p2pswarm.discovery.dht.records import Verdict
 from p2pswarm.discovery.dht.routing_table import ID_BITS, Neighbour, neighbour
+from p2pswarm.sim.network_conditions import PORT, WorldConfig
 from p2pswarm.sim.process import unsigned
 from p2pswarm.sim.rpc import SimRpc
-from p2pswarm.sim.world import PORT, WorldConfig
 
 FIRST_OCTETS = range(11, 100)  # of public IPv4 addresses without special networks among them
 SYBIL_NET = "100.0"  # the /16 of those that have one; public, and no honest node's

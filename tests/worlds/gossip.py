@@ -19,8 +19,8 @@ from p2pswarm.discovery.gossip.messages import RUN_ID_BYTES, RunRole
 from p2pswarm.discovery.gossip.record import Activity, FigureKey, RecordReader, RoleKind, figures
 from p2pswarm.net.cards.card import Card
 from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.sim.network_conditions import WorldConfig
 from p2pswarm.sim.rpc import SimRpc, SimWorld
-from p2pswarm.sim.world import WorldConfig
 
 STAGES = 8
 RECORDS_READ = 1 << 16  # of all members, kept for as long as they are passed on

@@ -17,7 +17,7 @@ from p2pswarm.net.os.addresses import address_groups
 from p2pswarm.net.os.base import CROWDED_BYTES, BulkMachine, BulkPipe, ControlMachine
 from p2pswarm.sim.link import SimClock
 from p2pswarm.sim.loop import CLOCK_STEP_S
-from p2pswarm.sim.world import Host, World, WorldConfig
+from p2pswarm.sim.network_conditions import Host, World, WorldConfig
 
 USER_TIMEOUT_S = 20.0  # data unacknowledged for so long ends it, as in net/os/sockets.py
 RETRY_S = 1.0  # between two tries on a path that is cut

@@ -44,8 +44,8 @@ from p2pswarm.commands.demo.supervisor import (
     Supervisor,
 )
 from p2pswarm.commands.picture import picture_format
-from p2pswarm.node.leave_request import INTERRUPTED, ending_signals
 from p2pswarm.node.run.run_text import read_corpus
+from p2pswarm.node.shutdown import INTERRUPTED, ending_signals
 from p2pswarm.progress.events import Event, Note, Started, from_line
 from p2pswarm.progress.history import RunHistory
 from p2pswarm.progress.page import LineFormat, page

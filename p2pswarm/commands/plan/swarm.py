@@ -33,7 +33,7 @@ from p2pswarm.run.messages.balance import (
     RunCapacities,
     ServerCapacity,
 )
-from p2pswarm.run.messages.types import MEMBERS_MAX
+from p2pswarm.run.messages.field_limits import MEMBERS_MAX
 from p2pswarm.settings.config import NodeConfig, RunConfig
 
 NAMES_MAX = 16  # of a stage, in the lines for people; --json has all

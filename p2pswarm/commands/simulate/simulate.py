@@ -41,8 +41,8 @@ from p2pswarm.sim.day import DayConfig, SimDay
 from p2pswarm.sim.day_record import DayRecord
 from p2pswarm.sim.devices import SimDevice
 from p2pswarm.sim.loop import run as in_virtual_time
+from p2pswarm.sim.network_conditions import WorldConfig
 from p2pswarm.sim.traces import HOUR_S, Trace, shortage, stays, trace_of
-from p2pswarm.sim.world import WorldConfig
 from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout
 
 TERA = 1e12

@@ -10,8 +10,8 @@ from p2pswarm.progress.events import Relocated, Waiting, gain_text, seconds_text
 from p2pswarm.progress.printable import printable
 from p2pswarm.run.manifest import RunOffer
 from p2pswarm.run.messages.balance import BalanceStatus, MovesTake, PastMove, ServerPreparing
+from p2pswarm.run.messages.field_limits import PathCounts
 from p2pswarm.run.messages.status import RunStatus
-from p2pswarm.run.messages.types import PathCounts
 
 NO_RUN = "there is no run in this swarm: start one with p2pswarm train run.toml"
 NOT_ASKED = "nothing was decided yet: servers are looked at after each step"

@@ -35,6 +35,7 @@ from p2pswarm.run.messages.balance import (
     StageRate,
     StaysPut,
 )
+from p2pswarm.run.messages.field_limits import REASON_CHARS, PathCounts
 from p2pswarm.run.messages.status import (
     BANS_TOLD_MAX,
     AskStatus,
@@ -42,7 +43,6 @@ from p2pswarm.run.messages.status import (
     RunStatus,
     StageStatus,
 )
-from p2pswarm.run.messages.types import REASON_CHARS, PathCounts
 from p2pswarm.trainer.balance.balance_reports import (
     BalanceAsked,
     BalanceReport,

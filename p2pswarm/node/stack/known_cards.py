@@ -12,7 +12,7 @@ from p2pswarm.net.cards.card import AddressKind, Card, decode_card
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.link.path import Path, PathKind
 from p2pswarm.net.os.addresses import Scope, scope_of
-from p2pswarm.run.messages.types import PathCounts
+from p2pswarm.run.messages.field_limits import PathCounts
 
 DIRECT, MAPPED, PUNCHED, RELAYED = "direct", "mapped", "punched", "relayed"
 

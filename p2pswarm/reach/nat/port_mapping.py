@@ -9,7 +9,7 @@ from collections.abc import Callable
 from p2pswarm.base.errors import BadMessage, Refused
 from p2pswarm.base.ids import Address
 from p2pswarm.reach.nat import nat_pmp, pcp, upnp
-from p2pswarm.reach.nat.port_lease import Lease, LeaseSearch, Output, Place
+from p2pswarm.reach.nat.mapping_search import Lease, LeaseSearch, Output, Place
 
 ANNOUNCED_PORT = 5350  # RFC 6887 section 19.1: where clients hear of a router's start
 ANNOUNCED_GROUP = "224.0.0.1"

@@ -14,7 +14,7 @@ from yarl import URL
 from p2pswarm.base.ids import Address
 from p2pswarm.base.loop_clock import now_s, wait_until
 from p2pswarm.net.os.local_network import group_socket
-from p2pswarm.reach.nat.port_lease import CallRouter, Lease, SendDatagram
+from p2pswarm.reach.nat.mapping_search import CallRouter, Lease, SendDatagram
 from p2pswarm.reach.nat.port_mapping import ANNOUNCED_GROUP, ANNOUNCED_PORT, PortMapping
 from p2pswarm.reach.nat.upnp import XML_BYTES_MAX
 

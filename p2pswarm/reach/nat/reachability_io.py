@@ -16,7 +16,7 @@ from p2pswarm.net.os.interface_changes import watched
 from p2pswarm.net.os.local_network import IPV6, families, family_of, gateway, own_host
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.reach.nat.dial_back import DialBack, DialledBack, DialOutcome, Observer, choose
-from p2pswarm.reach.nat.port_lease import Lease
+from p2pswarm.reach.nat.mapping_search import Lease
 from p2pswarm.reach.nat.port_mapping_io import PortMapper
 from p2pswarm.reach.nat.reachability import AskPeers, Belief, Finding, ReachabilityBelief, State
 

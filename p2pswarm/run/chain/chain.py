@@ -20,7 +20,7 @@ from p2pswarm.run.chain.record import (
     digest,
     term_of,
 )
-from p2pswarm.run.messages.types import GROUP_MAX, VOTERS_MAX
+from p2pswarm.run.messages.field_limits import GROUP_MAX, VOTERS_MAX
 
 WINDOW = 16_384  # records whose digests stay in memory, about 5 MB; no BACK reaches further
 NOBODY = bytes([QUARANTINED])

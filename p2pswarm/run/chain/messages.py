@@ -11,7 +11,7 @@ from typing import Annotated
 
 from p2pswarm.net.wire.message import Message, Range, Size, message
 from p2pswarm.run.chain.record import CARRIER_BYTES_MAX, CommitRecord, Memory, Sha256
-from p2pswarm.run.messages.types import Height, Peer, RunId, Term
+from p2pswarm.run.messages.field_limits import Height, Peer, RunId, Term
 
 ATTEMPT_BYTES = 16  # drawn for each attempt, so that no two attempts are taken for one
 

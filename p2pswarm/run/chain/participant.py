@@ -15,7 +15,7 @@ from p2pswarm.run.chain.leader import Attempt, Leader
 from p2pswarm.run.chain.messages import ATTEMPT_BYTES, HandOver, Heartbeat
 from p2pswarm.run.chain.record import CommitRecord, VoterId
 from p2pswarm.run.chain.voter import ChainVoter
-from p2pswarm.run.messages.types import TERM_MAX
+from p2pswarm.run.messages.field_limits import TERM_MAX
 
 RANK_S = 0.3  # longer than a round trip round the world: the first asks before the second stands
 CHANCE_S = 0.3  # two of one rank, or of ranks that do not agree, rarely stand at once

@@ -18,7 +18,7 @@ from typing import Annotated
 from p2pswarm.base.ids import PeerId
 from p2pswarm.net.crypto.identity import SIGNATURE_BYTES, Identity, verify
 from p2pswarm.net.wire.message import Message, Range, Size, encode, message
-from p2pswarm.run.messages.types import (
+from p2pswarm.run.messages.field_limits import (
     GROUP_MAX,
     MICROBATCHES_MAX,
     STAGES_MAX,

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from p2pswarm.net.wire.message import Message, Range, Size, message
 from p2pswarm.plan.capacity import Measured
+from p2pswarm.run.messages.field_limits import STAGES_MAX, Peer, Reason, RunId, Seconds, Stage
 from p2pswarm.run.messages.status import Servers
-from p2pswarm.run.messages.types import STAGES_MAX, Peer, Reason, RunId, Seconds, Stage
 
 Bytes = Annotated[int, Range(0, 2**62)]
 MeanBytes = Annotated[float, Range(0.0, 1e15)]

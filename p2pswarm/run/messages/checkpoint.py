@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from p2pswarm.net.wire.message import Message, Range, Size, message
+from p2pswarm.run.messages.field_limits import Digest, Reason, RunId, Stage, Step
 from p2pswarm.run.messages.run import RunOrigin
-from p2pswarm.run.messages.types import Digest, Reason, RunId, Stage, Step
 
 PIECES_MAX = 1024  # of a file: their digests fit one message
 SHA256_BYTES = 32

@@ -6,8 +6,7 @@ from typing import Annotated
 from p2pswarm.base.ids import Contact
 from p2pswarm.net.wire.message import Message, Range, Size, message
 from p2pswarm.run.messages.balance import NOT_MEASURED, Capacity
-from p2pswarm.run.messages.trainers import Whereabouts
-from p2pswarm.run.messages.types import (
+from p2pswarm.run.messages.field_limits import (
     GROUP_MAX,
     NO_PATHS,
     VIEW_PART_MAX,
@@ -28,6 +27,7 @@ from p2pswarm.run.messages.types import (
     Term,
     ViewNumber,
 )
+from p2pswarm.run.messages.trainers import Whereabouts
 
 LOADS_PER_S = 100.0  # of all members together: what people look at, and what plans are made of
 LOSSES_MAX = 4096  # 9 bytes each: they fit into a message beside a bitmap of 8 KiB

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from p2pswarm.net.wire.message import Message, Range, message
-from p2pswarm.run.messages.types import RunId, Stage, Step
+from p2pswarm.run.messages.field_limits import RunId, Stage, Step
 
 Transfer = Annotated[int, Range(0, 2**62)]
 """Memory that the sender of the message has set aside."""

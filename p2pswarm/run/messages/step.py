@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from p2pswarm.net.wire.message import Message, Range, Size, message
-from p2pswarm.run.messages.types import (
+from p2pswarm.run.messages.field_limits import (
     GROUP_MAX,
     Attempt,
     Bitmap,

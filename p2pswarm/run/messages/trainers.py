@@ -5,7 +5,7 @@ from typing import Annotated
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.wire.message import Message, Size, message
-from p2pswarm.run.messages.types import (
+from p2pswarm.run.messages.field_limits import (
     TRAINERS_MAX,
     VOTERS_MAX,
     CardBytes,

@@ -15,8 +15,8 @@ from p2pswarm.plan.move_times import MoveMeter
 from p2pswarm.plan.moves import Decision, Rebalancing, Relocation, made_together
 from p2pswarm.run.member_view import Incarnation
 from p2pswarm.run.messages.balance import NOT_MEASURED
+from p2pswarm.run.messages.field_limits import MEMBERS_MAX
 from p2pswarm.run.messages.membership import CannotPrepare, Join, Load, PrepareStage, load_every_s
-from p2pswarm.run.messages.types import MEMBERS_MAX
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.balance.balance_reports import (
     BalanceAsked,

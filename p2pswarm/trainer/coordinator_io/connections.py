@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.membership import Assigned, StandsBy
 from p2pswarm.run.messages.run import Finished
 from p2pswarm.run.messages.trainers import ALIVE_S, Alive, Trainers
-from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.trainer.coordinator_io.views import Views
 from p2pswarm.trainer.reports.actions import MemberChange
 

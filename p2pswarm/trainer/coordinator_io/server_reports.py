@@ -11,6 +11,7 @@ from p2pswarm.base.ids import PeerId
 from p2pswarm.data.corpus import Corpus, Tokens
 from p2pswarm.net.wire.message import Message
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.field_limits import REASON_CHARS, Work
 from p2pswarm.run.messages.membership import Apart, CannotPrepare, Load, Ready, WillLeave
 from p2pswarm.run.messages.microbatch import (
     CHECK_BASE,
@@ -23,7 +24,6 @@ from p2pswarm.run.messages.microbatch import (
 )
 from p2pswarm.run.messages.step import CannotAverage, Committed, Fenced, Reduced
 from p2pswarm.run.messages.trainers import Alive
-from p2pswarm.run.messages.types import REASON_CHARS, Work
 from p2pswarm.settings.parser import RUN_VERSION
 from p2pswarm.tensors.codecs.meta import TensorMeta
 from p2pswarm.trainer.coordinator.admission import COMMIT_MAX_S

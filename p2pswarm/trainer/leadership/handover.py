@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.field_limits import TRAINERS_MAX, VOTERS_MAX
 from p2pswarm.run.messages.trainers import KNOCKS_MAX, PROBES_MAX, CoordinatorProbe, Whereabouts
-from p2pswarm.run.messages.types import TRAINERS_MAX, VOTERS_MAX
 from p2pswarm.trainer.members.membership import Member
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from p2pswarm.base.ids import Contact
 from p2pswarm.run.chain.chain import ChainHead
 from p2pswarm.run.chain.electorate import Votes, next_voters, wanted_voters
 from p2pswarm.run.chain.record import VoterId
+from p2pswarm.run.messages.field_limits import TRAINERS_MAX, VOTERS_MAX
 from p2pswarm.run.messages.trainers import Trainers, Whereabouts
-from p2pswarm.run.messages.types import TRAINERS_MAX, VOTERS_MAX
 
 Find = Callable[[bytes], Contact | None]
 """Returns the contact of a member of the run."""

@@ -24,10 +24,10 @@ from p2pswarm.run.chain.participant import ChainParticipant
 from p2pswarm.run.chain.record import CommitRecord, RecordKind, VoterId
 from p2pswarm.run.member_cards import with_cards
 from p2pswarm.run.member_view import contact
+from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.membership import Join, StandsBy
 from p2pswarm.run.messages.run import Finished, OtherVersion, RunOver
 from p2pswarm.run.messages.trainers import Enlist, Whereabouts, WhoLeads
-from p2pswarm.run.messages.types import REASON_CHARS
 from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.trainer.coordinator.coordinator import Coordinator

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
 from p2pswarm.run.member_view import Incarnation
-from p2pswarm.run.messages.types import MEMBERS_MAX
+from p2pswarm.run.messages.field_limits import MEMBERS_MAX
 from p2pswarm.trainer.members.membership import Member, Membership
 from p2pswarm.trainer.reports.reports import NotFiniteThere, RoadBroken, ServerFails, WrongResult
 

@@ -10,9 +10,9 @@ from operator import attrgetter
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.field_limits import GROUP_MAX, MEMBERS_MAX
 from p2pswarm.run.messages.membership import MemberRecord
 from p2pswarm.run.messages.step import TiedGroup
-from p2pswarm.run.messages.types import GROUP_MAX, MEMBERS_MAX
 from p2pswarm.trainer.reports.actions import MemberChange
 
 _PEER = attrgetter("incarnation.peer")

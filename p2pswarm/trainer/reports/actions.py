@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from p2pswarm.progress.events import Report
 from p2pswarm.run.chain.record import StageCommit
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.run.messages.membership import Assigned, MemberRecord
 from p2pswarm.run.messages.step import Commit, Fence, Reduce
-from p2pswarm.run.messages.types import Work
 
 
 @dataclass(frozen=True, slots=True)

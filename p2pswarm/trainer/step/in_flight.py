@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 
 from p2pswarm.base.estimates import Window
 from p2pswarm.run.member_view import Incarnation
-from p2pswarm.run.messages.types import Work
+from p2pswarm.run.messages.field_limits import Work
 
 TIMEOUT_FIRST_S = 120.0  # nothing is measured yet, and first passes are slow
 TIMEOUT_MIN_S = 10.0  # below this a pause of the garbage collector or the kernel would count

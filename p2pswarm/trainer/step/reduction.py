@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from p2pswarm.run.averaging.shards import ShardShares
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.field_limits import GROUP_MAX
 from p2pswarm.run.messages.step import Commit, Reduce, Reduced, TiedGroup, TiedReduced
-from p2pswarm.run.messages.types import GROUP_MAX
 from p2pswarm.run.schedule import clip_scale
 from p2pswarm.settings.config import OptimizerConfig
 from p2pswarm.trainer.balance.move_preparation import Movers

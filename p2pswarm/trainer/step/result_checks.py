@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.run.messages.microbatch import CHECK_BASE, Sketch
-from p2pswarm.run.messages.types import Work
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.members.blame import Blame
 from p2pswarm.trainer.reports.reports import Quarantined, ResultsTied, WrongResult

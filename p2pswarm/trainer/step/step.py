@@ -9,10 +9,10 @@ from enum import Enum
 
 from p2pswarm.progress.events import HeldOut
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.run.messages.membership import HeldSum
 from p2pswarm.run.messages.microbatch import CHECK_BASE, Counted, Evaluated, Handed, Undelivered
 from p2pswarm.run.messages.step import FencedWork
-from p2pswarm.run.messages.types import Work
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.members.blame import FailedAttempt, Trouble
 from p2pswarm.trainer.members.membership import AnswerLimits

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from p2pswarm.run.chain.record import term_of
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.field_limits import MEMBERS_MAX
 from p2pswarm.run.messages.membership import HeldSum, Join
-from p2pswarm.run.messages.types import MEMBERS_MAX
 from p2pswarm.trainer.step.in_flight import InFlight
 from p2pswarm.trainer.step.ledger import StepLedger
 

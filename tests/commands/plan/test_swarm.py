@@ -21,7 +21,7 @@ from p2pswarm.run.messages.balance import (
     RunCapacities,
     ServerCapacity,
 )
-from p2pswarm.run.messages.types import MEMBERS_MAX
+from p2pswarm.run.messages.field_limits import MEMBERS_MAX
 from p2pswarm.settings.config import ModelConfig, RunConfig
 from p2pswarm.trainer.balance.balance_reports import (
     BalanceAsked,

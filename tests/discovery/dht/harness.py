@@ -18,9 +18,9 @@ from p2pswarm.discovery.dht.routing_table import Table
 from p2pswarm.discovery.dht.unverified_contacts import UnverifiedContacts
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.link_table import ProvenAddress
+from p2pswarm.sim.network_conditions import WorldConfig
 from p2pswarm.sim.process import UnsignedCards, read_unsigned, unsigned
 from p2pswarm.sim.rpc import SimRpc
-from p2pswarm.sim.world import WorldConfig
 
 KEY = bytes(32)  # so that a peer's distance to it is its number
 OWN = (1 << 200).to_bytes(32)

@@ -15,7 +15,7 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.link.events import LinkEnded, StreamData, StreamOpened
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.world import WorldConfig
+from p2pswarm.sim.network_conditions import WorldConfig
 
 ANYWHERE = Address("0.0.0.0", 4001)
 

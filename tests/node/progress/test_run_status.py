@@ -24,6 +24,7 @@ from p2pswarm.progress.events import (
     Waiting,
 )
 from p2pswarm.run.manifest import RunIdentity, RunOffer
+from p2pswarm.run.messages.field_limits import REASON_CHARS, PathCounts
 from p2pswarm.run.messages.status import (
     BANS_TOLD_MAX,
     AskStatus,
@@ -31,7 +32,6 @@ from p2pswarm.run.messages.status import (
     RunStatus,
     StageStatus,
 )
-from p2pswarm.run.messages.types import REASON_CHARS, PathCounts
 from p2pswarm.settings.config import RunConfig
 
 RUN = b"r" * 16

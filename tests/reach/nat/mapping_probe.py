@@ -14,7 +14,7 @@ import time
 from reach.nat.router import ENV, OUTSIDE
 
 from p2pswarm.net.os.local_network import gateway, own_host
-from p2pswarm.reach.nat.port_lease import Lease
+from p2pswarm.reach.nat.mapping_search import Lease
 from p2pswarm.reach.nat.port_mapping_io import PortMapper
 
 DIAL = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).close()"

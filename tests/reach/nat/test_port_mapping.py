@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from p2pswarm.base.ids import Address
 from p2pswarm.reach.nat import upnp
-from p2pswarm.reach.nat.port_lease import (
+from p2pswarm.reach.nat.mapping_search import (
     BUDGET_S,
     CALLS_MAX,
     DATAGRAMS_S,

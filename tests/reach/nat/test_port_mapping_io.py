@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from p2pswarm.reach.nat.port_lease import CallRouter, Lease
+from p2pswarm.reach.nat.mapping_search import CallRouter, Lease
 from p2pswarm.reach.nat.port_mapping_io import PortMapper
 from p2pswarm.reach.nat.upnp import XML_BYTES_MAX
 

@@ -32,7 +32,7 @@ from p2pswarm.run.chain.messages import Prepare, Propose
 from p2pswarm.run.chain.participant import ChainParticipant
 from p2pswarm.run.chain.record import CommitRecord, digest
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.world import WorldConfig
+from p2pswarm.sim.network_conditions import WorldConfig
 from p2pswarm.trainer.coordinator_io.checkpoints import SavedChain
 
 SCRIPT = Path(__file__).parents[3] / "bench" / "check_chain.py"

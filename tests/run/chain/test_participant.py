@@ -28,7 +28,7 @@ from p2pswarm.run.chain.participant import (
     Standby,
     StandbyState,
 )
-from p2pswarm.run.messages.types import TERM_MAX
+from p2pswarm.run.messages.field_limits import TERM_MAX
 
 A, B = peer("a"), peer("b")
 

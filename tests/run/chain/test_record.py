@@ -21,7 +21,7 @@ from p2pswarm.run.chain.record import (
     sign,
     term_of,
 )
-from p2pswarm.run.messages.types import GROUP_MAX
+from p2pswarm.run.messages.field_limits import GROUP_MAX
 
 
 def test_a_record_comes_back_from_its_bytes_with_the_same_digest():

@@ -16,8 +16,8 @@ from p2pswarm.run.state.donor import COPIES_MAX, QUIET_S, VERSION_WAIT_S, Donor
 from p2pswarm.run.state.host_state import HostState, StateSize
 from p2pswarm.run.state.piece_download_io import Download
 from p2pswarm.sim.loop import run
+from p2pswarm.sim.network_conditions import WorldConfig
 from p2pswarm.sim.rpc import SimWorld
-from p2pswarm.sim.world import WorldConfig
 from p2pswarm.tensors.state_tree import piece_spans, root_of
 
 SIZE = StateSize(piece_spans(1000, 100), (4, 4, 4))  # 12 kB in ten pieces

@@ -1,10 +1,10 @@
 """The members' streams: one a peer, told in order, ended with the last word."""
 
 from p2pswarm.run.member_view import Incarnation, view_parts
+from p2pswarm.run.messages.field_limits import REASON_CHARS, VIEW_PART_MAX
 from p2pswarm.run.messages.membership import Assigned, MemberRecord, StandsBy
 from p2pswarm.run.messages.run import Finished
 from p2pswarm.run.messages.trainers import ALIVE_S, Alive, Trainers, Whereabouts
-from p2pswarm.run.messages.types import REASON_CHARS, VIEW_PART_MAX
 from p2pswarm.trainer.coordinator_io.connections import Connections, MemberConnection
 from p2pswarm.trainer.coordinator_io.views import Views
 from p2pswarm.trainer.reports.actions import MemberChange

@@ -12,9 +12,9 @@ from p2pswarm.base.errors import LinkLost, Unusable
 from p2pswarm.base.ids import PeerId
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.run.messages.membership import Join, Ready
 from p2pswarm.run.messages.microbatch import Push
-from p2pswarm.run.messages.types import Work
 from p2pswarm.sim.compute import numbered_corpus
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld

@@ -10,6 +10,7 @@ from trainer.harness import CONFIG, RUN, Play
 from p2pswarm.base.errors import BadMessage, Late, LinkLost
 from p2pswarm.base.ids import PeerId
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.field_limits import REASON_CHARS, Work
 from p2pswarm.run.messages.membership import Load, Ready
 from p2pswarm.run.messages.microbatch import Counted, Evaluated, Handed, Undelivered
 from p2pswarm.run.messages.step import (
@@ -21,7 +22,6 @@ from p2pswarm.run.messages.step import (
     Reduce,
     Reduced,
 )
-from p2pswarm.run.messages.types import REASON_CHARS, Work
 from p2pswarm.sim.compute import number_in, numbered_corpus
 from p2pswarm.tensors.codecs.meta import TensorMeta
 from p2pswarm.trainer.coordinator.admission import COMMIT_MAX_S

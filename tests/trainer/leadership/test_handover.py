@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.field_limits import STAGES_MAX
 from p2pswarm.run.messages.trainers import (
     KNOCKS_MAX,
     PROBES_MAX,
@@ -13,7 +14,6 @@ from p2pswarm.run.messages.trainers import (
     Unheard,
     Whereabouts,
 )
-from p2pswarm.run.messages.types import STAGES_MAX
 from p2pswarm.trainer.leadership.handover import (
     ASK_AGAIN_MAX_S,
     ASK_AGAIN_S,

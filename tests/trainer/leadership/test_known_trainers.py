@@ -9,8 +9,8 @@ from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.run.chain.chain import ChainHead, Genesis
 from p2pswarm.run.chain.electorate import MISSES_MAX, Votes
 from p2pswarm.run.chain.record import VoterId
+from p2pswarm.run.messages.field_limits import TRAINERS_MAX
 from p2pswarm.run.messages.trainers import Trainers, Whereabouts
-from p2pswarm.run.messages.types import TRAINERS_MAX
 from p2pswarm.trainer.leadership.known_trainers import (
     HINTS_MAX,
     CoordinatorSearch,

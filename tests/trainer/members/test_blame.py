@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from trainer.harness import Play
 
 from p2pswarm.run.member_view import Incarnation
-from p2pswarm.run.messages.types import Obstacle, Work
+from p2pswarm.run.messages.field_limits import Obstacle, Work
 from p2pswarm.settings.config import BatchConfig, RunConfig
 from p2pswarm.trainer.members.blame import AVERAGINGS_SPENT as AVERAGINGS
 from p2pswarm.trainer.members.blame import (

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from trainer.harness import CONFIG, Play
 
 from p2pswarm.run.member_view import Incarnation
-from p2pswarm.run.messages.types import Work
+from p2pswarm.run.messages.field_limits import Work
 from p2pswarm.run.push_io import PUSH_S
 from p2pswarm.settings.config import BatchConfig
 from p2pswarm.trainer.members.membership import AnswerLimits

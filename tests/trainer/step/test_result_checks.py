@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from trainer.harness import Play
 
 from p2pswarm.run.member_view import Incarnation
+from p2pswarm.run.messages.field_limits import Obstacle, Work
 from p2pswarm.run.messages.microbatch import CHECK_BASE, Sketch
 from p2pswarm.run.messages.step import Fenced
-from p2pswarm.run.messages.types import Obstacle, Work
 from p2pswarm.settings.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
 from p2pswarm.trainer.members.blame import NOT_FINITE_MIN
 from p2pswarm.trainer.reports import actions as act

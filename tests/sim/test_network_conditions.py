@@ -17,9 +17,9 @@ from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.rpc.base import Stream
 from p2pswarm.net.wire.message import Message, message
 from p2pswarm.sim.loop import run
+from p2pswarm.sim.network_conditions import RTO_LEAST_S, World, WorldConfig
 from p2pswarm.sim.process import MESSAGE_BYTES
 from p2pswarm.sim.rpc import SimRpc, SimWorld
-from p2pswarm.sim.world import RTO_LEAST_S, World, WorldConfig
 
 
 @message(61201)
@@ -243,7 +243,7 @@ def test_same_seed_gives_the_same_run_and_another_seed_another() -> None:
 
 
 def test_same_seed_gives_the_same_run_whatever_strings_hash_to() -> None:
-    code = "from sim.test_world import chatter; print(chatter(7))"
+    code = "from sim.test_network_conditions import chatter; print(chatter(7))"
     here = Path(__file__).parents[1]
     digests = [
         subprocess.run(
