@@ -103,6 +103,7 @@ class LinkMachine:
         """`session`: the finished handshake; call `start` when its connection is up."""
         self._name = f"link to {session.peer.short}"
         self._config = config
+        # Callers use it directly: a forwarder would cost 0.1 us a call on the hottest path.
         self.mux = Mux(dialled=session.dialled, replies=LinkReplyBudget(memory))
         """The streams; call `data_to_send` after each method of it."""
         self.records = ControlRecords(session.keys, now_s, LinkReplyBudget(memory))
