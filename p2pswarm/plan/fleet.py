@@ -133,7 +133,7 @@ class WorkLoad:
         return max(work_s, averaging_s) if self.averaging_overlaps else work_s + averaging_s
 
     def check(self, fleet: DeviceFleet, stages: int) -> None:
-        """Whether a plan of so many stages can be; Unusable says what to change."""
+        """Return whether a plan of so many stages can be; Unusable says what to change."""
         blocks = len(self.flops_k)
         if stages > blocks:
             raise Unusable(

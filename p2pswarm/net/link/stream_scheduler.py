@@ -111,7 +111,7 @@ GATHERED_MAX = 8  # so many answers to one read are sent together
 
 
 class AnswerBatch:
-    """Whether the answers of one link are gathered now.
+    """True if the answers of one link are gathered now.
 
     The tasks that several events wake answer one after the other. Their answers wait for each
     other, eight at most, until all of these tasks have run.

@@ -216,7 +216,7 @@ class WillLeave(Message):
 @message(107)
 @dataclass(frozen=True, slots=True)
 class MayLeave(Message):
-    """Whether another server, which stays, has the weights of the receiver's stage."""
+    """True if another server, which stays, has the weights of the receiver's stage."""
 
     may: bool
 
