@@ -82,14 +82,14 @@ class Leadership:
             self.node.close()
             self._context.chain[0].close()
 
-    def heard(self, message: Message | None = None) -> None:
+    def on_word(self, message: Message | None = None) -> None:
         """Learn of the open stream with the trainer, or of a message; BadMessage for a bad card."""
         learn_all(self._context.cards, message, self._lifecycle.trainer.peer)
         if isinstance(message, Trainers) and self.node is not None:
             self._named = [one.peer for one in message.trainers]
             self.node.machine.acceptor.on_trainers(self._named)
         began = self._watch.next_deadline_s is None
-        self._watch.heard(self._now_s())
+        self._watch.on_word(self._now_s())
         if began:
             self._opened.fire()
 

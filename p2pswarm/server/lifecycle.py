@@ -251,7 +251,7 @@ class Lifecycle:
         if self.state is ServerState.LOADING:
             self._move(ServerState.SERVING)
 
-    def told(self, message: Message | None) -> SessionNews | None:
+    def on_message(self, message: Message | None) -> SessionNews | None:
         """Take a message of the trainer in a session; None if it ends the run."""
         match message:
             case Finished():
@@ -268,7 +268,7 @@ class Lifecycle:
                 raise LinkLost("the trainer ended this server's part in the run")
             case Trainers():
                 contacts = [one.contact for one in message.trainers]
-                self.trainers.told([contact for contact in contacts if contact is not None])
+                self.trainers.on_trainers([contact for contact in contacts if contact is not None])
                 return message
             case MayLeave(may=may):
                 self._may_leave(may=may)

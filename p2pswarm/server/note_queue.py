@@ -105,7 +105,7 @@ class GradientReturns:
         """Its forward is computed here."""
         self._away[key] = now_s
 
-    def came(self, key: Key, now_s: float) -> None:
+    def on_return(self, key: Key, now_s: float) -> None:
         """Its gradient is here."""
         left_s = self._away.pop(key, None)
         if left_s is not None:

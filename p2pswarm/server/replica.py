@@ -123,7 +123,7 @@ class Loading:
         }
         self.moved.fire()
 
-    async def came(self, donor: bytes, piece: int, version: int, data: memoryview) -> None:
+    async def on_piece(self, donor: bytes, piece: int, version: int, data: memoryview) -> None:
         """Put a piece that a donor has given in its place, if it can follow the commits."""
         hashed = await self._aside(lambda: hashlib.sha256(data).digest())
         async with self._lock:

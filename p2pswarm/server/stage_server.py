@@ -182,14 +182,14 @@ class StageServer:
             stream = await self.seeker.knocking(lifecycle.knock_s(), opening)
             if lifecycle.end is not None:
                 return
-            self.leadership.heard()
+            self.leadership.on_word()
             lifecycle.trainers.reached(asyncio.get_running_loop().time())
             answer = await self.seeker.knocking(JOIN_S, stream.receive())
             learn_all(context.cards, answer, trainer.peer)
             assigned = lifecycle.answered(answer)
             if assigned is None:
                 return
-            self.leadership.heard(assigned)
+            self.leadership.on_word(assigned)
             log.info("stage %d, incarnation %d", assigned.stage, assigned.incarnation)
             try:
                 await self._serve(stream, trainer, assigned)
@@ -262,8 +262,8 @@ class StageServer:
         self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle, tasks: asyncio.TaskGroup
     ) -> None:
         """Take views, until the trainer ends the run or the link is lost."""
-        while (part := lifecycle.told(await parts.checkpointing.receive(stream))) is not None:
-            self.leadership.heard(part)
+        while (part := lifecycle.on_message(await parts.checkpointing.receive(stream))) is not None:
+            self.leadership.on_word(part)
             if isinstance(part, View) and parts.session.members.receive(part):
                 parts.members_changed()
             elif isinstance(part, PrepareStage):

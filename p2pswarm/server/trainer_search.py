@@ -157,7 +157,7 @@ class TrainerSearch:
         """The coordinator is gone, as it seems: the others are asked before it."""
         self._trainers.append(self._trainers.pop(0))
 
-    def told(self, trainers: Sequence[Contact]) -> None:
+    def on_trainers(self, trainers: Sequence[Contact]) -> None:
         """The coordinator says who may lead after it; it stays the first."""
         first = self._trainers[0]
         self.found([first, *(t for t in trainers if not _same(t, first))])
@@ -184,7 +184,7 @@ class CoordinatorWatch:
         self.silent = False
         """True if the other trainers are being asked."""
 
-    def heard(self, now_s: float) -> None:
+    def on_word(self, now_s: float) -> None:
         """The stream was opened, or something came."""
         self.next_deadline_s, self._heard_s = now_s + SILENCE_S, now_s
         self.silent = False

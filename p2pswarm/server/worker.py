@@ -94,7 +94,7 @@ class Worker:
                 inputs = scheduler.expected.inputs(item.work, tensors)
             scheduler.arrived(item, loop.time())
             if item.work is Work.BACKWARD:
-                self._returns.came(item.key, loop.time())
+                self._returns.on_return(item.key, loop.time())
         finally:
             scheduler.withdraw(item)
         if (kept := scheduler.answered(item)) is not None:

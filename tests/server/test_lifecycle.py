@@ -52,14 +52,14 @@ def serving():
 def finishing():
     one = serving()
     one.leave(50.0, GRACE_S)
-    one.told(MayLeave(may=True))
+    one.on_message(MayLeave(may=True))
     return one
 
 
 def staying():
     one = serving()
     one.leave(50.0, GRACE_S)
-    one.told(MayLeave(may=False))
+    one.on_message(MayLeave(may=False))
     return one
 
 
@@ -109,19 +109,19 @@ def test_another_answer_to_join_is_a_lost_session(answer):
 def test_a_session_hears_views_until_the_run_ends():
     one = serving()
 
-    assert one.told(VIEW) is VIEW
-    assert one.told(Finished("done")) is None
+    assert one.on_message(VIEW) is VIEW
+    assert one.on_message(Finished("done")) is None
     assert one.end == ServerEnd("done")
 
 
 def test_a_trainer_that_ends_the_stream_has_dismissed_the_server():
     with pytest.raises(LinkLost, match="ended this server's part"):
-        serving().told(None)
+        serving().on_message(None)
 
 
 def test_another_word_of_the_trainer_breaks_the_protocol():
     with pytest.raises(BadMessage, match="a Leaving from the trainer"):
-        serving().told(Leaving())
+        serving().on_message(Leaving())
 
 
 def test_a_serving_server_leaves_when_its_step_ends():
@@ -163,7 +163,7 @@ def test_the_last_server_of_a_stage_computes_on_until_another_has_its_weights():
     one.step_ended()
     assert one.state is ServerState.STAYING
 
-    one.told(MayLeave(may=True))
+    one.on_message(MayLeave(may=True))
 
     assert one.closing
     assert one.state is ServerState.FINISHING
@@ -185,7 +185,7 @@ def test_the_last_server_of_a_stage_leaves_when_its_time_is_over():
 def test_a_server_whose_successor_goes_away_stays():
     one = finishing()
 
-    one.told(MayLeave(may=False))
+    one.on_message(MayLeave(may=False))
 
     assert one.state is ServerState.STAYING
     assert one.next_deadline_s() == 50.0 + GRACE_S
@@ -194,7 +194,7 @@ def test_a_server_whose_successor_goes_away_stays():
 def test_a_server_that_was_not_asked_to_leave_needs_no_successor():
     one = serving()
 
-    one.told(MayLeave(may=False))
+    one.on_message(MayLeave(may=False))
 
     assert one.state is ServerState.SERVING
     assert not one.leaving
@@ -247,7 +247,7 @@ def test_a_server_that_is_leaving_does_not_join_again(make):
 
 def test_a_session_that_ends_after_the_run_has_changes_nothing():
     one = serving()
-    one.told(Finished("done"))
+    one.on_message(Finished("done"))
 
     one.session_lost("the link was lost", 60.0)
 
@@ -341,8 +341,8 @@ INPUTS = {
     "prepared": lambda one, now_s: one.prepared(),
     "loaded": lambda one, now_s: one.loaded(),
     "leave": lambda one, now_s: one.leave(now_s, GRACE_S),
-    "may leave": lambda one, now_s: one.told(MayLeave(may=True)),
-    "may not leave": lambda one, now_s: one.told(MayLeave(may=False)),
+    "may leave": lambda one, now_s: one.on_message(MayLeave(may=True)),
+    "may not leave": lambda one, now_s: one.on_message(MayLeave(may=False)),
     "found": lambda one, now_s: one.found([STANDBY], now_s),
     "give up": lambda one, now_s: one.give_up("another run"),
     "step": lambda one, now_s: one.step_ended(),

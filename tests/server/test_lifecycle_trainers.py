@@ -211,7 +211,7 @@ SOMEBODY = st.builds(
 )
 NEWS = st.one_of(
     st.sampled_from(["ask", "coordinates", "lost"]),
-    st.tuples(st.sampled_from(["told", "found"]), st.lists(SOMEBODY, max_size=TRAINERS_MAX + 2)),
+    st.tuples(st.sampled_from(["on_trainers", "found"]), st.lists(SOMEBODY, max_size=TRAINERS_MAX + 2)),
 )
 
 
@@ -247,7 +247,7 @@ def test_a_machine_that_slept_leaves_its_session_and_joins_at_once():
 
     assert one.state is ServerState.OUT
     assert one.next_deadline_s() == 3700.0 + REJOIN_FIRST_S
-    assert one.told(VIEW) is VIEW
+    assert one.on_message(VIEW) is VIEW
 
 
 def test_a_trainer_that_hands_the_run_over_is_left_for_the_one_that_it_names():
@@ -256,7 +256,7 @@ def test_a_trainer_that_hands_the_run_over_is_left_for_the_one_that_it_names():
     one.answered(ASSIGNED)
 
     with pytest.raises(LinkLost, match="hands the run over"):
-        one.told(StandsBy(STANDBY.peer.raw, str(STANDBY.address), 2))
+        one.on_message(StandsBy(STANDBY.peer.raw, str(STANDBY.address), 2))
     one.session_lost("handed over", 20.0)
 
     assert asks(one, 20.0) == STANDBY

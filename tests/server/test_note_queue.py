@@ -103,7 +103,7 @@ def test_a_road_that_is_shut_is_told_by_its_oldest():
     returns = GradientReturns()
     for number in range(20):
         returns.left((number, 0), 10.0 * number)
-        returns.came((number, 0), 10.0 * number + 2.0)
+        returns.on_return((number, 0), 10.0 * number + 2.0)
     returns.left((20, 0), 200.0)
     returns.left((21, 0), 240.0)
 
@@ -117,7 +117,7 @@ def test_a_road_that_is_shut_is_told_by_its_oldest():
 
 def test_gradients_of_strangers_change_nothing():
     returns = GradientReturns()
-    returns.came((1, 0), 3.0)
+    returns.on_return((1, 0), 3.0)
     returns.drop([(1, 0)])
 
     assert returns.usual_s(3.0) == 0.0
@@ -129,6 +129,6 @@ def test_what_is_told_lies_between_the_fastest_and_the_slowest(took_s):
     for number, each_s in enumerate(took_s):
         returns.left((number, 0), now_s)
         now_s += each_s
-        returns.came((number, 0), now_s)
+        returns.on_return((number, 0), now_s)
 
     assert 0.999 * min(took_s) <= returns.usual_s(now_s) <= 1.001 * max(took_s)

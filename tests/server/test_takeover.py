@@ -180,7 +180,7 @@ def test_the_term_of_a_leader_that_was_never_found_is_forgotten_when_all_are_gon
 
 def test_a_server_whose_run_is_over_follows_nobody():
     one = serving()
-    one.told(Finished("done"))
+    one.on_message(Finished("done"))
 
     assert not one.led(9, STANDBY, 1.0)
     assert not one.named(names(STANDBY, 9), 1.0)
@@ -191,11 +191,11 @@ def test_the_coordinator_tells_whom_to_ask_after_it():
     one = led(5)
     moved = Contact(STANDBY.peer, Address("10.9.9.9", 1))
 
-    told = one.told(trainers(STANDBY, TRAINER, THIRD))
+    told = one.on_message(trainers(STANDBY, TRAINER, THIRD))
 
     assert told == trainers(STANDBY, TRAINER, THIRD)
     assert one.trainers.beside(TRAINER) == [STANDBY, THIRD]
-    one.told(trainers(TRAINER, moved))
+    one.on_message(trainers(TRAINER, moved))
     assert one.trainers.beside(TRAINER) == [moved, THIRD]
     assert one.trainers.find(STANDBY.peer.raw) == moved
     assert one.trainers.find(b"?" * 32) is None
@@ -205,7 +205,7 @@ def test_the_coordinator_tells_whom_to_ask_after_it():
 def test_an_address_that_cannot_be_read_is_left_out():
     one = led(5)
 
-    one.told(Trainers(RUN, 1, (Whereabouts(STANDBY.peer.raw, "nowhere"),), ()))
+    one.on_message(Trainers(RUN, 1, (Whereabouts(STANDBY.peer.raw, "nowhere"),), ()))
 
     assert not one.trainers.several
 
@@ -213,16 +213,16 @@ def test_an_address_that_cannot_be_read_is_left_out():
 def test_a_sign_of_life_is_taken_and_another_word_is_not():
     one = led(5)
 
-    assert one.told(Alive()) == Alive()
+    assert one.on_message(Alive()) == Alive()
     with pytest.raises(BadMessage, match="a Load from the trainer"):
-        one.told(Load(0, 0.0, 0.0, 0.0, 0))
+        one.on_message(Load(0, 0.0, 0.0, 0.0, 0))
 
 
 def test_a_coordinator_that_is_told_of_by_its_name_alone_stays_the_first():
     nameless = Contact(None, Address("10.0.0.9", 4000))
     search = TrainerSearch([nameless])
 
-    search.told([TRAINER])
+    search.on_trainers([TRAINER])
 
     assert search.present == nameless
     assert search.beside(nameless) == [TRAINER]
@@ -233,7 +233,7 @@ def test_a_server_knows_for_how_long_its_coordinator_has_said_nothing():
     watch = CoordinatorWatch()
     assert watch.unheard_s(99.0) == 0.0
 
-    watch.heard(10.0)
+    watch.on_word(10.0)
     assert watch.unheard_s(16.5) == 6.5
 
     watch.ended()
@@ -245,14 +245,14 @@ def test_a_silent_coordinator_is_asked_after_until_it_speaks():
     assert watch.next_deadline_s is None
     assert not watch.on_deadline(99.0)
 
-    watch.heard(10.0)
+    watch.on_word(10.0)
     assert not watch.on_deadline(10.0 + SILENCE_S - 0.1)
     asked = [now_s for now_s in range(10, 18) if watch.on_deadline(float(now_s))]
     assert asked == list(range(10 + int(SILENCE_S), 18))
     assert watch.silent
     assert watch.next_deadline_s == 17.0 + ASK_AGAIN_S
 
-    watch.heard(17.5)
+    watch.on_word(17.5)
     assert not watch.silent
     assert watch.next_deadline_s == 17.5 + SILENCE_S
     watch.ended()

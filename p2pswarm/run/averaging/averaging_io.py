@@ -76,9 +76,9 @@ class OngoingRound:
             if round_.has_parts(index):
                 self.ready.put_nowait(index)
 
-    def came(self, wanted: ExpectedPiece, part: Tensor | None) -> None:
+    def on_piece(self, wanted: ExpectedPiece, part: Tensor | None) -> None:
         """Enter a piece that has come, and wake who waits for it."""
-        if not self.round.came(wanted):
+        if not self.round.on_piece(wanted):
             return
         if part is not None:
             self.parts[wanted.index][wanted.sender] = part
@@ -236,9 +236,9 @@ class Averaging:
                 landing = sums.landing(piece.span, shard.tensor)
                 tensor = await self._receive(ongoing, wanted, stream, shard.tensor, landing)
                 await self._compute(partial(sums.place, piece.span, tensor))
-                ongoing.came(wanted, None)
+                ongoing.on_piece(wanted, None)
             else:
-                ongoing.came(
+                ongoing.on_piece(
                     wanted, await self._receive(ongoing, wanted, stream, shard.tensor, None)
                 )
         finally:

@@ -87,7 +87,7 @@ class KeyShares:
         """Enter our own share; from now on others may know it."""
         self._shares[self._me] = share
 
-    def told(self, sender: bytes, said: bytes) -> bool:
+    def on_shares(self, sender: bytes, said: bytes) -> bool:
         """Enter what another says; False for a collector's list without the share that we told."""
         if self._collector is None or self.collects:
             self._share_of(sender, said)
@@ -252,7 +252,7 @@ class Round:
         A list of another size, or in which our own share is not the one that we told, ends the
         averaging: no other will come.
         """
-        if not self.key_shares.told(sender, shard.tensor.inline):
+        if not self.key_shares.on_shares(sender, shard.tensor.inline):
             peer = PeerId(sender).short
             self.failure = Refused(f"averaging with {peer} failed: its list of shares is wrong")
 
@@ -282,7 +282,7 @@ class Round:
         if self._is_current(wanted):
             self._missing[wanted] = PieceState.GRANTED
 
-    def came(self, wanted: ExpectedPiece) -> bool:
+    def on_piece(self, wanted: ExpectedPiece) -> bool:
         """Note that a piece is in place; False if another copy of it came before."""
         if wanted not in self._missing:
             return False

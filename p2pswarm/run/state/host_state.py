@@ -60,7 +60,7 @@ class HostState:
         start, stop = self._size.spans[piece]
         return (stop - start) * sum(self._size.item_bytes)
 
-    async def came(self, donor: bytes, piece: int, version: int, data: memoryview) -> None:
+    async def on_piece(self, donor: bytes, piece: int, version: int, data: memoryview) -> None:
         """Put a piece that a donor has given in its place."""
         hashed = hashlib.sha256(data).digest()
         now_s = asyncio.get_running_loop().time()

@@ -35,7 +35,7 @@ class StateInDownload(Protocol):
     def piece_bytes(self, piece: int) -> int:
         """The size of a piece."""
 
-    async def came(self, donor: bytes, piece: int, version: int, data: memoryview) -> None:
+    async def on_piece(self, donor: bytes, piece: int, version: int, data: memoryview) -> None:
         """Put a piece that a donor has given in its place, if the rules say so."""
 
 
@@ -170,7 +170,7 @@ class _Talk:
         rules = self._state.rules
         match wanted:
             case PieceWanted(_, piece, _) if offer.known:
-                await self._state.came(self.donor, piece, offer.version, data)
+                await self._state.on_piece(self.donor, piece, offer.version, data)
             case HashesWanted(_, version) if offer.known and offer.version == version:
                 hashes = [bytes(data[i : i + HASH_BYTES]) for i in range(0, len(data), HASH_BYTES)]
                 rules.hashes_came(self.donor, version, hashes)

@@ -42,7 +42,7 @@ class Told:
 
     def tell(self, sender, to, said):
         self.messages += 1
-        assert self.shares[to].told(sender, said)
+        assert self.shares[to].on_shares(sender, said)
 
     def all_tell(self, order):
         for one in order:
@@ -105,16 +105,16 @@ def test_a_list_without_our_own_share_is_found_out():
     listed = [share(p) for p in group]
     listed[3] = bytes(KEY_BYTES)
 
-    assert not shares.told(group[0], b"".join(listed))
+    assert not shares.on_shares(group[0], b"".join(listed))
     assert not shares.whole
-    assert shares.told(group[0], b"".join(share(p) for p in group))
+    assert shares.on_shares(group[0], b"".join(share(p) for p in group))
     assert shares.whole
 
 
 def test_a_list_that_comes_before_we_have_told_our_share_is_a_lie():
     group = group_of(TELL_ALL_MAX + 1)
 
-    assert not KeyShares(group, group[3], 0).told(group[0], b"".join(share(p) for p in group))
+    assert not KeyShares(group, group[3], 0).on_shares(group[0], b"".join(share(p) for p in group))
 
 
 @pytest.mark.parametrize("sender", [1, 3, 90])
@@ -122,34 +122,34 @@ def test_only_the_collector_may_list(sender):
     group, shares = large(3)
 
     with pytest.raises(BadMessage, match="no share"):
-        shares.told(peer(sender + 1), b"".join(share(p) for p in group))
+        shares.on_shares(peer(sender + 1), b"".join(share(p) for p in group))
 
 
 @pytest.mark.parametrize("size", [0, KEY_BYTES, TELL_ALL_MAX * KEY_BYTES])
 def test_a_list_has_a_share_of_each_member(size):
     group, shares = large(3)
 
-    assert not shares.told(group[0], bytes(size))
+    assert not shares.on_shares(group[0], bytes(size))
 
 
 def test_a_list_comes_once():
     group, shares = large(3)
     listed = b"".join(share(p) for p in group)
-    shares.told(group[0], listed)
+    shares.on_shares(group[0], listed)
 
     with pytest.raises(BadMessage, match="no share"):
-        shares.told(group[0], listed)
+        shares.on_shares(group[0], listed)
 
 
 def test_the_collector_takes_a_share_of_each_other_member_once():
     group, shares = large(0)
-    shares.told(group[1], share(group[1]))
+    shares.on_shares(group[1], share(group[1]))
 
     for stranger in (group[0], group[1], peer(99)):
         with pytest.raises(BadMessage, match="no share"):
-            shares.told(stranger, share(group[1]))
+            shares.on_shares(stranger, share(group[1]))
     with pytest.raises(BadMessage, match="16 bytes"):
-        shares.told(group[2], b"")
+        shares.on_shares(group[2], b"")
 
 
 A, B, C, WATCHER = (bytes([n]) * 32 for n in range(4))
@@ -186,7 +186,7 @@ def test_an_observer_wants_everything_reduced_and_adds_nothing():
 def test_what_has_come_is_wanted_no_more():
     one = round_of(B)
     wanted, piece = one.expect(A, shard(2, gathered=False))
-    one.came(wanted)
+    one.on_piece(wanted)
 
     assert piece is one.pieces[2]
     assert wanted not in tuple(one._missing)
@@ -224,7 +224,7 @@ def finished(me):
     one = round_of(me)
     for wanted in tuple(one._missing):
         one.expect(wanted.sender, shard(wanted.index, gathered=wanted.gathered))
-        one.came(wanted)
+        one.on_piece(wanted)
     for index in one.mine:
         one.reduced(index)
     return one
@@ -235,7 +235,7 @@ def test_a_piece_is_ready_when_all_its_parts_are_here_and_complete_when_it_is_re
     for sender in (A, C):
         assert not one.has_parts(2)
         wanted, _ = one.expect(*part(2, sender))
-        one.came(wanted)
+        one.on_piece(wanted)
 
     assert one.has_parts(2)
     assert not one.is_reduced(2)
@@ -272,8 +272,8 @@ def test_half_a_part_may_come_again_over_another_link():
     one.granted(first)
 
     assert one.failure is None
-    assert one.came(second)
-    assert not one.came(first)
+    assert one.on_piece(second)
+    assert not one.on_piece(first)
     one.stopped(second)
     with pytest.raises(BadMessage, match="not wanted"):
         one.expect(*part(2, A))
@@ -283,7 +283,7 @@ def test_what_has_come_whole_may_end_as_it_likes():
     one = round_of(B)
     wanted, _ = one.expect(*part(2, A))
     one.granted(wanted)
-    one.came(wanted)
+    one.on_piece(wanted)
     one.stopped(wanted)
 
     assert one.failure is None
@@ -294,11 +294,11 @@ def test_a_sender_has_so_many_parts_here_that_are_not_added_and_no_more():
     first, *more = one.mine
     assert len(more) >= PARTS_AHEAD
     for index in one.mine[:PARTS_AHEAD]:
-        one.came(one.expect(*part(index, A))[0])
+        one.on_piece(one.expect(*part(index, A))[0])
     with pytest.raises(Busy):
         one.expect(*part(one.mine[PARTS_AHEAD], A))
 
-    one.came(one.expect(*part(first, C))[0])
+    one.on_piece(one.expect(*part(first, C))[0])
     one.reduced(first)
     offered, _ = one.expect(*part(one.mine[PARTS_AHEAD], A))
     one.stopped(offered)
