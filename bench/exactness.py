@@ -63,6 +63,7 @@ from p2pswarm.progress.events import (
 
 STAGES, REPLICAS = 2, 2
 WANTED = 1e-9
+SERVE = '[serve]\nthreads = 1\ndevice = "cpu"\n'
 REHEARSE = '[serve]\nthreads = 1\ndevice = "emulated"\nemulated_forward_s = 0.02\n'
 KINDS = {"F32": torch.float32, "F64": torch.float64}
 
@@ -220,7 +221,7 @@ def introduced(nodes: Nodes, name: str) -> tuple[str, str]:
 
 def train(run: Run, options: argparse.Namespace) -> tuple[Killer, MicrobatchCounts]:
     """The swarm's run; who was killed when, and what the last coordinator counted."""
-    computing = f'[serve]\nthreads = 1\ndevice = "{options.device}"\n'
+    computing = SERVE.replace("cpu", options.device)
     serve = REHEARSE if options.emulated else computing
     servers = [serve] * (STAGES * REPLICAS)
     with (
@@ -244,10 +245,10 @@ def train(run: Run, options: argparse.Namespace) -> tuple[Killer, MicrobatchCoun
     return killer, ended.counts
 
 
-def train_plainly(run: Run, weights: Path, options: argparse.Namespace) -> list[float]:
+def train_plainly(run: Run, weights: Path, patience_s: float, device: str = "cpu") -> list[float]:
     """The same in one process; the losses of the steps."""
-    flags = ["--weights", str(weights), "--device", options.device]
-    with plain(run, flags, options.patience_s) as nodes:
+    flags = ["--weights", str(weights), "--device", device]
+    with plain(run, flags, patience_s) as nodes:
         told = events(nodes.lines("plain"))
         return [event.loss for event in told if isinstance(event, Stepped)]
 
@@ -315,7 +316,7 @@ def main() -> int:
                 print(f"norm of the last gradient {norms[-1]:.6g}")
                 expected = reference.weights()
             else:
-                train_plainly(run, theirs, options)
+                train_plainly(run, theirs, options.patience_s, options.device)
                 expected = dict(tensors(theirs))
             relative, largest, name = compare(written(Path(folder)), expected)
         except RunFailed as error:

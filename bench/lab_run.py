@@ -52,7 +52,7 @@ def play_and_compare(
                 Nodes(Site("lab", lab.address, lab.enter), folder, options.patience_s) as nodes,
             ):
                 figures = play(LabRun(lab, nodes, run, folder))
-            train_plainly(run, theirs, options)
+            train_plainly(run, theirs, options.patience_s)
             relative, _, _ = compare(written(folder), dict(tensors(theirs)))
         except LabUnavailable as reason:
             print(reason)

@@ -299,7 +299,7 @@ def main() -> int:
         )
         try:
             swarm, chain = survive(run, options, folder)
-            swarm.record.plain_losses = train_plainly(run, theirs, options)
+            swarm.record.plain_losses = train_plainly(run, theirs, options.patience_s)
             relative, largest, name = compare(written(folder), dict(tensors(theirs)))
         except RunFailed as error:
             print(f"error: {error}")
