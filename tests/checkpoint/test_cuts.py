@@ -21,6 +21,7 @@ from checkpoint.harness import (
     save,
     state_of,
 )
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models.families import family_run, tied_run
@@ -59,7 +60,7 @@ SHAPE = st.lists(st.integers(1, 5), max_size=3).map(tuple)
 BLOCKS = st.lists(st.lists(SHAPE, min_size=1, max_size=4), min_size=1, max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data(), BLOCKS, st.sampled_from(DTYPES), st.integers(1, 300))
 def test_any_partition_in_any_partition_out_the_same_bits(data, shapes, dtypes, piece_bytes):
     here = data.draw(cuts(len(shapes))) if len(shapes) > 1 else (range(1),)

@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from core import examples
 from data.harness import TEXTS, assert_each_comes_once, texts_from
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ def write(path, texts, *, kind="new_stream", rows=5, compression=None):
 KINDS = st.sampled_from(["new_stream", "new_file"])
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.lists(TEXTS, min_size=1, max_size=3),
     st.floats(0, 1, exclude_max=True),

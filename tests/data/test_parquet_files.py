@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 import pytest
+from core import examples
 from data.harness import TEXTS, assert_each_comes_once, texts_from
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ def write(path, texts, group_rows=5, **options):
     return path
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(TEXTS, min_size=1, max_size=3), st.floats(0, 1, exclude_max=True), st.booleans())
 def test_each_text_comes_once_from_the_one_at_a_place_on(tmp_path_factory, each, at, held):
     folder = tmp_path_factory.mktemp("p")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from local_hub import local_hub
@@ -42,7 +43,7 @@ def test_the_same_text_gives_the_same_tokenizer(learnt: Tokenizer):
     assert train_tokenizer(301, TEXTS).digest != learnt.digest
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(text=st.text())
 def test_every_text_comes_back(learnt: Tokenizer, text: str):
     (tokens,) = learnt.encode([text.encode("utf-8", "replace")])
@@ -52,7 +53,7 @@ def test_every_text_comes_back(learnt: Tokenizer, text: str):
     assert all(0 <= token < learnt.size for token in tokens)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(tokens=st.lists(st.integers(1, 299), max_size=30))
 def test_pieces_are_the_text_as_a_whole(learnt: Tokenizer, tokens: list[int]):
     pieces = list(learnt.decode(tokens))

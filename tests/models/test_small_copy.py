@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -100,7 +101,7 @@ def test_a_model_that_no_setting_makes_smaller_stays():
     assert shrunken(run).cut == run.cut
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(1, 8), st.integers(1, 6), st.integers(1, 4))
 def test_devices_that_can_share_a_models_heads_can_share_those_of_its_copy(devices, kept, times):
     groups = devices * kept

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,7 +72,7 @@ def assert_as_judged_anew(costs, plan):
     np.testing.assert_allclose(plan.links_3tp, anew.links_3tp, atol=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(plans())
 def test_plan_costs_what_its_slowest_group_and_links_do(drawn):
     costs, device_sp, _ = drawn
@@ -83,7 +84,7 @@ def test_plan_costs_what_its_slowest_group_and_links_do(drawn):
     assert guide_s(parts) == pytest.approx(guide)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(plans(), st.sampled_from([0.0, 1.0]))
 def test_exchange_changes_the_cost_by_what_it_says(drawn, guide):
     costs, device_sp, chance = drawn
@@ -99,7 +100,7 @@ def test_exchange_changes_the_cost_by_what_it_says(drawn, guide):
         assert_as_judged_anew(costs, plan)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(plans(), st.sampled_from([0.0, 1.0]))
 def test_exchange_is_made_if_cost_and_guide_together_stay_within_the_limit(drawn, guide):
     costs, device_sp, chance = drawn
@@ -117,7 +118,7 @@ def test_exchange_is_made_if_cost_and_guide_together_stay_within_the_limit(drawn
         assert_as_judged_anew(costs, plan)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(plans())
 def test_crossing_changes_the_cost_by_what_it_says(drawn):
     costs, device_sp, chance = drawn
@@ -136,7 +137,7 @@ def test_crossing_changes_the_cost_by_what_it_says(drawn):
     np.testing.assert_array_equal(plan.device_tp[1:-1], expected)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(plans(), st.sampled_from([0.0, 1.0]), st.sampled_from([0.01, 0.3, 3.0, 30.0]))
 def test_no_exchange_that_luck_allows_is_overlooked(drawn, guide, heat):
     costs, device_sp, chance = drawn
@@ -157,7 +158,7 @@ def test_no_exchange_that_luck_allows_is_overlooked(drawn, guide, heat):
             assert hits >> turn & 1
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(plans(), st.sampled_from([0.0, 1.0]), st.sampled_from([0.01, 0.3, 3.0, 30.0]))
 def test_no_exchange_within_a_pipeline_is_overlooked_but_with_stages_beside(drawn, guide, heat):
     costs, device_sp, chance = drawn
@@ -182,7 +183,7 @@ def test_no_exchange_within_a_pipeline_is_overlooked_but_with_stages_beside(draw
             assert hits >> turn & 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(plans(), st.sampled_from([0.0, 1.0]), st.sampled_from([0.01, 0.3, 3.0, 30.0]))
 def test_crossings_that_luck_allows_are_those_that_stay_within_its_limit(drawn, guide, heat):
     costs, device_sp, chance = drawn
@@ -206,7 +207,7 @@ def test_crossings_that_luck_allows_are_those_that_stay_within_its_limit(drawn, 
             assert (hits >> turn & 1) == (margin > 0)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(plans(), st.integers(1, 2**63 - 1))
 def test_annealed_plan_has_every_device_once_and_costs_what_is_said(drawn, seed):
     costs, device_sp, _ = drawn

@@ -5,6 +5,7 @@ from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.test_dtfm import problems
@@ -62,7 +63,7 @@ def costs_of(data_nn, pipeline_nn):
     return LinkCosts(*both)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(SHAPES), st.integers(2, 30), st.booleans())
 def test_no_plan_of_any_costs_is_cheaper(seed, shape, levels, alike):
     """Few levels make islands and ties; unlike matrices hold a bound that mixes up the two uses."""
@@ -74,7 +75,7 @@ def test_no_plan_of_any_costs_is_cheaper(seed, shape, levels, alike):
     assert least_cost_s(costs, task) <= cheapest_of(costs, task) + 1e-9
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.integers(0, 2**32),
     st.sampled_from([each for each in SHAPES if each[0] > 1]),
@@ -91,7 +92,7 @@ def test_no_plan_of_regions_is_cheaper(seed, shape, regions):
     assert least_cost_s(costs, task) <= cheapest_of(costs, task) + 1e-9
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(problems())
 def test_no_plan_of_a_network_is_cheaper(problem):
     network, task = problem

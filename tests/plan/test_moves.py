@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.arrangements import AT_ONCE, PRICED, arranged, arrangements, moved, rearranged, server
@@ -112,7 +113,7 @@ def test_no_more_than_the_stated_share_moves_at_once_or_one_exchange(arrangement
     assert not decision.moves or begun <= max(most, 0 if arrangement.moving else 2)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(arrangements())
 def test_with_numbers_that_stand_still_moves_end_and_the_slowest_stage_only_rises(arrangement):
     rule, now_s = Rebalancing(AT_ONCE), 0.0

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.test_pipelined import GIB, drafts, fleet, fleets, load
@@ -38,7 +39,7 @@ def test_every_plan_comes_once_and_the_count_is_no_less(devices, blocks, stages)
     assert len(as_values(found)) == len(found) <= plan_count(devices, blocks, stages)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.data())
 def test_no_plan_of_a_few_devices_is_faster_than_the_one_found(data):
     some, work = data.draw(fleets(3)), load(3)

@@ -5,6 +5,7 @@ from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.test_search import clock_of_ticks
@@ -155,7 +156,7 @@ def test_connections_are_as_many_as_the_plan_sends_over():
     assert connections_of(two, load(), cost) == [2, 2]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.data())
 def test_no_plan_is_under_the_bound_and_the_largest_flow_is_within_the_cuts(data):
     devices, blocks, stages = data.draw(

@@ -4,6 +4,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.test_dtfm import stages_of
@@ -44,7 +45,7 @@ def jittered(n, chance):
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.integers(0, 2**32),
     st.sampled_from([((3, 3), 2, 3), ((2, 4), 3, 2), ((1, 2, 3), 2, 3), ((2, 2, 2), 3, 2)]),

@@ -53,7 +53,7 @@ SAID = {
 LINES_MAX = 40
 MODEL_LIBRARIES = ("torch", "transformers", "safetensors")
 EACH = pytest.mark.parametrize("name", sorted(SAID))
-CORE = {"server_and_trainer", "simulated_swarm", "three_node_dht", "typed_messages"}
+CORE = {"server_and_trainer", "three_node_dht", "typed_messages"}
 """Of what the others show, other tests have the core."""
 
 

@@ -118,6 +118,7 @@ async def send_for(link, back, seconds):
     return sent / seconds, counts
 
 
+@pytest.mark.full
 def test_where_each_connection_carries_little_there_are_soon_sixteen():
     async def main():
         async with linked(2 * MB) as (_, _, link, back):
@@ -157,6 +158,7 @@ def test_a_way_that_gives_only_so_many_costs_no_link_and_no_byte(bulk):
     run(main(), SEED)
 
 
+@pytest.mark.full
 def test_what_was_best_is_where_the_next_link_to_the_peer_begins():
     async def main():
         async with linked(2 * MB) as (dialler, acceptor, link, back):

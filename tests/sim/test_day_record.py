@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +30,7 @@ def exact(speeds: list[float], shares: list[float]) -> float:
     return best
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(speeds_of, shares_of)
 def test_it_is_attainable_and_near_the_best(speeds: list[float], shares: list[float]):
     found, best = best_rate(speeds, shares), exact(speeds, shares)

@@ -75,6 +75,7 @@ def test_200_ids_of_one_network_next_to_a_key_hide_it_from_nobody():
     assert good >= gets - 1
 
 
+@pytest.mark.full
 def test_200_ids_of_as_many_networks_next_to_a_key_do_not_eclipse_the_peers_around_it():
     """They are closer to each point of the key's region than most of a reader's table."""
     config = AttackConfig(nodes=300, hostile=0.2, ground=200, seed=SEED)
@@ -122,6 +123,7 @@ async def merged_by_a_quorum(seed: int) -> bool:
     return set(records) == {node.contact.peer.raw for node in (writer, other)}
 
 
+@pytest.mark.full
 def test_a_get_of_a_quorum_looks_around_a_crowd_too():
     """A writer that takes a swarm of 200 for a smaller one sees no crowd, about one of twenty."""
     good = [run(merged_by_a_quorum(seed), seed) for seed in range(SEED, SEED + 8)]

@@ -54,6 +54,7 @@ async def among(nodes: int, values: int) -> tuple[int, list[float], str]:
     return found, taken_s, world.net.digest
 
 
+@pytest.mark.full
 def test_a_thousand_nodes_of_whom_a_third_is_dead_find_every_value():
     """300 ms in the median and 600 ms for nineteen of twenty, at round trips of 100 ms."""
     found, taken_s, _ = run(among(1000, values=100), SEED)
@@ -87,6 +88,7 @@ def test_values_survive_when_half_of_all_nodes_leave():
     assert run(main(), SEED) >= 97
 
 
+@pytest.mark.full
 def test_owners_bring_back_what_the_leavers_took_along():
     """Whoever lives publishes again, and those who are closest now have it."""
 

@@ -6,6 +6,7 @@ import math
 from random import Random
 
 import pytest
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,7 +58,7 @@ def test_shipped_traces_are_the_clouds_of_the_manual():
     assert facts["gcp_v100"][0] == 80
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(traces, st.integers(1, 12), st.integers(0, 2**32))
 def test_stays_are_as_many_machines_as_the_trace_says(trace: Trace, machines: int, seed: int):
     hours = 3 * trace.seconds / HOUR_S

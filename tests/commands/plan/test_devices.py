@@ -87,6 +87,7 @@ def test_plan_is_printed_and_written_as_json_settings_and_picture(tmp_path, caps
             assert server.network.bulk_connections == found["connections"][name]
 
 
+@pytest.mark.full
 def test_example_is_a_file_that_can_be_planned(tmp_path, capsys):
     assert cli.main(["plan", "--example"]) == 0
     text = capsys.readouterr().out

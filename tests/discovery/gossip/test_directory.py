@@ -4,6 +4,7 @@ import random
 from itertools import pairwise
 
 import pytest
+from core import examples
 from discovery.gossip.harness import (
     LIFE_S,
     NAMES,
@@ -164,7 +165,7 @@ def test_a_version_never_goes_back(some):
         newest[each.peer] = here
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     st.lists(orders, min_size=2, max_size=5),
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.booleans()), max_size=30),
@@ -412,7 +413,7 @@ def test_who_is_not_admitted_has_no_place():
     assert names(closed.present()) == {"alice"}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 4), st.booleans()), max_size=150))
 def test_a_directory_never_has_more_records_than_places(told):
     made, clock = Directory(random.Random(1), slots=10), 0.0

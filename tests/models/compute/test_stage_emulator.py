@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,7 +58,7 @@ def test_all_servers_of_a_stage_give_the_same_bytes():
     assert given_one["x"].std() == pytest.approx(1.0, abs=0.2), "noise, which no codec shrinks"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.permutations(range(8)), st.integers(0, 8))
 def test_sums_of_any_split_in_any_order_are_the_same_bits(order: list[int], split: int):
     whole, (one, other) = engine(1), (engine(1), engine(1))
@@ -69,7 +70,7 @@ def test_sums_of_any_split_in_any_order_are_the_same_bits(order: list[int], spli
     assert torch.equal(sum_of(whole), sum_of(one) + sum_of(other))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.integers(0, 7), max_size=12))
 def test_the_sum_tells_if_a_microbatch_was_left_out_or_counted_twice(numbers: list[int]):
     whole, made = engine(1), engine(1)

@@ -4,6 +4,7 @@ import random
 from contextlib import nullcontext
 
 import pytest
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -135,7 +136,7 @@ def call(event):
         event()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     channels=st.integers(1, 4),
     size=st.integers(1, 12 * CHUNK),
@@ -164,7 +165,7 @@ def test_chunks_over_any_lanes_in_any_order_reproduce_the_bytes(
     assert bundle.done == ["in", "out"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     channels=st.integers(1, 3),
     size=st.integers(1, 8 * CHUNK),
@@ -207,7 +208,7 @@ def test_chunks_of_connections_that_die_are_sent_again_and_none_is_written_twice
 SAMPLE = random.Random(1).randbytes(CHUNK + CHUNK_BYTES_MIN)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), head=st.booleans())
 def test_a_flipped_bit_ends_the_connection_and_no_plaintext_of_its_record_surfaces(at, bit, head):
     bundle = Bundle(size=len(SAMPLE))

@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from net.link.harness import TO_ACCEPTOR, TO_DIALLER, machine
@@ -55,7 +56,7 @@ def test_the_stream_may_be_cut_anywhere(cuts: list[int]):
     assert surfaced(machine(dialled=False), *pieces) == (EVENTS, None)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(at=st.integers(0, len(TRANSCRIPT) - 1), bit=st.integers(0, 7))
 def test_a_flipped_bit_costs_the_path_and_nothing_from_there_on_surfaces(at: int, bit: int):
     """A flip in a length may also leave us waiting for a record that never comes whole."""

@@ -3,6 +3,7 @@
 import random
 from collections import defaultdict
 
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from net.link.harness import MuxPair
@@ -14,7 +15,7 @@ from p2pswarm.net.wire import frames
 LARGE = bytes(frames.MESSAGE_BYTES_MAX)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 2**32), steps=st.integers(50, 400))
 def test_any_interleaving_delivers_everything_in_order_within_credit(seed: int, steps: int):
     """Two sides open, send, take, reset and move records at random; then all is drained.

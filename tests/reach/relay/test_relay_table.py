@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from core import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -319,5 +320,7 @@ class AnyUse(RuleBasedStateMachine):
         assert [isinstance(each, Circuit) for each in got] == [True] * full + [False]
 
 
-AnyUse.TestCase.settings = settings(deadline=None, max_examples=60, stateful_step_count=60)
+AnyUse.TestCase.settings = settings(
+    deadline=None, max_examples=examples(60), stateful_step_count=60
+)
 test_any_use = AnyUse.TestCase

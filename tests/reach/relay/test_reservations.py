@@ -2,6 +2,7 @@
 
 import itertools
 
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -367,5 +368,7 @@ class AnyRelays(RuleBasedStateMachine):
             assert all(b - a >= 1 - 1e-6 for a, b in itertools.pairwise(times))
 
 
-AnyRelays.TestCase.settings = settings(deadline=None, max_examples=60, stateful_step_count=60)
+AnyRelays.TestCase.settings = settings(
+    deadline=None, max_examples=examples(60), stateful_step_count=60
+)
 test_any_relays = AnyRelays.TestCase

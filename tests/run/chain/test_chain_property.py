@@ -7,6 +7,7 @@ a leader says decided without both majorities, or leads without knowing all that
 import itertools
 
 import pytest
+from core import examples
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -167,7 +168,7 @@ class ChainMachine(RuleBasedStateMachine):
 
 TestChain = ChainMachine.TestCase
 TestChain.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -1,6 +1,7 @@
 """A server's vote: what it answers, what is on its disk before, whom it follows, what it learns."""
 
 import pytest
+from core import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -121,7 +122,7 @@ class VoterSeatMachine(RuleBasedStateMachine):
 
 
 TestVoterSeat = VoterSeatMachine.TestCase
-TestVoterSeat.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestVoterSeat.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
 def test_a_record_is_on_the_disk_before_it_is_accepted():

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from run.state.stage_of_donors import (
@@ -41,7 +42,7 @@ def come(one, donor, piece, version, content=None):
     return one.piece_came(donor, piece, version, hashed, 0.0)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.randoms(use_true_random=False),
     st.lists(st.sampled_from([HONEST, *LIES]), max_size=5),

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from run.state.stage_of_donors import (
@@ -32,7 +33,7 @@ def restored(pieces, version=3, content=None):
     return download
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.randoms(use_true_random=False), st.lists(st.sampled_from(LIES), max_size=2), st.data())
 def test_whatever_is_on_disk_the_state_ends_whole(rng, liars, data):
     donors = {bytes([65 + n]): kind for n, kind in enumerate(liars)} | {b"z": HONEST}

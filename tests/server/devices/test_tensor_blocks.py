@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 import torch
+from core import core_of
 from server.devices.harness import by_ranks, group_alone
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
@@ -98,7 +99,7 @@ def all_of_it(rank, ranks):
     experts_that_are_others_are_noticed(rank, ranks)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", core_of([2, 3], [2]))
 def test_devices_compute_together_what_one_does(ranks):
     by_ranks(ranks, all_of_it)
 

@@ -6,6 +6,7 @@ import itertools
 import pytest
 import torch
 import zstandard
+from core import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -275,7 +276,7 @@ def test_frame_that_asks_for_a_vast_window_is_refused():
     assert unpack(windowed(data, 23), len(data)).numel() == len(data)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_corrupt_frame_gives_a_bad_message_or_a_tensor(data):
     frame = bytearray(zstd(bytes(range(250)) * 4))
