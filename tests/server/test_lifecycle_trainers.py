@@ -211,7 +211,9 @@ SOMEBODY = st.builds(
 )
 NEWS = st.one_of(
     st.sampled_from(["ask", "coordinates", "lost"]),
-    st.tuples(st.sampled_from(["on_trainers", "found"]), st.lists(SOMEBODY, max_size=TRAINERS_MAX + 2)),
+    st.tuples(
+        st.sampled_from(["on_trainers", "found"]), st.lists(SOMEBODY, max_size=TRAINERS_MAX + 2)
+    ),
 )
 
 

@@ -309,6 +309,8 @@ class Leader:
                 self._lead()
             else:
                 self._say_alive()
+        else:
+            self._ask_to_accept()  # our own voter may be the one that lacks now
 
     def _is_decided(self, record: CommitRecord) -> bool:
         return all(_majority(voters, self._accepted) for voters in record.electorates)
