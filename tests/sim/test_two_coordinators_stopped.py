@@ -65,8 +65,15 @@ def play(patch, stopped_s: float, *, silent: bool, trainers: int = 3) -> int:
     )
     swarm = SimSwarm(config)
     stopped = Stopped(swarm, stopped_s, silent=silent)
-    patch.setattr(Replica, "reduce", lambda *args: stopped.reduce(*args))
-    patch.setattr(Proposals, "propose_step", lambda *args: stopped.propose_step(*args))
+
+    async def reduce(replica: Replica, order: Reduce, averaging: StageAveraging):
+        return await stopped.reduce(replica, order, averaging)
+
+    def propose_step(proposals: Proposals, decide, coordination, now_s: float) -> None:
+        stopped.propose_step(proposals, decide, coordination, now_s)
+
+    patch.setattr(Replica, "reduce", reduce)
+    patch.setattr(Proposals, "propose_step", propose_step)
     result = run(swarm.play(), SEED)
     assert result.ended == ALL_DONE, (stopped_s, result.ended)
     return stopped.killed
