@@ -138,7 +138,7 @@ def test_when_all_servers_must_leave_and_nobody_can_take_over_a_checkpoint_is_wr
 def test_a_trainer_whose_terminal_is_closed_trains_on_and_writes_its_weights(
     start, seed_node, run_of, tmp_path
 ):
-    """Each line fails with EIO from then on, as after a broken ssh with SIGHUP ignored."""
+    """Each line fails with EIO from then on, as after a broken ssh under nohup."""
     _, address = seed_node
     join = ("--bootstrap", address, *HERE)
     start(*join)
@@ -152,7 +152,6 @@ def test_a_trainer_whose_terminal_is_closed_trains_on_and_writes_its_weights(
         stdin=subprocess.DEVNULL,
         stdout=theirs,
         stderr=theirs,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
     ) as trainer:
         os.close(theirs)
         said = b""
