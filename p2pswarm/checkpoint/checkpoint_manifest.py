@@ -22,7 +22,7 @@ from p2pswarm.checkpoint.digests import DIGEST_BYTES, PIECE_BYTES_MAX, PIECES_MA
 from p2pswarm.checkpoint.names import CHAIN_NAME, STAGES_MAX, CheckpointId, is_stage_file
 from p2pswarm.net.crypto.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, verify
 from p2pswarm.settings.config import RunConfig
-from p2pswarm.settings.parser import RUN_ID_BYTES, OtherRunVersion, run_from_json
+from p2pswarm.settings.parser import RUN_ID_BYTES, OtherRunVersion, stored_run
 
 
 class Fields:
@@ -213,7 +213,7 @@ class CheckpointManifest:
     def run_config(self) -> RunConfig:
         """The configuration; OtherCheckpoint if another version of the program wrote it."""
         try:
-            return run_from_json(self.config)
+            return stored_run(self.config)
         except OtherRunVersion as error:
             raise OtherCheckpoint(
                 f"a checkpoint of {error}; it was written by {self.program}"

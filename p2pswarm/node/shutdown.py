@@ -97,8 +97,8 @@ class Shutdown:
         if number == signal.SIGTERM:
             self.asked.grace_s = self._notice_s
         self.asked.patient = True
-        self._say("leaving; once more to leave at once")
         self._begin(INTERRUPTED)
+        self._say("leaving; once more to leave at once")  # after it: it may be a terminal's end
 
     def _read_stdin(self) -> None:
         while os.read(sys.stdin.fileno(), 4096):

@@ -15,7 +15,8 @@ from enum import Enum
 from p2pswarm.base.errors import NotServing, SwarmError, Unusable
 from p2pswarm.run.averaging.base import AveragedGradient, Sums
 from p2pswarm.run.averaging.round import RoundId
-from p2pswarm.run.messages.membership import HeldReduction
+from p2pswarm.run.chain.record import term_of
+from p2pswarm.run.messages.membership import REDUCTIONS_MAX, HeldReduction
 from p2pswarm.run.messages.step import Commit, Reduce
 from p2pswarm.server.boundary_cache import BoundaryCache
 
@@ -106,6 +107,11 @@ class ReducedGradient:
     sums: Sums
     outcome: AveragedGradient
 
+    @property
+    def name(self) -> HeldReduction:
+        """Its name for the trainer."""
+        return HeldReduction(self.round.step, self.round.generation, self.outcome.digest)
+
 
 @dataclass(frozen=True, slots=True)
 class ClosedSum:
@@ -127,7 +133,7 @@ class NamedWeights:
 
     version: int
     digest: bytes
-    reduction: HeldReduction | None
+    reductions: tuple[HeldReduction, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +143,11 @@ class HeldWeights:
     version: int
     digest: bytes
     """Empty until it is computed."""
-    reduced: ReducedGradient | None = None
-    """The reduction of step `version`, if it is here: its commit would make the next version."""
+    reduced: tuple[ReducedGradient, ...] = ()
+    """The reductions of step `version` that are here: a commit of one would make the next version.
+
+    One for each term in which the step was averaged, see `CommitLog`.
+    """
     sum: ClosedSum | None = None
     """The sum of step `version` that the last session has left, if it is whole."""
     made_of: NamedWeights | None = field(default=None, compare=False)
@@ -152,16 +161,13 @@ class HeldWeights:
         can tell what it made. A sum is of the weights as they are, so it takes their own digest.
         """
         if self.digest:
-            return NamedWeights(self.version, self.digest, self.reduction)
+            return NamedWeights(self.version, self.digest, self.reductions)
         return self.made_of if self.sum is None else None
 
     @property
-    def reduction(self) -> HeldReduction | None:
-        """The reduction's name for the trainer."""
-        if self.reduced is None:
-            return None
-        round_ = self.reduced.round
-        return HeldReduction(round_.step, round_.generation, self.reduced.outcome.digest)
+    def reductions(self) -> tuple[HeldReduction, ...]:
+        """The reductions' names for the trainer, the latest last."""
+        return tuple(each.name for each in self.reduced)
 
 
 class CommitLog:
@@ -174,6 +180,12 @@ class CommitLog:
     While the pieces of a newcomer are on their way (`replica.py`), each commit is followed by the
     pieces that are here, and its reduced gradient is not kept whole. If the reduction of a step
     did not come, the newcomer needs pieces of a later version.
+
+    **The last reduction of each term stays until the commit.** A coordinator that was stopped may
+    have proposed a record of its own reduction, and one voter may have accepted it. After another
+    has averaged the step again and was lost, the next leader may have to anchor that record. So
+    whoever answered `Reduced` in a term can follow what was decided of it. Within a term only the
+    last generation is ever proposed.
 
     A commit has few bytes and a reduction has many. Nobody waits for a newcomer, so a commit may
     come to it before the reduction that it applies. The commit then waits for its reduction.
@@ -193,7 +205,8 @@ class CommitLog:
         self._loading = False
         self._begun: RoundId | None = None
         self._over = NO_ROUND
-        self._reduced: ReducedGradient | None = None
+        self._reduced: dict[int, ReducedGradient] = {}
+        """By term, those of one step."""
         self._noted: Commit | None = None
         self._made: dict[int, int] = {}
         """The generation of each of the last commits, by step, that weights or pieces followed."""
@@ -211,7 +224,7 @@ class CommitLog:
         None while the weights are not here.
         """
         version = self.version
-        return version if version is None or not self._reduction_of(version) else version + 1
+        return version if version is None or not self._reductions_of(version) else version + 1
 
     @property
     def digest(self) -> bytes:
@@ -237,12 +250,13 @@ class CommitLog:
         if keep:
             version = None if held is None else held.version
             # one commit may lack, if its reduction is here
-            before = held is not None and held.reduced is not None and held.version == since - 1
+            before = held is not None and held.reduced and held.version == since - 1
             if version != since and not before:
                 raise NotServing(f"the weights are of version {version}, not {since}")
         self._begun, self._noted, self.needed = None, None, since
-        self._reduced = held.reduced if keep and held is not None else None
-        self._over = NO_ROUND if self._reduced is None else self._reduced.round
+        kept = held.reduced if keep and held is not None else ()
+        self._reduced = {term_of(each.round.generation): each for each in kept}
+        self._over = max((each.round for each in kept), default=NO_ROUND)
         self._loading = not keep
         if held is not None:
             self.held = replace(held, sum=None)
@@ -258,9 +272,9 @@ class CommitLog:
 
         `keep`: the weights in memory are the ones that it has gone back to.
         """
-        self._made, self._reduced, self._begun, self._noted = {}, None, None, None
+        self._made, self._reduced, self._begun, self._noted = {}, {}, None, None
         if self.held is not None:
-            self.held = replace(self.held, reduced=None, sum=None, made_of=None) if keep else None
+            self.held = replace(self.held, reduced=(), sum=None, made_of=None) if keep else None
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -275,7 +289,7 @@ class CommitLog:
 
     def became(self, version: int) -> None:
         """The weights in memory are all of `version` now, drawn or fetched; no digest yet."""
-        self.held = HeldWeights(version, b"", self._reduction_of(version))
+        self.held = HeldWeights(version, b"", self._reductions_of(version))
         self._loading = False
         self._drop_closed()
 
@@ -302,8 +316,13 @@ class CommitLog:
     def applied(self, order: Commit) -> None:
         """A commit was applied to the weights."""
         made_of = None
-        if self.held is not None and self.held.digest and self.held.reduction is not None:
-            made_of = NamedWeights(self.held.version, self.held.digest, self.held.reduction)
+        if self.held is not None and self.held.digest:
+            applied = tuple(
+                each for each in self.held.reductions if each.generation == order.generation
+            )
+            made_of = (
+                NamedWeights(self.held.version, self.held.digest, applied) if applied else None
+            )
         self.held = HeldWeights(order.step + 1, b"", made_of=made_of)
         self._follow(order)
         self._drop_closed()
@@ -313,7 +332,7 @@ class CommitLog:
         return self.version is not None and self.version > step
 
     def reduction_begun(self, order: Reduce) -> None:
-        """A reduction is under way; it takes the place of an earlier one."""
+        """A reduction is under way; it takes the place of one that is not over."""
         self._begun = RoundId(order.step, order.generation)
         self._drop_closed()
 
@@ -323,14 +342,17 @@ class CommitLog:
         return self._begun is not None
 
     def reduction_over(self, round_: RoundId, reduced: ReducedGradient | None) -> None:
-        """A reduction has succeeded, or failed; the last that succeeded may be committed."""
+        """A reduction has succeeded, or failed; the last of its term may be committed."""
         self._over = max(self._over, round_)
         if self._begun == round_:
             self._begun = None
         if reduced is not None:
-            self._reduced = reduced
+            self._reduced[term_of(round_.generation)] = reduced
+            self._drop_closed()
+            for term in sorted(self._reduced)[:-REDUCTIONS_MAX]:
+                del self._reduced[term]
             if self.held is not None and self.held.version == round_.step:
-                self.held = replace(self.held, reduced=reduced)
+                self.held = replace(self.held, reduced=self._reductions_of(round_.step))
         self._drop_closed()
 
     def noted(self, round_: RoundId) -> Commit | None:
@@ -343,7 +365,7 @@ class CommitLog:
 
     def must_commit_before(self, step: int) -> bool:
         """Return whether a reduction of an earlier step is here, or on the way, uncommitted."""
-        pending = [self._begun, self._reduced.round if self._reduced else None]
+        pending = [self._begun, *(each.round for each in self._reduced.values())]
         return any(round_ is not None and round_.step < step for round_ in pending)
 
     def committed(self, order: Commit, *, patient: bool = True) -> CommitDecision:
@@ -360,7 +382,7 @@ class CommitLog:
             followed = self._made.get(order.step) == order.generation
             return CommitDecision.KEPT if followed else CommitDecision.MISSED
         round_ = RoundId(order.step, order.generation)
-        here = self._reduced is not None and self._reduced.round == round_
+        here = any(each.round == round_ for each in self._reduced.values())
         has_overtaken = version is not None and order.step > version  # the commit before it
         if patient and (round_ > self._over or has_overtaken):
             return CommitDecision.WAIT
@@ -376,16 +398,17 @@ class CommitLog:
             self._drop_closed()
         return CommitDecision.FOLLOW if here else CommitDecision.MISSED
 
-    def take(self) -> Sums:
-        """The reduced gradient that a commit applies, once."""
-        assert self._reduced is not None, "a commit is applied only where its reduction is here"
-        sums, self._reduced = self._reduced.sums, None
-        return sums
+    def take(self, order: Commit) -> Sums:
+        """The reduced gradient that a commit applies, once; the others are for nothing then."""
+        reduced = self._reduced.pop(term_of(order.generation))
+        assert reduced.round.generation == order.generation, "it is applied where it is here"
+        self._reduced.clear()
+        return reduced.sums
 
-    def _reduction_of(self, version: int) -> ReducedGradient | None:
-        """The reduction that could be applied to weights of a version, if it is here."""
-        reduced = self._reduced
-        return reduced if reduced is not None and reduced.round.step == version else None
+    def _reductions_of(self, version: int) -> tuple[ReducedGradient, ...]:
+        """The reductions that could be applied to weights of a version, the latest last."""
+        here = (each for _, each in sorted(self._reduced.items()))
+        return tuple(each for each in here if each.round.step == version)
 
     def _require_same(self, order: Commit) -> None:
         """Raise NotServing for a commit of a step that was made from another reduction."""
@@ -405,5 +428,4 @@ class CommitLog:
         first = self.needed if self.version is None else self.version
         if self._begun is not None and self._begun.step < first:
             self._begun = None
-        if self._reduced is not None and self._reduced.round.step < first:
-            self._reduced = None
+        self._reduced = {t: each for t, each in self._reduced.items() if each.round.step >= first}

@@ -202,7 +202,7 @@ async def join_of(context: ServerContext, replica: Replica | None, records: int)
         replica.stage if replica else wanted,
         named.version if named else None,
         named.digest if named else b"",
-        named.reduction if named else None,
+        named.reductions if named else (),
         replica.era if replica else 0,
         context.stage is not None,
         records,

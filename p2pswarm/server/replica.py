@@ -443,7 +443,7 @@ class Replica:
             decision = self.log.committed(order, patient=patient)
             if decision is CommitDecision.APPLY:
                 try:
-                    await to_its_end(self._apply(order, self.log.take()))
+                    await to_its_end(self._apply(order, self.log.take(order)))
                 except SwarmError as error:
                     raise lost_by(error, f"step {order.step} was not applied") from error
                 finally:
@@ -506,7 +506,7 @@ class Replica:
         """Let the pieces that are here follow a commit, or enter that they cannot."""
         if decision is CommitDecision.FOLLOW:
             update = Update(order.step + 1, order.scale, order.learning_rate)
-            await loading.committed(order.step, self.log.take(), update)
+            await loading.committed(order.step, self.log.take(order), update)
         elif decision is CommitDecision.MISSED:
             loading.missed(order.step)
 

@@ -14,6 +14,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
@@ -42,7 +43,8 @@ from p2pswarm.settings.limits import (
 from p2pswarm.settings.names import unknown
 from p2pswarm.settings.train_config import TrainConfig
 
-RUN_VERSION = 5  # rises when a manifest's meaning, a run's arithmetic or its messages change
+RUN_VERSION = 6  # rises when a manifest's meaning, a run's arithmetic or its messages change
+STORED_VERSIONS = RUN_VERSION, 5  # of files that are read: since 5 only messages have changed
 RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most
 RUN_TAG = b"p2pswarm-run-2:"
 RUN_ID_BYTES = 16
@@ -138,6 +140,17 @@ def run_from_json(data: bytes, version: int = RUN_VERSION) -> RunConfig:
     if run_to_json(run, version) != data:
         raise BadMessage("a manifest that is not in canonical form")
     return run
+
+
+def stored_run(data: bytes) -> RunConfig:
+    """Read the run of a checkpoint or of a file of weights; as `run_from_json`.
+
+    An earlier version is read if the settings of a run meant the same then.
+    """
+    for version in STORED_VERSIONS[1:]:
+        with suppress(OtherRunVersion):
+            return run_from_json(data, version)
+    return run_from_json(data)
 
 
 def run_id(

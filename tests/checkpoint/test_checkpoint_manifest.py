@@ -12,7 +12,7 @@ from p2pswarm.checkpoint.checkpoint_manifest import FORMAT, TAG, SavedStage, rea
 from p2pswarm.checkpoint.digests import FileDigest
 from p2pswarm.checkpoint.names import stage_file_name
 from p2pswarm.net.crypto.identity import Identity
-from p2pswarm.settings.parser import RUN_VERSION, run_to_json
+from p2pswarm.settings.parser import RUN_VERSION, STORED_VERSIONS, run_to_json
 
 
 def stages(cut=CUT) -> list[SavedStage]:
@@ -167,6 +167,13 @@ def test_a_configuration_of_another_version_names_both():
     told = f"version {RUN_VERSION + 1}; this program speaks version {RUN_VERSION}"
     with pytest.raises(OtherCheckpoint, match=told):
         signed.manifest.run_config()
+
+
+@pytest.mark.parametrize("version", STORED_VERSIONS)
+def test_a_configuration_of_a_version_with_the_same_settings_is_read(version):
+    config = run_to_json(RUN, version=version).decode()
+
+    assert read(resigned(lambda b: b.update(config=config))).manifest.run_config() == RUN
 
 
 def test_a_signature_of_another_key_is_wrong():

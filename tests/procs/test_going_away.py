@@ -1,6 +1,10 @@
 """Processes that are killed, come back, and are told that their machine ends."""
 
+import os
+import pty
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -129,3 +133,32 @@ def test_when_all_servers_must_leave_and_nobody_can_take_over_a_checkpoint_is_wr
     assert " s: " in trainer.line_with("saved/")
     assert [one.end() for one in servers] == [0, 0]
     assert any((tmp_path / "saved").iterdir())
+
+
+def test_a_trainer_whose_terminal_is_closed_trains_on_and_writes_its_weights(
+    start, seed_node, run_of, tmp_path
+):
+    """Each line fails with EIO from then on, as after a broken ssh under nohup."""
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    start(*join)
+    ours, theirs = pty.openpty()
+    flags = [*map(str, run_of(40)), *join]
+    settings = tmp_path / "run.toml"
+    settings.write_text(settings.read_text().replace('weights = ""', 'weights = "out.safetensors"'))
+    with subprocess.Popen(
+        [sys.executable, "-m", "p2pswarm.node", *flags],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+    ) as trainer:
+        os.close(theirs)
+        said = b""
+        while b"step" not in said:
+            said += os.read(ours, 4096)
+        os.close(ours)
+
+        assert trainer.wait(100) == 0
+
+    assert list(tmp_path.glob("*.safetensors"))

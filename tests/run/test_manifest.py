@@ -119,10 +119,10 @@ ESCAPES = '"\\u001b[2J\\r\\n"'
     "config",
     [
         '{"version": %s, "run": {}}',
-        '{"version": 5, "run": {"name": %s}}',
-        '{"version": 5, "run": {"batch": %s}}',
-        '{"version": 5, "run": {%s: 1}}',
-        '{"version": 5, %s: 1}',
+        '{"version": 6, "run": {"name": %s}}',
+        '{"version": 6, "run": {"batch": %s}}',
+        '{"version": 6, "run": {%s: 1}}',
+        '{"version": 6, %s: 1}',
         "%s",
     ],
 )

@@ -46,6 +46,6 @@ def make(log, step, generation=1):
     """A whole step: the reduction, and its commit applied."""
     average(log, step, generation)
     assert log.committed(commit(step, generation)) is CommitDecision.APPLY
-    log.take()
+    log.take(commit(step, generation))
     log.applied(commit(step, generation))
     log.hashed(b"w%d" % (step + 1))

@@ -110,7 +110,7 @@ def test_a_commit_applies_its_reduction_once():
     average(log, 3)
 
     assert log.committed(commit(3)) is CommitDecision.APPLY
-    assert log.take() == "sums of step 3, generation 1"
+    assert log.take(commit(3)) == "sums of step 3, generation 1"
     assert not log.holds(3)
     log.applied(commit(3))
 
@@ -139,7 +139,7 @@ def test_a_reduction_that_comes_before_the_digest_is_held_with_it():
 
     log.hashed(b"w3")
 
-    assert (log.held.digest, log.held.reduction) == (b"w3", HeldReduction(3, 1, b"d"))
+    assert (log.held.digest, log.held.reductions) == (b"w3", (HeldReduction(3, 1, b"d"),))
 
 
 def test_a_commit_that_is_sent_again_later_is_applied_already():
@@ -211,7 +211,7 @@ def test_a_commit_that_overtakes_the_commit_before_it_waits():
 def follow(log, order):
     """A commit that the pieces follow which are here; returns the sums that it applies."""
     assert log.committed(order) is CommitDecision.FOLLOW
-    return log.take()
+    return log.take(order)
 
 
 def test_the_pieces_that_are_here_follow_each_commit():
@@ -254,7 +254,7 @@ def test_a_commit_of_a_slow_reduction_is_noted_until_that_is_over(fails):
     decision = log.committed(commit(3), patient=False)
     assert decision is (CommitDecision.MISSED if fails else CommitDecision.FOLLOW)
     if not fails:
-        log.take()
+        log.take(commit(3))
     assert not log.must_commit_before(4)
 
 
@@ -346,7 +346,7 @@ def test_a_reduction_whose_commit_is_still_to_come_is_held_with_the_weights():
 
     log.became(3)
 
-    assert log.held.reduction == HeldReduction(3, 1, b"d")
+    assert log.held.reductions == (HeldReduction(3, 1, b"d"),)
     assert log.committed(commit(3)) is CommitDecision.APPLY
 
 
@@ -388,7 +388,7 @@ def test_pieces_follow_every_commit_once_and_in_order_or_are_told_of_the_gap(sin
         for again in range(since, step + 1):
             decision = log.committed(commit(again))
             if decision is CommitDecision.FOLLOW:
-                told.append(log.take())
+                told.append(log.take(commit(again)))
             elif again == step:
                 assert decision is CommitDecision.MISSED
                 told.append(None)

@@ -4,7 +4,8 @@ import pytest
 from server.commits import average, commit, holder, newcomer
 
 from p2pswarm.base.errors import BadMessage, NotServing
-from p2pswarm.run.messages.membership import HeldReduction
+from p2pswarm.run.chain.record import first_number
+from p2pswarm.run.messages.membership import REDUCTIONS_MAX, HeldReduction
 from p2pswarm.server.commit_log import (
     ClosedSum,
     CommitDecision,
@@ -36,22 +37,22 @@ def test_weights_that_are_too_old_are_kept_until_a_piece_takes_their_place():
 
     assert log.begin(5, keep=False) is FirstWeights.FETCHED
     assert (log.version, log.needed) == (None, 5)
-    assert log.held.reduction == HeldReduction(3, 1, b"d")
+    assert log.held.reductions == (HeldReduction(3, 1, b"d"),)
     average(log, 5)
-    assert log.held.reduction == HeldReduction(3, 1, b"d")
+    assert log.held.reductions == (HeldReduction(3, 1, b"d"),)
 
     log.overwritten()
     assert (log.held, log.version, log.digest) == (None, None, b"")
     log.became(6)
 
-    assert (log.version, log.held.reduction) == (6, None)
+    assert (log.version, log.held.reductions) == (6, ())
 
 
 def test_weights_one_commit_behind_go_on_if_its_reduction_is_here():
     """Their commit was decided and did not come: it is sent again."""
     log = holder(3)
     average(log, 3, generation=7)
-    assert log.held.reduction == HeldReduction(3, 7, b"d")
+    assert log.held.reductions == (HeldReduction(3, 7, b"d"),)
 
     assert log.begin(4, keep=True) is FirstWeights.KEPT
 
@@ -59,7 +60,7 @@ def test_weights_one_commit_behind_go_on_if_its_reduction_is_here():
     assert log.must_commit_before(4)
     assert log.committed(commit(3, 8)) is CommitDecision.WAIT  # its reduction may still come
     assert log.committed(commit(3, 7)) is CommitDecision.APPLY
-    assert log.take() == "sums of step 3, generation 7"
+    assert log.take(commit(3, 7)) == "sums of step 3, generation 7"
     log.applied(commit(3, 7))
     assert not log.must_commit_before(4)
 
@@ -91,13 +92,13 @@ def test_a_reduction_outlives_several_sessions_until_a_later_generation():
     average(log, 3, generation=1)
     for _ in range(3):
         log.begin(3, keep=True)
-    assert log.held.reduction == HeldReduction(3, 1, b"d")
+    assert log.held.reductions == (HeldReduction(3, 1, b"d"),)
 
     average(log, 3, generation=2, fails=True)
-    assert log.held.reduction.generation == 1
+    assert log.held.reductions[-1].generation == 1
     average(log, 3, generation=3)
 
-    assert log.held.reduction.generation == 3
+    assert log.held.reductions[-1].generation == 3
     assert log.committed(commit(3, 1), patient=False) is CommitDecision.LOST
 
 
@@ -177,7 +178,7 @@ def test_weights_that_the_run_has_gone_back_to_stay_and_the_reduction_after_them
 
     log.other_era(keep=True)
 
-    assert (log.version, log.digest, log.held.reduction) == (3, b"w3", None)
+    assert (log.version, log.digest, log.held.reductions) == (3, b"w3", ())
     assert log.begin(3, keep=True) is FirstWeights.KEPT
     average(log, 3, 9)
     assert log.committed(commit(3, 9)) is CommitDecision.APPLY
@@ -215,7 +216,7 @@ def test_a_sum_is_gone_with_its_commit():
     average(log, 3, generation=7)
     log.session_over(LEFT)
     assert log.committed(commit(3, 7)) is CommitDecision.APPLY
-    log.take()
+    log.take(commit(3, 7))
     log.applied(commit(3, 7))
     log.session_over(LEFT)
 
@@ -237,22 +238,22 @@ def test_a_sum_outlives_an_averaging_and_no_other_era():
 def test_weights_that_are_not_hashed_yet_are_named_by_what_they_were_made_of():
     log = holder(3)
     average(log, 3, generation=7)
-    reduction = HeldReduction(3, 7, b"d")
+    reduction = (HeldReduction(3, 7, b"d"),)
     assert log.held.named == NamedWeights(3, b"w3", reduction)
-    log.take()
+    log.take(commit(3, 7))
     log.applied(commit(3, 7))
 
     assert log.held.version == 4
     assert log.held.named == NamedWeights(3, b"w3", reduction)
     log.hashed(b"w4")
 
-    assert log.held.named == NamedWeights(4, b"w4", None)
+    assert log.held.named == NamedWeights(4, b"w4", ())
 
 
 def test_weights_with_a_sum_or_of_another_era_are_named_by_their_own_digest_alone():
     log = holder(3)
     average(log, 3)
-    log.take()
+    log.take(commit(3))
     log.applied(commit(3))
     log.session_over(ClosedSum(5, 4, frozenset({32})))
     assert log.held.named is None
@@ -268,7 +269,34 @@ def test_what_was_made_of_weights_that_nobody_had_hashed_has_no_name():
     log = holder(3)
     log.became(3)
     average(log, 3)
-    log.take()
+    log.take(commit(3))
     log.applied(commit(3))
 
     assert log.held.named is None
+
+
+def test_the_last_reduction_of_each_term_stays_until_a_commit():
+    """A leader may anchor the record of a coordinator that slept, after another averaged anew."""
+    first, second = first_number(1) + 2, first_number(2) + 1
+    log = holder(3)
+    for generation in (first_number(1) + 1, first, second):
+        average(log, 3, generation)
+
+    assert [each.generation for each in log.held.reductions] == [first, second]
+    log.begin(4, keep=True)
+    assert log.committed(commit(3, first_number(1) + 1), patient=False) is CommitDecision.LOST
+    assert log.committed(commit(3, first)) is CommitDecision.APPLY
+    assert log.take(commit(3, first)) == f"sums of step 3, generation {first}"
+    log.applied(commit(3, first))
+
+    assert log.held.reductions == ()
+    assert not log.must_commit_before(4)
+
+
+def test_of_many_terms_the_latest_reductions_stay():
+    log = holder(3)
+    for term in range(1, REDUCTIONS_MAX + 3):
+        average(log, 3, first_number(term))
+
+    latest = [first_number(term) for term in range(3, REDUCTIONS_MAX + 3)]
+    assert [each.generation for each in log.held.reductions] == latest

@@ -42,7 +42,7 @@ class Play:
         return [a for a in self.coordinator.drain() if isinstance(a, kind)]
 
     def join(
-        self, name: str, *, stage: int | None = None, version=None, digest=b"", held=None
+        self, name: str, *, stage: int | None = None, version=None, digest=b"", held=()
     ) -> Incarnation:
         join = self.join_message(stage, version, digest, held)
         self.coordinator.on_join(name.encode() * 32, join, self.now_s)
@@ -51,7 +51,7 @@ class Play:
             self.states[member.incarnation] = digest
         return member.incarnation if member else None
 
-    def join_message(self, stage: int | None = None, version=None, digest=b"", held=None) -> Join:
+    def join_message(self, stage: int | None = None, version=None, digest=b"", held=()) -> Join:
         return Join(RUN, "h:1", stage, version, digest, held)
 
     def ready(self, incarnation: Incarnation, version: int = 0, digest: bytes = b"w0") -> None:

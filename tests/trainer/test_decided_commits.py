@@ -13,7 +13,7 @@ from p2pswarm.trainer.reports import actions as act
 from p2pswarm.trainer.reports.reports import MemberReady, RunFinished
 from p2pswarm.trainer.step.stage_digests import as_recorded
 
-HELD = HeldReduction(0, 1, b"g")
+HELD = (HeldReduction(0, 1, b"g"),)
 
 
 def decided(*names: str) -> Play:
@@ -98,7 +98,7 @@ def test_the_commit_names_the_generation_that_the_server_holds():
     """A later generation made the same bytes; the server knows them by its own number."""
     play = decided("a")
 
-    rejoin(play, "a", held=HeldReduction(0, 9, b"g"))
+    rejoin(play, "a", held=(HeldReduction(0, 9, b"g"),))
 
     assert play.seen(act.SendCommit)[0].message.generation == 9
 
@@ -106,10 +106,10 @@ def test_the_commit_names_the_generation_that_the_server_holds():
 @pytest.mark.parametrize(
     "what",
     [
-        {"held": None},
-        {"held": HeldReduction(0, 1, b"another")},
-        {"held": HeldReduction(1, 1, b"g")},
-        {"version": 1, "digest": b"w1", "held": HeldReduction(1, 1, b"g")},
+        {"held": ()},
+        {"held": (HeldReduction(0, 1, b"another"),)},
+        {"held": (HeldReduction(1, 1, b"g"),)},
+        {"version": 1, "digest": b"w1", "held": (HeldReduction(1, 1, b"g"),)},
         {"version": None, "digest": b""},
         {"digest": b"other weights"},
     ],
@@ -173,7 +173,7 @@ def test_the_run_ends_only_when_the_last_commit_has_arrived():
     play.lose(ann)
     assert play.seen(RunFinished) == []
 
-    again = rejoin(play, "a", version=1, digest=b"w1", held=HeldReduction(1, 2, b"g"))
+    again = rejoin(play, "a", version=1, digest=b"w1", held=(HeldReduction(1, 2, b"g"),))
     play.commit(again, b"w2", step=1)
 
     (ended,) = play.seen(RunFinished)
@@ -211,7 +211,7 @@ def test_joins_that_wait_are_answered_when_the_averaging_fails():
 @pytest.mark.parametrize(("version", "applies"), [(4, True), (5, False), (3, False), (None, False)])
 def test_where_the_digest_before_is_not_known_the_version_and_the_gradient_decide(version, applies):
     decided_step = DecidedStep(4, 1.0, 0.1, {0: as_recorded(b"g")}, {})
-    join = Join(RUN, "h:1", 0, version, b"w", HeldReduction(4, 2, b"g"))
+    join = Join(RUN, "h:1", 0, version, b"w", (HeldReduction(4, 2, b"g"),))
 
     assert decided_step.applies_to(join) is applies
 

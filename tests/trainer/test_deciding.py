@@ -78,7 +78,7 @@ def test_a_member_that_is_lost_while_the_voters_are_asked_changes_nothing():
 def test_one_that_comes_back_meanwhile_is_sent_the_commit_afterwards():
     play, (ann, _), decide = deciding()
     play.lose(ann)
-    held = HeldReduction(0, decide.generation, b"g")
+    held = (HeldReduction(0, decide.generation, b"g"),)
     play.join("a", stage=0, version=0, digest=b"w0", held=held)
     assert play.seen(act.Assign) == []
 
@@ -123,7 +123,7 @@ def test_a_coordinator_after_a_record_sends_its_commit_to_one_that_lacks_it(grad
     last = DecidedStep(0, 0.5, 0.1, {0: as_recorded(b"g")}, {0: as_recorded(b"w0")})
     play = Play(CONFIG_3, kind=Coordinator, start=CoordinatorStart(TERM, 1, last))
 
-    held = HeldReduction(0, 99, gradient)
+    held = (HeldReduction(0, 99, gradient),)
     play.join("a", stage=0, version=0, digest=b"w0", held=held)
 
     actions = play.coordinator.drain()

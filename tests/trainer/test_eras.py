@@ -25,7 +25,7 @@ LAST = DecidedStep(5, 0.5, 0.1, {0: as_recorded(b"g")}, {0: as_recorded(b"w5")})
 NAMED = CoordinatorStart(TERM, 6, gathers=False, era=2, states={0: b"w6"}, loads=True)
 
 
-def assigned(start: CoordinatorStart, *, version: int, digest: bytes, era: int, held=None):
+def assigned(start: CoordinatorStart, *, version: int, digest: bytes, era: int, held=()):
     play = Play(CONFIG, kind=Coordinator, start=start)
     join = Join(RUN, "h:1", 0, version, digest, held, era)
     play.coordinator.on_join(b"a" * 32, join, 0.0)
@@ -47,7 +47,7 @@ def test_weights_that_nobody_can_confirm_are_believed_only_if_they_are_of_this_e
 @pytest.mark.parametrize("era", [1, 2])
 def test_a_commit_is_sent_again_only_to_weights_of_this_era(era):
     start = CoordinatorStart(TERM, 6, LAST, gathers=False, era=2)
-    held = HeldReduction(5, 7, b"g")
+    held = (HeldReduction(5, 7, b"g"),)
 
     message = assigned(start, version=5, digest=b"w5", era=era, held=held)
 

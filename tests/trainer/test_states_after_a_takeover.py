@@ -143,7 +143,7 @@ def test_a_stranger_that_claims_the_gradient_too_is_not_believed():
     play = taken_over("ab")
     record = record_of("ab")
     stage = record.stages[0]
-    held = HeldReduction(0, 1, stage.gradient)
+    held = (HeldReduction(0, 1, stage.gradient),)
     stranger = play.join("x", stage=0, version=0, digest=stage.state, held=held)
     play.coordinator.on_commit_answer(stranger, 0, Committed(1, applied=True), play.now_s)
 

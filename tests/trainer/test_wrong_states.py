@@ -127,7 +127,7 @@ def test_one_that_has_computed_nothing_yet_voids_nothing():
     commit = play.seen(act.SendCommit)[0].message
     play.commit(ann, b"w1")
     play.commit(bob, b"w1")
-    held = HeldReduction(0, commit.generation, b"g")
+    held = (HeldReduction(0, commit.generation, b"g"),)
     back = play.join("c", stage=0, version=0, digest=b"w0", held=held)
 
     play.commit(back, b"other")

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from p2pswarm.run.chain.record import term_of
 from p2pswarm.run.member_view import Incarnation, MemberView
 from p2pswarm.run.messages.field_limits import Obstacle, Work
 from p2pswarm.run.messages.membership import HeldSum
@@ -37,8 +38,8 @@ class Server:
     averaging: set = field(default_factory=set)
     commits: dict = field(default_factory=dict)
     waiting: list = field(default_factory=list)
-    kept: tuple | None = None
-    """The reduction that the weights could apply, through sessions: round, what is in it."""
+    kept: dict[int, tuple] = field(default_factory=dict)
+    """The reductions that the weights could apply, by term: round, what is in it."""
     frozen_s: float = 0.0
     """Until when it does nothing."""
 
@@ -210,7 +211,9 @@ class ToyServers:
             return
         summed = tuple(sorted(m - base for s in group for m in s.summed))
         server.reductions[message.step, message.generation] = summed
-        server.kept = (message.step, message.generation), summed
+        kept = {term: each for term, each in server.kept.items() if each[0][0] == message.step}
+        kept[term_of(message.generation)] = (message.step, message.generation), summed
+        server.kept = kept
         answer = self.reduced(server, message, summed)
         args = incarnation, message.generation, answer
         self.note(server, lambda: self.coordinator.on_reduction(*args, self.now_s))

@@ -273,9 +273,11 @@ class World(ToyServers):
         server.epoch += 1
         server.incarnation, server.ready = None, False
         version = server.version
-        held = None
-        if server.kept is not None and server.kept[0][0] == version:
-            held = HeldReduction(*server.kept[0], digest(server.kept[1]))
+        held = tuple(
+            HeldReduction(*round_, digest(summed))
+            for round_, summed in server.kept.values()
+            if round_[0] == version
+        )
         told = server.stage, version, digest(server.weights), held
         join = Join(RUN, "h:1", *told, sum=self.held_sum(server))
 
@@ -300,8 +302,7 @@ class World(ToyServers):
             (view,) = view_parts(self.views, self.coordinator.members.records())
             server.roster.receive(view)
         if message.keep and server.version == message.since - 1:
-            round_, summed = server.kept
-            server.reductions[round_] = summed
+            server.reductions |= dict(server.kept.values())
         elif message.keep:
             assert server.version == message.since
         else:

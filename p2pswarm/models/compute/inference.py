@@ -33,7 +33,7 @@ from p2pswarm.models.dropout import run_blocks
 from p2pswarm.models.foreign_code import foreign
 from p2pswarm.models.registry import NotTrusted, trust
 from p2pswarm.settings.config import ModelConfig, RunConfig
-from p2pswarm.settings.parser import run_from_json
+from p2pswarm.settings.parser import stored_run
 
 BYTE_TOKENS = 256
 AVERAGE_ENDING = "-average"
@@ -218,7 +218,7 @@ def load_model(path: str | Path, packages: Iterable[str] = ()) -> TrainedModel:
                     f"{path}: no weights of p2pswarm: it does not say of which run: name the file "
                     "that the run wrote; from_pretrained of transformers loads what export made"
                 )
-            run = run_from_json(about.encode())
+            run = stored_run(about.encode())
             numbers = range(block_count(run.model))
             blocks = bare_blocks(run, numbers, CPU)
             layout = block_layout(run, numbers, blocks)

@@ -1,11 +1,13 @@
 """Output of a trainer's events on stdout: a live page, lines, or JSON.
 
-Nothing is written any more once the reader of stdout is gone.
+No run ends because nobody reads it: a terminal is closed, a pipe has no reader, a disk is full.
 """
 
 import contextlib
+import logging
 import sys
 from collections.abc import Callable, Iterator
+from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.live import Live
@@ -17,6 +19,8 @@ from p2pswarm.progress.printable import printable
 
 Tell = Callable[[Event], None]
 
+_log = logging.getLogger(__name__)
+
 
 @contextlib.contextmanager
 def output(kind: str, steps: int, title: str) -> Iterator[Tell]:
@@ -24,7 +28,7 @@ def output(kind: str, steps: int, title: str) -> Iterator[Tell]:
     if kind == "json":
         yield lambda event: write_line(to_line(event))
         return
-    console = Console()
+    console = Console(file=cast(IO[str], STDOUT))
     lines = LineFormat()
     if kind == "lines" or (kind == "auto" and not console.is_terminal):
         yield lambda event: _write_if(lines.line(event))
@@ -39,11 +43,46 @@ def output(kind: str, steps: int, title: str) -> Iterator[Tell]:
         yield tell
 
 
+class StandardOutput:
+    """Stdout as it is when text is written; a write that fails is passed over.
+
+    The kernel says EIO for a terminal that is closed, EPIPE for a pipe without a reader, ENOSPC for
+    a file on a full disk. With `>&-` there is no stdout at all.
+    """
+
+    def write(self, text: str) -> int:
+        """Write text, if there is anything to write it to."""
+        with _passed_over():
+            if sys.stdout is not None and not sys.stdout.closed:
+                sys.stdout.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush what was written."""
+        with _passed_over():
+            if sys.stdout is not None and not sys.stdout.closed:
+                sys.stdout.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        """What else a console asks of a file: whether it is a terminal, its encoding."""
+        return getattr(sys.stdout, name)
+
+
+STDOUT = StandardOutput()
+
+
 def write_line(text: str) -> None:
-    """Write a printable line to stdout, and flush it; a closed stdout is ignored."""
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.write(printable(text) + "\n")
-        sys.stdout.flush()
+    """Write a printable line to stdout, and flush it, if anybody can read it."""
+    STDOUT.write(printable(text) + "\n")
+    STDOUT.flush()
+
+
+@contextlib.contextmanager
+def _passed_over() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        _log.debug("stdout cannot be written: %s", error)
 
 
 def _write_if(text: str | None) -> None:

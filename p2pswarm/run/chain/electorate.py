@@ -8,6 +8,9 @@ Two trainers that live are two of three voters, so all servers may die at once. 
 is one vote: then four servers vote with it, so that it and a server, or two servers, may die.
 """
 
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+
 from p2pswarm.run.chain.record import VoterId
 
 MISSES_MAX = 3  # with a heartbeat a second: a little less than the 4 s that voters are calm
@@ -34,6 +37,12 @@ class Votes:
     def lost(self) -> frozenset[bytes]:
         """The peers that do not answer."""
         return frozenset(peer for peer in self._misses if self._lost(peer))
+
+    @property
+    def answering(self) -> frozenset[VoterId]:
+        """The voters that have answered and are not lost."""
+        lost = self.lost
+        return frozenset(VoterId(p, file) for p, file in self.memories.items() if p not in lost)
 
     def on_answer(self, peer: bytes, memory: bytes) -> bool:
         """A peer has answered; returns whether that is news."""
@@ -66,27 +75,53 @@ def wanted_voters(trainers: int, living: int) -> int:
     return 3 if trainers >= THREE_FROM_TRAINERS else 1
 
 
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Voters to choose among; who is in none of these counts as dead."""
+
+    trainers: Sequence[VoterId]
+    """Alive, the coordinator first."""
+    servers: Sequence[VoterId]
+    """Members, those that have served longest first."""
+    others: Sequence[VoterId] = ()
+    """Voters that are not dead, though neither trainers nor members: they seek the coordinator."""
+    answering: Container[VoterId] | None = None
+    """Those that have answered in this term; None: all."""
+
+
 def next_voters(
-    voters: tuple[VoterId, ...], trainers: list[VoterId], servers: list[VoterId], wanted: int
+    voters: tuple[VoterId, ...], candidates: Candidates, wanted: int
 ) -> tuple[VoterId, ...]:
     """The voters of the next record.
 
-    `voters` are those of the last one. `trainers` are alive, the coordinator first; `servers` are
-    ready, those that have served longest first. A voter in neither counts as dead. `wanted` is
-    `wanted_voters` of all trainers, also of those that are away. One record replaces one, adds two
-    or removes two; the rest is for the records after it.
+    `voters` are those of the last one. `wanted` is `wanted_voters` of all trainers, also of those
+    that are away. One record replaces one, adds two or removes two; the rest is for the records
+    after it. Voters of whom no majority answers are never chosen: they could decide nothing more.
     """
-    living = list(dict.fromkeys((*trainers, *servers)))
+    chosen = _chosen(voters, candidates, wanted)
+    answering = candidates.answering
+    if answering is not None and 2 * sum(v in answering for v in chosen) <= len(chosen):
+        return voters
+    return chosen
+
+
+def _chosen(
+    voters: tuple[VoterId, ...], candidates: Candidates, wanted: int
+) -> tuple[VoterId, ...]:
+    trainers = candidates.trainers
+    members = list(dict.fromkeys((*trainers, *candidates.servers)))
+    living = list(dict.fromkeys((*members, *candidates.others)))
     dead = [voter for voter in voters if voter not in living]
-    spare = [voter for voter in living if voter not in voters]
+    absent = [*dead, *(voter for voter in voters if voter in living and voter not in members)]
+    spare = [voter for voter in members if voter not in voters]
     if len(voters) > wanted:
-        return _without_two(voters, dead, living)
-    if dead and spare:
-        return _replaced(voters, dead[-1], spare[0])
+        return _without_two(voters, absent, living)
+    if absent and spare:
+        return _replaced(voters, dead[-1] if dead else absent[-1], spare[0])
     if dead:
         # while a majority can be lost no more, fewer voters are safer
         alive = len(voters) - len(dead)
-        return _without_two(voters, dead, living) if 2 * (alive - 1) <= len(voters) else voters
+        return _without_two(voters, absent, living) if 2 * (alive - 1) <= len(voters) else voters
     if len(voters) < wanted and len(spare) > 1:
         return (*voters, *spare[:2])
     waiting = [voter for voter in trainers[:wanted] if voter not in voters]
@@ -99,11 +134,11 @@ def _replaced(voters: tuple[VoterId, ...], out: VoterId, new: VoterId) -> tuple[
 
 
 def _without_two(
-    voters: tuple[VoterId, ...], dead: list[VoterId], living: list[VoterId]
+    voters: tuple[VoterId, ...], absent: list[VoterId], living: list[VoterId]
 ) -> tuple[VoterId, ...]:
-    """The voters without two: dead ones first, then those that come last among the living."""
+    """The voters without two: absent ones first, then those that come last among the living."""
     if len(voters) == 1:
         return voters
     last = sorted((v for v in voters if v in living), key=living.index, reverse=True)
-    out = (*dead, *last)[:2]
+    out = list(dict.fromkeys((*absent, *last)))[:2]
     return tuple(voter for voter in voters if voter not in out)

@@ -276,10 +276,18 @@ class Leader:
         self._ask_to_accept()
 
     def _ask_to_accept(self) -> None:
+        """Ask the others first: a leader that has slept may be denied by all of them.
+
+        What its own voter alone had accepted, the next leader would have to propose again.
+        """
         if record := self.pending:
             message = Propose(self._genesis.run, self.attempt.term, record)
-            for voter in dict.fromkeys((*record.voters_before, *record.voters)):
-                if voter not in self._accepted:
+            voters = dict.fromkeys((*record.voters_before, *record.voters))
+            own = [voter for voter in voters if voter.peer == self.attempt.peer]
+            with_ours = self._accepted.keys() | set(own)
+            enough = all(_majority(each, with_ours) for each in record.electorates)
+            for voter in voters:
+                if voter not in self._accepted and (enough or voter not in own):
                     self._ask(voter, message)
 
     def _count_tries(self) -> None:
@@ -301,6 +309,8 @@ class Leader:
                 self._lead()
             else:
                 self._say_alive()
+        else:
+            self._ask_to_accept()  # our own voter may be the one that lacks now
 
     def _is_decided(self, record: CommitRecord) -> bool:
         return all(_majority(voters, self._accepted) for voters in record.electorates)

@@ -38,6 +38,9 @@ def load_every_s(members: int) -> float:
     return max(1.0, members / LOADS_PER_S)
 
 
+REDUCTIONS_MAX = 4  # of a step, one a term: each takes as much memory as the stage's gradient
+
+
 @message(78)
 @dataclass(frozen=True, slots=True)
 class HeldReduction(Message):
@@ -79,8 +82,8 @@ class Join(Message):
     """
     digest: Digest
     """The digest of those weights; empty if it has none."""
-    held: HeldReduction | None
-    """The reduction that it has applied to them, or could if the commit came."""
+    held: Annotated[tuple[HeldReduction, ...], Size(0, REDUCTIONS_MAX)]
+    """The reduction that it has applied to them, or those that it could if a commit came."""
     era: Era = 0
     """Of those weights: how often the run had gone back when they were made."""
     pinned: bool = False

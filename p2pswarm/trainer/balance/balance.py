@@ -424,4 +424,4 @@ class Balance:
 
 def _without_weights(join: Join, stage: int) -> Join:
     """A server comes to another stage: what it holds is of no use there."""
-    return replace(join, stage=stage, version=None, digest=b"", held=None, sum=None)
+    return replace(join, stage=stage, version=None, digest=b"", held=(), sum=None)

@@ -18,7 +18,7 @@ from p2pswarm.run.chain.record import (
     first_number,
 )
 from p2pswarm.run.member_view import Incarnation
-from p2pswarm.run.messages.membership import Join
+from p2pswarm.run.messages.membership import HeldReduction, Join
 from p2pswarm.run.messages.step import Commit
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.trainer.reports import actions as act
@@ -53,19 +53,26 @@ class DecidedStep:
 
     def applies_to(self, join: Join) -> bool:
         """Return whether a server that joins could apply this commit to what it holds."""
-        held, stage = join.held, join.stage
-        if held is None or stage is None or join.version != self.step or held.step != self.step:
+        if join.stage is None or self._held_by(join) is None:
             return False
         state = as_recorded(join.digest)
-        same = as_recorded(held.digest) == self.gradients.get(stage)
-        return same and state == self.states.get(stage, state)
+        return state == self.states.get(join.stage, state)
 
     def commit(self, run: bytes, join: Join, to: Incarnation) -> Commit:
         """The commit for one that holds the reduction of any generation with these bytes."""
-        assert join.held is not None, "asked only after `applies_to`"
+        held = self._held_by(join)
+        assert held is not None, "asked only after `applies_to`"
         state = b"" if join.stage is None else self.states.get(join.stage, b"")
         numbers = self.scale, self.learning_rate
-        return Commit(run, self.step, join.held.generation, to.number, *numbers, state)
+        return Commit(run, self.step, held.generation, to.number, *numbers, state)
+
+    def _held_by(self, join: Join) -> HeldReduction | None:
+        """The reduction that a server holds for this commit; None if it has another state."""
+        if join.stage is None or join.version != self.step:
+            return None
+        wanted = self.gradients.get(join.stage)
+        fits = (h for h in join.held if h.step == self.step and as_recorded(h.digest) == wanted)
+        return next(fits, None)
 
 
 KEY_BYTES = 32

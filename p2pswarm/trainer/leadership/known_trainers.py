@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from p2pswarm.base.ids import Contact
 from p2pswarm.run.chain.chain import ChainHead
-from p2pswarm.run.chain.electorate import Votes, next_voters, wanted_voters
+from p2pswarm.run.chain.electorate import Candidates, Votes, next_voters, wanted_voters
 from p2pswarm.run.chain.record import VoterId
 from p2pswarm.run.messages.field_limits import TRAINERS_MAX, VOTERS_MAX
 from p2pswarm.run.messages.trainers import Trainers, Whereabouts
@@ -104,12 +104,13 @@ class KnownTrainers:
         files = {voter.peer: voter.memory for voter in head.voters} | votes.memories
         living = {peer: memory for peer, memory in files.items() if peer not in lost}
         trainers = self._living(named, votes)
-        return next_voters(
-            head.voters,
+        candidates = Candidates(
             _voting(trainers, living),
             _voting(servers, living),
-            wanted_voters(len(named), len(trainers)),
+            [voter for voter in head.voters if living.get(voter.peer) == voter.memory],
+            votes.answering.union(_voting([self._me], living)),
         )
+        return next_voters(head.voters, candidates, wanted_voters(len(named), len(trainers)))
 
     def wanted_voters(self, named: tuple[bytes, ...], votes: Votes) -> int:
         """Return how many voters the run should have, if a record names these trainers."""

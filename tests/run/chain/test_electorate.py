@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from run.chain.harness import voter
 
 from p2pswarm.run.chain.chain import may_change
-from p2pswarm.run.chain.electorate import MISSES_MAX, Votes, next_voters, wanted_voters
+from p2pswarm.run.chain.electorate import MISSES_MAX, Candidates, Votes, next_voters, wanted_voters
 
 ANN, BOB = b"ann", b"bob"
 FILE, OTHER = b"file one", b"file two"
@@ -74,7 +74,7 @@ def some(names: str) -> list:
 
 def chosen(voters: str, trainers: str, servers: str, known: int | None = None) -> str:
     wanted = wanted_voters(len(trainers) if known is None else known, len(trainers))
-    after = next_voters(tuple(some(voters)), some(trainers), some(servers), wanted)
+    after = next_voters(tuple(some(voters)), Candidates(some(trainers), some(servers)), wanted)
     return "".join(name for one in after for name in "abcdefstuvw" if voter(name) == one)
 
 
@@ -124,9 +124,39 @@ def test_every_change_is_allowed_and_they_settle(voters, others, servers, known)
     seen = [tuple(some(voters))]
     for _ in range(12):
         wanted = wanted_voters(known, len(trainers))
-        after = next_voters(seen[-1], some(trainers), some("".join(servers)), wanted)
+        candidates = Candidates(some(trainers), some("".join(servers)))
+        after = next_voters(seen[-1], candidates, wanted)
         assert may_change(seen[-1], after)
         seen.append(after)
 
     assert seen[-1] == seen[-2]
     assert voter("a") in seen[-1]
+
+
+@given(
+    st.permutations("abcst"),
+    st.sets(st.sampled_from("bcst"), max_size=2),
+    st.sets(st.sampled_from("bcst")),
+    st.integers(1, 6),
+)
+def test_no_dead_voter_stays_for_one_that_answers_and_is_no_member_yet(order, dead, members, known):
+    voters = tuple(some("".join(order)))
+    living = [voter(name) for name in order if name not in dead]
+    candidates = Candidates(
+        some("a"), [v for v in living if v in some("".join(members))], living, frozenset(living)
+    )
+
+    after = next_voters(voters, candidates, wanted_voters(known, 1))
+
+    assert may_change(voters, after)
+    assert 2 * sum(v in living for v in after) > len(after)
+    dropped = set(voters) - set(after)
+    if len(dropped & set(living)) and known > 1:
+        assert not set(after) - set(living)
+
+
+def test_voters_of_whom_no_majority_answers_are_not_proposed():
+    voters = tuple(some("abs"))
+    candidates = Candidates(some("a"), some("t"), some("bs"), frozenset(some("a")))
+
+    assert next_voters(voters, candidates, 3) == voters

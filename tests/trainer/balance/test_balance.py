@@ -402,7 +402,7 @@ def changed(play: Roomy) -> Incarnation:
             break
         play.observes(order, f"w{play.version - 1}")
     step, generation = play.version - 1, play.reduces[-1].message.generation
-    name, held = order.incarnation.peer[:1].decode(), HeldReduction(step, generation, b"g")
+    name, held = order.incarnation.peer[:1].decode(), (HeldReduction(step, generation, b"g"),)
     return play.join(name, stage=1, version=step, digest=f"w{step}".encode(), held=held)
 
 
@@ -441,7 +441,7 @@ def test_who_was_not_sent_waits_for_its_digest():
     play = Roomy()
     changed(play)
     step, generation = play.version - 1, play.reduces[-1].message.generation
-    held = HeldReduction(step, generation, b"g")
+    held = (HeldReduction(step, generation, b"g"),)
     other = play.join("x", stage=1, version=step, digest=f"w{step}".encode(), held=held)
 
     answer = Committed(play.version, applied=True)

@@ -132,6 +132,20 @@ def test_a_voter_that_is_there_and_has_not_answered_yet_stays():
     assert without == (*voters[:2], VoterId(peer(31), bytes(8)))
 
 
+def test_voters_that_answer_before_they_are_members_stay_and_the_dead_go():
+    """The only trainer was away, and two of the four servers that vote died meanwhile."""
+    memories = {peer(number): bytes([number]) * 8 for number in (30, 31, 32, 33)}
+    voters = (*head().voters, *(VoterId(*item) for item in memories.items()))
+    five = dataclasses.replace(head(), voters=voters)
+    known = votes({peer(number): memories[peer(number)] for number in (30, 31)})
+    known.on_silence(peer(32))
+    known.on_silence(peer(33))
+
+    after = roll().next_voters(five, NAMED, known, [])
+
+    assert after == voters[:3]
+
+
 def test_a_voter_that_answers_with_another_file_is_replaced_by_itself():
     voters = (*head().voters, VoterId(peer(2), bytes(8)), VoterId(peer(30), bytes(8)))
     three = dataclasses.replace(head(), voters=voters)
