@@ -5,6 +5,7 @@ from run.chain.harness import voter
 from run.chain.world import World
 
 from p2pswarm.run.chain.leader import Leader
+from p2pswarm.run.chain.messages import Propose
 from p2pswarm.run.chain.record import digest
 
 
@@ -14,11 +15,22 @@ class AsksNobodyAgainOnceItHasCaughtUp(Leader):
         self._anchor(self._best())
 
 
+class AsksItselfAtOnce(Leader):
+    """Its own voter may accept what all others deny; safety asks for no order."""
+
+    def _ask_to_accept(self):
+        record = self.pending
+        message = Propose(self._genesis.run, self.attempt.term, record)
+        for each in dict.fromkeys((*record.voters_before, *record.voters)):
+            if each not in self._accepted:
+                self._ask(each, message)
+
+
 def rival_of_a_decided_record(kind: type[Leader]) -> World:
     """a proposes a record that only e accepts; b decides another; a stands with its first head."""
     world = World("ab", "abc")
     first_head = world.genesis.head()
-    old = world.stand("a", 1)
+    old = world.stand("a", 1, kind=AsksItselfAtOnce)
     world.run()
     world.propose(old, voters=tuple(voter(name) for name in "abd"))
     world.run("abd")
