@@ -100,7 +100,7 @@ class SyntheticSwarm:
             else:
                 address = ".".join(("11", *(str(self._rng.randrange(1, 255)) for _ in range(3))))
                 card = self._card(Address(address, 4000)) if self._cards else b""
-                join = Join(RUN, f"{address}:4000", None, None, b"", None, card=card)
+                join = Join(RUN, f"{address}:4000", None, None, b"", (), card=card)
                 self.connections.open(peer)
                 self.coordinator.on_join(peer, join, self.now_s)
             self._carry_out()

@@ -15,6 +15,7 @@ from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.crypto.key_file import identity_from
 from p2pswarm.net.os.event_loop import run
 from p2pswarm.node.progress.banner import greeting
+from p2pswarm.node.progress.output import STDOUT
 from p2pswarm.node.progress.output import write_line as say
 from p2pswarm.node.roles import role_module
 from p2pswarm.node.shutdown import INTERRUPTED, Shutdown, unless
@@ -32,7 +33,9 @@ def main(config: NodeConfig, begun_s: float) -> int:
     sys.setswitchinterval(SWITCH_S)
     log_to_stderr(config.log_level, "%(asctime)s %(levelname).1s %(name)s: %(message)s")
     with identity_from(config.key_file) as identity:
-        return run(_live(config, identity, begun_s))
+        code = run(_live(config, identity, begun_s))
+    STDOUT.end()
+    return code
 
 
 def load_role(role: str) -> ModuleType:

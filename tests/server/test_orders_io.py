@@ -231,11 +231,13 @@ def test_who_changes_does_not_wait_for_the_digest_of_what_the_commit_made():
             await former.over.wait()
             await r.trainer.until(lambda: peer(MOVER).raw in r.trainer.members)
             join, member = r.trainer.joins[-1], moving.member
-            assert (join.stage, join.version, join.held.step) == (1, step, step)
+            assert (join.stage, join.version, join.held[-1].step) == (1, step, step)
             assert join.digest == r.trainer.state_of(1, step)
             assert await moving.server.serving(other_than=0) == 1
             assert moving.server.version == step + 1
-            order = Commit(RUN_ID, step, join.held.generation, member.record.incarnation, 1.0, 1e-2)
+            order = Commit(
+                RUN_ID, step, join.held[-1].generation, member.record.incarnation, 1.0, 1e-2
+            )
             answer = await r.trainer.call(member, order)
             assert answer == Committed(step + 1, applied=True)
             assert not member.ready, "its digest is not known"
@@ -262,7 +264,7 @@ def test_a_commit_that_comes_late_is_sent_again_for_the_gradient_that_it_holds()
             await former.over.wait()
             await r.trainer.until(lambda: peer(MOVER).raw in r.trainer.members)
             join = r.trainer.joins[-1]
-            return r.trainer.version, join.stage, join.version, join.held.step
+            return r.trainer.version, join.stage, join.version, join.held[-1].step
 
     version, stage, held, reduced = virtual(main)
     assert (stage, held, reduced) == (1, version - 1, version - 1)

@@ -106,7 +106,7 @@ def test_an_optimizer_that_fails_before_it_has_changed_anything_leaves_the_weigh
             with pytest.raises(NotServing, match="step 0 was not applied: out of memory"):
                 await r.trainer.call(member, order_of(r.trainer, member))
             await member.over.wait()
-            r.trainer.version, r.trainer.keep = 1, lambda join: join.held is not None
+            r.trainer.version, r.trainer.keep = 1, lambda join: bool(join.held)
             await r.trainer.until(lambda: peer(2).raw in r.trainer.members)
             again = r.trainer.members[peer(2).raw]
             await r.trainer.call(again, order_of(r.trainer, again))
@@ -131,7 +131,7 @@ def test_an_optimizer_that_fails_when_it_has_changed_something_leaves_no_weights
             return r.trainer.joins[-1]
 
     join = virtual(main)
-    assert (join.version, join.digest, join.held) == (None, b"", None)
+    assert (join.version, join.digest, join.held) == (None, b"", ())
 
 
 def test_a_session_that_cannot_empty_its_sum_keeps_the_weights():

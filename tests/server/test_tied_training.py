@@ -93,7 +93,7 @@ def test_every_reduced_gradient_is_that_of_the_whole_model(config: RunConfig) ->
             await r.trainer.reduce()
             for who, server in r.servers.items():
                 flat = r.engines[who][-1].weights._flat
-                averaged = server._replica.log._reduced.sums.reduced_N
+                averaged = server._replica.log._reduced[0].sums.reduced_N
                 for tensor in flat.layout.tensors:
                     ours = averaged[tensor.start : tensor.stop].view(tensor.shape)
                     theirs = whole[tensor.name]

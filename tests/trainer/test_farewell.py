@@ -63,7 +63,7 @@ class Mute:
         return await asyncio.Event().wait()
 
     async def take_part(self) -> None:
-        join = Join(self.swarm.run_id, str(self.rpc.contact.address), None, None, b"", None)
+        join = Join(self.swarm.run_id, str(self.rpc.contact.address), None, None, b"", ())
         async with self.rpc.open_stream(self.swarm.contact, join, None) as stream:
             self.stream = stream
             leaving = self.swarm.tasks.create_task(self.say_goodbye())

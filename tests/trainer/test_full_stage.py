@@ -57,7 +57,7 @@ class FullSwarm:
 
     async def join(self, stack: AsyncExitStack, number: int, stage: int | None) -> Assigned:
         rpc = self.world.rpc(PeerId((100 + number).to_bytes(32)))
-        join = Join(RUN, str(rpc.contact.address), stage, None, b"", None)
+        join = Join(RUN, str(rpc.contact.address), stage, None, b"", ())
         stream = await stack.enter_async_context(rpc.open_stream(self.contact, join, None))
         return await stream.receive()
 

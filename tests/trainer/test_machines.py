@@ -18,7 +18,7 @@ ANN = Incarnation(b"a" * 32, 1)
 
 def coordinator_with_a_member() -> Coordinator:
     coordinator = Coordinator(CONFIG, RUN)
-    coordinator.on_join(ANN.peer, Join(RUN, "h:1", None, None, b"", None), 0.0)
+    coordinator.on_join(ANN.peer, Join(RUN, "h:1", None, None, b"", ()), 0.0)
     return coordinator
 
 

@@ -41,7 +41,7 @@ class SlowServer:
         self.order = itertools.count()
         self.fenced: set = set()
         self.reports: list[act.Action] = []
-        self.coordinator.on_join(ANN, Join(RUN, "h:1", 0, None, b"", None), 0.0)
+        self.coordinator.on_join(ANN, Join(RUN, "h:1", 0, None, b"", ()), 0.0)
         self.ann = self.coordinator.members.of_peer(ANN).incarnation
         self.coordinator.on_ready(self.ann, Ready(0, b"w0"), 0.0)
         self.obey()

@@ -63,6 +63,15 @@ class StandardOutput:
             if sys.stdout is not None and not sys.stdout.closed:
                 sys.stdout.flush()
 
+    def end(self) -> None:
+        """Write no more: what could not be written would make the interpreter's end a failure."""
+        try:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except (OSError, ValueError) as error:
+            _log.debug("stdout cannot be written: %s", error)
+            sys.stdout = None
+
     def __getattr__(self, name: str) -> Any:
         """What else a console asks of a file: whether it is a terminal, its encoding."""
         return getattr(sys.stdout, name)

@@ -76,7 +76,7 @@ def wanted_voters(trainers: int, living: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
+class VoterCandidates:
     """Voters to choose among; who is in none of these counts as dead."""
 
     trainers: Sequence[VoterId]
@@ -90,7 +90,7 @@ class Candidates:
 
 
 def next_voters(
-    voters: tuple[VoterId, ...], candidates: Candidates, wanted: int
+    voters: tuple[VoterId, ...], candidates: VoterCandidates, wanted: int
 ) -> tuple[VoterId, ...]:
     """The voters of the next record.
 
@@ -106,7 +106,7 @@ def next_voters(
 
 
 def _chosen(
-    voters: tuple[VoterId, ...], candidates: Candidates, wanted: int
+    voters: tuple[VoterId, ...], candidates: VoterCandidates, wanted: int
 ) -> tuple[VoterId, ...]:
     trainers = candidates.trainers
     members = list(dict.fromkeys((*trainers, *candidates.servers)))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from p2pswarm.base.ids import Contact
 from p2pswarm.run.chain.chain import ChainHead
-from p2pswarm.run.chain.electorate import Candidates, Votes, next_voters, wanted_voters
+from p2pswarm.run.chain.electorate import VoterCandidates, Votes, next_voters, wanted_voters
 from p2pswarm.run.chain.record import VoterId
 from p2pswarm.run.messages.field_limits import TRAINERS_MAX, VOTERS_MAX
 from p2pswarm.run.messages.trainers import Trainers, Whereabouts
@@ -104,7 +104,7 @@ class KnownTrainers:
         files = {voter.peer: voter.memory for voter in head.voters} | votes.memories
         living = {peer: memory for peer, memory in files.items() if peer not in lost}
         trainers = self._living(named, votes)
-        candidates = Candidates(
+        candidates = VoterCandidates(
             _voting(trainers, living),
             _voting(servers, living),
             [voter for voter in head.voters if living.get(voter.peer) == voter.memory],

@@ -6,7 +6,13 @@ from hypothesis import strategies as st
 from run.chain.harness import voter
 
 from p2pswarm.run.chain.chain import may_change
-from p2pswarm.run.chain.electorate import MISSES_MAX, Candidates, Votes, next_voters, wanted_voters
+from p2pswarm.run.chain.electorate import (
+    MISSES_MAX,
+    VoterCandidates,
+    Votes,
+    next_voters,
+    wanted_voters,
+)
 
 ANN, BOB = b"ann", b"bob"
 FILE, OTHER = b"file one", b"file two"
@@ -74,7 +80,7 @@ def some(names: str) -> list:
 
 def chosen(voters: str, trainers: str, servers: str, known: int | None = None) -> str:
     wanted = wanted_voters(len(trainers) if known is None else known, len(trainers))
-    after = next_voters(tuple(some(voters)), Candidates(some(trainers), some(servers)), wanted)
+    after = next_voters(tuple(some(voters)), VoterCandidates(some(trainers), some(servers)), wanted)
     return "".join(name for one in after for name in "abcdefstuvw" if voter(name) == one)
 
 
@@ -124,7 +130,7 @@ def test_every_change_is_allowed_and_they_settle(voters, others, servers, known)
     seen = [tuple(some(voters))]
     for _ in range(12):
         wanted = wanted_voters(known, len(trainers))
-        candidates = Candidates(some(trainers), some("".join(servers)))
+        candidates = VoterCandidates(some(trainers), some("".join(servers)))
         after = next_voters(seen[-1], candidates, wanted)
         assert may_change(seen[-1], after)
         seen.append(after)
@@ -142,7 +148,7 @@ def test_every_change_is_allowed_and_they_settle(voters, others, servers, known)
 def test_no_dead_voter_stays_for_one_that_answers_and_is_no_member_yet(order, dead, members, known):
     voters = tuple(some("".join(order)))
     living = [voter(name) for name in order if name not in dead]
-    candidates = Candidates(
+    candidates = VoterCandidates(
         some("a"), [v for v in living if v in some("".join(members))], living, frozenset(living)
     )
 
@@ -157,6 +163,6 @@ def test_no_dead_voter_stays_for_one_that_answers_and_is_no_member_yet(order, de
 
 def test_voters_of_whom_no_majority_answers_are_not_proposed():
     voters = tuple(some("abs"))
-    candidates = Candidates(some("a"), some("t"), some("bs"), frozenset(some("a")))
+    candidates = VoterCandidates(some("a"), some("t"), some("bs"), frozenset(some("a")))
 
     assert next_voters(voters, candidates, 3) == voters

@@ -51,7 +51,7 @@ class Scene:
         )
 
     def serve(self) -> None:
-        join = Join(RUN, str(self.server.contact.address), None, None, b"", None)
+        join = Join(RUN, str(self.server.contact.address), None, None, b"", ())
         self.coordinator.on_join(self.server.contact.peer.raw, join, 0.0)
         self.coordinator.on_ready(Incarnation(self.server.contact.peer.raw, 1), Ready(0, b"w"), 0.0)
         self.dispatcher.follow_view()

@@ -367,7 +367,7 @@ def test_nobody_is_waited_for_longer_than_a_moment_after_the_first(comes, named)
     for number, wait_s in comes:
         now_s += wait_s
         first_s = now_s if first_s is None else first_s
-        sums.on_join(peers[number], Join(RUN, "h:1", 0, 1, b"w", None), now_s)
+        sums.on_join(peers[number], Join(RUN, "h:1", 0, 1, b"w", ()), now_s)
         here.add(number)
         awaited = bool(named - here) and now_s < first_s + FORMER_SUMS_S
         assert sums.awaited(now_s) == awaited
