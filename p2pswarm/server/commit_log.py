@@ -348,12 +348,11 @@ class CommitLog:
             self._begun = None
         if reduced is not None:
             self._reduced[term_of(round_.generation)] = reduced
-            self._drop_closed()
-            for term in sorted(self._reduced)[:-REDUCTIONS_MAX]:
-                del self._reduced[term]
-            if self.held is not None and self.held.version == round_.step:
-                self.held = replace(self.held, reduced=self._reductions_of(round_.step))
         self._drop_closed()
+        for term in sorted(self._reduced)[:-REDUCTIONS_MAX]:
+            del self._reduced[term]
+        if reduced is not None and self.held is not None and self.held.version == round_.step:
+            self.held = replace(self.held, reduced=self._reductions_of(round_.step))
 
     def noted(self, round_: RoundId) -> Commit | None:
         """The commit that was to be decided LATER, when its reduction is over; once."""

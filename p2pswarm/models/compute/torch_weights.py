@@ -58,7 +58,7 @@ class TorchState:
     def read(self, tensor: int, piece: int) -> memoryview:
         start, stop = self._spans[piece]
         part = self._flat.state[tensor].detach()[start:stop]
-        return bytes_of(part.clone() if part.device.type == "cpu" else on_host(part))
+        return bytes_of(_copy_on_host(part))
 
     @torch.no_grad()
     def write(self, piece: int, parts: Sequence[memoryview]) -> None:
@@ -74,11 +74,16 @@ class TorchState:
         assert isinstance(reduced, TorchSums)
         start, stop = self._spans[piece]
         part = reduced.reduced_N[start:stop]
-        return part.clone() if part.device.type == "cpu" else on_host(part)
+        return _copy_on_host(part)
 
     def follow(self, piece: int, gradient: Tensor, update: Update) -> None:
         there = gradient.to(self._flat.params_N.device)
         self._optimizer.step(there, update, self._spans[piece])
+
+
+def _copy_on_host(part: Tensor) -> Tensor:
+    """A copy that stays as it is, whatever happens to the part."""
+    return part.clone() if part.device.type == "cpu" else on_host(part)
 
 
 def first_state(run: RunConfig, stage: int) -> Iterator[bytes]:

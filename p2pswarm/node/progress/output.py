@@ -52,25 +52,31 @@ class StandardOutput:
 
     def write(self, text: str) -> int:
         """Write text, if there is anything to write it to."""
-        with _passed_over():
-            if sys.stdout is not None and not sys.stdout.closed:
-                sys.stdout.write(text)
+        self._try(lambda stdout: stdout.write(text))
         return len(text)
 
     def flush(self) -> None:
         """Flush what was written."""
-        with _passed_over():
-            if sys.stdout is not None and not sys.stdout.closed:
-                sys.stdout.flush()
+        self._try(lambda stdout: stdout.flush())
 
     def end(self) -> None:
-        """Write no more: what could not be written would make the interpreter's end a failure."""
-        try:
-            if sys.stdout is not None:
-                sys.stdout.flush()
-        except (OSError, ValueError) as error:
-            _log.debug("stdout cannot be written: %s", error)
+        """Flush for the last time.
+
+        The interpreter flushes as it ends, and what it could not write would be a failure.
+        """
+        if not self._try(lambda stdout: stdout.flush()):
             sys.stdout = None
+
+    def _try(self, work: Callable[[IO[str]], object]) -> bool:
+        """Do it with stdout; returns whether that could be done."""
+        if sys.stdout is None or sys.stdout.closed:
+            return False
+        try:
+            work(sys.stdout)
+        except OSError as error:
+            _log.debug("stdout cannot be written: %s", error)
+            return False
+        return True
 
     def __getattr__(self, name: str) -> Any:
         """What else a console asks of a file: whether it is a terminal, its encoding."""
@@ -84,14 +90,6 @@ def write_line(text: str) -> None:
     """Write a printable line to stdout, and flush it, if anybody can read it."""
     STDOUT.write(printable(text) + "\n")
     STDOUT.flush()
-
-
-@contextlib.contextmanager
-def _passed_over() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        _log.debug("stdout cannot be written: %s", error)
 
 
 def _write_if(text: str | None) -> None:

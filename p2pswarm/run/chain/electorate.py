@@ -67,6 +67,11 @@ class Votes:
         return misses >= (MISSES_MAX if peer in self.memories else 1)
 
 
+def is_majority(voters: Sequence[VoterId], yes: Container[VoterId]) -> bool:
+    """Return whether more than half of the voters are in `yes`."""
+    return 2 * sum(voter in yes for voter in voters) > len(voters)
+
+
 def wanted_voters(trainers: int, living: int) -> int:
     """How many voters a run should have that knows so many trainers, of which so many live."""
     alone = living == 1 < trainers
@@ -100,9 +105,7 @@ def next_voters(
     """
     chosen = _chosen(voters, candidates, wanted)
     answering = candidates.answering
-    if answering is not None and 2 * sum(v in answering for v in chosen) <= len(chosen):
-        return voters
-    return chosen
+    return chosen if answering is None or is_majority(chosen, answering) else voters
 
 
 def _chosen(

@@ -5,7 +5,7 @@ Source:  Lamport, "Paxos Made Simple" (2001); Lamport, Malkhi and Zhou, "Vertica
          for the majority of each set of voters; docs/chain.md.
 """
 
-from collections.abc import Container
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -21,7 +21,7 @@ from p2pswarm.run.chain.actions import (
     VotesMissing,
 )
 from p2pswarm.run.chain.chain import BrokenRecord, ChainHead, Genesis, check_next
-from p2pswarm.run.chain.electorate import Votes
+from p2pswarm.run.chain.electorate import Votes, is_majority
 from p2pswarm.run.chain.messages import (
     Accepted,
     Denial,
@@ -110,7 +110,7 @@ class Leader:
             electorates, yes = list(self.pending.electorates), set(self._accepted)
         else:
             electorates, yes = self._electorates(self._best()), set(self._promises)
-        lacking = [voters for voters in electorates if not _majority(voters, yes)]
+        lacking = [voters for voters in electorates if not is_majority(voters, yes)]
         without = dict.fromkeys(voter for voters in lacking for voter in voters)
         return tuple(v for v in without if v not in yes and v.peer != self.attempt.peer)
 
@@ -216,8 +216,8 @@ class Leader:
     def _prepare(self) -> None:
         best = self._best()
         electorates = self._electorates(best)
-        lacking = [voters for voters in electorates if not _majority(voters, self._promises)]
-        if not all(_majority(voters, set(voters) - self._refused.keys()) for voters in lacking):
+        lacking = [voters for voters in electorates if not is_majority(voters, self._promises)]
+        if not all(is_majority(voters, set(voters) - self._refused.keys()) for voters in lacking):
             self._over(self.attempt.term, "too many voters follow another trainer")
         elif lacking:
             self.phase = LeaderPhase.PREPARING
@@ -240,15 +240,9 @@ class Leader:
         return max(beyond, key=lambda entry: entry[0])[1] if beyond else None
 
     def _ask_to_promise(self, electorates: list[Electorate]) -> None:
-        """Ask the others first: without them, our own promise would only be in the way later."""
-        voters = dict.fromkeys(voter for voters in electorates for voter in voters)
-        own = [voter for voter in voters if voter.peer == self.attempt.peer]
-        with_ours = self._promises.keys() | set(own)
-        enough = all(_majority(voters, with_ours) for voters in electorates)
+        """Without the others' promises, our own would only be in the way later."""
         message = Prepare(self._genesis.run, self.attempt.term, self.attempt.nonce)
-        for voter in voters:
-            if voter not in self._promises and (enough or voter not in own):
-                self._ask(voter, message)
+        self._ask_own_voter_last(message, electorates, self._promises)
 
     def _fetch(self, best: CommitRecord) -> None:
         """Ask one after the other, those that hold `best` first; again if nothing comes of it."""
@@ -276,19 +270,24 @@ class Leader:
         self._ask_to_accept()
 
     def _ask_to_accept(self) -> None:
-        """Ask the others first: a leader that has slept may be denied by all of them.
+        """A leader that has slept may be denied by all others.
 
         What its own voter alone had accepted, the next leader would have to propose again.
         """
         if record := self.pending:
             message = Propose(self._genesis.run, self.attempt.term, record)
-            voters = dict.fromkeys((*record.voters_before, *record.voters))
-            own = [voter for voter in voters if voter.peer == self.attempt.peer]
-            with_ours = self._accepted.keys() | set(own)
-            enough = all(_majority(each, with_ours) for each in record.electorates)
-            for voter in voters:
-                if voter not in self._accepted and (enough or voter not in own):
-                    self._ask(voter, message)
+            self._ask_own_voter_last(message, record.electorates, self._accepted)
+
+    def _ask_own_voter_last(
+        self, message: Message, electorates: Sequence[Electorate], yes: Mapping[VoterId, object]
+    ) -> None:
+        """Ask those that have not said yes; our own voter only where nothing else lacks."""
+        voters = dict.fromkeys(voter for voters in electorates for voter in voters)
+        own = [voter for voter in voters if voter.peer == self.attempt.peer]
+        enough = all(is_majority(voters, yes.keys() | set(own)) for voters in electorates)
+        for voter in voters:
+            if voter not in yes and (enough or voter not in own):
+                self._ask(voter, message)
 
     def _count_tries(self) -> None:
         self._tries = 0 if self.pending is None else self._tries + 1
@@ -313,7 +312,7 @@ class Leader:
             self._ask_to_accept()  # our own voter may be the one that lacks now
 
     def _is_decided(self, record: CommitRecord) -> bool:
-        return all(_majority(voters, self._accepted) for voters in record.electorates)
+        return all(is_majority(voters, self._accepted) for voters in record.electorates)
 
     def _denied(self, sender: bytes, answer: Denied) -> None:
         voter = VoterId(sender, answer.memory)
@@ -376,7 +375,3 @@ class Leader:
         if voter not in self._asked:
             self._asked[voter] = None
             self._actions.append(Ask(voter.peer, message))
-
-
-def _majority(voters: Electorate, yes: Container[VoterId]) -> bool:
-    return 2 * sum(voter in yes for voter in voters) > len(voters)

@@ -3,6 +3,7 @@
 Units:   bytes; the sizes of slabs are powers of two, and unused pages are never touched.
 """
 
+import functools
 from functools import partial
 
 import torch
@@ -101,4 +102,10 @@ def on_host(tensor: Tensor) -> Tensor:
 
     Of a CPU's tensor no copy is made. Page-locked memory is scarce: who keeps the result clones it.
     """
-    return TensorPool(tensor.device, keep_bytes=0).on_host(tensor)
+    return _passing(tensor.device).on_host(tensor)
+
+
+@functools.cache
+def _passing(device: Device) -> TensorPool:
+    """A pool of a device that keeps nothing: what is page-locked is the device's."""
+    return TensorPool(device, keep_bytes=0)
