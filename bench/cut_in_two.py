@@ -9,7 +9,7 @@ the kernel's own TCP. When the run has three voters, the hosts are cut in two:
     kept     as `halves`, but the third voter is on the coordinator's side, which keeps the majority
     alone    the coordinator on one side, all others on the other
     stage    the coordinator on one side, the servers of a stage on the other; all else is whole,
-             so the coordinator keeps all voters, and must hand over to the other trainer
+             so the coordinator reaches the stage through a relay, or hands over
     stopped  nothing is cut: the coordinator and a server get SIGSTOP, and later SIGCONT
 
 `--one-way` loses only what the coordinator's side says; it still hears. The side with the majority
@@ -55,6 +55,7 @@ SERVERS = STAGES * REPLICAS
 STANDBY = FIRST_SERVER + SERVERS  # its host
 HOSTS = STANDBY + 1
 FIRST, SECOND = "trainer 0", "trainer 1"
+TRAINER_HOSTS = {FIRST: TRAINER, SECOND: STANDBY}
 WHOLE = Link(rate_bits_per_s=None, delay_s=0.04)
 """So a step takes half a second or more on any machine: the run outlasts the cut."""
 CUT = Link(rate_bits_per_s=None, delay_s=0.04, loss=1.0)
@@ -107,6 +108,21 @@ class Swarm:
             self.hosts[introduced(self._nodes, name)[0]] = FIRST_SERVER + number
             self._listener.listen_to(name)  # one that ends with an error ends the bench
         self._start_trainer(SECOND, STANDBY)
+
+    @property
+    def coordinator(self) -> str:
+        """The trainer that decided the last step: a busy machine may have made it the second."""
+        return max(self.seen, key=lambda name: self.seen[name].steps[-1:])
+
+    @property
+    def last_step(self) -> int:
+        """The last step that any trainer decided."""
+        return max(seen.steps[-1] for seen in self.seen.values() if seen.steps)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the coordinator has ended the run."""
+        return self.seen[self.coordinator].ended is not None
 
     def chain(self, trainer: str) -> list[Rec]:
         """The records of a trainer; the last one may not be decided yet."""
@@ -163,13 +179,14 @@ class Swarm:
 
 def sides(swarm: Swarm, how: str) -> tuple[list[int], list[int]]:
     """The hosts on the coordinator's side, and the others."""
+    coordinator = swarm.coordinator
+    ready = swarm.ready(coordinator)
+    ours = [TRAINER_HOSTS[coordinator]]
     if how == "stage":
-        return [TRAINER], [host for stage, host in swarm.ready(FIRST) if stage == STAGES - 1]
-    ours = [TRAINER]
+        return ours, [host for stage, host in ready if stage == STAGES - 1]
     if how != "alone":
-        voters = {PeerId(bytes(peer)).short for peer, _ in swarm.chain(FIRST)[-1].voters}
+        voters = {PeerId(bytes(peer)).short for peer, _ in swarm.chain(coordinator)[-1].voters}
         (third,) = (swarm.hosts[peer] for peer in voters if peer in swarm.hosts)
-        ready = swarm.ready(FIRST)
         (stage,) = (stage for stage, host in ready if host == third)
         (beside,) = (host for s, host in ready if s == stage and host != third)
         other = next(host for s, host in ready if s != stage)
@@ -195,7 +212,8 @@ def parting(
     """What is parted, for people; what parts it, and what mends it."""
     ours, others = sides(swarm, options.cut)
     if options.cut == "stopped":
-        names = [FIRST, *(f"server {host - FIRST_SERVER}" for host in ours if host != TRAINER)]
+        servers = set(ours) - set(TRAINER_HOSTS.values())
+        names = [swarm.coordinator, *(f"server {host - FIRST_SERVER}" for host in servers)]
         pids = [nodes.pids[name] for name in names]
         text = f"{' and '.join(names)} are stopped"
         ways = (functools.partial(tell, pids, how) for how in (signal.SIGSTOP, signal.SIGCONT))
@@ -215,35 +233,42 @@ def tell(pids: Sequence[int], what: signal.Signals) -> None:
 
 def play(lab: Lab, nodes: Nodes, swarm: Swarm, run: Run, options: argparse.Namespace) -> Told:
     """One run, parted and mended; raises RunFailed for a side that does what it must not."""
-    told, first, second = Told(), swarm.seen[FIRST], swarm.seen[SECOND]
+    told = Told()
     swarm.start()
     swarm.until(lambda: _whole(swarm), "three voters and a step of all servers")
 
+    leader = swarm.coordinator
+    other = SECOND if leader == FIRST else FIRST
+    may_go_on = {"kept": [leader], "stage": [leader, other]}.get(options.cut, [other])
     text, part, mend = parting(lab, nodes, swarm, options)
-    who = FIRST if options.cut == "kept" else SECOND
-    goes_on = swarm.seen[who]
-    print(f"  step {first.steps[-1]}: {text}", flush=True)
+    told.cut_after = swarm.last_step
+    print(f"  step {told.cut_after}: {text}", flush=True)
     part()
-    told.cut_after, begun_s = first.steps[-1], time.monotonic()
-    before = len(goes_on.steps) + (goes_on is first)  # one may have been under way
-    told.goes_on_s = swarm.until(lambda: len(goes_on.steps) > before, "the majority goes on")
-    print(f"  step {goes_on.steps[-1]} {told.goes_on_s:.1f} s later", flush=True)
+    begun_s = time.monotonic()
+    # The coordinator may have one step more under way, which the cut comes too late for.
+    before = {name: len(swarm.seen[name].steps) + (name == leader) for name in may_go_on}
+    told.goes_on_s = swarm.until(
+        lambda: any(len(swarm.seen[name].steps) > before[name] for name in may_go_on),
+        "the majority goes on",
+    )
+    print(f"  step {swarm.last_step} {told.goes_on_s:.1f} s later", flush=True)
     last = run.steps - LAST_STEPS
     swarm.until(
-        lambda: time.monotonic() > begun_s + options.apart_s or goes_on.steps[-1] >= last,
+        lambda: time.monotonic() > begun_s + options.apart_s or swarm.last_step >= last,
         "the time apart is over",
         options.apart_s + 1,
     )
 
-    told.apart_s, told.healed_after = time.monotonic() - begun_s, goes_on.steps[-1]
+    told.apart_s, told.healed_after = time.monotonic() - begun_s, swarm.last_step
     mend()
     print(f"  step {told.healed_after}: mended after {told.apart_s:.1f} s", flush=True)
     told.whole_again_s = swarm.until(
-        lambda: len(swarm.ready(who)) == SERVERS or goes_on.ended is not None, "all are back"
+        lambda: len(swarm.ready(swarm.coordinator)) == SERVERS or swarm.is_over, "all are back"
     )
-    if goes_on.ended is not None:
+    if swarm.is_over:
         raise RunFailed("the run was over before all servers were back")
-    print(f"  step {goes_on.steps[-1]}: all are back", flush=True)
+    print(f"  step {swarm.last_step}: all are back", flush=True)
+    first, second = swarm.seen.values()
     swarm.until(lambda: bool(first.ended and second.ended), "both trainers end")
     check_steps(first.steps, second.steps)
     return told
@@ -255,9 +280,10 @@ def _whole(swarm: Swarm) -> bool:
     A server that missed the last step has not its weights: on the majority's side it would be of
     no use, and the majority would wait for the other side, as it should.
     """
-    if len(swarm.ready(FIRST)) < SERVERS:
+    coordinator = swarm.coordinator
+    if len(swarm.ready(coordinator)) < SERVERS:
         return False
-    decided = swarm.chain(FIRST)[:-1]  # the last one may not be decided yet
+    decided = swarm.chain(coordinator)[:-1]  # the last one may not be decided yet
     return (
         len(decided) > 1
         and len(decided[-1].voters) == VOTERS

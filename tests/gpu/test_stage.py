@@ -172,7 +172,7 @@ def test_a_gpu_without_memory_goes_block_by_block_and_serves_on():
     engine.weights.reset(draw=True)
     stage = engine.stage
     stage.forward((0, 0), tokens, x)
-    whole_bytes = stage._graphs.kept_bytes
+    whole_bytes = stage._graphs.budget.kept_bytes
     expected = stage.backward((0, 0), x, ALL)["x"].cpu()
     torch.cuda.empty_cache()
 
@@ -186,7 +186,7 @@ def test_a_gpu_without_memory_goes_block_by_block_and_serves_on():
         torch.cuda.set_per_process_memory_fraction(1.0)
 
     assert torch.allclose(found, expected, rtol=1e-4, atol=1e-6)
-    assert stage._graphs.keep_bytes > 0
+    assert stage._graphs.budget.keep_bytes > 0
 
 
 def test_a_digest_is_that_of_the_cpu_and_is_taken_after_the_update():
