@@ -222,10 +222,8 @@ class Trainer:
     async def _attend(self, stream: Stream, join: Join) -> None:
         """A member joins: only the coordinator takes it."""
         self._check_run(join.run)
-        if stream.peer.raw in self._seat.voters:
-            self._roll.on_voter(stream.peer.raw, join.address)
+        self._on_seeker(Whereabouts(stream.peer.raw, join.address), join.records)
         if self._coordination is None:
-            self._catch_up(stream.peer, join)
             self._handover.on_knock(stream.peer.raw, join)
             await self._handover.wait_to_lead()
         if self._coordination is None:
@@ -234,11 +232,16 @@ class Trainer:
         await self._coordination.attend(stream, join)
         self._doubt(stream.peer.raw)
 
-    def _catch_up(self, peer: PeerId, join: Join) -> None:
-        """A server that seeks a coordinator may know more than this trainer, which was away."""
-        where = Whereabouts(peer.raw, join.address).contact
-        if where is not None and join.records > self._seat.learner.chain.head.height:
-            self._node.overhear(where)
+    def _on_seeker(self, server: Whereabouts, records: int) -> None:
+        """A server seeks its coordinator: it may vote, or know more than a trainer that was away.
+
+        A standby that was started again has this from nobody else while the coordinator is silent.
+        """
+        if server.peer in self._seat.voters:
+            self._roll.on_voter(server)
+        behind = records > self._seat.learner.chain.head.height
+        if behind and self._coordination is None and (contact := server.contact) is not None:
+            self._node.overhear(contact)
 
     async def _enlist(self, stream: Stream, enlist: Enlist) -> None:
         self._check_run(enlist.run)
@@ -259,6 +262,7 @@ class Trainer:
 
     def _who_leads(self, peer: PeerId, question: WhoLeads) -> StandsBy:
         self._check_run(question.run)
+        self._on_seeker(Whereabouts(peer.raw, question.address), question.records)
         self._handover.on_search(peer.raw, question.unheard_in)
         return self._standing()
 

@@ -275,6 +275,20 @@ class ServerFails(Report):
 
 
 @dataclass(frozen=True, slots=True)
+class ServerTooSlow(Report):
+    """A server had microbatches for long and counted none, while others had no work."""
+
+    incarnation: Incarnation
+    stage: int
+    pause_s: float
+
+    @property
+    def text(self) -> str:
+        who = f"server {short(self.incarnation)} of stage {self.stage}"
+        return f"{who} is far slower than others of it: it gets no work for {self.pause_s:g} s"
+
+
+@dataclass(frozen=True, slots=True)
 class RoadBroken(Report):
     """Microbatches do not get from one server to another, nor their gradients back."""
 
