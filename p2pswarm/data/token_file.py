@@ -31,7 +31,7 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 TRAILER = struct.Struct("<8s32sQQQQ")  # tag, fingerprint, lengths of the two parts, of their texts
-TAG = b"p2ptext3"  # rises when what is written changes
+TAG = b"p2ptext4"  # rises when what is written changes
 COPY_BYTES = 1 << 20
 BYTE = np.dtype(np.uint8)
 ENDING, PART = ".prepared", ".part"
@@ -85,12 +85,6 @@ class StoredText:
         size = self._dtype.itemsize
         found = self._file.read(self._begin + size * start, size * max(0, stop - start))
         return np.frombuffer(found, dtype=self._dtype)
-
-
-def is_held_out_document(document: bytes, share: float) -> bool:
-    """Return whether a document is kept from training: a hash of its text alone decides."""
-    digest = hashlib.sha256(b"document:" + document).digest()
-    return int.from_bytes(digest[:8]) / 2**64 < share
 
 
 def fingerprint(files: Iterable[Path], settings: str) -> bytes:

@@ -19,7 +19,8 @@ from safetensors.torch import save_file
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import read_small
 from p2pswarm.data.sources import TOKENIZER_FILE
-from p2pswarm.data.tokenizer import CONFIG_BYTES_MAX, CONFIG_FILE, Tokenizer, tokenizer_of_run
+from p2pswarm.data.tokenizer import Tokenizer, tokenizer_of_run
+from p2pswarm.data.tokenizer_folder import CONFIG_BYTES_MAX, CONFIG_FILE
 from p2pswarm.models.base import DTYPES
 from p2pswarm.models.compute.inference import TrainedModel, file_of, load_model
 from p2pswarm.models.hf_library import library_model
