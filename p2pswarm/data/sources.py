@@ -284,6 +284,8 @@ def _texts(found: FoundFiles, suffixes: tuple[str, ...]) -> FoundFiles:
 
 def _probe(file: Path) -> bytes:
     """The first bytes of a file; Unusable if it only stands for another."""
+    if not file.is_file():  # rows may come through a pipe, which is read once
+        return b""
     try:
         with file.open("rb") as opened:
             head = opened.read(PROBE_BYTES)
@@ -320,6 +322,8 @@ def _is_utf8(head: bytes) -> bool:
 
 def _object_lines(file: Path) -> int:
     """Return how many of a file's first two lines are objects of JSON."""
+    if not file.is_file():
+        return 0
     try:
         with file.open("rb") as opened:
             lines = [opened.readline(LINE_PROBE_BYTES) for _ in range(2)]

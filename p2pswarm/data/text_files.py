@@ -6,7 +6,6 @@ Errors:  Unusable when there is too little text, and as `immutable_files.py`.
 
 import io
 import itertools
-import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,12 +16,10 @@ import numpy as np
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import Corpus
-from p2pswarm.data.held_out import Part, parts_of_file
+from p2pswarm.data.held_out import FOLLOWING, FOLLOWING_MAX, Part, parts_of_file
 from p2pswarm.data.immutable_files import ImmutableFiles
-from p2pswarm.data.rows import FOLLOWING, FOLLOWING_MAX, TextBatch, parts_of
+from p2pswarm.data.rows import TextBatch, parts_of
 from p2pswarm.data.sources import FoundFiles
-
-log = logging.getLogger(__name__)
 
 FILE_BYTES_MAX = 8 << 30  # it is held in memory
 SEPARATOR = b"\n"
@@ -58,7 +55,7 @@ def read_sides(
     """The texts to train on and those that are held out; files in their order, in memory."""
     texts = [_read(file, file_bytes_max) for file in found.paths]
     parts = [parts_of_file(len(text), share, _reader(io.BytesIO(text))) for text in texts]
-    split = split_of(found.data, parts, share)
+    split = split_of(parts, share)
     train, held_out = (
         [texts[span.file][span.start : span.stop] for span in side]
         for side in (split.train, split.held_out)
@@ -89,9 +86,11 @@ class TextSplit:
 
     train: list[FileSpan]
     held_out: list[FileSpan]
+    is_at_end: bool = False
+    """True if there is too little text to hold out blocks of it: then its end is held out."""
 
 
-def split_of(data: Path, files: Sequence[Sequence[Part]], share: float) -> TextSplit:
+def split_of(files: Sequence[Sequence[Part]], share: float) -> TextSplit:
     """The sides of a text, of its files' parts."""
     spans = [
         (part.held_out, FileSpan(number, part.start, part.stop))
@@ -102,12 +101,6 @@ def split_of(data: Path, files: Sequence[Sequence[Part]], share: float) -> TextS
     held_out = [span for held_out, span in spans if held_out]
     if train and held_out:
         return TextSplit(train, held_out)
-    log.warning(
-        "%s: too little text to hold out blocks of it: its last %.1f%% are held out, and that "
-        "changes when text is added",
-        data,
-        100 * share,
-    )
     return _split_at_end([parts[-1].stop if parts else 0 for parts in files], share)
 
 
@@ -122,7 +115,7 @@ def _split_at_end(sizes: Sequence[int], share: float) -> TextSplit:
             train.append(FileSpan(file, 0, inside))
         if inside < size:
             held_out.append(FileSpan(file, inside, size))
-    return TextSplit(train, held_out)
+    return TextSplit(train, held_out, is_at_end=True)
 
 
 CHUNK_BYTES = 1 << 16
@@ -193,11 +186,7 @@ def plain_sides(
 ) -> tuple[PlainText, PlainText]:
     """The text to train on and the held-out text; `chunk_bytes`: what is read at a time."""
     fixed = ImmutableFiles(found.paths)
-    parts = []
-    for number, size in enumerate(fixed.sizes):
-        with fixed.opened(number) as file:
-            parts.append(parts_of_file(size, share, _reader(file)))
-    split = split_of(found.data, parts, share)
+    split = _split(fixed, share)
     sides = (
         PlainText(fixed, split.train, "to train on", chunk_bytes=chunk_bytes),
         PlainText(fixed, split.held_out, "held out", chunk_bytes=chunk_bytes),
@@ -209,6 +198,25 @@ def plain_sides(
                 "train.held_out_share"
             )
     return sides
+
+
+def remarks_on_split(found: FoundFiles, share: float) -> list[str]:
+    """What the owner of text files should know of what is held out, a line each."""
+    if not _split(ImmutableFiles(found.paths), share).is_at_end:
+        return []
+    remark = (
+        f"{found.data}: too little text to hold out blocks of it: its last {share:.1%} are held "
+        "out, and that changes when text is added"
+    )
+    return [remark]
+
+
+def _split(files: ImmutableFiles, share: float) -> TextSplit:
+    parts = []
+    for number, size in enumerate(files.sizes):
+        with files.opened(number) as file:
+            parts.append(parts_of_file(size, share, _reader(file)))
+    return split_of(parts, share)
 
 
 def _reader(file: BinaryIO) -> Callable[[int, int], bytes]:

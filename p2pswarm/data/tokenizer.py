@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from p2pswarm.base.errors import SwarmError, Unusable, one_line
+from p2pswarm.base.errors import Unusable, one_line
 from p2pswarm.base.files import read_small
 from p2pswarm.data.corpus import Tokens
 from p2pswarm.data.hub import pinned_file, small_file
@@ -26,7 +26,9 @@ from p2pswarm.data.tokenizer_folder import (
     CONFIG_BYTES_MAX,
     CONFIG_FILE,
     GENERATION_FILE,
+    TOKENS_MAX,
     is_for_library,
+    is_of_library,
     read_by_library,
 )
 
@@ -184,9 +186,9 @@ def _told(what: str, remedy: str = "") -> Iterator[None]:
     """Inside, the library is called: it raises bare Exceptions."""
     try:
         yield
-    except (SwarmError, AssertionError):
-        raise
-    except Exception as error:
+    except BaseException as error:
+        if not is_of_library(error):
+            raise
         raise Unusable(f"{what}: {one_line(error, LINE_CHARS_MAX)}{remedy}") from error
 
 
@@ -221,6 +223,11 @@ def read_tokenizer(place: Path) -> Tokenizer:
     plain = kept_tokenizer(file)
     if not is_for_library(file):
         return plain.with_remarks(_guess(plain, file))
+    if plain.size > TOKENS_MAX:  # the library writes a line for each number below
+        raise Unusable(
+            f"{file}: has tokens up to number {plain.size - 1:,}, {TOKENS_MAX:,} are allowed: name "
+            "another"
+        )
     found = read_by_library(file.parent)
     made = Tokenizer(found.text, str(file.parent))
     if not plain.makes_tokens_as(made):

@@ -18,11 +18,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from p2pswarm.base.errors import Unusable, one_line
+from p2pswarm.base.errors import SwarmError, Unusable, one_line
 from p2pswarm.base.files import read_small
 from p2pswarm.data.sources import TOKENIZER_FILE
 
 LIBRARY = "transformers"
+TOKENS_MAX = 1 << 22  # more than any vocabulary has
+PANIC = "PanicException"  # of pyo3, which has no module to import it from
 CONFIG_FILE = "tokenizer_config.json"
 MODEL_FILE, GENERATION_FILE = "config.json", "generation_config.json"
 BESIDE = (CONFIG_FILE, MODEL_FILE, "special_tokens_map.json", "added_tokens.json")
@@ -66,9 +68,9 @@ def read_by_library(folder: Path) -> LibraryReading:
             made.model.dropout = None  # as in a run (`tokenizer.py`): it is chance
         theirs = found(TRIED, add_special_tokens=False)["input_ids"]
         same = theirs == made.encode(TRIED, add_special_tokens=False).ids
-    except Unusable:
-        raise
-    except Exception as error:  # as many kinds as the library has classes
+    except BaseException as error:  # as many kinds as the library has classes
+        if not is_of_library(error):
+            raise
         if "auto_map" in tables[CONFIG_FILE]:
             raise Unusable(
                 f"{folder}: its tokenizer is code of the folder, which is not run: name another"
@@ -85,6 +87,13 @@ def read_by_library(folder: Path) -> LibraryReading:
         )
     end, remarks = _end(folder, tables, found.eos_token_id, made)
     return LibraryReading(text, end, tuple(remarks))
+
+
+def is_of_library(error: BaseException) -> bool:
+    """Return whether an error is the library's own: a panic of Rust is no Exception."""
+    if isinstance(error, SwarmError | AssertionError):
+        return False
+    return isinstance(error, Exception) or type(error).__name__ == PANIC
 
 
 def _library(folder: Path) -> ModuleType:
@@ -127,7 +136,7 @@ def _ends(config: Mapping[str, Any]) -> list[int]:
     if found is None and isinstance(text := config.get("text_config"), dict):
         found = text.get("eos_token_id")
     several = found if isinstance(found, list) else [found]
-    return [end for end in several if type(end) is int and end >= 0]
+    return [end for end in several if type(end) is int and 0 <= end < TOKENS_MAX]
 
 
 def _table(file: Path) -> dict[str, Any]:

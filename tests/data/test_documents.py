@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from core import examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pswarm.base.errors import Unusable
@@ -176,6 +177,38 @@ def test_utf16_is_named_and_not_half_read(tmp_path: Path):
     for name, why in (("a.jsonl", "not UTF-8: write the file in UTF-8"), ("b.jsonl", "UTF-16")):
         with pytest.raises(Unusable, match=why):
             list(documents(tmp_path / name, "text"))
+
+
+PIECES = [
+    b'{"text": ',
+    b'"text"',
+    b'"a"',
+    b"}",
+    b"{",
+    b"[",
+    b"]",
+    b":",
+    b",",
+    b"\n",
+    b"\0",
+    b"\xff",
+]
+PIECES += [b"\xef\xbb\xbf", b"1e999", b"9" * 5_000, b"\\ud800", b'"\\u0000"', b"null", b" ", b"NaN"]
+
+
+@settings(max_examples=examples(300))
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join) | st.binary(max_size=60))
+def test_whatever_is_in_a_file_of_rows_is_read_or_refused_in_one_line(tmp_path_factory, content):
+    place = tmp_path_factory.mktemp("rows")
+    for name in ("a.jsonl", "a.json"):
+        (place / name).write_bytes(content)
+        try:
+            found = files_of(place / name)
+            texts = list(all_documents(found.paths, "text")) if found.rows else []
+        except Unusable as error:
+            assert "\n" not in str(error)  # noqa: PT017 - some are read
+        else:
+            assert all(text.decode() for text in texts)
 
 
 def test_a_field_of_an_object_inside_is_not_the_rows(tmp_path: Path):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from p2pswarm.data.held_out import BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Part, parts_of_file
 from p2pswarm.data.sources import files_of
-from p2pswarm.data.text_files import plain_sides, read_sides
+from p2pswarm.data.text_files import plain_sides, read_sides, remarks_on_split
 
 SHARES = st.floats(0.02, 0.5)
 
@@ -143,9 +143,11 @@ def test_a_small_file_beside_a_large_one_is_not_all_that_is_trained_on(tmp_path)
         assert 0.08 < held_out / 403_000 < 0.12
 
 
-def test_of_too_little_text_the_end_is_held_out_and_that_is_said(tmp_path, caplog):
+def test_of_too_little_text_the_end_is_held_out_and_that_is_said(tmp_path):
     (tmp_path / "only.txt").write_text("a" * 900 + "z" * 100)
 
     assert read_sides(files_of(tmp_path), 0.1) == ([b"a" * 900], [b"z" * 100])
-    (told,) = caplog.messages
+    (told,) = remarks_on_split(files_of(tmp_path), 0.1)
     assert told.startswith(f"{tmp_path}: too little text to hold out blocks of it")
+    (tmp_path / "more.txt").write_bytes(prose(1, 90_000))
+    assert remarks_on_split(files_of(tmp_path), 0.1) == []

@@ -84,7 +84,7 @@ def test_a_model_that_ends_texts_otherwise_is_told(base, tmp_path, file):
     assert found.end == 0
     (remark,) = found.remarks
     assert f"ends a text with '<|endoftext|>', and {file}.json with '</s>': " in remark
-    for ends in ([1, 0], 0, None, 10**6, "0", True, [[0]], [-1]):
+    for ends in ([1, 0], 0, None, 10**6, 2**63, "0", True, [[0]], [-1]):
         assert read_tokenizer(folder(base, place, **{file: {"eos_token_id": ends}})).remarks == ()
 
 
@@ -180,4 +180,24 @@ def test_a_class_that_does_more_to_a_text_is_refused_by_name(base, tmp_path, mon
     place = folder(base, tmp_path, tokenizer_config={"tokenizer_class": "LoudTokenizer"})
 
     with pytest.raises(Unusable, match="LoudTokenizer of transformers does more to a text than"):
+        read_tokenizer(place)
+
+
+def test_a_panic_of_the_library_is_one_line(base, tmp_path):
+    found = json.loads((base / "tokenizer.json").read_text())
+    found["model"]["continuing_subword_prefix"] = "a" * 5_000
+    (tmp_path / "tokenizer.json").write_text(json.dumps(found))
+
+    with pytest.raises(Unusable, match=r"no tokenizer that can be read: ") as told:
+        read_tokenizer(tmp_path)
+    assert "\n" not in str(told.value)
+
+
+def test_a_number_of_a_token_beyond_all_vocabularies_is_refused_at_once(base, tmp_path):
+    place = folder(base, tmp_path, tokenizer_config=PLAIN | END)
+    found = json.loads((place / "tokenizer.json").read_text())
+    found["model"]["vocab"]["cat"] = 2**31
+    (place / "tokenizer.json").write_text(json.dumps(found))
+
+    with pytest.raises(Unusable, match=r"has tokens up to number 2,147,483,648, 4,194,304 are all"):
         read_tokenizer(place)

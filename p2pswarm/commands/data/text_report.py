@@ -12,6 +12,7 @@ from pathlib import Path
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.sources import FoundFiles, files_of
+from p2pswarm.data.text_files import remarks_on_split
 from p2pswarm.data.token_corpus import sources_of
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.node.run.preparation import check_documents, tokenised_run
@@ -107,6 +108,7 @@ def text_report(settings: Path, shown: int) -> DataReport:
 def _text(train: TrainConfig, *, streamed: bool) -> TextReport:
     assert train.data is not None, "a text of a mixture has it"
     found = files_of(train.data, train.suffixes)
+    lines = found.lines(tokenised=train.tokenizer != BYTES, all_passed=True)
     sizes = [None, None] if streamed else _sizes(train)
     return TextReport(
         data=str(found.data),
@@ -114,7 +116,7 @@ def _text(train: TrainConfig, *, streamed: bool) -> TextReport:
         files=len(found.paths),
         file_bytes=_file_bytes(found),
         names=tuple(found.name_of(path) for path in found.paths[:NAMES_SHOWN]),
-        remarks=tuple(found.lines(tokenised=train.tokenizer != BYTES, all_passed=True)),
+        remarks=(*lines, *([] if found.rows else remarks_on_split(found, train.held_out_share))),
         train=sizes[0],
         held_out=sizes[1],
     )

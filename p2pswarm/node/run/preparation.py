@@ -59,13 +59,13 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
     try_curves(config.train.curves)
     try_wandb(config.train.wandb)
     tokenizer = tokenizer_of(config)
-    for remark in remarks(config, tokenizer):
-        log.warning("%s", remark)
     config = dataclasses.replace(config, run=checked_model(config.run, tokenizer))
     if config.train.weights is not None:
         last = weights_name(config.train.weights, config.run, config.run.steps)
         check_target(last, model_size(config.run).file_bytes)
     corpus = read_corpus(config, tokenizer)
+    for remark in remarks(config, tokenizer):
+        log.warning("%s", remark)
     text = corpus.digest()
     _check_state(config, text)
     keep_with_checkpoints(config, tokenizer)

@@ -17,7 +17,7 @@ from p2pswarm.data.documents import load_documents
 from p2pswarm.data.epoch_corpus import ordered
 from p2pswarm.data.mixture import mixed
 from p2pswarm.data.sources import TOKENIZER_FILE, files_of
-from p2pswarm.data.text_files import load_corpus
+from p2pswarm.data.text_files import load_corpus, remarks_on_split
 from p2pswarm.data.text_stream import streamed
 from p2pswarm.data.token_corpus import learnt_texts, load_tokenised, sources_of
 from p2pswarm.data.tokenizer import (
@@ -49,8 +49,12 @@ def describe(corpus: Corpus, tokenizer: Tokenizer | None) -> str:
 
 def remarks(config: NodeConfig, tokenizer: Tokenizer | None) -> list[str]:
     """What is passed over, guessed or converted of a run's text and tokenizer, a line each."""
-    found = [files_of(part.data, config.train.suffixes) for part in config.train.parts if part.data]
-    lines = [line for each in found for line in each.lines(tokenised=tokenizer is not None)]
+    lines, train = list[str](), config.train
+    for part in train.parts:
+        if part.data is not None:
+            found = files_of(part.data, train.suffixes)
+            lines += found.lines(tokenised=tokenizer is not None)
+            lines += [] if found.rows else remarks_on_split(found, train.held_out_share)
     return [*lines, *(tokenizer.remarks if tokenizer else ())]
 
 
