@@ -167,10 +167,9 @@ def has_rows(file: Path, lines_min: int = 1) -> bool:
 def _of_names(data: Path, files: list[Path], suffixes: tuple[str, ...]) -> FoundFiles:
     """The files that a name or a pattern means."""
     compressed = [file for file in files if file.suffix.lower() in COMPRESSED]
-    with_rows = [file for file in compressed if Path(file.stem).suffix.lower() in ROWS]
-    if with_rows or (compressed and len(compressed) == len(files)):
-        first = (with_rows or compressed)[0]
-        raise Unusable(f"{first}: is compressed: unpack it, and name what was in it")
+    if compressed and len(compressed) == len(files):
+        raise Unusable(f"{compressed[0]}: is compressed: unpack it, and name what was in it")
+    _refuse_compressed_rows(files)
     _refuse_tables(files)
     with_rows = [file for file in files if has_rows(file)]
     if with_rows and len(with_rows) < len(files):
@@ -202,6 +201,7 @@ def _of_folder(data: Path, suffixes: tuple[str, ...]) -> FoundFiles:
 
 def _refuse_rows(data: Path, files: list[Path]) -> None:
     """Raise Unusable for a folder that would be read as plain text, rows and all."""
+    _refuse_compressed_rows(files)
     with_rows = [file for file in files if has_rows(file, FOLDER_LINES_MIN)]
     if not with_rows:
         _refuse_tables(files, data)
@@ -219,6 +219,13 @@ def _refuse_rows(data: Path, files: list[Path]) -> None:
         f"{data}: holds files with rows ({with_rows[0].relative_to(data)}) beside text: name the "
         f"rows by a pattern, {pattern}, or the text by train.suffixes = {json.dumps(others)}"
     )
+
+
+def _refuse_compressed_rows(files: list[Path]) -> None:
+    for file in files:
+        inside = Path(file.stem).suffix.lower()
+        if file.suffix.lower() in COMPRESSED and inside in ROWS | TABLES | {JSON}:
+            raise Unusable(f"{file}: is compressed: unpack it, and name what was in it")
 
 
 def _refuse_tables(files: list[Path], folder: Path | None = None) -> None:

@@ -158,6 +158,16 @@ def test_compressed_rows_are_refused_and_archives_beside_text_passed_over(folder
     assert plain_files(folder / "[ce].*") == ["c.txt"]
 
 
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.json.zst", "a.CSV.GZ", "a.parquet.xz"])
+def test_a_card_is_not_the_text_of_rows_that_are_compressed(tmp_path: Path, name: str):
+    place = tree(tmp_path, README_md="# Card of a dataset")
+    (place / name).write_bytes(b"\x1f\x8b\0\0")
+
+    with pytest.raises(Unusable, match=rf"{name}: is compressed: unpack it"):
+        check_there(place)
+    assert plain_files(place, ".md") == ["README.md"]
+
+
 def test_a_link_to_a_folder_above_brings_no_file_twice(folder: Path):
     (folder / "deep").mkdir()
     (folder / "deep" / "up").symlink_to("..")
