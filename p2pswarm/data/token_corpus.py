@@ -15,7 +15,7 @@ from pathlib import Path
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import Corpus, stable_hash
 from p2pswarm.data.documents import all_documents
-from p2pswarm.data.held_out import is_held_out_document
+from p2pswarm.data.held_out import RULE, is_held_out_document
 from p2pswarm.data.rows import PART_BYTES, end_of, parts_of
 from p2pswarm.data.sources import FoundFiles, files_of
 from p2pswarm.data.text_files import plain_sides, read_sides
@@ -40,7 +40,8 @@ class Sources:
     def settings(self) -> str:
         """Return what decides which text there is, and on which side."""
         train = self.train
-        return f"{train.field!r} {train.suffixes!r} {train.held_out_share!r} {self.found.rows}"
+        rule = "True" if self.found.rows else RULE
+        return f"{train.field!r} {train.suffixes!r} {train.held_out_share!r} {rule}"
 
     @property
     def mark(self) -> bytes:

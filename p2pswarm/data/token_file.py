@@ -31,7 +31,7 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 TRAILER = struct.Struct("<8s32sQQQQ")  # tag, fingerprint, lengths of the two parts, of their texts
-TAG = b"p2ptext4"  # rises when what is written changes
+TAG = b"p2ptext3"  # rises when what is written changes
 COPY_BYTES = 1 << 20
 BYTE = np.dtype(np.uint8)
 ENDING, PART = ".prepared", ".part"

@@ -40,6 +40,10 @@ def test_ids_and_the_end_are_those_of_the_library(tmp_path: Path, name: str):
         assert "\n" not in found
     else:
         assert found == "same"
+        made = read_tokenizer(tmp_path)
+        (tmp_path / "tokenizer.json").write_text(made.text)  # as an export with the first config
+        again = read_tokenizer(tmp_path)
+        assert (again.digest, again.end) == (made.digest, made.end)
 
 
 @pytest.fixture(scope="module")
