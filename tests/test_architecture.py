@@ -37,7 +37,7 @@ trainer/coordinator
 trainer/coordinator_io node/progress
 trainer/leadership node/run
 sim node commands
-testing commands/demo commands/owner commands/status commands/weights
+testing commands/data commands/demo commands/owner commands/status commands/weights
 api commands/doctor commands/plan
 commands/simulate
 command_line
@@ -186,6 +186,7 @@ LATE_IMPORTS = {
     "commands",
     "data/documents.py",
     "data/tokenizer.py",
+    "data/tokenizer_folder.py",
     "data/hub.py",
     "models/hf_library.py",
     "models/registry.py",

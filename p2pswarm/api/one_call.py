@@ -12,7 +12,7 @@ from p2pswarm.api.server import Server
 from p2pswarm.api.trainer import PreparedTrainer, RunTrainer, prepared_run
 from p2pswarm.base.errors import RunEnded
 from p2pswarm.base.files import check_target
-from p2pswarm.data.text_settings import Bytes, TrainedText
+from p2pswarm.data.text_settings import TrainedText, text_of
 from p2pswarm.net.os.event_loop import run as run_loop
 from p2pswarm.node.progress.output import output, write_line
 from p2pswarm.node.roles import role_module
@@ -61,7 +61,7 @@ def train(
     from_values(TrainConfig, {"progress": progress}, "train")
     if weights is not None:
         check_target(Path(weights))
-    text = Bytes(data) if isinstance(data, str | Path) else data
+    text = text_of(data)
     if not bootstrap:
         serve = from_values(ServeConfig, {"device": device}, "serve")
         role_module("stage").chosen_device(serve)

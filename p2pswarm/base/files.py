@@ -15,6 +15,11 @@ from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
 
+POINTERS = {b"version https://git-lfs.github.com/spec/": "git lfs pull"} | {
+    b"/annex/objects/": "git annex get"
+}
+"""How a file begins in a clone that lacks its large files, and what brings them."""
+POINTER_BYTES = max(map(len, POINTERS))
 BESIDE = ".part"  # added to the name of a file that is not complete yet
 
 
@@ -23,9 +28,27 @@ def read_small(path: Path, bytes_max: int, instead: str) -> bytes:
     try:
         if path.stat().st_size > bytes_max:
             raise Unusable(f"{path} is larger than {bytes_max:,} bytes: {instead}")
-        return path.read_bytes()
+        found = path.read_bytes()
     except OSError as error:
         raise Unusable(f"{path} cannot be read: {error.strerror}; name another file") from error
+    refuse_pointer(path, found)
+    return found
+
+
+def refuse_pointer(path: Path, head: bytes | None = None) -> None:
+    """Raise Unusable if a file's first bytes tell that it only stands for another file.
+
+    `head`: these bytes; None: they are read, if they can be.
+    """
+    if head is None:
+        try:
+            with path.open("rb") as file:
+                head = file.read(POINTER_BYTES)
+        except OSError:
+            return  # whoever reads the file tells why it cannot be read
+    for mark, remedy in POINTERS.items():
+        if head.startswith(mark):
+            raise Unusable(f"{path} stands for a file that was not fetched: run {remedy} there")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def check_files(config: NodeConfig) -> None:
         return
     for part in config.train.parts:
         assert part.data is not None, "a text of a mixture has it"
-        check_there(part.data)
+        check_there(part.data, config.train.suffixes)
     weights = config.train.weights
     name = config.train.tokenizer
     if name != BYTES and not trained_tokens(name) and not name.startswith(HF):

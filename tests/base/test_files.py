@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.files import check_target, write_target
+from p2pswarm.base.files import POINTERS, check_target, read_small, refuse_pointer, write_target
 
 HUGE_BYTES = 1 << 60
 
@@ -165,3 +165,19 @@ def test_a_device_is_never_replaced(tmp_path):
     assert again.path != written.path
     assert (tmp_path / "null").is_symlink()
     assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize(("mark", "remedy"), POINTERS.items())
+def test_a_file_that_stands_for_another_is_named_with_what_brings_it(tmp_path, mark, remedy):
+    (tmp_path / "a.json").write_bytes(mark + b"v1\noid sha256:12\nsize 9\n")
+    (tmp_path / "b.json").write_bytes(b"about " + mark)
+
+    for read in (
+        lambda: read_small(tmp_path / "a.json", 999, "it is none"),
+        lambda: refuse_pointer(tmp_path / "a.json"),
+    ):
+        with pytest.raises(Unusable, match=rf"a\.json stands for a file .* run {remedy} there$"):
+            read()
+    assert read_small(tmp_path / "b.json", 999, "it is none").endswith(mark)
+    refuse_pointer(tmp_path / "b.json")
+    refuse_pointer(tmp_path / "gone.json")

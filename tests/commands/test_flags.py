@@ -167,6 +167,7 @@ def test_wrong_flags_are_one_line(argv, part, capsys):
 COMMANDS = [
     "node",
     "train",
+    "data",
     "status",
     "explain",
     "doctor",

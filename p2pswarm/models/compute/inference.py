@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from p2pswarm.base.errors import BadMessage, Unusable
+from p2pswarm.base.files import refuse_pointer
 from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside, tokenizer_of_run
 from p2pswarm.models.base import LONE_KEY, bundle_of, loss_of
@@ -210,6 +211,7 @@ def load_model(path: str | Path, packages: Iterable[str] = ()) -> TrainedModel:
     """
     trust(packages)
     path = file_of(Path(path))
+    refuse_pointer(path)
     try:
         with safe_open(path, "pt", "cpu") as file:
             about = (file.metadata() or {}).get("run")

@@ -5,6 +5,7 @@ depends on peers, or on this node's own key and chain.
 """
 
 import dataclasses
+import logging
 from dataclasses import dataclass
 
 from p2pswarm.base.errors import Unusable
@@ -22,11 +23,13 @@ from p2pswarm.node.run.closed_run import closed_by_us
 from p2pswarm.node.run.resume import resumed_from, writable_store
 from p2pswarm.node.run.run_folder import RunFolder, make_folder
 from p2pswarm.node.run.run_match import check_records, check_same
-from p2pswarm.node.run.run_text import keep_with_checkpoints, read_corpus, tokenizer_of
+from p2pswarm.node.run.run_text import keep_with_checkpoints, read_corpus, remarks, tokenizer_of
 from p2pswarm.node.run.weights_file import model_size, weights_name
 from p2pswarm.node.stack.stack import Say
 from p2pswarm.settings.config import HF, NodeConfig, RunConfig
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
+
+log = logging.getLogger(__name__)
 
 BYTE_TOKENS = 256
 
@@ -61,6 +64,8 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
         last = weights_name(config.train.weights, config.run, config.run.steps)
         check_target(last, model_size(config.run).file_bytes)
     corpus = read_corpus(config, tokenizer)
+    for remark in remarks(config, tokenizer):
+        log.warning("%s", remark)
     text = corpus.digest()
     _check_state(config, text)
     keep_with_checkpoints(config, tokenizer)
@@ -88,13 +93,14 @@ def checked_model(run: RunConfig, tokenizer: Tokenizer | None = None) -> RunConf
             f"train.tokenizer has {tokenizer.size:,} tokens and the model {run.model.vocabulary:,}:"
             " name the tokenizer that belongs to the model, or leave run.model.vocabulary out"
         )
-    _check_documents(run)
+    check_documents(run)
     check_model(run)
     check_once(run)
     return run
 
 
-def _check_documents(run: RunConfig) -> None:
+def check_documents(run: RunConfig) -> None:
+    """Raise Unusable if the run's rows or masks need a token that ends a document."""
     model = run.model
     if run.batch.samples == "packed" and model.document_end < 0:
         raise Unusable(
