@@ -375,9 +375,9 @@ def victim(attack: str, listen: str, folder: Path, log: Path) -> Victim:
 
 
 def free_port() -> int:
-    """A port that nobody has now."""
+    """A port that nobody has now, at any address."""
     with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
+        trial.bind(("", 0))
         return int(trial.getsockname()[1])
 
 

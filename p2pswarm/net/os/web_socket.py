@@ -14,6 +14,7 @@ Source:  docs/relays.md, "Over WebSocket"; RFC 6455.
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import aiohttp
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from p2pswarm.base.errors import DialFailed, LinkLost, SwarmError, Unusable
 from p2pswarm.base.ids import Address
@@ -235,6 +237,16 @@ class _Upgrading:
             self.made.result().close()
 
 
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Return whether an error is ours: aiohttp has a traceback for each that a stranger makes."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError | ConnectionError)
+
+
+_log = logging.getLogger(__name__)
+_log.addFilter(_is_ours)
+
+
 class _Handlers(web.Server):
     """The HTTP connections; tells which are over."""
 
@@ -243,7 +255,7 @@ class _Handlers(web.Server):
         serve: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
         on_loss: Callable[[asyncio.BaseProtocol], None],
     ) -> None:
-        super().__init__(serve, access_log=None)
+        super().__init__(serve, access_log=None, logger=_log)
         self._on_loss = on_loss
 
     def connection_lost(

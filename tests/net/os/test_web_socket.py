@@ -1,6 +1,7 @@
 """Connections over WebSocket, with a real server and client."""
 
 import asyncio
+import logging
 import os
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
@@ -16,6 +17,10 @@ from p2pswarm.net.os.web_socket import MESSAGE_BYTES_MAX, WebUpgrade, dialler_of
 
 LOOPBACK = Address("127.0.0.1", 0)
 PATIENCE_S = 20.0
+UPGRADE = (
+    b"GET /p2pswarm HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
+)
 
 
 async def at_once(work):
@@ -30,6 +35,7 @@ class Port:
         self.web = Address("127.0.0.1", listener.address.port, web="wss" if certificate else "ws")
         self.arrived: asyncio.Queue = asyncio.Queue()
         self.errors: asyncio.Queue = asyncio.Queue()
+        self.ends: asyncio.Queue = asyncio.Queue()
         self.words = 0
 
     def on_word(self):
@@ -48,6 +54,7 @@ class Port:
             self.errors.put_nowait(error)
         finally:
             connection.close()
+            self.ends.put_nowait(None)
 
 
 @asynccontextmanager
@@ -163,6 +170,37 @@ async def test_what_is_no_websocket_is_told_so_and_hung_up_on():
         writer.close()
         await ours.send(b"hello")  # who has upgraded stays
         assert await theirs.receive(5) == b"hello"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"\0" * 300,
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /p2pswarm HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+    ],
+)
+async def test_garbage_is_hung_up_on_without_a_line_in_the_log(words, caplog):
+    async with web_port() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port.web.port)
+        writer.write(words)
+
+        await port.errors.get()
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_who_leaves_while_it_becomes_a_websocket_is_no_error(caplog):
+    async with web_port() as port:
+        for _ in range(20):
+            _, writer = await asyncio.open_connection("127.0.0.1", port.web.port)
+            writer.write(UPGRADE)
+            writer.transport.abort()
+        for _ in range(20):
+            await port.ends.get()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 async def test_a_message_that_we_would_not_send_ends_the_connection():
