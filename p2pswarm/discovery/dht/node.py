@@ -289,6 +289,7 @@ class Dht(Closing):
             known_seeds.on_own_address(seed.address)
             return BootstrapReply.OURSELVES
         known_seeds.on_answer(seed.address, met[0].peer, now_s())
+        self.table.on_successor(met[0])
         self._on_neighbours(met)
         if worth_a_lookup(met, self.table, joined_before=self._joining is not None):
             await self._join(met)
