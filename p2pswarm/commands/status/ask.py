@@ -95,7 +95,8 @@ async def offers_of(stack: NodeStack, name: str) -> list[RunOffer]:
 
 def _asked(stack: NodeStack, offers: list[RunOffer]) -> list[RunOffer]:
     """The offers whose trainers may be asked: strangers wrote where these are to be found."""
-    known = {link.remote.host for link in stack.endpoint.links()}
+    learn_cards(stack, offers)
+    known = {link.remote for link in stack.endpoint.links() if link.session.dialled}
     may_ask = affordable(stack.rpc, [offer.trainer for offer in offers], known)
     asked = [offer for offer in offers if offer.trainer in may_ask]
     if left_out := len(offers) - len(asked):
@@ -104,7 +105,6 @@ def _asked(stack: NodeStack, offers: list[RunOffer]) -> list[RunOffer]:
             "--run NAME asks those of one run",
             left_out,
         )
-    learn_cards(stack, asked)
     return asked
 
 

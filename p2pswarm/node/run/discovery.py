@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from p2pswarm.base.errors import BadMessage, SwarmError
-from p2pswarm.base.ids import Contact
+from p2pswarm.base.ids import Address, Contact
 from p2pswarm.discovery.dht.messages import Ping
 from p2pswarm.net.cards.card import Card
 from p2pswarm.net.endpoint.link_table import ProvenAddress
@@ -108,18 +108,27 @@ async def find_run(stack: NodeStack, choice: RunChoice, say: Say) -> RunOffer:
 
 
 def affordable(
-    rpc: Rpc, trainers: Iterable[Contact], known: Collection[str] = (), most: int = DIALS_MAX
+    rpc: Rpc, trainers: Iterable[Contact], known: Collection[Address] = (), most: int = DIALS_MAX
 ) -> list[Contact]:
     """Those of `trainers` that may be asked at one look: strangers wrote where they are.
 
-    Who is linked costs no dial. `known`: hosts that need no bound.
+    Who is linked costs no dial. Cards are learned before. `known`: places that need no bound.
     """
     budget = DialBudget(known, most)
     return [
         trainer
         for trainer in trainers
-        if rpc.reach(trainer) is not ProvenAddress.CLAIMED or budget.take(trainer.address)
+        if rpc.reach(trainer) is not ProvenAddress.CLAIMED or budget.take(_named(rpc, trainer))
     ]
+
+
+def _named(rpc: Rpc, trainer: Contact) -> list[Address]:
+    """All places where a trainer is said to be: it is dialled at several at once."""
+    card = None if trainer.peer is None else rpc.cards.of(trainer.peer)
+    if card is None:
+        return [trainer.address]
+    relays = [relay.at.address for relay in card.relays]
+    return [trainer.address, *card.addresses, *relays]
 
 
 async def answering(rpc: Rpc, trainers: Sequence[Contact]) -> list[Contact]:

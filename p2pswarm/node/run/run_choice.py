@@ -46,9 +46,9 @@ class VersionNotices:
         }
         budget = DialBudget(dials_max=self._max)
         for offer in self._told_s:
-            budget.take(offer.trainer.address)
+            budget.take([offer.trainer.address])
         fresh = [offer for offer in found if offer not in self._told_s]
-        now = [offer for offer in fresh if budget.take(offer.trainer.address)]
+        now = [offer for offer in fresh if budget.take([offer.trainer.address])]
         self._told_s.update(dict.fromkeys(now, now_s))
         return [offer.trainer for offer in now]
 
