@@ -15,10 +15,9 @@ from typing import Any, BinaryIO
 import fsspec  # type: ignore[import-untyped]
 
 from p2pswarm.base.errors import Unusable, one_line
+from p2pswarm.base.files import sync_folder
 from p2pswarm.checkpoint.names import part_name
 from p2pswarm.checkpoint.store import CheckpointStore
-
-CAN_SYNC_FOLDERS = os.name == "posix"
 
 Opener = Callable[[Path], BinaryIO]
 
@@ -58,7 +57,7 @@ class PartFile:
         os.fsync(self._file.fileno())
         self._file.close()
         give_name(self._part, self._final)
-        _sync_folder(self._final.parent)
+        sync_folder(self._final.parent)
 
     def abandon(self) -> None:
         """Remove the part."""
@@ -104,8 +103,7 @@ class LocalFolder:
         """Begin a file, and make its folder."""
         final = self._folder / path
         final.parent.mkdir(parents=True, exist_ok=True)
-        if CAN_SYNC_FOLDERS:
-            _sync_folder(self._folder)
+        sync_folder(self._folder)
         if final.exists():
             raise FileExistsError(0, "it is there already", str(final))
         return PartFile(final, self._writer, self._open_file)
@@ -117,7 +115,7 @@ class LocalFolder:
             return
         for name in names:
             (place / name).unlink(missing_ok=True)
-            _sync_folder(place)  # in this order on the disk, too
+            sync_folder(place)  # in this order on the disk, too
         if not any(place.iterdir()):
             place.rmdir()
 
@@ -151,16 +149,6 @@ def give_name(part: Path, final: Path, link: Callable[[Path, Path], None] = os.l
         part.rename(final)
     else:
         part.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    if not CAN_SYNC_FOLDERS:
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 REASON_CHARS_MAX = 200  # of what a store's library says: some print a whole answer

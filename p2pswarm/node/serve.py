@@ -1,8 +1,10 @@
 """A server: finds a run, serves the stage that needs it, and looks for the next run."""
 
 import asyncio
+import contextlib
 import ctypes
 import functools
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -37,7 +39,7 @@ from p2pswarm.node.run.run_match import genesis_of
 from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
 from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.stack import NodeStack, Say
-from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE
+from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE, HELD_BYTES_PER_STATE_BYTE
 from p2pswarm.run.chain.chain_log import ChainStore, Restored, blank
 from p2pswarm.run.chain.memory_file import RECORDS_KEPT, MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES
@@ -66,6 +68,7 @@ TRIM_BYTES = 2**31 - 1  # the largest value that the call takes: in effect, neve
 MMAP_BYTES = 32 << 20  # DEFAULT_MMAP_THRESHOLD_MAX: larger blocks go back to the system anyway
 ARENAS = 1  # a thread's own arena would give empty heaps back, whatever the threshold
 MIB = 1 << 20
+GB = 1e9
 COMPILED_ALONE = "serve.compiled is for one device: leave it out, or name one device"
 END_S = 0.5  # for `Leaving` to reach the trainer
 
@@ -86,6 +89,12 @@ def keep_freed_memory() -> bool:
         return False
     wanted = {M_ARENA_MAX: ARENAS, M_MMAP_THRESHOLD: MMAP_BYTES, M_TRIM_THRESHOLD: TRIM_BYTES}
     return all(mallopt(option, value) == 1 for option, value in wanted.items())
+
+
+def _give_back_freed_memory() -> None:
+    """Have the C library give the system what it keeps, where it can be told so."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class ComputeThread:
@@ -243,13 +252,34 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
     require_dtypes(run, device)
     layout = layout_of(run, stage_blocks(run, stage))
     engine_bytes = ENGINE_BYTES_PER_STATE_BYTE * layout.state_bytes
-    free = free_bytes(device)
+    free = free_for_stage(run, stage, layout.state_bytes, functools.partial(free_bytes, device))
     graphs = GraphLimits(
         graph_bytes(serve.graph_mib, device, free, engine_bytes),
         room_bytes(free, engine_bytes),
         serve.recompute,
     )
     return torch_engine(run, stage, device, graphs, compiles=serve.compiled)
+
+
+def free_for_stage(
+    run: RunConfig, stage: int, state_bytes: int, free_bytes: Callable[[], int | None]
+) -> int | None:
+    """Return the free memory; Unusable if a stage does not fit, before any of it is made.
+
+    A host without memory ends a process without a word, and maybe others with it.
+    """
+    free, least = free_bytes(), int(HELD_BYTES_PER_STATE_BYTE * state_bytes)
+    if free is not None and least > free:
+        gc.collect()  # the stage before this one may still hold some
+        _give_back_freed_memory()
+        free = free_bytes()
+    if free is not None and least > free:
+        raise Unusable(
+            f"stage {stage} of run {run.name!r} takes {least / GB:.1f} GB of memory at least, and "
+            f"{free / GB:.1f} GB are free: free some, serve on a larger machine, or have the run "
+            "cut into more stages (run.stages)"
+        )
+    return free
 
 
 def kept_pieces(state: Path | None) -> PartialFolder | None:

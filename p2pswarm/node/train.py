@@ -48,7 +48,7 @@ from p2pswarm.settings.config import NodeConfig, RunConfig
 from p2pswarm.trainer.balance.balance_reports import BalanceReport
 from p2pswarm.trainer.coordinator_io.trainer_context import TrainerContext, raised
 from p2pswarm.trainer.leadership.participant import Trainer
-from p2pswarm.trainer.reports.reports import RunFinished
+from p2pswarm.trainer.reports.reports import Leads, RunFinished, WentBack
 
 LEFT_EARLY = 130  # exit code: the run is not over; scripts should know
 SAVE_S = 2.0  # Ctrl-C ends the process within 5 s: enough to fetch a small model's weights
@@ -132,13 +132,18 @@ class RunReports:
     """The trainer's reports as events for `tell`, and as the answers to who asks about the run."""
 
     def __init__(
-        self, rpc: Rpc, identity: RunIdentity, tell: Callable[[Event], None], endpoint: Endpoint
+        self,
+        rpc: Rpc,
+        identity: RunIdentity,
+        tell: Callable[[Event], None],
+        endpoint: Endpoint,
+        done: int,
     ) -> None:
+        """`done`: the steps that are decided, as far as this trainer knows."""
         self._bans, self._links = endpoint.bans, endpoint.links
-        done = identity.origin.version if identity.origin else 0
         run = identity.config
         self._reporter = Reporter(run, model_size(run).parameters, done)
-        self._status = LatestStatus(identity.run, run.stages, done)
+        self._status = LatestStatus(identity.run, run.stages, done, run.batch.microbatches)
         self._tell = tell
         self._loop = asyncio.get_running_loop()
         self._balance = LatestBalance(identity.run, run.balance.rule)
@@ -151,6 +156,8 @@ class RunReports:
         now_s = self._loop.time()
         if isinstance(report, BalanceReport):
             self._balance.on_report(report, now_s)
+        if isinstance(report, Leads | WentBack):
+            self._status.go_on_after(report.version)
         for event in self._reporter.on_report(report, now_s):
             self._status.on_event(event, now_s)
             self._tell(event)
@@ -208,6 +215,7 @@ async def _context(
     text_lost: Callable[[Unusable], None],
 ) -> TrainerContext:
     config, identity = stack.config, entry.identity
+    done = entry.place.restored.learner.chain.head.version
     saving = await on_thread(
         lambda: saving_plan(config.checkpoint, stack.identity, identity.corpus)
     )
@@ -218,7 +226,7 @@ async def _context(
         run=identity.config,
         run_id=identity.run,
         corpus=corpus,
-        report=RunReports(rpc, identity, tell, stack.endpoint).on_report,
+        report=RunReports(rpc, identity, tell, stack.endpoint, done).on_report,
         rng=Random(os.urandom(32)),
         chain=entry.place,
         trainers=entry.trainers,

@@ -175,8 +175,9 @@ class StageServer:
         former, self._former = self._former, None
         if former is not None and former.replica is replica:
             replica.log.session_over(await former.closed_sum(void=lifecycle.thrown_out))
-        del former  # it holds the memory of a stage that may not be ours any more
+        del former  # as `replica`, it holds the memory of a stage that may not be ours any more
         join = await join_of(context, replica, self.leadership.records)
+        del replica
         async with contextlib.AsyncExitStack() as blocks:
             opening = blocks.enter_async_context(context.rpc.open_stream(trainer, join, None))
             stream = await self.seeker.knocking(lifecycle.knock_s(), opening)
@@ -201,15 +202,17 @@ class StageServer:
     async def _prepared(self, assigned: Assigned) -> Replica:
         """The replica of a stage: the one that is here, or a new one."""
         replica, context = self._replica, self._context
-        if replica is None or replica.stage != assigned.stage:
-            self._replica = self._donor = None  # free its memory before the new one's is allocated
+        before = None if replica is None else replica.stage
+        if replica is None or before != assigned.stage:
+            # free its memory before the new one's is allocated
+            replica = self._replica = self._donor = None
             try:
                 engine = await context.compute(lambda: context.make_engine(assigned.stage))
             except SwarmError as error:
                 why = f"stage {assigned.stage} cannot be served here: {error}"
-                if replica is not None:
-                    self._context = replace(context, stage=replica.stage)  # it goes back, and stays
-                raise (Unusable if replica is None else LinkLost)(why) from error
+                if before is not None:
+                    self._context = replace(context, stage=before)  # it goes back, and stays
+                raise (Unusable if before is None else LinkLost)(why) from error
             replica = self._replica = make_replica(context, assigned.stage, engine)
             self._donor = Donor(replica)
         return replica

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.guard.bans import time_left
@@ -77,6 +77,16 @@ def nothing_found(name: str, there: list[str]) -> str:
     if not there:
         return NO_RUN
     return f"no run is named {name!r}; there is {', '.join(map(repr, sorted(there)))}"
+
+
+def nobody_knows(asked: Sequence[str]) -> str:
+    """Return what to say where nobody is there but the nodes that were asked."""
+    places = ", ".join(asked)
+    return (
+        f"no run is known at {places}, and no other node: a node that was started again is found by"
+        " its swarm within seconds, so ask again; only if there was no run, start one with"
+        " p2pswarm train run.toml"
+    )
 
 
 def _phase(offer: RunOffer, status: RunStatus) -> str:

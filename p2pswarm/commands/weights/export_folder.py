@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.files import read_small
+from p2pswarm.base.files import read_small, sync_files, sync_folder
 from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import Tokenizer, read_tokenizer, tokenizer_of_run
 from p2pswarm.data.tokenizer_folder import CONFIG_BYTES_MAX, CONFIG_FILE
@@ -80,7 +80,9 @@ def export(
             _write(model, weights, whole, shard_mib)
             for name, data in along.items():
                 (whole / name).write_bytes(data)
+            sync_files(whole)
             whole.rename(folder)
+            sync_folder(folder.parent)
         return sum(file.stat().st_size for file in folder.iterdir())
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())

@@ -196,18 +196,12 @@ class SocketListener:
 
     async def _accepted(self) -> tuple[socket.socket, tuple[str | int, ...]]:
         """Accept without losing a connection when cancelled, which `loop.sock_accept` may."""
-        loop = asyncio.get_running_loop()
         while True:
             try:
                 return self._sock.accept()
             except BlockingIOError:
                 self.in_a_row = 0
-            readable = asyncio.Event()
-            loop.add_reader(self._sock, readable.set)
-            try:
-                await readable.wait()
-            finally:
-                loop.remove_reader(self._sock)
+            await _readable(self._sock)
 
     def thin(self, levels: Mapping[str, int]) -> None:
         """Have the kernel drop first packets from these networks, where it can: on Linux."""
@@ -232,6 +226,8 @@ class SocketConnection:
     def __init__(self, sock: socket.socket, remote: Address) -> None:
         self._sock: socket.socket | None = sock
         self.remote = remote
+        self.closed = False
+        """True if `close` ended it: it has become no pipe."""
         sock.setblocking(False)
         set_if_known(sock, socket.TCP_NODELAY, 1)
         set_if_known(sock, TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
@@ -250,6 +246,20 @@ class SocketConnection:
             parts.append(part)
             n -= len(part)
         return b"".join(parts)
+
+    async def wait_for_data(self) -> None:
+        """Wait until the peer has said something, and take nothing of it; raises LinkLost."""
+        sock = self._socket()
+        while True:
+            try:
+                if sock.recv(1, socket.MSG_PEEK):
+                    return
+            except BlockingIOError:
+                await _readable(sock)
+            except OSError as error:
+                raise LinkLost(f"{self.remote}: {reason_of(error)}") from error
+            else:
+                raise LinkLost(f"{self.remote}: closed by the peer")
 
     async def send(self, data: bytes) -> None:
         """Write all of `data`; raises LinkLost if the connection ends first."""
@@ -280,6 +290,7 @@ class SocketConnection:
         """Close the socket, unless a pipe has taken it over."""
         if self._sock is not None:
             self.release().close()
+            self.closed = True
 
     def _socket(self) -> socket.socket:
         assert self._sock is not None, "the connection is closed or has become something else"
@@ -289,6 +300,17 @@ class SocketConnection:
         """Give the socket away; this object must not be used any more."""
         sock, self._sock = self._socket(), None
         return sock
+
+
+async def _readable(sock: socket.socket) -> None:
+    """Wait until a socket has something to read."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(sock, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(sock)
 
 
 async def _connect(to: Resolved, own: Address | None) -> SocketConnection:

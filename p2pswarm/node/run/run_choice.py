@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.ids import Contact, PeerId
+from p2pswarm.net.guard.dial_budget import DialBudget
 from p2pswarm.net.wire.message import decode
 from p2pswarm.node.run.invitation_text import invitation_of
 from p2pswarm.node.run.run_match import readable
@@ -30,7 +31,8 @@ CLOCKS_DIFFER = (
 class VersionNotices:
     """The trainers to tell that a server speaks another version: each manifest's, once an hour.
 
-    Who signs a manifest chooses the address that is dialled, so their number is limited, too.
+    Who signs a manifest chooses the address that is dialled, so their number is limited, too, for
+    each host and network and for all.
     """
 
     def __init__(self, manifests_max: int = NOTICES_MAX) -> None:
@@ -42,8 +44,11 @@ class VersionNotices:
         self._told_s = {
             offer: told_s for offer, told_s in self._told_s.items() if now_s < told_s + TELL_AGAIN_S
         }
+        budget = DialBudget(dials_max=self._max)
+        for offer in self._told_s:
+            budget.take([offer.trainer.address])
         fresh = [offer for offer in found if offer not in self._told_s]
-        now = fresh[: self._max - len(self._told_s)]
+        now = [offer for offer in fresh if budget.take([offer.trainer.address])]
         self._told_s.update(dict.fromkeys(now, now_s))
         return [offer.trainer for offer in now]
 

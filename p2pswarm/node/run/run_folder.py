@@ -1,12 +1,12 @@
 """A trainer's folder for its state: which run it takes part in, its chain file, its key."""
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from p2pswarm.base.errors import BadMessage, Unusable
+from p2pswarm.base.files import write_durably
 from p2pswarm.run.chain.chain import Genesis
 from p2pswarm.run.chain.chain_file import ChainFile
 from p2pswarm.run.chain.chain_log import Restored
@@ -73,7 +73,7 @@ class RunFolder:
         if saved.resumed is not None:
             fields |= {"target": saved.resumed.target, "folder": saved.resumed.folder}
         try:
-            write_durably(self.path / RUN_FILE, json.dumps(fields, indent=1).encode(), 0o666)
+            write_durably(self.path / RUN_FILE, json.dumps(fields, indent=1).encode())
         except OSError as error:
             raise _unusable(self.path, error) from error
 
@@ -119,17 +119,6 @@ def _origin(fields: dict[str, Any] | None) -> RunOrigin | None:
         return None
     run, checkpoint = bytes.fromhex(fields["run"]), bytes.fromhex(fields["checkpoint"])
     return RunOrigin(run, int(fields["version"]), checkpoint)
-
-
-def write_durably(file: Path, data: bytes, mode: int) -> None:
-    """Replace a file; the new one is on the disk when this returns. `mode`: of a new one."""
-    draft = file.with_name(f"{file.name}.new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "wb") as opened:
-        opened.write(data)
-        opened.flush()
-        os.fsync(opened.fileno())
-    draft.replace(file)
 
 
 def make_folder(path: Path) -> None:

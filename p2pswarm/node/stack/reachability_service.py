@@ -129,10 +129,9 @@ async def _listen_elsewhere(
             raise Unusable(f"network.relay_port: {error}{_remedy(network.relay_port)}") from error
     if network.relay_web:
         web_socket = await asyncio.to_thread(importlib.import_module, "p2pswarm.net.os.web_socket")
-        at = Address(host, network.relay_web)
-        listener = web_socket.WebListener(at, endpoint.accept, network.relay_certificate)
+        upgrade = await blocks.enter_async_context(web_socket.WebUpgrade(network.relay_certificate))
         try:
-            await blocks.enter_async_context(listener)
+            await endpoint.listen(Address(host, network.relay_web), upgrade)
         except Unusable as error:
             raise Unusable(f"network.relay_web: {error}{_remedy(network.relay_web)}") from error
 

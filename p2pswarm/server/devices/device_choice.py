@@ -86,10 +86,14 @@ def _check(setting: str, names: tuple[str, ...], gpus: int) -> None:
 
 
 def free_bytes(device: torch.device, meminfo: Path = MEMINFO) -> int | None:
-    """The free memory of a CUDA device by its driver, or of the host by its kernel (Linux only)."""
+    """The free memory of a CUDA device by its driver, or of the host by its kernel (Linux only).
+
+    What torch has taken from the driver and does not use is free, too.
+    """
     if device.type == "cuda":
         with contextlib.suppress(RuntimeError):  # a device that is lost has other errors to tell
-            return int(torch.cuda.mem_get_info(device)[0])
+            cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+            return int(torch.cuda.mem_get_info(device)[0]) + cached
         return None
     if device.type != "cpu":
         return None

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from p2pswarm.base.ids import Address, Contact, PeerId
 from p2pswarm.net.crypto.identity import Identity
+from p2pswarm.net.guard.dial_budget import HOST_DIALS
 from p2pswarm.net.wire.message import encode
 from p2pswarm.node.run.run_choice import (
     CLOCKS_DIFFER,
@@ -24,8 +25,8 @@ from p2pswarm.settings.config import RunConfig, ServeConfig
 from p2pswarm.settings.parser import RUN_VERSION
 
 
-def offer(number: int) -> UnreadableOffer:
-    trainer = Contact(PeerId(number.to_bytes(32)), Address("203.0.113.7", 4000))
+def offer(number: int, host: str = "203.0.113.7") -> UnreadableOffer:
+    trainer = Contact(PeerId(number.to_bytes(32)), Address(host, 4000))
     return UnreadableOffer(bytes(16), trainer, "another version")
 
 
@@ -52,10 +53,19 @@ def test_a_trainer_that_offers_another_run_or_moves_is_told_again():
 def test_a_flood_of_manifests_has_few_addresses_dialled_in_an_hour():
     notices = VersionNotices(manifests_max=3)
 
-    told = [notices.due([offer(n), offer(n + 1)], n / 10) for n in range(100)]
+    several = [offer(n, f"{11 + n}.0.0.1") for n in range(101)]
+    told = [notices.due(several[n : n + 2], n / 10) for n in range(100)]
 
     assert sum(map(len, told)) == 3
-    assert len(notices.due([offer(n) for n in range(100)], 10.0 + TELL_AGAIN_S)) == 3
+    assert len(notices.due(several, 10.0 + TELL_AGAIN_S)) == 3
+
+
+def test_manifests_that_name_one_place_have_it_dialled_a_few_times_in_an_hour_for_all_looks():
+    notices = VersionNotices()
+
+    told = [notices.due([offer(n), offer(n + 1)], n / 10) for n in range(100)]
+
+    assert sum(map(len, told)) == HOST_DIALS
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.floats(0.0, 2000.0)), max_size=30))

@@ -1,6 +1,7 @@
 """A trainer's folder, and which run it takes part in by it."""
 
 import dataclasses
+import stat
 
 import pytest
 
@@ -40,6 +41,12 @@ def test_what_is_kept_is_read_again(tmp_path, finished):
 
     assert folder.read() == SavedRun(IDENTITY, finished)
     assert [path.name for path in tmp_path.iterdir()] == [RUN_FILE]
+
+
+def test_which_run_it_is_is_the_owners_alone(tmp_path):
+    RunFolder(tmp_path).write(SavedRun(IDENTITY, finished=False))
+
+    assert stat.S_IMODE((tmp_path / RUN_FILE).stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"run": 1}', "x" * 100])
