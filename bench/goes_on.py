@@ -2,8 +2,9 @@
 
 Standby: the coordinator falls silent about when its standby is started again. What is measured goes
 from the later of the two to the end of the next step. Slow: in one stage the server that came first
-is 100 times slower than the others. Newcomers: servers come each 0.3 to 1.2 s, and die 2 to 3 s
-later. Of these two the longest step is measured. A calm step is printed beside each figure.
+is 100 times slower than the others, or one of two becomes so. Newcomers: servers come each 0.3 to
+1.2 s, and die 2 to 3 s later. Of these two scenes the longest step is measured. A calm step is
+printed beside each figure.
 
     python bench/goes_on.py [--scene NAME] [--seeds N] [--json FILE]
 """
@@ -151,6 +152,18 @@ async def slow_server(seed: int, stage: int | None) -> Wait:
     return Wait(f"stage {stage}", took_s, max(watched.steps_s, default=PATIENCE_S))
 
 
+async def slow_from_then(seed: int, stage: int) -> Wait:
+    """One of two servers of a stage becomes slow in the midst, for good."""
+    devices = tuple(SimDevice(stage=one) for one in range(STAGES)) * 2
+    crawl = Fault(FaultKind.CRAWL, AWAY_FROM_S, SILENT_S, (1 + stage,))
+    watched = WatchedRun(seed, 0.05, devices=devices, faults=FaultPlan(1, (crawl,)))
+    await watched.watch(lambda: len(watched.ends_after(AWAY_FROM_S)) == SLOW_STEPS)
+    after = len(watched.ends_after(AWAY_FROM_S))
+    took_s = max(watched.steps_s[-after:]) if after == SLOW_STEPS else PATIENCE_S
+    calm_s = statistics.median(watched.steps_s[: len(watched.steps_s) - after])
+    return Wait(f"stage {stage}, from then on", took_s, calm_s)
+
+
 async def newcomers(seed: int, *, silent: bool) -> Wait:
     """Servers come and die; `silent`: they lose their power."""
     watched = WatchedRun(seed, 0.03)
@@ -186,6 +199,7 @@ def slow_waits(seed: int) -> Iterator[Wait]:
     for stage in range(STAGES):
         slow = run(slow_server(seed, stage), seed)
         yield Wait(slow.way, slow.seconds, calm_s)
+        yield run(slow_from_then(seed, stage), seed)
 
 
 def newcomers_waits(seed: int) -> Iterator[Wait]:
