@@ -222,8 +222,7 @@ class Trainer:
     async def _attend(self, stream: Stream, join: Join) -> None:
         """A member joins: only the coordinator takes it."""
         self._check_run(join.run)
-        if stream.peer.raw in self._seat.voters:
-            self._roll.on_voter(stream.peer.raw, join.address)
+        self._locate_voter(stream.peer.raw, join)
         if self._coordination is None:
             self._catch_up(stream.peer, join)
             self._handover.on_knock(stream.peer.raw, join)
@@ -232,7 +231,13 @@ class Trainer:
             await stream.send(self._standing())
             return
         await self._coordination.attend(stream, join)
+        self._locate_voter(stream.peer.raw, join)  # it may vote by now, and know who leads instead
         self._doubt(stream.peer.raw)
+
+    def _locate_voter(self, peer: bytes, join: Join) -> None:
+        """Remember where a voter is, which may vote longer than it is a member."""
+        if peer in self._seat.voters:
+            self._roll.on_voter(peer, join.address)
 
     def _catch_up(self, peer: PeerId, join: Join) -> None:
         """A server that seeks a coordinator may know more than this trainer, which was away."""
