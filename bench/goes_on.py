@@ -1,15 +1,17 @@
 """How long a step waits in three scenes that a run has to go on through, in virtual time.
 
-Standby: the coordinator falls silent about when its standby is started again. What is measured goes
-from the later of the two to the end of the next step. Slow: in one stage the server that came first
-is 100 times slower than the others. Newcomers: servers come each 0.3 to 1.2 s, and die 2 to 3 s
-later. Of these two the longest step is measured. A calm step is printed beside each figure.
+Standby: the coordinator falls silent about when its standby is started again, or its successor dies
+soon after it leads. What is measured goes from the last fault to the end of the next step. Slow: in
+one stage the server that came first is 100 times slower than the others, or one of two becomes so.
+Newcomers: servers come each 0.3 to 1.2 s, and die 2 to 3 s later. Of these two scenes the longest
+step is measured. A calm step is printed beside each figure.
 
     python bench/goes_on.py [--scene NAME] [--seeds N] [--json FILE]
 """
 
 import asyncio
 import logging
+import math
 import random
 import statistics
 from collections.abc import Callable, Coroutine, Iterator
@@ -23,10 +25,11 @@ from p2pswarm.settings.config import BatchConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.devices import SimDevice
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
+from p2pswarm.sim.link import WORLD
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
-from p2pswarm.trainer.reports.reports import RunBegun, StepDone
+from p2pswarm.trainer.reports.reports import Leads, RunBegun, StepDone
 
 STAGES, STEPS_MOST = 3, 1000
 REGIONS = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.9))
@@ -37,6 +40,8 @@ SILENT_S = 2 * PATIENCE_S  # the coordinator does not come back
 SILENCES = {"stopped": (FaultKind.FREEZE, False), "power lost": (FaultKind.KILL, True)}
 OFFSETS_S = (-2.5, -1.0, -0.3, 0.0, 0.02, 0.06, 0.2, 0.6)
 """When the coordinator falls silent, from the moment at which the standby is there again."""
+SUCCESSOR_S = (1.1, 1.15, 1.2, 1.3)
+"""When the successor dies, from the moment in which it leads: other voters are decided by then."""
 
 SLOWER = 0.01
 SLOW_STEPS = 4
@@ -140,6 +145,35 @@ async def standby_again(seed: int, silence: str, offset_s: float) -> Wait:
     return Wait(f"{silence}, {offset_s:+.2f} s", took_s, calm_s)
 
 
+async def successor_dies(seed: int, after_s: float) -> Wait:
+    """Of three trainers the coordinator is stopped, and its successor loses its power soon after.
+
+    A server votes instead of the first by then, and the third has to find that server.
+    """
+    stop = Fault(FaultKind.FREEZE, AWAY_FROM_S, SILENT_S, (0,))
+    watched = WatchedRun(seed, 0.02, trainers=3, faults=FaultPlan(3, (stop,)))
+    swarm, heard, killed_s = watched.swarm, watched.swarm.heard, math.inf
+
+    def lose_power() -> None:
+        nonlocal killed_s
+        (seat,) = (n for n, one in enumerate(swarm.trainers.seats) if one.leads and n)
+        kill = Fault(FaultKind.KILL, 0.0, SILENT_S, (seat,), silent=True)
+        if swarm.faults.let_happen(kill):
+            killed_s = asyncio.get_running_loop().time() - watched.begun_s
+
+    def hear(report: Report) -> None:
+        heard(report)
+        if isinstance(report, Leads) and report.term == 2:
+            asyncio.get_running_loop().call_later(after_s, lose_power, context=WORLD)
+
+    swarm.heard = hear
+    await watched.watch(lambda: bool(watched.ends_after(killed_s)))
+    later = watched.ends_after(killed_s)
+    took_s = later[0] - watched.begun_s - killed_s if later else PATIENCE_S
+    calm_s = statistics.median(watched.steps_s[: len(watched.ends_s) - len(later)])
+    return Wait(f"successor dies after {after_s:.2f} s", took_s, calm_s)
+
+
 async def slow_server(seed: int, stage: int | None) -> Wait:
     """The first server of one stage is slow; None: none is, for a calm step."""
     first = [SimDevice(speed=SLOWER if one == stage else 1.0, stage=one) for one in range(STAGES)]
@@ -149,6 +183,18 @@ async def slow_server(seed: int, stage: int | None) -> Wait:
     await watched.watch(lambda: len(watched.ends_s) == SLOW_STEPS)
     took_s = max(watched.steps_s) if len(watched.ends_s) == SLOW_STEPS else PATIENCE_S
     return Wait(f"stage {stage}", took_s, max(watched.steps_s, default=PATIENCE_S))
+
+
+async def slow_from_then(seed: int, stage: int) -> Wait:
+    """One of two servers of a stage becomes slow in the midst, for good."""
+    devices = tuple(SimDevice(stage=one) for one in range(STAGES)) * 2
+    crawl = Fault(FaultKind.CRAWL, AWAY_FROM_S, SILENT_S, (1 + stage,))
+    watched = WatchedRun(seed, 0.05, devices=devices, faults=FaultPlan(1, (crawl,)))
+    await watched.watch(lambda: len(watched.ends_after(AWAY_FROM_S)) == SLOW_STEPS)
+    after = len(watched.ends_after(AWAY_FROM_S))
+    took_s = max(watched.steps_s[-after:]) if after == SLOW_STEPS else PATIENCE_S
+    calm_s = statistics.median(watched.steps_s[: len(watched.steps_s) - after])
+    return Wait(f"stage {stage}, from then on", took_s, calm_s)
 
 
 async def newcomers(seed: int, *, silent: bool) -> Wait:
@@ -178,6 +224,8 @@ def standby_waits(seed: int) -> Iterator[Wait]:
     for silence in SILENCES:
         for offset_s in OFFSETS_S:
             yield run(standby_again(seed, silence, offset_s), seed)
+    for after_s in SUCCESSOR_S:
+        yield run(successor_dies(seed, after_s), seed)
 
 
 def slow_waits(seed: int) -> Iterator[Wait]:
@@ -186,6 +234,7 @@ def slow_waits(seed: int) -> Iterator[Wait]:
     for stage in range(STAGES):
         slow = run(slow_server(seed, stage), seed)
         yield Wait(slow.way, slow.seconds, calm_s)
+        yield run(slow_from_then(seed, stage), seed)
 
 
 def newcomers_waits(seed: int) -> Iterator[Wait]:

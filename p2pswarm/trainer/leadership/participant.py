@@ -230,6 +230,8 @@ class Trainer:
             await stream.send(self._standing())
             return
         await self._coordination.attend(stream, join)
+        if stream.peer.raw in self._seat.voters:  # by now; it may know who leads instead
+            self._roll.on_voter(Whereabouts(stream.peer.raw, join.address))
         self._doubt(stream.peer.raw)
 
     def _on_seeker(self, server: Whereabouts, records: int) -> None:
