@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.files import check_target, write_target
+from p2pswarm.base.files import check_target, write_answer, write_target
 
 HUGE_BYTES = 1 << 60
 
@@ -165,3 +165,37 @@ def test_a_device_is_never_replaced(tmp_path):
     assert again.path != written.path
     assert (tmp_path / "null").is_symlink()
     assert Path("/dev/null").is_char_device()
+
+
+def test_what_a_program_asked_for_is_written_under_that_name(tmp_path):
+    written = write_answer(tmp_path / "new" / "x.json", "figures")
+
+    assert written.path == tmp_path / "new" / "x.json"
+    assert str(written) == f"{written.path}, 7 bytes"
+    assert written.path.read_text() == "figures"
+
+
+@pytest.mark.parametrize("before", ["", "the answer before, which is longer"])
+def test_a_file_that_is_there_is_written_anew_for_whoever_has_it_open(tmp_path, before):
+    """As `mktemp` and `tempfile.NamedTemporaryFile` make one for a program's answer."""
+    file = tmp_path / "x.json"
+    file.write_text(before)
+    (tmp_path / "link").symlink_to(file)
+
+    with file.open() as opened:
+        written = write_answer(tmp_path / "link", "figures")
+
+        assert opened.read() == "figures"
+    assert written.path == tmp_path / "link"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "x.json"]
+
+
+def test_an_answer_that_cannot_be_written_is_an_error_that_says_where_it_is(tmp_path):
+    (tmp_path / "x.json").mkdir()
+
+    with pytest.raises(
+        Unusable, match=r"x\.json cannot be written: it is a folder; it is in "
+    ) as no:
+        write_answer(tmp_path / "x.json", "figures")
+
+    assert Path(str(no.value).rpartition(" ")[2]).read_text() == "figures"

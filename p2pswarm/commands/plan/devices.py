@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.files import check_target, write_target, write_text
+from p2pswarm.base.files import check_target, write_answer, write_target, write_text
 from p2pswarm.commands.arguments import say, toml
 from p2pswarm.commands.picture import picture
 from p2pswarm.models.blocks import block_costs, make_blocks
@@ -113,7 +113,7 @@ def write_plan(
     """Write what scripts read, with `more` fields, and what nodes do; and say so."""
     if json_out is not None:
         text = json.dumps(as_json(found) | more) + "\n"
-        say(f"plan: {write_text(json_out, text)}")
+        say(f"plan: {write_answer(json_out, text)}")
     if folder is not None:
         _write_settings(found, folder)
 
