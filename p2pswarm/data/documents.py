@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from p2pswarm.base.errors import Unusable, one_line
+from p2pswarm.base.errors import Unusable, missing_extra, one_line
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.sources import JSON_LINES, PARQUET
 from p2pswarm.data.token_file import PreparedDocument, is_held_out_document, stored_texts
@@ -161,9 +161,7 @@ def pyarrow_part(part: str) -> ModuleType:
     try:
         return importlib.import_module(f"pyarrow.{part}")
     except ImportError as error:
-        raise Unusable(
-            "parquet and arrow files need pyarrow: pip install 'p2pswarm[data]'"
-        ) from error
+        raise missing_extra("parquet and arrow files need pyarrow", "data") from error
 
 
 SEPARATOR = b"\n"
