@@ -24,7 +24,7 @@ def problems_of(config: NodeConfig) -> list[str]:
     problems = Problems()
     if config.state is not None:
         with problems.noted():
-            try_folder(config.state)
+            try_folder(config.state, "state")
     if config.identity is not None:
         with problems.noted():
             _try_key(config.identity)
@@ -37,7 +37,7 @@ def problems_of(config: NodeConfig) -> list[str]:
 def _try_key(file: Path) -> None:
     """Raise Unusable for a key that cannot be used, or could not be made."""
     if not file.exists():
-        try_folder(file.parent)
+        try_folder(file.parent, "identity")
         return
     with identity_from(file):
         return

@@ -190,6 +190,14 @@ PLACES = {
         "free some space or name another",
     ),
     "a closed run without a state": (run_of(train="closed = true"), "set `state` in the file"),
+    "a key below a file": (
+        "identity = 'text.txt/key'\n" + run_of(),
+        "identity: .*text.txt cannot be used: .*name another folder",
+    ),
+    "a place for prepared text that is a file": (
+        run_of("rows/a.jsonl", 'cache = "text.txt"'),
+        "train.cache: .*text.txt cannot be used: .*name another folder",
+    ),
     "a key of another program": ("identity = 'text.txt'\n" + run_of(), "identity file .*: "),
 }
 ADDRESSES = {
@@ -208,7 +216,11 @@ ADDRESSES = {
     ),
     "a place to listen that is elsewhere": (
         "listen = '192.0.2.1:4000'\n" + run_of(),
-        "cannot listen",
+        "cannot listen on 192.0.2.1.*; name an addr",
+    ),
+    "a place to listen that nobody knows": (
+        "listen = 'nowhere.invalid:1'\n" + run_of(),
+        "cannot listen on nowhere.invalid:1: .*; name an address of this machine",
     ),
     "a port that is taken": (
         "listen = '127.0.0.1:{port}'\n" + run_of(),

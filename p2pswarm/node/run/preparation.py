@@ -26,7 +26,7 @@ from p2pswarm.node.progress.curves import try_curves
 from p2pswarm.node.progress.wandb_curves import try_wandb
 from p2pswarm.node.run.closed_run import check_closed, closed_by_us
 from p2pswarm.node.run.resume import resumed_from, writable_store
-from p2pswarm.node.run.run_folder import RunFolder, make_folder
+from p2pswarm.node.run.run_folder import RunFolder, make_folder, try_folder
 from p2pswarm.node.run.run_match import check_records, check_same
 from p2pswarm.node.run.run_text import keep_with_checkpoints, read_corpus, tokenizer_of
 from p2pswarm.node.run.weights_file import model_size
@@ -34,6 +34,7 @@ from p2pswarm.node.stack.stack import Say
 from p2pswarm.run.schedule import warms_on
 from p2pswarm.settings.config import HF, NodeConfig, OptimizerConfig, RunConfig
 from p2pswarm.settings.limits import BYTES, trained_tokens
+from p2pswarm.settings.train_config import TrainConfig
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
 
 BYTE_TOKENS = 256
@@ -60,6 +61,7 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
     """
     for trial in _trials(config, writer):
         trial()
+    _try_cache(config.train)
     config = closed_by_us(config)
     tokenizer = tokenizer_of(config)
     config = dataclasses.replace(config, run=checked_model(config.run, tokenizer))
@@ -88,7 +90,10 @@ def check_run(config: NodeConfig, problems: Problems) -> None:
             assert part.data is not None, "a text of a mixture has it"
             check_there(part.data)
             there += 1
-    text_is_there = there == len(train.parts)
+    text_is_there = False
+    with problems.noted():
+        _try_cache(train)
+        text_is_there = there == len(train.parts)
     readable = train.tokenizer == BYTES
     if not readable and (text_is_there or trained_tokens(train.tokenizer) is None):
         with problems.noted():
@@ -125,6 +130,12 @@ def _trials(config: NodeConfig, writer: str) -> tuple[Callable[[], object], ...]
         lambda: try_curves(train.curves),
         lambda: try_wandb(train.wandb),
     )
+
+
+def _try_cache(train: TrainConfig) -> None:
+    """Raise Unusable for a folder of prepared text that cannot be used."""
+    if train.cache is not None:
+        try_folder(train.cache, "train.cache")
 
 
 def check_schedule(run: RunConfig) -> None:

@@ -141,7 +141,7 @@ def make_folder(path: Path) -> None:
         raise _unusable(path, error) from error
 
 
-def try_folder(path: Path) -> None:
+def try_folder(path: Path, setting: str) -> None:
     """Raise Unusable for a folder that could not be made or written; what is made is removed."""
     made: list[Path] = []
     try:
@@ -151,15 +151,15 @@ def try_folder(path: Path) -> None:
         trial.write_bytes(b"0")
         trial.unlink()
     except OSError as error:
-        raise _unusable(path, error) from error
+        raise _unusable(path, error, setting) from error
     finally:
         for each in made:
             if each.is_dir():
                 each.rmdir()
 
 
-def _unusable(path: Path, error: OSError) -> Unusable:
+def _unusable(path: Path, error: OSError, setting: str = "state") -> Unusable:
     return Unusable(
-        f"state: {path} cannot be used: {error.strerror or error}; free some space or name "
+        f"{setting}: {path} cannot be used: {error.strerror or error}; free some space or name "
         "another folder"
     )

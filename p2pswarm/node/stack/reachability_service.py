@@ -127,7 +127,7 @@ async def _listen_elsewhere(
         try:
             await endpoint.listen(Address(host, network.relay_port))
         except Unusable as error:
-            raise Unusable(f"network.relay_port: {error}{_remedy(network.relay_port)}") from error
+            raise Unusable(f"network.relay_port: {error}") from error
     if network.relay_web:
         web_socket = await asyncio.to_thread(importlib.import_module, "p2pswarm.net.os.web_socket")
         at = Address(host, network.relay_web)
