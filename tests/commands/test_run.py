@@ -331,6 +331,58 @@ def test_there_are_as_many_mistakes_as_were_asked_for():
 
 
 @pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("", "arguments are required: COMMAND; see --help"),
+        ("trian run.toml", "invalid choice: 'trian' .*'train'"),
+        ("train", "arguments are required: FILE"),
+        ("train run.tml", "run.tml: cannot be read: No such file or directory; name another file"),
+        ("train devices.toml", "a file of devices, for p2pswarm plan: name a node's settings"),
+        ("train text.txt", "text.txt: not TOML"),
+        ("train run.toml --steps 5", "unrecognized arguments: --steps 5; see --help"),
+        ("train run.toml --resume", "add one, or set checkpoint.target"),
+        ("train run.toml --standby --new", "leave one of them out"),
+        ("node --role cook", "invalid choice: 'cook'"),
+        ("node --invite hello", "neither a text that begins with p2pswarm-invite-"),
+        ("node --relay-port 99999", "not a whole number from 1 to 65535"),
+        ("generate gone", "gone: there is no such file: name the .safetensors file"),
+        ("generate nothing", "nothing: a folder: name the file of weights in it"),
+        (
+            "generate text.txt",
+            "cannot be read as safetensors: .*name the file that a trai",
+        ),
+        ("generate gone --temperature hot", "no number from 0 to 100"),
+        ("evaluate gone gone.toml", "gone.toml: cannot be read"),
+        ("export text.txt nothing", "nothing is there already, and is kept: name another"),
+        ("verify nothing", "no checkpoint in nothing: name the folder of one"),
+        ("status", "say through which node to ask: --bootstrap HOST:PORT"),
+        ("status --bootstrap 127.0.0.1:1", "is a node running there, and its port open"),
+        ("doctor --bootstrap a", "is not HOST:PORT, for example"),
+        ("plan", "p2pswarm plan --example > devices.toml"),
+        ("plan run.toml", "no devices: p2pswarm plan --example prints a file of devices"),
+        ("simulate run.toml", "arguments are required: --devices"),
+        ("simulate run.toml --devices run.toml", "p2pswarm plan --example prints a file"),
+        ("simulate devices.toml --devices devices.toml", "a file of devices, for p2pswarm plan"),
+        ("demo --steps 0", "not a whole number from 1"),
+        ("demo --data gone", "there is no file or folder gone"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line(beginner, capsys, words, says):
+    (beginner / "run.toml").write_text(run_of())
+    (beginner / "devices.toml").write_text("[[device]]\ntflops = 1\n")
+
+    try:
+        code = main(words.split())
+    except SystemExit as ended:
+        code = ended.code
+
+    said = capsys.readouterr()
+    assert code == 2
+    assert said.out == ""
+    assert re.fullmatch(f"error: [^\\n]*{says}[^\\n]*\\n", said.err), said.err
+
+
+@pytest.mark.parametrize(
     ("package", "settings", "says"),
     [
         (
