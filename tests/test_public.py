@@ -389,6 +389,12 @@ def test_train_starts_what_a_run_needs_and_writes_the_weights(text, tmp_path, ca
     assert said.endswith(f"\nweights: {path}\n")
 
 
+async def test_train_works_in_a_notebook_whose_loop_runs_already(text):
+    ended = ps.train(tiny_run(), text, device="cpu", progress="json")
+
+    assert (ended.step, ended.failed) == (2, False)
+
+
 def test_train_takes_a_tokenizer_of_more_tokens_than_two_bytes_hold(text, tmp_path, monkeypatch):
     learnt = json.loads(train_tokenizer(300, [b"some text to learn"]).text)
     learnt["added_tokens"].append({**learnt["added_tokens"][0], "id": 70_000, "content": "some"})

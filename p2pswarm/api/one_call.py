@@ -34,11 +34,12 @@ def train(
     device: str = "auto",
     progress: str = "auto",
 ) -> Ended:
-    """Train a run to its end, and print its progress; for scripts without an event loop.
+    """Train a run to its end, and print its progress; for scripts and notebooks.
 
     Without `bootstrap` the run is trained in this process alone: it starts the servers that the
     run needs (`stages` times `min_replicas` of them), and all traffic stays on the loopback
     address. With `bootstrap` this process is a trainer of that swarm and waits for servers.
+    In a notebook, whose event loop runs already, the run has a thread of its own.
 
     Args:
         run: What to train.
@@ -102,14 +103,16 @@ async def _train_on(
     node: Node, run: Run, make: MakeTrainer, weights: str | Path | None, progress: str
 ) -> Ended:
     ended, written = None, None
-    with output(progress, run.config.steps, f"run {run.name}") as tell:
-        async with make(node) as trainer:
-            async for event in trainer:
-                tell(event)
-                if isinstance(event, Ended):
-                    ended = event
-                    if weights is not None and not event.failed:
-                        written = await trainer.save(weights)
+    async with (
+        output(progress, run.config.steps, f"run {run.name}") as tell,
+        make(node) as trainer,
+    ):
+        async for event in trainer:
+            tell(event)
+            if isinstance(event, Ended):
+                ended = event
+                if weights is not None and not event.failed:
+                    written = await trainer.save(weights)
     assert ended is not None, "the last event of a run is Ended"
     if written is not None:
         write_line(f"weights: {written}")  # it may be another place than was asked for

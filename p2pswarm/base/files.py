@@ -7,6 +7,9 @@ temporary files. A file that is there is kept, and ours gets another name.
 
 What has to outlive a crash of the machine is on the disk before its name is, and then its name is,
 too.
+
+A program reads the file that it named, and no other. What it asks for by a flag such as `--json`,
+`write_answer` writes there, or refuses.
 """
 
 import errno
@@ -168,6 +171,24 @@ def write_target(path: Path, write: Callable[[Path], None], *, replace: bool = F
 def write_text(path: Path, text: str) -> Written:
     """Write a text to `path`, in place of what is there, or to the first path that works."""
     return write_target(path, lambda place: _put(place, text), replace=True)
+
+
+def write_answer(path: Path, text: str) -> Written:
+    """Write what a program asked for to `path`, and to no other name.
+
+    A file that is there is written anew where it is: the program may have it open, or a link to it.
+    Raises Unusable if that fails, and says where the text is instead.
+    """
+    try:
+        _refuse_what_is_no_file(path)
+        if not path.exists():
+            size_bytes = _write(path, lambda place: _put(place, text), replace=False)
+            return Written(path, size_bytes, ())
+        _put(path, text)
+        return Written(path, path.stat().st_size, ())
+    except OSError as error:
+        instead = write_target(_other_name(path), lambda place: _put(place, text))
+        raise Unusable(f"{_refusal(path, error)}; it is in {instead.path}") from error
 
 
 def _put(place: Path, text: str) -> None:

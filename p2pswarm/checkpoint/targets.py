@@ -119,6 +119,10 @@ class LocalFolder:
         if not any(place.iterdir()):
             place.rmdir()
 
+    def written_s(self, path: str) -> float:
+        """Return what the file system says."""
+        return (self._folder / path).stat().st_mtime
+
     def free_bytes(self) -> int:
         """The free space of the disk below the folder, or below where it will be."""
         place = self._folder.absolute()
@@ -263,6 +267,14 @@ class FsspecStore:
             with _as_os_error():
                 if self._files.isdir(place):
                     self._files.rmdir(place)
+
+    def written_s(self, path: str) -> float | None:
+        """Return what the file system says; some keep no times."""
+        with _as_os_error():
+            try:
+                return float(self._files.modified(self._path(path)).timestamp())
+            except NotImplementedError:
+                return None
 
     def free_bytes(self) -> None:
         """Object stores have no limit that they tell."""

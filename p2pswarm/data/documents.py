@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from p2pswarm.base.errors import Unusable, one_line
+from p2pswarm.base.errors import Unusable, missing_extra, one_line
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.held_out import is_held_out_document
 from p2pswarm.data.sources import ARROW, PARQUET
@@ -223,9 +223,7 @@ def pyarrow_part(part: str) -> ModuleType:
     try:
         return importlib.import_module(f"pyarrow.{part}")
     except ImportError as error:
-        raise Unusable(
-            "parquet and arrow files need pyarrow: pip install 'p2pswarm[data]'"
-        ) from error
+        raise missing_extra("parquet and arrow files need pyarrow", "data") from error
 
 
 SEPARATOR = b"\n"

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from p2pswarm.base.errors import Unusable, one_line
+from p2pswarm.base.errors import Unusable, missing_extra, one_line
 from p2pswarm.base.files import read_small
 from p2pswarm.data.corpus import Tokens
 from p2pswarm.data.hub import pinned_file, small_file
@@ -208,7 +208,7 @@ def library() -> ModuleType:
     try:
         return importlib.import_module(LIBRARY)
     except ImportError as error:
-        raise Unusable("a tokenizer needs tokenizers: pip install 'p2pswarm[data]'") from error
+        raise missing_extra("a tokenizer needs tokenizers", "data") from error
 
 
 def assert_table(found: object) -> None:

@@ -17,6 +17,7 @@ from typing import TypeVar
 import torch
 
 from p2pswarm.base.errors import RunEnded, Unusable
+from p2pswarm.base.problems import Problems
 from p2pswarm.discovery.gossip.messages import RunRole
 from p2pswarm.discovery.gossip.record import Activity, FigureKey, RoleKind, figures
 from p2pswarm.models.blocks import stage_blocks
@@ -28,7 +29,7 @@ from p2pswarm.models.compute.stage_emulator import emulated_engine
 from p2pswarm.models.compute.torch_device import computing
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.pretrained import offer, offer_served
-from p2pswarm.models.registry import trust
+from p2pswarm.models.registry import check_package, trust
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.node.run.closed_run import own_refusal, run_calls
@@ -137,11 +138,29 @@ def prepare(config: NodeConfig, identity: Identity, say: Say) -> torch.device:
     del identity, say
     serve = config.serve
     device = chosen_device(serve)
-    if serve.compiled and serve.device != EMULATED and len(devices_of(serve.device)) > 1:
-        raise Unusable(COMPILED_ALONE)
+    _check_compiled(serve)
     if serve.pretrained is not None:
         offer(serve.pretrained)
     return device
+
+
+def check(config: NodeConfig, problems: Problems) -> None:
+    """Tell `problems` all that would keep this role from beginning, or from serving some run."""
+    serve = config.serve
+    with problems.noted():
+        chosen_device(serve)
+        _check_compiled(serve)
+    with problems.noted():
+        if serve.pretrained is not None:
+            offer(serve.pretrained)
+    for package in serve.packages:
+        with problems.noted():
+            check_package(package)
+
+
+def _check_compiled(serve: ServeConfig) -> None:
+    if serve.compiled and serve.device != EMULATED and len(devices_of(serve.device)) > 1:
+        raise Unusable(COMPILED_ALONE)
 
 
 async def run(stack: NodeStack, device: torch.device, leaving: LeaveRequest, say: Say) -> int:
@@ -386,8 +405,9 @@ async def _leave(server: StageServer, work: asyncio.Task[str], leaving: LeaveReq
 
 
 async def _tell(server: StageServer, offer: RunOffer, say: Say) -> None:
-    """Say which stage we serve, each time that it changes."""
-    stage: int | None = None
+    """Say which stage we serve, each time that we begin to: after a move, or out of the run."""
+    sessions = 0
     while True:
-        stage = await server.serving(other_than=stage)
-        say(f"serving stage {stage} of {offer.config.stages}, weights of step {server.version}")
+        sessions = await server.serving(sessions)
+        stage, version = server.stage, server.version
+        say(f"serving stage {stage} of {offer.config.stages}, weights of step {version}")

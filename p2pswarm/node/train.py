@@ -14,7 +14,9 @@ import torch
 from p2pswarm.base.errors import RunEnded, SwarmError, Unusable
 from p2pswarm.base.files import Written, write_text
 from p2pswarm.base.ids import PeerId
+from p2pswarm.base.problems import Problems
 from p2pswarm.checkpoint.checkpoint_io import on_thread
+from p2pswarm.checkpoint.weights_name import weights_name
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside
 from p2pswarm.discovery.gossip.messages import RunRole
@@ -24,17 +26,17 @@ from p2pswarm.net.endpoint.endpoint import Endpoint
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.node.progress.answers import LatestBalance, LatestStatus
 from p2pswarm.node.progress.curves import recorded
-from p2pswarm.node.progress.output import output
+from p2pswarm.node.progress.output import date_time, output
 from p2pswarm.node.progress.reporter import Reporter
 from p2pswarm.node.progress.wandb_curves import sent
 from p2pswarm.node.run.closed_run import run_calls, until_out
 from p2pswarm.node.run.discovery import announce, announce_end, ends, offered
-from p2pswarm.node.run.preparation import PreparedRun, prepare_run
+from p2pswarm.node.run.preparation import PreparedRun, check_run, prepare_run
 from p2pswarm.node.run.resume import proof_of, saving_plan
 from p2pswarm.node.run.run_entry import RunEntry, enter_run
 from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
 from p2pswarm.node.run.run_text import describe
-from p2pswarm.node.run.weights_file import model_size, state_sizes, weights_name, write_run
+from p2pswarm.node.run.weights_file import model_size, state_sizes, write_run
 from p2pswarm.node.serve import tensors_within
 from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.stack import NodeStack, Say
@@ -60,6 +62,11 @@ log = logging.getLogger(__name__)
 def prepare(config: NodeConfig, identity: Identity, say: Say) -> PreparedRun:
     """Return what a trainer needs no swarm for; its input is wrong before its node begins."""
     return prepare_run(config, identity.peer_id.short, say)
+
+
+def check(config: NodeConfig, problems: Problems) -> None:
+    """Tell `problems` all that would keep this role from beginning."""
+    check_run(config, problems)
 
 
 async def run(stack: NodeStack, prepared: PreparedRun, leaving: LeaveRequest, say: Say) -> int:
@@ -119,13 +126,13 @@ class LostText:
 async def _shown(config: NodeConfig, entry: RunEntry) -> AsyncIterator[Callable[[Event], None]]:
     """Give what shows an event, and writes and sends the curves."""
     name, train = config.run.name, config.train
-    with (
-        output(train.progress, config.run.steps, f"run {name}") as show,
-        recorded(train.curves, show) as told,
-        contextlib.ExitStack() as sending,
-    ):
-        yield sending.enter_context(sent(train.wandb, entry.identity, told))
-        await asyncio.to_thread(sending.close)  # it may wait for the service, and others for us
+    async with output(train.progress, config.run.steps, f"run {name}") as show:
+        with (
+            recorded(train.curves, show, entry.identity.run.hex(), date_time) as told,
+            contextlib.ExitStack() as sending,
+        ):
+            yield sending.enter_context(sent(train.wandb, entry.identity, told))
+            await asyncio.to_thread(sending.close)  # it may wait for the service, and others for us
 
 
 class RunReports:

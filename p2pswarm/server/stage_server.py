@@ -60,6 +60,8 @@ class StageServer:
         self._session: SessionParts | None = None
         self._former: SessionParts | None = None
         """Of the session that has ended, until its sum is closed."""
+        self._sessions = 0
+        """In how many it had the weights; a move is a session of its own."""
         self._changed, self._to_tell = Signal(), Signal()
         """The lifecycle has moved; the trainer is to be told something."""
         self.leadership = Leadership(context, self._end_session, self._moved)
@@ -90,11 +92,11 @@ class StageServer:
         """The version that its weights have, or would have if a commit came."""
         return self._replica.log.newest if self._replica else None
 
-    async def serving(self, other_than: int | None = None) -> int:
-        """Wait until it has the weights of a stage other than `other_than`; returns it."""
-        while self.stage is None or self.version is None or self.stage == other_than:
+    async def serving(self, sessions: int = 0) -> int:
+        """Wait until it has the weights in more sessions than so many; returns in how many."""
+        while self._sessions <= sessions:
             await self._changed.wait()
-        return self.stage
+        return self._sessions
 
     async def run(self) -> str:
         """Serve until the run ends, or `leave` or `give_up` is called; returns why."""
@@ -241,6 +243,7 @@ class StageServer:
                 tasks.create_task(parts.worker.work())
                 await self._load(parts, assigned, kept)
                 lifecycle.loaded()
+                self._sessions += 1
                 self._moved()
                 await parts.failed  # or a task ends the session
             finally:

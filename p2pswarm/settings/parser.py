@@ -72,6 +72,8 @@ class OtherRunVersion(BadMessage):
 def load(path: Path) -> NodeConfig:
     """Read a node's settings; paths in the file are relative to its folder."""
     table = read_table(path)
+    if "device" in table:
+        raise Unusable(f"{path}: a file of devices, for p2pswarm plan: name a node's settings")
     try:
         return _build(NodeConfig, table, "", path.parent)
     except ValueError as error:
@@ -84,7 +86,7 @@ def read_table(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             text = file.read(SETTINGS_BYTES_MAX + 1)
     except OSError as error:
-        raise Unusable(f"{path}: cannot be read: {error.strerror}") from error
+        raise Unusable(f"{path}: cannot be read: {error.strerror}; name another file") from error
     if len(text) > SETTINGS_BYTES_MAX:
         raise Unusable(f"{path}: larger than {SETTINGS_BYTES_MAX} bytes: not a settings file")
     try:

@@ -17,6 +17,7 @@ from p2pswarm.base.files import (
     refuse_pointer,
     sync_files,
     sync_folder,
+    write_answer,
     write_durably,
     write_target,
     write_text,
@@ -292,3 +293,37 @@ def test_a_folder_that_cannot_be_synced_by_its_file_system_is_no_error(tmp_path,
     monkeypatch.setattr(os, "fsync", refuse(errno.EIO))
     with pytest.raises(OSError, match="no"):
         sync_folder(tmp_path)
+
+
+def test_what_a_program_asked_for_is_written_under_that_name(tmp_path):
+    written = write_answer(tmp_path / "new" / "x.json", "figures")
+
+    assert written.path == tmp_path / "new" / "x.json"
+    assert str(written) == f"{written.path}, 7 bytes"
+    assert written.path.read_text() == "figures"
+
+
+@pytest.mark.parametrize("before", ["", "the answer before, which is longer"])
+def test_a_file_that_is_there_is_written_anew_for_whoever_has_it_open(tmp_path, before):
+    """As `mktemp` and `tempfile.NamedTemporaryFile` make one for a program's answer."""
+    file = tmp_path / "x.json"
+    file.write_text(before)
+    (tmp_path / "link").symlink_to(file)
+
+    with file.open() as opened:
+        written = write_answer(tmp_path / "link", "figures")
+
+        assert opened.read() == "figures"
+    assert written.path == tmp_path / "link"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "x.json"]
+
+
+def test_an_answer_that_cannot_be_written_is_an_error_that_says_where_it_is(tmp_path):
+    (tmp_path / "x.json").mkdir()
+
+    with pytest.raises(
+        Unusable, match=r"x\.json cannot be written: it is a folder; it is in "
+    ) as no:
+        write_answer(tmp_path / "x.json", "figures")
+
+    assert Path(str(no.value).rpartition(" ")[2]).read_text() == "figures"

@@ -14,13 +14,15 @@ from functools import partial
 from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
-from p2pswarm.base.files import check_target, write_target
+from p2pswarm.base.files import check_target, write_answer
 from p2pswarm.sim.faults import FaultKind
 
 from .chaos_run import Outcome, measure, measure_aimed
 from .fault_draw import DRAWN, KINDS, kinds_named
 
 MOST = 0.995  # of the seeds, which the upper figure of a spread is about
+
+UNUSABLE = 2  # as argparse ends, too
 
 
 def seeds_in(text: str) -> range:
@@ -86,10 +88,6 @@ def tell(outcomes: Iterable[Outcome], options: str) -> list[Outcome]:
     return done
 
 
-def _write(path: Path, text: str) -> None:
-    path.write_text(text)
-
-
 def main() -> int:
     """Play the seeds that the command line names; 1 if one fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
@@ -131,8 +129,12 @@ def main() -> int:
     if len(outcomes) == 1:
         print(f"seed {outcomes[0].seed}: {'; '.join(outcomes[0].happened)}")
     if options.json is not None:
-        text = json.dumps(results, indent=2) + "\n"
-        print(f"results: {write_target(options.json, lambda path: _write(path, text))}")
+        try:
+            written = write_answer(options.json, json.dumps(results, indent=2) + "\n")
+        except Unusable as error:
+            print(error, file=sys.stderr)
+            return UNUSABLE
+        print(f"results: {written}")
     minutes = (time.monotonic() - begun_s) / 60
     print(
         f"{results['ok']} of {results['seeds']} seeds held every invariant; "

@@ -143,6 +143,7 @@ def test_the_upper_figure_leaves_out_a_half_of_a_hundredth_of_the_seeds() -> Non
 
 def test_the_command_plays_seeds_and_writes_its_results(tmp_path: Path) -> None:
     file = tmp_path / "chaos.json"
+    file.touch()  # as `mktemp` leaves it
     command = [sys.executable, "-m", "tests.chaos", "--seeds", "2", "--faults", "reset"]
 
     done = subprocess.run(
@@ -152,6 +153,7 @@ def test_the_command_plays_seeds_and_writes_its_results(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 of 1 seeds held every invariant" in done.stdout
     assert json.loads(file.read_text())["ok"] == 1
+    assert list(tmp_path.iterdir()) == [file]
     assert "longest step without faults" in done.stdout
 
 

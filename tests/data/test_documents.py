@@ -127,7 +127,7 @@ def test_a_file_that_vanished_is_said_in_one_line(tmp_path: Path):
 
 def test_without_pyarrow_the_remedy_is_named(tmp_path: Path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.lib", None)
-    with pytest.raises(Unusable, match=r"pip install 'p2pswarm\[data\]'"):
+    with pytest.raises(Unusable, match=r"pip install '\.\[data\]' in the clone"):
         list(documents(tmp_path / "a.parquet", "text"))
 
 

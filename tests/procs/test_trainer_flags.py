@@ -107,6 +107,7 @@ def test_a_trainer_that_comes_back_after_the_end_is_told_so(start, seed_node, ru
     first = start("train", run_file("a", steps=40), *join, module="p2pswarm")
     second = start("train", run_file("b", steps=40), "--standby", *join, module="p2pswarm")
     assert second.line_with("standing by for run")
+    assert second.line_with("leads the run, and this one waits to take its place")
     server = start(*join)
     assert first.line_with("stands by")
     for _ in range(3):  # a standby is named in one record, and can take over from the next on

@@ -94,7 +94,7 @@ def _run(flags: argparse.Namespace) -> int:
     """The run's settings are in its file."""
     config = load(flags.config)
     if config.state is None:
-        raise Unusable(f"{flags.config} names no `state`: a closed run keeps its owner's key there")
+        raise Unusable(f"{flags.config} names no `state`: set it to where the owner's key is kept")
     config = given(config, {"bootstrap": tuple(flags.bootstrap or ()), "role": "bootstrap"})
     check(config)
     inviting = importlib.import_module("p2pswarm.commands.owner.invitations")

@@ -135,7 +135,7 @@ async def statuses(stack: NodeStack, name: str) -> list[tuple[RunOffer, RunStatu
     offers = await offers_of(stack, name)
     asking = (answer_of(stack, one, AskStatus(one.run), RunStatus) for one in offers)
     answers = await asyncio.gather(*asking)
-    reached = [reached_at(offer, stack.endpoint.seen_at) for offer in offers]
+    reached = [reached_at(offer, stack.endpoint.dialled_at) for offer in offers]
     return one_a_run(zip(reached, answers, strict=True), _knows)
 
 

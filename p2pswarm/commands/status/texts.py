@@ -17,13 +17,13 @@ NO_RUN = "there is no run in this swarm: start one with p2pswarm train run.toml"
 NOT_ASKED = "nothing was decided yet: servers are looked at after each step"
 
 
-def reached_at(offer: RunOffer, seen_at: Callable[[PeerId], Address | None]) -> RunOffer:
-    """The offer with the address at which its trainer was reached, if that is no relay's.
+def reached_at(offer: RunOffer, dialled_at: Callable[[PeerId], Address | None]) -> RunOffer:
+    """The offer with the address at which its trainer can be dialled, if that is no relay's.
 
     A trainer on a private network names a relay to strangers, and neighbours dial it without.
     """
     peer = offer.trainer.peer
-    at = None if peer is None else seen_at(peer)
+    at = None if peer is None else dialled_at(peer)
     return offer if at is None else dataclasses.replace(offer, trainer=Contact(peer, at))
 
 

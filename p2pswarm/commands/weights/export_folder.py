@@ -23,7 +23,7 @@ from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import Tokenizer, read_tokenizer, tokenizer_of_run
 from p2pswarm.data.tokenizer_folder import CONFIG_BYTES_MAX, CONFIG_FILE
 from p2pswarm.models.base import DTYPES
-from p2pswarm.models.compute.inference import TrainedModel, file_of, load_model
+from p2pswarm.models.compute.inference import TrainedModel, load_model
 from p2pswarm.models.hf_library import library_model
 from p2pswarm.models.registry import is_place, package_of
 from p2pswarm.models.weight_files import ONE_FILE
@@ -65,9 +65,6 @@ def export(
     are those whose code may be run: the model may be of one. `like`: the folder of the model that
     the run began with, whose chat template and further small files go along.
     """
-    if folder.exists():
-        raise Unusable(f"{folder} is there already, and is kept: name another folder")
-    weights = file_of(weights)
     model = load_model(weights, packages)
     along = {} if like is None else _small_files(like, model)
     try:

@@ -219,6 +219,15 @@ class Endpoint(Closing):
         link = self._table.best(peer)
         return None if link is None or link.remote.circuit else link.remote
 
+    def dialled_at(self, peer: PeerId) -> Address | None:
+        """Return where a peer can be dialled, as the link to it tells; None as for `seen_at`.
+
+        The other end of a link that the peer has dialled has a port that changes with each link.
+        """
+        link = self._table.best(peer)
+        known = None if link is None or link.remote.circuit else link.contact.address
+        return known if known is not None and known.port else None
+
     async def outside(self, at: Address) -> Address:
         """Return where the peer at `at` sees a call from our listening port come from."""
         connection = await self._net.dial(at, self._listeners[0].address.port)

@@ -108,6 +108,16 @@ TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
 
 
+NOT_OURS = "; name an address of this machine with --listen, or :PORT for all of them"
+LISTEN_REMEDIES = {
+    errno.EADDRINUSE: "; choose another port with --listen",
+    errno.EADDRNOTAVAIL: NOT_OURS,
+    errno.EACCES: (
+        "; ports below 1024 are root's: choose another, or let this Python have them with setcap"
+    ),
+}
+
+
 class SocketNet:
     """The operating system's network."""
 
@@ -122,7 +132,7 @@ class SocketNet:
             family, name = (await self._resolver.resolve(at))[0]
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
-            raise Unusable(f"cannot listen on {at}: {reason_of(error)}") from error
+            raise Unusable(f"cannot listen on {at}: {reason_of(error)}{NOT_OURS}") from error
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:  # [::] is all of this host, whatever its sysctl says
@@ -134,9 +144,7 @@ class SocketNet:
             _share_port(sock)  # after `listen`: another node is still told that the port is taken
         except OSError as error:
             sock.close()
-            remedy = (
-                "; choose another port with --listen" if error.errno == errno.EADDRINUSE else ""
-            )
+            remedy = LISTEN_REMEDIES.get(error.errno or 0, "")
             raise Unusable(f"cannot listen on {at}: {reason_of(error)}{remedy}") from error
         listener = SocketListener(sock)
         self._hosts[listener.address.port] = listener.address.host

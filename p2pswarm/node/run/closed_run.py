@@ -42,12 +42,23 @@ RULES = RoleRules(
 """A node of another version cannot read a token, and tells the trainer so without one."""
 
 
+def check_closed(config: NodeConfig) -> None:
+    """Raise Unusable if this trainer is to close its run and has no place for the owner's key."""
+    if _closes(config) and config.state is None:
+        raise Unusable("a closed run needs a folder for its owner's key: set `state` in the file")
+
+
+def _closes(config: NodeConfig) -> bool:
+    # who stands by learns the owner from the run that it is invited to
+    return config.train.closed and not config.run.owner and not config.train.standby
+
+
 def closed_by_us(config: NodeConfig) -> NodeConfig:
     """The settings of a trainer, whose run names the owner's key if it is to be closed."""
-    if not config.train.closed or config.run.owner or config.train.standby:
-        return config  # who stands by learns the owner from the run that it is invited to
-    if config.state is None:
-        raise Unusable("a closed run needs a folder for its owner's key: set `state` in the file")
+    check_closed(config)
+    if not _closes(config):
+        return config
+    assert config.state is not None, "it was checked"
     make_folder(config.state)
     saved = None if config.train.new else RunFolder(config.state).read()
     if saved is not None and not saved.finished and saved.identity.config.owner:

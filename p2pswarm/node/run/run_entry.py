@@ -95,7 +95,8 @@ def _go_on(
     version = entry.place.restored.learner.chain.head.version
     # Of its newest record a voter knows only that it was proposed, until an election is won.
     done = f"{version} of {run.steps} steps are known to be done"
-    say(f"going on with run {run.name!r} of {folder.path}: {done}")
+    leads = "" if entry.place.leads_at_once else "; it is asked which trainer leads"
+    say(f"going on with run {run.name!r} of {folder.path}: {done}{leads}")
     return entry
 
 

@@ -16,6 +16,7 @@ from p2pswarm.settings.parser import run_from_json, run_to_json
 from p2pswarm.trainer.coordinator_io.checkpoints import ResumedFrom
 
 RUN_FILE = "run.json"
+TRIAL = "trial.part"
 FILE_BYTES_MAX = 1 << 20
 DIGEST_BYTES = 32
 
@@ -129,8 +130,25 @@ def make_folder(path: Path) -> None:
         raise _unusable(path, error) from error
 
 
-def _unusable(path: Path, error: OSError) -> Unusable:
+def try_folder(path: Path, setting: str) -> None:
+    """Raise Unusable for a folder that could not be made or written; what is made is removed."""
+    made: list[Path] = []
+    try:
+        made += [each for each in (path, *path.parents) if not each.exists()]
+        path.mkdir(parents=True, exist_ok=True)
+        trial = path / TRIAL
+        trial.write_bytes(b"0")
+        trial.unlink()
+    except OSError as error:
+        raise _unusable(path, error, setting) from error
+    finally:
+        for each in made:
+            if each.is_dir():
+                each.rmdir()
+
+
+def _unusable(path: Path, error: OSError, setting: str = "state") -> Unusable:
     return Unusable(
-        f"state: {path} cannot be used: {error.strerror or error}; free some space or name "
+        f"{setting}: {path} cannot be used: {error.strerror or error}; free some space or name "
         "another folder"
     )

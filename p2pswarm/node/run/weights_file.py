@@ -15,7 +15,7 @@ from torch import Tensor
 
 from p2pswarm.base.errors import BadMessage
 from p2pswarm.base.files import Written, write_target
-from p2pswarm.checkpoint.names import slug
+from p2pswarm.checkpoint.weights_name import AVERAGE_ENDING
 from p2pswarm.models.blocks import block_count, make_blocks, stage_blocks
 from p2pswarm.models.compute.flat_parameters import (
     digest_of,
@@ -24,7 +24,6 @@ from p2pswarm.models.compute.flat_parameters import (
     shared_in,
     state_of,
 )
-from p2pswarm.models.compute.inference import AVERAGE_ENDING
 from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.settings.config import RunConfig
@@ -94,14 +93,6 @@ def named_weights(
 def _spans(layout: FlatLayout) -> list[Span]:
     """Return where the pieces of a stage's state lie."""
     return piece_spans(layout.length, whole=layout.row_blocks())
-
-
-def weights_name(path: Path, run: RunConfig, step: int) -> Path:
-    """The path of a run's weights of a step: `path` with the run's name and the step in its name.
-
-    So a run that is started again does not come to the file of the run before.
-    """
-    return path.with_name(f"{path.stem}-{slug(run.name)}-step-{step}{path.suffix}")
 
 
 def write_run(path: Path, run: RunConfig, snapshots: Sequence[Snapshot]) -> Written:

@@ -225,6 +225,11 @@ class MemberReady(Report):
         return f"server {short(self.incarnation)} of stage {self.stage} is ready"
 
 
+ITS = "it "
+MOVES = "it moves to stage "
+"""How the reason begins for which a server's part in its stage ends and another begins."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemberLost(Report):
     """An incarnation ended.
@@ -242,6 +247,8 @@ class MemberLost(Report):
     def text(self) -> str:
         again = f"; its {self.voided} microbatches count anew" if self.voided else ""
         who = f"server {short(self.incarnation)} of stage {self.stage}"
+        if self.reason.startswith(MOVES):
+            return f"{who} {self.reason.removeprefix(ITS)}{again}"
         return f"{who} is lost: {self.reason}{again}"
 
 
@@ -533,6 +540,19 @@ class SteppedDown(Report):
     @property
     def text(self) -> str:
         return f"this trainer stands by from now on: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyTaken(Report):
+    """Another trainer coordinates the run, and has taken this one as a standby."""
+
+    peer: bytes
+    address: str
+
+    @property
+    def text(self) -> str:
+        leader = f"trainer {PeerId(self.peer).short} at {self.address}"
+        return f"{leader} leads the run, and this one waits to take its place"
 
 
 @dataclass(frozen=True, slots=True)
