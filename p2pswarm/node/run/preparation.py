@@ -18,10 +18,10 @@ from p2pswarm.models.hf_library import VOCABULARY_MAX
 from p2pswarm.models.model_source import resolved
 from p2pswarm.node.progress.curves import try_curves
 from p2pswarm.node.progress.wandb_curves import try_wandb
-from p2pswarm.node.run.closed_run import closed_by_us
+from p2pswarm.node.run.closed_run import owned_by_us
 from p2pswarm.node.run.resume import resumed_from, writable_store
 from p2pswarm.node.run.run_folder import RunFolder, make_folder
-from p2pswarm.node.run.run_match import check_records, check_same
+from p2pswarm.node.run.run_match import check_records, check_same, owned_as
 from p2pswarm.node.run.run_text import keep_with_checkpoints, read_corpus, tokenizer_of
 from p2pswarm.node.run.weights_file import model_size, weights_name
 from p2pswarm.node.stack.stack import Say
@@ -50,7 +50,7 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
 
     `writer`: the short form of our peer id. `say` is told what checkpoint is gone on from.
     """
-    config = closed_by_us(config)
+    config = owned_by_us(config)
     check_records(config.run)
     writable_store(config.checkpoint, writer)
     try_curves(config.train.curves)
@@ -76,8 +76,7 @@ def _check_state(config: NodeConfig, text: bytes) -> None:
     folder = RunFolder(config.state)
     saved = folder.read()
     if saved is not None and not saved.finished:
-        owner = config.run.owner or saved.identity.config.owner
-        check_same(saved, folder, dataclasses.replace(config.run, owner=owner), text)
+        check_same(saved, folder, owned_as(config.run, saved.identity.config), text)
 
 
 def checked_model(run: RunConfig, tokenizer: Tokenizer | None = None) -> RunConfig:

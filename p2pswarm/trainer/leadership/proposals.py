@@ -157,6 +157,7 @@ class Proposals:
             for peer in longest_serving(
                 [(m.incarnation.number, m.incarnation.peer) for m in some], voters
             )
+            if self._context.may_vote(peer)
         ]
         self._seat.meet((*self._roll.standbys, *servers))
         return servers

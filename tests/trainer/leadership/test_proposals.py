@@ -40,6 +40,10 @@ class Context:
         )
     )
     chain: Place = field(default_factory=Place)
+    strangers: tuple[bytes, ...] = ()
+
+    def may_vote(self, server: bytes) -> bool:
+        return server not in self.strangers
 
     def report(self, report: Report) -> None:
         self.reports.append(report)
@@ -65,7 +69,7 @@ class Coordination:
 class Play:
     """Trainers a and b, of which a leads; c votes with them, d and e are servers that may."""
 
-    def __init__(self, *servers: str) -> None:
+    def __init__(self, *servers: str, strangers: str = "") -> None:
         self.town: Town = begun("ab", "abc")
         for name in "de":
             self.town.nodes[name] = Node(name)
@@ -76,7 +80,8 @@ class Play:
         self.reports: list = []
         self.coordination = Coordination()
         self.joins("c", *servers)
-        self.proposals = Proposals(Context(self.reports), self.seat, self.roll)
+        barred = tuple(peer(name) for name in strangers)
+        self.proposals = Proposals(Context(self.reports, strangers=barred), self.seat, self.roll)
         self.proposals.propose_step(self.step(), self.coordination, self.town.now_s)
         self.run(1.0)
         assert self.head.height == 1
@@ -143,6 +148,22 @@ def test_a_dead_voter_is_replaced_without_a_step():
     assert (play.head.height, play.head.version) == (2, 1)
     play.voters()
     assert play.head.height == 2
+
+
+def test_a_server_that_the_owner_has_not_invited_is_never_named_as_a_voter():
+    play = Play("d", "e", strangers="d")
+
+    play.dies("c")
+    play.leaves("c")
+    play.voters()
+
+    assert play.names == ["a", "b", "e"]
+    play.dies("e")
+    play.leaves("e")
+    for _ in range(3):
+        play.run(SPARE_S)
+        play.voters()
+    assert "d" not in play.names
 
 
 def test_while_all_voters_live_nothing_is_proposed():
