@@ -394,7 +394,7 @@ class NodeConfig:
     state: Path | None = None
     """A folder where a trainer or a server keeps what it must know after a restart; one a node."""
     invite: str = ""
-    """The invitation to a closed run: its text, or a file that has it."""
+    """The invitation of a run's owner: its text, or a file that has it."""
     log_level: Annotated[str, OneOf(*LOG_LEVELS)] = "warning"
     leave_at_eof: bool = False
     """Leave when stdin ends: then a program that starts nodes cannot leave them behind."""

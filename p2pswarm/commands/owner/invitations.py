@@ -1,4 +1,4 @@
-"""The commands of the owner of a closed run: invite, list, renew, revoke.
+"""The commands of the owner of a run: invite, list, renew, revoke.
 
 Units:   seconds; times since 1970, UTC.
 """

@@ -1,4 +1,4 @@
-"""AccessGate: who may take part in one closed run, as one member knows it.
+"""AccessGate: whom the owner of one run has invited, as one member knows it.
 
 Units:   `now_s` seconds since 1970, UTC, by this machine's clock.
 """

@@ -27,11 +27,11 @@ from p2pswarm.trainer.balance.balance_reports import OrderedMove, OrderedPrepara
 from p2pswarm.trainer.balance.move_preparation import StopPreparing
 from p2pswarm.trainer.coordinator.coordinator import Coordinator
 from p2pswarm.trainer.coordinator.decision import CoordinatorStart
+from p2pswarm.trainer.coordinator_io.checkpoint_donor_io import CheckpointDonor
 from p2pswarm.trainer.coordinator_io.checkpoints import SavedChain
 from p2pswarm.trainer.coordinator_io.checkpoints_io import CheckpointsIo, newest_copy
 from p2pswarm.trainer.coordinator_io.connections import Connections, MemberConnection
 from p2pswarm.trainer.coordinator_io.dispatch import Dispatcher
-from p2pswarm.trainer.coordinator_io.saved_states_io import SavedStates
 from p2pswarm.trainer.coordinator_io.server_reports import on_report
 from p2pswarm.trainer.coordinator_io.trainer_context import Proof, TrainerContext
 from p2pswarm.trainer.coordinator_io.views import Views
@@ -137,7 +137,7 @@ class CoordinatorIo:
             self._proving = tasks.create_task(self._prove())
         self._load: LoadState | None = None
         self._loading: list[Incarnation] = []
-        self._saved = SavedStates(context.run)
+        self._donor = CheckpointDonor(context.run)
         self._pumping = False
         self.moved = Signal()
         """Fired whenever the coordinator was told something."""
@@ -146,7 +146,7 @@ class CoordinatorIo:
     def on_decision(self, step: int) -> None:
         """The voters have accepted the record of a step."""
         self.coordinator.on_decision(step, self.now_s())
-        self._saved.close()  # what the run began with is of no use to anybody any more
+        self._donor.close()  # what the run began with is of no use to anybody any more
         self.pump()
 
     def load_from(self, order: LoadState) -> None:
@@ -163,7 +163,7 @@ class CoordinatorIo:
             raise NotServing("no state is loaded now")
         if member is None or member.stage != asked.stage:
             raise NotServing("only a member of the stage may ask for its state")
-        await self._saved.serve(stream, asked.stage, order)
+        await self._donor.serve(stream, asked.stage, order)
 
     def _on_card(self, peer: bytes) -> None:
         self.coordinator.on_card(peer, self._context.cards.of(peer))
@@ -334,7 +334,7 @@ class CoordinatorIo:
     def _close(self) -> None:
         self.coordinator.close()
         self._watch_no_more()
-        self._saved.close()
+        self._donor.close()
         if self.keeper is not None:
             self.keeper.close()
         if self._proving is not None:

@@ -1,4 +1,4 @@
-"""Saved states that the coordinator gives to members: those that it loads from the run's target.
+"""The coordinator as a donor: it gives members the states of the checkpoint that a run begins with.
 
 A member opens no target that its owner does not allow (docs/checkpoints.md). So the coordinator
 reads the checkpoint that the run goes on from, and gives its pieces, until a member has them.
@@ -28,7 +28,7 @@ from p2pswarm.tensors.flat_layout import FlatLayout
 from p2pswarm.tensors.state_tree import piece_hash
 
 
-class SavedState:
+class CheckpointState:
     """Implements `DonatedState`: the state of one stage, in a file without a name."""
 
     def __init__(self, file: IO[bytes], size: StateSize, version: int) -> None:
@@ -79,12 +79,12 @@ class SavedState:
             at += self._size.values * item
 
 
-class SavedStates:
+class CheckpointDonor:
     """The stages of the checkpoint that a run goes on from, each read when it is asked for."""
 
     def __init__(self, run: RunConfig) -> None:
         self._run = run
-        self._states: dict[int, tuple[SavedState, Donor]] = {}
+        self._states: dict[int, tuple[CheckpointState, Donor]] = {}
         self._reading = asyncio.Lock()
         self._closed = False
 
@@ -105,7 +105,7 @@ class SavedStates:
         for state, _ in self._states.values():
             state.close()
 
-    async def _read(self, stage: int, order: LoadState) -> SavedState:
+    async def _read(self, stage: int, order: LoadState) -> CheckpointState:
         run = self._run
         layout = await on_thread(lambda: layout_of(run, stage_blocks(run, stage)))
         try:
@@ -118,7 +118,7 @@ class SavedStates:
         if checkpoint.digest != order.source.checkpoint:
             file.close()
             raise NotServing(f"{checkpoint.place} is not the checkpoint of the run any more")
-        return SavedState(file, StateSize.of(layout), order.source.version)
+        return CheckpointState(file, StateSize.of(layout), order.source.version)
 
 
 async def _copied(checkpoint: Checkpoint, layout: FlatLayout) -> IO[bytes]:
