@@ -29,7 +29,13 @@ from p2pswarm.models.pretrained import offer, offer_served
 from p2pswarm.models.registry import trust
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.rpc.base import Rpc
-from p2pswarm.node.run.closed_run import may_vote_here, own_refusal, proven_trainers, run_calls
+from p2pswarm.node.run.closed_run import (
+    is_impostor,
+    may_vote_here,
+    own_refusal,
+    proven_trainers,
+    run_calls,
+)
 from p2pswarm.node.run.discovery import answering, find_run, learn_cards, manifests
 from p2pswarm.node.run.run_choice import RunChoice, run_choice
 from p2pswarm.node.run.run_folder import RunFolder, make_folder
@@ -192,6 +198,9 @@ async def serve_next(
             run_calls(stack, offer.identity, say) as rpc,
             run_directory(stack, rpc, offer.run),
         ):
+            if await is_impostor(rpc, offer.trainer):
+                choice.over(offer)
+                continue
             server = stage_server(stack, offer, threads, device, rpc, say)
             begins(server)
             end = await serve_run(stack, rpc, choice, server, offer, leaving, say)

@@ -1,6 +1,8 @@
 """Open runs with real processes: strangers compute, and nothing else."""
 
 import asyncio
+import contextlib
+import dataclasses
 import os
 import signal
 
@@ -10,6 +12,10 @@ from procs.test_closed_runs import outcomes
 from torch import nn
 
 import p2pswarm as ps
+from p2pswarm.net.wire.message import encode
+from p2pswarm.node.run.discovery import manifests
+from p2pswarm.node.run.run_match import readable
+from p2pswarm.run.manifest import RUNS_KEY, RunIdentity, sign_manifest
 
 ORDERS = {
     *("Enlist", "Fence", "Reduce", "Commit", "Prepare", "Propose", "Heartbeat", "HandOver"),
@@ -63,6 +69,35 @@ async def test_a_stranger_gives_no_order_in_an_open_run_and_the_run_goes_on(star
     for _ in range(3):  # said every tenth step
         assert trainer.line_with("held-out loss")
     assert server.process.poll() is None
+
+
+async def pretend(stranger: ps.Node, run: RunIdentity) -> None:
+    """Sign a manifest of somebody's run, and call ourselves its trainer."""
+    stack = stranger.stack
+    manifest = sign_manifest(stack.identity, run, stack.endpoint.contact.address)
+    await stack.dht.put(RUNS_KEY, stack.identity.peer_id.raw, encode(manifest), 600.0)
+
+
+@pytest.mark.timeout(300)
+async def test_peers_that_call_themselves_the_trainer_keep_no_server_from_its_run(start, run_file):
+    trainer = start("train", run_file("owner"), *HERE, module="p2pswarm")
+    at = trainer.address
+    assert trainer.line_with("waiting for")
+    async with contextlib.AsyncExitStack() as blocks:
+        strangers = [
+            await blocks.enter_async_context(ps.Node(bootstrap=[at], listen="127.0.0.1:0"))
+            for _ in range(4)
+        ]
+        found = [readable(value) for value in (await manifests(strangers[0].stack)).values()]
+        (ours,) = [offer.identity for offer in found if offer is not None]
+        invented = dataclasses.replace(ours, nonce=b"x" * len(ours.nonce))
+        for stranger, run in zip(strangers, (ours, ours, invented, invented), strict=True):
+            await pretend(stranger, run)
+
+        servers = [start("--bootstrap", at, *HERE) for _ in range(2)]
+        for server in servers:
+            assert await asyncio.to_thread(server.line_with, "serving stage 0")
+        assert await asyncio.to_thread(trainer.line_with, "held-out loss")
 
 
 @pytest.mark.full

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 
-from p2pswarm.base.errors import BadMessage, RunEnded, SwarmError, Unusable
+from p2pswarm.base.errors import BadMessage, NotAdmitted, RunEnded, SwarmError, Unusable
 from p2pswarm.base.ids import Contact
 from p2pswarm.net.rpc.base import Rpc
 from p2pswarm.node.run.invitation_text import invitation_of
@@ -126,6 +126,25 @@ def may_vote(rpc: Rpc, peer: bytes) -> bool:
 def may_vote_here(stack: NodeStack, run: RunConfig) -> bool:
     """Return whether this node, as a server, may be asked to vote in a run."""
     return run.strangers == "lead" or bool(stack.config.invite)
+
+
+async def is_impostor(rpc: Rpc, trainer: Contact) -> bool:
+    """Return whether a peer that calls itself a trainer of a run answers, and is none."""
+    if not isinstance(rpc, GuardedRpc):
+        return False
+    try:
+        await rpc.meet(trainer, Join, PROOF_S)
+    except NotAdmitted as error:
+        log.info("%s is no trainer of the run: %s", trainer.address, error)
+        return bool(rpc.gate.refusal(_raw(trainer), Access.TRAIN, time.time()))
+    except SwarmError as error:
+        log.info("%s does not answer: %s", trainer.address, error)
+    return False
+
+
+def _raw(peer: Contact) -> bytes:
+    assert peer.peer is not None, "the manifest was signed with its key"
+    return peer.peer.raw
 
 
 async def proven_trainers(rpc: Rpc, trainers: Sequence[Contact]) -> list[Contact]:

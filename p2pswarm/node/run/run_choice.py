@@ -22,6 +22,7 @@ ASKED_MAX = 16  # trainers dialled at a look: their addresses are what strangers
 QUOTED_MAX = 64  # remarks with words of strangers, who can think of as many as they like
 NAMES_MAX = 8  # of other runs, in one line
 REFUSED_S = 600.0  # between two tries of a run that could not be served: each may load a library
+OVER_MAX = 4_096  # runs that are over: a server of a year has fewer, and strangers may invent more
 REFUSED_MAX = 1_024  # runs that are passed over: strangers may offer more, and those are tried anew
 CLOCKS_DIFFER = (
     "by this machine's clock the runs of others are long over, or of the future: set the clocks, "
@@ -74,13 +75,16 @@ class RunChoice:
         self._said: set[str] = set()
         self._quoted: set[str] = set()
         self._remarks: list[str] = []
-        self._over: set[tuple[bytes, bytes]] = set()
+        self._over: dict[tuple[bytes, bytes], None] = {}
+        """Runs with the trainers that are passed over, oldest first."""
         self._refused_s: dict[bytes, float] = {}
         """Until when each run is passed over that could not be served here, oldest first."""
 
     def over(self, offer: RunOffer) -> None:
-        """Pass over a run that has ended: its record may outlive it for a while."""
-        self._over.add((offer.run, _trainer(offer)))
+        """Pass over a trainer's run that has ended, or is not its: its record may stay a while."""
+        self._over[offer.run, _trainer(offer)] = None
+        if len(self._over) > OVER_MAX:
+            del self._over[next(iter(self._over))]
         self._said.clear()
 
     def refuse(self, offer: RunOffer, reason: str, now_s: float) -> None:
