@@ -43,7 +43,7 @@ from p2pswarm.node.run.run_match import genesis_of
 from p2pswarm.node.run.run_members import keep_saying, run_directory, trainers_named
 from p2pswarm.node.shutdown import LeaveRequest, unless
 from p2pswarm.node.stack.stack import NodeStack, Say
-from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE
+from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE, HELD_BYTES_PER_STATE_BYTE
 from p2pswarm.run.chain.chain_log import ChainStore, Restored, blank
 from p2pswarm.run.chain.memory_file import RECORDS_KEPT, MemoryChain
 from p2pswarm.run.chain.record import MEMORY_BYTES
@@ -56,6 +56,7 @@ from p2pswarm.server.devices.device_choice import (
     graph_bytes,
     one_device,
     require_dtypes,
+    require_room,
     room_bytes,
 )
 from p2pswarm.server.devices.group_stage import group_engine
@@ -295,6 +296,7 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
     layout = layout_of(run, stage_blocks(run, stage))
     engine_bytes = ENGINE_BYTES_PER_STATE_BYTE * layout.state_bytes
     free = free_bytes(device)
+    require_room(stage, device, free, HELD_BYTES_PER_STATE_BYTE * layout.state_bytes)
     graphs = GraphLimits(
         graph_bytes(serve.graph_mib, device, free, engine_bytes),
         room_bytes(free, engine_bytes),

@@ -99,7 +99,8 @@ async def run_calls(stack: NodeStack, identity: RunIdentity, say: Say) -> AsyncI
         raise Unusable(UNINVITED)
     rules = CLOSED_RULES if config.closed else OPEN_RULES
     async with GuardedRpc(stack.rpc, AccessGate(door, me.raw, token), rules, time.time, say) as rpc:
-        if stack.config.state is not None and config.owner:
+        ours = token is not None or me.raw == identity.founder  # a stranger's run writes nothing
+        if stack.config.state is not None and config.owner and ours:
             folder = OwnerFolder(stack.config.state)
             _keep_lists(rpc, folder, identity.run)
             if stack.config.role == "trainer":

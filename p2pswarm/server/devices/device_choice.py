@@ -20,7 +20,7 @@ BF16 = "bf16"
 ALL = "cuda:all"
 KINDS = ("cuda", "cpu")  # what torch's sharding has collectives for; cpu: to try it
 MEMINFO = Path("/proc/meminfo")
-KIB, MIB = 1 << 10, 1 << 20
+KIB, MIB, GB = 1 << 10, 1 << 20, 1e9
 GRAPH_MIB = 1_024  # of a host, which other processes need as well
 GRAPH_SHARE = 0.5  # of a GPU; the rest: what a forward needs for a moment, codecs, other programs
 ROOM_SHARE = 0.5  # of a GPU: the rest of it; of a host: other programs
@@ -98,6 +98,18 @@ def free_bytes(device: torch.device, meminfo: Path = MEMINFO) -> int | None:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * KIB
     return None
+
+
+def require_room(stage: int, device: torch.device, free: int | None, held_bytes: float) -> None:
+    """Raise Unusable if a host has not the memory that a stage holds at the least.
+
+    A host gives memory that it has not, and ends a process later; a GPU refuses by itself.
+    """
+    if device.type == "cpu" and free is not None and held_bytes > free:
+        raise Unusable(
+            f"stage {stage} takes {held_bytes / GB:,.1f} GB of memory, and {free / GB:,.1f} GB are "
+            "free here: free some, or raise run.stages"
+        )
 
 
 def graph_bytes(asked_mib: int, device: torch.device, free: int | None, engine_bytes: float) -> int:

@@ -12,6 +12,7 @@ from p2pswarm.server.devices.device_choice import (
     graph_bytes,
     one_device,
     require_dtypes,
+    require_room,
     room_bytes,
 )
 from p2pswarm.settings.config import ModelConfig, RunConfig
@@ -115,6 +116,15 @@ def test_what_it_says_otherwise_is_not_known(tmp_path, text):
 
     assert free_bytes(CPU, meminfo) is None
     assert free_bytes(CPU, tmp_path / "nothing") is None
+
+
+def test_a_stage_that_does_not_fit_the_host_is_refused_before_memory_is_taken():
+    with pytest.raises(Unusable, match=r"stage 3 takes 36\.0 GB of memory, and 18\.0 GB are free"):
+        require_room(3, CPU, 18 * 10**9, 36e9)
+
+    require_room(3, CPU, 36 * 10**9, 36e9)
+    require_room(3, CPU, None, 36e9)  # another system does not say
+    require_room(3, GPU, 0, 36e9)  # it refuses by itself
 
 
 def test_of_another_device_nothing_is_known():
