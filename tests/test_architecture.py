@@ -143,6 +143,7 @@ SHELL = frozenset(
         "sim/swarm_trainers.py",
         "tensors/codecs/cuda_device.py",
         "tensors/transfer.py",
+        "trainer/coordinator_io/checkpoint_donor_io.py",
         "trainer/coordinator_io/checkpoints_io.py",
         "trainer/coordinator_io/coordinator_io.py",
         "trainer/coordinator_io/dispatch.py",

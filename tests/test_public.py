@@ -304,13 +304,14 @@ async def test_invitation_that_is_none_is_named_when_the_node_enters():
             pass
 
 
-async def test_open_run_has_no_invitations(text, tmp_path):
+async def test_open_run_of_a_folder_has_invitations_to_more_than_computing(text, tmp_path):
     async with (
         ps.Node(listen=LOOPBACK, state=tmp_path / "owner") as node,
         ps.Trainer(node, tiny_run(), data=ps.data.Bytes(text)) as trainer,
     ):
-        with pytest.raises(ps.errors.Unusable, match="a run that is open to all"):
-            await trainer.invite()
+        invitation = await trainer.invite(role="train")
+
+    assert invitation.startswith("p2pswarm-invite-")
 
 
 def test_closed_run_needs_a_folder_for_its_owners_key():

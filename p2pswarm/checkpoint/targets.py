@@ -8,7 +8,7 @@ import contextlib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -298,17 +298,47 @@ def _as_os_error() -> Iterator[None]:
 READER = "readonly"
 """Stands for the writer's name where nothing is written."""
 LOCAL_SCHEMES = ("file://", "local://")
+UNRESOLVED = ("/../", "/./", "::", "?", "#", "%", "\\")
+"""In a URL: parts that lead elsewhere, another file system, a query, an escape."""
 
 
 def open_store(target: str, writer: str = READER) -> CheckpointStore:
     """The store at `target`; `writer` is the short form of our peer id."""
+    folder = _folder_of(target)
+    return FsspecStore(target) if folder is None else LocalFolder(folder, writer)
+
+
+def may_use(target: str, allowed: Iterable[str]) -> bool:
+    """Return whether a target is one of those that a machine's owner allows, or lies in one.
+
+    A folder counts by where it really is: neither `..` nor a link leads out of what is allowed. Of
+    a URL nothing is resolved, so one that has something to resolve is allowed by its exact text
+    alone. Raises Unusable for a folder of a user that does not exist.
+    """
+    folder = _folder_of(target)
+    if folder is None:
+        return any(target == each or _url_below(target, each) for each in allowed)
+    real = Path(os.path.realpath(folder))
+    folders = (_folder_of(each) for each in allowed)
+    return any(real.is_relative_to(os.path.realpath(each)) for each in folders if each is not None)
+
+
+def _url_below(url: str, allowed: str) -> bool:
+    """Return whether a URL is a place below another one, and says so plainly."""
+    place, base = f"{url}/", f"{allowed.rstrip('/')}/"
+    plain = not any(mark in place for mark in UNRESOLVED)
+    return plain and "://" in allowed.rstrip("/") and place.startswith(base)
+
+
+def _folder_of(target: str) -> Path | None:
+    """The folder of this machine that a target names; None for a URL of fsspec."""
     for scheme in LOCAL_SCHEMES:
         if target.startswith(scheme):
-            return LocalFolder(Path(target.removeprefix(scheme)), writer)
+            return Path(target.removeprefix(scheme))
     if "://" in target or "::" in target:
-        return FsspecStore(target)
+        return None
     try:
-        return LocalFolder(Path(target).expanduser(), writer)
+        return Path(target).expanduser()
     except RuntimeError as error:
         raise Unusable(f"{target}: there is no such user: name another target") from error
 

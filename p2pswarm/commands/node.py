@@ -33,7 +33,7 @@ from p2pswarm.commands.settings_report import check_files, report
 from p2pswarm.node.run.invitation_text import joining
 from p2pswarm.node.stack.addresses import check
 from p2pswarm.progress.printable import printable
-from p2pswarm.settings.config import LOG_LEVELS, ROLES, NetworkConfig, NodeConfig
+from p2pswarm.settings.config import LOG_LEVELS, ROLES, NetworkConfig, NodeConfig, ServeConfig
 from p2pswarm.settings.parser import load
 from p2pswarm.settings.train_config import TrainConfig
 
@@ -61,7 +61,7 @@ INSTEAD = {
 }
 """The command line that a file of a role is for."""
 
-S = TypeVar("S", NodeConfig, NetworkConfig, TrainConfig)
+S = TypeVar("S", NodeConfig, NetworkConfig, ServeConfig, TrainConfig)
 
 
 def add(commands: Commands) -> None:
@@ -73,6 +73,13 @@ def add(commands: Commands) -> None:
         epilog="python -m p2pswarm.node is the same.",
     )
     node.set_defaults(main=_run, resume=None, standby=False, new=False, closed=False)
+    node.add_argument(
+        "--checkpoint-target",
+        action="append",
+        metavar="TARGET",
+        help="let the trainers of runs name this folder or URL for checkpoints; may be given "
+        "several times; default: none",
+    )
     node.add_argument(
         "--role", choices=ROLES, help="default: stage with --bootstrap, else bootstrap"
     )
@@ -93,7 +100,7 @@ def _add_train(commands: Commands) -> None:
         description=TRAIN_TEXT,
         epilog="p2pswarm node --example trainer prints a file to begin with.",
     )
-    train.set_defaults(main=_run, role="trainer", example=None)
+    train.set_defaults(main=_run, role="trainer", example=None, checkpoint_target=None)
     train.add_argument("config", type=file_path, metavar="FILE", help="the run's settings, in TOML")
     train.add_argument(
         "--resume",
@@ -220,6 +227,9 @@ def settings_of(flags: argparse.Namespace) -> NodeConfig:
     if flags.resume is not None:
         train["resume"] = _resumed(flags.resume, config)
     values["train"] = given(config.train, train)
+    values["serve"] = given(
+        config.serve, {"checkpoint_targets": tuple(flags.checkpoint_target or ())}
+    )
     config = given(config, values)
     network = {name: getattr(flags, name) for name in NETWORK_FLAGS}
     network["relays"] = tuple(flags.relays or ())

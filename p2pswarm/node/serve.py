@@ -26,13 +26,19 @@ from p2pswarm.models.compute.base import Engine
 from p2pswarm.models.compute.flat_parameters import layout_of
 from p2pswarm.models.compute.model_check import check_once, check_rows
 from p2pswarm.models.compute.stage_emulator import emulated_engine
-from p2pswarm.models.compute.torch_device import computing
+from p2pswarm.models.compute.torch_device import DeviceLost, computing
 from p2pswarm.models.compute.torch_weights import torch_engine
 from p2pswarm.models.pretrained import offer, offer_served
 from p2pswarm.models.registry import check_package, trust
 from p2pswarm.net.crypto.identity import Identity
 from p2pswarm.net.rpc.base import Rpc
-from p2pswarm.node.run.closed_run import own_refusal, run_calls
+from p2pswarm.node.run.closed_run import (
+    is_impostor,
+    may_vote_here,
+    own_refusal,
+    proven_trainers,
+    run_calls,
+)
 from p2pswarm.node.run.discovery import answering, find_run, learn_cards, manifests
 from p2pswarm.node.run.run_choice import RunChoice, run_choice
 from p2pswarm.node.run.run_folder import RunFolder, make_folder
@@ -163,35 +169,76 @@ def _check_compiled(serve: ServeConfig) -> None:
         raise Unusable(COMPILED_ALONE)
 
 
+@dataclass(frozen=True, slots=True)
+class ServedRun:
+    """A run that this node has served, until one of them ended it."""
+
+    offer: RunOffer
+    server: StageServer
+    reason: str
+    """Why it is over."""
+    no_member: str
+    """Why this node is no member of its closed run any more; empty if it is."""
+
+
 async def run(stack: NodeStack, device: torch.device, leaving: LeaveRequest, say: Say) -> int:
     """Serve run after run until asked to leave."""
     keep_freed_memory()
     choice = run_choice(stack.config, stack.identity.peer_id)
     threads = StageThreads()
     try:
-        while True:
-            offer = await unless(leaving, find_run(stack, choice, say))
-            if offer is None:
-                return 0
-            say(f"joining run {offer.config.name!r} of {offer.trainer.address}")
-            async with (
-                run_calls(stack, offer.identity, say) as rpc,
-                run_directory(stack, rpc, offer.run),
-            ):
-                server = stage_server(stack, offer, threads, device, rpc, say)
-                reason = await serve_run(stack, choice, server, offer, leaving, say)
-                refusal = own_refusal(rpc)
+        while (
+            served := await serve_next(stack, choice, threads, device, leaving, say)
+        ) is not None:
             if leaving.is_set():
                 return 0
-            if refusal:
-                raise RunEnded(refusal)
-            say(f"run {offer.config.name!r} is over: {reason}")
-            if not server.seeker.gave_up:
+            if served.no_member:
+                raise RunEnded(served.no_member)
+            offer, seeker = served.offer, served.server.seeker
+            say(f"run {offer.config.name!r} is over: {served.reason}")
+            if not seeker.gave_up:
                 choice.over(offer)
-                # it may have come back as it
-                choice.over(replace(offer, trainer=server.seeker.trainer))
+                choice.over(replace(offer, trainer=seeker.trainer))  # it may have come back as it
+        return 0
     finally:
         threads.close()
+
+
+async def serve_next(
+    stack: NodeStack,
+    choice: RunChoice,
+    threads: StageThreads,
+    device: torch.device,
+    leaving: LeaveRequest,
+    say: Say,
+    begins: Callable[[StageServer], None] = lambda _server: None,
+) -> ServedRun | None:
+    """Serve the next run that can be served here, to its end; None if asked to leave before.
+
+    A run that cannot be served is passed over: whoever offers one may say what they like in it. But
+    no stranger can offer the run that this node is invited to: what is wrong with that, or with
+    this machine, is raised. `begins` is told of each try.
+    """
+    clock = asyncio.get_running_loop().time
+    while (offer := await unless(leaving, find_run(stack, choice, say))) is not None:
+        say(f"joining run {offer.config.name!r} of {offer.trainer.address}")
+        async with (
+            run_calls(stack, offer.identity, say) as rpc,
+            run_directory(stack, rpc, offer.run),
+        ):
+            if await is_impostor(rpc, offer.trainer):
+                choice.over(offer)
+                continue
+            server = stage_server(stack, offer, threads, device, rpc, say)
+            begins(server)
+            end = await serve_run(stack, rpc, choice, server, offer, leaving, say)
+            no_member = own_refusal(rpc)
+        if not isinstance(end, Unusable):
+            return ServedRun(offer, server, end, no_member)
+        if stack.config.invite or isinstance(end, DeviceLost):
+            raise end
+        choice.refuse(offer, str(end), clock())
+    return None
 
 
 def chosen_device(serve: ServeConfig) -> torch.device:
@@ -237,11 +284,15 @@ def stage_server(
         say=say,
         background=threads.background,
         secret=os.urandom(32),
-        chain=voters_chain(stack.config.state, offer.identity, say),
+        chain=voters_chain(
+            stack.config.state if may_vote_here(stack, config) else None, offer.identity, say
+        ),
         origin=offer.identity.origin,
         free_bytes=functools.partial(free_bytes, device),
         kept_bytes=serve.kept_mib * MIB,
-        saving=SavingLimits(serve.checkpoints, serve.checkpoint_mib * MIB),
+        saving=SavingLimits(
+            serve.checkpoints, serve.checkpoint_targets, serve.checkpoint_mib * MIB
+        ),
         partials=kept_pieces(stack.config.state),
     )
     return StageServer(context)
@@ -329,19 +380,23 @@ def voters_chain(
 
 async def serve_run(
     stack: NodeStack,
+    rpc: Rpc,
     choice: RunChoice,
     server: StageServer,
     offer: RunOffer,
     leaving: LeaveRequest,
     say: Say,
-) -> str:
-    """Serve until the run ends, or we leave, or go to another run; returns the reason."""
+) -> str | Unusable:
+    """Serve until the run ends, or we leave, or go to another run; returns the reason.
+
+    That is Unusable if the run cannot be served here.
+    """
     async with asyncio.TaskGroup() as tasks:
         work = tasks.create_task(_run(server))
         beside = [
             tasks.create_task(_leave(server, work, leaving)),
             tasks.create_task(_tell(server, offer, say)),
-            tasks.create_task(follow_run(stack, choice, offer, server.seeker)),
+            tasks.create_task(follow_run(stack, choice, offer, server.seeker, rpc)),
         ]
         if (directory := stack.directories.get(offer.run)) is not None:
             directory.enter_through([offer.trainer])
@@ -352,8 +407,12 @@ async def serve_run(
     return "left" if work.cancelled() else work.result()
 
 
-async def follow_run(stack: NodeStack, choice: RunChoice, lost: RunOffer, seeker: Seeker) -> None:
+async def follow_run(
+    stack: NodeStack, choice: RunChoice, lost: RunOffer, seeker: Seeker, rpc: Rpc
+) -> None:
     """Look a run up again whenever its server looks for a trainer; until cancelled.
+
+    `rpc`: the calls of the run, by which trainers prove that they are some.
 
     The server is told which trainers of its run answer, of those that the DHT and the run's
     directory name. If none does and another run can be joined, a server that may go gives its run
@@ -372,6 +431,7 @@ async def follow_run(stack: NodeStack, choice: RunChoice, lost: RunOffer, seeker
         named = [one for one in trainers_named(stack, lost.run) if one.peer not in peers]
         there = await answering(stack.rpc, [*named, *(offer.trainer for offer in offers)])
         ours = [trainer for trainer in (*offered, *named) if trainer in there]
+        ours = await proven_trainers(rpc, ours)
         others = [o for o in offers if o.run != lost.run and o.trainer in there]
         if ours:
             seeker.found(ours)
@@ -390,14 +450,18 @@ def standing_of(server: StageServer) -> RunRole:
     return RunRole(RoleKind.SERVER, activity, server.stage, figures(version))
 
 
-async def _run(server: StageServer) -> str:
+async def _run(server: StageServer) -> str | Unusable:
     try:
         return await server.run()
     except RunEnded as error:
         return str(error)
+    except Unusable as error:
+        return error
 
 
-async def _leave(server: StageServer, work: asyncio.Task[str], leaving: LeaveRequest) -> None:
+async def _leave(
+    server: StageServer, work: asyncio.Task[str | Unusable], leaving: LeaveRequest
+) -> None:
     await leaving.wait()
     await server.leave(leaving.grace_s)
     await asyncio.wait((work,), timeout=END_S)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 from collections.abc import AsyncIterator, Callable
@@ -29,7 +30,7 @@ from p2pswarm.node.progress.curves import recorded
 from p2pswarm.node.progress.output import date_time, output
 from p2pswarm.node.progress.reporter import Reporter
 from p2pswarm.node.progress.wandb_curves import sent
-from p2pswarm.node.run.closed_run import run_calls, until_out
+from p2pswarm.node.run.closed_run import may_vote, run_calls, until_out
 from p2pswarm.node.run.discovery import announce, announce_end, ends, offered
 from p2pswarm.node.run.preparation import PreparedRun, check_run, prepare_run
 from p2pswarm.node.run.resume import proof_of, saving_plan
@@ -241,6 +242,7 @@ async def _context(
         origin=entry.resumed,
         proof=proof_of(identity, entry.resumed),
         text_lost=text_lost,
+        may_vote=functools.partial(may_vote, rpc),
     )
 
 

@@ -34,7 +34,7 @@ from p2pswarm.server.member_session import ServerContext
 from p2pswarm.server.member_session_io import SessionParts, join_of, session_parts
 from p2pswarm.server.orders_io import Preparation
 from p2pswarm.server.replica import Replica
-from p2pswarm.server.weights_download import fetch_weights, make_replica
+from p2pswarm.server.weights_download import fetch_saved, fetch_weights, make_replica
 
 log = logging.getLogger(__name__)
 NOTHING = PrepareStage(None)
@@ -257,6 +257,8 @@ class StageServer:
         replica = parts.replica
         if assigned.loads:
             await parts.checkpointing.load(assigned.since)
+            session = parts.session
+            await fetch_saved(self._context, replica, session.trainer, session.members)
         await fetch_weights(self._context, replica, parts.session.members, parts.keeping.begin)
         assert replica.version is not None, "it was kept, drawn or loaded"
         parts.keeping.end()

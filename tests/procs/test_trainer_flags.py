@@ -20,7 +20,8 @@ def run_file(tmp_path, text_folder):
             "dtype": "float32",
         } | values
         path = tmp_path / f"run-{state or 'none'}.toml"
-        path.write_text((f'state = "{state}"\n' if state else "") + RUN.format(**values))
+        text = RUN.format(**values).replace("[run]\n", '[run]\nstrangers = "lead"\n')
+        path.write_text((f'state = "{state}"\n' if state else "") + text)
         return path
 
     return write

@@ -32,7 +32,7 @@ def as_lines(offer: RunOffer, status: RunStatus | None) -> list[str]:
     lines = [f"run {offer.config.name!r}, id {offer.run.hex()}, trainer at {offer.trainer.address}"]
     if status is None:
         why = "it is gone, or this machine cannot reach it"
-        if offer.config.owner:
+        if offer.config.closed:
             why += "; or you are not invited: the run is closed (--invite TEXT)"
         return [*lines, f"  its trainer does not answer: {why}"]
     counts = f"{status.asked:,} asked, {status.counted:,} counted, {status.replayed:,} replayed"

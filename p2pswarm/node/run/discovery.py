@@ -93,6 +93,7 @@ async def find_run(stack: NodeStack, choice: RunChoice, say: Say) -> RunOffer:
     async with asyncio.TaskGroup() as tasks:
         while True:
             found = await manifests(stack)
+            choice.retry(loop.time())
             offers = choice.fitting(found, clocks_differ=stack.dht.clocks_differ)
             for remark in choice.remarks():
                 say(remark)

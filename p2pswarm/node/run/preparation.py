@@ -25,10 +25,10 @@ from p2pswarm.models.hf_library import VOCABULARY_MAX
 from p2pswarm.models.model_source import resolved
 from p2pswarm.node.progress.curves import try_curves
 from p2pswarm.node.progress.wandb_curves import try_wandb
-from p2pswarm.node.run.closed_run import check_closed, closed_by_us
+from p2pswarm.node.run.closed_run import check_closed, owned_by_us
 from p2pswarm.node.run.resume import resumed_from, writable_store
 from p2pswarm.node.run.run_folder import RunFolder, make_folder, try_folder
-from p2pswarm.node.run.run_match import check_records, check_same
+from p2pswarm.node.run.run_match import check_records, check_same, owned_as
 from p2pswarm.node.run.run_text import keep_with_checkpoints, read_corpus, remarks, tokenizer_of
 from p2pswarm.node.run.weights_file import model_size
 from p2pswarm.node.stack.stack import Say
@@ -65,7 +65,7 @@ def prepare_run(config: NodeConfig, writer: str, say: Say) -> PreparedRun:
     for trial in _trials(config, writer):
         trial()
     _try_cache(config.train)
-    config = closed_by_us(config)
+    config = owned_by_us(config)
     tokenizer = tokenizer_of(config)
     config = dataclasses.replace(config, run=checked_model(config.run, tokenizer))
     if config.train.weights is not None:
@@ -161,8 +161,7 @@ def _check_state(config: NodeConfig, state: Path, text: bytes) -> None:
     folder = RunFolder(state)
     saved = folder.read()
     if saved is not None and not saved.finished:
-        owner = config.run.owner or saved.identity.config.owner
-        check_same(saved, folder, dataclasses.replace(config.run, owner=owner), text)
+        check_same(saved, folder, owned_as(config.run, saved.identity.config), text)
 
 
 def checked_model(run: RunConfig, tokenizer: Tokenizer | None = None) -> RunConfig:

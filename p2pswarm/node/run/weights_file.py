@@ -28,8 +28,7 @@ from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.host_state import StateSize
 from p2pswarm.settings.config import RunConfig
 from p2pswarm.settings.parser import run_to_json
-from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout, Span
-from p2pswarm.tensors.state_tree import piece_spans
+from p2pswarm.tensors.flat_layout import ITEM_BYTES
 
 HEADER_BYTES = 8 << 10  # the run's settings and the header's frame, at most
 AVERAGE = 3  # its place in the state
@@ -59,7 +58,7 @@ def model_size(run: RunConfig) -> ModelSize:
 def state_sizes(run: RunConfig) -> list[StateSize]:
     """The size of each stage's state."""
     layouts = [layout_of(run, stage_blocks(run, stage)) for stage in range(run.stages)]
-    return [StateSize(_spans(layout), layout.item_bytes) for layout in layouts]
+    return [StateSize.of(layout) for layout in layouts]
 
 
 def named_weights(
@@ -75,7 +74,7 @@ def named_weights(
         numbers = stage_blocks(run, stage)
         layout = layout_of(run, numbers)
         state = state_of(snapshot.data, run)
-        if digest_of(state, _spans(layout)) != snapshot.digest:
+        if digest_of(state, StateSize.of(layout).spans) != snapshot.digest:
             raise BadMessage(f"the weights of stage {stage} are not those that were agreed on")
         values, shared = state[AVERAGE if average else 0], shared_in(run, numbers)
         for tensor in layout.tensors:
@@ -88,11 +87,6 @@ def named_weights(
             if tensor.name == shared:
                 tied[tensor.name] = parameter
             yield tensor.name, parameter
-
-
-def _spans(layout: FlatLayout) -> list[Span]:
-    """Return where the pieces of a stage's state lie."""
-    return piece_spans(layout.length, whole=layout.row_blocks())
 
 
 def write_run(path: Path, run: RunConfig, snapshots: Sequence[Snapshot]) -> Written:

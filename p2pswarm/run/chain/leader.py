@@ -23,6 +23,7 @@ from p2pswarm.run.chain.actions import (
 from p2pswarm.run.chain.chain import BrokenRecord, ChainHead, Genesis, check_next
 from p2pswarm.run.chain.electorate import Votes, is_majority
 from p2pswarm.run.chain.messages import (
+    TERM_JUMP_MAX,
     Accepted,
     Denial,
     Denied,
@@ -337,7 +338,9 @@ class Leader:
     def _denied(self, sender: bytes, answer: Denied) -> None:
         voter = VoterId(sender, answer.memory)
         if answer.promised > self.attempt.term:
-            self._over(answer.promised, "a voter has promised a higher term")
+            # one voter could name the last of all terms: none would be left to this trainer
+            promised = min(answer.promised, self.attempt.term + TERM_JUMP_MAX)
+            self._over(promised, "a voter has promised a higher term")
         elif answer.asked == self.attempt.term and answer.why == Denial.CONFLICT:
             self._over(self.attempt.term, "a voter has another record in this place: a fork")
         elif answer.asked == self.attempt.term and voter not in self._promises:

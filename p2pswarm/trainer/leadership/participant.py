@@ -27,6 +27,7 @@ from p2pswarm.run.member_view import contact
 from p2pswarm.run.messages.field_limits import REASON_CHARS
 from p2pswarm.run.messages.membership import Join, StandsBy
 from p2pswarm.run.messages.run import Finished, OtherVersion, RunOver
+from p2pswarm.run.messages.state import FetchSaved
 from p2pswarm.run.messages.trainers import Enlist, Whereabouts, WhoLeads
 from p2pswarm.run.state.base import Snapshot
 from p2pswarm.run.state.host_state import StateSize
@@ -134,6 +135,7 @@ class Trainer:
         context.rpc.serve_stream(Join, self._attend)
         context.rpc.serve_stream(Enlist, self._enlist)
         context.rpc.serve_unary(WhoLeads, self._who_leads)
+        context.rpc.serve_stream(FetchSaved, self._give_saved)
         self._refusals = RefusalNotices(context.rpc, context.report)
         self._stack.callback(context.cards.watch(self._on_card))
         if place.leads_at_once:
@@ -217,7 +219,7 @@ class Trainer:
         """Download the state of every stage from its servers; the steps stand still meanwhile."""
         if self._coordination is None:
             raise ValueError("another trainer leads the run")
-        return await download_weights(self._context, self._coordination, sizes)
+        return await download_weights(self._coordination, sizes)
 
     async def _attend(self, stream: Stream, join: Join) -> None:
         """A member joins: only the coordinator takes it."""
@@ -261,6 +263,12 @@ class Trainer:
             self._doubt(stream.peer.raw)
             raise
         self._doubt(stream.peer.raw)
+
+    async def _give_saved(self, stream: Stream, asked: FetchSaved) -> None:
+        self._check_run(asked.run)
+        if self._coordination is None:
+            raise NotServing("another trainer leads the run")
+        await self._coordination.give_saved(stream, asked)
 
     def _who_leads(self, peer: PeerId, question: WhoLeads) -> StandsBy:
         self._check_run(question.run)

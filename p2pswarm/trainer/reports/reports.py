@@ -434,6 +434,33 @@ class CheckpointFailed(Report):
 
 
 @dataclass(frozen=True, slots=True)
+class VotesAlone(Report):
+    """Others stand by, and none of them could lead: nobody votes but this trainer."""
+
+    @property
+    def text(self) -> str:
+        return (
+            "no standby can take over yet: this trainer votes alone, and strangers do not; invite "
+            "a server, or one trainer more (p2pswarm invite), so that three vote"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StateFetched(Report):
+    """No server of a stage may write checkpoints: this trainer fetches the state each time."""
+
+    stage: int
+
+    @property
+    def text(self) -> str:
+        return (
+            f"no server of stage {self.stage} may write to checkpoint.target: this trainer fetches "
+            "its state and writes it, and steps wait for that; an owner lets a server write with "
+            "serve.checkpoint_targets, or --checkpoint-target"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointProgress(Report):
     """Progress of a checkpoint that somebody waits for."""
 

@@ -260,7 +260,7 @@ def test_a_reason_from_elsewhere_has_no_escape_sequences():
 
 
 def test_a_closed_run_whose_trainer_does_not_answer_may_be_closed_to_us():
-    closed = replace(OFFER, config=replace(OURS, owner="a" * 64))
+    closed = replace(OFFER, config=replace(OURS, owner="a" * 64, strangers="nothing"))
 
     assert "not invited" in as_lines(closed, None)[1]
     assert "not invited" not in as_lines(OFFER, None)[1]

@@ -88,10 +88,12 @@ def test_the_founder_is_the_first_voter():
 
 
 def test_a_standby_takes_the_run_of_its_settings_and_text():
-    offers, _ = fitting(offered(IDENTITY), RUN, TEXT, b"me" * 16)
+    trusting = dataclasses.replace(RUN, strangers="lead")
+    identity = dataclasses.replace(IDENTITY, config=trusting)
+    offers, _ = fitting(offered(identity), trusting, TEXT, b"me" * 16)
 
-    assert [offer.identity for offer in offers] == [IDENTITY]
-    assert fitting(offered(IDENTITY), RUN, TEXT, FOUNDER.peer_id.raw)[0] == []
+    assert [offer.identity for offer in offers] == [identity]
+    assert fitting(offered(identity), trusting, TEXT, FOUNDER.peer_id.raw)[0] == []
 
 
 @pytest.mark.parametrize(

@@ -35,12 +35,14 @@ from p2pswarm.run.chain.leader import (
     LeaderPhase,
 )
 from p2pswarm.run.chain.messages import (
+    TERM_JUMP_MAX,
     Denial,
     HandOver,
     Heartbeat,
     Prepare,
     Propose,
 )
+from p2pswarm.run.messages.field_limits import TERM_MAX
 
 
 def test_it_asks_the_others_first_and_itself_when_its_own_promise_is_the_one_that_lacks():
@@ -450,3 +452,11 @@ def test_who_hands_over_says_so_to_all_and_leads_no_more():
     assert {ask.message for ask in asks} == {HandOver(RUN, 2, peer("b"))}
     assert isinstance(over, Deposed)
     assert leader.phase is LeaderPhase.OVER
+
+
+def test_a_voter_that_names_the_last_of_all_terms_leaves_a_trainer_others():
+    leader = standing("a", term=2)
+
+    leader.receive(peer("c"), denied("c", promised=TERM_MAX))
+
+    assert [one.promised for one in seen(leader, Deposed)] == [2 + TERM_JUMP_MAX]
