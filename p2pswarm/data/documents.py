@@ -16,7 +16,7 @@ from typing import Any
 
 from p2pswarm.base.errors import Unusable, missing_extra, one_line
 from p2pswarm.data.corpus import Corpus
-from p2pswarm.data.held_out import is_held_out_document
+from p2pswarm.data.held_out import is_held_out_document, warn_of_share
 from p2pswarm.data.sources import ARROW, PARQUET
 from p2pswarm.data.token_file import PreparedDocument, stored_texts
 from p2pswarm.settings.train_config import TrainConfig
@@ -251,6 +251,7 @@ def load_documents(
                 f"{data}: {len(text)} bytes of {kind} text, a sequence has {sequence_length + 1}: "
                 "name more documents, or change train.held_out_share"
             )
+    warn_of_share(data, len(learnt), len(held_out), share)
     return Corpus(learnt, held_out, len(files), seed, rows, sequence_length)
 
 

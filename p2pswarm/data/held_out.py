@@ -21,8 +21,12 @@ Source:  Kronecker sequences: Niederreiter, "Random Number Generation and Quasi-
 """
 
 import hashlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 RULE = "blocks 1"  # rises when other parts of text files are held out
 STEP = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio, as Knuth's multiplicative hash has it
@@ -34,6 +38,8 @@ LINE_BYTES_MAX = 4 << 10  # a longer line is cut, before a character
 LINE = b"\n"
 FOLLOWING_MAX = 3  # bytes of a character after its first, in UTF-8 (RFC 3629)
 FOLLOWING = range(0x80, 0xC0)
+
+FAR_OFF = 2.0  # times the share that was asked, or that part of it
 
 Read = Callable[[int, int], bytes]
 """The bytes of a file from a place to another."""
@@ -51,6 +57,19 @@ class Part:
 def is_held_out_document(document: bytes, share: float) -> bool:
     """Return whether a document is kept from training: a hash of its text alone decides."""
     return _hash(b"document:" + document) < share * WORD
+
+
+def warn_of_share(data: Path, train_bytes: int, held_out_bytes: int, share: float) -> None:
+    """Say if far more or fewer bytes are held out than was asked, as with few long documents."""
+    found = held_out_bytes / (train_bytes + held_out_bytes)
+    if not 1 / FAR_OFF < found / share < FAR_OFF:
+        log.warning(
+            "%s: %.1f%% of its bytes are held out, and %.1f%% was asked: its documents are few or "
+            "very unlike in length",
+            data,
+            100 * found,
+            100 * share,
+        )
 
 
 def parts_of_file(size: int, share: float, read: Read) -> list[Part]:

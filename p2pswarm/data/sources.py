@@ -13,8 +13,10 @@ import codecs
 import fnmatch
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import read_small, refuse_pointer
@@ -293,13 +295,19 @@ def _probe(file: Path) -> bytes:
     """The first bytes of a file; Unusable if it only stands for another."""
     if not file.is_file():  # rows may come through a pipe, which is read once
         return b""
-    try:
-        with file.open("rb") as opened:
-            head = opened.read(PROBE_BYTES)
-    except OSError as error:
-        raise Unusable(f"{file}: cannot be read: {error.strerror}") from error
+    with _opened(file) as opened:
+        head = opened.read(PROBE_BYTES)
     refuse_pointer(file, head)
     return head
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[BinaryIO]:
+    try:
+        with file.open("rb") as opened:
+            yield opened
+    except OSError as error:
+        raise Unusable(f"{file}: cannot be read: {error.strerror}") from error
 
 
 def _why_no_text(head: bytes) -> str:
@@ -331,11 +339,8 @@ def _object_lines(file: Path) -> int:
     """Return how many of a file's first two lines are objects of JSON."""
     if not file.is_file():
         return 0
-    try:
-        with file.open("rb") as opened:
-            lines = [opened.readline(LINE_PROBE_BYTES) for _ in range(2)]
-    except OSError as error:
-        raise Unusable(f"{file}: cannot be read: {error.strerror}") from error
+    with _opened(file) as opened:
+        lines = [opened.readline(LINE_PROBE_BYTES) for _ in range(2)]
     return sum(_is_object(line.removeprefix(codecs.BOM_UTF8)) for line in lines)
 
 
@@ -350,12 +355,12 @@ def _is_object(line: bytes) -> bool:
 
 def before_wildcards(pattern: Path) -> Path:
     """The folder that a pattern searches: names of files are relative to it."""
-    base = Path()
+    parts = list[str]()
     for part in pattern.parts:
-        if not WILDCARDS.isdisjoint(part) and not _is_a_name(base, part):
-            break
-        base /= part
-    return base
+        if not WILDCARDS.isdisjoint(part) and not _is_a_name(Path(*parts), part):
+            return Path(*parts)
+        parts.append(part)
+    return pattern
 
 
 def _is_a_name(folder: Path, part: str) -> bool:
@@ -442,3 +447,5 @@ def _below(folder: Path, passed_over: list[PassedOver]) -> Iterator[Path]:
             passed_over.append(PassedOver(one, "links to folders"))
         elif one.is_dir():
             yield from _below(one, passed_over)
+        else:
+            passed_over.append(PassedOver(one, "no files, such as pipes and broken links"))

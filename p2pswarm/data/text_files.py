@@ -16,7 +16,7 @@ import numpy as np
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import Corpus
-from p2pswarm.data.held_out import FOLLOWING, FOLLOWING_MAX, Part, parts_of_file
+from p2pswarm.data.held_out import FOLLOWING, FOLLOWING_MAX, Part, parts_of_file, warn_of_share
 from p2pswarm.data.immutable_files import ImmutableFiles
 from p2pswarm.data.rows import TextBatch, parts_of
 from p2pswarm.data.sources import FoundFiles
@@ -45,6 +45,7 @@ def load_corpus(
                 f"{sequence_length + 1}{passed}: name a larger text file or a folder with text "
                 "files"
             )
+    warn_of_share(found.data, len(train), len(held_out), held_out_share)
     as_bytes = [np.frombuffer(text, dtype=np.uint8) for text in (train, held_out)]
     return Corpus(as_bytes[0], as_bytes[1], len(found.paths), seed, rows, sequence_length)
 

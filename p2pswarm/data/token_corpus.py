@@ -15,7 +15,7 @@ from pathlib import Path
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import Corpus, stable_hash
 from p2pswarm.data.documents import all_documents
-from p2pswarm.data.held_out import RULE, is_held_out_document
+from p2pswarm.data.held_out import RULE, is_held_out_document, warn_of_share
 from p2pswarm.data.rows import PART_BYTES, end_of, parts_of
 from p2pswarm.data.sources import FoundFiles, files_of
 from p2pswarm.data.text_files import plain_sides, read_sides
@@ -84,6 +84,8 @@ def load_tokenised(
                 f"{data}: {len(part)} tokens of {kind} text, a sequence has {length + 1}: "
                 "name more text, or change train.held_out_share"
             )
+    share = sources.train.held_out_share
+    warn_of_share(data, learnt.text_bytes, held_out.text_bytes, share)
     return Corpus(learnt, held_out, len(files), seed, rows, length, held_out.text_bytes)
 
 

@@ -19,6 +19,8 @@ from p2pswarm.data.documents import all_documents, documents, load_documents
 from p2pswarm.data.held_out import is_held_out_document
 from p2pswarm.data.line_files import LineFiles
 from p2pswarm.data.sources import files_of
+from p2pswarm.data.token_corpus import load_tokenised, sources_of
+from p2pswarm.data.tokenizer import train_tokenizer
 from p2pswarm.settings.train_config import TrainConfig
 
 TEXTS = ["one", "two äö", "", "four\nlines"]
@@ -364,6 +366,28 @@ def test_too_little_text_is_refused(tmp_path: Path):
 def test_a_larger_share_only_adds_documents(document: bytes, one: float, other: float):
     less, more = sorted((one, other))
     assert is_held_out_document(document, less) <= is_held_out_document(document, more)
+
+
+@pytest.mark.parametrize("tokenizer", [None, train_tokenizer(300, [b"some text"])], ids=bool)
+def test_a_share_of_rows_that_is_another_one_of_bytes_is_told(tmp_path, caplog, tokenizer):
+    out = next(n for n in range(99) if is_held_out_document(b"%d " % n * 9_000, SHARE))
+    write(tmp_path / "a.jsonl", [*DOCUMENTS, f"{out} " * 9_000])
+
+    def loaded(name):
+        train = TrainConfig(data=tmp_path / name, held_out_share=SHARE)
+        cache, shape = tmp_path / "cache", (4, 16)
+        if tokenizer is not None:
+            return load_tokenised(sources_of(train), tokenizer, cache=cache, seed=1, shape=shape)
+        return load_documents(train, [tmp_path / name], cache=cache, seed=1, shape=shape)
+
+    loaded("a.jsonl")
+    (told,) = caplog.messages
+    assert told.startswith(f"{tmp_path}/a.jsonl: 9")
+    assert "% of its bytes are held out, and 30.0% was asked: its documents are few or" in told
+    caplog.clear()
+    write(tmp_path / "b.jsonl", DOCUMENTS)
+    loaded("b.jsonl")
+    assert caplog.messages == []
 
 
 def test_about_the_share_is_held_out():

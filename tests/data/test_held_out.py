@@ -8,8 +8,9 @@ from core import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from p2pswarm.base.errors import Unusable
 from p2pswarm.data.held_out import BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Part, parts_of_file
-from p2pswarm.data.sources import files_of
+from p2pswarm.data.sources import FoundFiles, files_of
 from p2pswarm.data.text_files import plain_sides, read_sides, remarks_on_split
 
 SHARES = st.floats(0.02, 0.5)
@@ -141,6 +142,13 @@ def test_a_small_file_beside_a_large_one_is_not_all_that_is_trained_on(tmp_path)
 
         assert train + held_out == 403_000
         assert 0.08 < held_out / 403_000 < 0.12
+
+
+def test_a_file_that_vanished_before_it_is_read_is_named(tmp_path):
+    found = FoundFiles(tmp_path, (tmp_path / "gone.txt",))
+    for read in (read_sides, plain_sides, remarks_on_split):
+        with pytest.raises(Unusable, match=r"gone\.txt: cannot be read"):
+            read(found, 0.1)
 
 
 def test_of_too_little_text_the_end_is_held_out_and_that_is_said(tmp_path):

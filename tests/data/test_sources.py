@@ -2,6 +2,7 @@
 
 import glob
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -302,6 +303,49 @@ def test_what_is_passed_over_is_said_with_the_reason(tmp_path):
     ):
         assert part in line
         assert (part in told) is not part.endswith(("(.git)", "(node_modules)", "(b.txt)"))
+
+
+def test_what_is_no_file_is_passed_over_and_a_pipe_of_rows_is_not_opened(tmp_path):
+    place = tree(tmp_path, a_txt="text")
+    (place / "gone.txt").symlink_to("nowhere")
+    os.mkfifo(place / "b.jsonl")
+    os.mkfifo(place / "c.json")
+
+    (line,) = files_of(place).lines(tokenised=False)
+    assert (
+        line == f"{place}: passed over: 3 no files, such as pipes and broken links (b.jsonl, ...)"
+    )
+    assert row_files(place / "b.jsonl") == [place / "b.jsonl"]
+    with pytest.raises(Unusable, match="has no object a line"):
+        check_there(place / "c.json")
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="nothing that fails when read")
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.json"])
+def test_a_file_that_fails_when_it_is_read_is_named(tmp_path, name):
+    (tmp_path / name).symlink_to("/proc/self/mem")
+
+    with pytest.raises(Unusable, match=rf"{name}: cannot be read: ") as told:
+        check_there(tmp_path / name)
+    assert "\n" not in str(told.value)
+
+
+def test_a_folder_that_may_not_be_read_is_one_line(tmp_path, monkeypatch):
+    def denied(folder: Path):
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(Path, "iterdir", denied)
+    with pytest.raises(Unusable, match=rf"^{tmp_path}: cannot be read: Permission denied$"):
+        files_of(tmp_path)
+
+
+def test_a_long_line_of_json_is_rows_if_it_begins_as_an_object(tmp_path):
+    long = '{"text": "' + "x" * (1 << 20) + '"}\n'
+    tree(tmp_path, a_json=long * 2, b_json=long[1:] * 2)
+
+    assert row_files(tmp_path / "a.json") == [tmp_path / "a.json"]
+    with pytest.raises(Unusable, match="has no object a line"):
+        check_there(tmp_path / "b.json")
 
 
 def test_text_that_is_not_utf8_is_read_and_that_is_said(tmp_path):

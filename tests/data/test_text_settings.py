@@ -14,6 +14,15 @@ def test_a_path_is_text_as_bytes():
     assert settings_of("a.txt")["data"] == Path("a.txt")
 
 
+def test_values_say_what_the_file_of_settings_would():
+    mixed = settings_of(Mixture({"a.txt": 1.0, Path("b.txt"): 3.0}, "train:300"))
+
+    assert mixed["mixture"] == [{"data": "a.txt", "weight": 1.0}, {"data": "b.txt", "weight": 3.0}]
+    assert settings_of(Tokenised("a.txt", "folder", special_tokens="tokens"))["special_tokens"] == (
+        "tokens"
+    )
+
+
 WRONG = [
     ["a.txt", "b.txt"],
     ("a.txt", "b.txt"),

@@ -76,6 +76,18 @@ def test_a_folder_is_read_and_means_the_same(learnt: Tokenizer, tmp_path: Path):
     assert read_tokenizer(tmp_path / "tokenizer.json").digest == learnt.digest
 
 
+def test_bytes_that_are_not_utf8_become_a_mark_and_that_is_told_once(learnt, caplog):
+    for _ in range(2):
+        (tokens,) = learnt.encode(["Zürich".encode("latin-1")])
+        assert "".join(learnt.decode(tokens.tolist())) == "Z\ufffdrich"
+
+    (told,) = caplog.messages
+    assert told == (
+        "the text has bytes that are not UTF-8, first in b'Z\\xfcrich': each becomes \ufffd; save "
+        "the text as UTF-8"
+    )
+
+
 def test_truncation_padding_and_white_space_make_no_other_tokenizer(learnt, tmp_path: Path):
     found = json.loads(learnt.text)
     found["truncation"] = {

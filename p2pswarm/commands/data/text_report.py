@@ -11,7 +11,8 @@ from pathlib import Path
 
 from p2pswarm.base.errors import Unusable
 from p2pswarm.data.corpus import Corpus
-from p2pswarm.data.sources import FoundFiles, files_of
+from p2pswarm.data.immutable_files import ImmutableFiles
+from p2pswarm.data.sources import files_of
 from p2pswarm.data.text_files import remarks_on_split
 from p2pswarm.data.token_corpus import sources_of
 from p2pswarm.data.tokenizer import Tokenizer
@@ -114,19 +115,12 @@ def _text(train: TrainConfig, *, streamed: bool) -> TextReport:
         data=str(found.data),
         kind="a row" if found.rows else "a file",
         files=len(found.paths),
-        file_bytes=_file_bytes(found),
+        file_bytes=ImmutableFiles(found.paths).begins[-1],
         names=tuple(found.name_of(path) for path in found.paths[:NAMES_SHOWN]),
         remarks=(*lines, *([] if found.rows else remarks_on_split(found, train.held_out_share))),
         train=sizes[0],
         held_out=sizes[1],
     )
-
-
-def _file_bytes(found: FoundFiles) -> int:
-    try:
-        return sum(path.stat().st_size for path in found.paths)
-    except OSError as error:
-        raise Unusable(f"{error.filename}: cannot be read: {error.strerror}") from error
 
 
 def _sizes(train: TrainConfig) -> list[SideSize | None]:
