@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from p2pswarm.base import files
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import (
     check_target,
@@ -273,3 +274,11 @@ def test_a_folder_that_cannot_be_synced_by_its_file_system_is_no_error(tmp_path,
     monkeypatch.setattr(os, "fsync", refuse(errno.EIO))
     with pytest.raises(OSError, match="no"):
         sync_folder(tmp_path)
+
+
+def test_where_no_folder_can_be_synced_none_is(tmp_path, synced, monkeypatch):
+    monkeypatch.setattr(files, "CAN_SYNC_FOLDERS", False)
+
+    write_durably(tmp_path / "x", b"new")
+
+    assert [kind for kind, _ in synced] == ["file"]
