@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from p2pswarm.base import files
 from p2pswarm.base.errors import Unusable
 from p2pswarm.base.files import (
     POINTERS,
@@ -327,3 +328,11 @@ def test_an_answer_that_cannot_be_written_is_an_error_that_says_where_it_is(tmp_
         write_answer(tmp_path / "x.json", "figures")
 
     assert Path(str(no.value).rpartition(" ")[2]).read_text() == "figures"
+
+
+def test_where_no_folder_can_be_synced_none_is(tmp_path, synced, monkeypatch):
+    monkeypatch.setattr(files, "CAN_SYNC_FOLDERS", False)
+
+    write_durably(tmp_path / "x", b"new")
+
+    assert [kind for kind, _ in synced] == ["file"]

@@ -37,7 +37,7 @@ TRAIN_HERE_SHORTER = {"\nsteps = 200\n": "\nsteps = 4\n"}
 """What is replaced in the file that it trains: minutes become seconds."""
 GENERATE = 'p2pswarm generate out "The trainer" --temperature 0.5'
 CHECK = "p2pswarm train run.toml --check"
-FIRST_NODE = "p2pswarm node"
+FIRST_NODE = "p2pswarm node --identity first.key"
 OTHER_NODE = f"p2pswarm node --bootstrap {ELSEWHERE}"
 TRAIN = f"p2pswarm train run.toml --bootstrap {ELSEWHERE}"
 TRAIN_SHORTER = {"\nsteps = 2000\n": "\nsteps = 2\n", "d_model = 512": "d_model = 32"}

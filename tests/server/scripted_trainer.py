@@ -88,6 +88,7 @@ class ScriptedTrainer:
         self.generation = 0
         self.keep: Callable[[Join], bool] = lambda join: False
         self.keep_sum: Callable[[Join], bool] = lambda join: False
+        self.stage_of: Callable[[Join], int | None] = lambda join: join.stage
         self.joins: list[Join] = []
         self.leaving: list[Member] = []
         self._changed = asyncio.Event()
@@ -99,7 +100,7 @@ class ScriptedTrainer:
         self.joins.append(join)
         self._incarnation += 1
         stages = [m.record.stage for m in self.members.values()]
-        where = join.stage
+        where = self.stage_of(join)
         if where is None:
             where = min(range(self.config.stages), key=lambda s: (stages.count(s), s))
         raw = stream.peer.raw

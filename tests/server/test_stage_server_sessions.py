@@ -2,6 +2,8 @@
 
 import asyncio
 import dataclasses
+import gc
+import weakref
 
 import pytest
 from server.gates import Gate
@@ -280,6 +282,31 @@ def test_a_stage_that_does_not_fit_ends_the_server_with_a_reason():
     (why,) = failed.value.exceptions
     assert isinstance(why, Unusable)
     assert str(why) == "stage 0 cannot be served here: out of memory"
+
+
+def test_a_stage_is_let_go_of_before_the_memory_of_the_next_is_made():
+    """Else a machine holds both, and one that has room for one of them is refused."""
+
+    async def main():
+        async with swarm() as r:
+            server, _ = await r.ready_servers(2, 3)
+            former, other = weakref.ref(server._replica), 1 - server._replica.stage
+            make_engine, gone = server._context.make_engine, []
+
+            def watched(stage):
+                gc.collect()
+                gone.append(former() is None)
+                return make_engine(stage)
+
+            server._context = dataclasses.replace(server._context, make_engine=watched)
+            r.serve(4, stage=1 - other)  # of which the stage's weights are got meanwhile
+            await r.trainer.until_ready(3)
+            r.trainer.stage_of = lambda join: other
+            await r.cut_off(r.trainer.members[peer(2).raw])
+            await r.trainer.until_ready(3)
+            return gone, server._replica.stage == other
+
+    assert virtual(main) == ([True], True)
 
 
 def test_a_commit_that_could_not_be_applied_costs_neither_the_weights_nor_the_server():
