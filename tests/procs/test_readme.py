@@ -253,6 +253,7 @@ def test_machines_join_train_and_tell(start_here, run_file, text_folder):
     assert "127.0.0.1" in found
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_the_tutorial_trains_at_a_port_and_uses_what_comes_out(clone, start):
     """The port is any free one here, and 4000 there."""
