@@ -6,7 +6,7 @@ import signal
 
 import pytest
 import torch
-from procs.test_checkpoints import HERE, RUN, plain_loop, tensors
+from procs.test_checkpoints import HERE, RUN, SAVES, plain_loop, tensors
 
 STEPS = 60
 
@@ -38,7 +38,7 @@ def test_a_killed_stage_is_loaded_from_the_checkpoint_and_the_weights_are_those_
         if stage == "1":
             os.killpg(server.process.pid, signal.SIGKILL)
     assert trainer.line_with("no server has brought back the weights of stage 1: the newest copy")
-    new = [start(*join) for _ in range(2)]
+    new = [start(*join, *SAVES) for _ in range(2)]
 
     assert trainer.line_with("the run has gone back to its checkpoint of step ")
     assert trainer.line_with(f"done after {STEPS} steps")
