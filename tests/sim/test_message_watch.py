@@ -150,3 +150,30 @@ def test_a_server_that_ends_at_its_answer_has_read_the_question(moment):
 
     assert (0 in pair.read_s) == (moment is LEAVES)
     assert ("StandsBy", ARRIVES, True) not in pair.seen
+
+
+def test_a_stream_that_is_given_up_behind_a_cut_ends_at_the_other_side_when_the_cut_does():
+    """The kernel sends the reset again until it arrives, though the stream is over here."""
+    pair = Pair()
+    hosts = (pair.near.host, pair.far.host)
+    ended_s = []
+
+    async def serve(stream, _opening: WhoLeads) -> None:
+        try:
+            await stream.receive()
+        finally:
+            ended_s.append(asyncio.get_running_loop().time())
+
+    async def give_up() -> None:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(1.0):
+            async with pair.near.open_stream(pair.far.contact, WhoLeads(RUN), None) as stream:
+                pair.world.world.cut([hosts])
+                loop.call_later(STOPPED_S, pair.world.world.mend, [hosts], context=WORLD)
+                await stream.receive()
+
+    pair.far.serve_stream(WhoLeads, serve)
+    pair.play(give_up)
+
+    (at_s,) = ended_s
+    assert STOPPED_S < at_s < STOPPED_S + 1.0
