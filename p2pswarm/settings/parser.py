@@ -46,6 +46,7 @@ from p2pswarm.settings.train_config import TrainConfig
 RUN_VERSION = 6  # rises when a manifest's meaning, a run's arithmetic or its messages change
 STORED_VERSIONS = RUN_VERSION, 5  # of files that are read: since 5 only messages have changed
 RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most
+RUN_BYTES_MAX = 120 * 1024  # its JSON; with a trainer's card it is a message of several frames
 RUN_TAG = b"p2pswarm-run-2:"
 RUN_ID_BYTES = 16
 SHORT = '; model = "NAME" is short for family = "NAME" in [run.model], optimizer = "NAME" for name'
